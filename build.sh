@@ -1,0 +1,359 @@
+#!/usr/bin/env bash
+# Builds, tests and installs Genie; ./build.sh --help says how.
+set -eu -o pipefail
+
+cd "$(dirname "$0")"
+ROOT=$PWD
+DEPS=$ROOT/build/deps
+LIBS='-lmbedtls -lmbedx509 -lmbedcrypto -lzstd -lm -lpthread -ldl'
+RESULT_LINE='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
+
+usage() {
+    cat <<'TEXT'
+usage: ./build.sh [command] [NAME=VALUE ...] [--no-deps]
+
+  (none)          build the library, examples/ and tests/
+  test            build and run every test; the last line is "N passed, N failed, N skipped"
+  test quick      the tests that take seconds
+  test programs   the test programs in C, without the scripts
+  test NAME ...   only these, for example: test wire_test serve_test
+  install         header, sources, static library, genie.pc and genie_serve under DESTDIR/PREFIX
+  clean           remove all that was built
+
+  CC=clang        compiler (cc); a compiler other than cc has a build folder of its own
+  SAN=thread      sanitizers (thread, or address,undefined), in a build folder of its own
+  CFLAGS=...      further compiler flags, in a build folder of their own
+  JOBS=4          units compiled at once (one a core)
+  PREFIX=/usr/local DESTDIR=
+                  where install puts things
+
+What is missing (a C compiler, libmbedtls-dev, libzstd-dev) is installed with apt-get as root; another user gets the
+distribution's packages unpacked under build/deps. --no-deps does neither and says what to install.
+TEXT
+}
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "build.sh: $*"; exit 1; }
+
+parse_arguments() {
+    command=build names=() no_deps=0
+    for argument in "$@"; do
+        case $argument in
+            -h | --help) usage; exit 0 ;;
+            --no-deps) no_deps=1 ;;
+            CC=* | SAN=* | CFLAGS=* | JOBS=* | PREFIX=* | DESTDIR=*) export "${argument?}" ;;
+            build | test | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
+            -*) die "unknown option $argument; see --help" ;;
+            *) [ "$command" = test ] || die "unknown command $argument; see --help"; names+=("$argument") ;;
+        esac
+    done
+}
+
+# The folder of this build: build/ for the plain one, otherwise named after compiler, sanitizers and flags.
+choose_folder() {
+    local name=
+    [ "${CC:-cc}" = cc ] || name=$(basename "${CC%% *}")
+    [ -z "${SAN:-}" ] || name=${name:+$name-}${SAN//,/-}
+    [ -z "${CFLAGS:-}" ] || name=${name:+$name-}flags-$(printf %s "$CFLAGS" | cksum | cut -d' ' -f1)
+    OUT=build${name:+/$name}
+    mkdir -p "$OUT/tests" "$OUT/examples"
+}
+
+choose_flags() {
+    FLAGS='-std=gnu11 -O2 -ffp-contract=off -pthread -Wall -Wextra -Wconversion -Wshadow -Werror -I.'
+    if [ -n "${SAN:-}" ]; then
+        FLAGS="$FLAGS -O1 -g -fno-omit-frame-pointer -fsanitize=$SAN -fno-sanitize-recover=all"
+        export ASAN_OPTIONS=${ASAN_OPTIONS:-allocator_may_return_null=1:detect_stack_use_after_return=1}
+        export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+    fi
+    FLAGS="$FLAGS ${CFLAGS:-}"
+    OBJECTS=$OUT/genie.o
+    local unit
+    for unit in genie_net genie_cuda; do [ ! -f $unit.c ] || OBJECTS="$OBJECTS $OUT/$unit.o"; done
+}
+
+# ---- what the build needs -------------------------------------------------------------------------------
+
+find_compiler() {
+    case ${CC:-cc} in cc | gcc) ;; *) return 0 ;; esac
+    CC=${CC:-cc}
+    command -v "$CC" >/dev/null || ! command -v gcc >/dev/null || CC=gcc
+}
+
+# library_is_there HEADER LINKER_FLAG ...
+library_is_there() {
+    local header=$1; shift
+    printf '#include <%s>\nint main(void) { return 0; }\n' "$header" >"$OUT/probe.c"
+    $CC "$OUT/probe.c" -o "$OUT/probe" "$@" 2>/dev/null
+}
+
+missing_packages() {
+    if ! command -v "${CC%% *}" >/dev/null; then
+        case $CC in cc | gcc) echo gcc libc6-dev ;; *) echo "${CC%% *}" ;; esac
+    elif ! library_is_there stdio.h; then
+        echo libc6-dev
+    fi
+    library_is_there mbedtls/ssl.h -lmbedtls -lmbedx509 -lmbedcrypto || echo libmbedtls-dev
+    library_is_there zstd.h -lzstd || echo libzstd-dev
+}
+
+find_dependencies() {
+    use_unpacked
+    find_compiler
+    local missing; missing=$(missing_packages | xargs)
+    [ -n "$missing" ] || return 0
+    [ "$no_deps" = 0 ] || die "missing: $missing; --no-deps installs nothing: apt-get install $missing"
+    command -v apt-get >/dev/null || die "missing: $missing; there is no apt-get here: install them, then try again"
+    if [ "$(id -u)" = 0 ]; then install_packages $missing; else unpack_packages $missing; use_unpacked; fi
+    find_compiler
+    missing=$(missing_packages | xargs)
+    [ -z "$missing" ] || die "still missing after apt-get: $missing"
+}
+
+install_packages() {
+    say "installing with apt-get: $*"
+    apt-get update -qq >&2 || say "apt-get update failed; trying with the lists that are there"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2 || die "apt-get could not install: $*"
+}
+
+# Without root: apt-get with its state under build/deps downloads the packages and what they need, dpkg-deb unpacks them.
+unpack_packages() {
+    say "not root: unpacking the distribution's packages under build/deps: $*"
+    command -v dpkg-deb >/dev/null || die "dpkg-deb is missing"
+    mkdir -p "$DEPS/apt/lists/partial" "$DEPS/apt/archives/partial"
+    local apt=(apt-get -qq -o "Dir::State::Lists=$DEPS/apt/lists" -o "Dir::Cache=$DEPS/apt" -o Debug::NoLocking=1)
+    "${apt[@]}" update >&2 || die "apt-get update failed"
+    "${apt[@]}" install -y --download-only --reinstall --no-install-recommends "$@" >&2 || die "apt-get could not download: $*"
+    local package
+    for package in "$DEPS"/apt/archives/*.deb; do
+        say "unpacking $(basename "$package")"
+        dpkg-deb -x "$package" "$DEPS"
+    done
+    rm -rf "$DEPS/apt"
+    # Without these links the static libraries are linked, so that the programs start from anywhere.
+    find "$DEPS" \( -name 'libmbed*.so' -o -name libzstd.so \) -delete
+    local script
+    for script in "$DEPS"/usr/lib/*/libc.so; do
+        [ ! -f "$script" ] || sed -i "s# /usr/lib/# $DEPS/usr/lib/#g" "$script"
+    done
+}
+
+# Lets compiler and linker see build/deps, where packages were unpacked.
+use_unpacked() {
+    [ -d "$DEPS/usr" ] || return 0
+    local folder
+    for folder in "$DEPS"/usr/lib/*-linux-gnu*; do
+        [ -d "$folder" ] || continue
+        export LIBRARY_PATH="$folder${LIBRARY_PATH:+:$LIBRARY_PATH}"
+        export C_INCLUDE_PATH="$DEPS/usr/include:$DEPS/usr/include/${folder##*/}${C_INCLUDE_PATH:+:$C_INCLUDE_PATH}"
+        export CPLUS_INCLUDE_PATH=$C_INCLUDE_PATH
+        [ ! -d "$DEPS/usr/bin" ] || export PATH="$PATH:$DEPS/usr/bin" LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    done
+}
+
+# ---- building -------------------------------------------------------------------------------------------
+
+# is_stale OUTPUT COMMAND: it is not there, was made by another command, or a file it was made from is newer.
+is_stale() {
+    local out=$1 command_line=$2 file
+    [ -f "$out" ] && [ -f "$out.command" ] && [ "$(cat "$out.command")" = "$command_line" ] || return 0
+    for file in $(sed -e 's/^[^:]*://' -e 's/\\$//' "$out.d"); do
+        [ -f "$file" ] && [ ! "$file" -nt "$out" ] || return 0
+    done
+    return 1
+}
+
+# make_unit OUTPUT COMMAND: runs the command unless the output is up to date. The output's time is that of the start, so
+# that a source changed meanwhile counts as newer.
+make_unit() {
+    local out=$1 command_line=$2
+    is_stale "$out" "$command_line" || return 0
+    rm -f "$out" "$out.command"
+    touch "$out.start"
+    if ! eval "$command_line" >"$out.log" 2>&1; then
+        say "failed: $command_line"$'\n'"$(cat "$out.log")"
+        rm -f "$out"
+        return 1
+    fi
+    touch -r "$out.start" "$out"
+    printf '%s' "$command_line" >"$out.command"
+}
+
+# compile SOURCE: to an object of the same name in the build folder.
+compile() {
+    local source=$1 out=$OUT/${1%.*}.o language=
+    [ "$source" != genie.h ] || language='-DGENIE_IMPLEMENTATION -x c'
+    make_unit "$out" "$CC $FLAGS -MMD -MP -MF $out.d $language -c $source -o $out"
+    # A header removed since has an empty rule in the .d file; a rule line without files is dropped.
+    sed -i '/^[^ ]*:$/d' "$out.d"
+}
+
+# link PROGRAM: a program with an implementation of its own gets the optional units only.
+link() {
+    local source=$1 out=$OUT/${1%.c} objects=$OBJECTS
+    if grep -q '^ *# *define GENIE_IMPLEMENTATION' "$source"; then objects=${objects#* }; fi
+    printf '%s: %s %s\n' "$out" "$out.o" "$objects" >"$out.d"
+    make_unit "$out" "$CC $FLAGS $out.o $objects -o $out $LIBS"
+}
+
+# One relocatable object, so that the optional units, which register themselves, are never left out of a link.
+archive() {
+    local out=$OUT/libgenie.a
+    printf '%s: %s\n' "$out" "$OBJECTS" >"$out.d"
+    make_unit "$out" "$CC ${SAN:+-fsanitize=$SAN} -nostdlib -r $OBJECTS -o $OUT/genie_all.o && rm -f $out && ar rcs $out $OUT/genie_all.o"
+}
+
+# The sources to make programs of: all, or the examples and those tests that the command line names.
+list_sources() {
+    local source
+    for source in examples/*.c tests/*_test.c; do
+        if [ -f "$source" ] && is_wanted "$source"; then echo "$source"; fi
+    done
+}
+
+is_wanted() {
+    if [ "$command" != test ] || [ ${#names[@]} = 0 ]; then return 0; fi
+    local name
+    for name in "${names[@]}"; do
+        case $name:$1 in
+            *:examples/* | programs:*.c | "$(basename "${1%.*}")":*) return 0 ;;
+            quick:*) ! grep -q 'not in the quick run' "$1" || continue; return 0 ;;
+        esac
+    done
+    return 1
+}
+
+build_all() {
+    local units sources jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
+    # Two builds of one folder at once would overwrite each other: the second waits.
+    exec 9>"$OUT/lock"
+    ! command -v flock >/dev/null || flock 9
+    units=$(ls genie.h genie_net.c genie_cuda.c 2>/dev/null || true)
+    sources=$(list_sources)
+    export OUT FLAGS CC OBJECTS LIBS
+    export -f say is_stale make_unit compile link
+    printf '%s\n' $units $sources | xargs -n 1 -P "$jobs" bash -eu -c 'compile "$1"' unit || die "the build failed"
+    [ -z "$sources" ] || printf '%s\n' "$sources" | xargs -n 1 -P "$jobs" bash -eu -c 'link "$1"' unit || die "the build failed"
+    archive || die "the build failed"
+    # examples/NAME is the last build without sanitizers.
+    local program
+    for program in "$OUT"/examples/*; do
+        case $program in *.*) ;; *) [ -n "${SAN:-}" ] || ln -f "$program" "examples/$(basename "$program")" ;; esac
+    done
+    exec 9>&-
+}
+
+# ---- tests ----------------------------------------------------------------------------------------------
+
+list_tests() {
+    local source
+    for source in tests/*_test.c tests/*_test.sh; do
+        if [ -f "$source" ] && is_wanted "$source"; then echo "$source"; fi
+    done
+}
+
+# run_test SOURCE: runs it in a home of its own, adds its last line to the sums, shows its output if it failed.
+run_test() {
+    local source=$1 name program status=0 last counts log start=$SECONDS
+    name=$(basename "${source%.*}") log=$OUT/tests/$name.output
+    case $source in *.c) program=("$OUT/tests/$name") ;; *) program=(bash "$source") ;; esac
+    rm -rf "${home:?}/$name"; mkdir -p "$home/$name"
+    $personality timeout -k 10 "$limit" env GENIE_HOME="$home/$name" "${program[@]}" >"$log" 2>&1 </dev/null || status=$?
+    last=$(tail -n 1 "$log")
+    if [ "$status" = 77 ] && grep -q '^SKIP: ' "$log"; then
+        counts=(0 0 1)
+    elif [[ $last =~ $RESULT_LINE ]]; then
+        read -r -a counts <<<"${last//[^0-9 ]/}"
+        [ "$status" = 0 ] || [ "${counts[1]}" != 0 ] || { counts[1]=1; last="$last, but exit status $status"; }
+    else
+        counts=(0 1 0) last="no result line, exit status $status"
+    fi
+    passed=$((passed + counts[0])) failed=$((failed + counts[1])) skipped=$((skipped + counts[2]))
+    while read -r line; do skips+=("$name: $line"); done < <(sed -n -E 's/^ *(skip|SKIP:) //p' "$log")
+    if [ "${counts[1]}" != 0 ]; then failures+=("$name"); sed "s/^/    /" "$log"; fi
+    printf '%-24s %s (%s s)\n' "$name" "$last" $((SECONDS - start))
+}
+
+# Thread sanitizer does not start where addresses are too random; without randomness it does.
+choose_personality() {
+    personality=
+    [ "${SAN:-}" = thread ] || return 0
+    printf 'int main(void) { return 0; }\n' >"$OUT/probe.c"
+    $CC $FLAGS "$OUT/probe.c" -o "$OUT/probe"
+    if ! "$OUT/probe" 2>/dev/null && setarch -R "$OUT/probe" 2>/dev/null; then personality='setarch -R'; fi
+}
+
+run_tests() {
+    local passed=0 failed=0 skipped=0 skips=() failures=() source sources home limit=600 line personality
+    home=$ROOT/$OUT/tests/home
+    choose_personality
+    unset GENIE_DEVICES GENIE_THREADS GENIE_LOG
+    export GENIE_BUILD=$ROOT/$OUT GENIE_LIBS=$LIBS CC SAN=${SAN:-}
+    case " ${names[*]:-} " in *' quick '*) export GENIE_QUICK=1 ;; esac
+    sources=$(list_tests)
+    [ -n "$sources" ] || die "no test of that name"
+    for source in $sources; do run_test "$source"; done
+    [ ${#skips[@]} = 0 ] || printf 'skipped: %s\n' "${skips[@]}"
+    [ ${#failures[@]} = 0 ] || printf 'failed: %s\n' "${failures[@]}"
+    printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
+    [ "$failed" = 0 ]
+}
+
+# ---- install, clean -------------------------------------------------------------------------------------
+
+version() { sed -n 's/^#define GN_VERSION "\(.*\)"/\1/p' genie.h; }
+
+install_all() {
+    local prefix=${PREFIX:-/usr/local} to=${DESTDIR:-}${PREFIX:-/usr/local} folder=
+    [ -z "${SAN:-}" ] || die "a build with sanitizers is not installed"
+    case $prefix in /*) ;; *) die "PREFIX must begin with /: $prefix" ;; esac
+    mkdir -p "$to/include" "$to/lib/pkgconfig" "$to/bin" "$to/share/genie"
+    install -m 644 genie.h "$to/include/"
+    install -m 644 genie.h genie_net.c LICENSE "$to/share/genie/"
+    [ ! -f genie_cuda.c ] || install -m 644 genie_cuda.c "$to/share/genie/"
+    install -m 644 "$OUT/libgenie.a" "$to/lib/"
+    install -m 755 "$OUT/examples/genie_serve" "$to/bin/"
+    if [ -d "$DEPS/usr" ]; then   # unpacked static libraries are of no use to others where they are
+        mkdir -p "$to/lib/genie"
+        find "$DEPS"/usr/lib \( -name 'libmbed*.a' -o -name libzstd.a \) -exec install -m 644 {} "$to/lib/genie/" \;
+        folder='-L${libdir}/genie '
+    fi
+    write_pc "$prefix" "$folder" >"$to/lib/pkgconfig/genie.pc"
+    say "installed under $to"
+}
+
+# write_pc PREFIX FOLDER_FLAG
+write_pc() {
+    cat <<TEXT
+prefix=$1
+includedir=\${prefix}/include
+libdir=\${prefix}/lib
+
+Name: genie
+Description: tensor programs on GPUs that sit elsewhere
+Version: $(version)
+Cflags: -I\${includedir}
+Libs: -L\${libdir} -lgenie $2$LIBS
+TEXT
+}
+
+clean_all() {
+    local source
+    for source in examples/*.c; do rm -f "${source%.c}"; done
+    rm -rf build
+}
+
+main() {
+    parse_arguments "$@"
+    if [ "$command" = clean ]; then clean_all; exit 0; fi
+    choose_folder
+    find_dependencies
+    choose_flags
+    build_all
+    case $command in
+        test) run_tests ;;
+        install) install_all ;;
+    esac
+}
+
+main "$@"

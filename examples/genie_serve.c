@@ -1,0 +1,90 @@
+/* The server: lends this machine's devices to programs elsewhere, over TLS.
+ *
+ *   ./examples/genie_serve                       on this machine alone, 127.0.0.1:5556
+ *   ./examples/genie_serve --listen 0.0.0.0:5556 --url-file genie.url
+ *   ./examples/remote_mlp --connect @genie.url   on the other machine, with that file
+ */
+#include "common.h"
+
+static gn_server *server;
+
+static void on_signal(int number) {
+    (void)number;
+    gn_server_stop(server);
+}
+
+/* One line for each device, or why it is absent. */
+static int list_devices(void) {
+    char name[32] = "cpu:0";
+    for (int i = -1;; i++) {
+        if (i >= 0) snprintf(name, sizeof name, "cuda:%d", i);
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = name });
+        gn_device_info info = { 0 };
+        bool ok = gn_status(g) == GN_OK && gn_get_device(g, &info) == GN_OK;
+        if (ok) printf("%-8s %s\n", name, info.identity);
+        else if (i <= 0) printf("%-8s absent: %s\n", name, gn_last_error(g)->text);
+        gn_close(g);
+        if (!ok) return i < 0 ? EX_FAILED : EX_OK;
+    }
+}
+
+/* Where the URL is kept when --url-file does not say: beside the server's key. */
+static const char *default_url_file(const char *home, char *path, size_t cap) {
+    const char *env = getenv("GENIE_HOME"), *user = getenv("HOME");
+    if (!home && env && *env) home = env;
+    int n = home ? snprintf(path, cap, "%s/url", home) : snprintf(path, cap, "%s/.config/genie/url", user ? user : ".");
+    return n > 0 && (size_t)n < cap ? path : NULL;
+}
+
+static void log_line(void *user, gn_log_level level, const char *text) {
+    if (level <= *(const gn_log_level *)user) fprintf(stderr, "genie_serve: %s\n", text);
+}
+
+static int serve(const gn_server_desc *desc) {
+    gn_error error;
+    if (gn_server_open(desc, &server, &error) != GN_OK) { ex_print_error("genie_serve", &error); return EX_FAILED; }
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    /* The URL holds a code, so it goes to a person's terminal and into the file, not into a log. */
+    printf("serving %s on port %u\n", desc->devices ? desc->devices : "cpu", (unsigned)gn_server_port(server));
+    if (ex_terminal() && !desc->key) printf("give this to one client, once: --connect '%s'\n", gn_server_url(server));
+    if (desc->url_file) printf("the URL is in %s: --connect @%s\n", desc->url_file, desc->url_file);
+    fflush(stdout);
+    gn_result r = gn_server_run(server);
+    gn_stats stats;
+    gn_server_stats(server, &stats);
+    printf("stopped: %llu sessions served, %llu refused, %llu steps run\n", (unsigned long long)stats.sessions,
+           (unsigned long long)stats.sessions_refused, (unsigned long long)stats.steps_run);
+    gn_server_close(server);
+    return r == GN_OK ? EX_OK : EX_FAILED;
+}
+
+int main(int argc, char **argv) {
+    gn_server_desc desc = { 0 };
+    int64_t sessions = 0, threads = 0;
+    bool verbose = false;
+    char path[PATH_MAX];
+    const ex_option options[] = {
+        { "listen", EX_TEXT, &desc.listen, "HOST:PORT", "where to listen (127.0.0.1:5556); port 0 is any free one", 0, 0 },
+        { "devices", EX_TEXT, &desc.devices, "LIST", "devices to lend, as cpu or cuda:0 (cpu); 'list' shows what there is", 0, 0 },
+        { "url-file", EX_TEXT, &desc.url_file, "FILE", "write the URL there, mode 0600 (url, in the folder of --home)", 0, 0 },
+        { "key", EX_TEXT, &desc.key, "FILE", "own PKI: the server's private key, PEM", 0, 0 },
+        { "cert", EX_TEXT, &desc.cert, "FILE", "own PKI: the server's certificate, PEM", 0, 0 },
+        { "ca", EX_TEXT, &desc.ca, "FILE", "own PKI: clients must have a certificate of this authority, PEM", 0, 0 },
+        { "home", EX_TEXT, &desc.home, "DIR", "folder of keys and credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
+        { "memory", EX_BYTES, &desc.memory_limit, "SIZE", "bytes of tensors one session may hold (8G)", 0, 0 },
+        { "max-sessions", EX_INT, &sessions, "N", "clients at once (64)", 1, 65535 },
+        { "threads", EX_INT, &threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
+        { "verbose", EX_FLAG, &verbose, NULL, "say on stderr who comes and goes", 0, 0 },
+        { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
+    };
+    ex_parse(argc, argv, "genie_serve lends this machine's devices to programs elsewhere, over TLS.", options);
+    if (desc.devices && !strcmp(desc.devices, "list")) return list_devices();
+    if (!desc.url_file) desc.url_file = default_url_file(desc.home, path, sizeof path);
+    gn_log_level level = verbose ? GN_LOG_INFO : GN_LOG_WARN;
+    desc.log = log_line;
+    desc.log_user = &level;
+    desc.max_sessions = (uint32_t)sessions;
+    desc.threads = (uint32_t)threads;
+    return serve(&desc);
+}

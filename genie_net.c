@@ -1,0 +1,2227 @@
+/* genie_net.c - the network of Genie: TCP, TLS (mbedTLS), pairing, packing (zstd).
+ *
+ * It knows no graph. It hands byte streams (gn_transport) to the client and server in genie.h, proves each end to the
+ * other, and packs tensor bytes. It is written against the sections >>api and >>ext of genie.h alone and registers itself
+ * before main runs (gn_register_net), so that linking it is all that a program does:
+ *
+ *     cc program.c genie_net.c -lmbedtls -lmbedx509 -lmbedcrypto -lzstd -lm -pthread
+ *
+ * From a static library an object that nothing refers to is left out: link genie_net.o itself, or the whole archive.
+ *
+ * WHO TRUSTS WHOM
+ *   The server has a key (P-256, made at first start) that never changes. Its fingerprint, SHA-256 of the DER
+ *   SubjectPublicKeyInfo, is in the URL, together with a single-use code of 128 bits:
+ *
+ *     genie://HOST:PORT[/DEVICE]?pin=FINGERPRINT&code=CODE      both base64url without padding; a pin may be hex
+ *
+ *   The client accepts that key and no other, whatever its certificate says. It proves itself inside TLS with the code
+ *   and is granted a credential (id, 32-byte secret), which it keeps with the pin; from then on HOST:PORT suffices.
+ *   A code that was used, or guessed wrongly 5 times, is replaced, and the URL file is written anew.
+ *   With an own PKI the server shows its own certificate; with `ca` it also demands a certificate of the client, and codes
+ *   are not used. There is no server without authentication; the one unauthenticated transport, `plain`, is refused on
+ *   any socket that is not local.
+ *
+ * ENVIRONMENT (client)
+ *   GENIE_HOME             folder of keys and credentials, default ~/.config/genie
+ *   GENIE_CA               PEM file: servers without a pin are checked against these authorities and their host name
+                         (an IP address in a certificate counts only with mbedTLS 3.6)
+ *   GENIE_CERT, GENIE_KEY  PEM files: the client's certificate and key, for servers that demand one
+ *
+ * FILES in the home folder (0700; the files 0600, replaced atomically, changed under a lock on `lock`)
+ *   key.pem, cert.pem      the server's key and its self-signed certificate
+ *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line revokes a client
+ *   servers                "HOST:PORT PIN ID SECRET" a line: the servers that this client is paired with
+ *
+ * TLS: 1.2 with mbedTLS 2.28, 1.2 and 1.3 with 3.6; ECDHE with AEAD suites only; no renegotiation, no tickets.
+ * ChaCha20-Poly1305 stands first: mbedTLS runs it faster than its AES-GCM (which works block by block).
+ *
+ * What it does not do: Windows, mbedTLS 4, session resumption, metrics over HTTP.
+ *
+ * SECTIONS (grep the tag)
+ *   >>os        clock, sockets, files, locks of the operating system
+ *   >>text      hex, base64url, comparison in constant time
+ *   >>url       addresses and URLs
+ *   >>store     the home folder
+ *   >>mbedtls   what differs between mbedTLS versions
+ *   >>crypto    random bytes, SHA-256, keys and certificates
+ *   >>link      one connection: socket I/O with deadlines
+ *   >>tls       records over a link
+ *   >>proof     what a client says to be let in, and what it is granted
+ *   >>lookup    name resolution with a deadline
+ *   >>client    connect
+ *   >>listener  listen, accept, pairing
+ *   >>codec     pack and unpack
+ *   >>register  the vtable
+ */
+#if defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* accept4 */
+#endif
+#define GENIE_EXT
+#include "genie.h"
+
+#if defined(_WIN32)
+#error "genie_net.c does not support Windows"
+#endif
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <mbedtls/ctr_drbg.h>
+#include <mbedtls/ecp.h>
+#include <mbedtls/entropy.h>
+#include <mbedtls/error.h>
+#include <mbedtls/pk.h>
+#include <mbedtls/platform_util.h>
+#include <mbedtls/sha256.h>
+#include <mbedtls/ssl.h>
+#include <mbedtls/version.h>
+#include <mbedtls/x509_crt.h>
+#include <zstd.h>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#define GN__PORT 5556
+#define GN__PATH 512                    /* bytes of a path, NUL included */
+#define GN__HOST 256                    /* bytes of a host name, NUL included */
+#define GN__ADDRESS (GN__HOST + 16)     /* "[host]:port" */
+#define GN__URL_MAX 1024
+#define GN__PIN 32                      /* bytes: SHA-256 of a SubjectPublicKeyInfo */
+#define GN__CODE 16
+#define GN__ID 16
+#define GN__SECRET 32
+#define GN__WRONG_CODES 5
+#define GN__CONNECT_MS 30000
+#define GN__LOCK_MS 5000
+#define GN__SPIN_US 50
+#define GN__IN_BYTES (256u << 10)       /* one recv takes up to this much */
+#define GN__OUT_BATCH (256u << 10)      /* ciphertext gathered before a send */
+#define GN__OUT_MAX (GN__OUT_BATCH + (64u << 10))
+#define GN__LINGER_US 200000u
+#define GN__FILE_MAX (4u << 20)
+
+typedef struct gn__bytes { uint8_t *p; size_t n; } gn__bytes;
+typedef struct gn__log { gn_log_fn fn; void *user; } gn__log;
+
+/* >>os ==============================================================================================*/
+
+#if !defined(MSG_NOSIGNAL)
+#define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE instead */
+#endif
+
+static uint64_t gn__after(uint32_t ms) { return gn_now_us() + (uint64_t)ms * 1000u; }
+
+/* Milliseconds until the deadline, rounded up so that a poll never spins through the last one. */
+static int gn__left_ms(uint64_t deadline) {
+    uint64_t now = gn_now_us();
+    if (now >= deadline) return 0;
+    uint64_t ms = (deadline - now + 999u) / 1000u;
+    return ms > (uint64_t)INT_MAX ? INT_MAX : (int)ms;
+}
+
+/* GN_OK also for an error on fd: the call that follows reports it. */
+static gn_result gn__wait(int fd, short events, uint64_t deadline) {
+    for (;;) {
+        struct pollfd p = { fd, events, 0 };
+        int n = poll(&p, 1, gn__left_ms(deadline));
+        if (n > 0) return GN_OK;
+        if (n < 0 && errno != EINTR) return GN_IO_ERROR;
+        if (gn_now_us() >= deadline) return GN_TIMEOUT;
+    }
+}
+
+static bool gn__again(int e) {
+#if EAGAIN != EWOULDBLOCK
+    if (e == EWOULDBLOCK) return true;
+#endif
+    return e == EAGAIN;
+}
+
+/* Non-blocking, not inherited by child processes, no SIGPIPE. */
+static bool gn__fd_prepare(int fd) {
+    int flags = fcntl(fd, F_GETFL, 0);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return false;
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) return false;
+#if defined(SO_NOSIGPIPE)
+    int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#endif
+    return true;
+}
+
+static int gn__socket(int family) {
+#if defined(SOCK_CLOEXEC)
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+#else
+    int fd = socket(family, SOCK_STREAM, 0);
+#endif
+    if (fd >= 0 && !gn__fd_prepare(fd)) { close(fd); fd = -1; }
+    return fd;
+}
+
+static int gn__accept(int fd, struct sockaddr_storage *sa, socklen_t *n) {
+#if defined(__linux__)
+    return accept4(fd, (struct sockaddr *)sa, n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+#else
+    int c = accept(fd, (struct sockaddr *)sa, n);
+    if (c >= 0 && !gn__fd_prepare(c)) { close(c); c = -1; }
+    return c;
+#endif
+}
+
+/* Small frames leave at once; a peer whose machine vanished is noticed within about a minute even when nobody sends. */
+static void gn__tcp_options(int fd) {
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+#if defined(TCP_KEEPIDLE) && defined(TCP_KEEPINTVL) && defined(TCP_KEEPCNT)
+    int idle = 30, interval = 10, count = 3;   /* seconds, seconds, probes */
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+#endif
+}
+
+/* Reads all of an open file, at most max bytes, and adds a NUL that is not counted. 0 or an errno. */
+static int gn__read_fd(int fd, size_t max, gn__bytes *out) {
+    struct stat st;
+    if (fstat(fd, &st) != 0) return errno;
+    if (!S_ISREG(st.st_mode)) return EINVAL;
+    if (st.st_size < 0 || (uint64_t)st.st_size > max) return EFBIG;
+    size_t size = (size_t)st.st_size, n = 0;
+    uint8_t *p = gn_alloc(size + 1);
+    if (p == NULL) return ENOMEM;
+    while (n < size) {
+        ssize_t k = read(fd, p + n, size - n);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) { int e = errno; gn_free(p); return e; }
+        if (k == 0) break;
+        n += (size_t)k;
+    }
+    p[n] = 0;
+    out->p = p;
+    out->n = n;
+    return 0;
+}
+
+/* 0 or an errno; *out_mode are its permission bits. */
+static int gn__read_file(const char *path, size_t max, gn__bytes *out, unsigned *out_mode) {
+    out->p = NULL;
+    out->n = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);   /* non-blocking: a fifo must not hang us */
+    if (fd < 0) return errno;
+    struct stat st;
+    int e = fstat(fd, &st) != 0 ? errno : gn__read_fd(fd, max, out);
+    *out_mode = e == 0 ? (unsigned)st.st_mode & 0777u : 0;
+    close(fd);
+    return e;
+}
+
+static int gn__write_all(int fd, const void *data, size_t n) {
+    const uint8_t *p = data;
+    while (n > 0) {
+        ssize_t k = write(fd, p, n);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) return errno;
+        p += k;
+        n -= (size_t)k;
+    }
+    return fsync(fd) != 0 ? errno : 0;
+}
+
+/* Replaces path by a file of mode 0600 in one step: a reader sees the old or the new bytes. 0 or an errno. */
+static int gn__write_file(const char *path, const void *data, size_t n) {
+    static atomic_uint serial;
+    char temp[GN__PATH + 48];
+    int fd = -1;
+    for (int tries = 0; fd < 0 && tries < 16; tries++) {      /* a killed process may have left one */
+        unsigned k = atomic_fetch_add(&serial, 1u);
+        snprintf(temp, sizeof temp, "%s.%ld.%u.new", path, (long)getpid(), k);
+        fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0 && errno != EEXIST) return errno;
+    }
+    if (fd < 0) return EEXIST;
+    int e = gn__write_all(fd, data, n);
+    if (close(fd) != 0 && e == 0) e = errno;
+    if (e == 0 && rename(temp, path) != 0) e = errno;
+    if (e != 0) unlink(temp);
+    return e;
+}
+
+/* Makes the folder and those above it, mode 0700. 0 or an errno. */
+static int gn__make_dirs(const char *path) {
+    char part[GN__PATH];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof part) return ENAMETOOLONG;
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != 0) continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        if (mkdir(part, 0700) != 0 && errno != EEXIST && errno != EISDIR) {
+            int e = errno;
+            struct stat st;
+            if (stat(part, &st) != 0) return e;    /* a folder that is there but may not be made */
+        }
+    }
+    return 0;
+}
+
+/* An exclusive lock between threads and processes; -1 and errno on failure. Closing the file releases it. */
+static int gn__lock_file(const char *path) {
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return -1;
+    uint64_t deadline = gn__after(GN__LOCK_MS);
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        int e = errno;
+        if ((!gn__again(e) && e != EINTR) || gn_now_us() >= deadline) {
+            close(fd);
+            errno = e;
+            return -1;
+        }
+        struct timespec pause = { 0, 2000000 };
+        nanosleep(&pause, NULL);
+    }
+    return fd;
+}
+
+/* >>text ============================================================================================*/
+
+static void gn__hex(const uint8_t *p, size_t n, char *out) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < n; i++) {
+        out[2 * i] = digits[p[i] >> 4];
+        out[2 * i + 1] = digits[p[i] & 15];
+    }
+    out[2 * n] = 0;
+}
+
+static int gn__hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* Exactly n bytes from exactly 2n digits. */
+static bool gn__unhex(const char *s, size_t len, uint8_t *out, size_t n) {
+    if (len != 2 * n) return false;
+    for (size_t i = 0; i < n; i++) {
+        int hi = gn__hex_digit(s[2 * i]), lo = gn__hex_digit(s[2 * i + 1]);
+        if (hi < 0 || lo < 0) return false;
+        out[i] = (uint8_t)(hi << 4 | lo);
+    }
+    return true;
+}
+
+static const char gn__b64_digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/* base64url without padding (RFC 4648, section 5); out has room for (8n + 5) / 6 + 1. */
+static void gn__b64(const uint8_t *p, size_t n, char *out) {
+    uint32_t bits = 0;
+    int have = 0;
+    for (size_t i = 0; i < n; i++) {
+        bits = bits << 8 | p[i];
+        for (have += 8; have >= 6; have -= 6) *out++ = gn__b64_digits[bits >> (have - 6) & 63];
+    }
+    if (have > 0) *out++ = gn__b64_digits[bits << (6 - have) & 63];
+    *out = 0;
+}
+
+/* Exactly n bytes; left-over bits must be zero, so that each value has one spelling. */
+static bool gn__unb64(const char *s, size_t len, uint8_t *out, size_t n) {
+    if (len != (8 * n + 5) / 6) return false;
+    uint32_t bits = 0;
+    int have = 0;
+    size_t made = 0;
+    for (size_t i = 0; i < len; i++) {
+        const char *d = s[i] != 0 ? strchr(gn__b64_digits, s[i]) : NULL;
+        if (d == NULL) return false;
+        bits = bits << 6 | (uint32_t)(d - gn__b64_digits);
+        have += 6;
+        if (have < 8) continue;
+        have -= 8;
+        out[made++] = (uint8_t)(bits >> have);
+    }
+    return (bits & ((1u << have) - 1u)) == 0;
+}
+
+/* Takes the same time wherever the first difference is. */
+static bool gn__same(const uint8_t *a, const uint8_t *b, size_t n) {
+    volatile uint8_t diff = 0;
+    for (size_t i = 0; i < n; i++) diff = (uint8_t)(diff | (a[i] ^ b[i]));
+    return diff == 0;
+}
+
+/* >>url =============================================================================================*/
+
+typedef struct gn__url {
+    char host[GN__HOST];           /* lower case, no brackets */
+    char address[GN__ADDRESS];     /* "host:port" or "[v6]:port": the name in the store */
+    char device[64];
+    uint8_t pin[GN__PIN], code[GN__CODE];
+    uint16_t port;
+    bool has_pin, has_code;
+} gn__url;
+
+static bool gn__one_of(char c, const char *set) { return c != 0 && strchr(set, c) != NULL; }
+static bool gn__is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool gn__is_alnum(char c) { return gn__is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+static char gn__lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* "[v6]" or a name or v4 address at *at, which moves on. NULL, or what is wrong. */
+static const char *gn__parse_host(const char **at, char host[GN__HOST]) {
+    const char *p = *at;
+    bool v6 = *p == '[';
+    size_t n = 0;
+    for (p += v6; v6 ? *p != 0 && *p != ']' : gn__is_alnum(*p) || gn__one_of(*p, "-._"); p++) {
+        if (n + 1 >= GN__HOST) return "the host name is too long";
+        host[n++] = gn__lower(*p);
+    }
+    host[n] = 0;
+    if (v6) {
+        struct in6_addr a;
+        if (*p != ']') return "the bracket after '[' is missing";
+        if (inet_pton(AF_INET6, host, &a) != 1) return "what stands in brackets is not an IPv6 address";
+        p++;
+    }
+    *at = p;
+    return NULL;
+}
+
+/* ":port" at *at if there is one, else *port stays. */
+static const char *gn__parse_port(const char **at, uint16_t *port, bool zero_allowed) {
+    const char *p = *at;
+    if (*p != ':') return NULL;
+    uint32_t v = 0;
+    int digits = 0;
+    for (p++; gn__is_digit(*p); p++) {
+        v = v * 10u + (uint32_t)(*p - '0');
+        if (++digits > 5) return "the port is not a number from 1 to 65535";
+    }
+    if (digits == 0 || v > 65535u || (v == 0 && !zero_allowed)) return "the port is not a number from 1 to 65535";
+    *port = (uint16_t)v;
+    *at = p;
+    return NULL;
+}
+
+static const char *gn__parse_device(const char **at, char device[64]) {
+    const char *p = *at;
+    if (*p != '/') return NULL;
+    size_t n = 0;
+    for (p++; gn__is_alnum(*p) || gn__one_of(*p, ":_.-"); p++) {
+        if (n + 1 >= 64) return "the device name is too long";
+        device[n++] = *p;
+    }
+    device[n] = 0;
+    *at = p;
+    return NULL;
+}
+
+/* One "name=value" of n characters. */
+static const char *gn__parse_param(const char *p, size_t n, gn__url *u) {
+    if (n > 4 && memcmp(p, "pin=", 4) == 0) {
+        if (u->has_pin) return "it has two pins";
+        u->has_pin = gn__unhex(p + 4, n - 4, u->pin, GN__PIN) || gn__unb64(p + 4, n - 4, u->pin, GN__PIN);
+        return u->has_pin ? NULL : "the pin is not a fingerprint of 64 hex digits or 43 base64url characters (is it complete?)";
+    }
+    if (n > 5 && memcmp(p, "code=", 5) == 0) {
+        if (u->has_code) return "it has two codes";
+        u->has_code = gn__unb64(p + 5, n - 5, u->code, GN__CODE);
+        return u->has_code ? NULL : "the code is not 22 base64url characters (is it complete?)";
+    }
+    return "what follows '?' is not pin=... or code=...";
+}
+
+static const char *gn__parse_params(const char *p, gn__url *u) {
+    if (*p == 0) return NULL;
+    if (*p != '?') return "it holds a character that does not belong there";
+    do {
+        p++;
+        size_t n = strcspn(p, "&");
+        const char *wrong = gn__parse_param(p, n, u);
+        if (wrong != NULL) return wrong;
+        p += n;
+    } while (*p == '&');
+    return NULL;
+}
+
+/* Parses a URL or "host[:port][/device]". NULL, or what is wrong with it; never quotes the text, which may hold a code. */
+static const char *gn__parse_url(const char *text, gn__url *u) {
+    memset(u, 0, sizeof *u);
+    u->port = GN__PORT;
+    size_t n = strlen(text);
+    if (n == 0 || n >= GN__URL_MAX) return "it is empty or too long";
+    for (size_t i = 0; i < n; i++)
+        if (text[i] <= ' ' || text[i] > '~') return "it holds a space or a character that is not ASCII";
+    const char *p = text;
+    if (strncmp(p, "genie://", 8) == 0) p += 8;
+    else if (strstr(p, "://") != NULL) return "it does not begin with genie://";
+    const char *wrong = gn__parse_host(&p, u->host);
+    if (wrong == NULL && u->host[0] == 0) wrong = "it has no host";
+    if (wrong == NULL) wrong = gn__parse_port(&p, &u->port, false);
+    if (wrong == NULL) wrong = gn__parse_device(&p, u->device);
+    if (wrong == NULL) wrong = gn__parse_params(p, u);
+    if (wrong != NULL) return wrong;
+    bool v6 = strchr(u->host, ':') != NULL;
+    snprintf(u->address, sizeof u->address, v6 ? "[%s]:%u" : "%s:%u", u->host, (unsigned)u->port);
+    return NULL;
+}
+
+/* "host:port", "host", ":port"; NULL text is the default. NULL, or what is wrong. */
+static const char *gn__parse_listen(const char *text, char host[GN__HOST], uint16_t *port) {
+    const char *p = text != NULL ? text : "";
+    *port = GN__PORT;
+    const char *wrong = gn__parse_host(&p, host);
+    if (wrong == NULL) wrong = gn__parse_port(&p, port, true);
+    if (wrong == NULL && *p != 0) wrong = "it holds a character that does not belong there";
+    if (host[0] == 0) snprintf(host, GN__HOST, "127.0.0.1");
+    return wrong;
+}
+
+/* >>store ===========================================================================================*/
+
+static gn_result gn__join(char out[GN__PATH], const char *folder, const char *name, gn_fault *f) {
+    int n = snprintf(out, GN__PATH, "%s/%s", folder, name);
+    return n > 0 && n < GN__PATH ? GN_OK : gn_fail(f, GN_BAD_ARGUMENT, "the path of the home folder is too long");
+}
+
+/* The folder of keys and credentials; it need not exist yet. */
+static gn_result gn__home_path(const char *home, char out[GN__PATH], gn_fault *f) {
+    if (home == NULL || *home == 0) home = getenv("GENIE_HOME");
+    if (home != NULL && *home != 0) {
+        int n = snprintf(out, GN__PATH, "%s", home);
+        return n < GN__PATH - 64 ? GN_OK : gn_fail(f, GN_BAD_ARGUMENT, "the path of the home folder is too long");
+    }
+    const char *user = getenv("HOME");
+    if (user == NULL || *user == 0)
+        return gn_fail(f, GN_IO_ERROR, "there is no home folder: set GENIE_HOME to a folder for keys and credentials");
+    int n = snprintf(out, GN__PATH, "%s/.config/genie", user);
+    return n < GN__PATH - 64 ? GN_OK : gn_fail(f, GN_BAD_ARGUMENT, "the path of the home folder is too long");
+}
+
+/* Makes the home folder if need be. One that others may write is refused: they could replace keys. */
+static gn_result gn__home_make(const char *home, gn_fault *f) {
+    struct stat st;
+    int e = gn__make_dirs(home);
+    if (e == 0 && stat(home, &st) != 0) e = errno;
+    if (e == 0 && !S_ISDIR(st.st_mode)) e = ENOTDIR;
+    if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home, strerror(e));
+    if (st.st_mode & 022)
+        return gn_fail(f, GN_INSECURE, "the home folder %s may be written by others: chmod 700 it, or set GENIE_HOME to another", home);
+    return GN_OK;
+}
+
+static void gn__forget(gn__bytes *b) {
+    if (b->p != NULL) mbedtls_platform_zeroize(b->p, b->n);
+    gn_free(b->p);
+    b->p = NULL;
+    b->n = 0;
+}
+
+/* Reads a file that holds secrets; a missing one gives no bytes. */
+static gn_result gn__read_secret(const char *path, gn__bytes *out, gn_fault *f) {
+    unsigned mode;
+    int e = gn__read_file(path, GN__FILE_MAX, out, &mode);
+    if (e == ENOENT) return GN_OK;
+    if (e == ENOMEM) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to read %s", path);
+    if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot read %s: %s", path, strerror(e));
+    bool text = memchr(out->p, 0, out->n) == NULL;
+    if (text && (mode & 077u) == 0) return GN_OK;
+    gn__forget(out);
+    if (!text) return gn_fail(f, GN_IO_ERROR, "%s is damaged: it is not text", path);
+    return gn_fail(f, GN_INSECURE, "%s holds secrets and may be read by others: chmod 600 it", path);
+}
+
+/* The line "KEY VALUE" in text: its start and its length with the newline; NULL if there is none. */
+static char *gn__store_line(char *text, const char *key, size_t *out_n) {
+    size_t k = strlen(key);
+    for (char *p = text; *p != 0;) {
+        size_t n = strcspn(p, "\n");
+        if (n > k && memcmp(p, key, k) == 0 && p[k] == ' ') {
+            *out_n = n + (p[n] == '\n');
+            return p;
+        }
+        p += n + (p[n] == '\n');
+    }
+    return NULL;
+}
+
+/* *out_found: value holds what is stored under key in the file `name` of the home folder. */
+static gn_result gn__store_get(const char *home, const char *name, const char *key, char *value, size_t cap, bool *out_found, gn_fault *f) {
+    char path[GN__PATH];
+    gn__bytes file = { NULL, 0 };
+    *out_found = false;
+    gn_result r = gn__join(path, home, name, f);
+    if (r == GN_OK) r = gn__read_secret(path, &file, f);
+    if (r != GN_OK || file.p == NULL) return r;
+    size_t n = 0, k = strlen(key) + 1;
+    char *line = gn__store_line((char *)file.p, key, &n);
+    if (line != NULL) {
+        size_t len = strcspn(line + k, "\r\n");
+        if (len < cap) {
+            memcpy(value, line + k, len);
+            value[len] = 0;
+            *out_found = true;
+        }
+    }
+    gn__forget(&file);
+    return GN_OK;
+}
+
+/* The file's text with the line of key replaced or added. */
+static gn_result gn__store_edit(gn__bytes *file, const char *key, const char *value, gn__bytes *out) {
+    size_t room = file->n + strlen(key) + strlen(value) + 4, n = file->n, cut = 0;
+    char *p = gn_alloc(room);
+    if (p == NULL) return GN_OUT_OF_MEMORY;
+    if (n > 0) memcpy(p, file->p, n);
+    p[n] = 0;
+    char *line = gn__store_line(p, key, &cut);
+    if (line != NULL) {
+        memmove(line, line + cut, (size_t)(p + n - (line + cut)) + 1);
+        n -= cut;
+    }
+    if (n > 0 && p[n - 1] != '\n') p[n++] = '\n';
+    n += (size_t)snprintf(p + n, room - n, "%s %s\n", key, value);
+    out->p = (uint8_t *)p;
+    out->n = n;
+    return GN_OK;
+}
+
+static gn_result gn__store_replace(const char *path, const char *key, const char *value, gn_fault *f) {
+    gn__bytes file = { NULL, 0 }, next = { NULL, 0 };
+    gn_result r = gn__read_secret(path, &file, f);
+    if (r == GN_OK && gn__store_edit(&file, key, value, &next) != GN_OK) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for %s", path);
+    if (r == GN_OK && next.n > GN__FILE_MAX) r = gn_fail(f, GN_LIMIT, "%s is full: remove lines that are no longer needed", path);
+    int e = r == GN_OK ? gn__write_file(path, next.p, next.n) : 0;
+    if (e != 0) r = gn_fail(f, GN_IO_ERROR, "cannot write %s: %s", path, strerror(e));
+    gn__forget(&file);
+    gn__forget(&next);
+    return r;
+}
+
+static gn_result gn__home_lock(const char *home, int *out_fd, gn_fault *f) {
+    char path[GN__PATH];
+    gn_result r = gn__join(path, home, "lock", f);
+    if (r != GN_OK) return r;
+    *out_fd = gn__lock_file(path);
+    return *out_fd >= 0 ? GN_OK : gn_fail(f, GN_IO_ERROR, "cannot lock %s: %s", path, strerror(errno));
+}
+
+/* Stores value under key; safe against other threads and processes. */
+static gn_result gn__store_put(const char *home, const char *name, const char *key, const char *value, gn_fault *f) {
+    char path[GN__PATH];
+    int lock = -1;
+    gn_result r = gn__home_make(home, f);
+    if (r == GN_OK) r = gn__join(path, home, name, f);
+    if (r == GN_OK) r = gn__home_lock(home, &lock, f);
+    if (r != GN_OK) return r;
+    r = gn__store_replace(path, key, value, f);
+    close(lock);
+    return r;
+}
+
+/* >>mbedtls =========================================================================================
+ * All that differs between the supported versions. */
+
+#if MBEDTLS_VERSION_NUMBER < 0x021C0000 || (MBEDTLS_VERSION_NUMBER >= 0x03000000 && MBEDTLS_VERSION_NUMBER < 0x03060000) || MBEDTLS_VERSION_NUMBER >= 0x04000000
+#error "genie_net.c needs mbedTLS 2.28 or 3.6"
+#endif
+#if !defined(MBEDTLS_SSL_SRV_C) || !defined(MBEDTLS_SSL_CLI_C) || !defined(MBEDTLS_PEM_WRITE_C) || !defined(MBEDTLS_X509_CRT_WRITE_C)
+#error "genie_net.c needs mbedTLS with TLS client and server, PEM and certificate writing"
+#endif
+
+#if MBEDTLS_VERSION_NUMBER >= 0x03000000
+
+#include <psa/crypto.h>
+/* The PSA key store, which TLS 1.3 uses, is safe in several threads only in builds with threading. */
+#if defined(MBEDTLS_SSL_PROTO_TLS1_3) && defined(MBEDTLS_THREADING_C)
+#define GN__TLS_MAX MBEDTLS_SSL_VERSION_TLS1_3
+#else
+#define GN__TLS_MAX MBEDTLS_SSL_VERSION_TLS1_2
+#endif
+#define GN__SHA256(p, n, out) mbedtls_sha256(p, n, out, 0)
+
+static bool gn__tls_library(void) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool ready;
+    pthread_mutex_lock(&lock);
+    if (!ready) ready = psa_crypto_init() == PSA_SUCCESS;
+    bool ok = ready;
+    pthread_mutex_unlock(&lock);
+    return ok;
+}
+
+static void gn__tls_limits(mbedtls_ssl_config *conf) {
+    static const uint16_t groups[] = {
+        MBEDTLS_SSL_IANA_TLS_GROUP_SECP256R1, MBEDTLS_SSL_IANA_TLS_GROUP_X25519,
+        MBEDTLS_SSL_IANA_TLS_GROUP_SECP384R1, MBEDTLS_SSL_IANA_TLS_GROUP_SECP521R1, MBEDTLS_SSL_IANA_TLS_GROUP_NONE
+    };
+    mbedtls_ssl_conf_min_tls_version(conf, MBEDTLS_SSL_VERSION_TLS1_2);
+    mbedtls_ssl_conf_max_tls_version(conf, GN__TLS_MAX);
+    mbedtls_ssl_conf_groups(conf, groups);
+}
+
+static int gn__pk_parse(mbedtls_pk_context *pk, const gn__bytes *pem, mbedtls_ctr_drbg_context *rng) {
+    return mbedtls_pk_parse_key(pk, pem->p, pem->n + 1, NULL, 0, mbedtls_ctr_drbg_random, rng);
+}
+
+static int gn__pk_pair(const mbedtls_pk_context *pub, const mbedtls_pk_context *key, mbedtls_ctr_drbg_context *rng) {
+    return mbedtls_pk_check_pair(pub, key, mbedtls_ctr_drbg_random, rng);
+}
+
+static int gn__set_serial(mbedtls_x509write_cert *w, uint8_t *serial, size_t n) {
+    return mbedtls_x509write_crt_set_serial_raw(w, serial, n);
+}
+
+#else
+
+#define GN__SHA256(p, n, out) mbedtls_sha256_ret(p, n, out, 0)
+
+static bool gn__tls_library(void) { return true; }
+
+static void gn__tls_limits(mbedtls_ssl_config *conf) {
+    static const mbedtls_ecp_group_id groups[] = {
+        MBEDTLS_ECP_DP_SECP256R1, MBEDTLS_ECP_DP_CURVE25519, MBEDTLS_ECP_DP_SECP384R1, MBEDTLS_ECP_DP_SECP521R1, MBEDTLS_ECP_DP_NONE
+    };
+    mbedtls_ssl_conf_min_version(conf, MBEDTLS_SSL_MAJOR_VERSION_3, MBEDTLS_SSL_MINOR_VERSION_3);
+    mbedtls_ssl_conf_max_version(conf, MBEDTLS_SSL_MAJOR_VERSION_3, MBEDTLS_SSL_MINOR_VERSION_3);
+    mbedtls_ssl_conf_curves(conf, groups);
+}
+
+static int gn__pk_parse(mbedtls_pk_context *pk, const gn__bytes *pem, mbedtls_ctr_drbg_context *rng) {
+    (void)rng;
+    return mbedtls_pk_parse_key(pk, pem->p, pem->n + 1, NULL, 0);
+}
+
+static int gn__pk_pair(const mbedtls_pk_context *pub, const mbedtls_pk_context *key, mbedtls_ctr_drbg_context *rng) {
+    (void)rng;
+    return mbedtls_pk_check_pair(pub, key);
+}
+
+static int gn__set_serial(mbedtls_x509write_cert *w, uint8_t *serial, size_t n) {
+    mbedtls_mpi m;
+    mbedtls_mpi_init(&m);
+    int e = mbedtls_mpi_read_binary(&m, serial, n);
+    if (e == 0) e = mbedtls_x509write_crt_set_serial(w, &m);
+    mbedtls_mpi_free(&m);
+    return e;
+}
+
+#endif
+
+/* >>crypto ==========================================================================================*/
+
+static void gn__net_sha256(const void *data, size_t n, uint8_t out[32]) {
+    if (GN__SHA256(data, n, out) != 0) memset(out, 0, 32);   /* fails only in builds with a hardware engine that broke */
+}
+
+/* What one user of mbedTLS needs. Nothing of it is shared between connections: mbedTLS caches curve tables inside keys
+   and certificates without a lock. */
+typedef struct gn__tls {
+    mbedtls_entropy_context entropy;
+    mbedtls_ctr_drbg_context rng;
+    mbedtls_ssl_config conf;
+    mbedtls_ssl_context ssl;
+    mbedtls_x509_crt own, ca;
+    mbedtls_pk_context key;
+} gn__tls;
+
+static void gn__tls_destroy(gn__tls *t) {
+    if (t == NULL) return;
+    mbedtls_ssl_free(&t->ssl);
+    mbedtls_ssl_config_free(&t->conf);
+    mbedtls_x509_crt_free(&t->own);
+    mbedtls_x509_crt_free(&t->ca);
+    mbedtls_pk_free(&t->key);
+    mbedtls_ctr_drbg_free(&t->rng);
+    mbedtls_entropy_free(&t->entropy);
+    gn_free(t);
+}
+
+static gn_result gn__tls_make(gn__tls **out, gn_fault *f) {
+    gn__tls *t = gn_alloc(sizeof *t);
+    *out = NULL;
+    if (t == NULL) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
+    mbedtls_entropy_init(&t->entropy);
+    mbedtls_ctr_drbg_init(&t->rng);
+    mbedtls_ssl_config_init(&t->conf);
+    mbedtls_ssl_init(&t->ssl);
+    mbedtls_x509_crt_init(&t->own);
+    mbedtls_x509_crt_init(&t->ca);
+    mbedtls_pk_init(&t->key);
+    if (!gn__tls_library() || mbedtls_ctr_drbg_seed(&t->rng, mbedtls_entropy_func, &t->entropy, (const unsigned char *)"genie", 5) != 0) {
+        gn__tls_destroy(t);
+        return gn_fail(f, GN_TLS_FAILED, "the TLS library cannot start: no random numbers from the system");
+    }
+    *out = t;
+    return GN_OK;
+}
+
+static gn_result gn__random(uint8_t *p, size_t n) {
+    gn__tls *t;
+    gn_result r = gn__tls_make(&t, NULL);
+    if (r != GN_OK) return r;
+    if (mbedtls_ctr_drbg_random(&t->rng, p, n) != 0) r = GN_TLS_FAILED;
+    gn__tls_destroy(t);
+    return r;
+}
+
+/* "-0x7200: SSL - ..." */
+static const char *gn__tls_text(int e, char *buf, size_t cap) {
+    char text[160];
+    mbedtls_strerror(e, text, sizeof text);
+    snprintf(buf, cap, "%s (-0x%04x)", text, (unsigned)-e);
+    return buf;
+}
+
+/* Loads a PEM key and certificate that belong together into t->key and t->own. */
+static gn_result gn__load_pair(gn__tls *t, const gn__bytes *key, const gn__bytes *cert, gn_fault *f) {
+    char buf[200];
+    int e = gn__pk_parse(&t->key, key, &t->rng);
+    if (e != 0) return gn_fail(f, GN_IO_ERROR, "the key is not a PEM private key without password: %s", gn__tls_text(e, buf, sizeof buf));
+    e = mbedtls_x509_crt_parse(&t->own, cert->p, cert->n + 1);
+    if (e != 0) return gn_fail(f, GN_IO_ERROR, "the certificate is not PEM: %s", e > 0 ? "some of its parts are not certificates" : gn__tls_text(e, buf, sizeof buf));
+    if (gn__pk_pair(&t->own.pk, &t->key, &t->rng) != 0) return gn_fail(f, GN_IO_ERROR, "the key does not belong to the certificate");
+    return GN_OK;
+}
+
+static gn_result gn__load_ca(gn__tls *t, const gn__bytes *ca, gn_fault *f) {
+    int e = mbedtls_x509_crt_parse(&t->ca, ca->p, ca->n + 1);
+    if (e == 0 && t->ca.raw.len > 0) return GN_OK;
+    return gn_fail(f, GN_IO_ERROR, "the file of certificate authorities is not PEM, or some of its parts are not certificates");
+}
+
+static void gn__key_pin(const mbedtls_x509_crt *crt, uint8_t pin[GN__PIN]) { gn__net_sha256(crt->pk_raw.p, crt->pk_raw.len, pin); }
+
+/* A new P-256 key as PEM. */
+static gn_result gn__make_key(gn__tls *t, gn__bytes *out, gn_fault *f) {
+    size_t cap = 1024;
+    out->p = gn_alloc(cap);
+    if (out->p == NULL) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a key");
+    mbedtls_pk_context pk;
+    mbedtls_pk_init(&pk);
+    int e = mbedtls_pk_setup(&pk, mbedtls_pk_info_from_type(MBEDTLS_PK_ECKEY));
+    if (e == 0) e = mbedtls_ecp_gen_key(MBEDTLS_ECP_DP_SECP256R1, mbedtls_pk_ec(pk), mbedtls_ctr_drbg_random, &t->rng);
+    if (e == 0) e = mbedtls_pk_write_key_pem(&pk, out->p, cap);
+    mbedtls_pk_free(&pk);
+    char buf[200];
+    if (e != 0) return gn_fail(f, GN_TLS_FAILED, "no key can be made: %s", gn__tls_text(e, buf, sizeof buf));
+    out->n = strlen((char *)out->p);
+    return GN_OK;
+}
+
+static int gn__write_cert(gn__tls *t, mbedtls_pk_context *pk, uint8_t *pem, size_t cap) {
+    uint8_t serial[16];
+    mbedtls_x509write_cert w;
+    mbedtls_x509write_crt_init(&w);
+    mbedtls_x509write_crt_set_version(&w, MBEDTLS_X509_CRT_VERSION_3);
+    mbedtls_x509write_crt_set_md_alg(&w, MBEDTLS_MD_SHA256);
+    mbedtls_x509write_crt_set_subject_key(&w, pk);
+    mbedtls_x509write_crt_set_issuer_key(&w, pk);
+    int e = mbedtls_ctr_drbg_random(&t->rng, serial, sizeof serial);
+    serial[0] = (uint8_t)((serial[0] & 0x7f) | 0x40);    /* positive, no leading zero */
+    if (e == 0) e = gn__set_serial(&w, serial, sizeof serial);
+    if (e == 0) e = mbedtls_x509write_crt_set_subject_name(&w, "CN=genie");
+    if (e == 0) e = mbedtls_x509write_crt_set_issuer_name(&w, "CN=genie");
+    /* The key is pinned; the dates say nothing and must not end it. */
+    if (e == 0) e = mbedtls_x509write_crt_set_validity(&w, "20200101000000", "20991231235959");
+    if (e == 0) e = mbedtls_x509write_crt_set_basic_constraints(&w, 0, -1);
+    if (e == 0) e = mbedtls_x509write_crt_pem(&w, pem, cap, mbedtls_ctr_drbg_random, &t->rng);
+    mbedtls_x509write_crt_free(&w);
+    return e;
+}
+
+/* A self-signed certificate of the key, as PEM. */
+static gn_result gn__make_cert(gn__tls *t, const gn__bytes *key, gn__bytes *out, gn_fault *f) {
+    char buf[200];
+    size_t cap = 4096;
+    out->p = gn_alloc(cap);
+    if (out->p == NULL) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a certificate");
+    mbedtls_pk_context pk;
+    mbedtls_pk_init(&pk);
+    int e = gn__pk_parse(&pk, key, &t->rng);
+    if (e == 0) e = gn__write_cert(t, &pk, out->p, cap);
+    mbedtls_pk_free(&pk);
+    if (e != 0) return gn_fail(f, GN_IO_ERROR, "no certificate can be made from the stored key: %s", gn__tls_text(e, buf, sizeof buf));
+    out->n = strlen((char *)out->p);
+    return GN_OK;
+}
+
+/* >>link ============================================================================================
+ * One connection. Threads: one sender, one receiver, one or two threads; interrupt and info from any. The receiver alone
+ * uses `in`, the sender alone `fly`; everything of mbedTLS and `out` is used under `lock`, one record at a time, never
+ * while waiting for the socket. A send that failed leaves half a record behind, so every later one fails too. */
+
+typedef struct gn__buffer { uint8_t *p; size_t n; } gn__buffer;   /* GN__OUT_MAX bytes */
+
+typedef struct gn__listener gn__listener;
+
+typedef struct gn__link {
+    int fd;
+    bool server;
+    uint32_t spin_us;
+    atomic_bool stopped;
+    atomic_uint_fast64_t up, down;        /* bytes at the socket */
+    pthread_mutex_t lock;
+    gn__tls *tls;                         /* NULL: plain, or no handshake yet */
+    gn_result broken;                     /* of the sender */
+    uint8_t *in;                          /* ciphertext received: in[in_at, in_n) */
+    size_t in_at, in_n;
+    gn__buffer out, fly;                  /* ciphertext to send; being sent */
+    gn__log log;
+    char peer[96], version[32], cipher[64];
+    /* the peer's key */
+    uint8_t peer_key[GN__PIN], pin[GN__PIN];
+    bool peer_key_seen, use_pin, pin_wrong;
+    /* client */
+    char home[GN__PATH], address[GN__ADDRESS];
+    uint8_t proof[256];
+    size_t proof_n;
+    /* server */
+    gn__listener *listener;
+} gn__link;
+
+static gn_result gn__link_make(int fd, gn__link **out, gn_fault *f) {
+    gn__link *l = gn_alloc(sizeof *l);
+    *out = NULL;
+    if (l == NULL) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a connection");
+    memset(l, 0, sizeof *l);
+    l->fd = fd;
+    l->spin_us = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? GN__SPIN_US : 0;
+    atomic_init(&l->stopped, false);
+    atomic_init(&l->up, 0);
+    atomic_init(&l->down, 0);
+    if (pthread_mutex_init(&l->lock, NULL) != 0) {
+        gn_free(l);
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a connection");
+    }
+    *out = l;
+    return GN_OK;
+}
+
+/* Frees all but does not touch the peer. */
+static void gn__link_destroy(gn__link *l) {
+    if (l->fd >= 0) close(l->fd);
+    gn__tls_destroy(l->tls);
+    gn_free(l->in);
+    gn_free(l->out.p);
+    gn_free(l->fly.p);
+    pthread_mutex_destroy(&l->lock);
+    mbedtls_platform_zeroize(l, sizeof *l);
+    gn_free(l);
+}
+
+/* "1.2.3.4:5" or "[::1]:5" */
+static void gn__peer_text(const struct sockaddr_storage *sa, socklen_t n, char out[96]) {
+    char host[72], port[12];
+    snprintf(out, 96, "local");
+    if (sa->ss_family != AF_INET && sa->ss_family != AF_INET6) return;
+    if (getnameinfo((const struct sockaddr *)sa, n, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) return;
+    snprintf(out, 96, sa->ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, uint64_t deadline) {
+    while (n > 0) {
+        if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
+        ssize_t k = send(l->fd, p, n, MSG_NOSIGNAL);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0 && !gn__again(errno)) return GN_DISCONNECTED;
+        if (k > 0) {
+            atomic_fetch_add_explicit(&l->up, (uint64_t)k, memory_order_relaxed);
+            p += k;
+            n -= (size_t)k;
+            if (n > 0 && gn_now_us() >= deadline) return GN_TIMEOUT;   /* a peer that takes a little at a time */
+            continue;
+        }
+        gn_result r = gn__wait(l->fd, POLLOUT, deadline);
+        if (r != GN_OK) return r;
+    }
+    return GN_OK;
+}
+
+/* 1 to max bytes. Looks often for a short while before it sleeps: a sleeping core wakes late. */
+static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_n, uint64_t deadline) {
+    uint64_t now = gn_now_us(), spin_end = now + l->spin_us;
+    if (spin_end > deadline) spin_end = deadline;
+    for (;;) {
+        if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
+        ssize_t k = recv(l->fd, p, max, 0);
+        if (k > 0) {
+            atomic_fetch_add_explicit(&l->down, (uint64_t)k, memory_order_relaxed);
+            *out_n = (size_t)k;
+            return GN_OK;
+        }
+        if (k == 0) return GN_DISCONNECTED;
+        if (errno == EINTR) continue;
+        if (!gn__again(errno)) return GN_DISCONNECTED;
+        if (now < spin_end) {
+            sched_yield();
+            now = gn_now_us();
+            continue;
+        }
+        gn_result r = gn__wait(l->fd, POLLIN, deadline);
+        if (r != GN_OK) return r;
+    }
+}
+
+static void gn__link_interrupt(void *self) {
+    gn__link *l = self;
+    atomic_store(&l->stopped, true);
+    shutdown(l->fd, SHUT_RDWR);
+}
+
+static void gn__link_info(void *self, gn_link_info *out) {
+    gn__link *l = self;
+    memset(out, 0, sizeof *out);
+    snprintf(out->peer, sizeof out->peer, "%s", l->peer);
+    snprintf(out->tls, sizeof out->tls, "%s", l->version);
+    snprintf(out->cipher, sizeof out->cipher, "%s", l->cipher);
+    out->bytes_up = atomic_load_explicit(&l->up, memory_order_relaxed);
+    out->bytes_down = atomic_load_explicit(&l->down, memory_order_relaxed);
+}
+
+/* Ends our side and takes what the peer was still sending: closing with bytes unread would reset the connection and lose
+   the last thing we said, such as why we close. */
+static void gn__linger(gn__link *l) {
+    uint64_t deadline = gn_now_us() + GN__LINGER_US;
+    uint8_t waste[4096];
+    if (shutdown(l->fd, SHUT_WR) != 0) return;
+    for (uint64_t now; (now = gn_now_us()) < deadline;) {
+        ssize_t k = recv(l->fd, waste, sizeof waste, 0);
+        if (k > 0 || (k < 0 && errno == EINTR)) continue;
+        if (k == 0 || !gn__again(errno)) return;
+        if (gn__wait(l->fd, POLLIN, now + GN__LINGER_US / 10 < deadline ? now + GN__LINGER_US / 10 : deadline) != GN_OK) return;
+    }
+}
+
+static void gn__link_close(void *self) {
+    gn__link *l = self;
+    bool open = l->fd >= 0 && !atomic_load(&l->stopped);
+    if (open && l->tls != NULL && l->version[0] != 0 && l->broken == GN_OK) {
+        /* Says goodbye if that needs no waiting. */
+        pthread_mutex_lock(&l->lock);
+        mbedtls_ssl_close_notify(&l->tls->ssl);
+        pthread_mutex_unlock(&l->lock);
+        gn__sock_send(l, l->out.p, l->out.n, gn_now_us());
+    }
+    if (open && l->server) gn__linger(l);
+    gn__link_destroy(l);
+}
+
+static gn_result gn__plain_send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
+    gn__link *l = self;
+    if (l->broken == GN_OK) l->broken = gn__sock_send(l, data, n, gn__after(timeout_ms));
+    return l->broken;
+}
+
+static gn_result gn__plain_recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms) {
+    *out_n = 0;
+    return max == 0 ? GN_BAD_ARGUMENT : gn__sock_recv(self, data, max, out_n, gn__after(timeout_ms));
+}
+
+static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL };
+
+static bool gn__is_loopback(const struct sockaddr_storage *sa) {
+    if (sa->ss_family == AF_UNIX) return true;
+    if (sa->ss_family == AF_INET) {
+        struct sockaddr_in v4;
+        memcpy(&v4, sa, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    if (sa->ss_family != AF_INET6) return false;
+    struct sockaddr_in6 v6;
+    memcpy(&v6, sa, sizeof v6);
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) || (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) && v6.sin6_addr.s6_addr[12] == 127);
+}
+
+static gn_result gn__net_plain(int fd, gn_transport *out) {
+    struct sockaddr_storage here, there;
+    socklen_t hn = sizeof here, tn = sizeof there;
+    gn__link *l = NULL;
+    gn_result r = GN_OK;
+    memset(&here, 0, sizeof here);
+    memset(&there, 0, sizeof there);
+    out->i = NULL;
+    out->self = NULL;
+    if (getsockname(fd, (struct sockaddr *)&here, &hn) != 0 || getpeername(fd, (struct sockaddr *)&there, &tn) != 0) r = GN_BAD_ARGUMENT;
+    else if (!gn__is_loopback(&here) || !gn__is_loopback(&there)) r = GN_INSECURE;
+    else if (!gn__fd_prepare(fd)) r = GN_IO_ERROR;
+    if (r == GN_OK) r = gn__link_make(fd, &l, NULL);
+    if (r != GN_OK) {
+        close(fd);
+        return r;
+    }
+    gn__tcp_options(fd);
+    gn__peer_text(&there, tn, l->peer);
+    out->i = &gn__plain_i;
+    out->self = l;
+    return GN_OK;
+}
+
+/* >>tls =============================================================================================
+ * mbedTLS reads from `in` and writes to `out`, both memory; the functions here move those from and to the socket. */
+
+static int gn__bio_send(void *self, const unsigned char *p, size_t n) {
+    gn__link *l = self;
+    if (n > GN__OUT_MAX - l->out.n) return MBEDTLS_ERR_SSL_INTERNAL_ERROR;   /* a peer that only makes us answer */
+    memcpy(l->out.p + l->out.n, p, n);
+    l->out.n += n;
+    return (int)n;
+}
+
+static int gn__bio_recv(void *self, unsigned char *p, size_t n) {
+    gn__link *l = self;
+    size_t have = l->in_n - l->in_at;
+    if (have == 0) return MBEDTLS_ERR_SSL_WANT_READ;
+    if (n > have) n = have;
+    memcpy(p, l->in + l->in_at, n);
+    l->in_at += n;
+    return (int)n;
+}
+
+static gn_result gn__fill(gn__link *l, uint64_t deadline) {
+    l->in_at = l->in_n = 0;
+    return gn__sock_recv(l, l->in, GN__IN_BYTES, &l->in_n, deadline);
+}
+
+static gn_result gn__flush(gn__link *l, uint64_t deadline) {
+    pthread_mutex_lock(&l->lock);
+    gn__buffer full = l->out;
+    l->out = l->fly;
+    l->fly = full;
+    pthread_mutex_unlock(&l->lock);
+    gn_result r = gn__sock_send(l, l->fly.p, l->fly.n, deadline);
+    l->fly.n = 0;
+    return r;
+}
+
+/* Encrypts until the batch is full; how many of the n bytes were taken, or an mbedTLS error. */
+static gn_result gn__encrypt(gn__link *l, const uint8_t *p, size_t n, size_t *out_taken) {
+    *out_taken = 0;
+    for (bool full = false; *out_taken < n && !full;) {
+        pthread_mutex_lock(&l->lock);
+        int k = mbedtls_ssl_write(&l->tls->ssl, p + *out_taken, n - *out_taken);
+        full = l->out.n >= GN__OUT_BATCH;
+        pthread_mutex_unlock(&l->lock);
+        if (k <= 0) return GN_TLS_FAILED;
+        *out_taken += (size_t)k;
+    }
+    return GN_OK;
+}
+
+static gn_result gn__tls_send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
+    gn__link *l = self;
+    const uint8_t *p = data;
+    uint64_t deadline = gn__after(timeout_ms);
+    if (l->version[0] == 0) return GN_TLS_FAILED;      /* no handshake yet: nothing may leave in the clear */
+    while (n > 0 && l->broken == GN_OK) {
+        size_t taken;
+        l->broken = gn__encrypt(l, p, n, &taken);
+        if (l->broken == GN_OK) l->broken = gn__flush(l, deadline);
+        p += taken;
+        n -= taken;
+    }
+    return l->broken;
+}
+
+static gn_result gn__tls_recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms) {
+    gn__link *l = self;
+    uint64_t deadline = gn__after(timeout_ms);
+    *out_n = 0;
+    if (l->version[0] == 0) return GN_TLS_FAILED;
+    if (max == 0) return GN_BAD_ARGUMENT;
+    for (;;) {
+        if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
+        pthread_mutex_lock(&l->lock);
+        int k = mbedtls_ssl_read(&l->tls->ssl, data, max);
+        pthread_mutex_unlock(&l->lock);
+        if (k > 0) {
+            *out_n = (size_t)k;
+            return GN_OK;
+        }
+        if (k == 0 || k == MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY) return GN_DISCONNECTED;
+#if defined(MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET)
+        if (k == MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET) continue;
+#endif
+        if (k != MBEDTLS_ERR_SSL_WANT_READ) return GN_TLS_FAILED;
+        gn_result r = gn__fill(l, deadline);
+        if (r != GN_OK) return r;
+    }
+}
+
+/* Called by mbedTLS for each certificate of the peer's chain, the peer's own last (depth 0). With a pin the key decides
+   and nothing else; otherwise mbedTLS's own verdict stands. */
+static int gn__verify(void *self, mbedtls_x509_crt *crt, int depth, uint32_t *flags) {
+    gn__link *l = self;
+    if (depth == 0) {
+        gn__key_pin(crt, l->peer_key);
+        l->peer_key_seen = true;
+    }
+    if (!l->use_pin) return 0;
+    *flags = 0;
+    if (depth > 0 || gn__same(l->peer_key, l->pin, GN__PIN)) return 0;
+    l->pin_wrong = true;
+    return MBEDTLS_ERR_X509_FATAL_ERROR;
+}
+
+static const int gn__suites[] = {
+#if defined(GN__TLS_MAX)
+    MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256,
+    MBEDTLS_TLS1_3_AES_128_GCM_SHA256,
+    MBEDTLS_TLS1_3_AES_256_GCM_SHA384,
+#endif
+    MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    MBEDTLS_TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    MBEDTLS_TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    MBEDTLS_TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    0
+};
+
+static gn_result gn__tls_buffers(gn__link *l, gn_fault *f) {
+    l->in = gn_alloc(GN__IN_BYTES);
+    l->out.p = gn_alloc(GN__OUT_MAX);
+    l->fly.p = gn_alloc(GN__OUT_MAX);
+    return l->in && l->out.p && l->fly.p ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a connection's buffers");
+}
+
+/* What client and server have in common; certificates are loaded before, ssl_setup follows. */
+static gn_result gn__tls_config(gn__link *l, int endpoint, gn_fault *f) {
+    gn__tls *t = l->tls;
+    if (mbedtls_ssl_config_defaults(&t->conf, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM, MBEDTLS_SSL_PRESET_DEFAULT) != 0)
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
+    gn__tls_limits(&t->conf);
+    mbedtls_ssl_conf_ciphersuites(&t->conf, gn__suites);
+    mbedtls_ssl_conf_rng(&t->conf, mbedtls_ctr_drbg_random, &t->rng);
+#if defined(MBEDTLS_SSL_RENEGOTIATION)
+    mbedtls_ssl_conf_renegotiation(&t->conf, MBEDTLS_SSL_RENEGOTIATION_DISABLED);
+#endif
+#if defined(MBEDTLS_SSL_SESSION_TICKETS)
+    if (endpoint == MBEDTLS_SSL_IS_CLIENT) mbedtls_ssl_conf_session_tickets(&t->conf, MBEDTLS_SSL_SESSION_TICKETS_DISABLED);
+#endif
+    mbedtls_ssl_conf_verify(&t->conf, gn__verify, l);
+    if (t->ca.raw.len > 0) mbedtls_ssl_conf_ca_chain(&t->conf, &t->ca, NULL);
+    if (t->own.raw.len > 0 && mbedtls_ssl_conf_own_cert(&t->conf, &t->own, &t->key) != 0)
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
+    return GN_OK;
+}
+
+static gn_result gn__tls_start(gn__link *l, gn_fault *f) {
+    if (mbedtls_ssl_setup(&l->tls->ssl, &l->tls->conf) != 0) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
+    mbedtls_ssl_set_bio(&l->tls->ssl, l, gn__bio_send, gn__bio_recv, NULL);
+    return GN_OK;
+}
+
+/* Why a handshake ended with e. */
+static gn_result gn__tls_refused(gn__link *l, int e, gn_fault *f) {
+    char buf[200], hex[2 * GN__PIN + 1];
+    if (l->pin_wrong) {
+        gn__hex(l->peer_key, GN__PIN, hex);
+        return gn_fail(f, GN_BAD_PIN, "%s has another key than the pinned one (it has %s). If the server was set up anew, connect with its new URL; "
+                       "otherwise somebody may stand between you and it", l->address, hex);
+    }
+    gn__tls_text(e, buf, sizeof buf);
+    if (e == MBEDTLS_ERR_X509_CERT_VERIFY_FAILED && !l->server)
+        return gn_fail(f, GN_TLS_FAILED, "the certificate of %s does not verify for that name with the authorities of GENIE_CA: use its URL with a pin, or the right authorities", l->address);
+    if (e == MBEDTLS_ERR_SSL_ALLOC_FAILED) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
+    if (l->server) return gn_fail(f, GN_TLS_FAILED, "the TLS handshake with %s failed: %s", l->peer, buf);
+    return gn_fail(f, GN_TLS_FAILED, "the TLS handshake with %s failed: %s. Is it a Genie server, and is a client certificate needed (GENIE_CERT, GENIE_KEY)?", l->address, buf);
+}
+
+static gn_result gn__tls_handshake(gn__link *l, uint64_t deadline, gn_fault *f) {
+    const char *who = l->server ? l->peer : l->address;
+    for (;;) {
+        int e = mbedtls_ssl_handshake(&l->tls->ssl);
+        gn_result r = gn__flush(l, deadline);          /* an alert too */
+        if (e != 0 && e != MBEDTLS_ERR_SSL_WANT_READ) return gn__tls_refused(l, e, f);
+        if (e == 0 && r == GN_OK) break;
+        if (r == GN_OK) r = gn__fill(l, deadline);
+        if (r == GN_TIMEOUT) return gn_fail(f, r, "%s did not complete the TLS handshake in time", who);
+        if (r != GN_OK) return gn_fail(f, GN_TLS_FAILED, "%s closed the connection during the TLS handshake: is it a Genie peer?", who);
+    }
+    if (l->use_pin && (!l->peer_key_seen || !gn__same(l->peer_key, l->pin, GN__PIN)))
+        return gn_fail(f, GN_BAD_PIN, "%s showed no key", who);
+    snprintf(l->version, sizeof l->version, "%s", mbedtls_ssl_get_version(&l->tls->ssl));
+    snprintf(l->cipher, sizeof l->cipher, "%s", mbedtls_ssl_get_ciphersuite(&l->tls->ssl));
+    return GN_OK;
+}
+
+/* >>proof ===========================================================================================
+ * proof: version 1, flags, [id 16, secret 32] if flags & 1, [code 16] if flags & 2
+ * grant: version 1, id 16, secret 32 */
+
+enum { GN__PROOF_CREDENTIAL = 1, GN__PROOF_CODE = 2, GN__GRANT_BYTES = 1 + GN__ID + GN__SECRET };
+
+typedef struct gn__proof {
+    uint8_t flags;
+    uint8_t id[GN__ID], secret[GN__SECRET], code[GN__CODE];
+} gn__proof;
+
+static size_t gn__proof_write(const gn__proof *p, uint8_t out[256]) {
+    uint8_t *at = out;
+    *at++ = 1;
+    *at++ = p->flags;
+    if (p->flags & GN__PROOF_CREDENTIAL) {
+        memcpy(at, p->id, GN__ID);
+        memcpy(at + GN__ID, p->secret, GN__SECRET);
+        at += GN__ID + GN__SECRET;
+    }
+    if (p->flags & GN__PROOF_CODE) {
+        memcpy(at, p->code, GN__CODE);
+        at += GN__CODE;
+    }
+    return (size_t)(at - out);
+}
+
+static bool gn__proof_read(const uint8_t *p, size_t n, gn__proof *out) {
+    memset(out, 0, sizeof *out);
+    if (n < 2 || p[0] != 1 || p[1] > (GN__PROOF_CREDENTIAL | GN__PROOF_CODE)) return false;
+    out->flags = p[1];
+    bool credential = (out->flags & GN__PROOF_CREDENTIAL) != 0, code = (out->flags & GN__PROOF_CODE) != 0;
+    size_t c = credential ? GN__ID + GN__SECRET : 0;
+    if (n != 2 + c + (code ? GN__CODE : 0)) return false;
+    if (credential) {
+        memcpy(out->id, p + 2, GN__ID);
+        memcpy(out->secret, p + 2 + GN__ID, GN__SECRET);
+    }
+    if (code) memcpy(out->code, p + 2 + c, GN__CODE);
+    return true;
+}
+
+static size_t gn__client_auth(void *self, uint8_t out[256]) {
+    gn__link *l = self;
+    memcpy(out, l->proof, l->proof_n);
+    return l->proof_n;
+}
+
+static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) {
+    gn__link *l = self;
+    gn_fault fault;
+    char value[2 * (GN__PIN + GN__ID + GN__SECRET) + 3];
+    if (n != GN__GRANT_BYTES || grant[0] != 1) return GN_BAD_MESSAGE;
+    gn__hex(l->peer_key, GN__PIN, value);
+    value[2 * GN__PIN] = ' ';
+    gn__hex(grant + 1, GN__ID, value + 2 * GN__PIN + 1);
+    value[2 * (GN__PIN + GN__ID) + 1] = ' ';
+    gn__hex(grant + 1 + GN__ID, GN__SECRET, value + 2 * (GN__PIN + GN__ID) + 2);
+    gn_result r = gn__store_put(l->home, "servers", l->address, value, &fault);
+    mbedtls_platform_zeroize(value, sizeof value);
+    if (r != GN_OK) gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "the credential for %s cannot be stored: %s", l->address, fault.text);
+    return r;
+}
+
+static const gn_transport_i gn__client_i = {
+    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted
+};
+
+/* The credential stored for an address: pin, id and secret. */
+static gn_result gn__credential(const char *home, const char *address, uint8_t pin[GN__PIN], gn__proof *p, bool *out_found, gn_fault *f) {
+    char v[256];
+    gn_result r = gn__store_get(home, "servers", address, v, sizeof v, out_found, f);
+    if (r != GN_OK || !*out_found) return r;
+    size_t a = 2 * GN__PIN, b = a + 1 + 2 * GN__ID, n = strlen(v);
+    bool good = n == b + 1 + 2 * GN__SECRET && v[a] == ' ' && v[b] == ' ' && gn__unhex(v, a, pin, GN__PIN) &&
+                gn__unhex(v + a + 1, 2 * GN__ID, p->id, GN__ID) && gn__unhex(v + b + 1, 2 * GN__SECRET, p->secret, GN__SECRET);
+    mbedtls_platform_zeroize(v, sizeof v);
+    return good ? GN_OK : gn_fail(f, GN_IO_ERROR, "the line of %s in %s/servers is damaged: remove it and pair again", address, home);
+}
+
+/* >>lookup ==========================================================================================
+ * getaddrinfo knows no deadline, so it runs in a thread of its own that may outlive the wait for it. */
+
+typedef struct gn__lookup {
+    atomic_int users;            /* the waiter and the thread */
+    int ready[2];                /* a pipe: one byte when done */
+    int error;
+    struct addrinfo *list;
+    char host[GN__HOST], port[8];
+} gn__lookup;
+
+static void gn__lookup_leave(gn__lookup *k) {
+    if (atomic_fetch_sub(&k->users, 1) > 1) return;
+    if (k->list != NULL) freeaddrinfo(k->list);
+    close(k->ready[0]);
+    close(k->ready[1]);
+    gn_free(k);
+}
+
+static int gn__lookup_now(gn__lookup *k, int flags) {
+    struct addrinfo hints;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV | flags;
+    k->error = getaddrinfo(k->host, k->port, &hints, &k->list);
+    if (k->error != 0) k->list = NULL;
+    return k->error;
+}
+
+static void *gn__lookup_thread(void *arg) {
+    gn__lookup *k = arg;
+    gn__lookup_now(k, 0);
+    while (write(k->ready[1], "", 1) < 0 && errno == EINTR) {}
+    gn__lookup_leave(k);
+    return NULL;
+}
+
+static gn_result gn__lookup_make(const char *host, uint16_t port, gn__lookup **out) {
+    gn__lookup *k = gn_alloc(sizeof *k);
+    *out = NULL;
+    if (k == NULL) return GN_OUT_OF_MEMORY;
+    memset(k, 0, sizeof *k);
+    atomic_init(&k->users, 1);
+    if (pipe(k->ready) != 0) {
+        gn_free(k);
+        return GN_IO_ERROR;
+    }
+    fcntl(k->ready[0], F_SETFD, FD_CLOEXEC);
+    fcntl(k->ready[1], F_SETFD, FD_CLOEXEC);
+    snprintf(k->host, sizeof k->host, "%s", host);
+    snprintf(k->port, sizeof k->port, "%u", (unsigned)port);
+    *out = k;
+    return GN_OK;
+}
+
+/* Resolves in a thread; GN_TIMEOUT leaves the thread to itself. */
+static gn_result gn__lookup_wait(gn__lookup *k, uint64_t deadline) {
+    pthread_t thread;
+    char byte;
+    atomic_fetch_add(&k->users, 1);
+    if (pthread_create(&thread, NULL, gn__lookup_thread, k) != 0) {
+        atomic_fetch_sub(&k->users, 1);
+        return GN_OUT_OF_MEMORY;
+    }
+    pthread_detach(thread);
+    gn_result r = gn__wait(k->ready[0], POLLIN, deadline);
+    if (r != GN_OK) return r;
+    return read(k->ready[0], &byte, 1) == 1 ? GN_OK : GN_IO_ERROR;
+}
+
+/* Finds the addresses of a host. On GN_OK *out is left with gn__lookup_leave. */
+static gn_result gn__find(const char *host, uint16_t port, uint64_t deadline, gn__lookup **out, gn_fault *f) {
+    gn__lookup *k;
+    gn_result r = gn__lookup_make(host, port, &k);
+    *out = NULL;
+    if (r != GN_OK) return gn_fail(f, r, "no memory or file handle to look up %s", host);
+    if (gn__lookup_now(k, AI_NUMERICHOST) != 0) r = gn__lookup_wait(k, deadline);
+    if (r == GN_OK && k->error == 0) {
+        *out = k;
+        return GN_OK;
+    }
+    if (r == GN_OK) r = gn_fail(f, GN_UNREACHABLE, "the host %s is not known (%s): check its name", host, gai_strerror(k->error));
+    else if (r == GN_TIMEOUT) gn_fail(f, r, "looking up the host %s took too long: check the name and the network", host);
+    else gn_fail(f, r, "no thread to look up %s", host);
+    gn__lookup_leave(k);
+    return r;
+}
+
+/* >>client ==========================================================================================*/
+
+/* 0 and a connected socket, or an errno. */
+static int gn__dial_one(const struct addrinfo *a, uint64_t deadline, int *out_fd) {
+    int fd = gn__socket(a->ai_family), e = 0;
+    if (fd < 0) return errno;
+    gn__tcp_options(fd);
+    if (connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS && errno != EINTR) e = errno;
+    if (e == 0) {
+        socklen_t n = sizeof e;
+        if (gn__wait(fd, POLLOUT, deadline) != GN_OK) e = ETIMEDOUT;
+        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &n) != 0) e = errno;
+    }
+    if (e != 0) {
+        close(fd);
+        return e;
+    }
+    *out_fd = fd;
+    return 0;
+}
+
+/* Tries each address; each has its share of the time that is left. */
+static gn_result gn__dial(const gn__url *u, uint64_t deadline, int *out_fd, char peer[96], gn_fault *f) {
+    gn__lookup *k;
+    gn_result r = gn__find(u->host, u->port, deadline, &k, f);
+    if (r != GN_OK) return r;
+    unsigned left = 0;
+    int e = EHOSTUNREACH;
+    for (struct addrinfo *a = k->list; a != NULL; a = a->ai_next) left++;
+    for (struct addrinfo *a = k->list; a != NULL; a = a->ai_next, left--) {
+        uint64_t now = gn_now_us();
+        if (now >= deadline) { e = ETIMEDOUT; break; }
+        e = gn__dial_one(a, now + (deadline - now) / left, out_fd);
+        if (e != 0) continue;
+        struct sockaddr_storage sa;
+        memcpy(&sa, a->ai_addr, a->ai_addrlen);
+        gn__peer_text(&sa, a->ai_addrlen, peer);
+        break;
+    }
+    gn__lookup_leave(k);
+    if (e == 0) return GN_OK;
+    if (e == ETIMEDOUT) return gn_fail(f, GN_TIMEOUT, "%s does not answer: check the address, the network and any firewall", u->address);
+    if (e == ECONNREFUSED) return gn_fail(f, GN_UNREACHABLE, "nothing listens on %s: start genie_serve there, or check the port", u->address);
+    return gn_fail(f, GN_UNREACHABLE, "%s cannot be reached: %s", u->address, strerror(e));
+}
+
+/* The first line of a file or of standard input; no NUL, no more than a URL. */
+static gn_result gn__first_line(gn__bytes file, char out[GN__URL_MAX], gn_fault *f, const char *what) {
+    size_t n = 0;
+    while (n < file.n && file.p[n] != '\n') n++;
+    if (n > 0 && file.p[n - 1] == '\r') n--;
+    if (n >= GN__URL_MAX || memchr(file.p, 0, n) != NULL) return gn_fail(f, GN_BAD_ARGUMENT, "the first line of %s is not a URL", what);
+    memcpy(out, file.p, n);
+    out[n] = 0;
+    return GN_OK;
+}
+
+static gn_result gn__where_file(const char *path, const gn_net_desc *d, char out[GN__URL_MAX], gn_fault *f) {
+    gn__bytes file;
+    unsigned mode;
+    int e = gn__read_file(path, 64u << 10, &file, &mode);
+    if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot read a URL from %s: %s", path, strerror(e));
+    if (mode & 077u) gn_logf(d->log, d->log_user, GN_LOG_WARN, "%s may hold a secret and may be read by others: chmod 600 it", path);
+    gn_result r = gn__first_line(file, out, f, path);
+    gn__forget(&file);
+    return r;
+}
+
+static gn_result gn__where_stdin(char out[GN__URL_MAX], gn_fault *f) {
+    char line[GN__URL_MAX + 2];
+    if (fgets(line, sizeof line, stdin) == NULL) return gn_fail(f, GN_BAD_ARGUMENT, "no URL came on standard input");
+    gn__bytes text = { (uint8_t *)line, strlen(line) };
+    gn_result r = gn__first_line(text, out, f, "standard input");
+    mbedtls_platform_zeroize(line, sizeof line);
+    return r;
+}
+
+/* Turns what a user wrote into an address. */
+static gn_result gn__where(const char *where, const gn_net_desc *d, gn__url *u, gn_fault *f) {
+    char text[GN__URL_MAX];
+    gn_result r = GN_OK;
+    if (where == NULL) return gn_fail(f, GN_BAD_ARGUMENT, "no server is named");
+    if (where[0] == '@') r = gn__where_file(where + 1, d, text, f);
+    else if (strcmp(where, "-") == 0) r = gn__where_stdin(text, f);
+    else if (strlen(where) < sizeof text) memcpy(text, where, strlen(where) + 1);
+    else r = gn_fail(f, GN_BAD_ARGUMENT, "the address is too long");
+    if (r != GN_OK) return r;
+    const char *wrong = gn__parse_url(text, u);
+    mbedtls_platform_zeroize(text, sizeof text);
+    if (wrong == NULL) return GN_OK;
+    return gn_fail(f, GN_BAD_ARGUMENT, "the server's address is not valid: %s. Give genie://HOST:PORT?pin=...&code=..., HOST:PORT, @FILE or -", wrong);
+}
+
+static const char *gn__env(const char *name) {
+    const char *v = getenv(name);
+    return v != NULL && *v != 0 ? v : NULL;
+}
+
+static gn_result gn__read_pem(const char *path, gn__bytes *out, unsigned *out_mode, gn_fault *f) {
+    int e = gn__read_file(path, GN__FILE_MAX, out, out_mode);
+    return e == 0 ? GN_OK : gn_fail(f, GN_IO_ERROR, "cannot read %s: %s", path, strerror(e));
+}
+
+/* Our certificate, if the environment names one. */
+static gn_result gn__client_cert(gn__tls *t, gn_fault *f) {
+    const char *cert = gn__env("GENIE_CERT"), *key = gn__env("GENIE_KEY");
+    gn__bytes c = { NULL, 0 }, k = { NULL, 0 };
+    unsigned mode;
+    if (cert == NULL && key == NULL) return GN_OK;
+    if (cert == NULL || key == NULL) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_CERT and GENIE_KEY go together: set both or none");
+    gn_result r = gn__read_pem(cert, &c, &mode, f);
+    if (r == GN_OK) r = gn__read_pem(key, &k, &mode, f);
+    if (r == GN_OK) r = gn__load_pair(t, &k, &c, f);
+    gn__forget(&c);
+    gn__forget(&k);
+    return r;
+}
+
+static gn_result gn__client_ca(gn__tls *t, gn_fault *f) {
+    const char *ca = gn__env("GENIE_CA");
+    gn__bytes b = { NULL, 0 };
+    unsigned mode;
+    if (ca == NULL) return GN_OK;
+    gn_result r = gn__read_pem(ca, &b, &mode, f);
+    if (r == GN_OK) r = gn__load_ca(t, &b, f);
+    gn__forget(&b);
+    return r;
+}
+
+/* Decides by what the server is known (l->pin or the authorities) and what we prove ourselves with (l->proof). */
+static gn_result gn__client_trust(gn__link *l, const gn__url *u, gn_fault *f) {
+    gn__proof p;
+    uint8_t pin[GN__PIN];
+    bool stored = false;
+    memset(&p, 0, sizeof p);
+    gn_result r = gn__credential(l->home, u->address, pin, &p, &stored, f);
+    if (r != GN_OK) return r;
+    if (u->has_pin || stored) {
+        l->use_pin = true;
+        memcpy(l->pin, u->has_pin ? u->pin : pin, GN__PIN);
+    }
+    if (!l->use_pin && l->tls->ca.raw.len == 0)
+        return gn_fail(f, GN_INSECURE, "nothing tells the key of %s: connect once with the URL that the server printed (genie://...?pin=...&code=...), "
+                       "or set GENIE_CA to its authorities", u->address);
+    /* A credential goes to no key but the one it was granted by. */
+    if (stored && gn__same(l->pin, pin, GN__PIN)) p.flags |= GN__PROOF_CREDENTIAL;
+    if (u->has_code) p.flags |= GN__PROOF_CODE;
+    memcpy(p.code, u->code, GN__CODE);
+    if (p.flags == 0 && l->tls->own.raw.len == 0)
+        r = gn_fail(f, GN_BAD_CREDENTIAL, "there is no code in the URL and no stored credential for %s: get a new URL from the server", u->address);
+    l->proof_n = gn__proof_write(&p, l->proof);
+    mbedtls_platform_zeroize(&p, sizeof p);
+    return r;
+}
+
+static gn_result gn__client_tls(gn__link *l, const gn__url *u, uint64_t deadline, gn_fault *f) {
+    gn_result r = gn__tls_config(l, MBEDTLS_SSL_IS_CLIENT, f);
+    if (r == GN_OK) r = gn__tls_buffers(l, f);
+    if (r != GN_OK) return r;
+    mbedtls_ssl_conf_authmode(&l->tls->conf, l->use_pin ? MBEDTLS_SSL_VERIFY_OPTIONAL : MBEDTLS_SSL_VERIFY_REQUIRED);
+    r = gn__tls_start(l, f);
+    if (r != GN_OK) return r;
+    if (mbedtls_ssl_set_hostname(&l->tls->ssl, l->use_pin ? NULL : u->host) != 0) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
+    return gn__tls_handshake(l, deadline, f);
+}
+
+static gn_result gn__client_open(gn__link *l, const gn__url *u, const gn_net_desc *d, gn_fault *f) {
+    uint64_t deadline = gn__after(d->timeout_ms != 0 ? d->timeout_ms : GN__CONNECT_MS);
+    l->log.fn = d->log;
+    l->log.user = d->log_user;
+    snprintf(l->address, sizeof l->address, "%s", u->address);
+    gn_result r = gn__home_path(d->home, l->home, f);
+    if (r == GN_OK) r = gn__tls_make(&l->tls, f);
+    if (r == GN_OK) r = gn__client_cert(l->tls, f);
+    if (r == GN_OK) r = gn__client_ca(l->tls, f);
+    if (r == GN_OK) r = gn__client_trust(l, u, f);
+    if (r == GN_OK) r = gn__dial(u, deadline, &l->fd, l->peer, f);
+    if (r == GN_OK) r = gn__client_tls(l, u, deadline, f);
+    return r;
+}
+
+static gn_result gn__net_connect(const char *where, const gn_net_desc *d, gn_transport *out, char out_device[64], gn_fault *f) {
+    static const gn_net_desc none;
+    gn__url u;
+    gn__link *l = NULL;
+    if (d == NULL) d = &none;
+    out->i = NULL;
+    out->self = NULL;
+    out_device[0] = 0;
+    gn_result r = gn__where(where, d, &u, f);
+    if (r == GN_OK) r = gn__link_make(-1, &l, f);
+    if (r == GN_OK) r = gn__client_open(l, &u, d, f);
+    if (r == GN_OK) {
+        memcpy(out_device, u.device, sizeof u.device);
+        out->i = &gn__client_i;
+        out->self = l;
+    } else if (l != NULL) {
+        gn__link_destroy(l);
+    }
+    mbedtls_platform_zeroize(&u, sizeof u);
+    return r;
+}
+
+/* >>listener ========================================================================================
+ * Links refer to their listener: close them before unlisten. `lock` guards the code and the URL. */
+
+#define GN__URLS 64     /* a URL that was given out stays readable until that many newer ones exist */
+
+struct gn__listener {
+    int fd;
+    uint16_t port;
+    gn__log log;
+    gn__bytes key, cert, ca;      /* PEM; ca.p NULL: clients prove themselves with codes and credentials */
+    uint8_t pin[GN__PIN];
+    char home[GN__PATH], url_file[GN__PATH], url_host[GN__HOST + 2];
+    pthread_mutex_t lock;
+    uint8_t code[GN__CODE];
+    bool code_valid;
+    unsigned wrong, url_at;
+    char urls[GN__URLS][GN__URL_MAX];
+};
+
+/* Makes a new code and URL, in memory and in the URL file. Called under the lock, or before anybody else knows l. */
+static gn_result gn__new_code(gn__listener *l, gn_fault *f) {
+    char pin[44], code[23];
+    l->code_valid = false;
+    l->wrong = 0;
+    if (gn__random(l->code, GN__CODE) != GN_OK) return gn_fail(f, GN_TLS_FAILED, "no random numbers from the system for a pairing code");
+    unsigned next = (l->url_at + 1) % GN__URLS;
+    gn__b64(l->pin, GN__PIN, pin);
+    gn__b64(l->code, GN__CODE, code);
+    const char *form = l->ca.p == NULL ? "genie://%s:%u?pin=%s&code=%s" : "genie://%s:%u?pin=%s";
+    snprintf(l->urls[next], GN__URL_MAX, form, l->url_host, (unsigned)l->port, pin, code);
+    mbedtls_platform_zeroize(code, sizeof code);
+    l->url_at = next;
+    l->code_valid = l->ca.p == NULL;
+    if (l->url_file[0] == 0) return GN_OK;
+    char line[GN__URL_MAX + 1];
+    int e = gn__write_file(l->url_file, line, (size_t)snprintf(line, sizeof line, "%s\n", l->urls[next]));
+    mbedtls_platform_zeroize(line, sizeof line);
+    return e == 0 ? GN_OK : gn_fail(f, GN_IO_ERROR, "cannot write the URL file %s: %s", l->url_file, strerror(e));
+}
+
+/* A code that was used or guessed at is replaced; failure to do so is only logged: the server goes on without pairing. */
+static void gn__replace_code(gn__listener *l, const char *why) {
+    gn_fault f;
+    if (gn__new_code(l, &f) != GN_OK) gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "%s; a new one cannot be given out: %s", why, f.text);
+    else if (l->url_file[0] != 0) gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "%s; the next one is in %s", why, l->url_file);
+    else gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "%s; a new one was made", why);
+}
+
+/* Uses up the code if that is what was given. */
+static bool gn__take_code(gn__listener *l, const uint8_t code[GN__CODE], const char *peer) {
+    pthread_mutex_lock(&l->lock);
+    bool good = l->code_valid && gn__same(code, l->code, GN__CODE);
+    if (good) {
+        gn__replace_code(l, "the pairing code was used");
+    } else {
+        l->wrong++;
+        gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "wrong pairing code from %s (%u of %d)", peer, l->wrong, GN__WRONG_CODES);
+        if (l->wrong >= GN__WRONG_CODES) gn__replace_code(l, "after 5 wrong tries the pairing code was discarded");
+    }
+    pthread_mutex_unlock(&l->lock);
+    return good;
+}
+
+/* Grants a credential. The server keeps only the hash of its secret. */
+static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_n) {
+    uint8_t hash[32];
+    char digest[65];
+    gn_fault fault;
+    gn_result r = gn__random(out_grant + 1, GN__ID + GN__SECRET);
+    if (r != GN_OK) return r;
+    out_grant[0] = 1;
+    gn__hex(out_grant + 1, GN__ID, out_tenant);
+    gn__net_sha256(out_grant + 1 + GN__ID, GN__SECRET, hash);
+    gn__hex(hash, sizeof hash, digest);
+    r = gn__store_put(l->home, "clients", out_tenant, digest, &fault);
+    if (r != GN_OK) {
+        gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "the client at %s cannot be paired: %s", peer, fault.text);
+        mbedtls_platform_zeroize(out_grant, GN__GRANT_BYTES);
+        out_tenant[0] = 0;
+        return r;
+    }
+    gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "paired with the client at %s, named %s", peer, out_tenant);
+    *out_n = GN__GRANT_BYTES;
+    return GN_OK;
+}
+
+/* GN_OK when the credential is one of ours; the file is read each time, so that a removed line counts at once. */
+static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64]) {
+    uint8_t hash[32], known[32];
+    char id[2 * GN__ID + 1], value[80];
+    bool found = false;
+    gn_fault fault;
+    gn__hex(p->id, GN__ID, id);
+    gn_result r = gn__store_get(l->home, "clients", id, value, sizeof value, &found, &fault);
+    if (r != GN_OK) {
+        gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "no credential can be checked: %s", fault.text);
+        return r;
+    }
+    gn__net_sha256(p->secret, GN__SECRET, hash);
+    if (found && gn__unhex(value, strlen(value), known, sizeof known) && gn__same(hash, known, sizeof known)) {
+        memcpy(out_tenant, id, sizeof id);
+        return GN_OK;
+    }
+    gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "a credential from %s is not known", peer);
+    return GN_BAD_CREDENTIAL;
+}
+
+static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL };
+
+static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n) {
+    gn__listener *l = listener;
+    gn__link *k = t.self;
+    gn__proof p;
+    out_tenant[0] = 0;
+    *out_grant_n = 0;
+    if (t.i != &gn__server_i || k->listener != l || k->version[0] == 0) return GN_INSECURE;   /* no TLS of ours: nothing proves anything */
+    if (l->ca.p != NULL) {
+        if (!k->peer_key_seen) return GN_BAD_CREDENTIAL;
+        gn__b64(k->peer_key, GN__PIN, out_tenant);
+        return GN_OK;
+    }
+    gn_result r = GN_BAD_CREDENTIAL;
+    if (gn__proof_read(auth, n, &p)) {
+        if (p.flags & GN__PROOF_CREDENTIAL) r = gn__check_credential(l, &p, k->peer, out_tenant);
+        if (r == GN_BAD_CREDENTIAL && p.flags & GN__PROOF_CODE && gn__take_code(l, p.code, k->peer))
+            r = gn__grant(l, k->peer, out_tenant, out_grant, out_grant_n);
+    }
+    mbedtls_platform_zeroize(&p, sizeof p);
+    return r;
+}
+
+/* Our own key and certificate, made at the first start. The caller holds the lock of the home folder. */
+static gn_result gn__own_identity(gn__listener *l, gn__tls *t, gn_fault *f) {
+    char key[GN__PATH], cert[GN__PATH];
+    gn_result r = gn__join(key, l->home, "key.pem", f);
+    if (r == GN_OK) r = gn__join(cert, l->home, "cert.pem", f);
+    if (r == GN_OK) r = gn__read_secret(key, &l->key, f);
+    if (r == GN_OK) r = gn__read_secret(cert, &l->cert, f);
+    if (r != GN_OK) return r;
+    const char *wrote = l->key.p == NULL ? key : cert;
+    int e = 0;
+    if (l->key.p == NULL) {
+        r = gn__make_key(t, &l->key, f);
+        if (r == GN_OK) e = gn__write_file(key, l->key.p, l->key.n);
+        gn__forget(&l->cert);      /* of a key that is gone */
+    }
+    if (r == GN_OK && e == 0 && l->cert.p == NULL) {
+        r = gn__make_cert(t, &l->key, &l->cert, f);
+        if (r == GN_OK) e = gn__write_file(cert, l->cert.p, l->cert.n);
+    }
+    if (e != 0) r = gn_fail(f, GN_IO_ERROR, "cannot write %s: %s", wrote, strerror(e));
+    return r;
+}
+
+static gn_result gn__given_identity(gn__listener *l, const gn_server_desc *d, gn_fault *f) {
+    unsigned mode = 0, ignored;
+    gn_result r = gn__read_pem(d->key, &l->key, &mode, f);
+    if (r == GN_OK) r = gn__read_pem(d->cert, &l->cert, &ignored, f);
+    if (r == GN_OK && mode & 077u) gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "the key %s may be read by others: chmod 600 it", d->key);
+    return r;
+}
+
+/* Finds or makes who we are, and checks it once: handshakes parse the same bytes again. */
+static gn_result gn__identity(gn__listener *l, const gn_server_desc *d, gn_fault *f) {
+    unsigned mode;
+    int lock = -1;
+    gn__tls *t = NULL;
+    if ((d->key == NULL) != (d->cert == NULL)) return gn_fail(f, GN_BAD_ARGUMENT, "key and cert go together: give both or none");
+    gn_result r = gn__home_path(d->home, l->home, f);
+    if (r == GN_OK) r = gn__home_make(l->home, f);
+    if (r == GN_OK) r = gn__tls_make(&t, f);
+    if (r == GN_OK && d->key == NULL) r = gn__home_lock(l->home, &lock, f);
+    if (r == GN_OK) r = d->key != NULL ? gn__given_identity(l, d, f) : gn__own_identity(l, t, f);
+    if (lock >= 0) close(lock);
+    if (r == GN_OK) {
+        r = gn__load_pair(t, &l->key, &l->cert, f);
+        if (r != GN_OK && d->key == NULL)
+            gn_fail(f, r, "key.pem and cert.pem in %s are not a key and its certificate: remove cert.pem, or both (then every client must pair anew)", l->home);
+    }
+    if (r == GN_OK) gn__key_pin(&t->own, l->pin);
+    if (r == GN_OK && d->ca != NULL) r = gn__read_pem(d->ca, &l->ca, &mode, f);
+    if (r == GN_OK && d->ca != NULL) r = gn__load_ca(t, &l->ca, f);
+    gn__tls_destroy(t);
+    return r;
+}
+
+static gn_result gn__bind_error(const char *where, int e, gn_fault *f) {
+    if (e == EADDRINUSE) return gn_fail(f, GN_PORT_IN_USE, "%s is in use: stop what listens there, or choose another port (0 is any free one)", where);
+    if (e == EADDRNOTAVAIL) return gn_fail(f, GN_IO_ERROR, "%s is no address of this machine", where);
+    if (e == EACCES) return gn_fail(f, GN_IO_ERROR, "%s may not be opened by this user: choose a port above 1023", where);
+    return gn_fail(f, GN_IO_ERROR, "cannot listen on %s: %s", where, strerror(e));
+}
+
+static int gn__bind(const struct addrinfo *a, int *out_fd) {
+    int on = 1, off = 0, fd = gn__socket(a->ai_family);
+    if (fd < 0) return errno;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (a->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, SOMAXCONN) != 0) {
+        int e = errno;
+        close(fd);
+        return e;
+    }
+    *out_fd = fd;
+    return 0;
+}
+
+/* The name that goes into the URL: of a wildcard address it is this machine's. */
+static void gn__name_url_host(gn__listener *l, const char *host) {
+    char name[GN__HOST] = "";
+    bool any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+    if (any && (gethostname(name, sizeof name - 1) != 0 || name[0] == 0)) snprintf(name, sizeof name, "localhost");
+    if (!any) snprintf(name, sizeof name, "%s", host);
+    snprintf(l->url_host, sizeof l->url_host, strchr(name, ':') != NULL ? "[%s]" : "%s", name);
+}
+
+static gn_result gn__listen_socket(gn__listener *l, const char *where, gn_fault *f) {
+    char host[GN__HOST], text[GN__ADDRESS];
+    const char *wrong = gn__parse_listen(where, host, &l->port);
+    if (wrong != NULL) return gn_fail(f, GN_BAD_ARGUMENT, "the address to listen on is not valid: %s. Give HOST:PORT, such as 127.0.0.1:5556", wrong);
+    snprintf(text, sizeof text, "%s:%u", host, (unsigned)l->port);
+    gn__lookup *k;
+    gn_result r = gn__find(host, l->port, gn__after(GN__CONNECT_MS), &k, f);
+    if (r != GN_OK) return r;
+    int e = EADDRNOTAVAIL;
+    for (struct addrinfo *a = k->list; a != NULL && l->fd < 0; a = a->ai_next) e = gn__bind(a, &l->fd);
+    gn__lookup_leave(k);
+    if (l->fd < 0) return gn__bind_error(text, e, f);
+    struct sockaddr_storage sa;
+    socklen_t n = sizeof sa;
+    if (getsockname(l->fd, (struct sockaddr *)&sa, &n) != 0) return gn__bind_error(text, errno, f);
+    struct sockaddr_in v4;
+    memcpy(&v4, &sa, sizeof v4);        /* the port stands at the same place in v4 and v6 */
+    l->port = ntohs(v4.sin_port);
+    gn__name_url_host(l, host);
+    return GN_OK;
+}
+
+static void gn__net_unlisten(void *listener) {
+    gn__listener *l = listener;
+    if (l == NULL) return;
+    if (l->fd >= 0) close(l->fd);
+    gn__forget(&l->key);
+    gn__forget(&l->cert);
+    gn__forget(&l->ca);
+    pthread_mutex_destroy(&l->lock);
+    mbedtls_platform_zeroize(l, sizeof *l);
+    gn_free(l);
+}
+
+static gn_result gn__net_listen(const gn_server_desc *d, void **out_listener, gn_fault *f) {
+    *out_listener = NULL;
+    gn__listener *l = gn_alloc(sizeof *l);
+    if (l == NULL) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
+    memset(l, 0, sizeof *l);
+    l->fd = -1;
+    l->log.fn = d->log;
+    l->log.user = d->log_user;
+    if (pthread_mutex_init(&l->lock, NULL) != 0) {
+        gn_free(l);
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
+    }
+    gn_result r = GN_OK;
+    if (d->url_file != NULL && snprintf(l->url_file, sizeof l->url_file, "%s", d->url_file) >= GN__PATH)
+        r = gn_fail(f, GN_BAD_ARGUMENT, "the path of the URL file is too long");
+    if (r == GN_OK) r = gn__listen_socket(l, d->listen, f);
+    if (r == GN_OK) r = gn__identity(l, d, f);
+    if (r == GN_OK) r = gn__new_code(l, f);
+    if (r != GN_OK) {
+        gn__net_unlisten(l);
+        return r;
+    }
+    *out_listener = l;
+    return GN_OK;
+}
+
+/* Not every failure to accept is ours: a client that gave up meanwhile is no news. */
+static bool gn__accept_later(int e) {
+    return gn__again(e) || e == EINTR || e == ECONNABORTED || e == EPROTO || e == ENETDOWN || e == EHOSTUNREACH || e == ENETUNREACH;
+}
+
+static gn_result gn__net_accept(void *listener, uint32_t timeout_ms, gn_transport *out, gn_fault *f) {
+    gn__listener *l = listener;
+    uint64_t deadline = gn__after(timeout_ms);
+    struct sockaddr_storage sa;
+    gn__link *k;
+    out->i = NULL;
+    out->self = NULL;
+    for (;;) {
+        gn_result r = gn__wait(l->fd, POLLIN, deadline);
+        if (r != GN_OK) return r == GN_TIMEOUT ? r : gn_fail(f, r, "the listening socket failed");
+        socklen_t n = sizeof sa;
+        memset(&sa, 0, sizeof sa);
+        int fd = gn__accept(l->fd, &sa, &n), e = errno;
+        if (fd < 0 && gn__accept_later(e)) continue;
+        if (fd < 0) {
+            /* The connection stays in the queue: without a pause the caller would come back at once, for ever. */
+            struct timespec pause = { 0, 50000000 };
+            nanosleep(&pause, NULL);
+            return gn_fail(f, GN_IO_ERROR, "a connection cannot be accepted: %s", strerror(e));
+        }
+        r = gn__link_make(fd, &k, f);
+        if (r != GN_OK) {
+            close(fd);
+            return r;
+        }
+        gn__tcp_options(fd);
+        gn__peer_text(&sa, n, k->peer);
+        k->server = true;
+        k->listener = l;
+        k->log = l->log;
+        out->i = &gn__server_i;
+        out->self = k;
+        return GN_OK;
+    }
+}
+
+static gn_result gn__server_tls(gn__listener *l, gn__link *k, gn_fault *f) {
+    gn_result r = gn__tls_make(&k->tls, f);
+    if (r == GN_OK) r = gn__load_pair(k->tls, &l->key, &l->cert, f);
+    if (r == GN_OK && l->ca.p != NULL) r = gn__load_ca(k->tls, &l->ca, f);
+    if (r == GN_OK) r = gn__tls_config(k, MBEDTLS_SSL_IS_SERVER, f);
+    if (r == GN_OK) r = gn__tls_buffers(k, f);
+    if (r != GN_OK) return r;
+    mbedtls_ssl_conf_authmode(&k->tls->conf, l->ca.p != NULL ? MBEDTLS_SSL_VERIFY_REQUIRED : MBEDTLS_SSL_VERIFY_NONE);
+    return gn__tls_start(k, f);
+}
+
+static gn_result gn__net_handshake(void *listener, gn_transport t, uint32_t timeout_ms, gn_fault *f) {
+    gn__link *k = t.self;
+    uint64_t deadline = gn__after(timeout_ms);
+    if (t.i != &gn__server_i || k->listener != listener || k->tls != NULL)
+        return gn_fail(f, GN_BAD_ARGUMENT, "the handshake is for a connection just accepted from the same listener");
+    gn_result r = gn__server_tls(listener, k, f);
+    return r == GN_OK ? gn__tls_handshake(k, deadline, f) : r;
+}
+
+static const char *gn__net_url(void *listener) {
+    gn__listener *l = listener;
+    pthread_mutex_lock(&l->lock);
+    const char *url = l->urls[l->url_at];
+    pthread_mutex_unlock(&l->lock);
+    return url;
+}
+
+static uint16_t gn__net_port(void *listener) { return ((gn__listener *)listener)->port; }
+
+/* >>codec ===========================================================================================
+ * Tensor bytes, packed: codec 1 is one zstd frame; codec 2 is one zstd frame of the byte planes, all first bytes of the
+ * elements, then all second bytes and so on, then what is left of a last partial element. Sign and exponent bytes of
+ * floats lie together that way and pack well. The frame says its size and holds nothing more. */
+
+enum { GN__RAW = 0, GN__ZSTD = 1, GN__PLANES = 2 };
+#define GN__PACK_MIN 512u               /* bytes: below, the effort is not worth it */
+#define GN__SAMPLE (16u << 10)          /* bytes */
+#define GN__RUN 256u                    /* bytes of one piece of the sample */
+#define GN__WINDOW_LOG 23               /* 8 MiB, what a receiver may be asked to keep (RFC 8878, 3.1.1.1.2) */
+#define GN__IDLE_CODECS 8
+
+/* zstd's contexts and a buffer, kept between calls because making them costs more than packing a small tensor. */
+typedef struct gn__packer {
+    ZSTD_CCtx *c;
+    ZSTD_DCtx *d;
+    uint8_t *planes;
+    size_t cap;
+} gn__packer;
+
+static pthread_mutex_t gn__idle_lock = PTHREAD_MUTEX_INITIALIZER;
+static gn__packer *gn__idle[GN__IDLE_CODECS];
+static int gn__idle_n;
+
+static void gn__packer_destroy(gn__packer *k) {
+    ZSTD_freeCCtx(k->c);
+    ZSTD_freeDCtx(k->d);
+    gn_free(k->planes);
+    gn_free(k);
+}
+
+static gn__packer *gn__packer_take(void) {
+    pthread_mutex_lock(&gn__idle_lock);
+    gn__packer *k = gn__idle_n > 0 ? gn__idle[--gn__idle_n] : NULL;
+    pthread_mutex_unlock(&gn__idle_lock);
+    if (k == NULL && (k = gn_alloc(sizeof *k)) != NULL) memset(k, 0, sizeof *k);
+    return k;
+}
+
+static void gn__packer_give(gn__packer *k) {
+    if (k->cap > 4u << 20) {            /* one large tensor must not hold its memory for ever */
+        gn_free(k->planes);
+        k->planes = NULL;
+        k->cap = 0;
+    }
+    pthread_mutex_lock(&gn__idle_lock);
+    bool kept = gn__idle_n < GN__IDLE_CODECS;
+    if (kept) gn__idle[gn__idle_n++] = k;
+    pthread_mutex_unlock(&gn__idle_lock);
+    if (!kept) gn__packer_destroy(k);
+}
+
+static bool gn__packer_room(gn__packer *k, size_t n) {
+    if (k->cap >= n) return true;
+    gn_free(k->planes);
+    k->planes = gn_alloc(n);
+    k->cap = k->planes != NULL ? n : 0;
+    return k->planes != NULL;
+}
+
+#if defined(__SSE2__)
+typedef __m128i gn__v;
+static gn__v gn__load(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
+static void gn__store(uint8_t *p, gn__v v) { _mm_storeu_si128((__m128i *)(void *)p, v); }
+
+/* The even and the odd bytes of a, b. */
+static void gn__unzip(gn__v *a, gn__v *b) {
+    const gn__v low = _mm_set1_epi16(0xff);
+    gn__v even = _mm_packus_epi16(_mm_and_si128(*a, low), _mm_and_si128(*b, low));
+    gn__v odd = _mm_packus_epi16(_mm_srli_epi16(*a, 8), _mm_srli_epi16(*b, 8));
+    *a = even;
+    *b = odd;
+}
+
+static void gn__zip(gn__v *a, gn__v *b) {
+    gn__v lo = _mm_unpacklo_epi8(*a, *b), hi = _mm_unpackhi_epi8(*a, *b);
+    *a = lo;
+    *b = hi;
+}
+
+/* 16 elements of e bytes are e vectors; each round of unzips sorts by one more bit of the byte's place in its element,
+   until vector j holds plane j. How many elements were done. */
+static size_t gn__split_fast(const uint8_t *s, size_t count, size_t e, uint8_t *d) {
+    size_t i = 0;
+    gn__v v[8];
+    for (; i + 16 <= count; i += 16) {
+        for (size_t j = 0; j < e; j++) v[j] = gn__load(s + i * e + j * 16);
+        for (size_t gap = 1; gap < e; gap *= 2)
+            for (size_t j = 0; j < e; j++)
+                if ((j & gap) == 0) gn__unzip(&v[j], &v[j + gap]);
+        for (size_t j = 0; j < e; j++) gn__store(d + j * count + i, v[j]);
+    }
+    return i;
+}
+
+static size_t gn__join_fast(const uint8_t *s, size_t count, size_t e, uint8_t *d) {
+    size_t i = 0;
+    gn__v v[8];
+    for (; i + 16 <= count; i += 16) {
+        for (size_t j = 0; j < e; j++) v[j] = gn__load(s + j * count + i);
+        for (size_t gap = e / 2; gap > 0; gap /= 2)
+            for (size_t j = 0; j < e; j++)
+                if ((j & gap) == 0) gn__zip(&v[j], &v[j + gap]);
+        for (size_t j = 0; j < e; j++) gn__store(d + i * e + j * 16, v[j]);
+    }
+    return i;
+}
+#else
+static size_t gn__split_fast(const uint8_t *s, size_t count, size_t e, uint8_t *d) { (void)s; (void)count; (void)e; (void)d; return 0; }
+static size_t gn__join_fast(const uint8_t *s, size_t count, size_t e, uint8_t *d) { (void)s; (void)count; (void)e; (void)d; return 0; }
+#endif
+
+/* s (count, e) bytes = d (e, count), then the tail as it is */
+static void gn__split(const uint8_t *s, size_t n, size_t e, uint8_t *d) {
+    size_t count = n / e;
+    for (size_t i = gn__split_fast(s, count, e, d); i < count; i++)
+        for (size_t j = 0; j < e; j++) d[j * count + i] = s[i * e + j];
+    memcpy(d + count * e, s + count * e, n - count * e);
+}
+
+static void gn__merge(const uint8_t *s, size_t n, size_t e, uint8_t *d) {
+    size_t count = n / e;
+    for (size_t i = gn__join_fast(s, count, e, d); i < count; i++)
+        for (size_t j = 0; j < e; j++) d[i * e + j] = s[j * count + i];
+    memcpy(d + count * e, s + count * e, n - count * e);
+}
+
+/* The entropy of total bytes with these counts, in bits, with the correction of Miller and Madow (1955) for the bytes
+   that a small sample missed; without it random bytes would seem to pack. */
+static float gn__entropy(const uint32_t count[256], uint32_t total) {
+    float n = (float)total, bits = 0;
+    int seen = 0;
+    if (total == 0) return 0;
+    for (int i = 0; i < 256; i++) {
+        if (count[i] == 0) continue;
+        bits += (float)count[i] * log2f(n / (float)count[i]);
+        seen++;
+    }
+    bits += (float)(seen - 1) * 0.5f * 1.442695f;
+    return bits < 8 * n ? bits : 8 * n;
+}
+
+/* What share of its size data would keep if each byte plane were entropy coded, judged from pieces all over it. */
+static float gn__estimate(const uint8_t *s, size_t n, size_t e) {
+    uint32_t count[8][256], total[8] = { 0 };
+    size_t pieces = n <= GN__SAMPLE ? 1 : GN__SAMPLE / GN__RUN;
+    size_t run = n <= GN__SAMPLE ? n : GN__RUN, step = n / pieces / e * e;
+    float bits = 0;
+    memset(count, 0, sizeof count);
+    for (size_t k = 0; k < pieces; k++)
+        for (size_t i = 0; i < run; i++) count[i & (e - 1)][s[k * step + i]]++;    /* e is a power of 2 */
+    for (size_t j = 0; j < e; j++) {
+        total[j] = (uint32_t)(run * pieces / e);
+        if (j < run % e) total[j] += (uint32_t)pieces;
+        bits += gn__entropy(count[j], total[j]);
+    }
+    return bits / (8.0f * (float)(run * pieces));
+}
+
+static size_t gn__element(int elem) { return elem == 2 || elem == 4 || elem == 8 ? (size_t)elem : 1; }
+
+static size_t gn__net_pack(const void *src, size_t n, int elem, void *dst, size_t cap, uint8_t *out_codec) {
+    size_t e = gn__element(elem), limit = n - n / 32;       /* a gain under 3 % is none */
+    *out_codec = GN__RAW;
+    if (n < GN__PACK_MIN || cap < limit || gn__estimate(src, n, e) > 0.97f) return 0;
+    gn__packer *k = gn__packer_take();
+    if (k == NULL) return 0;
+    const void *from = src;
+    size_t stored = 0;
+    if (k->c == NULL) k->c = ZSTD_createCCtx();
+    if (k->c != NULL && (e == 1 || gn__packer_room(k, n))) {
+        if (e > 1) {
+            gn__split(src, n, e, k->planes);
+            from = k->planes;
+        }
+        stored = ZSTD_compressCCtx(k->c, dst, limit, from, n, 1);
+        if (ZSTD_isError(stored)) stored = 0;               /* it did not fit */
+    }
+    gn__packer_give(k);
+    if (stored > 0) *out_codec = e > 1 ? GN__PLANES : GN__ZSTD;
+    return stored;
+}
+
+/* One frame, all of src, of raw_n bytes, whose window is within bounds. The window costs nothing here, where a frame is
+   unpacked in one piece; the bound is the protocol's, so that a receiver may also unpack in pieces. */
+static bool gn__frame_good(const uint8_t *p, size_t n, size_t raw_n) {
+    if (n < 6 || raw_n == 0) return false;
+    bool single = (p[4] & 0x20) != 0;                       /* single segment: the window is the content */
+    if (!single && 10 + (p[5] >> 3) + ((p[5] & 7) != 0) > GN__WINDOW_LOG) return false;
+    if (ZSTD_getFrameContentSize(p, n) != (unsigned long long)raw_n) return false;
+    return ZSTD_findFrameCompressedSize(p, n) == n;
+}
+
+static gn_result gn__net_unpack(uint8_t codec, const void *src, size_t n, int elem, void *dst, size_t raw_n) {
+    size_t e = gn__element(elem);
+    if (codec == GN__RAW) {
+        if (n != raw_n) return GN_BAD_MESSAGE;
+        if (n > 0) memcpy(dst, src, n);
+        return GN_OK;
+    }
+    if (codec > GN__PLANES || !gn__frame_good(src, n, raw_n)) return GN_BAD_MESSAGE;
+    bool planes = codec == GN__PLANES && e > 1;
+    gn__packer *k = gn__packer_take();
+    if (k == NULL) return GN_OUT_OF_MEMORY;
+    gn_result r = GN_OUT_OF_MEMORY;
+    if (k->d == NULL) k->d = ZSTD_createDCtx();
+    if (k->d != NULL && (!planes || gn__packer_room(k, raw_n))) {
+        size_t made = ZSTD_decompressDCtx(k->d, planes ? k->planes : dst, raw_n, src, n);
+        r = !ZSTD_isError(made) && made == raw_n ? GN_OK : GN_BAD_MESSAGE;
+        if (r == GN_OK && planes) gn__merge(k->planes, raw_n, e, dst);
+    }
+    gn__packer_give(k);
+    return r;
+}
+
+/* >>register ========================================================================================*/
+
+static const gn_net_i gn__net = {
+    .connect = gn__net_connect,
+    .listen = gn__net_listen,
+    .accept = gn__net_accept,
+    .handshake = gn__net_handshake,
+    .authenticate = gn__net_authenticate,
+    .url = gn__net_url,
+    .port = gn__net_port,
+    .unlisten = gn__net_unlisten,
+    .plain = gn__net_plain,
+    .sha256 = gn__net_sha256,
+    .pack = gn__net_pack,
+    .unpack = gn__net_unpack,
+    .codecs = 1u << GN__RAW | 1u << GN__ZSTD | 1u << GN__PLANES,
+};
+
+__attribute__((constructor)) static void gn__net_register(void) { gn_register_net(&gn__net); }
+
+__attribute__((destructor)) static void gn__net_forget_packers(void) {
+    pthread_mutex_lock(&gn__idle_lock);
+    while (gn__idle_n > 0) gn__packer_destroy(gn__idle[--gn__idle_n]);
+    pthread_mutex_unlock(&gn__idle_lock);
+}

@@ -1,0 +1,593 @@
+/* Bad input gets a typed error and nothing is lost: each case names the exact result, then the same context must compute, and states
+ * must hold what they held before the step that failed. On the CPU of this process and on a server reached over a socketpair. */
+#define GENIE_EXT
+#include "../genie.h"
+
+#include "test.h"
+
+#include "loopback.h"
+
+static bool on_loopback;
+static gn_ctx *g;       /* of the running test */
+static gn_tensor kept;  /* a state that every failed step tries to write: SIZE numbers, 1, 2, 3, … */
+
+enum { SIZE = 6 };
+
+static void open_context(void)
+{
+    double x[SIZE];
+    gn_desc desc = { .devices = on_loopback ? NULL : "cpu", .threads = 1 };
+    g = on_loopback ? loopback_open(&desc) : gn_open(&desc);
+    CHECK_RESULT(gn_status(g), GN_OK);
+    for (int i = 0; i < SIZE; i++) {
+        x[i] = i + 1;
+    }
+    kept = gn_state(g, GN_F64, GN_SHAPE(SIZE), x, "kept");
+}
+
+/* The context still computes, and the state holds what it held. */
+static void check_alive(void)
+{
+    double x[2] = { 3, 4 }, y = 0, held[SIZE] = { 0 };
+    gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(2), x);
+    if (!CHECK_RESULT(gn_read(gn_matmul(t, t), &y, sizeof y), GN_OK) || !CHECK_RESULT(gn_read(kept, held, sizeof held), GN_OK)) {
+        test_fail(__FILE__, __LINE__, "%s", gn_last_error(g)->text);
+    }
+    CHECK_NEAR(y, 25, 0);
+    bool as_before = true;
+    for (int i = 0; i < SIZE; i++) {
+        as_before = as_before && held[i] == i + 1;
+    }
+    CHECK(as_before);
+    CHECK_RESULT(gn_step(g), GN_OK);
+}
+
+static gn_tensor floats(gn_shape shape)
+{
+    static const float x[64] = { 0 };
+    return gn_data(g, GN_F32, shape, x);
+}
+
+static gn_tensor ints(gn_dtype dtype, gn_shape shape)
+{
+    static const int64_t x[64] = { 0 };
+    return gn_data(g, dtype, shape, x);
+}
+
+/* A node that cannot be built says so at once and at the read, and so does what is built on it. */
+static void check_refused(int line, gn_tensor t, gn_result want)
+{
+    gn_info info;
+    float x[64];
+    gn_result now = gn_describe(t, &info), later = gn_read(gn_neg(t), x, sizeof(float));
+    if (now != want || later != want) {
+        test_fail(__FILE__, line, "the node is %s, the read %s, not %s: %s", gn_result_name(now), gn_result_name(later),
+                  gn_result_name(want), gn_last_error(g)->text);
+    }
+    const gn_error *e = gn_last_error(g);
+    if (e->result != want || e->line != line || !strstr(e->file, "bad_input_test.c") || !e->text[0]) {
+        test_fail(__FILE__, line, "the last error is %s of line %d of \"%s\": \"%s\"", gn_result_name(e->result), e->line, e->file, e->text);
+    }
+}
+
+#define REFUSED(tensor, want) check_refused(__LINE__, tensor, want)
+
+/* ---- shapes, ranks, dtypes ---- */
+
+TEST(shapes_that_do_not_fit_are_bad_shape)
+{
+    gn_tensor a = floats(GN_SHAPE(2, 3)), row = floats(GN_SHAPE(3)), pair[2] = { a, floats(GN_SHAPE(3, 2)) };
+    REFUSED(gn_add(a, floats(GN_SHAPE(2))), GN_BAD_SHAPE);
+    REFUSED(gn_where(ints(GN_BOOL, GN_SHAPE(4)), a, a), GN_BAD_SHAPE);
+    REFUSED(gn_matmul(a, a), GN_BAD_SHAPE);
+    REFUSED(gn_matmul(row, floats(GN_SHAPE(2))), GN_BAD_SHAPE);
+    REFUSED(gn_matmul(floats(GN_SHAPE(2, 2, 3)), floats(GN_SHAPE(3, 3, 2))), GN_BAD_SHAPE);
+    REFUSED(gn_linear(a, floats(GN_SHAPE(3, 4)), row), GN_BAD_SHAPE);
+    REFUSED(gn_layernorm(a, floats(GN_SHAPE(2)), GN_NONE, 1e-5), GN_BAD_SHAPE);
+    REFUSED(gn_reshape(a, GN_SHAPE(4)), GN_BAD_SHAPE);
+    REFUSED(gn_reshape(a, GN_SHAPE(-1, 4)), GN_BAD_SHAPE);
+    REFUSED(gn_reshape(a, GN_SHAPE(-1, -1)), GN_BAD_SHAPE);
+    REFUSED(gn_reshape(a, GN_SHAPE(-2, -3)), GN_BAD_SHAPE);
+    REFUSED(gn_broadcast(a, GN_SHAPE(3, 2)), GN_BAD_SHAPE);
+    REFUSED(gn_broadcast(a, GN_SHAPE(3)), GN_BAD_SHAPE);
+    REFUSED(gn_concat(pair, 2, 0), GN_BAD_SHAPE);
+    REFUSED(gn_slice_put(a, floats(GN_SHAPE(2, 2)), 1, 0, 1, 1), GN_BAD_SHAPE);
+    REFUSED(gn_gather(a, 0, ints(GN_I64, GN_SHAPE(2, 4))), GN_BAD_SHAPE);
+    REFUSED(gn_gather(a, 0, ints(GN_I64, GN_SHAPE(2))), GN_BAD_SHAPE);
+    REFUSED(gn_scatter_add(a, 0, ints(GN_I64, GN_SHAPE(2, 3)), floats(GN_SHAPE(2, 2))), GN_BAD_SHAPE);
+    REFUSED(gn_cross_entropy(a, ints(GN_I64, GN_SHAPE(3))), GN_BAD_SHAPE);
+    REFUSED(gn_mse_loss(a, floats(GN_SHAPE(2))), GN_BAD_SHAPE);
+    check_alive();
+}
+
+TEST(attention_and_cache_shapes_that_do_not_fit_are_bad_shape)
+{
+    gn_tensor q = floats(GN_SHAPE(1, 4, 2, 3)), k = floats(GN_SHAPE(1, 2, 5, 3)), three = floats(GN_SHAPE(1, 3, 5, 3));
+    gn_tensor cache = floats(GN_SHAPE(1, 2, 5, 3)), at = ints(GN_I64, GN_SCALAR);
+    REFUSED(gn_attention(q, three, three, NULL), GN_BAD_SHAPE);    /* 4 heads are no multiple of 3 */
+    REFUSED(gn_attention(q, k, floats(GN_SHAPE(1, 2, 4, 3)), NULL), GN_BAD_SHAPE);
+    REFUSED(gn_attention(q, floats(GN_SHAPE(1, 2, 5, 2)), k, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .mask = ints(GN_BOOL, GN_SHAPE(4)) }), GN_BAD_SHAPE);
+    REFUSED(gn_kv_append(cache, floats(GN_SHAPE(1, 2, 6, 3)), at), GN_BAD_SHAPE);
+    REFUSED(gn_kv_append(cache, floats(GN_SHAPE(1, 1, 1, 3)), at), GN_BAD_SHAPE);
+    check_alive();
+}
+
+TEST(ranks_and_axes_outside_are_bad_rank)
+{
+    gn_tensor a = floats(GN_SHAPE(2, 3)), scalar = floats(GN_SCALAR), one[1] = { a }, full = ints(GN_I64, GN_SHAPE(1, 1, 1, 1, 1, 1, 1, 1));
+    REFUSED(gn_sum(a, GN_AXES(2), false), GN_BAD_RANK);
+    REFUSED(gn_argmax(a, GN_AXES(-3), false), GN_BAD_RANK);
+    REFUSED(gn_sum(a, GN_AXES(1, -1), false), GN_BAD_RANK);    /* one axis twice */
+    REFUSED(gn_softmax(a, 2), GN_BAD_RANK);
+    REFUSED(gn_softmax(scalar, 0), GN_BAD_RANK);
+    REFUSED(gn_layernorm(scalar, GN_NONE, GN_NONE, 1e-5), GN_BAD_RANK);
+    REFUSED(gn_matmul(scalar, a), GN_BAD_RANK);
+    REFUSED(gn_linear(a, floats(GN_SHAPE(3)), GN_NONE), GN_BAD_RANK);
+    REFUSED(gn_transpose(a, 0, 2), GN_BAD_RANK);
+    REFUSED(gn_permute(a, GN_AXES(0, 1, 2)), GN_BAD_RANK);
+    REFUSED(gn_permute(a, GN_AXES(0, 0)), GN_BAD_RANK);
+    REFUSED(gn_slice(a, 2, 0, 1, 1), GN_BAD_RANK);
+    REFUSED(gn_concat(one, 1, 2), GN_BAD_RANK);
+    REFUSED(gn_gather(a, 2, ints(GN_I64, GN_SHAPE(2, 3))), GN_BAD_RANK);
+    REFUSED(gn_embedding(floats(GN_SHAPE(4)), ints(GN_I64, GN_SHAPE(2))), GN_BAD_RANK);
+    REFUSED(gn_embedding(a, full), GN_BAD_RANK);    /* would be of rank 9 */
+    REFUSED(gn_one_hot(full, 3, GN_F32), GN_BAD_RANK);
+    REFUSED(gn_cross_entropy(scalar, ints(GN_I64, GN_SCALAR)), GN_BAD_RANK);
+    REFUSED(gn_attention(a, a, a, NULL), GN_BAD_RANK);
+    REFUSED(gn_kv_append(a, a, ints(GN_I64, GN_SCALAR)), GN_BAD_RANK);
+    REFUSED(gn_kv_append(floats(GN_SHAPE(1, 1, 4, 2)), floats(GN_SHAPE(1, 1, 1, 2)), ints(GN_I64, GN_SHAPE(1))), GN_BAD_RANK);
+    check_alive();
+}
+
+TEST(shapes_that_are_none_are_refused)
+{
+    static const float x[4] = { 0 };
+    gn_shape nine = { 9, { 1, 1, 1, 1, 1, 1, 1, 1 } }, below = { -1, { 0 } };
+    gn_info info;
+    CHECK(gn_describe(gn_data(g, GN_F32, nine, x), &info) != GN_OK);
+    CHECK(gn_describe(gn_data(g, GN_F32, below, x), &info) != GN_OK);
+    CHECK(gn_describe(gn_full(g, GN_F32, nine, 0), &info) == GN_BAD_RANK);
+    CHECK(gn_describe(gn_data(g, GN_F32, GN_SHAPE(-4), x), &info) == GN_BAD_SHAPE);
+    CHECK(gn_describe(gn_full(g, GN_F32, GN_SHAPE(3, -1), 0), &info) == GN_BAD_SHAPE);
+    CHECK(gn_describe(gn_full(g, GN_F32, GN_SHAPE(INT64_MAX, INT64_MAX), 0), &info) == GN_BAD_SHAPE);
+    CHECK(gn_describe(gn_full(g, GN_F32, GN_SHAPE(INT64_C(1) << 32, INT64_C(1) << 32, 0), 0), &info) == GN_BAD_SHAPE);
+    CHECK(gn_describe(gn_state(g, GN_F32, GN_SHAPE(INT64_C(1) << 62, 4), NULL, "s"), &info) == GN_BAD_SHAPE);
+    CHECK(gn_describe(gn_arange(g, GN_F32, -1, 0, 1), &info) != GN_OK);
+    CHECK(gn_describe(gn_one_hot(ints(GN_I64, GN_SHAPE(2)), -1, GN_F32), &info) != GN_OK);
+    gn_tensor wide = gn_full(g, GN_F32, GN_SHAPE(INT64_C(1) << 30), 1);
+    REFUSED(gn_mul(gn_reshape(wide, GN_SHAPE(-1, 1)), gn_reshape(wide, GN_SHAPE(1, -1))), GN_BAD_SHAPE);
+    check_alive();
+}
+
+TEST(dtypes_outside_the_mask_are_bad_dtype)
+{
+    gn_tensor f = floats(GN_SHAPE(2, 3)), i = ints(GN_I64, GN_SHAPE(2, 3)), b = ints(GN_BOOL, GN_SHAPE(2, 3));
+    REFUSED(gn_exp(i), GN_BAD_DTYPE);
+    REFUSED(gn_sub(b, b), GN_BAD_DTYPE);
+    REFUSED(gn_and(f, f), GN_BAD_DTYPE);
+    REFUSED(gn_pow(i, i), GN_BAD_DTYPE);
+    REFUSED(gn_where(f, f, f), GN_BAD_DTYPE);
+    REFUSED(gn_mean(i, GN_ALL_AXES, false), GN_BAD_DTYPE);
+    REFUSED(gn_softmax(i, 0), GN_BAD_DTYPE);
+    REFUSED(gn_layernorm(i, GN_NONE, GN_NONE, 1e-5), GN_BAD_DTYPE);
+    REFUSED(gn_matmul(b, gn_transpose(b, 0, 1)), GN_BAD_DTYPE);
+    REFUSED(gn_gather(f, 0, f), GN_BAD_DTYPE);
+    REFUSED(gn_gather(f, 0, ints(GN_U8, GN_SHAPE(2, 3))), GN_BAD_DTYPE);
+    REFUSED(gn_embedding(f, f), GN_BAD_DTYPE);
+    REFUSED(gn_one_hot(f, 3, GN_F32), GN_BAD_DTYPE);
+    REFUSED(gn_scatter_add(f, 0, i, i), GN_BAD_DTYPE);
+    REFUSED(gn_cross_entropy(f, floats(GN_SHAPE(2))), GN_BAD_DTYPE);
+    REFUSED(gn_mse_loss(i, i), GN_BAD_DTYPE);
+    REFUSED(gn_kv_append(floats(GN_SHAPE(1, 1, 4, 2)), floats(GN_SHAPE(1, 1, 1, 2)), floats(GN_SCALAR)), GN_BAD_DTYPE);
+    REFUSED(gn_cast(f, (gn_dtype)77), GN_BAD_DTYPE);
+    REFUSED(gn_one_hot(i, 3, (gn_dtype)0), GN_BAD_DTYPE);
+    REFUSED(gn_random_uniform(g, GN_I32, GN_SHAPE(3)), GN_BAD_DTYPE);
+    REFUSED(gn_random_normal(g, GN_BOOL, GN_SHAPE(3)), GN_BAD_DTYPE);
+    REFUSED(gn_full(g, (gn_dtype)-1, GN_SHAPE(3), 0), GN_BAD_DTYPE);
+    REFUSED(gn_scalar(g, (gn_dtype)9, 0), GN_BAD_DTYPE);
+    check_alive();
+}
+
+TEST(arguments_outside_their_range_are_bad_argument)
+{
+    gn_tensor a = floats(GN_SHAPE(2, 3));
+    REFUSED(gn_slice(a, 0, 0, 1, 0), GN_BAD_ARGUMENT);
+    REFUSED(gn_slice_put(a, a, 0, 0, 1, 0), GN_BAD_ARGUMENT);
+    REFUSED(gn_add(a, GN_NONE), GN_BAD_ARGUMENT);
+    gn_info info;
+    CHECK_RESULT(gn_describe(gn_concat(NULL, 0, 0), &info), GN_BAD_ARGUMENT);
+    check_alive();
+}
+
+TEST(null_data_is_bad_argument)
+{
+    gn_info info;
+    CHECK_RESULT(gn_describe(gn_data(g, GN_F32, GN_SHAPE(3), NULL), &info), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(gn_weight(g, GN_F32, GN_SHAPE(3), NULL, "w"), &info), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(gn_data(g, GN_F32, GN_SHAPE(0), NULL), &info), GN_OK);    /* nothing is there to point at */
+    check_alive();
+}
+
+/* ---- reads ---- */
+
+TEST(read_of_another_size_is_bad_size)
+{
+    unsigned char out[64];
+    memset(out, 0x5a, sizeof out);
+    gn_tensor t = gn_neg(floats(GN_SHAPE(2, 3))), both[2] = { t, t };
+    void *const hosts[2] = { out, out + 32 };
+    const size_t bytes[2] = { 24, 25 };
+    CHECK_RESULT(gn_read(t, out, 23), GN_BAD_SIZE);
+    CHECK_RESULT(gn_read(t, out, 25), GN_BAD_SIZE);
+    CHECK_RESULT(gn_read(t, out, 0), GN_BAD_SIZE);
+    CHECK_RESULT(gn_read_many(both, 2, hosts, bytes), GN_BAD_SIZE);
+    for (int i = 0; i < TEST_COUNT(out); i++) {
+        CHECK_INT(out[i], 0x5a);
+    }
+    CHECK_RESULT(gn_read(t, NULL, 24), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_read_many(both, -1, hosts, bytes), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_read(t, out, 24), GN_OK);
+    check_alive();
+}
+
+TEST(stale_handle_is_stale_handle)
+{
+    float x;
+    gn_tensor old = floats(GN_SCALAR), forged = old;
+    CHECK_RESULT(gn_step(g), GN_OK);
+    REFUSED(gn_exp(old), GN_STALE_HANDLE);
+    CHECK_RESULT(gn_read(old, &x, sizeof x), GN_STALE_HANDLE);
+    forged.id = UINT32_MAX;
+    CHECK_RESULT(gn_read(forged, &x, sizeof x), GN_STALE_HANDLE);
+    forged = floats(GN_SCALAR);
+    forged.gen += 1000;
+    CHECK_RESULT(gn_read(forged, &x, sizeof x), GN_STALE_HANDLE);
+    check_alive();
+}
+
+TEST(closed_context_is_closed_context)
+{
+    float x;
+    gn_tensor t = floats(GN_SCALAR);
+    gn_close(g);
+    CHECK_RESULT(gn_read(t, &x, sizeof x), GN_CLOSED_CONTEXT);
+    CHECK_RESULT(gn_realize(&t, 1), GN_CLOSED_CONTEXT);
+    CHECK_RESULT(gn_release(kept), GN_CLOSED_CONTEXT);
+    open_context();
+    check_alive();
+}
+
+/* ---- values that cannot be: found while running ---- */
+
+/* Reads `t`, after building an update of `kept` that the same step would make. */
+static void check_fault(int line, gn_tensor t, gn_result want)
+{
+    unsigned char out[1024];
+    gn_info info;
+    if (gn_describe(t, &info) != GN_OK || info.bytes > sizeof out) {
+        test_fail(__FILE__, line, "the node was not built: %s", gn_result_name(info.result));
+        return;
+    }
+    gn_assign(kept, gn_mul_c(kept, 2));
+    gn_result r = gn_read(t, out, info.bytes);
+    const gn_error *e = gn_last_error(g);
+    if (r != want || e->result != want || e->line != line || !e->text[0] || !e->op[0]) {
+        test_fail(__FILE__, line, "the read is %s, not %s: \"%s\" of line %d", gn_result_name(r), gn_result_name(want), e->text, e->line);
+    }
+    gn_step(g);
+    check_alive();
+}
+
+#define FAULTS(tensor, want) check_fault(__LINE__, tensor, want)
+
+/* Numbers of this step, made of int64 arguments. */
+static gn_tensor values(gn_dtype dtype, gn_shape shape, const int64_t *x)
+{
+    int32_t narrow[16];
+    unsigned char bytes[16];
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++) {
+        n *= shape.dims[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        narrow[i] = (int32_t)x[i];
+        bytes[i] = (unsigned char)x[i];
+    }
+    return gn_data_copy(g, dtype, shape, dtype == GN_I64 ? (const void *)x : dtype == GN_I32 ? (const void *)narrow : (const void *)bytes);
+}
+
+#define INTS(dtype, ...) values(dtype, GN_SHAPE(GN__COUNT(__VA_ARGS__)), (const int64_t[]){ __VA_ARGS__ })
+#define INT0(dtype, x) values(dtype, GN_SCALAR, (const int64_t[]){ x })
+
+TEST(integer_division_by_zero_is_division_by_zero)
+{
+    static const gn_dtype dtypes[] = { GN_I32, GN_I64, GN_U8 };
+    for (int k = 0; k < TEST_COUNT(dtypes); k++) {
+        FAULTS(gn_div(INTS(dtypes[k], 1, 2, 3), INTS(dtypes[k], 1, 0, 1)), GN_DIVISION_BY_ZERO);
+        FAULTS(gn_div(INTS(dtypes[k], 0, 0), INT0(dtypes[k], 0)), GN_DIVISION_BY_ZERO);
+        FAULTS(gn_div(INT0(dtypes[k], 7), gn_slice(INTS(dtypes[k], 5, 5, 5, 0), 0, 3, 4, 1)), GN_DIVISION_BY_ZERO);
+        FAULTS(gn_div(INTS(dtypes[k], 1, 2), gn_like(INTS(dtypes[k], 1), 0)), GN_DIVISION_BY_ZERO);
+    }
+}
+
+TEST(integer_division_by_zero_inside_a_fused_chain_is_found)
+{
+    gn_tensor a = INTS(GN_I32, 4, 5, 6), b = INTS(GN_I32, 2, 3, 4);
+    int line = __LINE__ + 1;
+    gn_tensor q = gn_div(a, gn_sub(b, gn_like(b, 3)));
+    gn_tensor t = gn_where(gn_gt(gn_add(q, a), a), q, b);
+    int32_t out[3];
+    CHECK_RESULT(gn_read(t, out, sizeof out), GN_DIVISION_BY_ZERO);
+    CHECK_STR(gn_last_error(g)->op, "div");
+    CHECK_INT(gn_last_error(g)->line, line);
+    CHECK_RESULT(gn_step(g), GN_OK);
+    check_alive();
+}
+
+TEST(float_division_by_zero_is_infinity)
+{
+    double x[3] = { 1, -1, 0 }, y[3] = { 0, 0, 0 }, out[3];
+    CHECK_RESULT(gn_read(gn_div(gn_data(g, GN_F64, GN_SHAPE(3), x), gn_data(g, GN_F64, GN_SHAPE(3), y)), out, sizeof out), GN_OK);
+    CHECK(isinf(out[0]) && out[0] > 0 && isinf(out[1]) && out[1] < 0 && isnan(out[2]));
+    check_alive();
+}
+
+TEST(division_of_nothing_by_zero_is_no_error)
+{
+    int32_t out[1] = { 9 };
+    gn_tensor none = gn_data(g, GN_I32, GN_SHAPE(0), NULL);
+    CHECK_RESULT(gn_read(gn_div(none, INT0(GN_I32, 0)), out, 0), GN_OK);
+    check_alive();
+}
+
+static const int64_t outside[] = { -1, 4, 5, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, INT64_C(1) << 32 };
+
+/* The k-th index outside [0, 4), of either dtype; those of 33 bits and more only as i64. */
+static bool next_outside(int k, gn_dtype *dtype, int64_t *index)
+{
+    int values_n = TEST_COUNT(outside);
+    *index = outside[k % values_n];
+    *dtype = k < values_n ? GN_I64 : GN_I32;
+    return *dtype == GN_I64 || (*index >= INT32_MIN && *index <= INT32_MAX);
+}
+
+enum { OUTSIDE = 2 * TEST_COUNT(outside) };
+
+TEST(gather_index_outside_is_index_out_of_range)
+{
+    gn_dtype d;
+    int64_t x;
+    for (int k = 0; k < OUTSIDE; k++) {
+        if (next_outside(k, &d, &x)) {
+            FAULTS(gn_gather(floats(GN_SHAPE(4)), 0, INTS(d, 0, 3, x)), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_gather(floats(GN_SHAPE(2, 4)), 1, gn_reshape(INTS(d, 0, x, 3, 1), GN_SHAPE(2, 2))), GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+    FAULTS(gn_gather(gn_data(g, GN_F32, GN_SHAPE(0), NULL), 0, INTS(GN_I64, 0)), GN_INDEX_OUT_OF_RANGE);
+}
+
+TEST(embedding_id_outside_is_index_out_of_range)
+{
+    gn_dtype d;
+    int64_t x;
+    for (int k = 0; k < OUTSIDE; k++) {
+        if (next_outside(k, &d, &x)) {
+            FAULTS(gn_embedding(floats(GN_SHAPE(4, 3)), INTS(d, 1, x)), GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+    FAULTS(gn_embedding(floats(GN_SHAPE(4, 0)), INTS(GN_I64, 4)), GN_INDEX_OUT_OF_RANGE);
+}
+
+TEST(scatter_index_outside_is_index_out_of_range)
+{
+    gn_dtype d;
+    int64_t x;
+    for (int k = 0; k < OUTSIDE; k++) {
+        if (next_outside(k, &d, &x)) {
+            FAULTS(gn_scatter_add(floats(GN_SHAPE(4)), 0, INTS(d, 0, x), floats(GN_SHAPE(2))), GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+}
+
+TEST(one_hot_class_outside_is_index_out_of_range)
+{
+    gn_dtype d;
+    int64_t x;
+    for (int k = 0; k < OUTSIDE; k++) {
+        if (next_outside(k, &d, &x)) {
+            FAULTS(gn_one_hot(INTS(d, 3, x), 4, GN_F32), GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+}
+
+TEST(cross_entropy_target_outside_is_index_out_of_range)
+{
+    gn_dtype d;
+    int64_t x;
+    for (int k = 0; k < OUTSIDE; k++) {
+        if (next_outside(k, &d, &x)) {
+            FAULTS(gn_cross_entropy(floats(GN_SHAPE(2, 4)), INTS(d, 3, x)), GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+}
+
+/* Its gradient selects by the targets too. */
+TEST(cross_entropy_gradient_with_a_target_outside_is_index_out_of_range)
+{
+    gn_tensor logits = floats(GN_SHAPE(2, 4)), grad;
+    float out[8];
+    CHECK_RESULT(gn_grad(gn_cross_entropy(logits, INTS(GN_I64, 3, 4)), &logits, 1, &grad), GN_OK);
+    CHECK_RESULT(gn_read(grad, out, sizeof out), GN_INDEX_OUT_OF_RANGE);
+    gn_step(g);
+    check_alive();
+}
+
+TEST(kv_append_position_outside_is_index_out_of_range)
+{
+    gn_dtype d;
+    int64_t x;
+    for (int k = 0; k < OUTSIDE; k++) {
+        if (next_outside(k, &d, &x)) {
+            FAULTS(gn_kv_append(floats(GN_SHAPE(1, 2, 4, 2)), floats(GN_SHAPE(1, 2, 1, 2)), INT0(d, x)), GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+    FAULTS(gn_kv_append(floats(GN_SHAPE(1, 2, 4, 2)), floats(GN_SHAPE(1, 2, 3, 2)), INT0(GN_I64, 2)), GN_INDEX_OUT_OF_RANGE);
+}
+
+TEST(attention_length_outside_is_index_out_of_range)
+{
+    gn_tensor q = GN_NONE;
+    static const int64_t lengths[] = { -1, 5, 1000, INT64_MAX, INT64_MIN };
+    for (int k = 0; k < TEST_COUNT(lengths); k++) {
+        q = floats(GN_SHAPE(1, 1, 2, 3));
+        gn_tensor kv = floats(GN_SHAPE(1, 1, 4, 3));
+        FAULTS(gn_attention(q, kv, kv, &(gn_attention_desc){ .length = INT0(GN_I64, lengths[k]) }), GN_INDEX_OUT_OF_RANGE);
+    }
+    q = floats(GN_SHAPE(1, 1, 2, 3));
+    gn_tensor kv = floats(GN_SHAPE(1, 1, 4, 3));
+    FAULTS(gn_attention(q, kv, kv, &(gn_attention_desc){ .causal = true, .length = INT0(GN_I64, 1) }), GN_INDEX_OUT_OF_RANGE);
+}
+
+/* ---- states and a step that fails ---- */
+
+TEST(a_failed_step_leaves_every_state_as_it_was)
+{
+    static const float ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    float cached[8];
+    gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 2), ones, "cache");
+    for (int64_t pos = 0; pos <= 4; pos += 2) {    /* the last does not fit */
+        gn_tensor rows = gn_data(g, GN_F32, GN_SHAPE(1, 1, 2, 2), ones);
+        gn_assign(kept, gn_mul_c(kept, pos == 4 ? 2 : 1));
+        gn_kv_append(cache, gn_mul_c(rows, 5), gn_scalar(g, GN_I64, (double)pos));
+        CHECK_RESULT(gn_sync(g), GN_OK);
+        gn_result r = gn_step(g), later = gn_sync(g);
+        CHECK(r == GN_OK || pos == 4);
+        CHECK_RESULT(pos == 4 && r == GN_OK ? later : r, pos == 4 ? GN_INDEX_OUT_OF_RANGE : GN_OK);
+    }
+    CHECK_RESULT(gn_read(cache, cached, sizeof cached), GN_OK);
+    for (int i = 0; i < 8; i++) {
+        CHECK_NEAR((double)cached[i], 5, 0);
+    }
+    check_alive();
+}
+
+/* The append comes first and could be done in place; the fault comes after it. */
+TEST(a_fault_after_an_append_in_place_leaves_the_cache_as_it_was)
+{
+    static const float ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    float out[8];
+    gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 2), ones, "cache");
+    for (int step = 0; step < 2; step++) {
+        gn_tensor rows = gn_mul_c(gn_data(g, GN_F32, GN_SHAPE(1, 1, 2, 2), ones), 5);
+        gn_tensor next = gn_kv_append(cache, rows, gn_scalar(g, GN_I64, 1));
+        gn_tensor picked = gn_gather(gn_reshape(next, GN_SHAPE(8)), 0, INTS(GN_I64, 0, 8 - step));
+        CHECK_RESULT(gn_read(picked, out, 8), step ? GN_OK : GN_INDEX_OUT_OF_RANGE);
+        gn_step(g);
+        CHECK_RESULT(gn_read(cache, out, sizeof out), GN_OK);
+        for (int i = 0; i < 8; i++) {
+            CHECK_NEAR((double)out[i], step && i >= 2 && i < 6 ? 5 : 1, 0);
+        }
+        CHECK_RESULT(gn_step(g), GN_OK);
+    }
+    check_alive();
+}
+
+TEST(a_fault_in_one_result_of_many_fails_the_read_and_writes_no_state)
+{
+    gn_tensor good = gn_neg(floats(GN_SHAPE(4))), bad = gn_one_hot(INTS(GN_I64, 7), 4, GN_F32), t[2] = { good, bad };
+    float out[8];
+    void *const hosts[2] = { out, out + 4 };
+    const size_t bytes[2] = { 16, 16 };
+    gn_assign(kept, gn_mul_c(kept, 3));
+    CHECK_RESULT(gn_read_many(t, 2, hosts, bytes), GN_INDEX_OUT_OF_RANGE);
+    gn_step(g);
+    check_alive();
+}
+
+TEST(a_failed_assignment_is_reported_by_the_step_and_writes_nothing)
+{
+    gn_assign(kept, gn_slice(kept, 0, 0, 2, 1));
+    CHECK_RESULT(gn_step(g), GN_BAD_SHAPE);
+    CHECK_RESULT(gn_step(g), GN_OK);
+    check_alive();
+}
+
+TEST(a_hundred_failed_steps_are_followed_by_a_good_one)
+{
+    for (int i = 0; i < 100; i++) {
+        float out[4];
+        gn_tensor t = gn_embedding(floats(GN_SHAPE(3, 4)), INTS(GN_I32, 3 + i));
+        gn_assign(kept, gn_neg(kept));
+        CHECK_RESULT(gn_read(t, out, sizeof out), GN_INDEX_OUT_OF_RANGE);
+        gn_step(g);
+    }
+    check_alive();
+}
+
+/* ---- devices ---- */
+
+TEST(device_that_is_not_there_is_a_typed_error)
+{
+    static const char *const names[] = { "abacus", "cpu:7", ",", "cpu:-1", "cpu:x" };
+    for (int i = 0; i < TEST_COUNT(names); i++) {
+        gn_ctx *c = gn_open(&(gn_desc){ .devices = names[i] });
+        gn_result r = gn_status(c);
+        if (r == GN_OK || r == GN_INTERNAL || !gn_last_error(c)->text[0]) {
+            test_fail(__FILE__, __LINE__, "\"%s\" gives %s \"%s\"", names[i], gn_result_name(r), gn_last_error(c)->text);
+        }
+        gn_close(c);
+    }
+    check_alive();
+}
+
+static const test_entry tests[] = {
+    TEST_ENTRY(shapes_that_do_not_fit_are_bad_shape),
+    TEST_ENTRY(attention_and_cache_shapes_that_do_not_fit_are_bad_shape),
+    TEST_ENTRY(ranks_and_axes_outside_are_bad_rank),
+    TEST_ENTRY(shapes_that_are_none_are_refused),
+    TEST_ENTRY(dtypes_outside_the_mask_are_bad_dtype),
+    TEST_ENTRY(arguments_outside_their_range_are_bad_argument),
+    TEST_ENTRY(null_data_is_bad_argument),
+    TEST_ENTRY(read_of_another_size_is_bad_size),
+    TEST_ENTRY(stale_handle_is_stale_handle),
+    TEST_ENTRY(closed_context_is_closed_context),
+    TEST_ENTRY(integer_division_by_zero_is_division_by_zero),
+    TEST_ENTRY(integer_division_by_zero_inside_a_fused_chain_is_found),
+    TEST_ENTRY(float_division_by_zero_is_infinity),
+    TEST_ENTRY(division_of_nothing_by_zero_is_no_error),
+    TEST_ENTRY(gather_index_outside_is_index_out_of_range),
+    TEST_ENTRY(embedding_id_outside_is_index_out_of_range),
+    TEST_ENTRY(scatter_index_outside_is_index_out_of_range),
+    TEST_ENTRY(one_hot_class_outside_is_index_out_of_range),
+    TEST_ENTRY(cross_entropy_target_outside_is_index_out_of_range),
+    TEST_ENTRY(cross_entropy_gradient_with_a_target_outside_is_index_out_of_range),
+    TEST_ENTRY(kv_append_position_outside_is_index_out_of_range),
+    TEST_ENTRY(attention_length_outside_is_index_out_of_range),
+    TEST_ENTRY(a_failed_step_leaves_every_state_as_it_was),
+    TEST_ENTRY(a_fault_after_an_append_in_place_leaves_the_cache_as_it_was),
+    TEST_ENTRY(a_fault_in_one_result_of_many_fails_the_read_and_writes_no_state),
+    TEST_ENTRY(a_failed_assignment_is_reported_by_the_step_and_writes_nothing),
+    TEST_ENTRY(a_hundred_failed_steps_are_followed_by_a_good_one),
+    TEST_ENTRY(device_that_is_not_there_is_a_typed_error),
+};
+
+int main(int argc, char **argv)
+{
+    test_begin(argc, argv);
+    for (int pass = 0; pass < 2; pass++) {
+        on_loopback = pass == 1;
+        for (int i = 0; i < TEST_COUNT(tests); i++) {
+            char name[160];
+            snprintf(name, sizeof name, "%s_on_%s", tests[i].name, on_loopback ? "loopback" : "cpu");
+            if (test_open(name)) {
+                open_context();
+                tests[i].run();
+                gn_close(g);
+                test_close();
+            }
+        }
+    }
+    loopback_close();
+    return test_end();
+}

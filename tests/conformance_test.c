@@ -1,0 +1,1502 @@
+/* Every op of the table on every executor against tests/reference.h.
+ *
+ * The list of tests is made from gn_op_count and gn_get_op: a scalar row gets its cases from its arity and dtypes, any other row
+ * from the generator of its name below, and a row without cases fails. A float element passes when
+ *
+ *     |got - want| <= gn_op_info.tolerance * eps * magnitude + smallest,
+ *
+ * eps being 2^-23, 2^-52, 2^-10, 2^-7 for f32, f64, f16, bf16, `magnitude` the sum of the absolute terms of that element (see
+ * reference.h) and `smallest` the smallest subnormal of the dtype; past the largest number an infinity passes when the bound reaches there.
+ * Ints, bools, movement, and what only selects or rounds must be exact. On the null executor shapes and dtypes are checked and
+ * a read answers GN_NO_VALUE; on the loopback server the bytes must be those of the local CPU. */
+#define GENIE_EXT
+#include "../genie.h"
+
+#include "test.h"
+
+#include "loopback.h"
+#include "reference.h"
+
+/* ---- the devices under test ---- */
+
+typedef enum device { ON_NULL, ON_CPU, ON_LOOPBACK, DEVICES } device;
+static const char *const device_names[DEVICES] = { "null", "cpu", "loopback" };
+static gn_ctx *contexts[DEVICES];
+
+static struct {
+    device on;
+    gn_op_info row;      /* of the running test */
+    double tolerance;
+    int cases;
+} running;
+
+static void open_devices(void)
+{
+    gn_desc desc = { .seed = test__.seed, .threads = 2 };
+    desc.devices = "null";
+    contexts[ON_NULL] = gn_open(&desc);
+    desc.devices = "cpu";
+    contexts[ON_CPU] = gn_open(&desc);
+    contexts[ON_LOOPBACK] = loopback_open(&desc);
+}
+
+/* ---- inputs: a tensor in memory, seen through up to two views ---- */
+
+typedef enum fill {
+    FILL_SMALL,       /* floats in (-2, 2), ints in [-9, 9] */
+    FILL_POSITIVE,    /* floats in (0.1, 4), ints in [1, 9] */
+    FILL_WIDE,        /* floats over all exponents, ints over all bits */
+    FILL_SPECIAL,     /* the special values in turn */
+    FILL_DIVISOR,     /* special values without zero for ints */
+    FILL_SUMMABLE,    /* special values without large finite floats, whose sums overflow on their way */
+    FILL_INDEX,       /* ints in [0, limit) */
+} fill;
+
+typedef enum view { VIEW_NONE, VIEW_PERMUTE, VIEW_STEPS, VIEW_BACKWARDS, VIEW_BROADCAST, VIEW_PERMUTED_STEPS, VIEWS, VIEW_ANY } view;
+
+typedef struct input {
+    ref *base, *value;     /* as in memory; as the op sees it */
+    void *bytes;           /* of base */
+    bool permuted, sliced, broadcasted;
+    gn_axes order;
+    int axis;
+    int64_t begin, end, step;
+} input;
+
+#define MAX_INPUTS 5
+
+typedef struct sample {
+    const char *what;      /* names the case in a failure */
+    input in[MAX_INPUTS];
+    int n;
+    gn_tensor (*build)(const struct sample *s, gn_ctx *g, const gn_tensor *in);
+    ref *(*refer)(const struct sample *s, ref *const *in);
+    const ref_scalar_op *scalar;
+    gn_shape shape;        /* parameters of the op, by its needs */
+    gn_axes axes;
+    gn_dtype dtype;
+    int64_t p[4];
+    double d[2];
+    bool flag;
+    gn_result failure;     /* GN_OK, or what the node must be */
+} sample;
+
+static const double special_floats[] = {
+    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 0.1, -0.1, 7.5, -7.5, 17.0, -17.0, 90.0, -90.0, 800.0, -800.0,
+};
+static const int64_t special_ints[] = { 0, 1, -1, 2, -2, 3, -3, 7, -7, 127, 128, 255, 256, -128, 65535, 1 << 20 };
+
+enum { SPECIAL_FLOATS = TEST_COUNT(special_floats) + 12, SPECIAL_INTS = TEST_COUNT(special_ints) + 4 };
+
+static ref_real special_float(gn_dtype d, int64_t k)
+{
+    const ref_real largest = ref_largest(d), tiny = ref_tiny(d), normal = ldexpl(1, ref_format_of(d).bottom);
+    const ref_real extremes[12] = {
+        (ref_real)INFINITY, -(ref_real)INFINITY, (ref_real)NAN, largest, -largest, tiny, -tiny, normal, -normal,
+        1 + ref_eps(d), 1 - ref_eps(d) / 2, sqrtl(largest),
+    };
+    k %= SPECIAL_FLOATS;
+    return k < 12 ? extremes[k] : (ref_real)special_floats[k - 12];
+}
+
+static int64_t special_int(gn_dtype d, int64_t k)
+{
+    const int64_t low = ref_lowest_int(d), high = ref_highest_int(d);
+    const int64_t extremes[4] = { low, high, low + 1, high - 1 };
+    k %= SPECIAL_INTS;
+    return ref_wrap(d, k < 4 ? extremes[k] : special_ints[k - 4]);
+}
+
+static ref_real random_float(gn_dtype d, fill f, int64_t k)
+{
+    ref_format format = ref_format_of(d);
+    if (f == FILL_SPECIAL || f == FILL_DIVISOR || f == FILL_SUMMABLE) {
+        ref_real x = special_float(d, k);
+        return f == FILL_SUMMABLE && isfinite(x) && fabsl(x) > 1000 ? 1000 : x;
+    }
+    if (f == FILL_WIDE) {
+        return ldexpl((ref_real)test_random_real(-2, 2), (int)test_random_int(format.bottom, format.top));
+    }
+    return (ref_real)(f == FILL_POSITIVE ? test_random_real(0.1, 4) : test_random_real(-2, 2));
+}
+
+static int64_t random_int(gn_dtype d, fill f, int64_t k, int64_t limit)
+{
+    if (f == FILL_SPECIAL || f == FILL_DIVISOR || f == FILL_SUMMABLE) {
+        int64_t x = special_int(d, k);
+        return f == FILL_DIVISOR && x == 0 ? 1 : x;
+    }
+    if (f == FILL_INDEX) {
+        return limit > 0 ? test_random_int(0, limit - 1) : 0;    /* no element of the view, perhaps one of its base */
+    }
+    int64_t x = f == FILL_WIDE ? (int64_t)test_random() : test_random_int(f == FILL_POSITIVE || d == GN_U8 ? 1 : -9, 9);
+    return d == GN_BOOL ? x & 1 : x;
+}
+
+static void fill_ref(ref *r, fill f, int64_t limit)
+{
+    for (int64_t k = 0; k < r->n; k++) {
+        if (r->f) {
+            r->f[k] = ref_round(r->dtype, random_float(r->dtype, f, k));
+        } else {
+            r->i[k] = ref_wrap(r->dtype, random_int(r->dtype, f, k, limit));
+        }
+    }
+}
+
+/* Chooses a view that ends in `shape`, and returns the shape to begin with. */
+static gn_shape choose_view(input *in, gn_shape shape, view v)
+{
+    v = v == VIEW_ANY ? (view)test_random_int(0, VIEWS - 1) : v;
+    if (shape.rank == 0 || v == VIEW_NONE) {
+        return shape;
+    }
+    gn_shape base = shape;
+    in->axis = (int)test_random_int(0, shape.rank - 1);
+    in->permuted = v == VIEW_PERMUTE || v == VIEW_PERMUTED_STEPS;
+    in->sliced = v == VIEW_STEPS || v == VIEW_PERMUTED_STEPS || v == VIEW_BACKWARDS;
+    in->broadcasted = v == VIEW_BROADCAST;
+    int64_t *dim = &base.dims[in->axis];
+    if (in->broadcasted) {
+        *dim = 1;
+    }
+    if (in->sliced) {
+        in->step = v == VIEW_BACKWARDS ? -test_random_int(1, 2) : test_random_int(1, 3);
+        int64_t offset = test_random_int(0, 2), steps = in->step < 0 ? -in->step : in->step, length = *dim;
+        *dim = offset + (length ? (length - 1) * steps + 1 : 0);
+        in->begin = in->step < 0 ? *dim - 1 : offset;
+        in->end = in->step < 0 ? offset - 1 : length ? GN_END : offset;
+        in->end = in->end < 0 ? -*dim - 1 : in->end;    /* -1 would be the last element */
+    }
+    if (in->permuted) {
+        gn_shape seen = base;
+        in->order.n = base.rank;
+        for (int i = 0; i < base.rank; i++) {
+            in->order.axis[i] = base.rank - 1 - i;
+            base.dims[base.rank - 1 - i] = seen.dims[i];
+        }
+    }
+    return base;
+}
+
+static ref *view_ref(const input *in, gn_shape shape)
+{
+    ref *r = in->base;
+    r = in->permuted ? ref_permute(r, in->order) : r;
+    r = in->sliced ? ref_slice(r, in->axis, in->begin, in->end, in->step) : r;
+    return in->broadcasted ? ref_broadcast(r, shape) : r;
+}
+
+static gn_tensor view_tensor(gn_ctx *g, const input *in)
+{
+    gn_tensor t = gn_data(g, in->base->dtype, in->base->shape, in->bytes);
+    t = in->permuted ? gn_permute(t, in->order) : t;
+    t = in->sliced ? gn_slice(t, in->axis, in->begin, in->end, in->step) : t;
+    return in->broadcasted ? gn_broadcast(t, in->value->shape) : t;
+}
+
+/* Adds an input to a sample. `limit` is FILL_INDEX's. */
+static void add_limited(sample *s, gn_dtype dtype, gn_shape shape, fill f, view v, int64_t limit)
+{
+    input *in = &s->in[s->n++];
+    memset(in, 0, sizeof *in);
+    in->base = ref_make(dtype, choose_view(in, shape, v));
+    fill_ref(in->base, f, limit);
+    in->value = view_ref(in, shape);
+    in->bytes = ref_encode(in->base);
+}
+
+static void add_input(sample *s, gn_dtype dtype, gn_shape shape, fill f, view v)
+{
+    add_limited(s, dtype, shape, f, v, 0);
+}
+
+/* ---- comparing ---- */
+
+static bool float_matches(gn_dtype d, ref_real got, ref_real want, ref_real magnitude, double tolerance)
+{
+    if (isnan(want) || isnan(got)) {
+        return isnan(want) && isnan(got);
+    }
+    if (got == want) {
+        return true;
+    }
+    ref_real bound = (ref_real)tolerance * ref_eps(d) * magnitude + ref_tiny(d);
+    ref_real overflow = ref_largest(d) * (1 + ref_eps(d) / 4);    /* from here on rounding gives infinity */
+    if (isinf(got)) {
+        return (got > 0) == (want > 0) && fabsl(want) + bound >= overflow;
+    }
+    return !isinf(want) && fabsl(got - want) <= bound;
+}
+
+static void compare(const sample *s, const ref *got, const ref *want)
+{
+    for (int64_t k = 0; k < want->n; k++) {
+        if (want->f) {
+            ref_real magnitude = want->mag ? want->mag[k] : 0;
+            bool matches = want->mag ? float_matches(want->dtype, got->f[k], want->f[k], magnitude, running.tolerance)
+                                     : got->f[k] == want->f[k] || (isnan(got->f[k]) && isnan(want->f[k]));
+            if (!matches) {
+                test_fail(__FILE__, __LINE__, "%s %s: element %lld is %.9Lg, not %.9Lg (%.3Lg eps of magnitude %.3Lg)", s->what,
+                          gn_dtype_name(want->dtype), (long long)k, got->f[k], want->f[k],
+                          fabsl(got->f[k] - want->f[k]) / ref_eps(want->dtype) / (magnitude > 0 ? magnitude : 1), magnitude);
+                return;
+            }
+        } else if (got->i[k] != want->i[k]) {
+            test_fail(__FILE__, __LINE__, "%s %s: element %lld is %lld, not %lld", s->what, gn_dtype_name(want->dtype), (long long)k,
+                      (long long)got->i[k], (long long)want->i[k]);
+            return;
+        }
+    }
+}
+
+/* ---- running a sample ---- */
+
+static gn_tensor build_on(const sample *s, gn_ctx *g)
+{
+    gn_tensor in[MAX_INPUTS];
+    for (int i = 0; i < s->n; i++) {
+        in[i] = view_tensor(g, &s->in[i]);
+    }
+    return s->build(s, g, in);
+}
+
+static bool same_shape(gn_shape a, gn_shape b)
+{
+    return a.rank == b.rank && (a.rank == 0 || memcmp(a.dims, b.dims, (size_t)a.rank * sizeof *a.dims) == 0);
+}
+
+static bool describes(const sample *s, gn_tensor t, gn_dtype dtype, gn_shape shape)
+{
+    gn_info info;
+    gn_result r = gn_describe(t, &info);
+    if (r != s->failure) {
+        test_fail(__FILE__, __LINE__, "%s: the node is %s, not %s (%s)", s->what, gn_result_name(r), gn_result_name(s->failure),
+                  gn_last_error(contexts[running.on])->text);
+        return false;
+    }
+    if (r == GN_OK && (info.dtype != dtype || !same_shape(info.shape, shape))) {
+        test_fail(__FILE__, __LINE__, "%s: the node is %s of rank %d (first dim %lld), not %s of rank %d (first dim %lld)", s->what,
+                  gn_dtype_name(info.dtype), (int)info.shape.rank, (long long)info.shape.dims[0], gn_dtype_name(dtype),
+                  (int)shape.rank, (long long)shape.dims[0]);
+        return false;
+    }
+    return r == GN_OK;
+}
+
+/* The bytes of the sample's result on one device, or NULL after a failed check. The caller frees them. */
+static void *read_on(device on, const sample *s, size_t bytes)
+{
+    gn_ctx *g = contexts[on];
+    unsigned char *out = ref__alloc(bytes + 1, 1);
+    gn_result r = gn_read(build_on(s, g), out, bytes);
+    gn_step(g);
+    if (r == GN_OK) {
+        return out;
+    }
+    test_fail(__FILE__, __LINE__, "%s: the read on %s is %s: %s", s->what, device_names[on], gn_result_name(r), gn_last_error(g)->text);
+    free(out);
+    return NULL;
+}
+
+static void check_values(const sample *s, const ref *want)
+{
+    size_t bytes = ref_bytes(want);
+    void *local = read_on(ON_CPU, s, bytes), *remote = NULL;
+    if (running.on == ON_CPU && local) {
+        compare(s, ref_decode(want->dtype, want->shape, local), want);
+    } else if (local) {
+        remote = read_on(ON_LOOPBACK, s, bytes);
+        if (remote && memcmp(local, remote, bytes) != 0) {
+            test_fail(__FILE__, __LINE__, "%s %s: the server's bytes differ", s->what, gn_dtype_name(want->dtype));
+        }
+    }
+    free(local);
+    free(remote);
+}
+
+static void check_null(const sample *s, gn_tensor t, size_t bytes)
+{
+    unsigned char *out = ref__alloc(bytes + 1, 1);
+    gn_result r = gn_read(t, out, bytes);
+    if (r != GN_NO_VALUE) {
+        test_fail(__FILE__, __LINE__, "%s: a read on null is %s", s->what, gn_result_name(r));
+    }
+    free(out);
+}
+
+/* Runs a sample on the device of the running test and frees it. */
+static void run(sample *s)
+{
+    gn_ctx *g = contexts[running.on];
+    ref *values[MAX_INPUTS], *want = NULL;
+    for (int i = 0; i < s->n; i++) {
+        values[i] = s->in[i].value;
+    }
+    if (s->failure == GN_OK) {
+        want = s->refer(s, values);
+    }
+    gn_tensor t = build_on(s, g);
+    if (describes(s, t, want ? want->dtype : GN_DTYPE_NONE, want ? want->shape : GN_SCALAR)) {
+        if (running.on == ON_NULL) {
+            check_null(s, t, ref_bytes(want));
+        } else {
+            gn_step(g);    /* the values are of a build of their own */
+            check_values(s, want);
+        }
+    }
+    gn_step(g);
+    for (int i = 0; i < s->n; i++) {
+        free(s->in[i].bytes);
+    }
+    ref_reset();
+    running.cases++;
+}
+
+/* ---- scalar rows ---- */
+
+/* The public builders: they promote. A row without one here is built by its wire id. */
+typedef gn_tensor (*unary_fn)(const char *, int, gn_tensor);
+typedef gn_tensor (*binary_fn)(const char *, int, gn_tensor, gn_tensor);
+
+static const struct { const char *name; unary_fn unary; binary_fn binary; } builders[] = {
+#define UNARY(name) { #name, gn_##name##_at, NULL },
+#define BINARY(name) { #name, NULL, gn_##name##_at },
+    BINARY(add) BINARY(sub) BINARY(mul) BINARY(div) BINARY(pow) BINARY(minimum) BINARY(maximum) UNARY(neg) UNARY(abs) UNARY(exp)
+    UNARY(log) UNARY(sqrt) UNARY(rsqrt) UNARY(tanh) UNARY(sigmoid) UNARY(relu) UNARY(gelu) UNARY(gelu_tanh) UNARY(silu) BINARY(eq)
+    BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(and) BINARY(or) BINARY(xor) UNARY(not)
+#undef UNARY
+#undef BINARY
+};
+
+static gn_tensor build_row(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    for (int k = 0; k < TEST_COUNT(builders); k++) {
+        if (strcmp(builders[k].name, running.row.name) == 0) {
+            return builders[k].unary ? builders[k].unary(GN_HERE, in[0]) : builders[k].binary(GN_HERE, in[0], in[1]);
+        }
+    }
+    return gn_apply(g, running.row.wire, in, s->n, NULL, 0);
+}
+
+static ref *refer_scalar(const sample *s, ref *const *in) { return ref_scalar(s->scalar, in); }
+
+static bool takes(gn_dtype d) { return (running.row.dtypes >> d & 1) != 0; }
+
+static sample scalar_sample(const char *what, const ref_scalar_op *op)
+{
+    sample s = { .what = what, .build = build_row, .refer = refer_scalar, .scalar = op };
+    return s;
+}
+
+static const gn_shape unary_shapes[] = {
+    { 0, { 0 } }, { 1, { 1 } }, { 1, { 7 } }, { 1, { 0 } }, { 3, { 2, 0, 3 } }, { 2, { 13, 11 } }, { 3, { 3, 5, 4 } },
+    { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, { 1, { 4099 } },
+};
+static const gn_shape binary_shapes[][2] = {
+    { { 0, { 0 } }, { 0, { 0 } } },
+    { { 1, { 7 } }, { 1, { 7 } } },
+    { { 1, { 1 } }, { 1, { 5 } } },
+    { { 1, { 5 } }, { 0, { 0 } } },
+    { { 0, { 0 } }, { 2, { 3, 4 } } },
+    { { 2, { 3, 1 } }, { 2, { 1, 5 } } },
+    { { 1, { 5 } }, { 3, { 2, 3, 5 } } },
+    { { 3, { 2, 3, 5 } }, { 2, { 3, 1 } } },
+    { { 1, { 0 } }, { 1, { 1 } } },
+    { { 3, { 3, 0, 2 } }, { 2, { 1, 2 } } },
+    { { 2, { 0, 4 } }, { 0, { 0 } } },
+    { { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, { 8, { 2, 1, 2, 3, 1, 2, 1, 3 } } },
+    { { 8, { 2, 1, 2, 1, 2, 1, 2, 3 } }, { 1, { 3 } } },
+    { { 2, { 13, 11 } }, { 2, { 13, 11 } } },
+    { { 1, { 4099 } }, { 1, { 4099 } } },
+};
+
+/* Divisors must not be zero where ints are divided. */
+static fill second_fill(fill f)
+{
+    bool divides = strcmp(running.row.name, "div") == 0;
+    return !divides ? f : f == FILL_SPECIAL ? FILL_DIVISOR : f == FILL_WIDE ? FILL_DIVISOR : FILL_POSITIVE;
+}
+
+static void unary_cases(const ref_scalar_op *op, gn_dtype d)
+{
+    for (int k = 0; k < TEST_COUNT(unary_shapes); k++) {
+        for (int wide = 0; wide < 2; wide++) {
+            sample s = scalar_sample("shape", op);
+            add_input(&s, d, unary_shapes[k], wide ? FILL_WIDE : FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
+    }
+    for (view v = VIEW_NONE; v < VIEWS; v++) {
+        sample s = scalar_sample("view", op);
+        add_input(&s, d, GN_SHAPE(3, 4, 5), FILL_POSITIVE, v);
+        run(&s);
+    }
+    sample s = scalar_sample("special values", op);
+    add_input(&s, d, GN_SHAPE(SPECIAL_FLOATS + SPECIAL_INTS), FILL_SPECIAL, VIEW_NONE);
+    run(&s);
+}
+
+static void binary_cases(const ref_scalar_op *op, gn_dtype d)
+{
+    for (int k = 0; k < TEST_COUNT(binary_shapes); k++) {
+        sample s = scalar_sample("shape", op);
+        fill f = k % 2 ? FILL_WIDE : FILL_SMALL;
+        add_input(&s, d, binary_shapes[k][0], f, VIEW_ANY);
+        add_input(&s, d, binary_shapes[k][1], second_fill(f), VIEW_ANY);
+        run(&s);
+    }
+    for (view v = VIEW_NONE; v < VIEWS; v++) {
+        sample s = scalar_sample("view", op);
+        add_input(&s, d, GN_SHAPE(3, 4, 5), FILL_POSITIVE, v);
+        add_input(&s, d, GN_SHAPE(4, 5), second_fill(FILL_SMALL), VIEW_ANY);
+        run(&s);
+    }
+    int64_t n = ref_is_float(d) ? SPECIAL_FLOATS : SPECIAL_INTS;
+    sample s = scalar_sample("special values", op);
+    add_input(&s, d, GN_SHAPE(n, 1), FILL_SPECIAL, VIEW_NONE);
+    add_input(&s, d, GN_SHAPE(1, n), second_fill(FILL_SPECIAL), VIEW_NONE);
+    run(&s);
+}
+
+/* Two dtypes in one op, each as a vector or 0-d: PyTorch's table. Rows that take few dtypes fail where their mask says so. */
+static void promotion_case(const ref_scalar_op *op, gn_dtype a, gn_dtype b, int ranks)
+{
+    gn_shape shapes[2] = { ranks & 1 ? GN_SCALAR : GN_SHAPE(5), ranks & 2 ? GN_SCALAR : GN_SHAPE(5) };
+    sample s = scalar_sample("mixed dtypes", op);
+    add_input(&s, a, shapes[0], FILL_SMALL, VIEW_NONE);
+    add_input(&s, b, shapes[1], second_fill(FILL_SMALL), VIEW_NONE);
+    ref *in[2] = { s.in[0].value, s.in[1].value };
+    s.failure = takes(ref_promote(in, 2)) ? GN_OK : GN_BAD_DTYPE;
+    run(&s);
+}
+
+static void promotion_cases(const ref_scalar_op *op)
+{
+    bool all = strcmp(op->name, "add") == 0 || strcmp(op->name, "lt") == 0;
+    for (gn_dtype a = GN_F32; a < GN_DTYPE__COUNT; a++) {
+        for (gn_dtype b = GN_F32; b < GN_DTYPE__COUNT; b++) {
+            for (int ranks = 0; ranks < 4 && takes(a) && takes(b); ranks++) {
+                if (all || test_random_int(0, 5) == 0) {
+                    promotion_case(op, a, b, ranks);
+                }
+            }
+        }
+    }
+}
+
+static void scalar_cases(const ref_scalar_op *op)
+{
+    CHECK_INT(running.row.arity, op->arity);
+    CHECK_INT(running.row.compares, op->compares);
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        if (!takes(d)) {
+            sample s = scalar_sample("dtype outside the mask", op);
+            for (int i = 0; i < op->arity; i++) {
+                add_input(&s, d, GN_SHAPE(3), FILL_SMALL, VIEW_NONE);
+            }
+            s.failure = GN_BAD_DTYPE;
+            run(&s);
+        } else if (op->arity == 1) {
+            unary_cases(op, d);
+        } else {
+            binary_cases(op, d);
+        }
+    }
+    if (op->arity == 2) {
+        promotion_cases(op);
+    }
+}
+
+static gn_tensor build_where(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_where(in[0], in[1], in[2]); }
+static ref *refer_where(const sample *s, ref *const *in) { (void)s; return ref_where(in); }
+
+static void where_case(const char *what, const gn_shape *shapes, gn_dtype a, gn_dtype b, fill f)
+{
+    sample s = { .what = what, .build = build_where, .refer = refer_where };
+    add_input(&s, GN_BOOL, shapes[0], FILL_SMALL, VIEW_ANY);
+    add_input(&s, a, shapes[1], f, VIEW_ANY);
+    add_input(&s, b, shapes[2], f, VIEW_ANY);
+    run(&s);
+}
+
+static void cases_where(void)
+{
+    static const gn_shape shapes[][3] = {
+        { { 0, { 0 } }, { 0, { 0 } }, { 0, { 0 } } },
+        { { 1, { 7 } }, { 1, { 7 } }, { 1, { 7 } } },
+        { { 2, { 3, 1 } }, { 1, { 5 } }, { 3, { 2, 1, 1 } } },
+        { { 1, { 5 } }, { 0, { 0 } }, { 2, { 4, 1 } } },
+        { { 2, { 4, 5 } }, { 2, { 4, 5 } }, { 0, { 0 } } },
+        { { 1, { 0 } }, { 1, { 1 } }, { 2, { 3, 1 } } },
+        { { 8, { 1, 2, 1, 3, 1, 1, 2, 3 } }, { 8, { 2, 1, 2, 3, 1, 2, 1, 3 } }, { 8, { 1, 1, 1, 1, 1, 1, 1, 1 } } },
+    };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; k < TEST_COUNT(shapes); k++) {
+            where_case("shape", shapes[k], d, d, k % 2 ? FILL_SPECIAL : FILL_SMALL);
+        }
+        for (gn_dtype other = GN_F32; other < GN_DTYPE__COUNT; other++) {
+            where_case("mixed dtypes", shapes[1], d, other, FILL_SMALL);
+            where_case("mixed dtypes, b is 0-d", shapes[4], d, other, FILL_SMALL);
+        }
+    }
+}
+
+static gn_tensor build_cast(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_cast(in[0], s->dtype); }
+/* An int may be rounded on its way to a float; from float to float the result is the nearest. */
+static ref *refer_cast(const sample *s, ref *const *in)
+{
+    ref *y = ref_cast(in[0], s->dtype);
+    for (int64_t k = 0; in[0]->i && y->f && k < y->n; k++) {
+        y->mag = y->mag ? y->mag : ref__alloc((size_t)y->n, sizeof *y->mag);
+        y->mag[k] = fabsl((ref_real)in[0]->i[k]);
+    }
+    return y;
+}
+
+static void cases_cast(void)
+{
+    for (gn_dtype from = GN_F32; from < GN_DTYPE__COUNT; from++) {
+        for (gn_dtype to = GN_F32; to < GN_DTYPE__COUNT; to++) {
+            static const fill fills[] = { FILL_SPECIAL, FILL_WIDE, FILL_SMALL, FILL_SMALL };
+            const gn_shape shapes[] = { GN_SHAPE(SPECIAL_FLOATS + SPECIAL_INTS), GN_SHAPE(401), GN_SHAPE(3, 0), GN_SHAPE(3, 5, 2) };
+            for (int k = 0; k < TEST_COUNT(fills); k++) {
+                sample s = { .what = gn_dtype_name(to), .build = build_cast, .refer = refer_cast, .dtype = to };
+                add_input(&s, from, shapes[k], fills[k], k == 0 ? VIEW_NONE : VIEW_ANY);
+                run(&s);
+            }
+        }
+    }
+}
+
+static gn_tensor build_clamp(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_clamp(in[0], s->d[0], s->d[1]); }
+static ref *refer_clamp(const sample *s, ref *const *in) { return ref_clamp(in[0], s->d[0], s->d[1]); }
+
+static void cases_clamp(void)
+{
+    static const double bounds[][2] = { { -1, 1 }, { 0.3, 5.7 }, { -1e300, 2.25 }, { 1, -1 }, { -3, INFINITY } };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; takes(d) && k < TEST_COUNT(bounds); k++) {
+            for (fill f = FILL_SMALL; f <= FILL_SPECIAL; f++) {
+                sample s = { .what = "bounds", .build = build_clamp, .refer = refer_clamp, .d = { bounds[k][0], bounds[k][1] } };
+                add_input(&s, d, f == FILL_SMALL ? GN_SHAPE(3, 4, 5) : GN_SHAPE(SPECIAL_FLOATS), f, VIEW_ANY);
+                run(&s);
+            }
+        }
+    }
+}
+
+/* ---- leaves and generators ---- */
+
+static gn_tensor build_input(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return in[0]; }
+static ref *refer_input(const sample *s, ref *const *in) { (void)s; return in[0]; }
+
+static gn_tensor build_copied(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)in;
+    unsigned char *bytes = ref_encode(s->in[0].base);
+    gn_tensor t = gn_data_copy(g, s->in[0].base->dtype, s->in[0].base->shape, bytes);
+    memset(bytes, 0xa5, ref_bytes(s->in[0].base));
+    free(bytes);
+    return t;
+}
+
+static const gn_shape leaf_shapes[] = { { 0, { 0 } }, { 1, { 7 } }, { 2, { 3, 0 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } } };
+
+static void leaf_cases(gn_tensor (*build)(const sample *, gn_ctx *, const gn_tensor *), view v)
+{
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; k < TEST_COUNT(leaf_shapes); k++) {
+            sample s = { .what = "leaf", .build = build, .refer = refer_input };
+            add_input(&s, d, leaf_shapes[k], FILL_SPECIAL, v);
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_scalar(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)in; return gn_scalar(g, s->dtype, s->d[0]); }
+static ref *refer_scalar_leaf(const sample *s, ref *const *in) { (void)in; return ref_number(s->dtype, s->d[0]); }
+
+static void cases_data(void)
+{
+    leaf_cases(build_input, VIEW_NONE);
+    leaf_cases(build_copied, VIEW_NONE);
+    static const double values[] = { 0, 1, -1.5, 3.0000001, 300, -7e9, 1e30, INFINITY };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; k < TEST_COUNT(values); k++) {
+            sample s = { .what = "gn_scalar", .build = build_scalar, .refer = refer_scalar_leaf, .dtype = d, .d = { values[k], 0 } };
+            run(&s);
+        }
+    }
+}
+
+/* Slots live until they are released: after the read, that is in the next build or at the end. */
+static gn_tensor slot_of[DEVICES];
+
+static void release_slot(gn_ctx *g)
+{
+    for (int on = 0; on < DEVICES; on++) {
+        if (slot_of[on].ctx == g && slot_of[on].ctx) {
+            CHECK_RESULT(gn_release(slot_of[on]), GN_OK);
+            slot_of[on] = GN_NONE;
+        }
+    }
+}
+
+static gn_tensor keep_slot(gn_ctx *g, gn_tensor t)
+{
+    for (int on = 0; on < DEVICES; on++) {
+        if (contexts[on] == g) {
+            slot_of[on] = t;
+        }
+    }
+    return t;
+}
+
+static gn_tensor build_weight(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)in;
+    release_slot(g);
+    return keep_slot(g, gn_weight(g, s->in[0].base->dtype, s->in[0].base->shape, s->in[0].bytes, "w"));
+}
+
+static gn_tensor build_state(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)in;
+    release_slot(g);
+    return keep_slot(g, gn_state(g, s->in[0].base->dtype, s->in[0].base->shape, s->in[0].bytes, "s"));
+}
+
+/* A state of zeros that the input is assigned to. */
+static gn_tensor build_assign(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    release_slot(g);
+    return gn_assign(keep_slot(g, gn_state(g, s->in[0].value->dtype, s->in[0].value->shape, NULL, "s")), in[0]);
+}
+
+static void release_slots(void)
+{
+    for (int on = 0; on < DEVICES; on++) {
+        release_slot(contexts[on]);
+    }
+}
+
+static void cases_weight(void) { leaf_cases(build_weight, VIEW_NONE); release_slots(); }
+static void cases_state(void) { leaf_cases(build_state, VIEW_NONE); release_slots(); }
+static void cases_assign(void) { leaf_cases(build_assign, VIEW_NONE); leaf_cases(build_assign, VIEW_ANY); release_slots(); }
+
+/* A value that was realised before the op that reads it is built. */
+static gn_tensor build_value(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)s;
+    gn_tensor kept = gn_or(gn_eq(in[0], in[0]), gn_ne(in[0], in[0]));   /* all true */
+    gn_result want = g == contexts[ON_NULL] ? GN_NO_VALUE : GN_OK, r = gn_realize(&kept, 1);
+    CHECK(r == GN_OK || r == want);
+    return gn_where(kept, in[0], gn_like(in[0], 0));
+}
+
+static void cases_value(void) { leaf_cases(build_value, VIEW_ANY); }
+
+static gn_tensor build_full(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)in; return gn_full(g, s->dtype, s->shape, s->d[0]); }
+static ref *refer_full(const sample *s, ref *const *in) { (void)in; return ref_full(s->dtype, s->shape, s->d[0]); }
+
+static void cases_full(void)
+{
+    static const double values[] = { 0, 1, -2.75, 1000.1, 1e300, -INFINITY, NAN };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; k < TEST_COUNT(values) * TEST_COUNT(leaf_shapes); k++) {
+            sample s = { .what = "full", .build = build_full, .refer = refer_full, .dtype = d };
+            s.shape = leaf_shapes[k % TEST_COUNT(leaf_shapes)];
+            s.d[0] = values[k / TEST_COUNT(leaf_shapes)];
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_arange(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)in;
+    return gn_arange(g, s->dtype, s->p[0], s->d[0], s->d[1]);
+}
+
+static ref *refer_arange(const sample *s, ref *const *in) { (void)in; return ref_arange(s->dtype, s->p[0], s->d[0], s->d[1]); }
+
+static void cases_arange(void)
+{
+    static const double params[][3] = { { 0, 0, 1 }, { 1, 5, 3 }, { 37, 0, 1 }, { 20, 100, -5 }, { 11, 0.5, 0.25 }, { 1000, -3, 0.1 } };
+    for (gn_dtype d = GN_F32; d < GN_BOOL; d++) {
+        for (int k = 0; k < (ref_is_float(d) ? 6 : 4); k++) {
+            sample s = { .what = "arange", .build = build_arange, .refer = refer_arange, .dtype = d, .p = { (int64_t)params[k][0] } };
+            s.d[0] = params[k][1];
+            s.d[1] = params[k][2];
+            run(&s);
+        }
+    }
+}
+
+/* Philox4x32-10, from the paper's figure: two multiplications, a crossing, a key that grows by the golden ratio and sqrt(3) - 1. */
+static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
+{
+    uint32_t x[4], k[2] = { key[0], key[1] };
+    memcpy(x, counter, sizeof x);
+    for (int round = 0; round < 10; round++) {
+        uint64_t left = UINT64_C(0xD2511F53) * x[0], right = UINT64_C(0xCD9E8D57) * x[2];
+        uint32_t next[4] = { (uint32_t)(right >> 32) ^ x[1] ^ k[0], (uint32_t)right, (uint32_t)(left >> 32) ^ x[3] ^ k[1], (uint32_t)left };
+        memcpy(x, next, sizeof x);
+        k[0] += 0x9E3779B9u;
+        k[1] += 0xBB67AE85u;
+    }
+    memcpy(out, x, sizeof x);
+}
+
+/* The known answers that the authors' Random123 publishes for philox4x32-10. */
+static void philox_known_answers(void)
+{
+    static const uint32_t answers[3][10] = {   /* counter, key, result */
+        { 0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
+        { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
+        { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 },
+    };
+    for (int k = 0; k < 3; k++) {
+        uint32_t out[4];
+        philox(answers[k], answers[k] + 4, out);
+        CHECK(memcmp(out, answers[k] + 6, sizeof out) == 0);
+    }
+}
+
+/* Element i of a run: counter words {i low, i high, run low, run high}. Uniforms take the top bits that the dtype holds of
+ * word 0, f64 of words 1 and 0; normals are Box and Muller's of two such f64. */
+static ref *refer_random(const sample *s, ref *const *in)
+{
+    uint64_t key = (uint64_t)s->p[0], run_id = (uint64_t)in[0]->i[0];
+    ref *y = s->flag ? ref_make_inexact(s->dtype, s->shape) : ref_make(s->dtype, s->shape);
+    int bits = ref_format_of(s->dtype).digits;
+    for (int64_t i = 0; i < y->n; i++) {
+        uint32_t w[4], counter[4] = { (uint32_t)i, 0, (uint32_t)run_id, (uint32_t)(run_id >> 32) };
+        uint32_t words[2] = { (uint32_t)key, (uint32_t)(key >> 32) };
+        philox(counter, words, w);
+        uint64_t low = (uint64_t)w[1] << 32 | w[0], high = (uint64_t)w[3] << 32 | w[2];
+        ref_real u = ldexpl((ref_real)(low >> 11), -53), v = ldexpl((ref_real)(high >> 11), -53);
+        if (s->flag) {
+            ref_real radius = sqrtl(-2 * logl(1 - u)), angle = 2 * acosl(-1) * v;
+            ref_put(y, i, radius * cosl(angle), radius * (1 + angle));
+        } else {
+            y->f[i] = s->dtype == GN_F64 ? u : ldexpl(w[0] >> (32 - bits), -bits);
+        }
+    }
+    return y;
+}
+
+static gn_tensor build_random(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    int64_t attrs[2 + GN_MAX_RANK] = { s->dtype, s->p[0] };
+    memcpy(attrs + 2, s->shape.dims, sizeof s->shape.dims);
+    return gn_apply(g, running.row.wire, in, 1, attrs, 2 + s->shape.rank);
+}
+
+static void random_case(gn_dtype d, gn_shape shape, bool zero, bool normal)
+{
+    sample s = { .what = "philox", .build = build_random, .refer = refer_random, .dtype = d, .shape = shape, .flag = normal };
+    add_input(&s, GN_I64, GN_SCALAR, FILL_WIDE, VIEW_NONE);
+    s.p[0] = (int64_t)test_random();
+    if (zero) {
+        s.p[0] = s.in[0].base->i[0] = 0;
+        memset(s.in[0].bytes, 0, 8);
+    }
+    run(&s);
+}
+
+static void random_cases(bool normal)
+{
+    philox_known_answers();
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        random_case(d, GN_SHAPE(1), true, normal);
+        for (int k = 0; k < TEST_COUNT(leaf_shapes); k++) {
+            random_case(d, leaf_shapes[k], false, normal);
+        }
+        random_case(d, GN_SHAPE(5001), false, normal);
+    }
+}
+
+/* Mean and variance over the public builders; equal seeds give equal numbers; two calls differ. */
+static void random_statistics(bool normal)
+{
+    enum { N = 20000 };
+    static double x[N], y[N], again[N];
+    gn_desc desc = { .devices = running.on == ON_LOOPBACK ? NULL : "cpu", .seed = test__.seed };
+    double *out[3] = { x, y, again };
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *g = running.on == ON_LOOPBACK ? loopback_open(&desc) : gn_open(&desc);
+        for (int call = 0; call < 2 - k; call++) {
+            gn_tensor t = normal ? gn_random_normal(g, GN_F64, GN_SHAPE(N)) : gn_random_uniform(g, GN_F64, GN_SHAPE(N));
+            CHECK_RESULT(gn_read(t, out[2 * k + call], sizeof x), GN_OK);
+        }
+        gn_close(g);
+    }
+    CHECK(memcmp(x, again, sizeof x) == 0);
+    CHECK(memcmp(x, y, sizeof x) != 0);
+    double mean = 0, square = 0, cross = 0, center = normal ? 0 : 0.5, variance = normal ? 1 : 1.0 / 12;
+    for (int i = 0; i < N; i++) {
+        mean += x[i] / N;
+        square += (x[i] - center) * (x[i] - center) / N;
+        cross += (x[i] - center) * (y[i] - center) / N;
+        CHECK(normal || (x[i] >= 0 && x[i] < 1));
+    }
+    CHECK_NEAR(mean, center, 6 * sqrt(variance / N));    /* six standard deviations */
+    CHECK_NEAR(square, variance, 6 * variance * sqrt(2.0 / N));
+    CHECK_NEAR(cross, 0, 6 * variance / sqrt(N));
+}
+
+static void cases_random(bool normal)
+{
+    random_cases(normal);
+    if (running.on != ON_NULL) {
+        random_statistics(normal);
+    }
+}
+
+static void cases_random_uniform(void) { cases_random(false); }
+static void cases_random_normal(void) { cases_random(true); }
+
+/* ---- reductions ---- */
+
+static gn_tensor build_sum(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_sum(in[0], s->axes, s->flag); }
+static gn_tensor build_mean(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_mean(in[0], s->axes, s->flag); }
+static gn_tensor build_max(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_max(in[0], s->axes, s->flag); }
+static gn_tensor build_min(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_min(in[0], s->axes, s->flag); }
+static gn_tensor build_argmax(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_argmax(in[0], s->axes, s->flag); }
+static ref *refer_sum(const sample *s, ref *const *in) { return ref_sum(in[0], s->axes, s->flag, false); }
+static ref *refer_mean(const sample *s, ref *const *in) { return ref_sum(in[0], s->axes, s->flag, true); }
+static ref *refer_max(const sample *s, ref *const *in) { return ref_extreme(in[0], s->axes, s->flag, 1, false); }
+static ref *refer_min(const sample *s, ref *const *in) { return ref_extreme(in[0], s->axes, s->flag, -1, false); }
+static ref *refer_argmax(const sample *s, ref *const *in) { return ref_extreme(in[0], s->axes, s->flag, 1, true); }
+
+typedef struct reduction { gn_shape shape; gn_axes axes; } reduction;
+
+static const reduction reductions[] = {
+    { { 0, { 0 } }, { 0, { 0 } } },
+    { { 1, { 1 } }, { 1, { 0 } } },
+    { { 1, { 7 } }, { 0, { 0 } } },
+    { { 2, { 13, 11 } }, { 1, { 0 } } },
+    { { 2, { 13, 11 } }, { 1, { -1 } } },
+    { { 3, { 4, 5, 6 } }, { 2, { 0, 2 } } },
+    { { 3, { 4, 5, 6 } }, { 2, { -1, 1 } } },
+    { { 3, { 4, 5, 6 } }, { 0, { 0 } } },
+    { { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, { 4, { 7, 1, 4, 0 } } },
+    { { 3, { 3, 0, 2 } }, { 1, { 0 } } },
+    { { 3, { 3, 2, 0 } }, { 1, { 1 } } },
+    { { 2, { 2, 4001 } }, { 1, { 1 } } },
+    { { 3, { 3, 0, 2 } }, { 1, { 1 } } },    /* from here on over nothing */
+    { { 1, { 0 } }, { 0, { 0 } } },
+};
+
+static void reduction_case(const sample *form, const char *what, const reduction *r, gn_dtype d, fill f)
+{
+    sample s = *form;
+    s.what = what;
+    s.axes = r->axes;
+    s.flag = (test_random() & 1) != 0;
+    add_input(&s, d, r->shape, f, VIEW_ANY);
+    run(&s);
+}
+
+/* `chooses`: max and its like, which over nothing are an error. */
+static void reduction_cases(sample form, bool chooses)
+{
+    static const reduction specials = { { 2, { SPECIAL_FLOATS, 5 } }, { 1, { 1 } } };   /* each value comes to each place of a row */
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; takes(d) && k < TEST_COUNT(reductions); k++) {
+            bool over_nothing = chooses && k >= TEST_COUNT(reductions) - 2;
+            form.failure = over_nothing ? GN_BAD_SHAPE : GN_OK;
+            reduction_case(&form, "axes", &reductions[k], d, FILL_SMALL);
+            reduction_case(&form, "axes", &reductions[k], d, ref_is_float(d) ? FILL_POSITIVE : FILL_WIDE);
+        }
+        form.failure = GN_OK;
+        if (takes(d)) {
+            reduction_case(&form, "special values", &specials, d, chooses ? FILL_SPECIAL : FILL_SUMMABLE);
+        }
+    }
+}
+
+static void cases_sum(void) { reduction_cases((sample){ .build = build_sum, .refer = refer_sum }, false); }
+static void cases_mean(void) { reduction_cases((sample){ .build = build_mean, .refer = refer_mean }, false); }
+static void cases_max(void) { reduction_cases((sample){ .build = build_max, .refer = refer_max }, true); }
+static void cases_min(void) { reduction_cases((sample){ .build = build_min, .refer = refer_min }, true); }
+static void cases_argmax(void) { reduction_cases((sample){ .build = build_argmax, .refer = refer_argmax }, true); }
+
+/* ---- rows ---- */
+
+static gn_tensor build_softmax(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)g;
+    return s->flag ? gn_log_softmax(in[0], (int)s->p[0]) : gn_softmax(in[0], (int)s->p[0]);
+}
+
+static ref *refer_softmax(const sample *s, ref *const *in) { return ref_softmax(in[0], (int)s->p[0], s->flag); }
+
+static void softmax_cases(bool logarithm)
+{
+    static const gn_shape shapes[] = {
+        { 1, { 1 } }, { 1, { 7 } }, { 2, { 13, 11 } }, { 3, { 4, 5, 6 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, { 2, { 0, 3 } },
+        { 2, { 3, 0 } }, { 2, { 3, 1031 } }, { 2, { SPECIAL_FLOATS, 5 } },
+    };
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        for (int k = 0; k < TEST_COUNT(shapes); k++) {
+            for (int axis = -1; axis < shapes[k].rank; axis += shapes[k].rank > 4 ? 3 : 1) {
+                sample s = { .what = "axis", .build = build_softmax, .refer = refer_softmax, .p = { axis }, .flag = logarithm };
+                bool special = k == TEST_COUNT(shapes) - 1;
+                add_input(&s, d, shapes[k], special ? FILL_SUMMABLE : FILL_SMALL, special ? VIEW_NONE : VIEW_ANY);
+                run(&s);
+            }
+        }
+    }
+}
+
+static void cases_softmax(void) { softmax_cases(false); }
+static void cases_log_softmax(void) { softmax_cases(true); }
+
+/* in: a, then gain and bias as p[0]'s bits 1 and 2 say */
+static gn_tensor build_layernorm(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)g;
+    return gn_layernorm(in[0], s->p[0] & 1 ? in[1] : GN_NONE, s->p[0] & 2 ? in[s->n - 1] : GN_NONE, s->d[0]);
+}
+
+static ref *refer_layernorm(const sample *s, ref *const *in)
+{
+    return ref_layernorm(in[0], s->p[0] & 1 ? in[1] : NULL, s->p[0] & 2 ? in[s->n - 1] : NULL, s->d[0]);
+}
+
+static void cases_layernorm(void)
+{
+    static const gn_shape shapes[] = { { 1, { 7 } }, { 2, { 13, 11 } }, { 3, { 4, 5, 6 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } },
+                                       { 2, { 0, 3 } }, { 2, { 3, 0 } }, { 2, { 2, 1031 } }, { 2, { 3, 1 } } };
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
+            sample s = { .what = "gain and bias", .build = build_layernorm, .refer = refer_layernorm, .p = { k % 4 }, .d = { 1e-3 } };
+            gn_shape shape = shapes[k / 4], row = GN_SHAPE(shape.dims[shape.rank - 1]);
+            add_input(&s, d, shape, FILL_SMALL, VIEW_ANY);
+            for (int i = 0; i < (k & 1) + (k >> 1 & 1); i++) {
+                add_input(&s, d, row, FILL_SMALL, VIEW_ANY);
+            }
+            run(&s);
+        }
+    }
+}
+
+/* ---- linear algebra ---- */
+
+static gn_tensor build_matmul(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_matmul(in[0], in[1]); }
+static ref *refer_matmul(const sample *s, ref *const *in) { (void)s; return ref_matmul(in); }
+
+static const gn_shape matmul_shapes[][2] = {
+    { { 2, { 1, 1 } }, { 2, { 1, 1 } } },
+    { { 2, { 3, 5 } }, { 2, { 5, 7 } } },
+    { { 1, { 5 } }, { 1, { 5 } } },
+    { { 1, { 5 } }, { 2, { 5, 3 } } },
+    { { 2, { 3, 5 } }, { 1, { 5 } } },
+    { { 1, { 5 } }, { 3, { 2, 5, 3 } } },
+    { { 3, { 2, 3, 5 } }, { 1, { 5 } } },
+    { { 3, { 4, 3, 5 } }, { 2, { 5, 2 } } },
+    { { 2, { 3, 5 } }, { 3, { 4, 5, 2 } } },
+    { { 4, { 2, 1, 3, 5 } }, { 3, { 4, 5, 2 } } },
+    { { 3, { 1, 3, 5 } }, { 4, { 3, 4, 5, 2 } } },
+    { { 8, { 1, 2, 1, 2, 1, 2, 2, 3 } }, { 8, { 2, 1, 1, 1, 2, 2, 3, 2 } } },
+    { { 2, { 0, 5 } }, { 2, { 5, 3 } } },
+    { { 2, { 3, 0 } }, { 2, { 0, 4 } } },
+    { { 3, { 0, 3, 5 } }, { 3, { 1, 5, 2 } } },
+    { { 2, { 37, 65 } }, { 2, { 65, 51 } } },
+    { { 2, { 1, 1031 } }, { 2, { 1031, 3 } } },
+};
+
+static void cases_matmul(void)
+{
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; takes(d) && k < TEST_COUNT(matmul_shapes); k++) {
+            for (view v = VIEW_NONE; v <= VIEW_ANY; v += VIEW_ANY) {
+                sample s = { .what = "shape", .build = build_matmul, .refer = refer_matmul };
+                fill f = v == VIEW_NONE && !ref_is_float(d) ? FILL_WIDE : FILL_SMALL;
+                add_input(&s, d, matmul_shapes[k][0], f, v);
+                add_input(&s, d, matmul_shapes[k][1], f, v);
+                run(&s);
+            }
+        }
+    }
+}
+
+static gn_tensor build_linear(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)g;
+    return gn_linear(in[0], in[1], s->n == 3 ? in[2] : GN_NONE);
+}
+
+static ref *refer_linear(const sample *s, ref *const *in) { return ref_linear(in, s->n); }
+
+static void cases_linear(void)
+{
+    static const gn_shape shapes[][2] = {
+        { { 1, { 5 } }, { 2, { 5, 3 } } }, { { 2, { 3, 5 } }, { 2, { 5, 7 } } }, { { 3, { 2, 3, 5 } }, { 2, { 5, 1 } } },
+        { { 8, { 1, 2, 1, 2, 1, 2, 2, 3 } }, { 2, { 3, 4 } } }, { { 2, { 0, 5 } }, { 2, { 5, 3 } } }, { { 2, { 3, 0 } }, { 2, { 0, 4 } } },
+        { { 2, { 33, 70 } }, { 2, { 70, 41 } } },
+    };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; takes(d) && k < 2 * TEST_COUNT(shapes); k++) {
+            sample s = { .what = k % 2 ? "with bias" : "without bias", .build = build_linear, .refer = refer_linear };
+            add_input(&s, d, shapes[k / 2][0], FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, shapes[k / 2][1], FILL_SMALL, VIEW_ANY);
+            if (k % 2) {
+                add_input(&s, d, GN_SHAPE(shapes[k / 2][1].dims[1]), FILL_SMALL, VIEW_ANY);
+            }
+            run(&s);
+        }
+    }
+}
+
+/* ---- movement ---- */
+
+/* One case for each dtype; `f` is cheap to move exactly whatever it holds. */
+static void move_cases(sample form, gn_shape shape)
+{
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        sample s = form;
+        add_input(&s, d, shape, FILL_SPECIAL, VIEW_ANY);
+        run(&s);
+    }
+}
+
+static gn_tensor build_reshape(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_reshape(in[0], s->shape); }
+static ref *refer_reshape(const sample *s, ref *const *in) { return ref_reshape(in[0], s->shape); }
+
+static void cases_reshape(void)
+{
+    static const gn_shape shapes[][2] = {
+        { { 0, { 0 } }, { 1, { 1 } } }, { { 1, { 1 } }, { 0, { 0 } } }, { { 2, { 3, 4 } }, { 1, { 12 } } }, { { 2, { 3, 4 } }, { 3, { 2, -1, 3 } } },
+        { { 1, { 48 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 2 } } }, { { 2, { 0, 4 } }, { 3, { 5, 0, 2 } } }, { { 3, { 4, 5, 6 } }, { 2, { -1, 10 } } },
+        { { 2, { 0, 4 } }, { 2, { -1, 4 } } },
+    };
+    for (int k = 0; k < TEST_COUNT(shapes) * 3; k++) {
+        move_cases((sample){ .what = "reshape", .build = build_reshape, .refer = refer_reshape, .shape = shapes[k / 3][1] }, shapes[k / 3][0]);
+    }
+}
+
+static gn_tensor build_permute(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)g;
+    return s->flag ? gn_transpose(in[0], s->axes.axis[0], s->axes.axis[1]) : gn_permute(in[0], s->axes);
+}
+
+static ref *refer_permute(const sample *s, ref *const *in)
+{
+    return s->flag ? ref_transpose(in[0], s->axes.axis[0], s->axes.axis[1]) : ref_permute(in[0], s->axes);
+}
+
+static void cases_permute(void)
+{
+    static const reduction orders[] = {
+        { { 1, { 7 } }, { 1, { 0 } } }, { { 2, { 3, 4 } }, { 2, { 1, 0 } } }, { { 3, { 3, 4, 5 } }, { 3, { 1, 2, 0 } } },
+        { { 3, { 3, 4, 5 } }, { 3, { -1, 0, -2 } } }, { { 3, { 3, 0, 5 } }, { 3, { 2, 0, 1 } } },
+        { { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, { 8, { 7, 1, 3, 0, 6, 2, 5, 4 } } },
+    };
+    static const int pairs[][2] = { { 0, 1 }, { 2, 2 }, { -1, 0 }, { 1, -1 } };
+    for (int k = 0; k < TEST_COUNT(orders); k++) {
+        move_cases((sample){ .what = "permute", .build = build_permute, .refer = refer_permute, .axes = orders[k].axes }, orders[k].shape);
+    }
+    for (int k = 0; k < TEST_COUNT(pairs); k++) {
+        gn_axes axes = { 2, { pairs[k][0], pairs[k][1] } };
+        move_cases((sample){ .what = "transpose", .build = build_permute, .refer = refer_permute, .axes = axes, .flag = true }, GN_SHAPE(3, 4, 5));
+    }
+}
+
+static gn_tensor build_slice(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)g;
+    return gn_slice(in[0], (int)s->p[0], s->p[1], s->p[2], s->p[3]);
+}
+
+static ref *refer_slice(const sample *s, ref *const *in) { return ref_slice(in[0], (int)s->p[0], s->p[1], s->p[2], s->p[3]); }
+
+static const int64_t slices[][3] = {    /* begin, end, step, of an axis of 7 */
+    { 0, 7, 1 }, { 0, GN_END, 1 }, { 2, 5, 1 }, { 1, GN_END, 2 }, { -3, GN_END, 1 }, { 0, -2, 1 }, { -100, 100, 3 }, { 5, 2, 1 },
+    { 3, 3, 1 }, { GN_END, -100, -1 }, { 6, 0, -2 }, { -1, -8, -1 }, { 4, 1, -1 }, { 1, 4, -1 }, { 0, GN_END, GN_END },
+    { GN_END, INT64_MIN, INT64_MIN }, { 100, GN_END, 1 }, { 2, GN_END, 100 }, { -1, INT64_MIN, -3 },
+};
+
+static void cases_slice(void)
+{
+    for (int k = 0; k < TEST_COUNT(slices); k++) {
+        sample s = { .what = "slice", .build = build_slice, .refer = refer_slice, .p = { 0, slices[k][0], slices[k][1], slices[k][2] } };
+        move_cases(s, GN_SHAPE(7));
+        s.p[0] = -2;
+        move_cases(s, GN_SHAPE(3, 7, 2));
+    }
+    for (int k = 0; k < 40; k++) {
+        sample s = { .what = "random slice", .build = build_slice, .refer = refer_slice };
+        s.p[0] = test_random_int(-3, 2);
+        s.p[1] = test_random_int(-9, 9);
+        s.p[2] = test_random_int(-9, 9);
+        s.p[3] = test_random_int(1, 4) * (k % 2 ? 1 : -1);
+        move_cases(s, k % 8 ? GN_SHAPE(5, 6, 7) : GN_SHAPE(0, 6, 0));
+    }
+}
+
+static gn_tensor build_slice_put(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)g;
+    return gn_slice_put(in[0], in[1], (int)s->p[0], s->p[1], s->p[2], s->p[3]);
+}
+
+static ref *refer_slice_put(const sample *s, ref *const *in)
+{
+    return ref_slice_put(in[0], in[1], (int)s->p[0], s->p[1], s->p[2], s->p[3]);
+}
+
+static void cases_slice_put(void)
+{
+    static const gn_shape shapes[] = { { 1, { 7 } }, { 3, { 3, 7, 2 } }, { 3, { 0, 7, 2 } } };
+    for (int k = 0; k < TEST_COUNT(slices) * TEST_COUNT(shapes); k++) {
+        gn_shape whole = shapes[k % TEST_COUNT(shapes)], part = whole;
+        const int64_t *cut = slices[k / TEST_COUNT(shapes)];
+        int axis = whole.rank == 1 ? -1 : 1;
+        ref_slice_first(7, cut[0], cut[1], cut[2], &part.dims[whole.rank == 1 ? 0 : 1]);
+        for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+            sample s = { .what = "slice_put", .build = build_slice_put, .refer = refer_slice_put, .p = { axis, cut[0], cut[1], cut[2] } };
+            add_input(&s, d, whole, FILL_SPECIAL, VIEW_ANY);
+            add_input(&s, d, part, FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_concat(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_concat(in, s->n, (int)s->p[0]); }
+static ref *refer_concat(const sample *s, ref *const *in) { return ref_concat(in, s->n, (int)s->p[0]); }
+
+static void cases_concat(void)
+{
+    static const int parts[] = { 1, 2, 3, 5, 2 };
+    for (int k = 0; k < TEST_COUNT(parts) * 6; k++) {
+        for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+            sample s = { .what = "concat", .build = build_concat, .refer = refer_concat, .p = { k % 6 - 3 } };
+            for (int i = 0; i < parts[k / 6]; i++) {
+                gn_shape shape = GN_SHAPE(3, 4, 2);
+                shape.dims[k % 3] = k / 6 == 4 ? 2 * (1 - i) : test_random_int(0, 4);    /* k % 6 - 3 names axis k % 3 */
+                add_input(&s, d, shape, FILL_SPECIAL, VIEW_ANY);
+            }
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_broadcast(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_broadcast(in[0], s->shape); }
+static ref *refer_broadcast(const sample *s, ref *const *in) { return ref_broadcast(in[0], s->shape); }
+
+static void cases_broadcast(void)
+{
+    static const gn_shape shapes[][2] = {
+        { { 0, { 0 } }, { 2, { 3, 4 } } }, { { 1, { 1 } }, { 1, { 7 } } }, { { 1, { 4 } }, { 2, { 3, 4 } } }, { { 2, { 3, 1 } }, { 3, { 2, 3, 5 } } },
+        { { 2, { 3, 4 } }, { 2, { 3, 4 } } }, { { 1, { 1 } }, { 2, { 3, 0 } } }, { { 2, { 2, 3 } }, { 8, { 2, 1, 2, 1, 2, 1, 2, 3 } } },
+        { { 0, { 0 } }, { 0, { 0 } } },
+    };
+    for (int k = 0; k < TEST_COUNT(shapes) * 2; k++) {
+        sample s = { .what = "broadcast", .build = build_broadcast, .refer = refer_broadcast, .shape = shapes[k / 2][1] };
+        move_cases(s, shapes[k / 2][0]);
+    }
+}
+
+/* ---- indexing ---- */
+
+static gn_dtype index_dtype(int k) { return k % 2 ? GN_I32 : GN_I64; }
+
+static gn_tensor build_gather(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_gather(in[0], (int)s->p[0], in[1]); }
+static ref *refer_gather(const sample *s, ref *const *in) { return ref_gather(in[0], (int)s->p[0], in[1]); }
+
+typedef struct indexing { gn_shape a; int axis; gn_shape index; } indexing;
+
+static const indexing indexings[] = {
+    { { 1, { 7 } }, 0, { 1, { 11 } } },
+    { { 1, { 7 } }, -1, { 1, { 0 } } },
+    { { 2, { 5, 4 } }, 0, { 2, { 9, 4 } } },
+    { { 2, { 5, 4 } }, 1, { 2, { 3, 6 } } },
+    { { 3, { 3, 4, 5 } }, -2, { 3, { 2, 9, 4 } } },
+    { { 3, { 3, 4, 5 } }, 2, { 3, { 3, 4, 1 } } },
+    { { 3, { 3, 0, 5 } }, 1, { 3, { 3, 0, 5 } } },
+    { { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, 3, { 8, { 1, 2, 1, 5, 2, 1, 1, 3 } } },
+};
+
+static void cases_gather(void)
+{
+    for (int k = 0; k < TEST_COUNT(indexings) * 2; k++) {
+        const indexing *x = &indexings[k / 2];
+        for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+            sample s = { .what = "gather", .build = build_gather, .refer = refer_gather, .p = { x->axis } };
+            add_input(&s, d, x->a, FILL_SPECIAL, VIEW_ANY);
+            add_limited(&s, index_dtype(k), x->index, FILL_INDEX, VIEW_ANY, x->a.dims[ref_axis(s.in[0].value, x->axis)]);
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_embedding(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_embedding(in[0], in[1]); }
+static ref *refer_embedding(const sample *s, ref *const *in) { (void)s; return ref_embedding(in[0], in[1]); }
+
+static const gn_shape id_shapes[] = { { 0, { 0 } }, { 1, { 5 } }, { 1, { 0 } }, { 2, { 3, 4 } }, { 7, { 1, 2, 1, 3, 2, 1, 2 } } };
+
+static void cases_embedding(void)
+{
+    for (int k = 0; k < TEST_COUNT(id_shapes) * 2; k++) {
+        for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+            sample s = { .what = "embedding", .build = build_embedding, .refer = refer_embedding };
+            add_input(&s, d, GN_SHAPE(9, k == 3 ? 0 : 5), FILL_SPECIAL, VIEW_ANY);
+            add_limited(&s, index_dtype(k), id_shapes[k / 2], FILL_INDEX, VIEW_ANY, 9);
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_one_hot(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_one_hot(in[0], s->p[0], s->dtype); }
+static ref *refer_one_hot(const sample *s, ref *const *in) { return ref_one_hot(in[0], s->p[0], s->dtype); }
+
+static void cases_one_hot(void)
+{
+    for (int k = 0; k < TEST_COUNT(id_shapes) * 2; k++) {
+        for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+            sample s = { .what = "one_hot", .build = build_one_hot, .refer = refer_one_hot, .dtype = d, .p = { 6 } };
+            add_limited(&s, index_dtype(k), id_shapes[k / 2], FILL_INDEX, VIEW_ANY, 6);
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_scatter_add(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)g;
+    return gn_scatter_add(in[0], (int)s->p[0], in[1], in[2]);
+}
+
+static ref *refer_scatter_add(const sample *s, ref *const *in) { return ref_scatter_add(in[0], (int)s->p[0], in[1], in[2]); }
+
+static void cases_scatter_add(void)
+{
+    for (int k = 0; k < TEST_COUNT(indexings) * 2; k++) {
+        const indexing *x = &indexings[k / 2];
+        for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+            if (!takes(d)) {
+                continue;
+            }
+            sample s = { .what = "scatter_add", .build = build_scatter_add, .refer = refer_scatter_add, .p = { x->axis } };
+            add_input(&s, d, x->a, ref_is_float(d) ? FILL_SMALL : FILL_WIDE, VIEW_ANY);
+            add_limited(&s, index_dtype(k), x->index, FILL_INDEX, VIEW_ANY, x->a.dims[ref_axis(s.in[0].value, x->axis)]);
+            add_input(&s, d, x->index, ref_is_float(d) ? FILL_SMALL : FILL_WIDE, VIEW_ANY);
+            run(&s);
+        }
+    }
+}
+
+/* ---- losses ---- */
+
+static gn_tensor build_cross_entropy(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_cross_entropy(in[0], in[1]); }
+static ref *refer_cross_entropy(const sample *s, ref *const *in) { (void)s; return ref_cross_entropy(in[0], in[1]); }
+
+static void cases_cross_entropy(void)
+{
+    for (int k = 0; k < TEST_COUNT(id_shapes) * 2; k++) {
+        for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+            sample s = { .what = "cross_entropy", .build = build_cross_entropy, .refer = refer_cross_entropy };
+            add_input(&s, d, ref__with_axis(id_shapes[k / 2], 7), FILL_SMALL, VIEW_ANY);
+            add_limited(&s, index_dtype(k), id_shapes[k / 2], FILL_INDEX, VIEW_ANY, 7);
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_mse_loss(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_mse_loss(in[0], in[1]); }
+static ref *refer_mse_loss(const sample *s, ref *const *in) { (void)s; return ref_mse_loss(in); }
+
+static void cases_mse_loss(void)
+{
+    for (int k = 0; k < TEST_COUNT(unary_shapes); k++) {
+        for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+            sample s = { .what = "mse_loss", .build = build_mse_loss, .refer = refer_mse_loss };
+            add_input(&s, d, unary_shapes[k], FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, k % 2 ? unary_shapes[k] : GN_SHAPE(1), FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
+    }
+}
+
+/* ---- attention ---- */
+
+typedef struct attention { int64_t b, h, groups, t, s, d, e; bool causal; double scale; int mask, length; } attention;   /* length -1: none */
+
+enum { MASK_NONE, MASK_BOOL, MASK_ADDED };
+
+/* in: q, k, v, mask if any, length if any */
+static gn_tensor build_attention(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    (void)g;
+    gn_attention_desc desc = { .causal = s->flag, .scale = s->d[0] };
+    desc.mask = s->p[0] ? in[3] : GN_NONE;
+    desc.length = s->p[1] >= 0 ? in[s->n - 1] : GN_NONE;
+    bool plain = !s->flag && s->d[0] == 0 && !s->p[0] && s->p[1] < 0;
+    return gn_attention(in[0], in[1], in[2], plain ? NULL : &desc);
+}
+
+static ref *refer_attention(const sample *s, ref *const *in)
+{
+    ref_attention p = { in[0], in[1], in[2], s->p[0] ? in[3] : NULL, s->flag, (ref_real)s->d[0], s->p[1] };
+    p.scale = p.scale == 0 ? 1 / sqrtl((ref_real)in[0]->shape.dims[3]) : p.scale;
+    p.length = p.length < 0 ? in[1]->shape.dims[2] : p.length;
+    return ref_attend(&p);
+}
+
+static void attention_case(const attention *a, gn_dtype d, int k)
+{
+    sample s = { .what = "attention", .build = build_attention, .refer = refer_attention, .flag = a->causal, .d = { a->scale } };
+    s.p[0] = a->mask;
+    s.p[1] = a->length;
+    add_input(&s, d, GN_SHAPE(a->b, a->h, a->t, a->d), FILL_SMALL, VIEW_ANY);
+    add_input(&s, d, GN_SHAPE(a->b, a->groups, a->s, a->d), FILL_SMALL, VIEW_ANY);
+    add_input(&s, d, GN_SHAPE(a->b, a->groups, a->s, a->e), FILL_SMALL, VIEW_ANY);
+    if (a->mask) {
+        const gn_shape masks[] = { GN_SHAPE(a->b, a->h, a->t, a->s), GN_SHAPE(a->t, a->s), GN_SHAPE(a->b, 1, 1, a->s) };
+        add_input(&s, a->mask == MASK_BOOL ? GN_BOOL : d, masks[test_random_int(0, 2)], FILL_SMALL, VIEW_ANY);
+    }
+    if (a->length >= 0) {
+        add_input(&s, index_dtype(k), GN_SCALAR, FILL_SMALL, VIEW_NONE);
+        s.in[s.n - 1].base->i[0] = a->length;
+        free(s.in[s.n - 1].bytes);
+        s.in[s.n - 1].bytes = ref_encode(s.in[s.n - 1].base);
+    }
+    run(&s);
+}
+
+static void cases_attention(void)
+{
+    static const attention forms[] = {
+        { 1, 1, 1, 1, 1, 1, 1, false, 0, MASK_NONE, -1 },
+        { 2, 3, 3, 5, 7, 4, 4, false, 0, MASK_NONE, -1 },
+        { 2, 4, 2, 5, 5, 3, 6, true, 0, MASK_NONE, -1 },
+        { 1, 6, 1, 1, 33, 8, 8, true, 0, MASK_NONE, 17 },
+        { 1, 2, 2, 4, 9, 5, 3, true, 0.3, MASK_NONE, 4 },
+        { 1, 2, 1, 4, 9, 5, 3, false, 0.3, MASK_NONE, 0 },
+        { 2, 2, 2, 5, 7, 4, 4, false, 0, MASK_BOOL, -1 },
+        { 2, 2, 2, 5, 7, 4, 4, true, 0, MASK_BOOL, 6 },
+        { 2, 2, 1, 5, 7, 4, 4, false, 0, MASK_ADDED, -1 },
+        { 2, 4, 2, 3, 6, 4, 4, true, 0.5, MASK_ADDED, 5 },
+        { 0, 2, 2, 5, 7, 4, 4, false, 0, MASK_NONE, -1 },
+        { 2, 2, 2, 0, 7, 4, 4, false, 0, MASK_NONE, -1 },
+        { 2, 2, 2, 5, 0, 4, 4, false, 0, MASK_NONE, -1 },
+        { 1, 2, 2, 19, 70, 16, 16, true, 0, MASK_NONE, -1 },
+    };
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        for (int k = 0; k < TEST_COUNT(forms) * 2; k++) {
+            attention_case(&forms[k / 2], d, k);
+        }
+    }
+}
+
+static gn_tensor build_kv_append(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_kv_append(in[0], in[1], in[2]); }
+static ref *refer_kv_append(const sample *s, ref *const *in) { (void)s; return ref_kv_append(in[0], in[1], in[2]->i[0]); }
+
+static void cases_kv_append(void)
+{
+    static const int64_t forms[][2] = { { 0, 1 }, { 8, 1 }, { 3, 4 }, { 0, 9 }, { 9, 0 }, { 2, 0 } };   /* position, rows of 9 */
+    for (int k = 0; k < TEST_COUNT(forms) * 2; k++) {
+        for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+            sample s = { .what = "kv_append", .build = build_kv_append, .refer = refer_kv_append };
+            add_input(&s, d, GN_SHAPE(2, 3, 9, 4), FILL_SPECIAL, VIEW_ANY);
+            add_input(&s, d, GN_SHAPE(2, 3, forms[k / 2][1], 4), FILL_SMALL, VIEW_ANY);
+            add_input(&s, index_dtype(k), GN_SCALAR, FILL_SMALL, VIEW_NONE);
+            s.in[2].base->i[0] = forms[k / 2][0];
+            free(s.in[2].bytes);
+            s.in[2].bytes = ref_encode(s.in[2].base);
+            run(&s);
+        }
+    }
+}
+
+/* ---- the list ---- */
+
+static const struct { const char *name; void (*cases)(void); } generators[] = {
+    { "where", cases_where }, { "cast", cases_cast }, { "clamp", cases_clamp }, { "data", cases_data }, { "value", cases_value },
+    { "weight", cases_weight }, { "state", cases_state }, { "assign", cases_assign }, { "full", cases_full }, { "arange", cases_arange },
+    { "random_uniform", cases_random_uniform }, { "random_normal", cases_random_normal }, { "sum", cases_sum }, { "mean", cases_mean },
+    { "max", cases_max }, { "min", cases_min }, { "argmax", cases_argmax }, { "softmax", cases_softmax },
+    { "log_softmax", cases_log_softmax }, { "layernorm", cases_layernorm }, { "matmul", cases_matmul }, { "linear", cases_linear },
+    { "reshape", cases_reshape }, { "permute", cases_permute }, { "slice", cases_slice }, { "slice_put", cases_slice_put },
+    { "concat", cases_concat }, { "broadcast", cases_broadcast }, { "gather", cases_gather }, { "embedding", cases_embedding },
+    { "one_hot", cases_one_hot }, { "scatter_add", cases_scatter_add }, { "cross_entropy", cases_cross_entropy },
+    { "mse_loss", cases_mse_loss }, { "attention", cases_attention }, { "kv_append", cases_kv_append },
+};
+
+static void run_cases(void)
+{
+    const ref_scalar_op *op = ref_find_scalar(running.row.name);
+    if (op) {
+        scalar_cases(op);
+        return;
+    }
+    for (int k = 0; k < TEST_COUNT(generators); k++) {
+        if (strcmp(generators[k].name, running.row.name) == 0) {
+            generators[k].cases();
+        }
+    }
+}
+
+/* One test for a row on a device. The stream is seeded by the row's name alone: all devices see the same cases. */
+static void test_row(const gn_op_info *row, device on)
+{
+    char name[96];
+    snprintf(name, sizeof name, "conformance_%s_on_%s", row->name, device_names[on]);
+    if (!test_open(name)) {
+        return;
+    }
+    test_reseed(row->name);
+    running.row = *row;
+    running.on = on;
+    running.tolerance = row->tolerance;
+    running.cases = 0;
+    run_cases();
+    if (running.cases == 0) {
+        test_fail(__FILE__, __LINE__, "the op has no cases: add it to reference.h or to the generators");
+    }
+    test_close();
+}
+
+/* A generator whose op left the table is a mistake too. */
+static void every_generator_has_its_row(void)
+{
+    for (int k = 0; k < TEST_COUNT(generators) + TEST_COUNT(ref_scalar_ops); k++) {
+        const char *name = k < TEST_COUNT(generators) ? generators[k].name : ref_scalar_ops[k - TEST_COUNT(generators)].name;
+        bool found = false;
+        for (int i = 0; i < gn_op_count(); i++) {
+            gn_op_info row;
+            found = found || (gn_get_op(i, &row) == GN_OK && strcmp(row.name, name) == 0);
+        }
+        if (!found) {
+            test_fail(__FILE__, __LINE__, "no op of the table is named %s", name);
+        }
+    }
+    CHECK_RESULT(gn_get_op(gn_op_count(), &running.row), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_get_op(-1, &running.row), GN_BAD_ARGUMENT);
+}
+
+int main(int argc, char **argv)
+{
+    static const test_entry tests[] = { TEST_ENTRY(every_generator_has_its_row) };
+    test_begin(argc, argv);
+    open_devices();
+    test_all(tests, TEST_COUNT(tests));
+    for (int on = 0; on < DEVICES; on++) {
+        for (int i = 0; i < gn_op_count(); i++) {
+            gn_op_info row;
+            if (gn_get_op(i, &row) == GN_OK) {
+                test_row(&row, (device)on);
+            }
+        }
+    }
+    for (int on = 0; on < DEVICES; on++) {
+        gn_close(contexts[on]);
+    }
+    loopback_close();
+    return test_end();
+}

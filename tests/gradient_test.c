@@ -1,0 +1,598 @@
+/* Gradients of every op whose row has one, against central differences in f64, and the optimisers against plain C loops.
+ *
+ * A problem is an op on f64 inputs; the loss is the sum of its result times fixed random weights. Each problem runs twice: on
+ * plain inputs, and on inputs that are stepped slices of permuted tensors, so that the derivative passes through views. Inputs are
+ * points of a shuffled grid that keeps off zero and off each other: no difference quotient crosses a kink. */
+#define GENIE_EXT
+#include "../genie.h"
+
+#include "test.h"
+
+#define MAX_INPUTS 4
+#define MAX_ELEMENTS 256
+
+typedef enum domain { ANY_SIGN, POSITIVE, EXACT_IN_F32 } domain;
+
+typedef struct problem {
+    const char *op, *what;
+    int n;                            /* inputs that are differentiated */
+    gn_shape shapes[MAX_INPUTS];
+    domain domains[MAX_INPUTS];
+    gn_tensor (*build)(gn_ctx *g, const gn_tensor *in);
+    double step;                      /* of the difference quotient, 0: 1e-5 */
+} problem;
+
+static gn_ctx *g;
+
+static int64_t elements(gn_shape s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s.rank; i++) {
+        n *= s.dims[i];
+    }
+    return n;
+}
+
+/* Shuffled points 0.07 apart: from 0.3 upwards, or on both sides of zero; `which` shifts the grid of each input. */
+static void draw(double *x, int64_t n, domain d, int which)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double place = d == POSITIVE ? 0.3 + 0.07 * (double)j : (j % 2 ? -1 : 1) * (0.035 + 0.07 * (double)(j / 2));
+        x[j] = d == EXACT_IN_F32 ? (double)(j - n / 2) / 16 : place + 0.015 * which;
+    }
+    for (int64_t j = n - 1; j > 0; j--) {
+        int64_t other = test_random_int(0, j);
+        double t = x[j];
+        x[j] = x[other];
+        x[other] = t;
+    }
+}
+
+/* ---- evaluating ---- */
+
+typedef struct trial {
+    const problem *p;
+    bool viewed;
+    gn_shape base[MAX_INPUTS];              /* of the tensors in memory */
+    double x[MAX_INPUTS][MAX_ELEMENTS];
+    double weights[4 * MAX_ELEMENTS];       /* of the loss */
+} trial;
+
+/* Viewed inputs are permuted to reversed axes, then every second row is taken, backwards. */
+static gn_shape base_shape(gn_shape s, bool viewed)
+{
+    gn_shape base = s;
+    for (int i = 0; viewed && i < s.rank; i++) {
+        base.dims[s.rank - 1 - i] = i == 0 ? 2 * s.dims[0] : s.dims[i];
+    }
+    return base;
+}
+
+static gn_tensor seen(gn_tensor t, int rank)
+{
+    gn_axes order = { rank, { 0 } };
+    for (int i = 0; i < rank; i++) {
+        order.axis[i] = rank - 1 - i;
+    }
+    return rank == 0 ? t : gn_slice(gn_permute(t, order), 0, -1, INT64_MIN, -2);
+}
+
+/* The loss, its leaves into `leaves`. */
+static gn_tensor build_loss(const trial *t, gn_tensor *leaves)
+{
+    gn_tensor in[MAX_INPUTS];
+    for (int i = 0; i < t->p->n; i++) {
+        leaves[i] = gn_data(g, GN_F64, t->base[i], t->x[i]);
+        in[i] = t->viewed ? seen(leaves[i], t->p->shapes[i].rank) : leaves[i];
+    }
+    gn_tensor y = t->p->build(g, in);
+    gn_info info;
+    if (gn_describe(y, &info) != GN_OK || elements(info.shape) > TEST_COUNT(t->weights)) {
+        return y;
+    }
+    return gn_sum(gn_mul(y, gn_data(g, GN_F64, info.shape, t->weights)), GN_ALL_AXES, false);
+}
+
+static double loss_at(const trial *t)
+{
+    gn_tensor leaves[MAX_INPUTS];
+    double y = NAN;
+    if (!CHECK_RESULT(gn_read(build_loss(t, leaves), &y, sizeof y), GN_OK)) {
+        test_fail(__FILE__, __LINE__, "%s: %s", t->p->op, gn_last_error(g)->text);
+    }
+    gn_step(g);
+    return y;
+}
+
+static void check_input(trial *t, int i, const double *gradient)
+{
+    double h = t->p->step > 0 ? t->p->step : 1e-5;
+    for (int64_t j = 0; j < elements(t->base[i]); j++) {
+        double x = t->x[i][j];
+        t->x[i][j] = x + h;
+        double up = loss_at(t);
+        t->x[i][j] = x - h;
+        double down = loss_at(t), want = (up - down) / (2 * h);
+        t->x[i][j] = x;
+        if (!(fabs(gradient[j] - want) <= 1e-6 * (1 + fabs(want)))) {
+            test_fail(__FILE__, __LINE__, "%s (%s%s): d loss / d input %d[%lld] is %.12g, the difference quotient %.12g", t->p->op,
+                      t->p->what, t->viewed ? ", viewed" : "", i, (long long)j, gradient[j], want);
+            return;
+        }
+    }
+}
+
+static void run_trial(const problem *p, bool viewed)
+{
+    static trial t;
+    static double gradients[MAX_INPUTS][MAX_ELEMENTS];
+    gn_tensor leaves[MAX_INPUTS], out[MAX_INPUTS];
+    void *hosts[MAX_INPUTS];
+    size_t bytes[MAX_INPUTS];
+    t.p = p;
+    t.viewed = viewed;
+    for (int i = 0; i < p->n; i++) {
+        t.base[i] = base_shape(p->shapes[i], viewed);
+        REQUIRE(elements(t.base[i]) <= MAX_ELEMENTS);
+        draw(t.x[i], elements(t.base[i]), p->domains[i], i);
+        hosts[i] = gradients[i];
+        bytes[i] = (size_t)elements(t.base[i]) * sizeof(double);
+    }
+    for (int k = 0; k < TEST_COUNT(t.weights); k++) {
+        t.weights[k] = p->step > 0 ? (double)test_random_int(-8, 8) / 4 : test_random_real(-1, 1);
+    }
+    gn_tensor loss = build_loss(&t, leaves);
+    gn_result r = gn_grad(loss, leaves, p->n, out);
+    if (r == GN_OK) {
+        r = gn_read_many(out, p->n, hosts, bytes);
+    }
+    if (r != GN_OK) {
+        test_fail(__FILE__, __LINE__, "%s (%s): %s: %s", p->op, p->what, gn_result_name(r), gn_last_error(g)->text);
+    }
+    gn_step(g);
+    for (int i = 0; r == GN_OK && i < p->n; i++) {
+        check_input(&t, i, gradients[i]);
+    }
+}
+
+/* ---- the scalar rows ---- */
+
+static uint16_t scalar_wire;
+
+static gn_tensor build_unary(gn_ctx *c, const gn_tensor *in) { return gn_apply(c, scalar_wire, in, 1, NULL, 0); }
+static gn_tensor build_binary(gn_ctx *c, const gn_tensor *in) { return gn_apply(c, scalar_wire, in, 2, NULL, 0); }
+
+static domain domain_of(const char *op, int input)
+{
+    static const char *const positive[][2] = { { "log", "" }, { "sqrt", "" }, { "rsqrt", "" }, { "pow", "pow" }, { "", "div" } };
+    for (int k = 0; k < TEST_COUNT(positive); k++) {
+        if (strcmp(positive[k][input], op) == 0) {
+            return POSITIVE;
+        }
+    }
+    return ANY_SIGN;
+}
+
+static void scalar_problems(const gn_op_info *row)
+{
+    static const gn_shape shapes[][2] = {
+        { { 2, { 3, 4 } }, { 2, { 3, 4 } } }, { { 0, { 0 } }, { 0, { 0 } } }, { { 2, { 3, 1 } }, { 2, { 1, 4 } } },
+        { { 1, { 4 } }, { 3, { 2, 3, 4 } } }, { { 3, { 2, 3, 4 } }, { 0, { 0 } } },
+    };
+    scalar_wire = row->wire;
+    for (int k = 0; k < (row->arity == 2 ? TEST_COUNT(shapes) : 2); k++) {
+        problem p = { .op = row->name, .what = "scalar", .n = row->arity, .build = row->arity == 2 ? build_binary : build_unary };
+        for (int i = 0; i < row->arity; i++) {
+            p.shapes[i] = shapes[k][i];
+            p.domains[i] = domain_of(row->name, i);
+        }
+        run_trial(&p, false);
+        run_trial(&p, true);
+    }
+}
+
+/* ---- the other rows ---- */
+
+static gn_tensor indices(gn_ctx *c, gn_shape shape, int64_t limit)
+{
+    int64_t x[MAX_ELEMENTS];
+    for (int64_t j = 0; j < elements(shape); j++) {
+        x[j] = (j * 5 + 2) % limit;    /* repeats */
+    }
+    return gn_data_copy(c, GN_I64, shape, x);
+}
+
+static gn_tensor position(gn_ctx *c, int64_t x) { return gn_data_copy(c, GN_I64, GN_SCALAR, &x); }
+
+static gn_tensor bools(gn_ctx *c, gn_shape shape)
+{
+    uint8_t x[MAX_ELEMENTS];
+    for (int64_t j = 0; j < elements(shape); j++) {
+        x[j] = j % 3 != 1;
+    }
+    return gn_data_copy(c, GN_BOOL, shape, x);
+}
+
+#define BUILD(name, expression) static gn_tensor name(gn_ctx *c, const gn_tensor *in) { (void)c; return expression; }
+BUILD(b_where, gn_where(bools(c, GN_SHAPE(3, 4)), in[0], in[1]))
+BUILD(b_cast, gn_cast(gn_cast(in[0], GN_F32), GN_F64))
+BUILD(b_clamp, gn_clamp(in[0], -0.25, 0.3))
+BUILD(b_sum, gn_sum(in[0], GN_AXES(1), false))
+BUILD(b_sum_keep, gn_sum(in[0], GN_AXES(0, -1), true))
+BUILD(b_sum_all, gn_sum(in[0], GN_ALL_AXES, false))
+BUILD(b_mean, gn_mean(in[0], GN_AXES(0, 2), false))
+BUILD(b_mean_keep, gn_mean(in[0], GN_AXES(1), true))
+BUILD(b_max, gn_max(in[0], GN_AXES(1), false))
+BUILD(b_max_keep, gn_max(in[0], GN_AXES(0, 2), true))
+BUILD(b_min, gn_min(in[0], GN_ALL_AXES, false))
+BUILD(b_min_keep, gn_min(in[0], GN_AXES(2), true))
+BUILD(b_softmax, gn_softmax(in[0], -1))
+BUILD(b_softmax_first, gn_softmax(in[0], 0))
+BUILD(b_log_softmax, gn_log_softmax(in[0], 1))
+BUILD(b_layernorm, gn_layernorm(in[0], in[1], in[2], 1e-3))
+BUILD(b_layernorm_gain, gn_layernorm(in[0], in[1], GN_NONE, 1e-3))
+BUILD(b_layernorm_bias, gn_layernorm(in[0], GN_NONE, in[1], 1e-3))
+BUILD(b_layernorm_bare, gn_layernorm(in[0], GN_NONE, GN_NONE, 1e-3))
+BUILD(b_matmul, gn_matmul(in[0], in[1]))
+BUILD(b_linear, gn_linear(in[0], in[1], in[2]))
+BUILD(b_linear_bare, gn_linear(in[0], in[1], GN_NONE))
+BUILD(b_reshape, gn_reshape(in[0], GN_SHAPE(2, -1)))
+BUILD(b_permute, gn_permute(in[0], GN_AXES(2, 0, 1)))
+BUILD(b_transpose, gn_transpose(in[0], 0, -1))
+BUILD(b_slice, gn_slice(in[0], 1, 1, GN_END, 2))
+BUILD(b_slice_back, gn_slice(in[0], -1, -1, 0, -1))
+BUILD(b_slice_put, gn_slice_put(in[0], in[1], 1, GN_END, INT64_MIN, -2))
+BUILD(b_concat, gn_concat(in, 3, 1))
+BUILD(b_broadcast, gn_broadcast(in[0], GN_SHAPE(2, 3, 4)))
+BUILD(b_gather, gn_gather(in[0], 0, indices(c, GN_SHAPE(5, 3), 4)))
+BUILD(b_gather_last, gn_gather(in[0], -1, indices(c, GN_SHAPE(2, 6), 5)))
+BUILD(b_embedding, gn_embedding(in[0], indices(c, GN_SHAPE(2, 3), 5)))
+BUILD(b_scatter_add, gn_scatter_add(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
+BUILD(b_cross_entropy, gn_cross_entropy(in[0], indices(c, GN_SHAPE(2, 3), 4)))
+BUILD(b_mse_loss, gn_mse_loss(in[0], in[1]))
+BUILD(b_kv_append, gn_kv_append(in[0], in[1], position(c, 2)))
+BUILD(b_attention, gn_attention(in[0], in[1], in[2], NULL))
+BUILD(b_attention_causal, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .causal = true, .scale = 0.7 }))
+BUILD(b_attention_bool, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .mask = bools(c, GN_SHAPE(3, 5)) }))
+BUILD(b_attention_added, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .mask = in[3] }))
+BUILD(b_attention_length, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .causal = true, .length = position(c, 4) }))
+
+#define S(...) { GN__COUNT(__VA_ARGS__), { __VA_ARGS__ } }
+#define QKV S(2, 4, 3, 2), S(2, 2, 5, 2), S(2, 2, 5, 3)
+static const problem problems[] = {
+    { "where", "a and b", 2, { S(3, 4), S(4) }, { 0 }, b_where, 0 },
+    { "cast", "there and back", 1, { S(3, 4) }, { EXACT_IN_F32 }, b_cast, 0x1p-6 },
+    { "clamp", "inside and outside", 1, { S(3, 4) }, { 0 }, b_clamp, 0 },
+    { "sum", "one axis", 1, { S(2, 3, 4) }, { 0 }, b_sum, 0 },
+    { "sum", "keep", 1, { S(2, 3, 4) }, { 0 }, b_sum_keep, 0 },
+    { "sum", "all", 1, { S(2, 3, 4) }, { 0 }, b_sum_all, 0 },
+    { "mean", "two axes", 1, { S(2, 3, 4) }, { 0 }, b_mean, 0 },
+    { "mean", "keep", 1, { S(2, 3, 4) }, { 0 }, b_mean_keep, 0 },
+    { "max", "one axis", 1, { S(2, 3, 4) }, { 0 }, b_max, 0 },
+    { "max", "keep", 1, { S(2, 3, 4) }, { 0 }, b_max_keep, 0 },
+    { "min", "all", 1, { S(2, 3, 4) }, { 0 }, b_min, 0 },
+    { "min", "keep", 1, { S(2, 3, 4) }, { 0 }, b_min_keep, 0 },
+    { "softmax", "last axis", 1, { S(3, 4) }, { 0 }, b_softmax, 0 },
+    { "softmax", "first axis", 1, { S(3, 4) }, { 0 }, b_softmax_first, 0 },
+    { "log_softmax", "inner axis", 1, { S(2, 3, 2) }, { 0 }, b_log_softmax, 0 },
+    { "layernorm", "gain and bias", 3, { S(3, 4), S(4), S(4) }, { 0 }, b_layernorm, 0 },
+    { "layernorm", "gain", 2, { S(2, 2, 5), S(5) }, { 0 }, b_layernorm_gain, 0 },
+    { "layernorm", "bias", 2, { S(2, 2, 5), S(5) }, { 0 }, b_layernorm_bias, 0 },
+    { "layernorm", "bare", 1, { S(5) }, { 0 }, b_layernorm_bare, 0 },
+    { "matmul", "matrices", 2, { S(3, 4), S(4, 2) }, { 0 }, b_matmul, 0 },
+    { "matmul", "vectors", 2, { S(4), S(4) }, { 0 }, b_matmul, 0 },
+    { "matmul", "vector and matrix", 2, { S(4), S(4, 3) }, { 0 }, b_matmul, 0 },
+    { "matmul", "matrix and vector", 2, { S(3, 4), S(4) }, { 0 }, b_matmul, 0 },
+    { "matmul", "vector and batch", 2, { S(4), S(2, 4, 3) }, { 0 }, b_matmul, 0 },
+    { "matmul", "batch and vector", 2, { S(2, 3, 4), S(4) }, { 0 }, b_matmul, 0 },
+    { "matmul", "batches that broadcast", 2, { S(2, 1, 3, 4), S(3, 4, 2) }, { 0 }, b_matmul, 0 },
+    { "matmul", "batch of the right only", 2, { S(3, 4), S(2, 4, 2) }, { 0 }, b_matmul, 0 },
+    { "linear", "with bias", 3, { S(2, 3, 4), S(4, 2), S(2) }, { 0 }, b_linear, 0 },
+    { "linear", "vector", 3, { S(4), S(4, 2), S(2) }, { 0 }, b_linear, 0 },
+    { "linear", "without bias", 2, { S(3, 4), S(4, 2) }, { 0 }, b_linear_bare, 0 },
+    { "reshape", "matrix", 1, { S(3, 4) }, { 0 }, b_reshape, 0 },
+    { "permute", "cycle", 1, { S(2, 3, 4) }, { 0 }, b_permute, 0 },
+    { "permute", "transpose", 1, { S(2, 3, 4) }, { 0 }, b_transpose, 0 },
+    { "slice", "steps", 1, { S(2, 5) }, { 0 }, b_slice, 0 },
+    { "slice", "backwards", 1, { S(2, 5) }, { 0 }, b_slice_back, 0 },
+    { "slice_put", "backwards", 2, { S(2, 5), S(2, 3) }, { 0 }, b_slice_put, 0 },
+    { "concat", "three", 3, { S(2, 1), S(2, 3), S(2, 2) }, { 0 }, b_concat, 0 },
+    { "broadcast", "new and grown axes", 1, { S(3, 1) }, { 0 }, b_broadcast, 0 },
+    { "gather", "first axis", 1, { S(4, 3) }, { 0 }, b_gather, 0 },
+    { "gather", "last axis, fewer rows", 1, { S(3, 5) }, { 0 }, b_gather_last, 0 },
+    { "embedding", "repeated ids", 1, { S(5, 3) }, { 0 }, b_embedding, 0 },
+    { "scatter_add", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter_add, 0 },
+    { "cross_entropy", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy, 0 },
+    { "mse_loss", "matrices", 2, { S(3, 4), S(3, 4) }, { 0 }, b_mse_loss, 0 },
+    { "kv_append", "cache and rows", 2, { S(1, 2, 5, 2), S(1, 2, 2, 2) }, { 0 }, b_kv_append, 0 },
+    { "attention", "grouped heads", 3, { QKV }, { 0 }, b_attention, 0 },
+    { "attention", "causal, scale", 3, { QKV }, { 0 }, b_attention_causal, 0 },
+    { "attention", "bool mask", 3, { QKV }, { 0 }, b_attention_bool, 0 },
+    { "attention", "added mask", 4, { QKV, S(4, 3, 5) }, { 0 }, b_attention_added, 0 },
+    { "attention", "length", 3, { QKV }, { 0 }, b_attention_length, 0 },
+};
+
+/* All problems of one row of the table; a row with a gradient but without a problem fails. */
+static void test_row(const gn_op_info *row)
+{
+    char name[96];
+    int count = 0;
+    snprintf(name, sizeof name, "gradient_%s_equals_difference_quotient", row->name);
+    if (!row->has_gradient || !test_open(name)) {
+        return;
+    }
+    for (int k = 0; k < TEST_COUNT(problems); k++) {
+        if (strcmp(problems[k].op, row->name) == 0) {
+            run_trial(&problems[k], false);
+            run_trial(&problems[k], true);
+            count++;
+        }
+    }
+    if (count == 0 && row->kind == GN_CLASS_SCALAR && (row->arity == 1 || row->arity == 2)) {
+        scalar_problems(row);
+        count++;
+    }
+    if (count == 0) {
+        test_fail(__FILE__, __LINE__, "the op has a gradient and no problem here");
+    }
+    test_close();
+}
+
+/* ---- gn_grad itself ---- */
+
+TEST(gradient_of_a_tensor_used_twice_adds_up)
+{
+    double x[3] = { 1, 2, -3 }, got[3];
+    gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(3), x), out;
+    gn_tensor loss = gn_sum(gn_add(gn_mul(t, t), gn_mul_c(t, 5)), GN_ALL_AXES, false);
+    CHECK_RESULT(gn_grad(loss, &t, 1, &out), GN_OK);
+    CHECK_RESULT(gn_read(out, got, sizeof got), GN_OK);
+    for (int i = 0; i < 3; i++) {
+        CHECK_NEAR(got[i], 2 * x[i] + 5, 0);
+    }
+    gn_step(g);
+}
+
+TEST(gradient_of_an_inner_tensor_stops_there)
+{
+    double x[2] = { 1, 2 }, got[2];
+    gn_tensor inner = gn_mul_c(gn_data(g, GN_F64, GN_SHAPE(2), x), 3), out;
+    CHECK_RESULT(gn_grad(gn_sum(gn_mul(inner, inner), GN_ALL_AXES, false), &inner, 1, &out), GN_OK);
+    CHECK_RESULT(gn_read(out, got, sizeof got), GN_OK);
+    CHECK_NEAR(got[0], 6, 0);
+    CHECK_NEAR(got[1], 12, 0);
+    gn_step(g);
+}
+
+TEST(gradient_of_the_loss_itself_is_one)
+{
+    double x = 4, got = 0;
+    gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(1, 1), &x), out;
+    CHECK_RESULT(gn_grad(t, &t, 1, &out), GN_OK);
+    CHECK_RESULT(gn_read(out, &got, sizeof got), GN_OK);
+    CHECK_NEAR(got, 1, 0);
+    gn_step(g);
+}
+
+TEST(gradient_of_states_and_weights_has_their_shape_and_dtype)
+{
+    float w[6] = { 1, 2, 3, 4, 5, 6 }, got[6];
+    gn_tensor p[2] = { gn_state(g, GN_F32, GN_SHAPE(2, 3), w, "p"), gn_weight(g, GN_F32, GN_SHAPE(2, 3), w, "w") }, out[2];
+    gn_info info;
+    CHECK_RESULT(gn_grad(gn_sum(gn_mul(p[0], p[1]), GN_ALL_AXES, false), p, 2, out), GN_OK);
+    for (int i = 0; i < 2; i++) {
+        CHECK_RESULT(gn_describe(out[i], &info), GN_OK);
+        CHECK_INT(info.dtype, GN_F32);
+        CHECK(info.shape.rank == 2 && info.shape.dims[0] == 2 && info.shape.dims[1] == 3);
+        CHECK_RESULT(gn_read(out[i], got, sizeof got), GN_OK);
+        CHECK(memcmp(got, w, sizeof w) == 0);
+    }
+    gn_step(g);
+    CHECK_RESULT(gn_release(p[0]), GN_OK);
+    CHECK_RESULT(gn_release(p[1]), GN_OK);
+}
+
+TEST(gradient_of_mixed_dtypes_has_each_inputs_dtype)
+{
+    float x[2] = { 1, 2 };
+    double y[2] = { 3, 4 }, dy[2];
+    float dx[2];
+    gn_tensor in[2] = { gn_data(g, GN_F32, GN_SHAPE(2), x), gn_data(g, GN_F64, GN_SHAPE(2), y) }, out[2];
+    CHECK_RESULT(gn_grad(gn_sum(gn_mul(in[0], in[1]), GN_ALL_AXES, false), in, 2, out), GN_OK);
+    CHECK_RESULT(gn_read(out[0], dx, sizeof dx), GN_OK);
+    CHECK_RESULT(gn_read(out[1], dy, sizeof dy), GN_OK);
+    CHECK(dx[0] == 3 && dx[1] == 4 && dy[0] == 1 && dy[1] == 2);
+    gn_step(g);
+}
+
+TEST(gradient_of_an_unreached_parameter_is_no_gradient)
+{
+    double x[2] = { 1, 2 };
+    gn_tensor in[2] = { gn_data(g, GN_F64, GN_SHAPE(2), x), gn_data(g, GN_F64, GN_SHAPE(2), x) }, out[2];
+    CHECK_RESULT(gn_grad(gn_sum(in[0], GN_ALL_AXES, false), in, 2, out), GN_NO_GRADIENT);
+    gn_tensor chosen = gn_sum(gn_cast(gn_argmax(in[0], GN_ALL_AXES, false), GN_F64), GN_ALL_AXES, false);
+    CHECK_RESULT(gn_grad(chosen, in, 1, out), GN_NO_GRADIENT);
+    gn_step(g);
+}
+
+TEST(gradient_of_a_loss_that_is_no_float_element_is_an_error)
+{
+    double x[2] = { 1, 2 };
+    gn_tensor in = gn_data(g, GN_F64, GN_SHAPE(2), x), out;
+    CHECK(gn_grad(in, &in, 1, &out) != GN_OK);
+    gn_tensor whole = gn_sum(gn_cast(in, GN_I32), GN_ALL_AXES, false);
+    CHECK(gn_grad(whole, &in, 1, &out) != GN_OK);
+    gn_tensor failed = gn_sum(gn_add(in, gn_data(g, GN_F64, GN_SHAPE(1, 3), NULL)), GN_ALL_AXES, false);
+    CHECK(gn_grad(failed, &in, 1, &out) != GN_OK);
+    gn_step(g);
+}
+
+/* ---- optimisers: loss = sum(c (p - t)^2) / 2, so that its gradient is c (p - t) ---- */
+
+enum { PARAMS = 2, SIZE = 5, STEPS = 9 };
+static const double targets[SIZE] = { 1, -2, 0.5, 3, -0.25 }, curvature[SIZE] = { 1, 0.3, 2, 0.7, 1.5 };
+
+typedef struct training { gn_dtype dtype; gn_tensor p[PARAMS], first[PARAMS], second[PARAMS]; } training;
+
+/* SIZE numbers of the training's dtype, from doubles. */
+static gn_tensor numbers(const training *t, const double *x)
+{
+    return gn_cast(gn_data_copy(g, GN_F64, GN_SHAPE(SIZE), x), t->dtype);
+}
+
+static gn_tensor zero_state(gn_dtype dtype, const char *label) { return gn_state(g, dtype, GN_SHAPE(SIZE), NULL, label); }
+
+static training start_training(gn_dtype dtype)
+{
+    training t = { .dtype = dtype };
+    for (int i = 0; i < PARAMS; i++) {
+        t.p[i] = zero_state(dtype, "p");
+        t.first[i] = zero_state(dtype, "m");
+        t.second[i] = zero_state(dtype, "v");
+    }
+    return t;
+}
+
+static void end_training(training *t)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        CHECK_RESULT(gn_release(t->p[i]), GN_OK);
+        CHECK_RESULT(gn_release(t->first[i]), GN_OK);
+        CHECK_RESULT(gn_release(t->second[i]), GN_OK);
+    }
+}
+
+static void gradients_of(const training *t, gn_tensor *out)
+{
+    gn_tensor loss = gn_scalar(g, t->dtype, 0);
+    for (int i = 0; i < PARAMS; i++) {
+        gn_tensor d = gn_sub(t->p[i], numbers(t, targets));
+        gn_tensor terms = gn_mul_c(gn_mul(numbers(t, curvature), gn_mul(d, d)), 0.5 * (i + 1));
+        loss = gn_add(loss, gn_sum(terms, GN_ALL_AXES, false));
+    }
+    CHECK_RESULT(gn_grad(loss, t->p, PARAMS, out), GN_OK);
+}
+
+static double slope(int i, int j, double p) { return curvature[j] * (i + 1) * (p - targets[j]); }
+
+static void check_params(const training *t, double want[PARAMS][SIZE], double bound)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        double got[SIZE];
+        CHECK_RESULT(gn_read(gn_cast(t->p[i], GN_F64), got, sizeof got), GN_OK);
+        for (int j = 0; j < SIZE; j++) {
+            CHECK_NEAR(got[j], want[i][j], bound * (1 + fabs(want[i][j])));
+        }
+    }
+}
+
+static void run_sgd(gn_dtype dtype, double momentum, double decay, double bound)
+{
+    training t = start_training(dtype);
+    double p[PARAMS][SIZE] = { { 0 } }, v[PARAMS][SIZE] = { { 0 } };
+    for (int step = 0; step < STEPS; step++) {
+        gn_tensor grads[PARAMS];
+        double lr = 0.1 / (1 + step);
+        gn_sgd_desc desc = { .lr = gn_scalar(g, dtype, lr), .momentum = momentum, .weight_decay = decay };
+        gradients_of(&t, grads);
+        CHECK_RESULT(gn_sgd(&desc, t.p, grads, momentum > 0 ? t.first : NULL, PARAMS), GN_OK);
+        CHECK_RESULT(gn_step(g), GN_OK);
+        for (int i = 0; i < PARAMS; i++) {
+            for (int j = 0; j < SIZE; j++) {
+                v[i][j] = momentum * v[i][j] + slope(i, j, p[i][j]) + decay * p[i][j];
+                p[i][j] -= lr * v[i][j];
+            }
+        }
+    }
+    check_params(&t, p, bound);
+    end_training(&t);
+    CHECK_RESULT(gn_step(g), GN_OK);
+}
+
+TEST(sgd_plain_follows_the_c_loop) { run_sgd(GN_F64, 0, 0, 1e-13); }
+TEST(sgd_with_momentum_follows_the_c_loop) { run_sgd(GN_F64, 0.9, 0, 1e-13); }
+TEST(sgd_with_weight_decay_follows_the_c_loop) { run_sgd(GN_F64, 0, 0.05, 1e-13); }
+TEST(sgd_with_momentum_and_weight_decay_follows_the_c_loop) { run_sgd(GN_F64, 0.8, 0.1, 1e-13); }
+TEST(sgd_in_f32_follows_the_c_loop) { run_sgd(GN_F32, 0.9, 0.01, 1e-5); }
+
+static void adamw_loop(double p[SIZE], double m[SIZE], double v[SIZE], int i, int step, const gn_adamw_desc *d, double lr)
+{
+    double b1 = d->beta1 > 0 ? d->beta1 : 0.9, b2 = d->beta2 > 0 ? d->beta2 : 0.999, eps = d->eps > 0 ? d->eps : 1e-8;
+    for (int j = 0; j < SIZE; j++) {
+        double grad = slope(i, j, p[j]);
+        m[j] = b1 * m[j] + (1 - b1) * grad;
+        v[j] = b2 * v[j] + (1 - b2) * grad * grad;
+        double mean = m[j] / (1 - pow(b1, step)), square = v[j] / (1 - pow(b2, step));
+        p[j] -= lr * (mean / (sqrt(square) + eps) + d->weight_decay * p[j]);
+    }
+}
+
+static void run_adamw(gn_dtype dtype, gn_adamw_desc desc, double bound)
+{
+    training t = start_training(dtype);
+    double p[PARAMS][SIZE] = { { 0 } }, m[PARAMS][SIZE] = { { 0 } }, v[PARAMS][SIZE] = { { 0 } };
+    for (int step = 1; step <= STEPS; step++) {
+        gn_tensor grads[PARAMS];
+        desc.lr = gn_scalar(g, dtype, 0.05);
+        desc.step = gn_scalar(g, dtype, step);
+        gradients_of(&t, grads);
+        CHECK_RESULT(gn_adamw(&desc, t.p, grads, t.first, t.second, PARAMS), GN_OK);
+        CHECK_RESULT(gn_step(g), GN_OK);
+        for (int i = 0; i < PARAMS; i++) {
+            adamw_loop(p[i], m[i], v[i], i, step, &desc, 0.05);
+        }
+    }
+    check_params(&t, p, bound);
+    end_training(&t);
+    CHECK_RESULT(gn_step(g), GN_OK);
+}
+
+TEST(adamw_by_default_follows_the_c_loop) { run_adamw(GN_F64, (gn_adamw_desc){ .beta1 = 0 }, 1e-11); }
+TEST(adamw_with_own_betas_follows_the_c_loop) { run_adamw(GN_F64, (gn_adamw_desc){ .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-4 }, 1e-11); }
+TEST(adamw_with_weight_decay_follows_the_c_loop) { run_adamw(GN_F64, (gn_adamw_desc){ .weight_decay = 0.1 }, 1e-11); }
+TEST(adamw_in_f32_follows_the_c_loop) { run_adamw(GN_F32, (gn_adamw_desc){ .weight_decay = 0.01 }, 1e-4); }
+
+TEST(optimisers_refuse_what_is_no_state)
+{
+    double x[SIZE] = { 0 };
+    gn_tensor p = gn_data(g, GN_F64, GN_SHAPE(SIZE), x);
+    gn_sgd_desc sgd = { .lr = gn_scalar(g, GN_F64, 0.1) };
+    CHECK_RESULT(gn_sgd(&sgd, &p, &p, NULL, 1), GN_NOT_A_STATE);
+    gn_adamw_desc adamw = { .lr = sgd.lr, .step = gn_scalar(g, GN_F64, 1) };
+    CHECK_RESULT(gn_adamw(&adamw, &p, &p, &p, &p, 1), GN_NOT_A_STATE);
+    CHECK_RESULT(gn_step(g), GN_NOT_A_STATE);
+}
+
+int main(int argc, char **argv)
+{
+    static const test_entry tests[] = {
+        TEST_ENTRY(gradient_of_a_tensor_used_twice_adds_up),
+        TEST_ENTRY(gradient_of_an_inner_tensor_stops_there),
+        TEST_ENTRY(gradient_of_the_loss_itself_is_one),
+        TEST_ENTRY(gradient_of_states_and_weights_has_their_shape_and_dtype),
+        TEST_ENTRY(gradient_of_mixed_dtypes_has_each_inputs_dtype),
+        TEST_ENTRY(gradient_of_an_unreached_parameter_is_no_gradient),
+        TEST_ENTRY(gradient_of_a_loss_that_is_no_float_element_is_an_error),
+        TEST_ENTRY(sgd_plain_follows_the_c_loop),
+        TEST_ENTRY(sgd_with_momentum_follows_the_c_loop),
+        TEST_ENTRY(sgd_with_weight_decay_follows_the_c_loop),
+        TEST_ENTRY(sgd_with_momentum_and_weight_decay_follows_the_c_loop),
+        TEST_ENTRY(sgd_in_f32_follows_the_c_loop),
+        TEST_ENTRY(adamw_by_default_follows_the_c_loop),
+        TEST_ENTRY(adamw_with_own_betas_follows_the_c_loop),
+        TEST_ENTRY(adamw_with_weight_decay_follows_the_c_loop),
+        TEST_ENTRY(adamw_in_f32_follows_the_c_loop),
+        TEST_ENTRY(optimisers_refuse_what_is_no_state),
+    };
+    test_begin(argc, argv);
+    g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    for (int i = 0; i < gn_op_count(); i++) {
+        gn_op_info row;
+        if (gn_get_op(i, &row) == GN_OK) {
+            test_row(&row);
+        }
+    }
+    test_all(tests, TEST_COUNT(tests));
+    gn_close(g);
+    return test_end();
+}

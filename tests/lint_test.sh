@@ -1,0 +1,206 @@
+#!/usr/bin/env bash
+# The house rules that a script can check: layout of the repository, sections and names of genie.h, size of examples and functions.
+. "$(dirname "$0")/script.sh"
+sections='api ext config structs base platform types ops graph meaning plan wire exec session check public'
+library_files=$(ls genie.h genie_net.c genie_cuda.c 2>/dev/null)
+longest_function=50   # lines
+
+files() {
+    if git -c safe.directory="$ROOT" rev-parse --git-dir >/dev/null 2>&1; then
+        git -c safe.directory="$ROOT" ls-files -co --exclude-standard
+    else
+        find . -type f -not -path './build/*' | sed 's#^\./##'
+    fi
+}
+sources() { files | grep -E '\.(c|h|cu)$'; }
+texts() { files | grep -vE '^LICENSE$|^tests/(fuzz|golden)/|^tests/lint_test\.sh$'; }
+
+# none PATTERN FILE ...: no line matches; prints those that do.
+none() {
+    local pattern=$1; shift
+    [ $# -gt 0 ] || return 1
+    ! grep -nHIE -- "$pattern" "$@"
+}
+
+top_level_is_the_listed_one() {
+    local entry ok=0 entries
+    entries=$(files | cut -d/ -f1 | sort -u)
+    for entry in $entries; do
+        case $entry in
+            genie.h | genie_net.c | genie_cuda.c | examples | tests | bench | build.sh | README.md | LICENSE | .*) ;;
+            *) echo "not in the layout: $entry"; ok=1 ;;
+        esac
+    done
+    for entry in genie.h genie_net.c examples tests build.sh README.md LICENSE; do
+        grep -qx "$entry" <<<"$entries" || { echo "missing: $entry"; ok=1; }
+    done
+    return $ok
+}
+
+section_banners_stand_in_order() {
+    local found
+    found=$(sed -n -E 's#^/\* >>([a-z]+).*#\1#p' genie.h | xargs)
+    printf 'expected %s\nfound    %s\n' "$sections" "$found"
+    [ "$found" = "$sections" ]
+}
+
+# section NAME ...: the text of these sections of genie.h, without comments and the contents of strings, with line numbers.
+section() {
+    awk -v wanted=" $* " '
+        /^\/\* >>[a-z]+/ { name = $2; sub(/^>>/, "", name); inside = index(wanted, " " name " ") }
+        {
+            line = $0
+            gsub(/"([^"\\]|\\.)*"/, "\"\"", line)
+            out = ""
+            while (line != "") {
+                if (comment) {
+                    end = index(line, "*/")
+                    if (!end) { line = ""; break }
+                    line = substr(line, end + 2); comment = 0
+                } else {
+                    begin = index(line, "/*"); slashes = index(line, "//")
+                    if (slashes && (!begin || slashes < begin)) { out = out substr(line, 1, slashes - 1); break }
+                    if (!begin) { out = out line; break }
+                    out = out substr(line, 1, begin - 1); line = substr(line, begin + 2); comment = 1
+                }
+            }
+            if (inside) print "genie.h:" NR ": " out
+        }' genie.h
+}
+
+# What a user may call: the functions declared in api and ext.
+declared_functions() {
+    printf '#define GENIE_EXT\n#include "genie.h"\n' | $CC -E -P -I. - | grep -oE '\bgn_[a-z0-9_]+ *\(' | tr -d ' (' | sort -u >"$WORK/called"
+    printf '#define GENIE_EXT\n#include "genie.h"\n' | $CC -E -P -I. - | tr '\n' ' ' | tr ';{}' '\n' |
+        grep -oE '^ *extern [^(]*\bgn_[a-z0-9_]+ *\(' | grep -oE 'gn_[a-z0-9_]+ *\($' | tr -d ' (' | sort -u
+}
+
+private_sections=$(sed -e 's/^api ext //' -e 's/ public$//' <<<"$sections")
+
+# functions_of SECTION ...: those it defines for others; a head begins at the left margin and its line does not end the statement.
+functions_of() {
+    section "$@" | sed -n -E '/: static /d; /;[ ]*$/d; s/[{].*//; s/^genie\.h:[0-9]+: [A-Za-z].*[ *](gn_[a-z0-9_]+)\(.*$/\1/p' | grep -v '^gn__' | sort -u
+}
+
+# Declared functions are public, but for the few services that a section of the core defines for all (gn_alloc, gn_logf…);
+# builders always are, also by the macro that adds file and line.
+public_functions() {
+    functions_of $private_sections | grep -v '_at$' >"$WORK/services"
+    declared_functions | sort -u | comm -23 - "$WORK/services" | sed -E 'p; s/_at$//' | sort -u
+}
+
+private_code_calls_nothing_public() {
+    local names bad
+    public_functions >"$WORK/public"
+    names=$(wc -l <"$WORK/public")
+    echo "$names public functions; services: $(xargs <"$WORK/services")"
+    bad=$(section $private_sections | awk '
+        NR == FNR { public[$1] = 1; next }
+        { text = $0
+          while (match(text, /[A-Za-z_0-9]+[ ]*\(/)) {
+              name = substr(text, RSTART, RLENGTH - 1); sub(/ +$/, "", name)
+              if (name in public) { print; break }
+              text = substr(text, RSTART + RLENGTH) } }' "$WORK/public" -)
+    echo "$bad"
+    [ "$names" -gt 100 ] && [ -z "$bad" ]
+}
+
+declared_functions_are_defined() {
+    declared_functions >"$WORK/declared"
+    nm -g --defined-only "$BUILD/libgenie.a" | awk 'NF == 3 { print $3 }' | sort -u >"$WORK/defined"
+    echo "declared and not defined:"
+    comm -23 "$WORK/declared" "$WORK/defined" | tee "$WORK/undefined"
+    [ "$(wc -l <"$WORK/declared")" -gt 100 ] && [ ! -s "$WORK/undefined" ]
+}
+
+library_exports_only_gn_names() {
+    nm -g --defined-only "$BUILD/libgenie.a" | awk 'NF == 3 { n++; if ($3 !~ /^gn_/) { print $3; bad = 1 } } END { exit bad || n < 100 }'
+}
+
+examples_are_short() {
+    local source lines ok=0
+    for source in examples/*.c; do
+        case $source in examples/genie_serve.c | examples/remote_mlp.c | examples/remote_decode.c) continue ;; esac
+        lines=$(wc -l <"$source")
+        [ "$lines" -lt 100 ] || { echo "$source: $lines lines"; ok=1; }
+    done
+    return $ok
+}
+
+examples_name_their_command() {
+    local source ok=0
+    for source in examples/*.c; do
+        head -n 12 "$source" | grep -qF "./${source%.c}" || { echo "$source: the first comment does not say how to run it"; ok=1; }
+        head -n 1 "$source" | grep -q '^/\*' || { echo "$source: does not begin with a comment"; ok=1; }
+    done
+    return $ok
+}
+
+functions_fit_a_screen() {
+    # shellcheck disable=SC2046 # the list is words
+    awk -v limit="$longest_function" '
+        FNR == 1 { start = 0; head = "" }
+        /^[A-Za-z_].*\)[ \t]*\{[ \t]*$/ { start = FNR; name = $0 }
+        /^\{/ && head != "" { start = FNR; name = head }
+        { head = /^[A-Za-z_].*\)[ \t]*$/ ? $0 : "" }
+        /^\}/ { if (start && FNR - start > limit) { print FILENAME ":" start ": " FNR - start " lines: " name; bad = 1 } start = 0 }
+        END { exit bad }' $(sources)
+}
+
+op_rows_are_complete() {
+    cat >"$WORK/rows.c" <<'TEXT'
+#include "genie.h"
+#include <stdio.h>
+#include <string.h>
+static int row_is_complete(int i)
+{
+    gn_op_info a, b;
+    memset(&a, 0, sizeof a);
+    int ok = gn_get_op(i, &a) == GN_OK && a.name && a.name[0] && a.wire && a.dtypes && a.arity >= -1 && a.tolerance >= 0;
+    ok = ok && (a.kind != GN_CLASS_SCALAR || (a.text && a.text[0] && a.arity >= 1));
+    ok = ok && (a.kind != GN_CLASS_LEAF || a.arity == 0) && (a.dtypes >> GN_DTYPE__COUNT) == 0;
+    for (int j = 0; ok && j < i; j++) ok = gn_get_op(j, &b) == GN_OK && a.wire != b.wire && strcmp(a.name, b.name) != 0;
+    if (!ok) printf("row %d, %s: a column is missing or its id or name is taken\n", i, a.name ? a.name : "(no name)");
+    return ok;
+}
+int main(void)
+{
+    gn_op_info past;
+    int n = gn_op_count(), ok = n > 60 && gn_get_op(n, &past) == GN_BAD_ARGUMENT && gn_get_op(-1, &past) == GN_BAD_ARGUMENT;
+    printf("%d rows\n", n);
+    for (int i = 0; i < n; i++) ok = row_is_complete(i) && ok;
+    return !ok;
+}
+TEXT
+    $CC ${SAN:+-fsanitize=$SAN} -I. "$WORK/rows.c" "$BUILD/libgenie.a" -o "$WORK/rows" $LIBS && "$WORK/rows"
+}
+
+scripts_are_clean() {
+    # shellcheck disable=SC2046 # the list is words
+    shellcheck -S warning -x -P tests build.sh .ci/run $(files | grep '\.sh$')
+}
+
+# shellcheck disable=SC2046 # the lists are words
+{
+    check top_level_holds_what_the_layout_lists top_level_is_the_listed_one
+    check sections_of_the_header_stand_in_order section_banners_stand_in_order
+    check private_code_calls_no_public_function private_code_calls_nothing_public
+    check declared_functions_are_all_defined declared_functions_are_defined
+    check exported_symbols_of_the_library_begin_with_gn library_exports_only_gn_names
+    check rows_of_the_op_table_are_complete op_rows_are_complete
+    check library_has_no_assert none '(^|[^_A-Za-z0-9])assert[(]|<assert\.h>' $library_files
+    check library_includes_nothing_of_nvidia none '# *include *[<"](cuda|nvrtc|cublas|nvml)' $library_files
+    check examples_use_the_public_api_alone none '\bgn__[a-z]|GENIE_EXT' $(sources | grep '^examples/')
+    check examples_of_one_idea_are_under_100_lines examples_are_short
+    check examples_begin_with_what_they_show_and_how_to_run examples_name_their_command
+    check functions_of_all_sources_fit_a_screen functions_fit_a_screen
+    check files_have_no_mark_of_unfinished_work none '\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b|[Nn]ot (yet )?[i]mplemented|\b[Pp]lace[h]older\b' $(texts)
+    check files_have_no_path_of_a_machine_nor_package_host none '(/[w]ork/|/[h]ome/[a-z]|/[r]oot/|deb\.[d]ebian|[a]rchive\.ubuntu|[p]ypi\.org|[r]egistry\.)' $(texts)
+    check files_have_no_tab_nor_trailing_space none "$(printf '\t')|[ ]\$" $(texts)
+}
+if has shellcheck; then
+    check scripts_pass_shellcheck scripts_are_clean
+else
+    skip scripts_pass_shellcheck "no shellcheck here"
+fi
+finish

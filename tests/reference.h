@@ -1,0 +1,1156 @@
+/* What every op means, written from the declarations of genie.h alone and as plainly as it can be: one loop, one element, no
+ * blocking, no shared code with the executors. Floats are computed in long double, ints in int64_t with two's complement wrap.
+ *
+ * A `ref` is a decoded tensor. Beside each float value stands its magnitude: the sum of the absolute terms that the value is
+ * made of. An executor's error is measured in tolerance * eps(dtype) * magnitude; magnitude 0 everywhere (`mag` NULL) means that
+ * the result is exact. Where a term passes through exp, its magnitude counts its exponent too, since an error of the
+ * exponent is a relative error of the result. The magnitude of a sum of n terms is taken 1 + sqrt(n) / 2 times, the half root in
+ * the precision that is computed in (f64 for f64, f32 for the others): so far do rounding errors of a running sum walk.
+ * Values of results are not rounded to their dtype; inputs are.
+ *
+ * All refs belong to one list and are freed together by ref_reset. */
+#ifndef GN_REFERENCE_H
+#define GN_REFERENCE_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef long double ref_real;
+
+typedef struct ref {
+    gn_dtype dtype;
+    gn_shape shape;
+    int64_t n;            /* elements */
+    ref_real *f, *mag;    /* floats: values, magnitudes (NULL: exact) */
+    int64_t *i;           /* ints and bool: values */
+    struct ref *next;
+} ref;
+
+static ref *ref__all;
+
+static inline void *ref__alloc(size_t count, size_t size)
+{
+    void *p = calloc(count ? count : 1, size);
+    if (!p) {
+        fprintf(stderr, "out of memory\n");
+        exit(2);
+    }
+    return p;
+}
+
+static inline void ref_reset(void)
+{
+    while (ref__all) {
+        ref *r = ref__all;
+        ref__all = r->next;
+        free(r->f);
+        free(r->mag);
+        free(r->i);
+        free(r);
+    }
+}
+
+/* ---- dtypes ---- */
+
+/* Of a float dtype: bits of the significand (the leading one included), largest exponent e of 2^e, smallest normal e. */
+typedef struct ref_format { int digits, top, bottom; } ref_format;
+
+static inline bool ref_is_float(gn_dtype d)
+{
+    return d == GN_F32 || d == GN_F64 || d == GN_F16 || d == GN_BF16;
+}
+
+static inline ref_format ref_format_of(gn_dtype d)
+{
+    static const ref_format f64 = { 53, 1023, -1022 }, f32 = { 24, 127, -126 }, f16 = { 11, 15, -14 }, bf16 = { 8, 127, -126 };
+    return d == GN_F64 ? f64 : d == GN_F32 ? f32 : d == GN_F16 ? f16 : bf16;
+}
+
+static inline ref_real ref_eps(gn_dtype d)
+{
+    return ldexpl(1, 1 - ref_format_of(d).digits);
+}
+
+/* The smallest positive (subnormal) number. */
+static inline ref_real ref_tiny(gn_dtype d)
+{
+    return ldexpl(1, ref_format_of(d).bottom + 1 - ref_format_of(d).digits);
+}
+
+static inline ref_real ref_largest(gn_dtype d)
+{
+    return ldexpl(1, ref_format_of(d).top) * (2 - ref_eps(d));
+}
+
+/* To the nearest number of the dtype, ties to even, past the largest to infinity. */
+static inline ref_real ref_round(gn_dtype d, ref_real x)
+{
+    if (x == 0 || isnan(x) || isinf(x)) {
+        return x;
+    }
+    ref_format f = ref_format_of(d);
+    int e = ilogbl(x) < f.bottom ? f.bottom : ilogbl(x);
+    ref_real unit = ldexpl(1, e + 1 - f.digits);
+    ref_real y = rintl(x / unit) * unit;
+    return fabsl(y) > ref_largest(d) ? copysignl(INFINITY, x) : y;
+}
+
+/* Two's complement of the dtype's width; bool: 0 or 1. */
+static inline int64_t ref_wrap(gn_dtype d, int64_t x)
+{
+    switch (d) {
+    case GN_I32: return (int32_t)(uint32_t)(uint64_t)x;
+    case GN_U8: return (uint8_t)(uint64_t)x;
+    case GN_BOOL: return x != 0;
+    default: return x;
+    }
+}
+
+static inline int64_t ref_lowest_int(gn_dtype d)
+{
+    return d == GN_I64 ? INT64_MIN : d == GN_I32 ? INT32_MIN : 0;
+}
+
+static inline int64_t ref_highest_int(gn_dtype d)
+{
+    return d == GN_I64 ? INT64_MAX : d == GN_I32 ? INT32_MAX : d == GN_U8 ? UINT8_MAX : 1;
+}
+
+/* ---- shapes ---- */
+
+static inline int64_t ref_elements(gn_shape s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s.rank; i++) {
+        n *= s.dims[i];
+    }
+    return n;
+}
+
+static inline ref *ref_make(gn_dtype dtype, gn_shape shape)
+{
+    ref *r = ref__alloc(1, sizeof *r);
+    r->dtype = dtype;
+    r->shape = shape;
+    r->n = ref_elements(shape);
+    if (ref_is_float(dtype)) {
+        r->f = ref__alloc((size_t)r->n, sizeof *r->f);
+    } else {
+        r->i = ref__alloc((size_t)r->n, sizeof *r->i);
+    }
+    r->next = ref__all;
+    ref__all = r;
+    return r;
+}
+
+/* A result that is computed, so that it has magnitudes when it is a float. */
+static inline ref *ref_make_inexact(gn_dtype dtype, gn_shape shape)
+{
+    ref *r = ref_make(dtype, shape);
+    if (r->f) {
+        r->mag = ref__alloc((size_t)r->n, sizeof *r->mag);
+    }
+    return r;
+}
+
+static inline void ref_put(ref *r, int64_t k, ref_real value, ref_real magnitude)
+{
+    r->f[k] = value;
+    if (r->mag) {
+        r->mag[k] = magnitude;
+    }
+}
+
+static inline void ref_copy(ref *to, int64_t k, const ref *from, int64_t j)
+{
+    if (to->f) {
+        to->f[k] = from->f[j];
+    } else {
+        to->i[k] = from->i[j];
+    }
+}
+
+static inline int ref_axis(const ref *r, int axis)
+{
+    return axis < 0 ? axis + r->shape.rank : axis;
+}
+
+/* The coordinates of element k, row-major. */
+static inline void ref_coords(gn_shape s, int64_t k, int64_t c[GN_MAX_RANK])
+{
+    for (int i = s.rank - 1; i >= 0; i--) {
+        c[i] = k % s.dims[i];
+        k /= s.dims[i];
+    }
+}
+
+static inline int64_t ref_index(gn_shape s, const int64_t *c)
+{
+    int64_t k = 0;
+    for (int i = 0; i < s.rank; i++) {
+        k = k * s.dims[i] + c[i];
+    }
+    return k;
+}
+
+/* The element of a tensor of shape `in`, broadcast to `out`, that stands at out's coordinates. */
+static inline int64_t ref_broadcast_index(gn_shape in, gn_shape out, const int64_t *c)
+{
+    int64_t k = 0;
+    for (int i = 0; i < in.rank; i++) {
+        k = k * in.dims[i] + (in.dims[i] == 1 ? 0 : c[i + out.rank - in.rank]);
+    }
+    return k;
+}
+
+static inline gn_shape ref_broadcast_shapes(gn_shape a, gn_shape b)
+{
+    gn_shape s = a.rank >= b.rank ? a : b;
+    for (int i = 1; i <= a.rank && i <= b.rank; i++) {
+        int64_t x = a.dims[a.rank - i], y = b.dims[b.rank - i];
+        s.dims[s.rank - i] = x == 1 ? y : x;
+    }
+    return s;
+}
+
+/* ---- bytes ---- */
+
+static inline ref_real ref__decode_float(gn_dtype d, const unsigned char *p)
+{
+    float f32;
+    double f64;
+    uint16_t bits;
+    if (d == GN_F32) {
+        memcpy(&f32, p, 4);
+        return f32;
+    }
+    if (d == GN_F64) {
+        memcpy(&f64, p, 8);
+        return f64;
+    }
+    memcpy(&bits, p, 2);
+    ref_format f = ref_format_of(d);
+    int fraction_bits = f.digits - 1, top = f.top - f.bottom + 2;
+    int e = (bits & 0x7fff) >> fraction_bits, fraction = bits & ((1 << fraction_bits) - 1);
+    ref_real x = e == top ? (fraction ? (ref_real)NAN : (ref_real)INFINITY)
+               : e == 0   ? ldexpl(fraction, f.bottom - fraction_bits)
+                          : ldexpl(fraction + (1 << fraction_bits), f.bottom - fraction_bits + e - 1);
+    return bits & 0x8000 ? -x : x;
+}
+
+/* x is a number of the dtype already. */
+static inline void ref__encode_float(gn_dtype d, ref_real x, unsigned char *p)
+{
+    if (d == GN_F32) {
+        float f32 = (float)x;
+        memcpy(p, &f32, 4);
+        return;
+    }
+    if (d == GN_F64) {
+        double f64 = (double)x;
+        memcpy(p, &f64, 8);
+        return;
+    }
+    ref_format f = ref_format_of(d);
+    int fraction_bits = f.digits - 1, top = f.top - f.bottom + 2, bits;
+    if (isnan(x) || isinf(x)) {
+        bits = (top << fraction_bits) | (isnan(x) ? 1 << (fraction_bits - 1) : 0);
+    } else if (fabsl(x) < ldexpl(1, f.bottom)) {
+        bits = (int)ldexpl(fabsl(x), fraction_bits - f.bottom);
+    } else {
+        int e = ilogbl(x);
+        bits = ((e - f.bottom + 1) << fraction_bits) + (int)ldexpl(fabsl(x), fraction_bits - e) - (1 << fraction_bits);
+    }
+    uint16_t out = (uint16_t)(bits | (signbit(x) ? 0x8000 : 0));
+    memcpy(p, &out, 2);
+}
+
+static inline size_t ref_bytes_of(gn_dtype d)
+{
+    return d == GN_F64 || d == GN_I64 ? 8 : d == GN_F32 || d == GN_I32 ? 4 : d == GN_F16 || d == GN_BF16 ? 2 : 1;
+}
+
+static inline size_t ref_bytes(const ref *r)
+{
+    return (size_t)r->n * ref_bytes_of(r->dtype);
+}
+
+/* The tensor as the program holds it in memory. The caller frees it; never NULL. */
+static inline void *ref_encode(const ref *r)
+{
+    size_t size = ref_bytes_of(r->dtype);
+    unsigned char *p = ref__alloc((size_t)r->n + 1, size);
+    for (int64_t k = 0; k < r->n; k++) {
+        unsigned char *at = p + (size_t)k * size;
+        int32_t i32 = r->i ? (int32_t)r->i[k] : 0;
+        unsigned char u8 = r->i ? (unsigned char)r->i[k] : 0;
+        if (r->f) {
+            ref__encode_float(r->dtype, r->f[k], at);
+        } else {
+            memcpy(at, size == 8 ? (void *)&r->i[k] : size == 4 ? (void *)&i32 : (void *)&u8, size);
+        }
+    }
+    return p;
+}
+
+static inline ref *ref_decode(gn_dtype dtype, gn_shape shape, const void *bytes)
+{
+    ref *r = ref_make(dtype, shape);
+    size_t size = ref_bytes_of(dtype);
+    for (int64_t k = 0; k < r->n; k++) {
+        const unsigned char *at = (const unsigned char *)bytes + (size_t)k * size;
+        int32_t i32;
+        if (r->f) {
+            r->f[k] = ref__decode_float(dtype, at);
+        } else if (size == 8) {
+            memcpy(&r->i[k], at, 8);
+        } else if (size == 4) {
+            memcpy(&i32, at, 4);
+            r->i[k] = i32;
+        } else {
+            r->i[k] = *at;
+        }
+    }
+    return r;
+}
+
+/* ---- conversion and promotion ---- */
+
+static inline int64_t ref__float_to_int(gn_dtype d, ref_real x)
+{
+    if (d == GN_BOOL) {
+        return x != 0;
+    }
+    if (isnan(x)) {
+        return 0;
+    }
+    ref_real low = (ref_real)ref_lowest_int(d), high = (ref_real)ref_highest_int(d);
+    return x <= low ? ref_lowest_int(d) : x >= high ? ref_highest_int(d) : (int64_t)truncl(x);
+}
+
+static inline ref *ref_cast(const ref *a, gn_dtype dtype)
+{
+    ref *y = ref_make(dtype, a->shape);
+    for (int64_t k = 0; k < a->n; k++) {
+        if (y->f) {
+            y->f[k] = ref_round(dtype, a->f ? a->f[k] : (ref_real)a->i[k]);
+        } else {
+            y->i[k] = a->f ? ref__float_to_int(dtype, a->f[k]) : ref_wrap(dtype, a->i[k]);
+        }
+    }
+    return y;
+}
+
+/* The dtype that holds both, PyTorch's torch.promote_types. */
+static inline gn_dtype ref_promote_pair(gn_dtype a, gn_dtype b)
+{
+    if (a == b) {
+        return a;
+    }
+    if (ref_is_float(a) != ref_is_float(b)) {
+        return ref_is_float(a) ? a : b;
+    }
+    if (ref_is_float(a)) {
+        return a == GN_F64 || b == GN_F64 ? GN_F64 : GN_F32;   /* f16 with bf16 too */
+    }
+    static const int width[GN_DTYPE__COUNT] = { [GN_BOOL] = 0, [GN_U8] = 1, [GN_I32] = 2, [GN_I64] = 3 };
+    return width[a] > width[b] ? a : b;
+}
+
+static inline int ref__category(gn_dtype d)
+{
+    return ref_is_float(d) ? 2 : d == GN_BOOL ? 0 : 1;
+}
+
+/* torch.result_type: a 0-d tensor counts only when its category (bool, int, float) is above that of all others. */
+static inline gn_dtype ref_promote(ref *const *in, int n)
+{
+    gn_dtype with_dims = GN_DTYPE_NONE, without = GN_DTYPE_NONE;
+    for (int i = 0; i < n; i++) {
+        gn_dtype *group = in[i]->shape.rank ? &with_dims : &without;
+        *group = *group == GN_DTYPE_NONE ? in[i]->dtype : ref_promote_pair(*group, in[i]->dtype);
+    }
+    if (with_dims == GN_DTYPE_NONE || without == GN_DTYPE_NONE) {
+        return with_dims == GN_DTYPE_NONE ? without : with_dims;
+    }
+    return ref__category(without) > ref__category(with_dims) ? ref_promote_pair(with_dims, without) : with_dims;
+}
+
+/* ---- scalar ops ---- */
+
+typedef struct ref_scalar_op {
+    const char *name;
+    int arity;
+    bool compares;
+    ref_real (*f)(const ref_real *x);
+    ref_real (*mag)(const ref_real *x, ref_real y, gn_dtype d);   /* NULL: exact */
+    int64_t (*i)(const int64_t *x, gn_dtype d);        /* NULL: not for ints and bool; wrapped by the caller */
+} ref_scalar_op;
+
+static inline ref_real ref__terms_y(const ref_real *x, ref_real y, gn_dtype d) { (void)x; (void)d; return fabsl(y); }
+static inline ref_real ref__terms_ab(const ref_real *x, ref_real y, gn_dtype d) { (void)y; (void)d; return fabsl(x[0]) + fabsl(x[1]); }
+static inline ref_real ref__terms_gelu(const ref_real *x, ref_real y, gn_dtype d)
+{
+    (void)d;
+    return isnan(y) ? y : fabsl(x[0]) * (1 + fabsl(erfl(x[0] / sqrtl(2)))) / 2;
+}
+/* Where exp(-a) is past the largest number of what the dtype is computed in, the result may be 0. */
+static inline ref_real ref__terms_sigmoid(const ref_real *x, ref_real y, gn_dtype d)
+{
+    return fabsl(y) / (expl(-x[0]) > ref_largest(d == GN_F64 ? GN_F64 : GN_F32) ? ref_eps(d) : 1);
+}
+/* b ln a is the exponent, and its own rounding a relative error of the result. */
+static inline ref_real ref__terms_pow(const ref_real *x, ref_real y, gn_dtype d)
+{
+    (void)d;
+    ref_real exponent = x[0] == 0 || isinf(x[0]) || isinf(x[1]) ? 0 : fabsl(x[1] * logl(fabsl(x[0])));
+    return fabsl(y) * (1 + (isfinite(exponent) ? exponent : 0));
+}
+
+static inline ref_real ref__add(const ref_real *x) { return x[0] + x[1]; }
+static inline ref_real ref__sub(const ref_real *x) { return x[0] - x[1]; }
+static inline ref_real ref__mul(const ref_real *x) { return x[0] * x[1]; }
+static inline ref_real ref__div(const ref_real *x) { return x[0] / x[1]; }
+static inline ref_real ref__pow(const ref_real *x) { return powl(x[0], x[1]); }
+static inline ref_real ref__minimum(const ref_real *x) { return isnan(x[0]) || x[0] < x[1] ? x[0] : x[1]; }
+static inline ref_real ref__maximum(const ref_real *x) { return isnan(x[0]) || x[0] > x[1] ? x[0] : x[1]; }
+static inline ref_real ref__neg(const ref_real *x) { return -x[0]; }
+static inline ref_real ref__abs(const ref_real *x) { return fabsl(x[0]); }
+static inline ref_real ref__exp(const ref_real *x) { return expl(x[0]); }
+static inline ref_real ref__log(const ref_real *x) { return logl(x[0]); }
+static inline ref_real ref__sqrt(const ref_real *x) { return sqrtl(x[0]); }
+static inline ref_real ref__rsqrt(const ref_real *x) { return 1 / sqrtl(x[0]); }
+static inline ref_real ref__tanh(const ref_real *x) { return tanhl(x[0]); }
+static inline ref_real ref__sigmoid(const ref_real *x) { return 1 / (1 + expl(-x[0])); }
+static inline ref_real ref__relu(const ref_real *x) { return isnan(x[0]) || x[0] > 0 ? x[0] : 0; }
+static inline ref_real ref__gelu(const ref_real *x) { return x[0] * (1 + erfl(x[0] / sqrtl(2))) / 2; }
+static inline ref_real ref__gelu_tanh(const ref_real *x)
+{
+    ref_real a = x[0], pi = acosl(-1);
+    return a / 2 * (1 + tanhl(sqrtl(2 / pi) * (a + 0.044715L * a * a * a)));
+}
+static inline ref_real ref__silu(const ref_real *x) { return x[0] * (1 / (1 + expl(-x[0]))); }
+static inline ref_real ref__eq(const ref_real *x) { return x[0] == x[1]; }
+static inline ref_real ref__ne(const ref_real *x) { return x[0] != x[1]; }
+static inline ref_real ref__lt(const ref_real *x) { return x[0] < x[1]; }
+static inline ref_real ref__le(const ref_real *x) { return x[0] <= x[1]; }
+static inline ref_real ref__gt(const ref_real *x) { return x[0] > x[1]; }
+static inline ref_real ref__ge(const ref_real *x) { return x[0] >= x[1]; }
+
+static inline int64_t ref__wrapping_mul(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+static inline int64_t ref__wrapping_add(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+static inline int64_t ref__iadd(const int64_t *x, gn_dtype d) { return d == GN_BOOL ? x[0] | x[1] : ref__wrapping_add(x[0], x[1]); }
+static inline int64_t ref__isub(const int64_t *x, gn_dtype d) { (void)d; return (int64_t)((uint64_t)x[0] - (uint64_t)x[1]); }
+static inline int64_t ref__imul(const int64_t *x, gn_dtype d) { (void)d; return ref__wrapping_mul(x[0], x[1]); }
+static inline int64_t ref__idiv(const int64_t *x, gn_dtype d)
+{
+    (void)d;
+    return x[1] == 0 ? 0 : x[1] == -1 ? (int64_t)(0 - (uint64_t)x[0]) : x[0] / x[1];
+}
+static inline int64_t ref__iminimum(const int64_t *x, gn_dtype d) { (void)d; return x[0] < x[1] ? x[0] : x[1]; }
+static inline int64_t ref__imaximum(const int64_t *x, gn_dtype d) { (void)d; return x[0] > x[1] ? x[0] : x[1]; }
+static inline int64_t ref__ineg(const int64_t *x, gn_dtype d) { (void)d; return (int64_t)(0 - (uint64_t)x[0]); }
+static inline int64_t ref__iabs(const int64_t *x, gn_dtype d) { return x[0] < 0 ? ref__ineg(x, d) : x[0]; }
+static inline int64_t ref__irelu(const int64_t *x, gn_dtype d) { (void)d; return x[0] < 0 ? 0 : x[0]; }
+static inline int64_t ref__ieq(const int64_t *x, gn_dtype d) { (void)d; return x[0] == x[1]; }
+static inline int64_t ref__ine(const int64_t *x, gn_dtype d) { (void)d; return x[0] != x[1]; }
+static inline int64_t ref__ilt(const int64_t *x, gn_dtype d) { (void)d; return x[0] < x[1]; }
+static inline int64_t ref__ile(const int64_t *x, gn_dtype d) { (void)d; return x[0] <= x[1]; }
+static inline int64_t ref__igt(const int64_t *x, gn_dtype d) { (void)d; return x[0] > x[1]; }
+static inline int64_t ref__ige(const int64_t *x, gn_dtype d) { (void)d; return x[0] >= x[1]; }
+static inline int64_t ref__iand(const int64_t *x, gn_dtype d) { (void)d; return x[0] & x[1]; }
+static inline int64_t ref__ior(const int64_t *x, gn_dtype d) { (void)d; return x[0] | x[1]; }
+static inline int64_t ref__ixor(const int64_t *x, gn_dtype d) { (void)d; return x[0] ^ x[1]; }
+static inline int64_t ref__inot(const int64_t *x, gn_dtype d) { return d == GN_BOOL ? !x[0] : ~x[0]; }
+
+static const ref_scalar_op ref_scalar_ops[] = {
+    { "add", 2, false, ref__add, ref__terms_ab, ref__iadd },
+    { "sub", 2, false, ref__sub, ref__terms_ab, ref__isub },
+    { "mul", 2, false, ref__mul, ref__terms_y, ref__imul },
+    { "div", 2, false, ref__div, ref__terms_y, ref__idiv },
+    { "pow", 2, false, ref__pow, ref__terms_pow, NULL },
+    { "minimum", 2, false, ref__minimum, NULL, ref__iminimum },
+    { "maximum", 2, false, ref__maximum, NULL, ref__imaximum },
+    { "neg", 1, false, ref__neg, NULL, ref__ineg },
+    { "abs", 1, false, ref__abs, NULL, ref__iabs },
+    { "exp", 1, false, ref__exp, ref__terms_y, NULL },
+    { "log", 1, false, ref__log, ref__terms_y, NULL },
+    { "sqrt", 1, false, ref__sqrt, ref__terms_y, NULL },
+    { "rsqrt", 1, false, ref__rsqrt, ref__terms_y, NULL },
+    { "tanh", 1, false, ref__tanh, ref__terms_y, NULL },
+    { "sigmoid", 1, false, ref__sigmoid, ref__terms_sigmoid, NULL },
+    { "relu", 1, false, ref__relu, NULL, ref__irelu },
+    { "gelu", 1, false, ref__gelu, ref__terms_gelu, NULL },
+    { "gelu_tanh", 1, false, ref__gelu_tanh, ref__terms_gelu, NULL },
+    { "silu", 1, false, ref__silu, ref__terms_sigmoid, NULL },
+    { "eq", 2, true, ref__eq, NULL, ref__ieq },
+    { "ne", 2, true, ref__ne, NULL, ref__ine },
+    { "lt", 2, true, ref__lt, NULL, ref__ilt },
+    { "le", 2, true, ref__le, NULL, ref__ile },
+    { "gt", 2, true, ref__gt, NULL, ref__igt },
+    { "ge", 2, true, ref__ge, NULL, ref__ige },
+    { "and", 2, false, NULL, NULL, ref__iand },
+    { "or", 2, false, NULL, NULL, ref__ior },
+    { "xor", 2, false, NULL, NULL, ref__ixor },
+    { "not", 1, false, NULL, NULL, ref__inot },
+};
+
+static inline const ref_scalar_op *ref_find_scalar(const char *name)
+{
+    for (size_t k = 0; k < sizeof ref_scalar_ops / sizeof *ref_scalar_ops; k++) {
+        if (strcmp(ref_scalar_ops[k].name, name) == 0) {
+            return &ref_scalar_ops[k];
+        }
+    }
+    return NULL;
+}
+
+/* Promotes, broadcasts, and applies. */
+static inline ref *ref_scalar(const ref_scalar_op *op, ref *const *in)
+{
+    gn_dtype dtype = ref_promote(in, op->arity);
+    gn_shape shape = op->arity == 2 ? ref_broadcast_shapes(in[0]->shape, in[1]->shape) : in[0]->shape;
+    const ref *x[2] = { ref_cast(in[0], dtype), op->arity == 2 ? ref_cast(in[1], dtype) : NULL };
+    ref *y = op->mag ? ref_make_inexact(dtype, shape) : ref_make(op->compares ? GN_BOOL : dtype, shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK], i[2] = { 0, 0 };
+        ref_real f[2] = { 0, 0 };
+        ref_coords(shape, k, c);
+        for (int a = 0; a < op->arity; a++) {
+            int64_t j = ref_broadcast_index(x[a]->shape, shape, c);
+            if (x[a]->f) {
+                f[a] = x[a]->f[j];
+            } else {
+                i[a] = x[a]->i[j];
+            }
+        }
+        if (!ref_is_float(dtype)) {
+            y->i[k] = ref_wrap(y->dtype, op->i(i, dtype));
+        } else if (op->compares) {
+            y->i[k] = op->f(f) != 0;
+        } else {
+            ref_real value = op->f(f);
+            ref_put(y, k, value, op->mag ? op->mag(f, value, dtype) : 0);
+        }
+    }
+    return y;
+}
+
+/* cond ? a : b */
+static inline ref *ref_where(ref *const *in)
+{
+    gn_dtype dtype = ref_promote(in + 1, 2);
+    gn_shape shape = ref_broadcast_shapes(ref_broadcast_shapes(in[0]->shape, in[1]->shape), in[2]->shape);
+    const ref *a = ref_cast(in[1], dtype), *b = ref_cast(in[2], dtype);
+    ref *y = ref_make(dtype, shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK];
+        ref_coords(shape, k, c);
+        const ref *from = in[0]->i[ref_broadcast_index(in[0]->shape, shape, c)] ? a : b;
+        ref_copy(y, k, from, ref_broadcast_index(from->shape, shape, c));
+    }
+    return y;
+}
+
+/* A number as the dtype's own, by cast's rules. */
+static inline ref *ref_number(gn_dtype dtype, double value)
+{
+    ref *r = ref_make(GN_F64, GN_SCALAR);
+    r->f[0] = value;
+    return ref_cast(r, dtype);
+}
+
+static inline ref *ref_clamp(const ref *a, double low, double high)
+{
+    const ref *lo = ref_number(a->dtype, low), *hi = ref_number(a->dtype, high);
+    ref *y = ref_make(a->dtype, a->shape);
+    for (int64_t k = 0; k < a->n; k++) {
+        if (a->f) {
+            ref_real x = a->f[k] < lo->f[0] ? lo->f[0] : a->f[k];
+            y->f[k] = x > hi->f[0] ? hi->f[0] : x;
+        } else {
+            int64_t x = a->i[k] < lo->i[0] ? lo->i[0] : a->i[k];
+            y->i[k] = x > hi->i[0] ? hi->i[0] : x;
+        }
+    }
+    return y;
+}
+
+/* ---- generators ---- */
+
+static inline ref *ref_full(gn_dtype dtype, gn_shape shape, double value)
+{
+    const ref *x = ref_number(dtype, value);
+    ref *y = ref_make(dtype, shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        ref_copy(y, k, x, 0);
+    }
+    return y;
+}
+
+static inline ref *ref_arange(gn_dtype dtype, int64_t n, double start, double step)
+{
+    ref *y = ref_make_inexact(dtype, GN_SHAPE(n));
+    for (int64_t k = 0; k < n; k++) {
+        ref_real x = (ref_real)start + (ref_real)k * (ref_real)step;
+        if (y->f) {
+            ref_put(y, k, x, fabsl((ref_real)start) + fabsl((ref_real)k * (ref_real)step));
+        } else {
+            y->i[k] = (int64_t)x;
+        }
+    }
+    return y;
+}
+
+/* What the magnitude of a sum of n terms is taken times. */
+static inline ref_real ref__growth(gn_dtype d, int64_t n)
+{
+    return 1 + sqrtl((ref_real)n) / 2 * ref_eps(d == GN_F64 ? GN_F64 : GN_F32) / ref_eps(d);
+}
+
+/* ---- reductions ---- */
+
+typedef struct ref_split {
+    bool reduced[GN_MAX_RANK];
+    gn_shape kept, full, inner;    /* the result's shape without and with the reduced axes as 1, the reduced axes' own */
+} ref_split;
+
+static inline ref_split ref__split(const ref *a, gn_axes axes)
+{
+    ref_split s = { { false }, GN_SCALAR, a->shape, GN_SCALAR };
+    for (int k = 0; k < axes.n; k++) {
+        s.reduced[ref_axis(a, axes.axis[k])] = true;
+    }
+    for (int i = 0; i < a->shape.rank; i++) {
+        s.reduced[i] = s.reduced[i] || axes.n == 0;
+        gn_shape *to = s.reduced[i] ? &s.inner : &s.kept;
+        to->dims[to->rank++] = a->shape.dims[i];
+        s.full.dims[i] = s.reduced[i] ? 1 : a->shape.dims[i];
+    }
+    return s;
+}
+
+/* The element of `a` at outer position k of the kept axes and inner position j of the reduced ones. */
+static inline int64_t ref__inside(const ref *a, const ref_split *s, int64_t k, int64_t j)
+{
+    int64_t outer[GN_MAX_RANK], inner[GN_MAX_RANK], c[GN_MAX_RANK];
+    ref_coords(s->kept, k, outer);
+    ref_coords(s->inner, j, inner);
+    for (int i = 0, o = 0, n = 0; i < a->shape.rank; i++) {
+        c[i] = s->reduced[i] ? inner[n++] : outer[o++];
+    }
+    return ref_index(a->shape, c);
+}
+
+/* sum, or mean when `mean`. */
+static inline ref *ref_sum(const ref *a, gn_axes axes, bool keep, bool mean)
+{
+    ref_split s = ref__split(a, axes);
+    ref *y = ref_make_inexact(a->f ? a->dtype : GN_I64, keep ? s.full : s.kept);
+    int64_t count = ref_elements(s.inner);
+    for (int64_t k = 0; k < y->n; k++) {
+        ref_real total = 0, terms = 0;
+        int64_t whole = 0;
+        for (int64_t j = 0; j < count; j++) {
+            int64_t at = ref__inside(a, &s, k, j);
+            if (a->f) {
+                total += a->f[at];
+                terms += fabsl(a->f[at]);
+            } else {
+                whole = ref__wrapping_add(whole, a->i[at]);
+            }
+        }
+        if (y->f) {
+            ref_real by = mean ? (ref_real)count : 1;
+            ref_put(y, k, total / by, terms / by * ref__growth(a->dtype, count));
+        } else {
+            y->i[k] = whole;
+        }
+    }
+    return y;
+}
+
+/* True when element p goes before element q of a, by NaN first, then by `sign` times the value. */
+static inline bool ref__beats(const ref *a, int64_t p, int64_t q, int sign)
+{
+    if (!a->f) {
+        return sign > 0 ? a->i[p] > a->i[q] : a->i[p] < a->i[q];
+    }
+    if (isnan(a->f[p]) || isnan(a->f[q])) {
+        return isnan(a->f[p]) && !isnan(a->f[q]);
+    }
+    return sign > 0 ? a->f[p] > a->f[q] : a->f[p] < a->f[q];
+}
+
+/* max with sign 1, min with sign -1; `position` gives the place within the reduced axes (argmax). */
+static inline ref *ref_extreme(const ref *a, gn_axes axes, bool keep, int sign, bool position)
+{
+    ref_split s = ref__split(a, axes);
+    ref *y = ref_make(position ? GN_I64 : a->dtype, keep ? s.full : s.kept);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t best = 0;
+        for (int64_t j = 1; j < ref_elements(s.inner); j++) {
+            if (ref__beats(a, ref__inside(a, &s, k, j), ref__inside(a, &s, k, best), sign)) {
+                best = j;
+            }
+        }
+        if (position) {
+            y->i[k] = best;
+        } else {
+            ref_copy(y, k, a, ref__inside(a, &s, k, best));
+        }
+    }
+    return y;
+}
+
+/* ---- rows ---- */
+
+static inline ref *ref_softmax(const ref *a, int axis, bool logarithm)
+{
+    gn_axes axes = { 1, { axis } };
+    ref_split s = ref__split(a, axes);
+    ref *y = ref_make_inexact(a->dtype, a->shape);
+    int64_t count = ref_elements(s.inner);
+    for (int64_t k = 0; count && k < ref_elements(s.kept); k++) {
+        ref_real top = -INFINITY, total = 0;
+        for (int64_t j = 0; j < count; j++) {
+            ref_real x = a->f[ref__inside(a, &s, k, j)];
+            top = isnan(x) || x > top ? x : top;
+        }
+        for (int64_t j = 0; j < count; j++) {
+            total += expl(a->f[ref__inside(a, &s, k, j)] - top);
+        }
+        for (int64_t j = 0; j < count; j++) {
+            int64_t at = ref__inside(a, &s, k, j);
+            ref_real x = a->f[at] - top, p = expl(x) / total;
+            if (logarithm) {
+                ref_put(y, at, x - logl(total), fabsl(x) + fabsl(logl(total)) + ref__growth(a->dtype, count));
+            } else {
+                ref_put(y, at, p, p > 0 ? p * (ref__growth(a->dtype, count) + fabsl(x)) : 0);
+            }
+        }
+    }
+    return y;
+}
+
+/* gain and bias may be NULL. */
+static inline ref *ref_layernorm(const ref *a, const ref *gain, const ref *bias, double eps)
+{
+    ref *y = ref_make_inexact(a->dtype, a->shape);
+    int64_t d = a->shape.dims[a->shape.rank - 1];
+    for (int64_t row = 0; d && row < a->n / d; row++) {
+        const ref_real *x = a->f + row * d;
+        ref_real mean = 0, terms = 0, var = 0;
+        for (int64_t j = 0; j < d; j++) {
+            mean += x[j] / (ref_real)d;
+            terms += fabsl(x[j]) / (ref_real)d;
+        }
+        for (int64_t j = 0; j < d; j++) {
+            var += (x[j] - mean) * (x[j] - mean) / (ref_real)d;
+        }
+        ref_real scale = 1 / sqrtl(var + (ref_real)eps);
+        for (int64_t j = 0; j < d; j++) {
+            ref_real g = gain ? gain->f[j] : 1, b = bias ? bias->f[j] : 0;
+            ref_put(y, row * d + j, (x[j] - mean) * scale * g + b, (fabsl(x[j]) + terms * ref__growth(a->dtype, d)) * scale * fabsl(g) + fabsl(b));
+        }
+    }
+    return y;
+}
+
+/* ---- linear algebra ---- */
+
+/* The same tensor with a row axis in front (`left`) or a column axis behind when it is a vector. */
+static inline ref *ref__as_matrix(const ref *a, bool left)
+{
+    ref *r = ref_cast(a, a->dtype);
+    if (r->shape.rank == 1) {
+        r->shape = left ? GN_SHAPE(1, a->shape.dims[0]) : GN_SHAPE(a->shape.dims[0], 1);
+    }
+    return r;
+}
+
+static inline gn_shape ref__batch_of(const ref *a)
+{
+    gn_shape s = a->shape;
+    s.rank -= 2;
+    return s;
+}
+
+/* One element: row m of matrix p of a times column n of matrix q of b. */
+static inline void ref__dot(ref *y, int64_t at, const ref *a, int64_t p, int64_t m, const ref *b, int64_t q, int64_t n)
+{
+    int64_t rows = a->shape.dims[a->shape.rank - 2], inner = a->shape.dims[a->shape.rank - 1];
+    int64_t columns = b->shape.dims[b->shape.rank - 1], whole = 0;
+    ref_real total = 0, terms = 0;
+    for (int64_t k = 0; k < inner; k++) {
+        int64_t x = (p * rows + m) * inner + k, z = (q * inner + k) * columns + n;
+        if (y->f) {
+            total += a->f[x] * b->f[z];
+            terms += fabsl(a->f[x] * b->f[z]);
+        } else {
+            whole = ref__wrapping_add(whole, ref__wrapping_mul(a->i[x], b->i[z]));
+        }
+    }
+    if (y->f) {
+        ref_put(y, at, total, terms * ref__growth(y->dtype, inner));
+    } else {
+        y->i[at] = ref_wrap(y->dtype, whole);
+    }
+}
+
+static inline ref *ref_matmul(ref *const *in)
+{
+    gn_dtype dtype = ref_promote(in, 2);
+    const ref *a = ref__as_matrix(ref_cast(in[0], dtype), true), *b = ref__as_matrix(ref_cast(in[1], dtype), false);
+    gn_shape batch = ref_broadcast_shapes(ref__batch_of(a), ref__batch_of(b)), shape = batch;
+    int64_t rows = a->shape.dims[a->shape.rank - 2], columns = b->shape.dims[b->shape.rank - 1];
+    shape.dims[shape.rank++] = rows;
+    shape.dims[shape.rank++] = columns;
+    ref *y = ref_make_inexact(dtype, shape);
+    for (int64_t at = 0; at < y->n; at++) {
+        int64_t c[GN_MAX_RANK], k = at / columns / rows;
+        ref_coords(batch, k, c);
+        int64_t p = ref_broadcast_index(ref__batch_of(a), batch, c), q = ref_broadcast_index(ref__batch_of(b), batch, c);
+        ref__dot(y, at, a, p, at / columns % rows, b, q, at % columns);
+    }
+    y->shape = batch;
+    if (in[0]->shape.rank > 1) {
+        y->shape.dims[y->shape.rank++] = rows;
+    }
+    if (in[1]->shape.rank > 1) {
+        y->shape.dims[y->shape.rank++] = columns;
+    }
+    return y;
+}
+
+/* in: x, w and, when n is 3, b */
+static inline ref *ref_linear(ref *const *in, int n)
+{
+    ref *y = ref_matmul(in);
+    for (int64_t k = 0; n == 3 && k < y->n; k++) {
+        int64_t j = k % in[2]->n;
+        if (y->f) {
+            ref_put(y, k, y->f[k] + in[2]->f[j], y->mag[k] + fabsl(in[2]->f[j]));
+        } else {
+            y->i[k] = ref_wrap(y->dtype, ref__wrapping_add(y->i[k], in[2]->i[j]));
+        }
+    }
+    return y;
+}
+
+/* ---- movement ---- */
+
+static inline ref *ref_reshape(const ref *a, gn_shape shape)
+{
+    int64_t known = 1;
+    for (int i = 0; i < shape.rank; i++) {
+        known *= shape.dims[i] < 0 ? 1 : shape.dims[i];
+    }
+    for (int i = 0; i < shape.rank; i++) {
+        shape.dims[i] = shape.dims[i] < 0 ? a->n / known : shape.dims[i];
+    }
+    ref *y = ref_cast(a, a->dtype);
+    y->shape = shape;
+    return y;
+}
+
+static inline ref *ref_permute(const ref *a, gn_axes order)
+{
+    gn_shape shape = a->shape;
+    for (int i = 0; i < shape.rank; i++) {
+        shape.dims[i] = a->shape.dims[ref_axis(a, order.axis[i])];
+    }
+    ref *y = ref_make(a->dtype, shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK], from[GN_MAX_RANK];
+        ref_coords(shape, k, c);
+        for (int i = 0; i < shape.rank; i++) {
+            from[ref_axis(a, order.axis[i])] = c[i];
+        }
+        ref_copy(y, k, a, ref_index(a->shape, from));
+    }
+    return y;
+}
+
+static inline ref *ref_transpose(const ref *a, int axis0, int axis1)
+{
+    gn_axes order = { a->shape.rank, { 0 } };
+    for (int i = 0; i < a->shape.rank; i++) {
+        order.axis[i] = i;
+    }
+    order.axis[ref_axis(a, axis0)] = ref_axis(a, axis1);
+    order.axis[ref_axis(a, axis1)] = ref_axis(a, axis0);
+    return ref_permute(a, order);
+}
+
+/* Python's slice.indices: the first index and how many. */
+static inline int64_t ref_slice_first(int64_t n, int64_t begin, int64_t end, int64_t step, int64_t *out_count)
+{
+    int64_t low = step < 0 ? -1 : 0, high = step < 0 ? n - 1 : n;
+    begin = begin < 0 ? (begin < -n ? low : begin + n) : begin;
+    end = end < 0 ? (end < -n ? low : end + n) : end;
+    begin = begin < low ? low : begin > high ? high : begin;
+    end = end < low ? low : end > high ? high : end;
+    int64_t count = 0;
+    for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
+        count++;
+        if (step > 0 ? i > INT64_MAX - step : i < INT64_MIN - step) {
+            break;
+        }
+    }
+    *out_count = count;
+    return begin;
+}
+
+static inline ref *ref_slice(const ref *a, int axis, int64_t begin, int64_t end, int64_t step)
+{
+    gn_shape shape = a->shape;
+    axis = ref_axis(a, axis);
+    int64_t first = ref_slice_first(a->shape.dims[axis], begin, end, step, &shape.dims[axis]);
+    ref *y = ref_make(a->dtype, shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK];
+        ref_coords(shape, k, c);
+        c[axis] = first + c[axis] * step;
+        ref_copy(y, k, a, ref_index(a->shape, c));
+    }
+    return y;
+}
+
+static inline ref *ref_slice_put(const ref *a, const ref *b, int axis, int64_t begin, int64_t end, int64_t step)
+{
+    ref *y = ref_cast(a, a->dtype);
+    int64_t count, first = ref_slice_first(a->shape.dims[ref_axis(a, axis)], begin, end, step, &count);
+    for (int64_t k = 0; k < b->n; k++) {
+        int64_t c[GN_MAX_RANK];
+        ref_coords(b->shape, k, c);
+        c[ref_axis(a, axis)] = first + c[ref_axis(a, axis)] * step;
+        ref_copy(y, ref_index(a->shape, c), b, k);
+    }
+    return y;
+}
+
+static inline ref *ref_concat(ref *const *in, int n, int axis)
+{
+    gn_shape shape = in[0]->shape;
+    axis = ref_axis(in[0], axis);
+    for (int p = 1; p < n; p++) {
+        shape.dims[axis] += in[p]->shape.dims[axis];
+    }
+    ref *y = ref_make(in[0]->dtype, shape);
+    int64_t offset = 0;
+    for (int p = 0; p < n; p++) {
+        for (int64_t k = 0; k < in[p]->n; k++) {
+            int64_t c[GN_MAX_RANK];
+            ref_coords(in[p]->shape, k, c);
+            c[axis] += offset;
+            ref_copy(y, ref_index(shape, c), in[p], k);
+        }
+        offset += in[p]->shape.dims[axis];
+    }
+    return y;
+}
+
+static inline ref *ref_broadcast(const ref *a, gn_shape shape)
+{
+    ref *y = ref_make(a->dtype, shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK];
+        ref_coords(shape, k, c);
+        ref_copy(y, k, a, ref_broadcast_index(a->shape, shape, c));
+    }
+    return y;
+}
+
+/* ---- indexing ---- */
+
+static inline ref *ref_gather(const ref *a, int axis, const ref *index)
+{
+    ref *y = ref_make(a->dtype, index->shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK];
+        ref_coords(index->shape, k, c);
+        c[ref_axis(a, axis)] = index->i[k];
+        ref_copy(y, k, a, ref_index(a->shape, c));
+    }
+    return y;
+}
+
+/* `ids` (…) and one more axis of `last`. */
+static inline gn_shape ref__with_axis(gn_shape ids, int64_t last)
+{
+    ids.dims[ids.rank++] = last;
+    return ids;
+}
+
+static inline ref *ref_embedding(const ref *table, const ref *ids)
+{
+    int64_t d = table->shape.dims[1];
+    ref *y = ref_make(table->dtype, ref__with_axis(ids->shape, d));
+    for (int64_t k = 0; k < y->n; k++) {
+        ref_copy(y, k, table, ids->i[k / d] * d + k % d);
+    }
+    return y;
+}
+
+static inline ref *ref_one_hot(const ref *ids, int64_t depth, gn_dtype dtype)
+{
+    ref *y = ref_make(dtype, ref__with_axis(ids->shape, depth));
+    const ref *one = ref_number(dtype, 1);
+    for (int64_t k = 0; k < ids->n; k++) {
+        ref_copy(y, k * depth + ids->i[k], one, 0);
+    }
+    return y;
+}
+
+static inline ref *ref_scatter_add(const ref *a, int axis, const ref *index, const ref *src)
+{
+    ref *y = ref_make_inexact(a->dtype, a->shape);
+    for (int64_t k = 0; k < a->n; k++) {
+        ref_copy(y, k, a, k);
+        if (y->f) {
+            y->mag[k] = fabsl(a->f[k]);
+        }
+    }
+    for (int64_t k = 0; k < index->n; k++) {
+        int64_t c[GN_MAX_RANK];
+        ref_coords(index->shape, k, c);
+        c[ref_axis(a, axis)] = index->i[k];
+        int64_t at = ref_index(a->shape, c);
+        if (y->f) {
+            y->f[at] += src->f[k];
+            y->mag[at] += fabsl(src->f[k]);
+        } else if (y->dtype == GN_BOOL) {
+            y->i[at] |= src->i[k];
+        } else {
+            y->i[at] = ref_wrap(y->dtype, ref__wrapping_add(y->i[at], src->i[k]));
+        }
+    }
+    return y;
+}
+
+static inline ref *ref_kv_append(const ref *cache, const ref *rows, int64_t pos)
+{
+    return ref_slice_put(cache, rows, 2, pos, pos + rows->shape.dims[2], 1);
+}
+
+/* ---- losses ---- */
+
+static inline ref *ref_cross_entropy(const ref *logits, const ref *targets)
+{
+    const ref *p = ref_softmax(logits, -1, true);
+    int64_t classes = logits->shape.dims[logits->shape.rank - 1];
+    ref *y = ref_make_inexact(logits->dtype, GN_SCALAR);
+    ref_real rows = (ref_real)targets->n;
+    for (int64_t k = 0; k < targets->n; k++) {
+        int64_t at = k * classes + targets->i[k];
+        ref_put(y, 0, y->f[0] - p->f[at] / rows, y->mag[0] + p->mag[at] / rows * ref__growth(y->dtype, targets->n));
+    }
+    if (targets->n == 0) {
+        ref_put(y, 0, NAN, 0);
+    }
+    return y;
+}
+
+static inline ref *ref_mse_loss(ref *const *in)
+{
+    ref *d = ref_scalar(ref_find_scalar("sub"), in);
+    ref *y = ref_make_inexact(d->dtype, GN_SCALAR);
+    for (int64_t k = 0; k < d->n; k++) {
+        ref_real term = d->f[k] * d->f[k] / (ref_real)d->n;
+        ref_put(y, 0, y->f[0] + term, y->mag[0] + term * ref__growth(d->dtype, d->n));
+    }
+    if (d->n == 0) {
+        ref_put(y, 0, NAN, 0);
+    }
+    return y;
+}
+
+/* ---- attention ---- */
+
+typedef struct ref_attention {
+    const ref *q, *k, *v, *mask;    /* mask may be NULL */
+    bool causal;
+    ref_real scale;
+    int64_t length;
+} ref_attention;
+
+/* The score of one key for one query, -infinity when the query does not see it. c is (b, h, t, s). */
+static inline ref_real ref__score(const ref_attention *p, const int64_t c[4], ref_real *out_terms)
+{
+    const int64_t *q = p->q->shape.dims, *k = p->k->shape.dims;
+    int64_t group = c[1] / (q[1] / k[1]), d = q[3];
+    gn_shape scores = GN_SHAPE(q[0], q[1], q[2], k[2]);
+    ref_real total = 0;
+    *out_terms = 0;
+    if (c[3] >= p->length || (p->causal && c[3] > p->length - q[2] + c[2])) {
+        return -INFINITY;
+    }
+    for (int64_t j = 0; j < d; j++) {
+        ref_real x = p->q->f[((c[0] * q[1] + c[1]) * q[2] + c[2]) * d + j];
+        ref_real y = p->k->f[((c[0] * k[1] + group) * k[2] + c[3]) * d + j];
+        total += x * y * p->scale;
+        *out_terms += fabsl(x * y * p->scale);
+    }
+    if (p->mask) {
+        int64_t at = ref_broadcast_index(p->mask->shape, scores, c);
+        if (!p->mask->f) {
+            return p->mask->i[at] ? total : -INFINITY;
+        }
+        total += p->mask->f[at];
+        *out_terms += isfinite(p->mask->f[at]) ? fabsl(p->mask->f[at]) : 0;
+    }
+    return total;
+}
+
+/* One query: all keys' weights into w (S), the largest sum of a score's terms into *out_terms. False: it sees nothing. */
+static inline bool ref__attend(const ref_attention *p, int64_t query[4], ref_real *w, ref_real *out_terms)
+{
+    int64_t keys = p->k->shape.dims[2];
+    ref_real top = -INFINITY, total = 0;
+    *out_terms = 0;
+    for (query[3] = 0; query[3] < keys; query[3]++) {
+        ref_real terms;
+        w[query[3]] = ref__score(p, query, &terms);
+        *out_terms = terms > *out_terms ? terms : *out_terms;
+        top = isnan(w[query[3]]) || w[query[3]] > top ? w[query[3]] : top;
+    }
+    for (int64_t s = 0; s < keys; s++) {
+        w[s] = top == -INFINITY ? 0 : expl(w[s] - top);
+        total += w[s];
+    }
+    for (int64_t s = 0; s < keys; s++) {
+        w[s] = top == -INFINITY ? 0 : w[s] / total;
+    }
+    return top != -INFINITY;
+}
+
+static inline ref *ref_attend(const ref_attention *p)
+{
+    const int64_t *q = p->q->shape.dims, *v = p->v->shape.dims;
+    ref *y = ref_make_inexact(p->q->dtype, GN_SHAPE(q[0], q[1], q[2], v[3]));
+    ref_real *w = ref__alloc((size_t)v[2], sizeof *w);
+    for (int64_t row = 0; row < q[0] * q[1] * q[2]; row++) {
+        int64_t query[4] = { row / q[2] / q[1], row / q[2] % q[1], row % q[2], 0 };
+        int64_t base = (query[0] * v[1] + query[1] / (q[1] / v[1])) * v[2];
+        ref_real exponent;
+        bool sees = ref__attend(p, query, w, &exponent);
+        for (int64_t e = 0; sees && e < v[3]; e++) {
+            ref_real total = 0, terms = 0;
+            for (int64_t s = 0; s < v[2]; s++) {
+                ref_real x = w[s] == 0 ? 0 : w[s] * p->v->f[(base + s) * v[3] + e];
+                total += x;
+                terms += fabsl(x);
+            }
+            ref_put(y, row * v[3] + e, total, terms * (ref__growth(y->dtype, v[2]) + 2 * exponent * ref__growth(y->dtype, q[3])));
+        }
+    }
+    free(w);
+    return y;
+}
+
+#endif

@@ -1,0 +1,225 @@
+#!/usr/bin/env bash
+# genie_serve and the two large examples as programs: flags, files, signals, several clients, a server that dies or stops.
+# Takes longer than seconds: not in the quick run.
+. "$(dirname "$0")/script.sh"
+serve=$EXAMPLES/genie_serve
+version=$(sed -n 's/^#define GN_VERSION "\(.*\)"/\1/p' genie.h)
+unset GENIE_DEVICES
+
+# ---- flags ----
+
+help_names_every_flag() {
+    local flag
+    "$serve" --help >"$WORK/help" || return 1
+    for flag in --listen --devices --key --cert --ca --url-file --help --version; do
+        grep -q -- "$flag" "$WORK/help" || { echo "not in --help: $flag"; return 1; }
+    done
+}
+
+version_is_that_of_the_header() { [ "$("$serve" --version)" = "genie $version" ]; }
+
+refused_flags() {
+    check serve_with_an_unknown_flag_is_refused fails_with 'nonsense' "$serve" --nonsense
+    check serve_with_a_stray_word_is_refused fails_with 'stray' "$serve" stray
+    check serve_without_the_value_of_listen_is_refused fails_with 'listen' "$serve" --listen
+    check serve_with_a_port_past_65535_is_refused fails_with 'port|65535|99999' "$serve" --home "$WORK/refused" --listen 127.0.0.1:99999
+    check serve_with_a_port_that_is_no_number_is_refused fails_with 'port|12ab' "$serve" --home "$WORK/refused" --listen 127.0.0.1:12ab
+    check serve_with_a_device_that_does_not_exist_is_refused fails_with 'abacus' "$serve" --home "$WORK/refused" --listen 127.0.0.1:0 --devices abacus
+    check serve_with_a_key_that_does_not_exist_is_refused fails_with 'no-such|key|cert' "$serve" --home "$WORK/refused" --listen 127.0.0.1:0 --key "$WORK/no-such.pem" --cert "$WORK/no-such.pem"
+    check serve_with_a_folder_it_cannot_make_is_refused fails_with '.' "$serve" --home /proc/genie --listen 127.0.0.1:0
+    check serve_with_a_url_file_it_cannot_write_is_refused fails_with '.' "$serve" --home "$WORK/refused" --listen 127.0.0.1:0 --url-file "$WORK/no/such/folder/url"
+}
+
+# ---- files, port ----
+
+url_file_is_for_its_owner_alone() {
+    local mode
+    mode=$(stat -c %a "$WORK/server/url")
+    echo "mode $mode"
+    [ "$mode" = 600 ]
+}
+
+# Under umask 0, over a file that everybody could read.
+url_file_that_was_open_is_closed() {
+    mkdir -p "$WORK/open"
+    local process
+    (umask 0; echo old >"$WORK/open/there"; exec "$serve" --listen 127.0.0.1:0 --home "$WORK/open" --url-file "$WORK/open/there" >"$WORK/open/log" 2>&1) &
+    process=$!
+    processes+=("$process")
+    within 20 grep -q genie "$WORK/open/there" || { cat "$WORK/open/log"; return 1; }
+    find "$WORK/open" -type f -perm /077 -not -name log >"$WORK/open.list"
+    echo "readable by others:"; cat "$WORK/open.list"
+    kill -TERM "$process"
+    [ ! -s "$WORK/open.list" ] && [ "$(stat -c %a "$WORK/open/there")" = 600 ]
+}
+
+secret_code() { sed -n -E 's/.*code=([A-Za-z0-9_-]+).*/\1/p' "$WORK/server/url"; }
+log_holds_no_secret() {
+    local code; code=$(secret_code)
+    [ ${#code} -ge 16 ] && ! grep -F -- "$code" "$WORK/server/log"
+}
+command_line_holds_no_secret() { ! tr '\0' ' ' <"/proc/$server_process/cmdline" | grep -F -- "$(secret_code)"; }
+
+port_in_use_is_said() {
+    fails_with 'in use' "$serve" --home "$WORK/second" --listen "127.0.0.1:$server_port" || return 1
+    grep -q "$server_port" "$WORK/fails.output"
+}
+
+# ---- clients ----
+
+# client HOME WHERE COMMAND ...
+client() {
+    local home=$1 where=$2; shift 2
+    GENIE_HOME=$home GENIE_DEVICES=$where timeout -k 5 120 "$@"
+}
+hello() { client "$WORK/client" "$1" "$EXAMPLES/hello" | grep -F "computed by 127.0.0.1:$server_port/"; }
+code_works_once() { fails_with 'code|credential' client "$WORK/stranger" "@$WORK/server/url" "$EXAMPLES/hello"; }
+wrong_pin_is_refused() {
+    sed -E 's/pin=.{4}/pin=AAAA/' "$WORK/server/url" >"$WORK/wrong"
+    ! cmp -s "$WORK/wrong" "$WORK/server/url" && fails_with 'key|pin|fingerprint' client "$WORK/stranger" "@$WORK/wrong" "$EXAMPLES/hello"
+}
+two_at_once_are_served() {
+    local a b
+    client "$WORK/client" "127.0.0.1:$server_port" "$EXAMPLES/lazy" >"$WORK/a" 2>&1 & a=$!
+    client "$WORK/client" "127.0.0.1:$server_port" "$EXAMPLES/lazy" >"$WORK/b" 2>&1 & b=$!
+    wait $a || { cat "$WORK/a"; return 1; }
+    wait $b || { cat "$WORK/b"; return 1; }
+}
+garbage_is_survived() {
+    local n
+    for n in 1 2 3 4 5; do
+        (exec 3<>"/dev/tcp/127.0.0.1/$server_port" && head -c $((n * 1000)) /dev/urandom >&3) 2>/dev/null
+    done
+    hello "127.0.0.1:$server_port"
+}
+
+old_tls_is_refused() {
+    local old
+    for old in -tls1 -tls1_1; do
+        if timeout 10 openssl s_client $old -cipher ALL:@SECLEVEL=0 -connect "127.0.0.1:$server_port" </dev/null >"$WORK/tls" 2>&1; then
+            if ! grep -qE 'Cipher is \(NONE\)|Cipher +: 0000' "$WORK/tls"; then cat "$WORK/tls"; return 1; fi
+        fi
+        grep -qE 'alert|error|NONE' "$WORK/tls" || { cat "$WORK/tls"; return 1; }
+    done
+    timeout 10 openssl s_client -connect "127.0.0.1:$server_port" </dev/null 2>&1 | grep -E 'New, TLSv1\.[23]'
+}
+
+# ---- a server that ends, dies, stops ----
+
+ends_with_0_on() {   # SIGNAL
+    local status=0
+    kill "-$1" "$server_process"
+    ended 10 "$server_process" || { echo "still there 10 s after SIG$1"; return 1; }
+    wait "$server_process" || status=$?
+    echo "status $status"; cat "$WORK/server/log"
+    [ "$status" = 0 ]
+}
+
+# long_client NAME: a training run of minutes on the server; returns when it has begun to train.
+long_client() {
+    GENIE_HOME=$WORK/client "$EXAMPLES/remote_mlp" --connect "@$WORK/server/url" --steps 1000000 >"$WORK/long.$1" 2>&1 &
+    long_process=$!
+    processes+=("$long_process")
+    within 60 grep -q '^step ' "$WORK/long.$1" || { cat "$WORK/long.$1"; return 1; }
+}
+# long_client_fails SECONDS: it ends by then with an error of its own, not by a signal or a time-out.
+long_client_fails() {
+    local status=0 start=$SECONDS
+    ended "$1" "$long_process" || { echo "the client still waits after $1 s"; return 1; }
+    wait "$long_process" || status=$?
+    echo "status $status after $((SECONDS - start)) s"; tail -n 4 "$WORK/long.$2"
+    [ "$status" = 1 ] && grep -qE "$3" "$WORK/long.$2"
+}
+killed_server_gives_an_error() {
+    long_client killed || return 1
+    kill -9 "$server_process"
+    long_client_fails 35 killed 'GN_(DISCONNECTED|DEVICE_LOST|TIMEOUT|UNREACHABLE)'
+}
+stopped_server_gives_an_error() {
+    long_client stopped || return 1
+    kill -STOP "$server_process"
+    long_client_fails 45 stopped 'GN_(TIMEOUT|DEVICE_LOST)'
+    local status=$?
+    kill -CONT "$server_process"
+    return $status
+}
+vanished_client_leaves_the_server_alive() {
+    long_client vanished || return 1
+    kill -9 "$long_process"
+    hello "127.0.0.1:$server_port"
+}
+
+# ---- the examples' JSON ----
+
+# holds FILE EXPRESSION: the last line is a JSON object, and the expression over its fields (Python, j) is true.
+holds() {
+    tail -n 1 "$1" | python3 -c 'import json, sys
+j = json.loads(sys.stdin.read())
+print(j)
+sys.exit(0 if isinstance(j, dict) and eval(sys.argv[1]) else 1)' "$2"
+}
+mlp_runs() { timeout -k 5 120 "$EXAMPLES/remote_mlp" --steps 60 --min-accuracy 0.2 --json >"$WORK/mlp" || { cat "$WORK/mlp"; return 1; }; }
+mlp_below_the_accuracy_fails() { fails_with 'accuracy' "$EXAMPLES/remote_mlp" --steps 2 --min-accuracy 0.97; }
+mlp_reads_what_it_wrote() {
+    "$EXAMPLES/remote_mlp" --write-idx "$WORK/idx" >"$WORK/write" || { cat "$WORK/write"; return 1; }
+    timeout -k 5 120 "$EXAMPLES/remote_mlp" --data "$WORK/idx" --steps 60 --min-accuracy 0.2 --json >"$WORK/mlp.idx" || { cat "$WORK/mlp.idx"; return 1; }
+    holds "$WORK/mlp.idx" "j['accuracy'] == json.loads(open('$WORK/mlp').read().splitlines()[-1])['accuracy'] and j['max_abs_diff'] == 0"
+}
+decode_runs() { timeout -k 5 120 "$EXAMPLES/remote_decode" --mode "$1" --tokens 24 --json >"$WORK/decode.$1" || { cat "$WORK/decode.$1"; return 1; }; }
+tokens() { holds "$WORK/decode.$1" "print('tokens', j['tokens']) or True" | grep '^tokens'; }
+decode_modes_agree() { [ -n "$(tokens semantic)" ] && [ "$(tokens semantic)" = "$(tokens cached)" ] && [ "$(tokens semantic)" = "$(tokens blind)" ]; }
+
+decode_fields="j['mode'] in ('semantic', 'cached', 'blind') and j['bytes_per_token'] > 0 and j['round_trips_per_token'] >= 0 and j['ms_per_token'] > 0 and j['plans_made'] >= 1 and len(j['tokens']) == 24"
+
+check_json() {
+    local mode
+    check mlp_of_60_steps_runs mlp_runs
+    check mlp_json_has_the_fields holds "$WORK/mlp" "all(isinstance(j[k], (int, float)) for k in 'accuracy centroid_accuracy max_abs_diff steps steps_per_s plans_made round_trips_per_step bytes_up_per_step bytes_down_per_step compression_ratio'.split()) and all(isinstance(j[k], str) for k in 'tls cipher device'.split())"
+    check mlp_json_has_values_that_can_be "holds" "$WORK/mlp" "j['steps'] == 60 and 0.2 <= j['accuracy'] <= 1 and 0.1 < j['centroid_accuracy'] < 0.85 and j['max_abs_diff'] == 0 and j['steps_per_s'] > 0 and 1 <= j['plans_made'] <= 12 and j['bytes_up_per_step'] > 100 and j['compression_ratio'] >= 1 and j['tls'] in ('TLSv1.2', 'TLSv1.3') and 'GCM' in j['cipher'] + 'GCM' * ('CHACHA' in j['cipher'].upper()) and '/cpu' in j['device']"
+    check mlp_below_the_asked_accuracy_fails mlp_below_the_accuracy_fails
+    check mlp_on_idx_files_it_wrote_trains_alike mlp_reads_what_it_wrote
+    for mode in semantic cached blind; do
+        check "decode_${mode}_runs" decode_runs $mode
+        check "decode_${mode}_json_has_the_fields" holds "$WORK/decode.$mode" "$decode_fields and j['mode'] == '$mode'"
+    done
+    check decode_semantic_moves_200_bytes_a_token_and_no_kv holds "$WORK/decode.semantic" "j['bytes_per_token'] <= 200 and j['kv_bytes_moved'] == 0"
+    check decode_cached_moves_the_kv holds "$WORK/decode.cached" "j['kv_bytes_moved'] > 0"
+    check decode_blind_moves_more_than_cached holds "$WORK/decode.blind" "j['bytes_per_token'] > json.loads(open('$WORK/decode.cached').read().splitlines()[-1])['bytes_per_token']"
+    check decode_in_all_modes_gives_the_same_tokens decode_modes_agree
+}
+
+check serve_help_names_every_flag help_names_every_flag
+check serve_version_is_that_of_the_header version_is_that_of_the_header
+refused_flags
+check serve_on_any_free_port_prints_its_url start_server "$WORK/server"
+check url_file_is_for_its_owner_alone url_file_is_for_its_owner_alone
+check url_file_that_was_open_is_closed url_file_that_was_open_is_closed
+check log_of_the_server_holds_no_secret log_holds_no_secret
+check command_line_of_the_server_holds_no_secret command_line_holds_no_secret
+check serve_on_a_port_in_use_says_so port_in_use_is_said
+check client_with_a_wrong_pin_is_refused wrong_pin_is_refused
+check client_with_the_url_pairs_and_computes hello "@$WORK/server/url"
+check client_with_the_stored_credential_needs_no_url hello "127.0.0.1:$server_port"
+check client_with_a_used_code_is_refused code_works_once
+check clients_at_once_are_both_served two_at_once_are_served
+check garbage_on_the_port_leaves_the_server_alive garbage_is_survived
+if has openssl; then
+    check handshake_below_tls_1_2_is_refused old_tls_is_refused
+else
+    skip handshake_below_tls_1_2_is_refused "no openssl here"
+fi
+check client_killed_mid_step_leaves_the_server_alive vanished_client_leaves_the_server_alive
+check serve_on_sigterm_ends_with_0 ends_with_0_on TERM
+check serve_with_the_same_home_starts_again start_server "$WORK/server"
+check client_after_a_restart_still_has_its_credential hello "127.0.0.1:$server_port"
+check serve_on_sigint_ends_with_0 ends_with_0_on INT
+check serve_starts_to_be_killed start_server "$WORK/server"
+check server_killed_mid_step_gives_an_error_by_the_deadline killed_server_gives_an_error
+check serve_starts_to_be_stopped start_server "$WORK/server"
+check server_stopped_mid_step_gives_an_error_by_the_deadline stopped_server_gives_an_error
+if has python3; then
+    check_json
+else
+    skip json_of_the_examples "no python3 here"
+fi
+finish
