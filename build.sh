@@ -17,6 +17,7 @@ usage: ./build.sh [command] [NAME=VALUE ...] [--no-deps]
   test quick      the tests that take seconds
   test programs   the test programs in C, without the scripts
   test NAME ...   only these, for example: test wire_test serve_test
+  bench           build bench/ into build/bench/
   install         header, sources, static library, genie.pc and genie_serve under DESTDIR/PREFIX
   clean           remove all that was built
 
@@ -36,13 +37,13 @@ say() { printf '%s\n' "$*" >&2; }
 die() { say "build.sh: $*"; exit 1; }
 
 parse_arguments() {
-    command=build names=() no_deps=0
+    command=build names=() no_deps=0 broken=0
     for argument in "$@"; do
         case $argument in
             -h | --help) usage; exit 0 ;;
             --no-deps) no_deps=1 ;;
             CC=* | SAN=* | CFLAGS=* | JOBS=* | PREFIX=* | DESTDIR=*) export "${argument?}" ;;
-            build | test | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
+            build | test | bench | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
             -*) die "unknown option $argument; see --help" ;;
             *) [ "$command" = test ] || die "unknown command $argument; see --help"; names+=("$argument") ;;
         esac
@@ -56,14 +57,14 @@ choose_folder() {
     [ -z "${SAN:-}" ] || name=${name:+$name-}${SAN//,/-}
     [ -z "${CFLAGS:-}" ] || name=${name:+$name-}flags-$(printf %s "$CFLAGS" | cksum | cut -d' ' -f1)
     OUT=build${name:+/$name}
-    mkdir -p "$OUT/tests" "$OUT/examples"
+    mkdir -p "$OUT/tests" "$OUT/examples" "$OUT/bench"
 }
 
 choose_flags() {
     FLAGS='-std=gnu11 -O2 -ffp-contract=off -pthread -Wall -Wextra -Wconversion -Wshadow -Werror -I.'
     if [ -n "${SAN:-}" ]; then
         FLAGS="$FLAGS -O1 -g -fno-omit-frame-pointer -fsanitize=$SAN -fno-sanitize-recover=all"
-        export ASAN_OPTIONS=${ASAN_OPTIONS:-allocator_may_return_null=1:detect_stack_use_after_return=1}
+        export ASAN_OPTIONS=${ASAN_OPTIONS:-allocator_may_return_null=1}
         export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
     fi
     FLAGS="$FLAGS ${CFLAGS:-}"
@@ -191,6 +192,7 @@ compile() {
 # link PROGRAM: a program with an implementation of its own gets the optional units only.
 link() {
     local source=$1 out=$OUT/${1%.c} objects=$OBJECTS
+    if [ ! -f "$out.o" ]; then rm -f "$out"; return 1; fi
     if grep -q '^ *# *define GENIE_IMPLEMENTATION' "$source"; then objects=${objects#* }; fi
     printf '%s: %s %s\n' "$out" "$out.o" "$objects" >"$out.d"
     make_unit "$out" "$CC $FLAGS $out.o $objects -o $out $LIBS"
@@ -206,6 +208,8 @@ archive() {
 # The sources to make programs of: all, or the examples and those tests that the command line names.
 list_sources() {
     local source
+    if [ "$command" = install ]; then echo examples/genie_serve.c; return; fi
+    if [ "$command" = bench ]; then ls bench/*.c; return; fi
     for source in examples/*.c tests/*_test.c; do
         if [ -f "$source" ] && is_wanted "$source"; then echo "$source"; fi
     done
@@ -232,9 +236,10 @@ build_all() {
     sources=$(list_sources)
     export OUT FLAGS CC OBJECTS LIBS
     export -f say is_stale make_unit compile link
-    printf '%s\n' $units $sources | xargs -n 1 -P "$jobs" bash -eu -c 'compile "$1"' unit || die "the build failed"
-    [ -z "$sources" ] || printf '%s\n' "$sources" | xargs -n 1 -P "$jobs" bash -eu -c 'link "$1"' unit || die "the build failed"
-    archive || die "the build failed"
+    printf '%s\n' $units $sources | xargs -n 1 -P "$jobs" bash -eu -c 'compile "$1"' unit || broken=1
+    [ -z "$sources" ] || printf '%s\n' "$sources" | xargs -n 1 -P "$jobs" bash -eu -c 'link "$1"' unit || broken=1
+    archive || die "the library did not build"
+    [ "$broken" = 0 ] || [ "$command" = test ] || die "the build failed"
     # examples/NAME is the last build without sanitizers.
     local program
     for program in "$OUT"/examples/*; do
@@ -284,8 +289,9 @@ choose_personality() {
 }
 
 run_tests() {
-    local passed=0 failed=0 skipped=0 skips=() failures=() source sources home limit=600 line personality
+    local passed=0 failed=$broken skipped=0 skips=() failures=() source sources home limit=600 line personality
     home=$ROOT/$OUT/tests/home
+    [ "$broken" = 0 ] || failures+=("the build")
     choose_personality
     unset GENIE_DEVICES GENIE_THREADS GENIE_LOG
     export GENIE_BUILD=$ROOT/$OUT GENIE_LIBS=$LIBS CC SAN=${SAN:-}
@@ -303,10 +309,13 @@ run_tests() {
 
 version() { sed -n 's/^#define GN_VERSION "\(.*\)"/\1/p' genie.h; }
 
+check_install() {
+    [ -z "${SAN:-}" ] || die "a build with sanitizers is not installed"
+    case ${PREFIX:-/} in /*) ;; *) die "PREFIX must begin with /: $PREFIX" ;; esac
+}
+
 install_all() {
     local prefix=${PREFIX:-/usr/local} to=${DESTDIR:-}${PREFIX:-/usr/local} folder=
-    [ -z "${SAN:-}" ] || die "a build with sanitizers is not installed"
-    case $prefix in /*) ;; *) die "PREFIX must begin with /: $prefix" ;; esac
     mkdir -p "$to/include" "$to/lib/pkgconfig" "$to/bin" "$to/share/genie"
     install -m 644 genie.h "$to/include/"
     install -m 644 genie.h genie_net.c LICENSE "$to/share/genie/"
@@ -346,6 +355,7 @@ clean_all() {
 main() {
     parse_arguments "$@"
     if [ "$command" = clean ]; then clean_all; exit 0; fi
+    [ "$command" != install ] || check_install
     choose_folder
     find_dependencies
     choose_flags

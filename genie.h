@@ -60,6 +60,10 @@
 
    The licence stands at the end of the file. */
 
+#if defined(GENIE_IMPLEMENTATION) && defined(__linux__) && defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L            /* clocks and threads under -std=c11 */
+#endif
+
 /* >>api ============================================================================================ */
 #ifndef GENIE_H
 #define GENIE_H
@@ -637,7 +641,7 @@ typedef enum gn_leaf_kind {
 } gn_leaf_kind;
 
 typedef struct gn_part_node {
-    uint16_t op;         /* index into the op table */
+    uint16_t op;         /* index into the op table: gn_get_op(op - 1, …) */
     uint8_t dtype;       /* gn_dtype of the result */
     uint8_t leaf;        /* gn_leaf_kind */
     uint8_t rank, phase;
@@ -663,6 +667,65 @@ typedef struct gn_part {
     const uint32_t *outs;              /* node of each output */
     const gn_part_update *updates;     /* states that become the value of a node when the run ends well */
 } gn_part;
+
+/* ---- layout: how a part runs on one device, by the same code for every executor: which nodes are views, which run in one
+ * loop, where each result lies in one block of memory. A pure function of the part. ---- */
+/* Strided memory. */
+typedef struct gn_view {
+    char *p;
+    gn_dtype dtype;
+    int32_t rank;
+    int64_t dims[GN_MAX_RANK], strides[GN_MAX_RANK];   /* strides in elements */
+    int64_t offset;        /* bytes from the base's memory, while p is not known */
+} gn_view;
+
+typedef enum gn_place {
+    GN_PLACE_NONE,        /* inside a fused loop, or a constant that is filled in there */
+    GN_PLACE_ARG, GN_PLACE_SLOT,
+    GN_PLACE_BLOCK,       /* in the plan's block, at `offset` */
+    GN_PLACE_OWN,         /* memory of its own that becomes the state's */
+    GN_PLACE_INPLACE      /* the state's own memory, written in place (kv_append) */
+} gn_place;
+
+typedef struct gn_lay {
+    gn_view view;          /* of the base's memory */
+    uint32_t base;         /* node that owns the memory */
+    uint32_t group;        /* node whose loop computes a scalar op */
+    uint32_t last;         /* of a base: last kernel that reads it, n_nodes: lives to the end */
+    uint32_t own;          /* PLACE_OWN: index of the update; PLACE_INPLACE: the state's leaf */
+    size_t offset;         /* PLACE_BLOCK: bytes */
+    uint8_t place;
+    bool kernel;           /* runs as a kernel of its own, or leads a loop */
+} gn_lay;
+
+typedef struct gn_load { gn_view view; uint32_t base; uint16_t reg; uint8_t dtype; bool constant; double value; } gn_load;
+typedef struct gn_instr { uint32_t node; uint16_t op, dst, src[3]; uint8_t in_dtype, out_dtype; double p[2]; } gn_instr;
+
+typedef struct gn_kernel_step {
+    uint32_t node;         /* whose result it writes */
+    uint32_t load, n_loads, instr, n_instrs;   /* a fused loop; n_instrs 0: a structured kernel */
+    uint16_t regs, out;    /* registers of the loop; the one that is stored */
+} gn_kernel_step;
+
+typedef enum gn_update_how { GN_UPDATE_SWAP, GN_UPDATE_COPY, GN_UPDATE_INPLACE } gn_update_how;
+
+typedef struct gn_layout {
+    const gn_part *part;
+    gn_lay *lay;
+    uint8_t *update_how;
+    uint32_t *scratch;     /* per node, several uses in turn */
+    gn_kernel_step *steps;    /* in the order they run */
+    gn_load *loads;
+    gn_instr *instrs;
+    size_t n_steps, n_loads, n_instrs, cap_steps, cap_loads, cap_instrs;
+    size_t block_bytes;
+    uint32_t fused, view_copies, state_copies;
+    uint64_t state_copy_bytes;
+} gn_layout;
+
+/* Fills *out_layout, which keeps a pointer to the part. GN_OUT_OF_MEMORY. */
+GN_API gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f);
+GN_API void gn_layout_deinit(gn_layout *l);
 
 /* ---- executor: a device. Slots of one executor are called by one thread at a time. ---- */
 typedef struct gn_slot_desc {
@@ -1138,51 +1201,114 @@ static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return (uint64_t)Int
 static const gn_net_i *gn__net;
 static const gn_driver_i *gn__driver;
 
+/* ---- instruction paths of the CPU executor: kernels are compiled for each, the host's best is picked at run time ---- */
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define GN__X86 1
+#define GN__TARGET_AVX2 __attribute__((target("avx2,fma")))
+#if defined(__clang__)
+#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"), min_vector_width(512)))
+#else
+#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")))
+#endif
+#else
+#define GN__X86 0
+#endif
+#define GN__TARGET_BASE
+
+typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
+static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx512" };
+
+/* $GENIE_ISA=base|avx2 lowers it. */
+static gn__isa gn__isa_pick(void) {
+#if GN__X86
+    const char *want = getenv("GENIE_ISA");
+    int most = want && strcmp(want, "base") == 0 ? GN__ISA_BASE : want && strcmp(want, "avx2") == 0 ? GN__ISA_AVX2 : GN__ISA_AVX512;
+    __builtin_cpu_init();
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (most >= GN__ISA_AVX512 && avx512 && avx2) return GN__ISA_AVX512;
+    if (most >= GN__ISA_AVX2 && avx2) return GN__ISA_AVX2;
+#endif
+    return GN__ISA_BASE;
+}
+
 /* ---- thread pool: one caller at a time; work is split by index range, so results never depend on the number of threads ---- */
 
 typedef void (*gn__job_fn)(void *arg, int64_t begin, int64_t end);
+
+/* A core that sleeps wakes late: whoever waits looks for this long before it blocks. */
+enum { GN__POOL_SPIN_US = 50 };
 
 typedef struct gn__pool {
     gn__mutex lock;
     gn__cond wake, done;
     gn__thread *threads;
-    uint32_t n_threads, busy;     /* n_threads: without the caller */
-    uint64_t round;
-    bool quit;
+    uint32_t n_threads;           /* without the caller */
+    uint32_t asleep;
+    gn__isa isa;                  /* what kernels that run here are compiled for */
+    gn__atomic round, busy, quit; /* rounds begun; threads inside the current one */
+    bool open;                    /* the current round may be joined */
     gn__job_fn fn;
     void *arg;
-    int64_t next, total, grain;
+    gn__atomic next;
+    int64_t total, grain;
 } gn__pool;
 
-/* Takes ranges until none is left; called and returns with the lock held. */
-static void gn__pool_drain(gn__pool *p) {
-    while (p->next < p->total) {
-        int64_t begin = p->next, end = GN__MIN(begin + p->grain, p->total);
-        gn__job_fn fn = p->fn;
-        void *arg = p->arg;
-        p->next = end;
-        gn__mutex_unlock(&p->lock);
-        fn(arg, begin, end);
-        gn__mutex_lock(&p->lock);
+GN__INLINE void gn__pause(void) {
+#if GN__X86
+    __builtin_ia32_pause();
+#elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Looks at *a until it is no longer `old`, at most GN__POOL_SPIN_US. */
+static bool gn__spin_while(const gn__atomic *a, uint64_t old) {
+    for (uint64_t end = gn_now_us() + GN__POOL_SPIN_US;;) {
+        for (int i = 0; i < 32; i++, gn__pause())
+            if (gn__atomic_load(a) != old) return true;
+        if (gn_now_us() >= end) return false;
+    }
+}
+
+/* Takes ranges until none is left. */
+static void gn__pool_drain(gn__pool *p, gn__job_fn fn, void *arg, int64_t total, int64_t grain) {
+    for (;;) {
+        int64_t begin = (int64_t)gn__atomic_add(&p->next, (uint64_t)grain) - grain;
+        if (begin >= total) return;
+        fn(arg, begin, GN__MIN(begin + grain, total));
     }
 }
 
 static void gn__pool_main(void *arg) {
     gn__pool *p = (gn__pool *)arg;
-    gn__mutex_lock(&p->lock);
     for (uint64_t seen = 0;;) {
-        while (!p->quit && p->round == seen) gn__cond_wait(&p->wake, &p->lock);
-        if (p->quit) break;
-        seen = p->round;
-        gn__pool_drain(p);
-        if (--p->busy == 0) gn__cond_broadcast(&p->done);
+        bool ready = gn__spin_while(&p->round, seen);
+        gn__mutex_lock(&p->lock);
+        p->asleep++;
+        while (!ready && gn__atomic_load(&p->round) == seen) gn__cond_wait(&p->wake, &p->lock);
+        p->asleep--;
+        seen = gn__atomic_load(&p->round);
+        bool joins = p->open, quits = gn__atomic_load(&p->quit) != 0;
+        gn__job_fn fn = p->fn;
+        void *job = p->arg;
+        int64_t total = p->total, grain = p->grain;
+        if (joins) gn__atomic_add(&p->busy, 1);
+        gn__mutex_unlock(&p->lock);
+        if (quits) return;
+        if (!joins) continue;
+        gn__pool_drain(p, fn, job, total, grain);
+        gn__mutex_lock(&p->lock);
+        if (gn__atomic_add(&p->busy, UINT64_MAX) == 0) gn__cond_broadcast(&p->done);
+        gn__mutex_unlock(&p->lock);
     }
-    gn__mutex_unlock(&p->lock);
 }
 
 static void gn__pool_deinit(gn__pool *p) {
     gn__mutex_lock(&p->lock);
-    p->quit = true;
+    gn__atomic_store(&p->quit, 1);
+    gn__atomic_add(&p->round, 1);
     gn__cond_broadcast(&p->wake);
     gn__mutex_unlock(&p->lock);
     for (uint32_t i = 0; i < p->n_threads; i++) gn__thread_join(&p->threads[i]);
@@ -1198,6 +1324,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     gn__mutex_init(&p->lock);
     gn__cond_init(&p->wake);
     gn__cond_init(&p->done);
+    p->isa = gn__isa_pick();
     if (threads <= 1) return true;
     p->threads = (gn__thread *)gn_alloc((threads - 1) * sizeof *p->threads);
     if (!p->threads) { gn__pool_deinit(p); return false; }
@@ -1205,7 +1332,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     return true;
 }
 
-/* fn over [0, total) in ranges of `grain`; returns when all is done. */
+/* fn over [0, total) in ranges of `grain`; returns when all is done. A thread that comes late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
     if (total <= 0) return;
     if (grain < 1) grain = 1;
@@ -1213,14 +1340,20 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
     gn__mutex_lock(&p->lock);
     p->fn = fn;
     p->arg = arg;
-    p->next = 0;
     p->total = total;
     p->grain = grain;
-    p->busy = p->n_threads;
-    p->round++;
-    gn__cond_broadcast(&p->wake);
-    gn__pool_drain(p);
-    while (p->busy > 0) gn__cond_wait(&p->done, &p->lock);
+    p->open = true;
+    gn__atomic_store(&p->next, 0);
+    gn__atomic_add(&p->round, 1);
+    if (p->asleep) gn__cond_broadcast(&p->wake);
+    gn__mutex_unlock(&p->lock);
+    gn__pool_drain(p, fn, arg, total, grain);
+    gn__mutex_lock(&p->lock);
+    p->open = false;
+    gn__mutex_unlock(&p->lock);
+    for (uint64_t left; (left = gn__atomic_load(&p->busy)) != 0 && gn__spin_while(&p->busy, left);) { }
+    gn__mutex_lock(&p->lock);
+    while (gn__atomic_load(&p->busy) != 0) gn__cond_wait(&p->done, &p->lock);
     gn__mutex_unlock(&p->lock);
 }
 
@@ -1389,15 +1522,9 @@ static gn_dtype gn__promote(const gn__type *t, int n) {
 
 /* ---- strided memory on the host ---- */
 
-typedef struct gn__view {
-    char *p;
-    gn_dtype dtype;
-    int32_t rank;
-    int64_t dims[GN_MAX_RANK], strides[GN_MAX_RANK];   /* strides in elements */
-} gn__view;
 
-static gn__view gn__view_dense(const gn__type *t, void *p) {
-    gn__view v = { (char *)p, t->dtype, t->shape.rank, { 0 }, { 0 } };
+static gn_view gn__view_dense(const gn__type *t, void *p) {
+    gn_view v = { (char *)p, t->dtype, t->shape.rank, { 0 }, { 0 }, 0 };
     int64_t stride = 1;
     for (int i = v.rank - 1; i >= 0; i--) {
         v.dims[i] = t->shape.dims[i];
@@ -1407,7 +1534,15 @@ static gn__view gn__view_dense(const gn__type *t, void *p) {
     return v;
 }
 
-static bool gn__view_is_dense(const gn__view *v) {
+/* The offset taken into the pointer. */
+static gn_view gn__view_bound(const gn_view *v) {
+    gn_view r = *v;
+    r.p += v->offset;
+    r.offset = 0;
+    return r;
+}
+
+static bool gn__view_is_dense(const gn_view *v) {
     int64_t stride = 1;
     for (int i = v->rank - 1; i >= 0; i--) {
         if (v->dims[i] != 1 && v->strides[i] != stride) return false;
@@ -1416,14 +1551,14 @@ static bool gn__view_is_dense(const gn__view *v) {
     return true;
 }
 
-static int64_t gn__view_count(const gn__view *v) {
+static int64_t gn__view_count(const gn_view *v) {
     int64_t n = 1;
     for (int i = 0; i < v->rank; i++) n *= v->dims[i];
     return n;
 }
 
 /* Element offset of row-major position `at` among the first `rank` dims. */
-static int64_t gn__view_offset(const gn__view *v, int rank, int64_t at) {
+static int64_t gn__view_offset(const gn_view *v, int rank, int64_t at) {
     int64_t offset = 0;
     for (int i = rank - 1; i >= 0; i--) {
         offset += at % v->dims[i] * v->strides[i];
@@ -1433,8 +1568,8 @@ static int64_t gn__view_offset(const gn__view *v, int rank, int64_t at) {
 }
 
 /* v seen with shape s (NumPy broadcasting; s fits). */
-static gn__view gn__view_broadcast(const gn__view *v, int rank, const int64_t *dims) {
-    gn__view r = *v;
+static gn_view gn__view_broadcast(const gn_view *v, int rank, const int64_t *dims) {
+    gn_view r = *v;
     r.rank = rank;
     for (int i = 1; i <= rank; i++) {
         bool has = i <= v->rank && v->dims[v->rank - i] == dims[rank - i];
@@ -1445,8 +1580,8 @@ static gn__view gn__view_broadcast(const gn__view *v, int rank, const int64_t *d
 }
 
 /* Axis moved to the end. */
-static gn__view gn__view_axis_last(const gn__view *v, int axis) {
-    gn__view r = *v;
+static gn_view gn__view_axis_last(const gn_view *v, int axis) {
+    gn_view r = *v;
     for (int i = axis; i + 1 < v->rank; i++) { r.dims[i] = v->dims[i + 1]; r.strides[i] = v->strides[i + 1]; }
     r.dims[v->rank - 1] = v->dims[axis];
     r.strides[v->rank - 1] = v->strides[axis];
@@ -1527,7 +1662,7 @@ static void gn__copy_strided(char *dst, int64_t dst_stride, const char *src, int
 }
 
 /* dst and src have equal dims and dtype. */
-static void gn__copy_view(const gn__view *dst, const gn__view *src) {
+static void gn__copy_view(const gn_view *dst, const gn_view *src) {
     size_t bytes = gn__bytes_of(src->dtype);
     int64_t total = gn__view_count(src);
     if (total == 0) return;
@@ -1701,9 +1836,9 @@ typedef double (*gn__cost_fn)(const gn__infer_call *c);    /* floating point ope
 
 /* What a structured kernel of the CPU executor sees. The output is dense. */
 typedef struct gn__call {
-    const gn__view *in;
+    const gn_view *in;
     int n_in;
-    gn__view out;
+    gn_view out;
     const int64_t *attrs;
     int n_attrs;
     gn__pool *pool;
@@ -2031,7 +2166,7 @@ typedef enum gn__reduce_kind { GN__REDUCE_SUM, GN__REDUCE_MEAN, GN__REDUCE_MAX, 
 typedef struct gn__reduce_job {
     const gn__call *c;
     gn__reduce_kind kind;
-    gn__view kept, reduced;    /* the input's dims split in two; both start at the input's first element */
+    gn_view kept, reduced;    /* the input's dims split in two; both start at the input's first element */
     int64_t n, inner;          /* reduced elements, and of its last dim */
     bool integer;
 } gn__reduce_job;
@@ -2071,7 +2206,7 @@ static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, in
 }
 
 static void gn__reduce_one(const gn__reduce_job *j, int64_t at) {
-    const gn__view *in = &j->c->in[0], *out = &j->c->out;
+    const gn_view *in = &j->c->in[0], *out = &j->c->out;
     size_t bytes = gn__bytes_of(in->dtype), out_bytes = gn__bytes_of(out->dtype);
     const char *base = in->p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)bytes;
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
@@ -2107,7 +2242,7 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn__reduce_job j = { c, kind, c->in[0], c->in[0], 1, 1, !gn__is_float(c->in[0].dtype) };
     j.kept.rank = j.reduced.rank = 0;
     for (int i = 0; i < c->in[0].rank; i++) {
-        gn__view *v = (c->attrs[0] >> i) & 1 ? &j.reduced : &j.kept;
+        gn_view *v = (c->attrs[0] >> i) & 1 ? &j.reduced : &j.kept;
         v->dims[v->rank] = c->in[0].dims[i];
         v->strides[v->rank++] = c->in[0].strides[i];
     }
@@ -2147,7 +2282,7 @@ static gn_result gn__infer_layernorm(const gn__infer_call *c) {
 
 typedef struct gn__rows_job {
     const gn__call *c;
-    gn__view in, out;          /* the row's axis is last */
+    gn_view in, out;          /* the row's axis is last */
     int64_t n;                 /* of a row */
     bool log;
 } gn__rows_job;
@@ -2194,7 +2329,7 @@ static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, 
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
     double x[GN__CHUNK], w[GN__CHUNK], sum = 0, square = 0, eps = gn__word_f64(c->attrs[0]);
-    const gn__view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
+    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
     int64_t is = j->in.strides[j->in.rank - 1], ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
@@ -2243,7 +2378,7 @@ typedef struct gn__gemm {
     const char *a, *b;          /* first elements */
     char *c;                    /* dense rows of n */
     int64_t am, ak, bk, bn;     /* strides in elements */
-    const gn__view *bias;       /* (n), or NULL */
+    const gn_view *bias;       /* (n), or NULL */
     gn_dtype dtype;
 } gn__gemm;
 
@@ -2280,157 +2415,274 @@ static double gn__cost_matmul(const gn__infer_call *c) {
     return 2.0 * (double)gn__count(&c->out->shape) * (double)c->in[0].shape.dims[c->in[0].shape.rank - 1];
 }
 
-enum { GN__GEMM_KC = 256, GN__GEMM_MC = 96, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4 };
+enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048, GN__LANES = 32 };
 
-/* C tile (rows x NR, row stride GN__GEMM_NC) += packed A (k x MR) * packed B (k x NR). */
-typedef void (*gn__micro_fn)(const float *a, const float *b, float *c, int64_t k);
+/* The innermost loops of f32 products, for one instruction path. */
+typedef struct gn__kernels {
+    int mr, nr;
+    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr) */
+    void (*micro)(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add);
+    /* y[n] += x[0] b[0][n] + … + x[rows - 1] b[rows - 1][n], in that order; rows are ldb apart */
+    void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
+    /* y[rows] += x . b[row]; GN__LANES running sums, combined in a fixed order */
+    void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
+} gn__kernels;
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3,fp-contract=fast")
+#define GN__UNROLL _Pragma("GCC unroll 16")
+#define GN__CONTRACT
+#elif defined(__clang__)
+#define GN__UNROLL _Pragma("clang loop unroll(full)")
+#define GN__CONTRACT _Pragma("STDC FP_CONTRACT ON")
+#else
+#define GN__UNROLL
+#define GN__CONTRACT
 #endif
+
+/* Half the lanes onto the other half, until one is left. */
+GN__INLINE float gn__lanes_sum(float *s) {
+    for (int w = GN__LANES / 2; w > 0; w /= 2)
+        for (int l = 0; l < w; l++) s[l] += s[l + w];
+    return s[0];
+}
+
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_MICRO(name, attribute, W, MR, NV)                                                         \
-    attribute static void name(const float *a, const float *b, float *c, int64_t k) {                        \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4)));                                   \
+#define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                            \
+    attribute static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) { \
+        GN__CONTRACT                                                                                         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
         vec acc[MR][NV];                                                                                     \
-        memset(acc, 0, sizeof acc);                                                                          \
-        for (int64_t l = 0; l < k; l++, a += MR, b += W * NV)                                                \
-            for (int i = 0; i < MR; i++)                                                                     \
-                for (int v = 0; v < NV; v++) acc[i][v] += a[i] * *(const vec *)(b + v * W);                  \
-        for (int i = 0; i < MR; i++)                                                                         \
-            for (int v = 0; v < NV; v++) *(vec *)(c + i * GN__GEMM_NC + v * W) += acc[i][v];                 \
+        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; } \
+        for (int64_t l = 0; l < k; l++, a += MR, b += W * NV) {                                              \
+            vec w[NV];                                                                                       \
+            GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                        \
+            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += a[i] * w[v]; } \
+        }                                                                                                    \
+        GN__UNROLL for (int i = 0; i < MR; i++) {                                                            \
+            GN__UNROLL for (int v = 0; v < NV; v++) {                                                        \
+                vec *to = (vec *)(c + i * ldc + v * W);                                                      \
+                if (add) acc[i][v] += *to;                                                                   \
+                *to = acc[i][v];                                                                             \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_DOT(S, attribute, W)                                                                      \
+    attribute static void gn__dot_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k) { \
+        GN__CONTRACT                                                                                         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
+            vec acc[GN__LANES / W];                                                                          \
+            float s[GN__LANES];                                                                              \
+            int64_t l = 0;                                                                                   \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] = (vec){ 0 };                          \
+            for (; l + GN__LANES <= k; l += GN__LANES) {                                                     \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] += *(const vec *)(x + l + v * W) * *(const vec *)(b + l + v * W); \
+            }                                                                                                \
+            memcpy(s, acc, sizeof s);                                                                        \
+            for (int i = 0; l < k; l++, i++) s[i] += x[l] * b[l];                                            \
+            y[r] += gn__lanes_sum(s);                                                                        \
+        }                                                                                                    \
     }
 #else
-#define GN__DEFINE_MICRO(name, attribute, W, MR, NV)                                                         \
-    static void name(const float *a, const float *b, float *c, int64_t k) {                                  \
+#define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                            \
+    static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) {  \
+        float acc[MR][W * NV] = { { 0 } };                                                                   \
         for (int64_t l = 0; l < k; l++, a += MR, b += W * NV)                                                \
             for (int i = 0; i < MR; i++)                                                                     \
-                for (int v = 0; v < W * NV; v++) c[i * GN__GEMM_NC + v] += a[i] * b[v];                      \
+                for (int v = 0; v < W * NV; v++) acc[i][v] += a[i] * b[v];                                   \
+        for (int i = 0; i < MR; i++)                                                                         \
+            for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v];  \
+    }
+#define GN__DEFINE_DOT(S, attribute, W)                                                                      \
+    static void gn__dot_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k) { \
+        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
+            float s[GN__LANES] = { 0 };                                                                      \
+            for (int64_t l = 0; l < k; l++) s[l % GN__LANES] += x[l] * b[l];                                 \
+            y[r] += gn__lanes_sum(s);                                                                        \
+        }                                                                                                    \
     }
 #endif
-GN__DEFINE_MICRO(gn__micro_base, , 4, 4, 2)
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-GN__DEFINE_MICRO(gn__micro_avx2, __attribute__((target("avx2,fma"))), 8, 6, 2)
-GN__DEFINE_MICRO(gn__micro_avx512, __attribute__((target("avx512f"))), 16, 8, 2)
+#define GN__DEFINE_AXPY(S, attribute)                                                                        \
+    attribute static void gn__axpy_##S(float *restrict y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
+        GN__CONTRACT                                                                                         \
+        for (; rows >= 4; rows -= 4, x += 4, b += 4 * ldb) {                                                 \
+            const float *b1 = b + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb, x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
+            for (int64_t i = 0; i < n; i++) { float t = y[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; y[i] = t; } \
+        }                                                                                                    \
+        for (; rows > 0; rows--, x++, b += ldb)                                                              \
+            for (int64_t i = 0; i < n; i++) y[i] += x[0] * b[i];                                             \
+    }
+#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV) \
+    GN__DEFINE_MICRO(S, attribute, W, MR, NV)       \
+    GN__DEFINE_DOT(S, attribute, W)                 \
+    GN__DEFINE_AXPY(S, attribute)
+#define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_##S }
+
+#if defined(__aarch64__)
+#define GN__BASE_SHAPE 4, 8, 2        /* NEON: 16 of 32 registers hold sums */
+#else
+#define GN__BASE_SHAPE 4, 4, 2
+#endif
+#define GN__EXPAND(macro, ...) macro(__VA_ARGS__)
+GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
+#if GN__X86
+GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
+GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 14, 2)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
-typedef struct gn__micro { const char *name; gn__micro_fn fn; int mr, nr; } gn__micro;
-
-/* The instruction path of this host; part of the executor's identity. $GENIE_ISA=base|avx2 lowers it. */
-static gn__micro gn__micro_pick(void) {
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-    const char *want = getenv("GENIE_ISA");
-    bool base = want && strcmp(want, "base") == 0, avx2 = want && strcmp(want, "avx2") == 0;
-    __builtin_cpu_init();
-    if (!base && !avx2 && __builtin_cpu_supports("avx512f")) return (gn__micro){ "avx512", gn__micro_avx512, 8, 32 };
-    if (!base && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (gn__micro){ "avx2", gn__micro_avx2, 6, 16 };
+static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
+    GN__EXPAND(GN__KERNELS, base, GN__BASE_SHAPE),
+#if GN__X86
+    GN__KERNELS(avx2, 8, 6, 2), GN__KERNELS(avx512, 16, 14, 2),
 #endif
-    return (gn__micro){ "base", gn__micro_base, 4, 8 };
-}
+};
 
-/* rows x k of A, from (row, at): panels of mr rows, k by mr, zero-padded. */
+typedef struct gn__gemm_job {
+    const gn__gemm *g;
+    gn__kernels kernels;
+    float *a;                  /* packed rows: blocks of KC deep, each of panels of mr rows */
+    int64_t row, rows;         /* packed now */
+    int64_t tiles_m, tile_m;   /* tasks along M, and rows of each: a multiple of mr */
+    int64_t width;             /* columns of a task of a product with few rows */
+    gn__atomic failed;         /* no memory for scratch; set by any thread */
+} gn__gemm_job;
+
+/* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
 static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k, int mr) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     float line[GN__GEMM_KC];
-    for (int64_t p = 0; p < rows; p += mr, out += mr * k) {
-        for (int i = 0; i < mr; i++) {
-            if (p + i < rows) gn__load_f32(line, g->dtype, g->a + ((row + p + i) * g->am + at * g->ak) * bytes, g->ak, k);
-            else memset(line, 0, (size_t)k * sizeof *line);
-            for (int64_t l = 0; l < k; l++) out[l * mr + i] = line[l];
-        }
+    for (int i = 0; i < mr; i++) {
+        const char *p = g->a + ((row + i) * g->am + at * g->ak) * bytes;
+        const float *from = (const float *)(const void *)p;
+        if (i >= rows) memset(line, 0, (size_t)k * sizeof *line);
+        else if (g->dtype != GN_F32 || g->ak != 1) gn__load_f32(line, g->dtype, p, g->ak, k);
+        if (i >= rows || g->dtype != GN_F32 || g->ak != 1) from = line;
+        for (int64_t l = 0; l < k; l++) out[l * mr + i] = from[l];
     }
 }
 
-/* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. */
+/* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. Rows of B are read along, columns in pieces. */
 static void gn__pack_b(float *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr) {
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
-    for (int64_t p = 0; p < cols; p += nr, out += nr * k) {
-        int64_t n = GN__MIN(cols - p, (int64_t)nr);
-        const char *b = g->b + (at * g->bk + (col + p) * g->bn) * bytes;
-        if (g->bk == 1 && g->bn != 1) {                        /* transposed: read down the columns */
-            float line[GN__GEMM_KC];
-            for (int64_t i = 0; i < nr; i++) {
-                if (i < n) gn__load_f32(line, g->dtype, b + i * g->bn * bytes, 1, k);
-                else memset(line, 0, (size_t)k * sizeof *line);
-                for (int64_t l = 0; l < k; l++) out[l * nr + i] = line[l];
-            }
-            continue;
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr;
+    float line[GN__GEMM_NC + 64];
+    if (g->bk == 1 && g->bn != 1) {
+        for (int64_t i = 0; i < padded; i++) {
+            float *to = out + i / nr * nr * k + i % nr;
+            if (i < cols) gn__load_f32(line, g->dtype, g->b + (at + (col + i) * g->bn) * bytes, 1, k);
+            else memset(line, 0, (size_t)k * sizeof *line);
+            for (int64_t l = 0; l < k; l++) to[l * nr] = line[l];
         }
-        for (int64_t l = 0; l < k; l++) {
-            gn__load_f32(out + l * nr, g->dtype, b + l * g->bk * bytes, g->bn, n);
-            for (int64_t i = n; i < nr; i++) out[l * nr + i] = 0;
-        }
+        return;
     }
+    for (int64_t l = 0; l < k; l++) {
+        const char *p = g->b + ((at + l) * g->bk + col * g->bn) * bytes;
+        const float *from = (const float *)(const void *)p;
+        if (g->dtype != GN_F32 || g->bn != 1 || padded != cols) {
+            gn__load_f32(line, g->dtype, p, g->bn, cols);
+            memset(line + cols, 0, (size_t)(padded - cols) * sizeof *line);
+            from = line;
+        }
+        for (int64_t q = 0; q < padded; q += nr) memcpy(out + q * k + l * nr, from + q, (size_t)nr * sizeof *out);
+    }
+}
+
+static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
+    const gn__gemm_job *j = (const gn__gemm_job *)arg;
+    const gn__gemm *g = j->g;
+    int mr = j->kernels.mr;
+    int64_t padded = (j->rows + mr - 1) / mr * mr;
+    for (int64_t p = begin * mr; p < end * mr; p += mr)
+        for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
+            int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
+            gn__pack_a(j->a + padded * at + p * k, g, j->row + p, j->rows - p, at, k, mr);
+        }
 }
 
 /* Bias, rounding and storing of f32 sums. */
 static void gn__gemm_store(const gn__gemm *g, float *sums, int64_t row, int64_t col, int64_t n) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
+    char *to = g->c + (row * g->n + col) * bytes;
     float w[GN__GEMM_NC];
-    if (g->bias) {
-        gn__load_f32(w, g->dtype, g->bias->p + col * g->bias->strides[0] * bytes, g->bias->strides[0], n);
-        for (int64_t i = 0; i < n; i++) sums[i] += w[i];
+    for (int64_t i = 0, m; g->bias && i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__GEMM_NC);
+        gn__load_f32(w, g->dtype, g->bias->p + (col + i) * g->bias->strides[0] * bytes, g->bias->strides[0], m);
+        for (int64_t l = 0; l < m; l++) sums[i + l] += w[l];
     }
-    gn__store_f32(sums, g->dtype, g->c + (row * g->n + col) * bytes, 1, n);
+    if (to != (char *)sums) gn__store_f32(sums, g->dtype, to, 1, n);
 }
 
-typedef struct gn__gemm_job {
-    const gn__gemm *g;
-    gn__micro micro;
-    int64_t tiles_m, tiles_n;
-    gn__atomic failed;         /* no memory for scratch; set by any thread */
-} gn__gemm_job;
+/* Micro tiles of the rows [p, p + rows) of the packed ones; those that stick out go through `edge`. */
+static void gn__gemm_block(const gn__gemm_job *j, const float *a, const float *b, float *c, int64_t ldc, int64_t rows, int64_t cols, int64_t k, bool add, float *edge) {
+    int mr = j->kernels.mr, nr = j->kernels.nr;
+    for (int64_t q = 0; q < cols; q += nr)
+        for (int64_t p = 0; p < rows; p += mr) {
+            if (p + mr <= rows && q + nr <= cols) { j->kernels.micro(a + p * k, b + q * k, c + p * ldc + q, ldc, k, add); continue; }
+            j->kernels.micro(a + p * k, b + q * k, edge, nr, k, false);
+            for (int64_t i = 0; i < mr && p + i < rows; i++)
+                for (int64_t l = 0; l < nr && q + l < cols; l++) {
+                    float *to = c + (p + i) * ldc + q + l;
+                    *to = add ? *to + edge[i * nr + l] : edge[i * nr + l];
+                }
+        }
+}
 
-static void gn__gemm_tile(const gn__gemm_job *j, float *scratch, int64_t row, int64_t col) {
+/* Columns [col, col + cols) of the packed rows from p on: B is packed KC deep, then used by all of them. */
+static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int64_t rows, int64_t col) {
     const gn__gemm *g = j->g;
-    int mr = j->micro.mr, nr = j->micro.nr;
-    int64_t rows = GN__MIN(g->m - row, (int64_t)GN__GEMM_MC), cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC);
-    float *c = scratch, *a = c + GN__GEMM_MC * GN__GEMM_NC, *b = a + GN__GEMM_MC * GN__GEMM_KC;
-    memset(c, 0, sizeof(float) * GN__GEMM_MC * GN__GEMM_NC);
+    int mr = j->kernels.mr, nr = j->kernels.nr;
+    int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr, chunk = GN__GEMM_MC / mr * mr;
+    bool direct = g->dtype == GN_F32;
+    float *edge = scratch, *b = edge + 32 * 64, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC;
+    float *c = direct ? (float *)(void *)g->c + (j->row + p) * g->n + col : sums;
+    int64_t ldc = direct ? g->n : GN__GEMM_NC;
     for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
         int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
-        gn__pack_a(a, g, row, rows, at, k, mr);
         gn__pack_b(b, g, col, cols, at, k, nr);
-        for (int64_t q = 0; q < cols; q += nr)
-            for (int64_t p = 0; p < rows; p += mr) j->micro.fn(a + p * k, b + q * k, c + p * GN__GEMM_NC + q, k);
+        for (int64_t q = 0; q < rows; q += chunk)
+            gn__gemm_block(j, j->a + padded * at + (p + q) * k, b, c + q * ldc, ldc, GN__MIN(rows - q, chunk), cols, k, at > 0, edge);
     }
-    for (int64_t p = 0; p < rows; p++) gn__gemm_store(g, c + p * GN__GEMM_NC, row + p, col, cols);
+    for (int64_t i = 0; i < rows && (!direct || g->bias || g->k == 0); i++) {
+        if (g->k == 0) memset(c + i * ldc, 0, (size_t)cols * sizeof *c);
+        gn__gemm_store(g, c + i * ldc, j->row + p + i, col, cols);
+    }
 }
 
 static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
-    float *scratch = (float *)gn_alloc(sizeof(float) * (GN__GEMM_MC * GN__GEMM_NC + GN__GEMM_MC * GN__GEMM_KC + GN__GEMM_KC * GN__GEMM_NC));
-    if (!scratch) { gn__atomic_store(&j->failed, 1); return; }
-    for (int64_t t = begin; t < end; t++) gn__gemm_tile(j, scratch, t / j->tiles_n * GN__GEMM_MC, t % j->tiles_n * GN__GEMM_NC);
-    gn_free(scratch);
+    size_t sums = j->g->dtype == GN_F32 ? 0 : (size_t)j->tile_m * GN__GEMM_NC;
+    float *raw = (float *)gn_alloc(sizeof(float) * (32 * 64 + (GN__GEMM_NC + 64) * GN__GEMM_KC + sums) + 64);
+    float *scratch = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+    if (!raw) { gn__atomic_store(&j->failed, 1); return; }
+    for (int64_t t = begin; t < end; t++) {
+        int64_t p = t % j->tiles_m * j->tile_m;
+        gn__gemm_task(j, scratch, p, GN__MIN(j->rows - p, j->tile_m), t / j->tiles_m * GN__GEMM_NC);
+    }
+    gn_free(raw);
 }
 
-/* Few rows: no packing, y[n] += x[k] * B[k][n] down the rows of B; or dot products when B is transposed. */
-static void gn__gemv_row(const gn__gemm *g, int64_t row, int64_t col, int64_t n) {
+/* Few rows: no packing; B streams through once for all of them. */
+static void gn__gemv_row(const gn__gemm_job *j, int64_t row, int64_t col, int64_t n) {
+    const gn__gemm *g = j->g;
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
-    float y[GN__GEMM_NC] = { 0 }, x[GN__GEMM_KC], w[GN__GEMM_NC];
+    bool down = g->bk == 1 && g->bn != 1, plain = g->dtype == GN_F32 && (down || g->bn == 1);
+    float y[GN__GEMV_N] = { 0 }, x[GN__GEMM_KC], w[GN__GEMV_N];
     for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
         int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
+        const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
         gn__load_f32(x, g->dtype, g->a + (row * g->am + at * g->ak) * bytes, g->ak, k);
-        if (g->bk == 1 && g->bn != 1) {
-            for (int64_t i = 0; i < n; i++) {
-                float s[8] = { 0 };
-                gn__load_f32(w, g->dtype, g->b + (at + (col + i) * g->bn) * bytes, 1, k);
-                for (int64_t l = 0; l + 8 <= k; l += 8) for (int q = 0; q < 8; q++) s[q] += x[l + q] * w[l + q];
-                for (int64_t l = k & ~(int64_t)7; l < k; l++) s[l & 7] += x[l] * w[l];
-                y[i] += ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-            }
-            continue;
-        }
-        for (int64_t l = 0; l < k; l++) {
-            const char *b = g->b + ((at + l) * g->bk + col * g->bn) * bytes;
-            const float *line = (const float *)(const void *)b;
-            if (g->dtype != GN_F32 || g->bn != 1) { gn__load_f32(w, g->dtype, b, g->bn, n); line = w; }
-            for (int64_t i = 0; i < n; i++) y[i] += x[l] * line[i];
+        if (plain && down) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
+        else if (plain) j->kernels.axpy(y, x, (const float *)(const void *)b, g->bk, k, n);
+        else if (down) for (int64_t i = 0; i < n; i++) {
+            gn__load_f32(w, g->dtype, b + i * g->bn * bytes, 1, k);
+            j->kernels.dot(y + i, x, w, 0, 1, k);
+        } else for (int64_t l = 0; l < k; l++) {
+            gn__load_f32(w, g->dtype, b + l * g->bk * bytes, g->bn, n);
+            j->kernels.axpy(y, x + l, w, 0, 1, n);
         }
     }
     gn__gemm_store(g, y, row, col, n);
@@ -2440,14 +2692,37 @@ static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
     for (int64_t t = begin; t < end; t++)
         for (int64_t row = 0; row < j->g->m; row++)
-            gn__gemv_row(j->g, row, t * GN__GEMM_NC, GN__MIN(j->g->n - t * GN__GEMM_NC, (int64_t)GN__GEMM_NC));
+            gn__gemv_row(j, row, t * j->width, GN__MIN(j->g->n - t * j->width, j->width));
+}
+
+/* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
+static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
+    const gn__gemm *g = j->g;
+    int64_t mr = j->kernels.mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
+    int64_t most = GN__MAX(GN__GEMM_PANEL / GN__MAX(g->k, 1) / mr * mr, mr), panels = (GN__MIN(g->m, most) + mr - 1) / mr;
+    float *raw = (float *)gn_alloc((size_t)(panels * mr * GN__MAX(g->k, 1)) * sizeof *raw + 64);
+    if (!raw) return false;
+    j->a = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+    for (j->row = 0; j->row < g->m; j->row += j->rows) {
+        j->rows = GN__MIN(g->m - j->row, most);
+        panels = (j->rows + mr - 1) / mr;
+        j->tiles_m = GN__MAX(GN__MIN((3 * threads + tiles_n - 1) / tiles_n, panels), 1);
+        j->tile_m = (panels + j->tiles_m - 1) / j->tiles_m * mr;
+        j->tiles_m = (panels * mr + j->tile_m - 1) / j->tile_m;
+        gn__pool_for(pool, panels, 1 + 16384 / GN__MAX(g->k * mr, 1), gn__gemm_pack_range, j);
+        gn__pool_for(pool, j->tiles_m * tiles_n, 1, gn__gemm_range, j);
+    }
+    gn_free(raw);
+    return gn__atomic_load(&j->failed) == 0;
 }
 
 static bool gn__gemm_f32(const gn__gemm *g, gn__pool *pool) {
-    gn__gemm_job j = { g, gn__micro_pick(), (g->m + GN__GEMM_MC - 1) / GN__GEMM_MC, (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC, 0 };
-    if (g->m <= GN__GEMM_SMALL) gn__pool_for(pool, j.tiles_n, 1 + 16384 / GN__MAX(g->k * g->m, 1), gn__gemv_range, &j);
-    else gn__pool_for(pool, j.tiles_m * j.tiles_n, 1, gn__gemm_range, &j);
-    return gn__atomic_load(&j.failed) == 0;
+    gn__gemm_job j = { .g = g, .kernels = gn__kernel_sets[pool ? pool->isa : GN__ISA_BASE] };
+    if (g->m > GN__GEMM_SMALL) return gn__gemm_panels(&j, pool);
+    int64_t share = (g->n + 4 * (pool ? (int64_t)pool->n_threads + 1 : 1) - 1) / (4 * (pool ? (int64_t)pool->n_threads + 1 : 1));
+    j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), (int64_t)GN__GEMV_N);
+    gn__pool_for(pool, (g->n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(g->k * g->m * j.width, 1), gn__gemv_range, &j);
+    return true;
 }
 
 /* f64 and integers. */
@@ -2490,7 +2765,7 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
 }
 
 /* Leading dims that can be walked as one row index: fewer, larger products (the weight of linear is shared by all rows). */
-static bool gn__rows_of(const gn__view *v, int64_t *out_rows, int64_t *out_stride) {
+static bool gn__rows_of(const gn_view *v, int64_t *out_rows, int64_t *out_stride) {
     *out_rows = 1;
     *out_stride = 0;
     for (int i = v->rank - 2; i >= 0; i--) {
@@ -2502,8 +2777,8 @@ static bool gn__rows_of(const gn__view *v, int64_t *out_rows, int64_t *out_strid
     return true;
 }
 
-static gn_result gn__matmul(const gn__call *c, const gn__view *bias) {
-    gn__view a = c->in[0], b = c->in[1];
+static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
+    gn_view a = c->in[0], b = c->in[1];
     int ra = a.rank, rb = b.rank, batch = GN__MAX(GN__MAX(ra - 2, rb - 2), 0);
     int64_t bytes = (int64_t)gn__bytes_of(a.dtype);
     gn__gemm g = { .m = ra > 1 ? a.dims[ra - 2] : 1, .n = rb > 1 ? b.dims[rb - 1] : 1, .k = a.dims[ra - 1],
@@ -2515,7 +2790,7 @@ static gn_result gn__matmul(const gn__call *c, const gn__view *bias) {
     if (ra > 2) a.rank = ra - 2; else a.rank = 0;
     if (rb > 2) b.rank = rb - 2; else b.rank = 0;
     if (batch == 0) a.rank = b.rank = 0;
-    gn__view ba = gn__view_broadcast(&a, batch, dims), bb = gn__view_broadcast(&b, batch, dims);
+    gn_view ba = gn__view_broadcast(&a, batch, dims), bb = gn__view_broadcast(&b, batch, dims);
     int64_t n_batch = 1;
     for (int i = 0; i < batch; i++) n_batch *= dims[i];
     for (int64_t i = 0; i < n_batch; i++) {
@@ -2638,8 +2913,8 @@ static gn_result gn__infer_assign(const gn__infer_call *c) {
     return r != GN_OK || gn__type_equal(&c->in[0], &c->in[1]) ? r : gn__bad_shapes(c, "a state keeps its shape");
 }
 
-static gn__view gn__view_permute(const gn__view *v, const int64_t *order) {
-    gn__view r = *v;
+static gn_view gn__view_permute(const gn_view *v, const int64_t *order) {
+    gn_view r = *v;
     for (int i = 0; i < v->rank; i++) {
         int axis = gn__axis(order[i], v->rank);
         r.dims[i] = v->dims[axis];
@@ -2648,19 +2923,19 @@ static gn__view gn__view_permute(const gn__view *v, const int64_t *order) {
     return r;
 }
 
-static gn__view gn__view_slice(const gn__view *v, const int64_t *attrs) {
-    gn__view r = *v;
+static gn_view gn__view_slice(const gn_view *v, const int64_t *attrs) {
+    gn_view r = *v;
     int axis = gn__axis(attrs[0], v->rank);
     gn__range s = gn__slice_range(attrs, v->dims[axis]);
     r.dims[axis] = s.count;
-    if (s.count > 0) r.p += s.begin * v->strides[axis] * (int64_t)gn__bytes_of(v->dtype);
+    if (s.count > 0) r.offset += s.begin * v->strides[axis] * (int64_t)gn__bytes_of(v->dtype);
     r.strides[axis] = s.count > 1 ? v->strides[axis] * s.step : 0;
     return r;
 }
 
 /* v with new dims when strides can express it. */
-static bool gn__view_reshape(const gn__view *v, int rank, const int64_t *dims, gn__view *out) {
-    gn__view r = *v;
+static bool gn__view_reshape(const gn_view *v, int rank, const int64_t *dims, gn_view *out) {
+    gn_view r = *v;
     r.rank = rank;
     memcpy(r.dims, dims, (size_t)rank * sizeof *dims);
     memset(r.strides, 0, sizeof r.strides);
@@ -2689,7 +2964,7 @@ static bool gn__view_reshape(const gn__view *v, int rank, const int64_t *dims, g
 }
 
 static gn_result gn__cpu_reshape(const gn__call *c) {          /* the copy of a view that strides cannot express */
-    gn__view flat = c->out;
+    gn_view flat = c->out;
     flat.rank = c->in[0].rank;
     int64_t stride = 1;
     for (int i = flat.rank - 1; i >= 0; i--) { flat.dims[i] = c->in[0].dims[i]; flat.strides[i] = stride; stride *= flat.dims[i]; }
@@ -2698,19 +2973,20 @@ static gn_result gn__cpu_reshape(const gn__call *c) {          /* the copy of a 
 }
 
 static gn_result gn__cpu_permute(const gn__call *c) {
-    gn__view v = gn__view_permute(&c->in[0], c->attrs);
+    gn_view v = gn__view_permute(&c->in[0], c->attrs);
     gn__copy_view(&c->out, &v);
     return GN_OK;
 }
 
 static gn_result gn__cpu_slice(const gn__call *c) {
-    gn__view v = gn__view_slice(&c->in[0], c->attrs);
+    gn_view v = gn__view_slice(&c->in[0], c->attrs);
+    v = gn__view_bound(&v);
     gn__copy_view(&c->out, &v);
     return GN_OK;
 }
 
 static gn_result gn__cpu_broadcast(const gn__call *c) {
-    gn__view v = gn__view_broadcast(&c->in[0], c->out.rank, c->out.dims);
+    gn_view v = gn__view_broadcast(&c->in[0], c->out.rank, c->out.dims);
     gn__copy_view(&c->out, &v);
     return GN_OK;
 }
@@ -2722,14 +2998,15 @@ static gn_result gn__cpu_assign(const gn__call *c) {
 
 static gn_result gn__cpu_slice_put(const gn__call *c) {
     gn__copy_view(&c->out, &c->in[0]);
-    gn__view v = gn__view_slice(&c->out, c->attrs);
+    gn_view v = gn__view_slice(&c->out, c->attrs);
+    v = gn__view_bound(&v);
     gn__copy_view(&v, &c->in[1]);
     return GN_OK;
 }
 
 static gn_result gn__cpu_concat(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->out.rank);
-    gn__view part = c->out;
+    gn_view part = c->out;
     for (int i = 0; i < c->n_in; i++) {
         part.dims[axis] = c->in[i].dims[axis];
         gn__copy_view(&part, &c->in[i]);
@@ -2789,7 +3066,7 @@ static gn_result gn__infer_one_hot(const gn__infer_call *c) {
 }
 
 /* The element of `a` that position `at` of the index selects, NULL when out of range. */
-static char *gn__selected(const gn__view *a, const gn__view *index, int axis, int64_t at, int64_t *out_bad) {
+static char *gn__selected(const gn_view *a, const gn_view *index, int axis, int64_t at, int64_t *out_bad) {
     int64_t offset = 0, index_offset = 0;
     for (int i = index->rank - 1; i >= 0; i--) {
         int64_t x = at % index->dims[i];
@@ -2815,7 +3092,7 @@ static gn_result gn__cpu_gather(const gn__call *c) {
 }
 
 static gn_result gn__cpu_embedding(const gn__call *c) {
-    const gn__view *table = &c->in[0], *ids = &c->in[1];
+    const gn_view *table = &c->in[0], *ids = &c->in[1];
     int64_t bytes = (int64_t)gn__bytes_of(table->dtype), d = table->dims[1], n = gn__view_count(ids);
     for (int64_t i = 0; i < n; i++) {
         int64_t id = gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
@@ -2826,7 +3103,7 @@ static gn_result gn__cpu_embedding(const gn__call *c) {
 }
 
 static gn_result gn__cpu_one_hot(const gn__call *c) {
-    const gn__view *ids = &c->in[0];
+    const gn_view *ids = &c->in[0];
     int64_t bytes = (int64_t)gn__bytes_of(c->out.dtype), depth = c->attrs[0], n = gn__view_count(ids), one_i = 1;
     double one_f = 1;
     memset(c->out.p, 0, (size_t)(gn__view_count(&c->out) * bytes));
@@ -2886,7 +3163,7 @@ static gn_result gn__infer_mse_loss(const gn__infer_call *c) {
 }
 
 /* -log softmax(row)[target] */
-static double gn__row_loss(const gn__view *logits, int64_t row, int64_t target) {
+static double gn__row_loss(const gn_view *logits, int64_t row, int64_t target) {
     int64_t n = logits->dims[logits->rank - 1], stride = logits->strides[logits->rank - 1], bytes = (int64_t)gn__bytes_of(logits->dtype);
     const char *p = logits->p + gn__view_offset(logits, logits->rank - 1, row) * bytes;
     double x[GN__CHUNK], top = -INFINITY, sum = 0, hit;
@@ -2905,7 +3182,7 @@ static double gn__row_loss(const gn__view *logits, int64_t row, int64_t target) 
 }
 
 static gn_result gn__cpu_cross_entropy(const gn__call *c) {
-    const gn__view *logits = &c->in[0], *targets = &c->in[1];
+    const gn_view *logits = &c->in[0], *targets = &c->in[1];
     int64_t rows = gn__view_count(targets), classes = logits->dims[logits->rank - 1];
     double sum = 0;
     for (int64_t i = 0; i < rows; i++) {
@@ -2924,7 +3201,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
     memcpy(a.dims, c->in[0].dims, sizeof a.dims);
     memcpy(b.dims, c->in[1].dims, sizeof b.dims);
     gn__broadcast_shapes(&a, &b, &t.shape);
-    gn__view va = gn__view_broadcast(&c->in[0], t.shape.rank, t.shape.dims), vb = gn__view_broadcast(&c->in[1], t.shape.rank, t.shape.dims);
+    gn_view va = gn__view_broadcast(&c->in[0], t.shape.rank, t.shape.dims), vb = gn__view_broadcast(&c->in[1], t.shape.rank, t.shape.dims);
     int64_t n = gn__count(&t.shape), bytes = (int64_t)gn__bytes_of(t.dtype), last = t.shape.rank - 1;
     int64_t inner = t.shape.rank ? t.shape.dims[last] : 1;
     double sum = 0, x[GN__CHUNK], y[GN__CHUNK];
@@ -2976,7 +3253,7 @@ static double gn__cost_attention(const gn__infer_call *c) {
 
 typedef struct gn__attention_job {
     const gn__call *c;
-    gn__view mask;              /* broadcast to (B,H,T,S); p NULL: none */
+    gn_view mask;              /* broadcast to (B,H,T,S); p NULL: none */
     int64_t length;
     double scale;
     gn__atomic failed;          /* no memory for scores; set by any thread */
@@ -2984,7 +3261,7 @@ typedef struct gn__attention_job {
 
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
-    const gn__view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
+    const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype);
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
     int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
@@ -3055,9 +3332,9 @@ static gn_result gn__infer_kv_append(const gn__infer_call *c) {
 static gn_result gn__cpu_kv_append(const gn__call *c) {
     int64_t pos = gn__read_int(c->in[2].dtype, c->in[2].p), T = c->in[1].dims[2], S = c->out.dims[2];
     if (pos < 0 || pos > S - T)
-        return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "rows %lld to %lld are outside a cache of %lld", (long long)pos, (long long)(pos + T - 1), (long long)S);
+        return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "%lld rows from %lld on are outside a cache of %lld", (long long)T, (long long)pos, (long long)S);
     if (c->out.p != c->in[0].p) gn__copy_view(&c->out, &c->in[0]);
-    gn__view rows = c->out;
+    gn_view rows = c->out;
     rows.dims[2] = T;
     rows.p += pos * rows.strides[2] * (int64_t)gn__bytes_of(c->out.dtype);
     gn__copy_view(&rows, &c->in[1]);
@@ -3091,13 +3368,18 @@ GN__STRUCTURED_OPS(GN__X)
 #define GN__C(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, true, gn__infer_compare, NULL)
 #define GN__GRAD_true(name) gn__grad_##name
 #define GN__GRAD_false(name) NULL
+#define GN__TEXT_SCALAR(NAME) (GN__OP_##NAME == GN__OP_WHERE ? "a ? b : c" : "a")   /* cast: converted by the compute type */
+#define GN__TEXT_REDUCE(NAME) NULL
+#define GN__TEXT_MOVE(NAME) NULL
+#define GN__TEXT_STRUCTURED(NAME) NULL
+#define GN__TEXT_GENERATOR(NAME) NULL
 #define GN__CPU_SCALAR(name) NULL               /* runs as a tile of a fused group */
 #define GN__CPU_REDUCE(name) gn__cpu_##name
 #define GN__CPU_MOVE(name) gn__cpu_##name
 #define GN__CPU_STRUCTURED(name) gn__cpu_##name
 #define GN__CPU_GENERATOR(name) gn__cpu_##name
 #define GN__X(NAME, lower, w, cls, lo, hi, words, mask, tol, g)                                                             \
-    [GN__OP_##NAME] = { .name = #lower, .wire = w, .kind = GN_CLASS_##cls, .least = lo, .most = hi, .n_attrs = words, .dtypes = mask, \
+    [GN__OP_##NAME] = { .name = #lower, .text = GN__TEXT_##cls(NAME), .wire = w, .kind = GN_CLASS_##cls, .least = lo, .most = hi, .n_attrs = words, .dtypes = mask, \
                         .flops = 1, .tolerance = tol, .infer = gn__infer_##lower, .cpu = GN__CPU_##cls(lower), .grad = GN__GRAD_##g(lower) },
 #define GN__L(NAME, lower, w) [GN__OP_##NAME] = { .name = #lower, .wire = w, .kind = GN_CLASS_LEAF },
 
@@ -4148,50 +4430,7 @@ static const char *gn__residency_name(const gn_ctx *g, uint32_t id) {
 enum { GN__GROUP_MAX = 64 };
 #define GN__NO_GROUP UINT32_MAX
 
-typedef enum gn__place {
-    GN__PLACE_NONE,        /* inside a fused loop, or a constant that is filled in there */
-    GN__PLACE_ARG, GN__PLACE_SLOT,
-    GN__PLACE_BLOCK,       /* in the plan's block, at `offset` */
-    GN__PLACE_OWN,         /* memory of its own that becomes the state's */
-    GN__PLACE_INPLACE      /* the state's own memory, written in place (kv_append) */
-} gn__place;
-
-typedef struct gn__lay {
-    gn__view view;         /* of the base's memory; p is the byte offset */
-    uint32_t base;         /* node that owns the memory */
-    uint32_t group;        /* node whose loop computes a scalar op */
-    uint32_t last;         /* of a base: last kernel that reads it, n_nodes: lives to the end */
-    uint32_t own;          /* PLACE_OWN: index of the update; PLACE_INPLACE: the state's leaf */
-    size_t offset;         /* PLACE_BLOCK: bytes */
-    uint8_t place;
-    bool kernel;           /* runs as a kernel of its own, or leads a loop */
-} gn__lay;
-
-typedef struct gn__load { gn__view view; uint32_t base; uint16_t reg; uint8_t dtype; bool constant; double value; } gn__load;
-typedef struct gn__instr { uint32_t node; uint16_t op, dst, src[3]; uint8_t in_dtype, out_dtype; double p[2]; } gn__instr;
-
-typedef struct gn__kernel_step {
-    uint32_t node;         /* whose result it writes */
-    uint32_t load, n_loads, instr, n_instrs;   /* a fused loop; n_instrs 0: a structured kernel */
-    uint16_t regs, out;    /* registers of the loop; the one that is stored */
-} gn__kernel_step;
-
-typedef enum gn__update_how { GN__UPDATE_SWAP, GN__UPDATE_COPY, GN__UPDATE_INPLACE } gn__update_how;
-
-typedef struct gn__layout {
-    const gn_part *part;
-    gn__lay *lay;
-    uint8_t *update_how;
-    uint32_t *scratch;     /* per node, several uses in turn */
-    GN__ARRAY(gn__kernel_step, steps);
-    GN__ARRAY(gn__load, loads);
-    GN__ARRAY(gn__instr, instrs);
-    size_t block_bytes;
-    uint32_t fused, view_copies, state_copies;
-    uint64_t state_copy_bytes;
-} gn__layout;
-
-static void gn__layout_deinit(gn__layout *l) {
+static void gn__layout_deinit(gn_layout *l) {
     gn_free(l->lay);
     gn_free(l->update_how);
     gn_free(l->scratch);
@@ -4209,7 +4448,7 @@ static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part
 
 /* A scalar node joins its consumer's loop when all its consumers are in that one loop and have its shape: so no path leaves
    the loop and comes back. candidate[i]: 0 none yet, UINT32_MAX several or not fusible, else 1 + the loop's leader. */
-static void gn__layout_groups(gn__layout *l) {
+static void gn__layout_groups(gn_layout *l) {
     const gn_part *p = l->part;
     uint32_t *candidate = l->scratch;
     memset(candidate, 0, p->n_nodes * sizeof *candidate);
@@ -4238,19 +4477,19 @@ static void gn__layout_groups(gn__layout *l) {
     }
 }
 
-static gn__view gn__part_view(const gn_part *p, uint32_t node) {
+static gn_view gn__part_view(const gn_part *p, uint32_t node) {
     gn__type t = gn__part_type(p, node);
     return gn__view_dense(&t, NULL);
 }
 
 /* A view of an input's memory, where strides can say it. */
-static bool gn__layout_view(gn__layout *l, uint32_t i) {
+static bool gn__layout_view(gn_layout *l, uint32_t i) {
     const gn_part *p = l->part;
     const gn_part_node *n = &p->nodes[i];
     if (!gn__is_view_op(n->op)) return false;
-    const gn__lay *in = &l->lay[p->ins[n->ins + (n->op == GN__OP_ASSIGN ? 1 : 0)]];
+    const gn_lay *in = &l->lay[p->ins[n->ins + (n->op == GN__OP_ASSIGN ? 1 : 0)]];
     const int64_t *attrs = p->attrs + n->attrs;
-    gn__view v = in->view;
+    gn_view v = in->view;
     if (n->op == GN__OP_PERMUTE) v = gn__view_permute(&in->view, attrs);
     else if (n->op == GN__OP_SLICE) v = gn__view_slice(&in->view, attrs);
     else if (n->op == GN__OP_BROADCAST) v = gn__view_broadcast(&in->view, n->rank, p->dims + n->dims);
@@ -4260,31 +4499,31 @@ static bool gn__layout_view(gn__layout *l, uint32_t i) {
     return true;
 }
 
-static void gn__layout_places(gn__layout *l) {
+static void gn__layout_places(gn_layout *l) {
     const gn_part *p = l->part;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const gn_part_node *n = &p->nodes[i];
-        gn__lay *a = &l->lay[i];
+        gn_lay *a = &l->lay[i];
         a->base = i;
         a->view = gn__part_view(p, i);
-        if (n->leaf == GN_LEAF_DATA || n->leaf == GN_LEAF_VALUE) a->place = GN__PLACE_ARG;
-        else if (n->leaf) a->place = GN__PLACE_SLOT;
-        else if (gn__layout_view(l, i)) a->place = GN__PLACE_NONE;
-        else if (n->op == GN__OP_FULL) a->place = a->kernel ? GN__PLACE_BLOCK : GN__PLACE_NONE;
-        else if (a->group != GN__NO_GROUP && a->group != i) { a->place = GN__PLACE_NONE; l->fused++; }
-        else { a->place = GN__PLACE_BLOCK; a->kernel = true; }
+        if (n->leaf == GN_LEAF_DATA || n->leaf == GN_LEAF_VALUE) a->place = GN_PLACE_ARG;
+        else if (n->leaf) a->place = GN_PLACE_SLOT;
+        else if (gn__layout_view(l, i)) a->place = GN_PLACE_NONE;
+        else if (n->op == GN__OP_FULL) a->place = a->kernel ? GN_PLACE_BLOCK : GN_PLACE_NONE;
+        else if (a->group != GN__NO_GROUP && a->group != i) { a->place = GN_PLACE_NONE; l->fused++; }
+        else { a->place = GN_PLACE_BLOCK; a->kernel = true; }
     }
 }
 
-static void gn__layout_last(gn__layout *l) {
+static void gn__layout_last(gn_layout *l) {
     const gn_part *p = l->part;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const gn_part_node *n = &p->nodes[i];
-        const gn__lay *a = &l->lay[i];
+        const gn_lay *a = &l->lay[i];
         uint32_t at = a->group != GN__NO_GROUP ? a->group : i;
         bool reads = a->group != GN__NO_GROUP || a->kernel;
         for (uint32_t k = 0; reads && k < n->n_ins; k++) {
-            gn__lay *b = &l->lay[l->lay[p->ins[n->ins + k]].base];
+            gn_lay *b = &l->lay[l->lay[p->ins[n->ins + k]].base];
             b->last = GN__MAX(b->last, at);
         }
     }
@@ -4300,7 +4539,7 @@ static uint32_t gn__append_chain(const gn_part *p, const gn_part_update *u, uint
 }
 
 /* In place when nothing reads an older version after the append that ends it. */
-static bool gn__layout_inplace(gn__layout *l, const gn_part_update *u) {
+static bool gn__layout_inplace(gn_layout *l, const gn_part_update *u) {
     const gn_part *p = l->part;
     uint32_t *chain = l->scratch, n = gn__append_chain(p, u, chain, p->n_nodes);
     uint32_t leaf = n ? p->ins[p->nodes[chain[n - 1]].ins] : 0;
@@ -4312,22 +4551,22 @@ static bool gn__layout_inplace(gn__layout *l, const gn_part_update *u) {
         if (l->lay[old].last > chain[i] || rows == old || rows == leaf) return false;
     }
     for (uint32_t i = 0; i < n; i++) {
-        l->lay[chain[i]].place = GN__PLACE_INPLACE;
+        l->lay[chain[i]].place = GN_PLACE_INPLACE;
         l->lay[chain[i]].own = leaf;
     }
     return n > 0;
 }
 
-static void gn__layout_updates(gn__layout *l) {
+static void gn__layout_updates(gn_layout *l) {
     const gn_part *p = l->part;
     for (uint32_t u = 0; u < p->n_updates; u++) {
         const gn_part_update *up = &p->updates[u];
-        gn__lay *a = &l->lay[up->node], *base = &l->lay[a->base];
-        gn__view whole = gn__part_view(p, a->base);
-        if (gn__layout_inplace(l, up)) { l->update_how[u] = GN__UPDATE_INPLACE; continue; }
-        bool takes = base->place == GN__PLACE_BLOCK && !a->view.p && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
-        l->update_how[u] = takes ? GN__UPDATE_SWAP : GN__UPDATE_COPY;
-        if (takes) { base->place = GN__PLACE_OWN; base->own = u; }
+        gn_lay *a = &l->lay[up->node], *base = &l->lay[a->base];
+        gn_view whole = gn__part_view(p, a->base);
+        if (gn__layout_inplace(l, up)) { l->update_how[u] = GN_UPDATE_INPLACE; continue; }
+        bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
+        l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
+        if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
         if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
             gn__type t = gn__part_type(p, up->node);
             l->state_copies++;
@@ -4376,17 +4615,17 @@ static bool gn__holes_give(gn__holes *h, size_t offset, size_t bytes) {
     return true;
 }
 
-static size_t gn__lay_bytes(const gn__lay *a) { return ((size_t)gn__view_count(&a->view) * gn__bytes_of(a->view.dtype) + 63) & ~(size_t)63; }
+static size_t gn__lay_bytes(const gn_lay *a) { return ((size_t)gn__view_count(&a->view) * gn__bytes_of(a->view.dtype) + 63) & ~(size_t)63; }
 
-static bool gn__layout_memory(gn__layout *l) {
+static bool gn__layout_memory(gn_layout *l) {
     const gn_part *p = l->part;
     uint32_t *dying = l->scratch;                       /* list heads by kernel: 1 + base; linked through `own` */
     gn__holes h = { 0 };
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
     for (uint32_t i = 0; i < p->n_nodes && ok; i++) {
-        gn__lay *a = &l->lay[i];
-        if (a->kernel && a->place == GN__PLACE_BLOCK) {
+        gn_lay *a = &l->lay[i];
+        if (a->kernel && a->place == GN_PLACE_BLOCK) {
             a->offset = gn__holes_take(&h, gn__lay_bytes(a));
             uint32_t end = GN__MAX(a->last, i);
             if (end < p->n_nodes) { a->own = dying[end]; dying[end] = i + 1; }
@@ -4414,8 +4653,8 @@ static uint16_t gn__reg_take(gn__regs *r) {
 static void gn__reg_give(gn__regs *r, uint16_t i) { r->used[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
 
 /* Adjacent dims that one stride covers become one: fewer, longer runs. */
-static gn__view gn__view_collapse(const gn__view *v) {
-    gn__view r = *v;
+static gn_view gn__view_collapse(const gn_view *v) {
+    gn_view r = *v;
     r.rank = 0;
     for (int i = 0; i < v->rank; i++) {
         if (v->dims[i] == 1) continue;
@@ -4433,7 +4672,7 @@ static gn__view gn__view_collapse(const gn__view *v) {
 typedef struct gn__group { uint32_t *members; uint32_t n; gn__regs regs; uint32_t reg_node[512]; uint16_t uses[512]; } gn__group;
 
 /* How often the group's members read node x. */
-static uint16_t gn__group_uses(const gn__layout *l, const gn__group *gr, uint32_t x) {
+static uint16_t gn__group_uses(const gn_layout *l, const gn__group *gr, uint32_t x) {
     uint16_t n = 0;
     for (uint32_t m = 0; m < gr->n; m++) {
         const gn_part_node *node = &l->part->nodes[gr->members[m]];
@@ -4448,7 +4687,7 @@ static int gn__group_reg(const gn__group *gr, uint32_t node) {
     return -1;
 }
 
-static uint16_t gn__group_hold(const gn__layout *l, gn__group *gr, uint32_t node) {
+static uint16_t gn__group_hold(const gn_layout *l, gn__group *gr, uint32_t node) {
     uint16_t r = gn__reg_take(&gr->regs);
     gr->reg_node[r] = node;
     gr->uses[r] = GN__MAX(gn__group_uses(l, gr, node), (uint16_t)1);
@@ -4457,11 +4696,11 @@ static uint16_t gn__group_hold(const gn__layout *l, gn__group *gr, uint32_t node
 
 /* An input from outside the loop gets a register before the first instruction runs. Constants keep theirs: they are filled
    in once, not for every tile. */
-static bool gn__group_load(gn__layout *l, gn__group *gr, uint32_t x, uint32_t leader) {
+static bool gn__group_load(gn_layout *l, gn__group *gr, uint32_t x, uint32_t leader) {
     const gn_part *p = l->part;
     if (gn__group_reg(gr, x) >= 0) return true;
     if (!GN__GROW(l, loads, 1)) return false;
-    gn__load *d = &l->loads[l->n_loads++];
+    gn_load *d = &l->loads[l->n_loads++];
     const gn_part_node *n = &p->nodes[x];
     memset(d, 0, sizeof *d);
     d->dtype = n->dtype;
@@ -4473,12 +4712,12 @@ static bool gn__group_load(gn__layout *l, gn__group *gr, uint32_t x, uint32_t le
         gr->uses[d->reg]++;
         return true;
     }
-    gn__view wide = gn__view_broadcast(&l->lay[x].view, p->nodes[leader].rank, p->dims + p->nodes[leader].dims);
+    gn_view wide = gn__view_broadcast(&l->lay[x].view, p->nodes[leader].rank, p->dims + p->nodes[leader].dims);
     d->view = gn__view_collapse(&wide);
     return true;
 }
 
-static bool gn__group_loads(gn__layout *l, gn__group *gr, uint32_t node, uint32_t leader) {
+static bool gn__group_loads(gn_layout *l, gn__group *gr, uint32_t node, uint32_t leader) {
     const gn_part_node *n = &l->part->nodes[node];
     for (uint32_t k = 0; k < n->n_ins; k++) {
         uint32_t x = l->part->ins[n->ins + k];
@@ -4488,11 +4727,11 @@ static bool gn__group_loads(gn__layout *l, gn__group *gr, uint32_t node, uint32_
     return true;
 }
 
-static bool gn__group_instr(gn__layout *l, gn__group *gr, uint32_t node) {
+static bool gn__group_instr(gn_layout *l, gn__group *gr, uint32_t node) {
     const gn_part *p = l->part;
     const gn_part_node *n = &p->nodes[node];
     const int64_t *attrs = p->attrs + n->attrs;
-    gn__instr in = { .node = node, .op = n->op, .out_dtype = n->dtype, .in_dtype = p->nodes[p->ins[n->ins + (n->op == GN__OP_WHERE ? 1 : 0)]].dtype };
+    gn_instr in = { .node = node, .op = n->op, .out_dtype = n->dtype, .in_dtype = p->nodes[p->ins[n->ins + (n->op == GN__OP_WHERE ? 1 : 0)]].dtype };
     for (uint32_t k = 0; k < n->n_ins; k++) in.src[k] = (uint16_t)gn__group_reg(gr, p->ins[n->ins + k]);
     for (uint32_t k = n->n_ins; k < 3; k++) in.src[k] = in.src[0];
     if (n->op == GN__OP_CLAMP) { in.p[0] = gn__word_f64(attrs[0]); in.p[1] = gn__word_f64(attrs[1]); }
@@ -4506,7 +4745,7 @@ static bool gn__group_instr(gn__layout *l, gn__group *gr, uint32_t node) {
     return true;
 }
 
-static bool gn__layout_loop(gn__layout *l, gn__kernel_step *s, gn__group *gr) {
+static bool gn__layout_loop(gn_layout *l, gn_kernel_step *s, gn__group *gr) {
     memset(&gr->regs, 0, sizeof gr->regs);
     memset(gr->uses, 0, sizeof gr->uses);
     s->load = (uint32_t)l->n_loads;
@@ -4523,7 +4762,7 @@ static bool gn__layout_loop(gn__layout *l, gn__kernel_step *s, gn__group *gr) {
 }
 
 /* Kernels in order. Members of a loop are found through a list from its leader, so the whole walk is linear. */
-static bool gn__layout_steps(gn__layout *l) {
+static bool gn__layout_steps(gn_layout *l) {
     const gn_part *p = l->part;
     uint32_t *next = l->scratch;                        /* member lists: next[i] = 1 + next member of i's loop, towards smaller nodes */
     gn__group gr;
@@ -4541,7 +4780,7 @@ static bool gn__layout_steps(gn__layout *l) {
     gn_free(tail);
     for (uint32_t i = 0; i < p->n_nodes && ok; i++) {
         if (!l->lay[i].kernel) continue;
-        gn__kernel_step s = { .node = i };
+        gn_kernel_step s = { .node = i };
         gr.n = 0;
         if (l->lay[i].group == i)
             for (uint32_t m = i + 1; m && gr.n <= GN__GROUP_MAX; m = next[m - 1]) gr.members[gr.n++] = m - 1;
@@ -4551,10 +4790,10 @@ static bool gn__layout_steps(gn__layout *l) {
     return ok;
 }
 
-static gn_result gn__layout_make(const gn_part *p, gn__layout *l, gn_fault *f) {
+static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
     memset(l, 0, sizeof *l);
     l->part = p;
-    l->lay = (gn__lay *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->lay);
+    l->lay = (gn_lay *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->lay);
     l->update_how = (uint8_t *)gn__alloc_zero((size_t)p->n_updates + 1);
     l->scratch = (uint32_t *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->scratch);
     bool ok = l->lay && l->update_how && l->scratch;
@@ -5384,7 +5623,7 @@ typedef struct gn__cpu {
 
 typedef struct gn__cpu_plan {
     gn_part *part;
-    gn__layout layout;
+    gn_layout layout;
     char **base;                   /* per node, of this run */
     char **fresh;                  /* per update: memory of the new version; kept from run to run */
 } gn__cpu_plan;
@@ -5501,7 +5740,7 @@ static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_p
 
 /* ---- a run ---- */
 
-typedef struct gn__undo { gn__view rows; char *saved; } gn__undo;   /* saved: dense */
+typedef struct gn__undo { gn_view rows; char *saved; } gn__undo;   /* saved: dense */
 
 typedef struct gn__run {
     gn__cpu *cpu;
@@ -5563,7 +5802,7 @@ static gn_result gn__run_slot(gn__run *r, uint32_t node, uint32_t slot, uint32_t
 /* Resolves every base to memory. */
 static gn_result gn__run_bind(gn__run *r) {
     const gn_part *p = r->plan->part;
-    gn__layout *l = &r->plan->layout;
+    gn_layout *l = &r->plan->layout;
     gn__cpu *c = r->cpu;
     if (l->block_bytes > c->block_bytes) {
         char *block = gn__cpu_take(c, l->block_bytes, false, r->fault);
@@ -5576,28 +5815,29 @@ static gn_result gn__run_bind(gn__run *r) {
         gn_result e = gn__run_slot(r, p->updates[u].node, p->updates[u].slot, p->updates[u].gen, GN_LEAF_STATE, NULL);
         if (e != GN_OK) return e;
         gn__type t = gn__part_type(p, p->updates[u].node);
-        if (l->update_how[u] == GN__UPDATE_INPLACE || r->plan->fresh[u]) continue;
+        if (l->update_how[u] == GN_UPDATE_INPLACE || r->plan->fresh[u]) continue;
         r->plan->fresh[u] = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
         if (!r->plan->fresh[u]) return r->fault ? r->fault->result : GN_OUT_OF_MEMORY;
     }
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const gn_part_node *n = &p->nodes[i];
-        gn__lay *a = &l->lay[i];
+        gn_lay *a = &l->lay[i];
         gn_result e = GN_OK;
-        if (a->place == GN__PLACE_ARG) e = gn__run_arg(r, i);
-        else if (a->place == GN__PLACE_SLOT) e = gn__run_slot(r, i, n->slot, n->gen, (gn_leaf_kind)n->leaf, &r->plan->base[i]);
-        else if (a->place == GN__PLACE_BLOCK) r->plan->base[i] = c->block + a->offset;
-        else if (a->place == GN__PLACE_OWN) r->plan->base[i] = r->plan->fresh[a->own];
-        else if (a->place == GN__PLACE_INPLACE) r->plan->base[i] = r->plan->base[a->own];
+        if (a->place == GN_PLACE_ARG) e = gn__run_arg(r, i);
+        else if (a->place == GN_PLACE_SLOT) e = gn__run_slot(r, i, n->slot, n->gen, (gn_leaf_kind)n->leaf, &r->plan->base[i]);
+        else if (a->place == GN_PLACE_BLOCK) r->plan->base[i] = c->block + a->offset;
+        else if (a->place == GN_PLACE_OWN) r->plan->base[i] = r->plan->fresh[a->own];
+        else if (a->place == GN_PLACE_INPLACE) r->plan->base[i] = r->plan->base[a->own];
         if (e != GN_OK) return e;
     }
     return GN_OK;
 }
 
-static gn__view gn__run_view(const gn__run *r, uint32_t node) {
-    const gn__lay *a = &r->plan->layout.lay[node];
-    gn__view v = a->view;
-    v.p = r->plan->base[a->base] + (intptr_t)a->view.p;
+static gn_view gn__run_view(const gn__run *r, uint32_t node) {
+    const gn_lay *a = &r->plan->layout.lay[node];
+    gn_view v = a->view;
+    v.p = r->plan->base[a->base];
+    v = gn__view_bound(&v);
     return v;
 }
 
@@ -5607,8 +5847,8 @@ enum { GN__TILE_N = 512 };
 
 typedef struct gn__loop {
     gn__run *run;
-    const gn__kernel_step *step;
-    gn__view out;
+    const gn_kernel_step *step;
+    gn_view out;
     int64_t failed_at;             /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
     uint32_t node;                 /* of the failure */
@@ -5623,7 +5863,7 @@ static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node)
 }
 
 /* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type. */
-static void gn__load_flat(const gn__view *v, const char *p, int64_t at, int64_t n, void *dst) {
+static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = compute == GN__F64 || compute == GN__I64 ? 8 : 4;
     int last = v->rank - 1;
@@ -5651,7 +5891,7 @@ static void gn__fill_tile(void *dst, gn_dtype d, double value, int64_t n) {
     }
 }
 
-static void gn__store_tile(const gn__view *out, int64_t at, int64_t n, const void *src) {
+static void gn__store_tile(const gn_view *out, int64_t at, int64_t n, const void *src) {
     char *p = out->p + at * (int64_t)gn__bytes_of(out->dtype);
     switch (gn__dtypes[out->dtype].compute) {
     case GN__F32: gn__store_f32((const float *)src, out->dtype, p, 1, n); break;
@@ -5668,7 +5908,7 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
 }
 
 /* One instruction on one tile. Narrow integers are wrapped after each op, floats are not rounded before the loop's edge. */
-static gn_result gn__loop_instr(const gn__instr *in, char *regs, int64_t n) {
+static gn_result gn__loop_instr(const gn_instr *in, char *regs, int64_t n) {
     void *y = regs + (size_t)in->dst * GN__TILE_N * 8;
     const void *x[3] = { regs + (size_t)in->src[0] * GN__TILE_N * 8, regs + (size_t)in->src[1] * GN__TILE_N * 8, regs + (size_t)in->src[2] * GN__TILE_N * 8 };
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
@@ -5686,18 +5926,18 @@ static gn_result gn__loop_instr(const gn__instr *in, char *regs, int64_t n) {
 }
 
 static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) {
-    const gn__layout *l = &j->run->plan->layout;
-    const gn__kernel_step *s = j->step;
+    const gn_layout *l = &j->run->plan->layout;
+    const gn_kernel_step *s = j->step;
     int64_t total = gn__view_count(&j->out);
     for (uint32_t i = 0; i < s->n_loads; i++) {
-        const gn__load *d = &l->loads[s->load + i];
+        const gn_load *d = &l->loads[s->load + i];
         if (d->constant) gn__fill_tile(regs + (size_t)d->reg * GN__TILE_N * 8, (gn_dtype)d->dtype, d->value, GN__TILE_N);
     }
     for (int64_t t = begin; t < end; t++) {
         int64_t at = t * GN__TILE_N, n = GN__MIN(total - at, (int64_t)GN__TILE_N);
         for (uint32_t i = 0; i < s->n_loads; i++) {
-            const gn__load *d = &l->loads[s->load + i];
-            if (!d->constant) gn__load_flat(&d->view, j->run->plan->base[d->base] + (intptr_t)d->view.p, at, n, regs + (size_t)d->reg * GN__TILE_N * 8);
+            const gn_load *d = &l->loads[s->load + i];
+            if (!d->constant) gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, at, n, regs + (size_t)d->reg * GN__TILE_N * 8);
         }
         for (uint32_t i = 0; i < s->n_instrs; i++) {
             gn_result r = gn__loop_instr(&l->instrs[s->instr + i], regs, n);
@@ -5715,7 +5955,7 @@ static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn_free(regs);
 }
 
-static gn_result gn__run_loop(gn__run *r, const gn__kernel_step *s) {
+static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
     gn__loop j = { r, s, gn__run_view(r, s->node), INT64_MAX, GN_OK, GN_NO_NODE };
     int64_t tiles = (gn__view_count(&j.out) + GN__TILE_N - 1) / GN__TILE_N;
     gn__pool_for(&r->cpu->pool, tiles, 16, gn__loop_range, &j);
@@ -5727,7 +5967,7 @@ static gn_result gn__run_loop(gn__run *r, const gn__kernel_step *s) {
 static gn_result gn__run_save(gn__run *r, const gn__call *c) {
     int64_t pos = gn__read_int(c->in[2].dtype, c->in[2].p), T = c->in[1].dims[2];
     if (pos < 0 || pos > c->out.dims[2] - T) return GN_OK;      /* the kernel will refuse it */
-    gn__view rows = c->out, saved = c->in[1];
+    gn_view rows = c->out, saved = c->in[1];
     int64_t bytes = (int64_t)gn__bytes_of(rows.dtype);
     rows.dims[2] = T;
     rows.p += pos * rows.strides[2] * bytes;
@@ -5744,21 +5984,21 @@ static void gn__run_undo(gn__run *r, bool restore) {
     for (size_t i = r->n_undos; i-- > 0;) {
         gn__undo *u = &r->undos[i];
         gn__type t = { u->rows.dtype, { 4, { u->rows.dims[0], u->rows.dims[1], u->rows.dims[2], u->rows.dims[3] } } };
-        gn__view saved = gn__view_dense(&t, u->saved);
+        gn_view saved = gn__view_dense(&t, u->saved);
         if (restore) gn__copy_view(&u->rows, &saved);
         gn_free(u->saved);
     }
     gn_free(r->undos);
 }
 
-static gn_result gn__run_kernel(gn__run *r, const gn__kernel_step *s) {
+static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
     const gn_part *p = r->plan->part;
     const gn_part_node *n = &p->nodes[s->node];
-    gn__view in[GN__MAX_INPUTS];
+    gn_view in[GN__MAX_INPUTS];
     if (s->n_instrs) return gn__run_loop(r, s);
     for (uint32_t i = 0; i < n->n_ins; i++) in[i] = gn__run_view(r, p->ins[n->ins + i]);
     gn__call c = { in, (int)n->n_ins, gn__run_view(r, s->node), p->attrs + n->attrs, n->n_attrs, &r->cpu->pool, r->fault };
-    gn_result e = r->plan->layout.lay[s->node].place == GN__PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
+    gn_result e = r->plan->layout.lay[s->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
     if (e == GN_OK) e = gn__ops[n->op].cpu(&c);
     if (e != GN_OK && r->fault) r->fault->node = s->node;
     return e;
@@ -5770,7 +6010,7 @@ static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
     size_t kept = c->n_values;
     for (uint32_t i = 0; i < p->n_outs; i++) {
         gn__type t = gn__part_type(p, p->outs[i]);
-        gn__view from = gn__run_view(r, p->outs[i]), to = gn__view_dense(&t, outs[i].host);
+        gn_view from = gn__run_view(r, p->outs[i]), to = gn__view_dense(&t, outs[i].host);
         if (outs[i].host && outs[i].bytes != gn__type_bytes(&t)) return gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
         if (outs[i].host) gn__copy_view(&to, &from);
         if (!outs[i].keep) continue;
@@ -5787,15 +6027,15 @@ static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
 /* New versions become the states' values: first every copy is made, then all are exchanged, so that none sees another's. */
 static void gn__run_commit(gn__run *r) {
     const gn_part *p = r->plan->part;
-    const gn__layout *l = &r->plan->layout;
+    const gn_layout *l = &r->plan->layout;
     for (uint32_t u = 0; u < p->n_updates; u++) {
-        if (l->update_how[u] != GN__UPDATE_COPY) continue;
+        if (l->update_how[u] != GN_UPDATE_COPY) continue;
         gn__type t = gn__part_type(p, p->updates[u].node);
-        gn__view from = gn__run_view(r, p->updates[u].node), to = gn__view_dense(&t, r->plan->fresh[u]);
+        gn_view from = gn__run_view(r, p->updates[u].node), to = gn__view_dense(&t, r->plan->fresh[u]);
         gn__copy_view(&to, &from);
     }
     for (uint32_t u = 0; u < p->n_updates; u++) {
-        if (l->update_how[u] == GN__UPDATE_INPLACE) continue;
+        if (l->update_how[u] == GN_UPDATE_INPLACE) continue;
         gn__cpu_slot *s = &r->cpu->slots[p->updates[u].slot];
         char *old = s->mem;
         s->mem = r->plan->fresh[u];
@@ -5828,7 +6068,6 @@ static gn_result gn__cpu_wait(void *self, uint64_t ticket, gn_fault *f) { (void)
 
 /* What decides the bits of a result: this build, the instruction path, the C library's mathematics. */
 static void gn__cpu_describe(void *self, gn_device_info *out) {
-    (void)self;
     memset(out, 0, sizeof *out);
     gn__copy_text(out->name, sizeof out->name, "cpu:0");
 #if defined(__GLIBC__)
@@ -5837,7 +6076,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 #else
     const char *libm = "system";
 #endif
-    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s libm %s compiler ", gn__micro_pick().name, libm);
+    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s libm %s compiler ", gn__isa_names[((const gn__cpu *)self)->pool.isa], libm);
 #if defined(__VERSION__)
     if (n > 0 && (size_t)n < sizeof out->identity) gn__copy_text(out->identity + n, sizeof out->identity - (size_t)n, __VERSION__);
 #else
@@ -5886,7 +6125,7 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
 
 #define GN__DEADLINE_MS 30000u
 #define GN__SLICE_MS 100u                   /* how often a waiting server looks whether it is to stop */
-#define GN__LINGER_MS 250u                  /* how long a refused peer may take to read why */
+#define GN__LINGER_MS 100u                  /* how long a refused peer may take to read why */
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 
@@ -6203,8 +6442,8 @@ static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
 static gn_result gn__remote_ready(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     if (r->lost) return gn__remote_is_lost(r, f);
-    while (!e && (r->n_flights == GN__IN_FLIGHT || (r->owed > GN__OWED_MAX && r->n_flights > 0)))
-        e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
+    if (r->n_flights == GN__IN_FLIGHT) e = gn__remote_await(r, gn__remote_flight(r, GN__IN_FLIGHT / 2)->ticket, f);   /* half: one wait for many */
+    while (!e && r->owed > GN__OWED_MAX && r->n_flights > 0) e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
     if (!e && ++r->unread >= GN__IN_FLIGHT) {
         r->unread = 0;
         e = gn__remote_flush(r, f);
@@ -6533,8 +6772,11 @@ static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fau
     m.device = gn__span_of_text(device ? device : "", 63);
     m.auth = (gn__span){ auth, GN__MIN(n_auth, sizeof auth) };
     gn_result e = gn__remote_message(r, GN__MSG_HELLO, &m, f);
+    if (!e) e = gn__remote_flush(r, f);
     memset(auth, 0, sizeof auth);
-    return e ? e : gn__remote_flush(r, f);
+    if (r->link.out.b.p) memset(r->link.out.b.p, 0, r->link.out.b.cap);   /* the proof does not stay in buffers */
+    if (r->link.out.fields.p) memset(r->link.out.fields.p, 0, r->link.out.fields.cap);
+    return e;
 }
 
 static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault *f) {
@@ -6745,7 +6987,7 @@ typedef struct gn__kept { uint64_t id, bytes; gn__type type; } gn__kept;
 typedef struct gn__held_weight { gn__weight *weight; uint32_t slots; bool pinned; } gn__held_weight;   /* pinned: promised to the client */
 
 typedef struct gn__upload {
-    bool active, refused;       /* refused: the client was told; what still comes is dropped */
+    bool refused;               /* the client was told; what still comes is dropped */
     uint8_t digest[32];
     uint64_t total, at;
     uint8_t *data;
@@ -6952,8 +7194,8 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e) return e;
     if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "this server has no network unit, so no SHA-256");
-    if (!u->active) {
-        u->active = true;
+    if (d.offset == 0) {   /* a new one, or one that the client begins again */
+        gn__upload_end(s);
         u->total = d.total;
         memcpy(u->digest, d.digest, 32);
     }
@@ -7396,6 +7638,14 @@ static gn_result gn__session_settle(gn__session *s) {
     return e;
 }
 
+/* Answers all that has run, and sends it. */
+static gn_result gn__session_reply(gn__session *s, gn_fault *f) {
+    gn_result e = gn__session_settle(s);
+    gn__session_show(s);   /* before the client can know */
+    if (!e) e = gn__outbox_flush(&s->link.out);
+    return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
+}
+
 static gn_result gn__serve_cancel(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_cancel d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
@@ -7426,6 +7676,7 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (gn__serve[m->id]) e = gn__serve[m->id](s, m, f);
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s does not belong here", gn__msgs[m->id - 1].name);
+    if (!e && s->n_running > 0 && s->running[s->n_running - 1].n_wants > 0) return gn__session_reply(s, f);   /* somebody waits for this one */
     if (!e || e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
     gn_result sent = gn__session_settle(s);   /* earlier steps are answered first */
     if (!sent) sent = gn__session_refuse(s, m->request, f, false);
@@ -7441,11 +7692,8 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
         s->link.in.limit = s->limit - s->held;
         gn_result e = gn__inbox_next(&s->link.in, &m, f);
         if (!e && m.id == 0) {   /* about to block: first everything is answered */
-            e = gn__session_settle(s);
-            gn__session_show(s);
-            if (!e) e = gn__outbox_flush(&s->link.out);
-            if (e) return gn_fail(f, e, "%s", gn__result_text(e));
-            e = gn__link_receive(&s->link, &w, &m, f);
+            e = gn__session_reply(s, f);
+            if (!e) e = gn__link_receive(&s->link, &w, &m, f);
         }
         if (e) return e;
         *out_request = m.request;
@@ -7513,7 +7761,8 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     m.device = gn__span_of_text(s->device, 63);
     m.identity = gn__span_of_text(info.identity, 191);
     m.grant = *grant;
-    gn__outbox_message(&s->link.out, GN__MSG_HELLO_OK, request, &m);
+    gn_result e = gn__outbox_message(&s->link.out, GN__MSG_HELLO_OK, request, &m);
+    if (e) return e;
     s->link.in.frame_max = GN__FRAME_MAX;
     s->stats.sessions++;
     gn__session_show(s);
@@ -8194,6 +8443,9 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
 
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
+
+gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
+void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 
 gn_ctx *gn_open(const gn_desc *desc) { return gn__context_open(desc, NULL, NULL); }
 gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device) { return gn__context_open(desc, &t, device); }

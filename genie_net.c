@@ -519,14 +519,15 @@ static gn_result gn__home_path(const char *home, char out[GN__PATH], gn_fault *f
     return n < GN__PATH - 64 ? GN_OK : gn_fail(f, GN_BAD_ARGUMENT, "the path of the home folder is too long");
 }
 
-/* Makes the home folder if need be. One that others may write is refused: they could replace keys. */
+/* Makes the home folder if need be. One that others may write is refused: they could replace keys. A group with the
+   owner's number is the owner's private one, which distributions make so that a umask of 002 is safe. */
 static gn_result gn__home_make(const char *home, gn_fault *f) {
     struct stat st;
     int e = gn__make_dirs(home);
     if (e == 0 && stat(home, &st) != 0) e = errno;
     if (e == 0 && !S_ISDIR(st.st_mode)) e = ENOTDIR;
     if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home, strerror(e));
-    if (st.st_mode & 022)
+    if ((st.st_mode & 002) || ((st.st_mode & 020) && st.st_gid != st.st_uid))
         return gn_fail(f, GN_INSECURE, "the home folder %s may be written by others: chmod 700 it, or set GENIE_HOME to another", home);
     return GN_OK;
 }
@@ -1992,6 +1993,7 @@ static uint16_t gn__net_port(void *listener) { return ((gn__listener *)listener)
 
 enum { GN__RAW = 0, GN__ZSTD = 1, GN__PLANES = 2 };
 #define GN__PACK_MIN 512u               /* bytes: below, the effort is not worth it */
+#define GN__PART_MIN 512u               /* bytes: below, a code table of its own costs more than it gives */
 #define GN__SAMPLE (16u << 10)          /* bytes */
 #define GN__RUN 256u                    /* bytes of one piece of the sample */
 #define GN__WINDOW_LOG 23               /* 8 MiB, what a receiver may be asked to keep (RFC 8878, 3.1.1.1.2) */
@@ -2146,13 +2148,28 @@ static float gn__estimate(const uint8_t *s, size_t n, size_t e) {
 
 static size_t gn__element(int elem) { return elem == 2 || elem == 4 || elem == 8 ? (size_t)elem : 1; }
 
+/* One frame of n bytes in `parts` parts of equal size, the last one with the rest. Each part ends its block, so that it
+   gets a code table of its own: planes differ. 0 when it does not fit into cap bytes. */
+static size_t gn__compress(ZSTD_CCtx *c, const uint8_t *s, size_t n, size_t parts, void *dst, size_t cap) {
+    ZSTD_outBuffer out = { dst, cap, 0 };
+    size_t part = n / parts;
+    ZSTD_CCtx_reset(c, ZSTD_reset_session_only);
+    if (ZSTD_isError(ZSTD_CCtx_setParameter(c, ZSTD_c_compressionLevel, 1)) || ZSTD_isError(ZSTD_CCtx_setPledgedSrcSize(c, n))) return 0;
+    for (size_t i = 0; i < parts; i++) {
+        bool last = i + 1 == parts;
+        ZSTD_inBuffer in = { s + i * part, last ? n - i * part : part, 0 };
+        if (ZSTD_compressStream2(c, &out, &in, last ? ZSTD_e_end : ZSTD_e_flush) != 0) return 0;    /* an error, or dst is full */
+    }
+    return out.pos;
+}
+
 static size_t gn__net_pack(const void *src, size_t n, int elem, void *dst, size_t cap, uint8_t *out_codec) {
     size_t e = gn__element(elem), limit = n - n / 32;       /* a gain under 3 % is none */
     *out_codec = GN__RAW;
     if (n < GN__PACK_MIN || cap < limit || gn__estimate(src, n, e) > 0.97f) return 0;
     gn__packer *k = gn__packer_take();
     if (k == NULL) return 0;
-    const void *from = src;
+    const uint8_t *from = src;
     size_t stored = 0;
     if (k->c == NULL) k->c = ZSTD_createCCtx();
     if (k->c != NULL && (e == 1 || gn__packer_room(k, n))) {
@@ -2160,8 +2177,7 @@ static size_t gn__net_pack(const void *src, size_t n, int elem, void *dst, size_
             gn__split(src, n, e, k->planes);
             from = k->planes;
         }
-        stored = ZSTD_compressCCtx(k->c, dst, limit, from, n, 1);
-        if (ZSTD_isError(stored)) stored = 0;               /* it did not fit */
+        stored = gn__compress(k->c, from, n, n / e < GN__PART_MIN ? 1 : e, dst, limit);
     }
     gn__packer_give(k);
     if (stored > 0) *out_codec = e > 1 ? GN__PLANES : GN__ZSTD;

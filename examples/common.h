@@ -150,18 +150,15 @@ static inline void ex_json_end(ex_json *j) { printf("%s}\n", j->fields ? "" : "{
 /* ---- errors ----------------------------------------------------------------------------------------*/
 static inline const char *ex_advice(gn_result r) {
     switch (r) {
-    case GN_UNREACHABLE: return "start the server with ./examples/genie_serve and give its URL to --connect";
-    case GN_BAD_CREDENTIAL: return "a code pairs one client, once: start genie_serve again for a new URL";
-    case GN_BAD_PIN: return "the server has another key than this URL or the stored credential names: take its new URL if you changed it yourself";
-    case GN_PORT_IN_USE: return "choose another port, or any free one with :0";
-    case GN_TIMEOUT: return "the server is there but does not answer in time: look whether it runs and how loaded it is";
+    case GN_BAD_CREDENTIAL: return "a code pairs one client, once; the server's URL file holds the next one";
+    case GN_TIMEOUT: return "look whether the server still runs and how loaded it is";
     case GN_UNSUPPORTED: return "link genie_net.c to reach servers, genie_cuda.c for GPUs";
     case GN_NO_DEVICE: return "./examples/genie_serve --devices list shows what this machine has";
     default: return NULL;
     }
 }
 
-/* Prints an error with its place and what to do next. */
+/* Prints an error with its place and what to do next, where its text does not say it. */
 static inline void ex_print_error(const char *what, const gn_error *e) {
     const char *advice = ex_advice(e->result);
     fflush(stdout);

@@ -49,12 +49,12 @@ static int second(int from_first) {
     return ok ? EX_OK : EX_FAILED;
 }
 
-/* The first program pairs with the server, which uses up the URL's code; the second, of the same user, then needs none. */
+/* The first program pairs with the server; the second, of the same user, then needs no URL: the device's name suffices. */
 static bool first(const ex_place *place, int to_second) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = place->devices, .home = place->home });
-    const char *where = place->devices ? place->devices : getenv("GENIE_DEVICES");
-    bool ok = ex_check(g, gn_status(g), "first");
-    if (ok) ok = dprintf(to_second, "%s\n%s", where, place->home ? place->home : "") > 0;
+    gn_device_info d;
+    bool ok = ex_check(g, gn_status(g), "first") && ex_check(g, gn_get_device(g, &d), "first");
+    if (ok) ok = dprintf(to_second, "%s\n%s", d.name, place->home ? place->home : "") > 0;
     close(to_second);
     ok = ok && work(g, "first", 1);
     gn_close(g);
@@ -64,7 +64,7 @@ static bool first(const ex_place *place, int to_second) {
 int main(int argc, char **argv) {
     const char *connect = NULL;
     const ex_option options[] = {
-        { "connect", EX_MAYBE, &connect, "WHERE", "a URL, @FILE or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
+        { "connect", EX_MAYBE, &connect, "WHERE", "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     int pipe_ends[2], status = -1;

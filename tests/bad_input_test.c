@@ -16,7 +16,7 @@ enum { SIZE = 6 };
 static void open_context(void)
 {
     double x[SIZE];
-    gn_desc desc = { .devices = on_loopback ? NULL : "cpu", .threads = 1 };
+    gn_desc desc = { .devices = on_loopback ? NULL : "cpu", .threads = 2 };
     g = on_loopback ? loopback_open(&desc) : gn_open(&desc);
     CHECK_RESULT(gn_status(g), GN_OK);
     for (int i = 0; i < SIZE; i++) {
@@ -325,6 +325,19 @@ TEST(integer_division_by_zero_inside_a_fused_chain_is_found)
     check_alive();
 }
 
+/* Long enough for several threads, each of which meets zeros. */
+TEST(integer_division_by_zero_in_every_tile_is_found_once)
+{
+    enum { N = 60000 };
+    static int32_t out[N];
+    gn_tensor zeros = gn_sub(gn_arange(g, GN_I32, N, 0, 1), gn_arange(g, GN_I32, N, 0, 1));
+    gn_assign(kept, gn_neg(kept));
+    CHECK_RESULT(gn_read(gn_div(gn_arange(g, GN_I32, N, 1, 1), zeros), out, sizeof out), GN_DIVISION_BY_ZERO);
+    CHECK_STR(gn_last_error(g)->op, "div");
+    gn_step(g);
+    check_alive();
+}
+
 TEST(float_division_by_zero_is_infinity)
 {
     double x[3] = { 1, -1, 0 }, y[3] = { 0, 0, 0 }, out[3];
@@ -554,6 +567,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(closed_context_is_closed_context),
     TEST_ENTRY(integer_division_by_zero_is_division_by_zero),
     TEST_ENTRY(integer_division_by_zero_inside_a_fused_chain_is_found),
+    TEST_ENTRY(integer_division_by_zero_in_every_tile_is_found_once),
     TEST_ENTRY(float_division_by_zero_is_infinity),
     TEST_ENTRY(division_of_nothing_by_zero_is_no_error),
     TEST_ENTRY(gather_index_outside_is_index_out_of_range),

@@ -193,6 +193,169 @@ TEST(read_many_submits_one_plan)
     gn_close(g);
 }
 
+TEST(leaves_and_one_tensor_twice_can_be_read)
+{
+    gn_ctx *g = open_context();
+    double x = 3, w = 4, first = 5, out[5] = { 0 };
+    gn_tensor t = gn_exp(number(g, 0)), slot = gn_state(g, GN_F64, GN_SCALAR, &first, "s");
+    gn_tensor all[5] = { gn_data(g, GN_F64, GN_SCALAR, &x), gn_weight(g, GN_F64, GN_SCALAR, &w, "w"), slot, t, t };
+    void *const hosts[5] = { &out[0], &out[1], &out[2], &out[3], &out[4] };
+    const size_t bytes[5] = { 8, 8, 8, 8, 8 };
+    CHECK_RESULT(gn_read_many(all, 5, hosts, bytes), GN_OK);
+    CHECK(out[0] == 3 && out[1] == 4 && out[2] == 5 && out[3] == 1 && out[4] == 1);
+    CHECK_RESULT(gn_realize(all, 5), GN_OK);
+    CHECK_NEAR(read_f64(gn_add(t, all[0])), 4, 0);
+    CHECK_RESULT(gn_read_many(all, 0, hosts, bytes), GN_OK);
+    gn_close(g);
+}
+
+TEST(empty_tensors_can_be_read)
+{
+    gn_ctx *g = open_context();
+    gn_tensor none = gn_data(g, GN_F64, GN_SHAPE(0, 3), NULL);
+    double sums[3] = { 1, 1, 1 };
+    CHECK_RESULT(gn_read(gn_exp(none), NULL, 0), GN_OK);
+    CHECK_RESULT(gn_read(gn_sum(none, GN_AXES(0), false), sums, sizeof sums), GN_OK);
+    CHECK(sums[0] == 0 && sums[1] == 0 && sums[2] == 0);
+    gn_close(g);
+}
+
+/* ---- fusion: whatever runs in one loop gives the bits that it gives alone ---- */
+
+enum { POOL = 64, ROWS = 4, COLUMNS = 300, CELLS = ROWS * COLUMNS };
+
+typedef struct pool { gn_ctx *g; gn_tensor t[POOL]; int n; bool stepwise; } pool;
+
+static void pool_add(pool *p, gn_tensor t)
+{
+    if (p->stepwise) {
+        CHECK_RESULT(gn_realize(&t, 1), GN_OK);
+    }
+    p->t[p->n++] = t;
+}
+
+static gn_tensor pool_pick(const pool *p) { return p->t[test_random_int(0, p->n - 1)]; }
+
+static gn_tensor pool_pick_as(const pool *p, gn_dtype d) { return gn_cast(pool_pick(p), d); }
+
+/* Leaves of shapes that broadcast together, every dtype that is rounded after each op. */
+static void pool_leaves(pool *p)
+{
+    const gn_shape shapes[] = { GN_SCALAR, GN_SHAPE(COLUMNS), GN_SHAPE(ROWS, COLUMNS), GN_SHAPE(ROWS, 1), GN_SHAPE(1, COLUMNS) };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_BOOL };
+    double x[CELLS];
+    for (int k = 0; k < 7; k++) {
+        for (int i = 0; i < CELLS; i++) {
+            x[i] = test_random_real(-5, 5);
+        }
+        gn_tensor t = gn_data_copy(p->g, GN_F64, GN_SHAPE(ROWS, COLUMNS), x);
+        gn_shape shape = shapes[test_random_int(0, TEST_COUNT(shapes) - 1)];
+        int64_t n = shape.rank == 0 ? 1 : shape.rank == 1 ? shape.dims[0] : shape.dims[0] * shape.dims[1];
+        t = gn_reshape(gn_slice(gn_reshape(t, GN_SHAPE(CELLS)), 0, 0, n, 1), shape);
+        pool_add(p, gn_cast(t, dtypes[test_random_int(0, TEST_COUNT(dtypes) - 1)]));
+    }
+}
+
+static gn_tensor random_float_op(const pool *p)
+{
+    gn_tensor a = pool_pick_as(p, test_random() & 1 ? GN_F32 : GN_F64);
+    switch (test_random_int(0, 6)) {
+    case 0: return gn_tanh(a);
+    case 1: return gn_exp(gn_clamp(a, -3, 3));
+    case 2: return gn_sqrt(gn_abs(a));
+    case 3: return gn_gelu(a);
+    case 4: return gn_div(pool_pick(p), gn_add_c(gn_mul(a, a), 1));
+    case 5: return gn_silu(a);
+    default: return gn_softmax(gn_broadcast(a, GN_SHAPE(ROWS, COLUMNS)), -1);
+    }
+}
+
+static gn_tensor random_number_op(const pool *p)
+{
+    gn_tensor a = pool_pick_as(p, test_random() & 1 ? GN_I32 : GN_U8), b = pool_pick(p), c = gn_cast(pool_pick(p), GN_BOOL);
+    switch (test_random_int(0, 9)) {
+    case 0: return gn_add(a, b);
+    case 1: return gn_mul(b, pool_pick(p));
+    case 2: return gn_maximum(b, a);
+    case 3: return gn_minimum(b, pool_pick(p));
+    case 4: return gn_lt(b, pool_pick(p));
+    case 5: return gn_where(c, b, pool_pick(p));
+    case 6: return gn_xor(gn_neg(a), pool_pick_as(p, GN_U8));
+    case 7: return gn_relu(a);
+    case 8: return gn_div(gn_cast(gn_sub(a, pool_pick_as(p, GN_U8)), GN_I32), gn_add_c(gn_abs(pool_pick_as(p, GN_I32)), 1));
+    default: return gn_not(c);
+    }
+}
+
+static gn_tensor random_move_op(const pool *p)
+{
+    gn_tensor a = gn_broadcast(pool_pick(p), GN_SHAPE(ROWS, COLUMNS)), flat = gn_reshape(a, GN_SHAPE(CELLS)), halves[2];
+    switch (test_random_int(0, 6)) {
+    case 0: return gn_slice(a, 1, GN_END, INT64_MIN, -1);
+    case 1: return gn_transpose(gn_eq(gn_transpose(a, 0, 1), gn_transpose(a, 0, 1)), 0, 1);
+    case 2: return gn_sum(gn_cast(a, GN_F32), GN_AXES(1), true);
+    case 3: return gn_max(a, GN_AXES(0), true);
+    case 4: return gn_reshape(gn_slice(flat, 0, -1, INT64_MIN, -1), GN_SHAPE(ROWS, COLUMNS));
+    case 5: return gn_cast(gn_sum(a, GN_ALL_AXES, false), GN_I32);
+    default:
+        halves[0] = gn_slice(a, 1, COLUMNS / 2, GN_END, 1);
+        halves[1] = gn_slice(a, 1, 0, COLUMNS / 2, 1);
+        return gn_concat(halves, 2, 1);
+    }
+}
+
+/* A graph that depends on the stream alone; the last two nodes are its results. */
+static void pool_grow(pool *p)
+{
+    pool_leaves(p);
+    while (p->n < POOL) {
+        int64_t kind = test_random_int(0, 9);
+        pool_add(p, kind < 4 ? random_number_op(p) : kind < 7 ? random_float_op(p) : kind < 8 ? random_move_op(p)
+                             : gn_cast(pool_pick(p), kind == 8 ? GN_F32 : GN_I64));
+    }
+}
+
+static size_t read_pool(gn_ctx *g, uint64_t stream, bool stepwise, unsigned char *out, size_t cap)
+{
+    pool p = { .g = g, .stepwise = stepwise };
+    void *hosts[2];
+    size_t bytes[2] = { 0, 0 };
+    gn_info info[2];
+    test__.stream = stream;
+    pool_grow(&p);
+    for (int i = 0; i < 2; i++) {
+        if (!CHECK_RESULT(gn_describe(p.t[POOL - 2 + i], &info[i]), GN_OK)) {
+            test_fail(__FILE__, __LINE__, "%s", gn_last_error(g)->text);
+        }
+        hosts[i] = out + (i ? bytes[0] : 0);
+        bytes[i] = info[i].bytes;
+    }
+    CHECK(bytes[0] + bytes[1] <= cap);
+    gn_result r = gn_read_many(p.t + POOL - 2, 2, hosts, bytes);
+    if (!CHECK_RESULT(r, GN_OK)) {
+        test_fail(__FILE__, __LINE__, "%s: %s", gn_last_error(g)->op, gn_last_error(g)->text);
+    }
+    gn_step(g);
+    return bytes[0] + bytes[1];
+}
+
+TEST(fused_graphs_give_the_bits_of_single_steps)
+{
+    static unsigned char whole[2 * CELLS * 8], single[2 * CELLS * 8];
+    gn_ctx *g = open_context(), *local = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
+    for (int k = 0; k < (on_loopback ? 40 : 200); k++) {
+        uint64_t stream = test_random();
+        size_t n = read_pool(g, stream, false, whole, sizeof whole);
+        size_t m = read_pool(local, stream, true, single, sizeof single);
+        if (n != m || memcmp(whole, single, n) != 0) {
+            test_fail(__FILE__, __LINE__, "graph %d of stream %" PRIu64 " differs", k, stream);
+        }
+    }
+    CHECK(on_loopback || stats_of(g).nodes_fused > 0);
+    gn_close(local);
+    gn_close(g);
+}
+
 /* ---- plans ---- */
 
 TEST(one_plan_serves_a_thousand_steps)
@@ -795,6 +958,9 @@ static const test_entry tests[] = {
     TEST_ENTRY(phase_that_is_said_marks_the_nodes_that_follow),
     TEST_ENTRY(realize_keeps_the_value_on_the_device),
     TEST_ENTRY(read_many_submits_one_plan),
+    TEST_ENTRY(leaves_and_one_tensor_twice_can_be_read),
+    TEST_ENTRY(empty_tensors_can_be_read),
+    TEST_ENTRY(fused_graphs_give_the_bits_of_single_steps),
     TEST_ENTRY(one_plan_serves_a_thousand_steps),
     TEST_ENTRY(structures_that_differ_get_different_plans),
     TEST_ENTRY(a_chain_of_a_million_nodes_builds_runs_and_frees),

@@ -156,7 +156,8 @@ static int row_is_complete(int i)
 {
     gn_op_info a, b;
     memset(&a, 0, sizeof a);
-    int ok = gn_get_op(i, &a) == GN_OK && a.name && a.name[0] && a.wire && a.dtypes && a.arity >= -1 && a.tolerance >= 0;
+    int ok = gn_get_op(i, &a) == GN_OK && a.name && a.name[0] && a.wire && a.arity >= -1 && a.tolerance >= 0;
+    ok = ok && (a.dtypes || a.kind == GN_CLASS_LEAF || a.kind == GN_CLASS_GENERATOR) && (a.dtypes & 1) == 0;
     ok = ok && (a.kind != GN_CLASS_SCALAR || (a.text && a.text[0] && a.arity >= 1));
     ok = ok && (a.kind != GN_CLASS_LEAF || a.arity == 0) && (a.dtypes >> GN_DTYPE__COUNT) == 0;
     for (int j = 0; ok && j < i; j++) ok = gn_get_op(j, &b) == GN_OK && a.wire != b.wire && strcmp(a.name, b.name) != 0;

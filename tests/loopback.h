@@ -125,7 +125,7 @@ static inline gn_server *loopback_server(void)
     if (!getenv("GENIE_HOME") && !mkdtemp(home)) {
         exit(2);
     }
-    gn_server_desc desc = { .listen = "127.0.0.1:0", .devices = "cpu", .threads = 2, .home = getenv("GENIE_HOME") ? NULL : home };
+    gn_server_desc desc = { .listen = "127.0.0.1:0", .devices = "cpu", .threads = 3, .home = getenv("GENIE_HOME") ? NULL : home };
     if (gn_server_open(&desc, &loopback__server, &error) != GN_OK) {
         printf("the loopback server does not open: %s\n0 passed, 1 failed, 0 skipped\n", error.text);
         exit(1);

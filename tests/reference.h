@@ -415,7 +415,8 @@ static inline ref_real ref__add(const ref_real *x) { return x[0] + x[1]; }
 static inline ref_real ref__sub(const ref_real *x) { return x[0] - x[1]; }
 static inline ref_real ref__mul(const ref_real *x) { return x[0] * x[1]; }
 static inline ref_real ref__div(const ref_real *x) { return x[0] / x[1]; }
-static inline ref_real ref__pow(const ref_real *x) { return powl(x[0], x[1]); }
+/* An infinite base through pow: some powl are wrong for -infinity to the power of -2^63. */
+static inline ref_real ref__pow(const ref_real *x) { return isinf(x[0]) ? (ref_real)pow((double)x[0], (double)x[1]) : powl(x[0], x[1]); }
 static inline ref_real ref__minimum(const ref_real *x) { return isnan(x[0]) || x[0] < x[1] ? x[0] : x[1]; }
 static inline ref_real ref__maximum(const ref_real *x) { return isnan(x[0]) || x[0] > x[1] ? x[0] : x[1]; }
 static inline ref_real ref__neg(const ref_real *x) { return -x[0]; }

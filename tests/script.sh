@@ -15,7 +15,7 @@ server_process='' server_port=''
 
 clean_up() {
     local process
-    for process in ${processes[@]+"${processes[@]}"}; do kill -CONT "$process"; kill -9 "$process"; done 2>/dev/null
+    for process in ${processes[@]+"${processes[@]}"}; do kill -CONT "$process"; kill -9 "$process"; wait "$process"; done 2>/dev/null
     rm -rf "$WORK"
 }
 trap clean_up EXIT

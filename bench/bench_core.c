@@ -1,0 +1,801 @@
+/* How fast the core is: building and cutting graphs, planning, the CPU executor, and a step over TLS on this machine.
+ *
+ *   ./build.sh bench && ./build/bench/bench_core            all rows as a table
+ *   ./build/bench/bench_core --json                         the same, and one JSON object on the last line
+ *   ./build/bench/bench_core --only matmul --quick          some rows, fewer repetitions
+ *
+ * Every ratio has both of its sides measured in turn, in this process, and printed beside it. Inputs are random, outputs are
+ * poisoned before each run and compared with a plain computation afterwards; the error is printed beside the time. Times are
+ * medians after a warm-up. "of 0.60" beside a row is its target; a row whose counterpart is missing says so.
+ */
+#ifndef GENIE_EXT
+#define GENIE_EXT
+#endif
+#define _GNU_SOURCE
+#include "examples/common.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+enum { MAX_SAMPLES = 20000 };
+
+static struct settings {
+    const char *only;
+    bool json, quick;
+    int64_t threads;
+} set = { .threads = 2 };
+
+/* ---- figures: printed as they come, and kept for the JSON line ---- */
+
+typedef struct figure { char name[48]; double value; } figure;
+static figure figures[128];
+static int n_figures;
+static int failures;
+
+static void keep(const char *name, double value) {
+    if (n_figures == (int)(sizeof figures / sizeof *figures)) return;
+    snprintf(figures[n_figures].name, sizeof figures[0].name, "%s", name);
+    figures[n_figures++].value = value;
+}
+
+/* A figure with a target: `most` tells whether it is to stay below or above. */
+static void show(const char *name, double value, bool most, double target, const char *unit) {
+    bool ok = isfinite(value) && (most ? value <= target : value >= target);
+    printf("  %-24s %10.3f %-6s %s %g %s\n", name, value, unit, most ? "at most" : "at least", target, ok ? "" : "MISSED");
+    keep(name, value);
+}
+
+static void note(const char *name, double value, const char *unit) {
+    printf("    %-22s %10.3f %s\n", name, value, unit);
+    keep(name, value);
+}
+
+static bool wanted(const char *name) {
+    bool is = !set.only || strstr(name, set.only) != NULL;
+    if (is) printf("%s\n", name);
+    fflush(stdout);
+    return is;
+}
+
+static void failed(const char *what) {
+    fprintf(stderr, "bench_core: %s\n", what);
+    failures++;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts. */
+static double quantile(double *x, int n, double q) {
+    if (n == 0) return NAN;
+    qsort(x, (size_t)n, sizeof *x, compare_doubles);
+    return x[(int)(q * (n - 1) + 0.5)];
+}
+
+static double samples_a[MAX_SAMPLES], samples_b[MAX_SAMPLES], samples_c[MAX_SAMPLES];
+
+static int repeats(int usual) { return set.quick ? (usual + 3) / 4 : usual; }
+
+static uint64_t seed = 0x9E3779B97F4A7C15u;
+
+static float draw(void) {   /* (-1, 1), xorshift64* (Vigna 2016) */
+    seed ^= seed >> 12;
+    seed ^= seed << 25;
+    seed ^= seed >> 27;
+    return (float)((double)((seed * UINT64_C(2685821657736338717)) >> 40) * 0x1p-23 - 1);
+}
+
+static float *make_floats(size_t n, float scale) {
+    float *p = aligned_alloc(64, (n * sizeof *p + 63) & ~(size_t)63);
+    if (!p) { fprintf(stderr, "bench_core: no memory for %zu floats\n", n); exit(EX_FAILED); }
+    for (size_t i = 0; i < n; i++) p[i] = scale * draw();
+    return p;
+}
+
+static void poison(float *p, size_t n) { memset(p, 0xff, n * sizeof *p); }   /* NaN everywhere */
+
+static gn_ctx *open_or_die(const char *device, int64_t threads) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = device, .threads = (uint32_t)threads });
+    if (!ex_check(g, gn_status(g), device)) exit(EX_FAILED);
+    return g;
+}
+
+static void read_or_die(gn_tensor t, void *out, size_t bytes) {
+    if (!ex_check(t.ctx, gn_read(t, out, bytes), "read")) exit(EX_FAILED);
+}
+
+/* ---- a transformer-like graph of about 300 nodes ---- */
+
+enum { BLOCKS = 9, HEADS = 4, TIMES = 8, BLOCK_WEIGHTS = 12 };
+
+typedef struct model {
+    gn_ctx *g;
+    int64_t dim;
+    gn_tensor w[BLOCKS][BLOCK_WEIGHTS], table;
+    float *host;
+} model;
+
+static void model_open(model *m, gn_ctx *g, int64_t dim) {
+    static const int shapes[BLOCK_WEIGHTS][2] = { { 1, 0 }, { 1, 0 }, { 1, 3 }, { 3, 0 }, { 1, 1 }, { 1, 0 }, { 1, 0 }, { 1, 0 }, { 1, 4 }, { 4, 0 }, { 4, 1 }, { 1, 0 } };
+    m->g = g;
+    m->dim = dim;
+    m->host = make_floats((size_t)(4 * dim * dim), 0.05f);
+    for (int b = 0; b < BLOCKS; b++)
+        for (int i = 0; i < BLOCK_WEIGHTS; i++) {
+            const int *s = shapes[i];
+            m->w[b][i] = gn_weight(g, GN_F32, s[1] ? GN_SHAPE(s[0] * dim, s[1] * dim) : GN_SHAPE(s[0] * dim), m->host, "w");
+        }
+    m->table = gn_weight(g, GN_F32, GN_SHAPE(64, dim), m->host, "table");
+}
+
+static gn_tensor model_heads(const model *m, gn_tensor qkv, int which, int64_t t) {
+    gn_tensor x = gn_slice(qkv, 1, which * m->dim, (which + 1) * m->dim, 1);
+    return gn_transpose(gn_reshape(x, GN_SHAPE(1, t, HEADS, m->dim / HEADS)), 1, 2);
+}
+
+static gn_tensor model_block(const model *m, int b, gn_tensor x, int64_t t) {
+    const gn_tensor *w = m->w[b];
+    gn_tensor h = gn_layernorm(x, w[0], w[1], 1e-5);
+    gn_tensor qkv = gn_linear(h, w[2], w[3]);
+    gn_attention_desc d = { .causal = true };
+    gn_tensor a = gn_attention(model_heads(m, qkv, 0, t), model_heads(m, qkv, 1, t), model_heads(m, qkv, 2, t), &d);
+    a = gn_reshape(gn_transpose(a, 1, 2), GN_SHAPE(t, m->dim));
+    x = gn_add(x, gn_linear(a, w[4], w[5]));
+    h = gn_layernorm(x, w[6], w[7], 1e-5);
+    return gn_add(x, gn_linear(gn_gelu(gn_linear(h, w[8], w[9])), w[10], w[11]));
+}
+
+static gn_tensor model_build(const model *m, const int32_t *ids, int64_t t) {
+    gn_tensor x = gn_embedding(m->table, gn_data(m->g, GN_I32, GN_SHAPE(t), ids));
+    for (int b = 0; b < BLOCKS; b++) x = model_block(m, b, x, t);
+    return gn_softmax(gn_matmul(x, gn_transpose(m->table, 0, 1)), -1);
+}
+
+static const int32_t some_ids[64] = { 3, 1, 4, 1, 5, 9, 2, 6 };
+
+static void bench_node_build(void) {
+    if (!wanted("node_build")) return;
+    gn_ctx *g = open_or_die("null", 1);
+    model m;
+    model_open(&m, g, 64);
+    int n = repeats(4000);
+    double nodes = 0;
+    for (int i = 0; i < n + 50; i++) {
+        gn_stats before, after;
+        gn_get_stats(g, &before);
+        double start = ex_now();
+        gn_tensor y = model_build(&m, some_ids, TIMES);
+        double took = ex_now() - start;
+        gn_info info;
+        if (i == 0 && !ex_check(g, gn_describe(y, &info), "build")) failures++;
+        gn_get_stats(g, &after);
+        gn_step(g);
+        nodes = (double)(after.nodes_built - before.nodes_built);
+        if (i >= 50) samples_a[i - 50] = took * 1e9 / nodes;
+    }
+    show("node_build_ns", quantile(samples_a, n, 0.5), true, 40, "ns");
+    note("node_build_nodes", nodes, "nodes of one graph, leaves included");
+    gn_close(g);
+    free(m.host);
+}
+
+static void bench_plan(void) {
+    if (!wanted("plan")) return;
+    gn_ctx *g = open_or_die("cpu", 1);
+    model m;
+    int n = repeats(40);
+    float out[64 * 64];
+    model_open(&m, g, 8);
+    for (int i = 0; i < n; i++)
+        for (int again = 0; again < 2; again++) {            /* another length is another structure; the second time it is known */
+            int64_t t = 8 + i;
+            double start = ex_now();
+            read_or_die(model_build(&m, some_ids, t), out, (size_t)t * 64 * sizeof *out);
+            (again ? samples_b : samples_a)[i] = (ex_now() - start) * 1e3;
+            gn_step(g);
+        }
+    for (int i = 0; i < n; i++) samples_c[i] = samples_a[i] - samples_b[i];
+    show("plan_ms", quantile(samples_c, n, 0.5), true, 5, "ms");
+    note("plan_first_ms", quantile(samples_a, n, 0.5), "ms, first step of a structure");
+    note("plan_known_ms", quantile(samples_b, n, 0.5), "ms, second step of it");
+    gn_close(g);
+    free(m.host);
+}
+
+/* ---- the client's work of a step: a transport that only notes when the bytes come ---- */
+
+typedef struct held_link { int fd; bool hold; double handed; size_t n; uint8_t bytes[1 << 18]; uint64_t up, down; } held_link;
+
+static gn_result held_put(held_link *l, const uint8_t *p, size_t n) {
+    while (n > 0) {
+        ssize_t sent = send(l->fd, p, n, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent <= 0) return GN_DISCONNECTED;
+        p += sent;
+        n -= (size_t)sent;
+    }
+    return GN_OK;
+}
+
+static gn_result held_send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
+    held_link *l = self;
+    (void)timeout_ms;
+    if (l->handed == 0) l->handed = ex_now();
+    l->up += n;
+    if (!l->hold || n > sizeof l->bytes - l->n) return held_put(l, data, n);
+    memcpy(l->bytes + l->n, data, n);
+    l->n += n;
+    return GN_OK;
+}
+
+static gn_result held_recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms) {
+    held_link *l = self;
+    struct pollfd p = { l->fd, POLLIN, 0 };
+    if (poll(&p, 1, (int)(timeout_ms > 60000 ? 60000 : timeout_ms)) <= 0) return GN_TIMEOUT;
+    ssize_t got = recv(l->fd, data, max, 0);
+    if (got <= 0) return GN_DISCONNECTED;
+    *out_n = (size_t)got;
+    l->down += (uint64_t)got;
+    return GN_OK;
+}
+
+static void held_interrupt(void *self) { shutdown(((held_link *)self)->fd, SHUT_RDWR); }
+static void held_close(void *self) { close(((held_link *)self)->fd); free(self); }
+static void held_info(void *self, gn_link_info *out) {
+    const held_link *l = self;
+    memset(out, 0, sizeof *out);
+    snprintf(out->peer, sizeof out->peer, "held");
+    out->bytes_up = l->up;
+    out->bytes_down = l->down;
+}
+static size_t held_auth(void *self, uint8_t out[256]) { (void)self; out[0] = 0; return 0; }
+static gn_result held_granted(void *self, const uint8_t *grant, size_t n) { (void)self; (void)grant; (void)n; return GN_OK; }
+
+static gn_transport held_transport(int fd, held_link **out) {
+    static const gn_transport_i table = { held_send, held_recv, held_interrupt, held_close, held_info, held_auth, held_granted };
+    held_link *l = calloc(1, sizeof *l);
+    if (!l) exit(EX_FAILED);
+    l->fd = fd;
+    *out = l;
+    return (gn_transport){ &table, l };
+}
+
+/* Steps are built and handed over in batches smaller than what may be unanswered; only then does the server see them. */
+static void step_batches(const model *m, held_link *l, gn_tensor last, int batches, int *out_n) {
+    enum { BATCH = 16 };
+    *out_n = 0;
+    for (int b = 0; b < batches + 2; b++) {
+        l->hold = b > 0;
+        for (int i = 0; i < BATCH; i++) {
+            l->handed = 0;
+            double start = ex_now();
+            gn_assign(last, model_build(m, some_ids, TIMES));
+            gn_result r = gn_step(m->g);
+            if (b >= 2) samples_a[(*out_n)++] = (l->handed - start) * 1e6;
+            if (!ex_check(m->g, r, "step")) exit(EX_FAILED);
+        }
+        l->hold = false;
+        if (held_put(l, l->bytes, l->n) != GN_OK) exit(EX_FAILED);
+        l->n = 0;
+        if (!ex_check(m->g, gn_sync(m->g), "sync")) exit(EX_FAILED);
+    }
+}
+
+static void bench_step_client(void) {
+    if (!wanted("step_client")) return;
+    ex_place place;
+    int ends[2], n;
+    held_link *l;
+    model m;
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) { failed("no server for step_client"); return; }
+    held_link *far;
+    if (gn_server_attach(place.server, held_transport(ends[0], &far), "bench") != GN_OK) exit(EX_FAILED);
+    gn_ctx *g = gn_open_transport(NULL, held_transport(ends[1], &l), "cpu");
+    if (!ex_check(g, gn_status(g), "step_client")) exit(EX_FAILED);
+    model_open(&m, g, 8);
+    gn_tensor last = gn_state(g, GN_F32, GN_SHAPE(TIMES, 64), NULL, "last");
+    step_batches(&m, l, last, repeats(200), &n);
+    gn_stats s;
+    gn_get_stats(g, &s);
+    show("step_client_us", quantile(samples_a, n, 0.5), true, 30, "us");
+    show("step_client_p95_us", quantile(samples_a, n, 0.95), true, 30, "us");
+    note("step_client_bytes_up", (double)s.tensor_bytes_up / (double)s.steps_run, "bytes of tensors a step");
+    gn_close(g);
+    ex_place_close(&place);
+    free(m.host);
+}
+
+/* ---- round trip over TLS beside raw TCP, both sides spinning for 50 us before they block ---- */
+
+enum { ECHO_BYTES = 256, SPIN_US = 50 };
+
+static bool hybrid_recv(int fd, uint8_t *p, size_t n) {
+    double end = ex_now() + SPIN_US * 1e-6;
+    while (n > 0) {
+        ssize_t got = recv(fd, p, n, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
+        if (got > 0) { p += got; n -= (size_t)got; continue; }
+        if (ex_now() < end) { sched_yield(); continue; }
+        struct pollfd q = { fd, POLLIN, 0 };
+        poll(&q, 1, -1);
+    }
+    return true;
+}
+
+static void *echo_main(void *arg) {
+    uint8_t bytes[ECHO_BYTES];
+    int fd = *(int *)arg;
+    while (hybrid_recv(fd, bytes, sizeof bytes) && send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) == (ssize_t)sizeof bytes) { }
+    return NULL;
+}
+
+static bool tcp_pair(int ends[2]) {
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t n = sizeof a;
+    int one = 1, l = socket(AF_INET, SOCK_STREAM, 0);
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    bool ok = l >= 0 && ends[0] >= 0 && !bind(l, (struct sockaddr *)&a, n) && !listen(l, 1) && !getsockname(l, (struct sockaddr *)&a, &n) && !connect(ends[0], (struct sockaddr *)&a, n);
+    ends[1] = ok ? accept(l, NULL, NULL) : -1;
+    close(l);
+    for (int i = 0; i < 2 && ends[1] >= 0; i++) setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return ends[1] >= 0;
+}
+
+/* One TLS step: 64 floats go up, 64 come back. */
+static double tls_trip(gn_ctx *g, const float *x, float *y) {
+    double start = ex_now();
+    gn_result r = gn_read(gn_add_c(gn_data(g, GN_F32, GN_SHAPE(64), x), 1), y, 64 * sizeof *y);
+    double took = ex_now() - start;
+    if (!ex_check(g, r, "round trip") || y[0] != x[0] + 1) exit(EX_FAILED);
+    gn_step(g);
+    return took * 1e6;
+}
+
+static double raw_trip(int fd) {
+    uint8_t bytes[ECHO_BYTES] = { 1 };
+    double start = ex_now();
+    if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) != (ssize_t)sizeof bytes || !hybrid_recv(fd, bytes, sizeof bytes)) exit(EX_FAILED);
+    return (ex_now() - start) * 1e6;
+}
+
+static void bench_round_trip(void) {
+    if (!wanted("rtt")) return;
+    ex_place place;
+    pthread_t echo;
+    int ends[2], n = 0, rounds = repeats(24), block = 200;
+    float x[64] = { 1 }, y[64];
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends) || pthread_create(&echo, NULL, echo_main, &ends[1])) { failed("no server for rtt"); return; }
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
+    if (!ex_check(g, gn_status(g), "rtt")) exit(EX_FAILED);
+    for (int r = 0; r < rounds; r++) {                         /* in turn; the first tenth of each block warms up */
+        for (int i = -block / 10; i < block; i++) samples_a[n + (i < 0 ? 0 : i)] = raw_trip(ends[0]);
+        for (int i = -block / 10; i < block; i++) samples_b[n + (i < 0 ? 0 : i)] = tls_trip(g, x, y);
+        n += block;
+    }
+    double raw = quantile(samples_a, n, 0.5), tls = quantile(samples_b, n, 0.5);
+    show("rtt_vs_raw_tcp", tls / raw, true, 2, "");
+    note("rtt_tls_us", tls, "us, builder call to value");
+    note("rtt_raw_us", raw, "us, send to receive");
+    shutdown(ends[0], SHUT_RDWR);
+    pthread_join(echo, NULL);
+    close(ends[0]);
+    close(ends[1]);
+    gn_close(g);
+    ex_place_close(&place);
+}
+
+/* ---- memory and elementwise loops ---- */
+
+typedef struct memory_job { char *to; const char *from; size_t n; double sum; } memory_job;
+
+static void *copy_main(void *arg) {
+    memory_job *j = arg;
+    memcpy(j->to, j->from, j->n);
+    return NULL;
+}
+
+static void *read_main(void *arg) {   /* eight sums, so that the additions are not what limits */
+    memory_job *j = arg;
+    const uint64_t *p = (const uint64_t *)(const void *)j->from;
+    uint64_t s[8] = { 0 };
+    for (size_t i = 0; i + 8 <= j->n / 8; i += 8)
+        for (int l = 0; l < 8; l++) s[l] += p[i + (size_t)l];
+    for (int l = 1; l < 8; l++) s[0] += s[l];
+    j->sum = (double)s[0];
+    return NULL;
+}
+
+/* Seconds that all threads together take over n bytes, this thread being one of them. */
+static double in_threads(void *(*fn)(void *), void *to, const void *from, size_t n) {
+    memory_job jobs[64];
+    pthread_t threads[64];
+    size_t count = (size_t)(set.threads < 64 ? set.threads : 64), each = n / count & ~(size_t)63;
+    double start = ex_now();
+    for (size_t i = 0; i < count; i++) {
+        jobs[i] = (memory_job){ to ? (char *)to + i * each : NULL, (const char *)from + i * each, i + 1 < count ? each : n - i * each, 0 };
+        if (i && pthread_create(&threads[i], NULL, fn, &jobs[i])) exit(EX_FAILED);
+    }
+    fn(&jobs[0]);
+    for (size_t i = 1; i < count; i++) pthread_join(threads[i], NULL);
+    double took = ex_now() - start;
+    volatile double sink = jobs[0].sum;
+    (void)sink;
+    return took;
+}
+
+typedef gn_tensor (*expression_fn)(gn_ctx *g, const float *x, const float *c, size_t n);
+
+static gn_tensor clip_expression(gn_ctx *g, const float *x, const float *c, size_t n) {   /* min(max(x a + b, 0) c - d, e) */
+    gn_tensor t = gn_data(g, GN_F32, GN_SHAPE((int64_t)n), x);
+    (void)c;
+    t = gn_add(gn_mul(t, gn_scalar(g, GN_F32, 1.5)), gn_scalar(g, GN_F32, 0.25));
+    t = gn_sub(gn_mul(gn_maximum(t, gn_like(t, 0)), gn_scalar(g, GN_F32, 0.75)), gn_scalar(g, GN_F32, 0.125));
+    return gn_minimum(t, gn_scalar(g, GN_F32, 0.9));
+}
+
+static gn_tensor gelu_expression(gn_ctx *g, const float *x, const float *c, size_t n) {   /* gelu(x a + b) sigmoid(c), c as large as x */
+    gn_tensor t = gn_data(g, GN_F32, GN_SHAPE((int64_t)n), x);
+    t = gn_add(gn_mul(t, gn_scalar(g, GN_F32, 1.5)), gn_scalar(g, GN_F32, 0.25));
+    return gn_mul(gn_gelu(t), gn_sigmoid(gn_data(g, GN_F32, GN_SHAPE((int64_t)n), c)));
+}
+
+static double clip_value(double x, double c) { (void)c; return fmin(fmax(x * 1.5 + 0.25, 0) * 0.75 - 0.125, (double)0.9f); }
+static double gelu_value(double x, double c) { double t = x * 1.5 + 0.25; return 0.5 * t * erfc(-t * 0.70710678118654752440) / (1 + exp(-c)); }
+
+static double expression_run(gn_ctx *g, expression_fn make, const float *x, const float *c, float *y, size_t n) {
+    double start = ex_now();
+    read_or_die(make(g, x, c, n), y, n * sizeof *y);
+    double took = ex_now() - start;
+    gn_step(g);
+    return took;
+}
+
+static double expression_error(double (*value)(double, double), const float *x, const float *c, const float *y, size_t n) {
+    double worst = 0;
+    for (size_t i = 0; i < n; i += 997) {
+        double error = fabs((double)y[i] - value((double)x[i], (double)c[i]));
+        if (!(error <= worst)) worst = error;
+    }
+    return worst;
+}
+
+static void bench_fused(void) {
+    if (!wanted("fused")) return;
+    size_t n = (size_t)16 << 20, bytes = n * sizeof(float);    /* 64 MiB */
+    float *x = make_floats(n, 2), *c = make_floats(n, 2), *y = make_floats(n, 1), *z = make_floats(n, 1);
+    gn_ctx *g = open_or_die("cpu", set.threads);
+    int runs = repeats(24);
+    expression_run(g, clip_expression, x, c, y, n);
+    for (int i = 0; i < runs; i++) {
+        samples_a[i] = in_threads(copy_main, z, x, bytes);
+        poison(y, n);
+        samples_b[i] = expression_run(g, clip_expression, x, c, y, n);
+    }
+    double error = expression_error(clip_value, x, c, y, n), copy = quantile(samples_a, runs, 0.5), fused = quantile(samples_b, runs, 0.5);
+    show("fused_vs_memcpy", copy / fused, false, 0.6, "");
+    note("fused_gb_s", 2e-9 * (double)bytes / fused, "GB/s read and written");
+    note("fused_memcpy_gb_s", 2e-9 * (double)bytes / copy, "GB/s read and written by memcpy");
+    note("fused_error", error, "largest error");
+    for (int i = 0; i < runs; i++) {
+        poison(y, n);
+        samples_a[i] = expression_run(g, gelu_expression, x, c, y, n);
+    }
+    note("fused_gelu_gb_s", 3e-9 * (double)bytes / quantile(samples_a, runs, 0.5), "GB/s of x, c and the result");
+    note("fused_gelu_error", expression_error(gelu_value, x, c, y, n), "largest error");
+    if (!(error < 1e-6) || !(expression_error(gelu_value, x, c, y, n) < 4e-6)) failed("a fused loop computes wrong values");
+    gn_close(g);
+    free(x);
+    free(c);
+    free(y);
+    free(z);
+}
+
+/* ---- matrix products beside OpenBLAS ---- */
+
+typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+static struct { sgemm_fn sgemm; void (*set_threads)(int); char core[32]; bool tried; } blas;
+
+static bool blas_load(void) {
+    void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!lib) return false;
+    void *sgemm = dlsym(lib, "cblas_sgemm"), *threads = dlsym(lib, "openblas_set_num_threads");
+    memcpy(&blas.sgemm, &sgemm, sizeof sgemm);
+    memcpy(&blas.set_threads, &threads, sizeof threads);
+    return sgemm && threads;
+}
+
+static void blas_run(int64_t m, int64_t n, int64_t k, const float *a, const float *b, float *c) {
+    blas.sgemm(101, 111, 111, (int)m, (int)n, (int)k, 1, a, (int)k, b, (int)n, 0, c, (int)n);
+}
+
+/* In a child, since the library chooses its kernels when it is loaded: GFLOP/s with this core type, 0 if it cannot. */
+static double blas_try(const char *core) {
+    int ends[2];
+    double best = 0;
+    if (pipe(ends)) return 0;
+    pid_t child = fork();
+    if (child == 0) {
+        const int64_t n = 768;
+        if (core[0]) setenv("OPENBLAS_CORETYPE", core, 1);
+        if (!blas_load()) _exit(1);
+        float *a = make_floats((size_t)(n * n), 1), *b = make_floats((size_t)(n * n), 1), *c = make_floats((size_t)(n * n), 1);
+        blas.set_threads(1);
+        for (int i = 0; i < 6; i++) {
+            double start = ex_now();
+            blas_run(n, n, n, a, b, c);
+            best = fmax(best, 2e-9 * (double)(n * n * n) / (ex_now() - start));
+        }
+        _exit(write(ends[1], &best, sizeof best) == sizeof best ? 0 : 1);
+    }
+    close(ends[1]);
+    if (child < 0 || read(ends[0], &best, sizeof best) != sizeof best) best = 0;
+    close(ends[0]);
+    if (child > 0) waitpid(child, NULL, 0);
+    return best;
+}
+
+static bool blas_ready(void) {
+#if defined(__aarch64__)
+    static const char *const cores[] = { "", "ARMV8", "NEOVERSEN1", "NEOVERSEV1" };
+#else
+    static const char *const cores[] = { "", "Haswell", "Zen", "SkylakeX", "Cooperlake", "Sapphirerapids" };
+#endif
+    double best = 0;
+    if (blas.tried) return blas.sgemm != NULL;
+    blas.tried = true;
+    for (size_t i = 0; i < sizeof cores / sizeof *cores; i++) {
+        double got = blas_try(cores[i]);
+        if (got <= best * 1.02) continue;
+        best = got;
+        snprintf(blas.core, sizeof blas.core, "%s", cores[i]);
+    }
+    if (blas.core[0]) setenv("OPENBLAS_CORETYPE", blas.core, 1);
+    if (best == 0 || !blas_load()) { printf("  OpenBLAS is absent (libopenblas.so.0): no ratio\n"); blas.sgemm = NULL; return false; }
+    printf("  OpenBLAS's best core type here: %s\n", blas.core[0] ? blas.core : "its own choice");
+    return true;
+}
+
+static double product_error(const float *a, const float *b, const float *c, int64_t n, int64_t k, int64_t m) {
+    double worst = 0;
+    for (int s = 0; s < 64; s++) {
+        int64_t i = s * 7919 % m, j = s * 104729 % n;
+        double sum = 0;
+        for (int64_t l = 0; l < k; l++) sum += (double)a[i * k + l] * (double)b[l * n + j];
+        double error = fabs(sum - (double)c[i * n + j]);
+        if (!(error <= worst)) worst = error;
+    }
+    return worst;
+}
+
+static double matmul_case(int64_t n, int threads) {
+    char name[48];
+    float *a = make_floats((size_t)(n * n), 1), *b = make_floats((size_t)(n * n), 1), *c = make_floats((size_t)(n * n), 1);
+    gn_ctx *g = open_or_die("cpu", threads);
+    gn_tensor wa = gn_weight(g, GN_F32, GN_SHAPE(n, n), a, "a"), wb = gn_weight(g, GN_F32, GN_SHAPE(n, n), b, "b");
+    int runs = repeats(n > 1500 ? 8 : 24);
+    for (int i = -1; i < runs; i++) {
+        double start;
+        if (blas.sgemm) {
+            blas.set_threads(threads);
+            start = ex_now();
+            blas_run(n, n, n, a, b, c);
+            samples_b[i < 0 ? 0 : i] = ex_now() - start;
+        }
+        poison(c, (size_t)(n * n));
+        start = ex_now();
+        read_or_die(gn_matmul(wa, wb), c, (size_t)(n * n) * sizeof *c);
+        samples_a[i < 0 ? 0 : i] = ex_now() - start;
+        gn_step(g);
+    }
+    double flops = 2e-9 * (double)n * (double)n * (double)n, own = flops / quantile(samples_a, runs, 0.5), other = blas.sgemm ? flops / quantile(samples_b, runs, 0.5) : NAN;
+    double error = product_error(a, b, c, n, n, n);
+    snprintf(name, sizeof name, "matmul_%lld_%dt_gflops", (long long)n, threads);
+    note(name, own, "GFLOP/s");
+    snprintf(name, sizeof name, "openblas_%lld_%dt_gflops", (long long)n, threads);
+    note(name, other, "GFLOP/s");
+    snprintf(name, sizeof name, "matmul_%lld_%dt_error", (long long)n, threads);
+    keep(name, error);
+    if (!(error < 1e-5 * (double)n)) failed("a matmul computes wrong values");
+    gn_close(g);
+    free(a);
+    free(b);
+    free(c);
+    return own / other;
+}
+
+static void bench_matmul(void) {
+    if (!wanted("matmul")) return;
+    bool beside = blas_ready();
+    double worst = INFINITY;
+    for (int threads = 1; threads <= 2; threads++)
+        for (int64_t n = 1024; n <= 2048; n *= 2) worst = fmin(worst, matmul_case(n, threads));
+    if (beside) show("matmul_vs_openblas", worst, false, 0.6, "least");
+    else keep("matmul_vs_openblas", NAN);
+}
+
+enum { MLP_ROWS = 64, MLP_DIM = 2048, MLP_LAYERS = 3 };
+
+static gn_tensor mlp(gn_ctx *g, const float *x, const gn_tensor *w, const gn_tensor *b) {
+    gn_tensor h = gn_data(g, GN_F32, GN_SHAPE(MLP_ROWS, MLP_DIM), x);
+    for (int i = 0; i < MLP_LAYERS; i++) h = gn_relu(gn_linear(h, w[i], b[i]));
+    return h;
+}
+
+static double mlp_error(const float *x, float *const *w, const float *bias, const float *y) {
+    double *h = calloc(2 * MLP_DIM, sizeof *h), worst = 0;
+    for (int j = 0; h && j < MLP_DIM; j++) h[j] = (double)x[j];
+    for (int l = 0; h && l < MLP_LAYERS; l++) {
+        double *next = h + MLP_DIM;
+        for (int j = 0; j < MLP_DIM; j++) next[j] = (double)bias[j];
+        for (int k = 0; k < MLP_DIM; k++)
+            for (int j = 0; j < MLP_DIM; j++) next[j] += h[k] * (double)w[l][k * MLP_DIM + j];
+        for (int j = 0; j < MLP_DIM; j++) h[j] = fmax(next[j], 0);
+    }
+    for (int j = 0; h && j < MLP_DIM; j++)
+        if (!(fabs(h[j] - (double)y[j]) <= worst)) worst = fabs(h[j] - (double)y[j]);
+    free(h);
+    return worst;
+}
+
+static void bench_mlp(void) {
+    if (!wanted("mlp")) return;
+    bool beside = blas_ready();
+    float *x = make_floats(MLP_ROWS * MLP_DIM, 1), *bias = make_floats(MLP_DIM, 0.1f), *y = make_floats(MLP_ROWS * MLP_DIM, 1), *host[MLP_LAYERS];
+    gn_ctx *g = open_or_die("cpu", set.threads);
+    gn_tensor w[MLP_LAYERS], b[MLP_LAYERS];
+    int runs = repeats(60);
+    for (int i = 0; i < MLP_LAYERS; i++) {
+        host[i] = make_floats((size_t)MLP_DIM * MLP_DIM, 0.05f);
+        w[i] = gn_weight(g, GN_F32, GN_SHAPE(MLP_DIM, MLP_DIM), host[i], "w");
+        b[i] = gn_weight(g, GN_F32, GN_SHAPE(MLP_DIM), bias, "b");
+    }
+    if (beside) blas.set_threads((int)set.threads);
+    for (int i = -2; i < runs; i++) {
+        double start = ex_now();
+        if (beside) blas_run(MLP_ROWS, MLP_DIM, MLP_DIM, x, host[(i + 3) % MLP_LAYERS], y);
+        samples_b[i < 0 ? 0 : i] = ex_now() - start;
+        poison(y, MLP_ROWS * MLP_DIM);
+        start = ex_now();
+        read_or_die(mlp(g, x, w, b), y, MLP_ROWS * MLP_DIM * sizeof *y);
+        samples_a[i < 0 ? 0 : i] = ex_now() - start;
+        gn_step(g);
+    }
+    double flops = 2e-9 * MLP_ROWS * MLP_DIM * MLP_DIM, seconds = quantile(samples_a, runs, 0.5), own = MLP_LAYERS * flops / seconds;
+    double other = beside ? flops / quantile(samples_b, runs, 0.5) : NAN, error = mlp_error(x, host, bias, y);
+    if (beside) show("mlp_vs_openblas", own / other, false, 0.75, "");
+    else keep("mlp_vs_openblas", NAN);
+    note("mlp_ms", seconds * 1e3, "ms, three layers");
+    note("mlp_gflops", own, "GFLOP/s");
+    note("mlp_openblas_gflops", other, "GFLOP/s of one bare product");
+    note("mlp_error", error, "largest error of the first row");
+    if (!(error < 1e-2)) failed("the MLP computes wrong values");
+    gn_close(g);
+    free(x);
+    free(bias);
+    free(y);
+    for (int i = 0; i < MLP_LAYERS; i++) free(host[i]);
+}
+
+/* ---- one decode step of a model as large as GPT-2 124M ---- */
+
+enum { GPT_DIM = 768, GPT_LAYERS = 12, GPT_HEADS = 12, GPT_VOCAB = 50257, GPT_CONTEXT = 1024, GPT_HEAD = GPT_DIM / GPT_HEADS, GPT_WEIGHTS = 12 };
+
+typedef struct gpt {
+    gn_ctx *g;
+    gn_tensor w[GPT_LAYERS][GPT_WEIGHTS], cache[GPT_LAYERS][2], token_table, place_table, gain, bias;
+    float *host;
+    size_t used, bytes;     /* floats taken from host; bytes that one step reads */
+} gpt;
+
+static gn_tensor gpt_weight(gpt *m, int64_t rows, int64_t cols, bool all) {
+    float *p = m->host + m->used;
+    size_t n = (size_t)((rows ? rows : 1) * cols);
+    m->used += (n + 15) & ~(size_t)15;
+    m->bytes += all ? n * sizeof *p : 0;
+    return gn_weight(m->g, GN_F32, rows ? GN_SHAPE(rows, cols) : GN_SHAPE(cols), p, "w");
+}
+
+static void gpt_open(gpt *m, gn_ctx *g) {
+    static const int shapes[GPT_WEIGHTS][2] = { { 0, 1 }, { 0, 1 }, { 1, 3 }, { 0, 3 }, { 1, 1 }, { 0, 1 }, { 0, 1 }, { 0, 1 }, { 1, 4 }, { 0, 4 }, { 4, 1 }, { 0, 1 } };
+    memset(m, 0, sizeof *m);
+    m->g = g;
+    m->host = make_floats((size_t)125 << 20, 0.04f);
+    for (int l = 0; l < GPT_LAYERS; l++) {
+        for (int i = 0; i < GPT_WEIGHTS; i++) m->w[l][i] = gpt_weight(m, shapes[i][0] * GPT_DIM, shapes[i][1] * GPT_DIM, true);
+        for (int i = 0; i < 2; i++) m->cache[l][i] = gn_state(g, GN_F32, GN_SHAPE(1, GPT_HEADS, GPT_CONTEXT, GPT_HEAD), NULL, "kv");
+    }
+    m->token_table = gpt_weight(m, GPT_VOCAB, GPT_DIM, true);
+    m->place_table = gpt_weight(m, GPT_CONTEXT, GPT_DIM, false);
+    m->gain = gpt_weight(m, 0, GPT_DIM, true);
+    m->bias = gpt_weight(m, 0, GPT_DIM, true);
+}
+
+static gn_tensor gpt_heads(gn_tensor qkv, int which) {
+    return gn_reshape(gn_slice(qkv, 1, which * GPT_DIM, (which + 1) * GPT_DIM, 1), GN_SHAPE(1, GPT_HEADS, 1, GPT_HEAD));
+}
+
+static gn_tensor gpt_token(const gpt *m, int32_t token, int32_t position) {
+    gn_tensor pos = gn_scalar(m->g, GN_I32, position), id = gn_reshape(gn_scalar(m->g, GN_I32, token), GN_SHAPE(1));
+    gn_tensor x = gn_add(gn_embedding(m->token_table, id), gn_embedding(m->place_table, gn_reshape(pos, GN_SHAPE(1))));
+    for (int l = 0; l < GPT_LAYERS; l++) {
+        const gn_tensor *w = m->w[l];
+        gn_tensor qkv = gn_linear(gn_layernorm(x, w[0], w[1], 1e-5), w[2], w[3]);
+        gn_tensor k = gn_kv_append(m->cache[l][0], gpt_heads(qkv, 1), pos), v = gn_kv_append(m->cache[l][1], gpt_heads(qkv, 2), pos);
+        gn_attention_desc d = { .causal = true, .length = gn_add_c(pos, 1) };
+        gn_tensor a = gn_reshape(gn_attention(gpt_heads(qkv, 0), k, v, &d), GN_SHAPE(1, GPT_DIM));
+        x = gn_add(x, gn_linear(a, w[4], w[5]));
+        gn_tensor h = gn_gelu_tanh(gn_linear(gn_layernorm(x, w[6], w[7], 1e-5), w[8], w[9]));
+        x = gn_add(x, gn_linear(h, w[10], w[11]));
+    }
+    x = gn_layernorm(x, m->gain, m->bias, 1e-5);
+    return gn_argmax(gn_matmul(x, gn_transpose(m->token_table, 0, 1)), GN_AXES(1), false);
+}
+
+static void bench_decode(void) {
+    if (!wanted("decode")) return;
+    gpt m;
+    gn_ctx *g = open_or_die("cpu", set.threads);
+    int runs = repeats(24);
+    int64_t token = 1;
+    gpt_open(&m, g);
+    for (int i = -2; i < runs; i++) {
+        samples_b[i < 0 ? 0 : i] = in_threads(read_main, NULL, m.host, m.bytes);
+        double start = ex_now();
+        read_or_die(gpt_token(&m, (int32_t)token, 512 + i), &token, sizeof token);
+        samples_a[i < 0 ? 0 : i] = ex_now() - start;
+        gn_step(g);
+    }
+    double step = quantile(samples_a, runs, 0.5), memory = quantile(samples_b, runs, 0.5);
+    show("decode_vs_bandwidth", step / memory, true, 1.5, "");
+    note("decode_ms", step * 1e3, "ms a token, past position 512");
+    note("decode_weights_ms", memory * 1e3, "ms to read the weights once");
+    note("decode_read_gb_s", 1e-9 * (double)m.bytes / memory, "GB/s, reading alone");
+    gn_close(g);
+    free(m.host);
+}
+
+/* ---- all of it ---- */
+
+static void print_json(void) {
+    ex_json j = { 0 };
+    gn_device_info d;
+    gn_ctx *g = open_or_die("cpu", set.threads);
+    gn_get_device(g, &d);
+    ex_json_text(&j, "device", d.identity);
+    ex_json_text(&j, "openblas_core", blas.core);
+    ex_json_number(&j, "threads", (double)set.threads);
+    for (int i = 0; i < n_figures; i++) ex_json_number(&j, figures[i].name, figures[i].value);
+    ex_json_end(&j);
+    gn_close(g);
+}
+
+int main(int argc, char **argv) {
+    const ex_option options[] = {
+        { "only", EX_TEXT, &set.only, "NAME", "only rows whose name contains NAME", 0, 0 },
+        { "threads", EX_INT, &set.threads, "N", "threads of the rows that do not say (2)", 1, 64 },
+        { "quick", EX_FLAG, &set.quick, NULL, "a quarter of the repetitions", 0, 0 },
+        { "json", EX_FLAG, &set.json, NULL, "the last line is one JSON object", 0, 0 },
+        { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
+    };
+    ex_parse(argc, argv, "Measures the core and the CPU executor.", options);
+    bench_node_build();
+    bench_plan();
+    bench_step_client();
+    bench_round_trip();
+    bench_fused();
+    bench_matmul();
+    bench_mlp();
+    bench_decode();
+    if (set.json) print_json();
+    return failures ? EX_FAILED : EX_OK;
+}

@@ -1,0 +1,1575 @@
+/* Client and server of protocol 1 over a socketpair: honest work is bit for bit what the local executor gives, and whatever a
+ * peer sends or fails to send ends in a typed error of that session alone. */
+#define _GNU_SOURCE
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+/* Allocations of the chosen threads fail from the n-th on, or only the n-th. */
+enum { FAIL_NOBODY, FAIL_MAIN_THREAD, FAIL_OTHER_THREADS };
+static int fail_whom;
+static long fail_at, fail_count;
+static bool fail_for_ever;
+static __thread bool is_main_thread;
+
+static bool must_fail(void) {
+    int whom = __atomic_load_n(&fail_whom, __ATOMIC_SEQ_CST);
+    if (whom == FAIL_NOBODY || is_main_thread != (whom == FAIL_MAIN_THREAD)) return false;
+    long n = __atomic_fetch_add(&fail_count, 1, __ATOMIC_RELAXED), at = __atomic_load_n(&fail_at, __ATOMIC_RELAXED);
+    return __atomic_load_n(&fail_for_ever, __ATOMIC_RELAXED) ? n >= at : n == at;
+}
+
+#define GN_MALLOC(n) (must_fail() ? NULL : malloc(n))
+#define GN_REALLOC(p, n) (must_fail() ? NULL : realloc(p, n))
+#define GN_FREE(p) free(p)
+#define GENIE_IMPLEMENTATION
+#include "genie.h"
+#include "test.h"
+#include "loopback.h"
+
+#define SOON_MS 2000   /* far more than an answer takes, far less than a hang */
+
+static void make_pair(int ends[2]) {
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) exit(2);
+}
+
+static gn_server *open_server(gn_server_desc desc) {
+    gn_server *s = NULL;
+    gn_error error;
+    desc.listen = "none";
+    if (desc.threads == 0) desc.threads = 1;
+    if (!CHECK_RESULT(gn_server_open(&desc, &s, &error), GN_OK)) {
+        printf("%s\n", error.text);
+        exit(1);
+    }
+    return s;
+}
+
+static gn_ctx *open_client(gn_server *s, const char *tenant, gn_desc desc) {
+    int ends[2];
+    make_pair(ends);
+    CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), tenant), GN_OK);
+    return gn_open_transport(&desc, loopback_transport(ends[1]), "");
+}
+
+/* 2 + 3, on a client of its own: the server lives. */
+static void check_alive(gn_server *s) {
+    gn_ctx *g = open_client(s, "honest", (gn_desc){ .deadline_ms = SOON_MS });
+    float two = 2, three = 3, five = 0;
+    gn_tensor sum = gn_add(gn_data(g, GN_F32, GN_SCALAR, &two), gn_data(g, GN_F32, GN_SCALAR, &three));
+    CHECK_RESULT(gn_read(sum, &five, sizeof five), GN_OK);
+    CHECK(five == 5);
+    gn_close(g);
+}
+
+static gn_stats server_stats(gn_server *s) {
+    gn_stats x;
+    gn_server_stats(s, &x);
+    return x;
+}
+
+static gn_stats client_stats(gn_ctx *g) {
+    gn_stats x;
+    gn_get_stats(g, &x);
+    return x;
+}
+
+/* ---- a client that says what it likes ---- */
+
+typedef struct raw { gn__link link; gn_stats stats; } raw;
+
+static raw *raw_connect(gn_server *s, const char *tenant) {
+    int ends[2];
+    raw *r = (raw *)calloc(1, sizeof *r);
+    make_pair(ends);
+    CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), tenant), GN_OK);
+    gn__link_init(&r->link, loopback_transport(ends[1]), SOON_MS, &r->stats);
+    r->link.in.frame_max = GN__FRAME_MAX;
+    r->link.in.limit = 64 << 20;
+    return r;
+}
+
+static void raw_close(raw *r) {
+    gn__link_deinit(&r->link);
+    free(r);
+}
+
+static void raw_send(raw *r, uint16_t id, uint32_t request, const void *msg) {
+    gn__outbox_message(&r->link.out, id, request, msg);
+    gn__outbox_flush(&r->link.out);
+}
+
+static void raw_bytes(raw *r, const void *p, size_t n) { r->link.t.i->send(r->link.t.self, p, n, SOON_MS); }
+
+static gn_result raw_receive(raw *r, gn__msg *m) {
+    gn__patience w = { SOON_MS, false, NULL };
+    gn_fault f;
+    return gn__link_receive(&r->link, &w, m, &f);
+}
+
+static gn__msg_hello hello(void) {
+    static uint8_t ops[GN__WIRE_OPS];
+    gn__msg_hello m;
+    memset(&m, 0, sizeof m);
+    gn__ops_bitmap(ops);
+    m.magic = GN__WIRE_MAGIC;
+    m.version_min = m.version_max = 1;
+    m.codecs = 1;
+    m.ops = (gn__span){ ops, sizeof ops };
+    return m;
+}
+
+static raw *raw_open(gn_server *s, const char *tenant) {
+    raw *r = raw_connect(s, tenant);
+    gn__msg_hello h = hello();
+    gn__msg m = { 0, 0, NULL, 0 };
+    raw_send(r, GN__MSG_HELLO, 1, &h);
+    CHECK_RESULT(raw_receive(r, &m), GN_OK);
+    CHECK_INT(m.id, GN__MSG_HELLO_OK);
+    return r;
+}
+
+/* The next message is an ERROR like this; a fatal one is the last. */
+static void raw_expect(raw *r, uint32_t request, gn_result result, bool fatal, const char *words) {
+    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg_error d;
+    gn_fault f;
+    char text[400] = "";
+    if (!CHECK_RESULT(raw_receive(r, &m), GN_OK) || !CHECK_INT(m.id, GN__MSG_ERROR)) return;
+    CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &d, &f), GN_OK);
+    gn__span_text(&d.text, text, sizeof text);
+    CHECK_RESULT((gn_result)d.result, result);
+    CHECK_INT(d.fatal, fatal);
+    CHECK_INT(m.request, request);
+    if (!strstr(text, words)) test_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", text, words);
+    if (fatal) CHECK_RESULT(raw_receive(r, &m), GN_DISCONNECTED);
+}
+
+static void raw_expect_step(raw *r, uint32_t request, const void *outs, size_t n) {
+    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg_step_ok d;
+    gn_fault f;
+    if (!CHECK_RESULT(raw_receive(r, &m), GN_OK) || !CHECK_INT(m.id, GN__MSG_STEP_OK)) return;
+    CHECK_INT(m.request, request);
+    CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &d, &f), GN_OK);
+    CHECK_INT(d.outs.n, n);
+    CHECK(d.outs.n == n && (n == 0 || memcmp(d.outs.p, outs, n) == 0));
+}
+
+/* A state of two f32 in a slot. */
+static void raw_state(raw *r, uint32_t request, uint32_t slot, uint32_t gen, const float *value) {
+    uint8_t dims[8] = { 2 };
+    gn__msg_slot_put m = { slot, gen, GN_LEAF_STATE, value ? GN__FILL_BYTES : GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { (const uint8_t *)value, value ? 8 : 0 } };
+    raw_send(r, GN__MSG_SLOT_PUT, request, &m);
+}
+
+/* state += x, of two f32; one argument, one output, the new state. `leaf`: GN_LEAF_DATA or GN_LEAF_VALUE for x. */
+static gn__buf counter_part(uint32_t slot, uint32_t gen, uint64_t dim, gn_leaf_kind leaf) {
+    gn__buf b = { NULL, 0, 0, false };
+    const uint32_t counts[7] = { 3, 2, 0, 3, 1, 1, 1 };
+    for (int i = 0; i < 7; i++) gn__put_u32(&b, counts[i]);
+    for (int i = 0; i < 2; i++) {
+        gn__put_u16(&b, gn__ops[gn__op_leaf(i ? leaf : GN_LEAF_STATE)].wire);
+        gn__put_u8(&b, 0);
+        gn__put_u8(&b, GN_F32);
+        gn__put_u8(&b, 1);
+        gn__put_u64(&b, dim);
+        if (i == 0) { gn__put_u32(&b, slot); gn__put_u32(&b, gen); }
+        else gn__put_u32(&b, 0);
+    }
+    gn__put_u16(&b, gn__ops[GN__OP_ADD].wire);
+    gn__put_u8(&b, 0);
+    gn__put_u32(&b, 2);
+    gn__put_u16(&b, 0);
+    gn__put_u32(&b, 0);
+    gn__put_u32(&b, 1);
+    gn__put_u32(&b, 2);                                   /* output */
+    const uint32_t update[3] = { slot, gen, 2 };
+    for (int i = 0; i < 3; i++) gn__put_u32(&b, update[i]);
+    return b;
+}
+
+static void raw_plan(raw *r, uint32_t request, uint32_t plan, gn__buf b, uint64_t spoil_hash) {
+    gn_part *part = NULL;
+    gn_fault f;
+    gn__part_decode(b.p, b.n, GN__WIRE_NODES, &part, &f);
+    gn__msg_plan_put m = { plan, (part ? part->hash : 0) ^ spoil_hash, { b.p, b.n } };
+    raw_send(r, GN__MSG_PLAN_PUT, request, &m);
+    gn_free(part);
+    gn__buf_deinit(&b);
+}
+
+static void raw_step(raw *r, uint32_t request, uint32_t plan, uint64_t sequence, uint8_t flags, uint64_t keep, const void *args, size_t n) {
+    uint8_t id[8];
+    gn__buf b = { id, 0, 8, false };
+    gn__put_u64(&b, keep);
+    gn__msg_step m = { plan, sequence, 0, { &flags, 1 }, { id, flags & GN__OUT_KEPT ? 1 : 0 }, { (const uint8_t *)args, n } };
+    raw_send(r, GN__MSG_STEP, request, &m);
+}
+
+/* A session with state slot 4 = {10, 20} and plan 1 over it. */
+static raw *raw_counter(gn_server *s) {
+    raw *r = raw_open(s, "raw");
+    raw_state(r, 2, 4, 1, (float[]){ 10, 20 });
+    raw_plan(r, 3, 1, counter_part(4, 1, 2, GN_LEAF_DATA), 0);
+    return r;
+}
+
+static const float step_x[2] = { 1, 2 };
+
+/* ---- honest work ---- */
+
+typedef struct model { gn_ctx *g; gn_tensor w, table, state, cache; float *weights; } model;
+
+enum { MODEL_D = 48, MODEL_V = 400, MODEL_S = 16 };   /* the table, (400, 48) f32, is larger than what travels inline */
+
+static model make_model(gn_ctx *g) {
+    model m = { g, GN_NONE, GN_NONE, GN_NONE, GN_NONE, NULL };
+    size_t n = MODEL_D * MODEL_D + MODEL_V * MODEL_D;
+    m.weights = (float *)malloc(n * sizeof(float));
+    for (size_t i = 0; i < n; i++) m.weights[i] = (float)((i * 7919) % 1000) / 1000 - 0.5f;
+    m.w = gn_weight(g, GN_F32, GN_SHAPE(MODEL_D, MODEL_D), m.weights, "w");
+    m.table = gn_weight(g, GN_F32, GN_SHAPE(MODEL_V, MODEL_D), m.weights + MODEL_D * MODEL_D, "table");
+    m.state = gn_state(g, GN_F32, GN_SHAPE(4, MODEL_D), NULL, "state");
+    m.cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, MODEL_S, MODEL_D), NULL, "cache");
+    return m;
+}
+
+/* One step: embedding, a cache row, a matmul, noise, a state update; reads (4, 48) and one index. */
+static gn_result run_model(model *m, int step, float *out, int64_t *best) {
+    gn_ctx *g = m->g;
+    int32_t ids[4];
+    for (int i = 0; i < 4; i++) ids[i] = (step * 31 + i * 97) % MODEL_V;
+    gn_tensor x = gn_embedding(m->table, gn_data_copy(g, GN_I32, GN_SHAPE(4), ids));
+    gn_tensor row = gn_reshape(gn_slice(x, 0, 0, 1, 1), GN_SHAPE(1, 1, 1, MODEL_D));
+    gn_tensor cache = gn_kv_append(m->cache, row, gn_scalar(g, GN_I32, step % MODEL_S));
+    gn_tensor h = gn_add(gn_matmul(x, m->w), gn_reshape(gn_sum(cache, GN_AXES(2), false), GN_SHAPE(1, MODEL_D)));
+    h = gn_add(h, gn_mul_c(gn_random_normal(g, GN_F32, GN_SHAPE(4, MODEL_D)), 0.1));
+    gn_tensor s = gn_assign(m->state, gn_add(gn_mul_c(m->state, 0.5), gn_tanh(h)));
+    gn_tensor reads[2] = { s, gn_argmax(gn_softmax(h, -1), GN_ALL_AXES, false) };
+    void *outs[2] = { out, best };
+    size_t sizes[2] = { 4 * MODEL_D * sizeof(float), sizeof *best };
+    gn_result e = gn_read_many(reads, 2, outs, sizes);
+    gn_step(g);
+    return e;
+}
+
+TEST(remote_equals_local_bit_for_bit) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g[2] = { gn_open(&(gn_desc){ .devices = "cpu", .seed = 5, .threads = 1 }), open_client(s, "a", (gn_desc){ .seed = 5 }) };
+    model m[2] = { make_model(g[0]), make_model(g[1]) };
+    for (int step = 0; step < 20; step++) {
+        float out[2][4 * MODEL_D];
+        int64_t best[2] = { -1, -2 };
+        for (int i = 0; i < 2; i++) {
+            if (!CHECK_RESULT(run_model(&m[i], step, out[i], &best[i]), GN_OK)) printf("    %s\n", gn_last_error(g[i])->text);
+        }
+        CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
+        CHECK_INT(best[0], best[1]);
+    }
+    gn_stats c = client_stats(g[1]);
+    CHECK_INT(c.steps_run, 20);
+    CHECK(c.plans_made <= 2);
+    CHECK_INT(c.kv_bytes_moved, 0);
+    CHECK_INT(c.weight_bytes_sent, (MODEL_D * MODEL_D + MODEL_V * MODEL_D) * sizeof(float));
+    CHECK(c.device_bytes > 0);
+    for (int i = 0; i < 2; i++) {
+        gn_close(g[i]);
+        free(m[i].weights);
+    }
+    gn_server_close(s);
+}
+
+TEST(large_tensors_travel_whole_both_ways) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    const size_t n = 3000000 / 4 + 3;   /* about three chunks, in a dozen frames */
+    float *x = (float *)malloc(n * 4), *y = (float *)malloc(n * 4);
+    for (size_t i = 0; i < n; i++) x[i] = (float)test_random_real(-1, 1);
+    gn_tensor st = gn_state(g, GN_F32, GN_SHAPE((int64_t)n), x, "big");
+    CHECK_RESULT(gn_read(gn_neg(gn_add(st, gn_data(g, GN_F32, GN_SHAPE((int64_t)n), x))), y, n * 4), GN_OK);
+    size_t wrong = 0;
+    for (size_t i = 0; i < n; i++) wrong += y[i] != -(x[i] + x[i]);
+    CHECK_INT(wrong, 0);
+    gn_stats c = client_stats(g);
+    CHECK_INT(c.tensor_bytes_down, n * 4);
+    CHECK_INT(c.tensor_bytes_up, 2 * n * 4);
+    CHECK(c.frames_down > 4);
+    gn_close(g);
+    free(x);
+    free(y);
+    gn_server_close(s);
+}
+
+/* Steps that nobody reads are sent without waiting; one frame up and one down each, and few bytes. */
+TEST(steps_are_pipelined_and_small) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    float zero[4] = { 0 }, got[4];
+    gn_tensor st = gn_state(g, GN_F32, GN_SHAPE(4), zero, "st");
+    gn_stats before = { 0 }, after;
+    for (int i = 0; i < 410; i++) {
+        if (i == 10) { CHECK_RESULT(gn_sync(g), GN_OK); before = client_stats(g); }
+        gn_assign(st, gn_add(st, gn_scalar(g, GN_F32, 1)));
+        CHECK_RESULT(gn_step(g), GN_OK);
+    }
+    CHECK_RESULT(gn_sync(g), GN_OK);
+    after = client_stats(g);
+    CHECK_INT(after.steps_run - before.steps_run, 400);
+    CHECK_INT(after.frames_up - before.frames_up, 400);
+    CHECK_INT(after.frames_down - before.frames_down, 400);
+    CHECK_INT(after.plans_made, 1);
+    CHECK((after.socket_bytes_up - before.socket_bytes_up) / 400 <= 60);
+    CHECK((after.socket_bytes_down - before.socket_bytes_down) / 400 <= 60);
+    CHECK(after.round_trips - before.round_trips <= 400 / (GN__IN_FLIGHT / 2) + 2);
+    CHECK_RESULT(gn_read(st, got, sizeof got), GN_OK);
+    CHECK(got[3] == 410);
+    gn_close(g);
+    gn_server_close(s);
+}
+
+/* Many large outputs and inputs at once: neither side waits for the other to read. */
+TEST(large_answers_do_not_block_large_requests) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ .deadline_ms = 5000 });
+    const int64_t n = 1 << 18;
+    float *x = (float *)calloc((size_t)n, 4), *y = (float *)malloc((size_t)n * 4);
+    for (int i = 0; i < 8; i++) {
+        x[0] = (float)i;
+        gn_tensor kept = gn_add_c(gn_data_copy(g, GN_F32, GN_SHAPE(n), x), 1);
+        CHECK_RESULT(gn_realize(&kept, 1), GN_OK);
+        CHECK_RESULT(gn_read(gn_mul_c(kept, 2), y, (size_t)n * 4), GN_OK);
+        CHECK(y[0] == (float)(2 * (i + 1)) && y[n - 1] == 2);
+        CHECK_RESULT(gn_step(g), GN_OK);
+    }
+    gn_close(g);
+    free(x);
+    free(y);
+    gn_server_close(s);
+}
+
+typedef struct crowd { gn_server *s; int id; bool ok; } crowd;
+
+static void crowd_main(void *arg) {
+    crowd *c = (crowd *)arg;
+    int ends[2];
+    make_pair(ends);
+    if (gn_server_attach(c->s, loopback_transport(ends[0]), c->id % 2 ? "odd" : "even")) return;
+    gn_ctx *g = gn_open_transport(&(gn_desc){ .deadline_ms = 20000 }, loopback_transport(ends[1]), "");
+    float w[64], x = (float)c->id, got = 0, sum = 0;
+    for (int i = 0; i < 64; i++) sum += w[i] = (float)(i % 5);
+    gn_tensor weight = gn_weight(g, GN_F32, GN_SHAPE(64), w, "w");
+    c->ok = true;
+    for (int i = 0; i < 50 && c->ok; i++) {
+        gn_tensor y = gn_sum(gn_mul(weight, gn_data(g, GN_F32, GN_SCALAR, &x)), GN_ALL_AXES, false);
+        c->ok = gn_read(y, &got, sizeof got) == GN_OK && got == sum * x && gn_step(g) == GN_OK;
+    }
+    gn_close(g);
+}
+
+TEST(many_clients_at_once_are_all_served) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    crowd c[8];
+    gn__thread t[8];
+    for (int i = 0; i < 8; i++) {
+        c[i] = (crowd){ s, i, false };
+        REQUIRE(gn__thread_start(&t[i], crowd_main, &c[i]));
+    }
+    for (int i = 0; i < 8; i++) {
+        gn__thread_join(&t[i]);
+        CHECK(c[i].ok);
+    }
+    CHECK_INT(server_stats(s).sessions, 8);
+    gn_server_close(s);
+}
+
+/* A cache that travels is counted each way; one that lives on the server is not. */
+TEST(kv_bytes_that_cross_are_counted) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    float cache[8] = { 0 }, row[2] = { 3, 4 };
+    gn_tensor c = gn_data(g, GN_F32, GN_SHAPE(1, 1, 4, 2), cache), r = gn_data(g, GN_F32, GN_SHAPE(1, 1, 1, 2), row);
+    CHECK_RESULT(gn_read(gn_kv_append(c, r, gn_scalar(g, GN_I32, 2)), cache, sizeof cache), GN_OK);
+    CHECK(cache[4] == 3 && cache[5] == 4);
+    CHECK_INT(client_stats(g).kv_bytes_moved, 2 * sizeof cache);
+    gn_tensor st = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 2), NULL, "cache");
+    float sum = 0;
+    CHECK_RESULT(gn_read(gn_sum(gn_kv_append(st, r, gn_scalar(g, GN_I32, 1)), GN_ALL_AXES, false), &sum, 4), GN_OK);
+    CHECK(sum == 7);
+    CHECK_INT(client_stats(g).kv_bytes_moved, 2 * sizeof cache);
+    gn_close(g);
+    gn_server_close(s);
+}
+
+TEST(null_device_answers_no_value) {
+    gn_server *s = open_server((gn_server_desc){ .devices = "null" });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    float x = 1, y = 77;
+    CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SCALAR, &x)), &y, 4), GN_NO_VALUE);
+    CHECK(y == 77);
+    gn_close(g);
+    gn_server_close(s);
+}
+
+TEST(describe_names_server_and_device) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 }), *local = gn_open(&(gn_desc){ .devices = "cpu" });
+    gn_device_info i, l;
+    CHECK_RESULT(gn_get_device(g, &i), GN_OK);
+    CHECK_RESULT(gn_get_device(local, &l), GN_OK);
+    CHECK_STR(i.name, "loopback/cpu:0");
+    CHECK_STR(i.identity, l.identity);
+    CHECK(i.remote && !l.remote);
+    gn_close(g);
+    gn_close(local);
+    gn_server_close(s);
+}
+
+/* ---- errors of an honest client ---- */
+
+TEST(a_failed_step_leaves_the_session_alive) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    float table[6] = { 0, 1, 2, 3, 4, 5 }, row[2] = { 9, 9 };
+    int32_t bad = 3, good = 2;
+    gn_tensor t = gn_weight(g, GN_F32, GN_SHAPE(3, 2), table, "table");
+    CHECK_RESULT(gn_read(gn_embedding(t, gn_data(g, GN_I32, GN_SCALAR, &bad)), row, sizeof row), GN_INDEX_OUT_OF_RANGE);
+    gn_error error = *gn_last_error(g);
+    CHECK_STR(error.op, "embedding");
+    CHECK(row[0] == 9);
+    CHECK_RESULT(gn_read(gn_embedding(t, gn_data(g, GN_I32, GN_SCALAR, &good)), row, sizeof row), GN_OK);
+    CHECK(row[0] == 4 && row[1] == 5);
+    CHECK_INT(server_stats(s).faults, 1);
+    gn_close(g);
+    gn_server_close(s);
+}
+
+TEST(more_than_the_memory_limit_is_a_limit) {
+    gn_server *s = open_server((gn_server_desc){ .memory_limit = 1 << 20 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    float *x = (float *)calloc(1 << 20, 4), y = 9;
+    gn_tensor state = gn_state(g, GN_F32, GN_SHAPE(1 << 20), NULL, "too large");
+    CHECK_RESULT(gn_read(gn_sum(state, GN_ALL_AXES, false), &y, 4), GN_LIMIT);
+    gn_tensor weight = gn_weight(g, GN_F32, GN_SHAPE(1 << 19), x, "too large");
+    CHECK_RESULT(gn_read(gn_sum(weight, GN_ALL_AXES, false), &y, 4), GN_LIMIT);
+    gn_tensor data = gn_data(g, GN_F32, GN_SHAPE(1 << 20), x);
+    CHECK_RESULT(gn_read(gn_sum(data, GN_ALL_AXES, false), &y, 4), GN_LIMIT);
+    CHECK(y == 9);
+    x[5] = 3;
+    CHECK_RESULT(gn_read(gn_sum(gn_data(g, GN_F32, GN_SHAPE(1000), x), GN_ALL_AXES, false), &y, 4), GN_OK);
+    CHECK(y == 3);
+    gn_close(g);
+    free(x);
+    check_alive(s);
+    gn_server_close(s);
+}
+
+TEST(unknown_device_is_refused) {
+    gn_server *s = open_server((gn_server_desc){ .devices = "cpu" });
+    int ends[2];
+    make_pair(ends);
+    CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), "a"), GN_OK);
+    gn_ctx *g = gn_open_transport(NULL, loopback_transport(ends[1]), "cuda:7");
+    CHECK_RESULT(gn_status(g), GN_NO_DEVICE);
+    gn_close(g);
+    gn_stats st = server_stats(s);
+    for (int i = 0; i < 100 && st.sessions_refused == 0; i++) { usleep(10000); st = server_stats(s); }
+    CHECK_INT(st.sessions_refused, 1);
+    CHECK_INT(st.sessions, 0);
+    gn_server_close(s);
+}
+
+TEST(sessions_are_limited_and_places_come_free) {
+    gn_server *s = open_server((gn_server_desc){ .max_sessions = 2 });
+    gn_ctx *a = open_client(s, "a", (gn_desc){ 0 }), *b = open_client(s, "b", (gn_desc){ 0 }), *c = open_client(s, "c", (gn_desc){ 0 });
+    CHECK_RESULT(gn_status(a), GN_OK);
+    CHECK_RESULT(gn_status(b), GN_OK);
+    CHECK_RESULT(gn_status(c), GN_LIMIT);
+    gn_close(c);
+    gn_close(a);
+    gn_result e = GN_LIMIT;
+    for (int i = 0; i < 100 && e; i++) {
+        c = open_client(s, "c", (gn_desc){ 0 });
+        e = gn_status(c);
+        gn_close(c);
+        if (e) usleep(10000);
+    }
+    CHECK_RESULT(e, GN_OK);
+    gn_close(b);
+    gn_server_close(s);
+}
+
+/* ---- what a client that vanishes leaves ---- */
+
+TEST(a_client_that_vanishes_frees_its_memory) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_open(s, "raw");
+    uint8_t dims[8] = { 0, 0, 16 };   /* 2^20 */
+    gn__msg_slot_put m = { 1, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { NULL, 0 } };
+    raw_send(r, GN__MSG_SLOT_PUT, 2, &m);
+    raw_step(r, 3, 99, 1, 0, 0, NULL, 0);
+    raw_expect(r, 3, GN_NO_PLAN, false, "99");
+    CHECK(server_stats(s).device_bytes >= 4 << 20);
+    gn__outbox_fields(&r->link.out, GN__MSG_SLOT_PUT, 4, &m);   /* and it leaves in the middle of a frame */
+    r->link.out.b.n -= 3;
+    gn__outbox_flush(&r->link.out);
+    raw_close(r);
+    uint64_t left = 1;
+    for (int i = 0; i < 200 && left; i++) {
+        left = server_stats(s).device_bytes;
+        if (left) usleep(10000);
+    }
+    CHECK_INT(left, 0);
+    gn_server_close(s);
+}
+
+/* ---- weights ---- */
+
+static gn_result sum_weight(gn_ctx *g, float *host, int64_t n, float *out) {
+    gn_tensor w = gn_weight(g, GN_F32, GN_SHAPE(n), host, "w");
+    return gn_read(gn_sum(w, GN_ALL_AXES, false), out, sizeof *out);
+}
+
+TEST(weights_are_uploaded_once_a_tenant) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    enum { N = 700000 };   /* 2.8 MB: three pieces */
+    float *host = (float *)malloc(N * 4), y[4];
+    for (int i = 0; i < N; i++) host[i] = (float)(i % 3);
+    const char *const tenants[4] = { "a", "a", "b", "a" };
+    for (int i = 0; i < 4; i++) {
+        gn_ctx *g = open_client(s, tenants[i], (gn_desc){ 0 });
+        CHECK_RESULT(sum_weight(g, host, N, &y[i]), GN_OK);
+        CHECK(y[i] == y[0]);
+        gn_stats c = client_stats(g);
+        bool first = i == 0 || i == 2;   /* another tenant is not told */
+        CHECK_INT(c.weight_bytes_sent, first ? N * 4 : 0);
+        CHECK_INT(c.weight_bytes_known, first ? 0 : N * 4);
+        gn_close(g);
+    }
+    free(host);
+    gn_server_close(s);
+}
+
+TEST(equal_weights_travel_once) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    static float host[5000];
+    float y = 0;
+    for (int i = 0; i < 5000; i++) host[i] = 1;
+    gn_tensor a = gn_weight(g, GN_F32, GN_SHAPE(5000), host, "a"), b = gn_weight(g, GN_F32, GN_SHAPE(5000), host, "b");
+    CHECK_RESULT(gn_read(gn_sum(gn_add(a, b), GN_ALL_AXES, false), &y, 4), GN_OK);
+    CHECK(y == 10000);
+    CHECK_INT(client_stats(g).weight_bytes_sent, sizeof host);
+    CHECK_RESULT(gn_release(a), GN_OK);
+    CHECK_RESULT(gn_read(gn_sum(b, GN_ALL_AXES, false), &y, 4), GN_OK);   /* the other still has it */
+    CHECK(y == 5000);
+    gn_close(g);
+    gn_server_close(s);
+}
+
+static void raw_weight_piece(raw *r, uint32_t request, const uint8_t digest[32], uint64_t total, uint64_t offset, const void *p, size_t n) {
+    gn__msg_weight_put m = { { 0 }, total, offset, 4, { (const uint8_t *)p, n } };
+    memcpy(m.digest, digest, 32);
+    raw_send(r, GN__MSG_WEIGHT_PUT, request, &m);
+}
+
+/* Bytes under another's digest are refused; the honest owner of that digest gets his own bytes. */
+TEST(poisoned_weights_are_refused) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    float honest[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, evil[8] = { 100 }, y = 0;
+    uint8_t digest[32], dims[8] = { 8 };
+    gn__net->sha256(honest, sizeof honest, digest);
+    raw *r = raw_open(s, "a");
+    raw_weight_piece(r, 2, digest, sizeof evil, 0, evil, sizeof evil);
+    raw_expect(r, 2, GN_BAD_DIGEST, false, "SHA-256");
+    gn__msg_slot_put m = { 1, 1, GN_LEAF_WEIGHT, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { digest, 32 }, { NULL, 0 } };
+    raw_send(r, GN__MSG_SLOT_PUT, 3, &m);
+    raw_expect(r, 3, GN_BAD_DIGEST, false, "no weight");
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    CHECK_RESULT(sum_weight(g, honest, 8, &y), GN_OK);
+    CHECK(y == 36);
+    CHECK_INT(client_stats(g).weight_bytes_sent, sizeof honest);
+    gn_close(g);
+    raw_close(r);
+    gn_server_close(s);
+}
+
+/* A digest without the right length, or of another tenant, tells nothing and gives nothing. */
+TEST(weights_of_others_are_not_there) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    float host[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, y = 0;
+    uint8_t entry[40] = { 0 };
+    gn__net->sha256(host, sizeof host, entry);
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    CHECK_RESULT(sum_weight(g, host, 8, &y), GN_OK);
+    for (int i = 0; i < 3; i++) {
+        entry[32] = (uint8_t)(i == 1 ? 31 : 32);
+        raw *r = raw_open(s, i == 2 ? "b" : "a");
+        gn__msg_weight_ask ask = { { entry, 1 } };
+        gn__msg_weight_have d;
+        gn__msg m = { 0, 0, NULL, 0 };
+        gn_fault f;
+        raw_send(r, GN__MSG_WEIGHT_ASK, 2, &ask);
+        CHECK_RESULT(raw_receive(r, &m), GN_OK);
+        CHECK_INT(m.id, GN__MSG_WEIGHT_HAVE);
+        CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &d, &f), GN_OK);
+        CHECK_INT(d.have.n, 1);
+        CHECK_INT(d.have.p[0], i == 0);
+        raw_close(r);
+    }
+    gn_close(g);
+    gn_server_close(s);
+}
+
+/* A client that ran out of memory in the middle begins again. */
+TEST(an_upload_may_begin_again) {
+    gn_server *s = open_server((gn_server_desc){ .memory_limit = 5 << 20 });
+    const size_t total = (2 << 20) + 4, chunk = GN__BLOB_CHUNK;
+    uint8_t *wire = (uint8_t *)calloc(1, chunk + 5), digest[32], tail[4] = { 0 }, dims[8] = { 1, 0, 8 };   /* 2^19 + 1 */
+    uint8_t *zeros = (uint8_t *)calloc(1, total);
+    gn__net->sha256(zeros, total, digest);
+    wire[3] = 16;   /* { codec 0, 2^20 bytes } */
+    raw *r = raw_open(s, "a");
+    for (uint32_t i = 0; i < 3; i++) raw_weight_piece(r, 2 + i, digest, total, i % 2 ? chunk : 0, wire, chunk + 5);
+    raw_weight_piece(r, 6, digest, total, chunk, wire, chunk + 5);
+    raw_weight_piece(r, 7, digest, total, 2 * chunk, tail, 4);
+    gn__msg_slot_put m = { 1, 1, GN_LEAF_WEIGHT, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { digest, 32 }, { NULL, 0 } };
+    raw_send(r, GN__MSG_SLOT_PUT, 8, &m);
+    raw_step(r, 9, 99, 1, 0, 0, NULL, 0);
+    raw_expect(r, 9, GN_NO_PLAN, false, "99");   /* the first error: all before it went well */
+    raw_close(r);
+    free(wire);
+    free(zeros);
+    gn_server_close(s);
+}
+
+TEST(weight_pieces_out_of_place_are_refused) {
+    gn_server *s = open_server((gn_server_desc){ .memory_limit = 4 << 20 });
+    static uint8_t bytes[64];
+    uint8_t digest[32] = { 1 };
+    const struct { uint64_t total, offset; size_t n; } bad[] = { { 32, 1, 32 }, { 32, UINT64_C(1) << 47, 32 }, { 32, 0, 31 }, { 32, 0, 33 }, { 0, 0, 1 } };
+    for (size_t i = 0; i < GN__LENGTH(bad); i++) {
+        raw *r = raw_open(s, "a");
+        raw_weight_piece(r, 2, digest, bad[i].total, bad[i].offset, bytes, bad[i].n);
+        raw_expect(r, 2, GN_BAD_MESSAGE, true, "");
+        raw_close(r);
+    }
+    raw *r = raw_open(s, "a");
+    raw_weight_piece(r, 2, digest, UINT64_C(1) << 47, 0, bytes, 64);   /* 128 TiB: refused before a byte is taken */
+    raw_expect(r, 2, GN_LIMIT, false, "bytes");
+    raw_close(r);
+    check_alive(s);
+    gn_server_close(s);
+}
+
+/* Unreferenced weights stay up to the limit; the oldest go first. */
+TEST(weight_store_is_bounded) {
+    gn_server *s = open_server((gn_server_desc){ .memory_limit = 1 << 20 });
+    float *host = (float *)malloc(400000), y = 0;
+    uint64_t sent[6];
+    for (int i = 0; i < 6; i++) {
+        for (int k = 0; k < 100000; k++) host[k] = (float)(i < 4 ? i : i == 4 ? 3 : 0);   /* 0 1 2 3, then 3 and 0 again */
+        gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+        CHECK_RESULT(sum_weight(g, host, 100000, &y), GN_OK);
+        sent[i] = client_stats(g).weight_bytes_sent;
+        gn_close(g);
+        for (int k = 0; k < 200 && server_stats(s).device_bytes; k++) usleep(5000);
+    }
+    CHECK_INT(sent[3], 400000);
+    CHECK_INT(sent[4], 0);
+    CHECK_INT(sent[5], 400000);
+    gn__mutex_lock(&s->lock);
+    CHECK(s->store.idle <= s->store.limit + 400000);
+    gn__mutex_unlock(&s->lock);
+    free(host);
+    gn_server_close(s);
+}
+
+/* ---- hostile clients ---- */
+
+TEST(raw_client_can_work) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_counter(s);
+    raw_step(r, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(r, 4, (float[]){ 11, 22 }, 8);
+    raw_step(r, 5, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(r, 5, (float[]){ 12, 24 }, 8);
+    raw_close(r);
+    gn_server_close(s);
+}
+
+TEST(other_versions_are_told_both_ranges) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_connect(s, "a");
+    gn__msg_hello h = hello();
+    h.version_min = 2;
+    h.version_max = 3;
+    raw_send(r, GN__MSG_HELLO, 1, &h);
+    raw_expect(r, 1, GN_BAD_VERSION, true, "protocol 2 to 3, this server 1 to 1");
+    raw_close(r);
+    r = raw_connect(s, "a");   /* a newer client that still speaks 1 */
+    h.version_min = 1;
+    h.features = UINT64_MAX;
+    h.codecs = UINT32_MAX;
+    raw_send(r, GN__MSG_HELLO, 1, &h);
+    gn__msg m = { 0, 0, NULL, 0 };
+    CHECK_RESULT(raw_receive(r, &m), GN_OK);
+    gn__msg_hello_ok d;
+    gn_fault f;
+    CHECK_INT(m.id, GN__MSG_HELLO_OK);
+    CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &d, &f), GN_OK);
+    CHECK_INT(d.version, 1);
+    CHECK_INT(d.features, 0);
+    raw_close(r);
+    gn_server_close(s);
+}
+
+static void put_raw_frame(gn__buf *b, uint32_t n, uint16_t id, uint16_t flags, uint32_t request) {
+    gn__put_u32(b, n);
+    gn__put_u16(b, id);
+    gn__put_u16(b, flags);
+    gn__put_u32(b, request);
+}
+
+TEST(nothing_is_read_before_hello) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    static const uint8_t zeros[GN__HELLO_MAX];
+    for (uint16_t id = GN__MSG_HELLO_OK; id < GN__MSG__COUNT; id++) {
+        gn__buf b = { NULL, 0, 0, false };
+        raw *r = raw_connect(s, "a");
+        put_raw_frame(&b, 64, id, 0, 7);
+        gn__put_bytes(&b, zeros, 64);
+        raw_bytes(r, b.p, b.n);
+        raw_expect(r, 7, GN_BAD_MESSAGE, true, "HELLO");
+        raw_close(r);
+        gn__buf_deinit(&b);
+    }
+    gn__buf b = { NULL, 0, 0, false };
+    raw *r = raw_connect(s, "a");
+    put_raw_frame(&b, GN__HELLO_MAX + 1, GN__MSG_HELLO, 0, 7);
+    raw_bytes(r, b.p, b.n);
+    raw_expect(r, 0, GN_BAD_MESSAGE, true, "4097 bytes");
+    raw_close(r);
+    gn__buf_deinit(&b);
+    gn_server_close(s);
+}
+
+TEST(a_second_hello_is_refused) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_open(s, "a");
+    gn__msg_hello h = hello();
+    raw_send(r, GN__MSG_HELLO, 2, &h);
+    raw_expect(r, 2, GN_BAD_MESSAGE, true, "HELLO");
+    raw_close(r);
+    gn_server_close(s);
+}
+
+TEST(a_garbled_frame_ends_that_session_alone) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *other = raw_counter(s), *r = raw_open(s, "a");
+    uint8_t noise[64];
+    for (size_t i = 0; i < sizeof noise; i++) noise[i] = (uint8_t)(200 + i);
+    uint64_t start = gn_now_us();
+    raw_bytes(r, noise, sizeof noise);
+    raw_expect(r, 0, GN_BAD_MESSAGE, true, "");
+    CHECK(gn_now_us() - start < 1000000);
+    raw_close(r);
+    raw_step(other, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(other, 4, (float[]){ 11, 22 }, 8);
+    raw_close(other);
+    check_alive(s);
+    gn_server_close(s);
+}
+
+TEST(a_replayed_or_skipped_step_does_not_run) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    const uint64_t wrong[] = { 1, 3, 0, UINT64_MAX };
+    for (size_t i = 0; i < GN__LENGTH(wrong); i++) {
+        raw *r = raw_counter(s);
+        raw_step(r, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
+        raw_expect_step(r, 4, (float[]){ 11, 22 }, 8);
+        raw_step(r, 5, 1, wrong[i], GN__OUT_WANTED, 0, step_x, 8);
+        raw_expect(r, 5, GN_BAD_MESSAGE, true, "when 2 was next");
+        raw_close(r);
+    }
+    gn_server_close(s);
+}
+
+TEST(a_plan_id_serves_once) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_counter(s);
+    raw_step(r, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
+    raw_plan(r, 5, 1, counter_part(4, 1, 2, GN_LEAF_VALUE), 0);   /* while the first may still run */
+    raw_expect_step(r, 4, (float[]){ 11, 22 }, 8);
+    raw_expect(r, 5, GN_BAD_MESSAGE, true, "plan 1");
+    raw_close(r);
+    gn_server_close(s);
+}
+
+TEST(a_plan_of_another_hash_is_refused) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_open(s, "raw");
+    raw_state(r, 2, 4, 1, NULL);
+    raw_plan(r, 3, 1, counter_part(4, 1, 2, GN_LEAF_DATA), 1);
+    raw_expect(r, 3, GN_BAD_MESSAGE, true, "hash");
+    raw_close(r);
+    gn_server_close(s);
+}
+
+/* Each a handle that is not there, was there, or is of another kind or type. */
+TEST(plans_over_wrong_slots_are_refused) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    const struct { uint32_t slot, gen; uint64_t dim; gn_result result; } bad[] = {
+        { 5, 1, 2, GN_STALE_HANDLE }, { UINT32_MAX, 1, 2, GN_STALE_HANDLE }, { 4, 0, 2, GN_STALE_HANDLE }, { 4, 2, 2, GN_STALE_HANDLE },
+        { 4, UINT32_MAX, 2, GN_STALE_HANDLE }, { 4, 1, 3, GN_BAD_MESSAGE }, { 4, 1, 1, GN_BAD_MESSAGE },
+    };
+    for (size_t i = 0; i < GN__LENGTH(bad); i++) {
+        raw *r = raw_counter(s);
+        bool fatal = bad[i].result == GN_BAD_MESSAGE;
+        raw_plan(r, 4, 2, counter_part(bad[i].slot, bad[i].gen, bad[i].dim, GN_LEAF_DATA), 0);
+        raw_expect(r, 4, bad[i].result, fatal, "slot");
+        if (!fatal) {   /* its steps fail for the same reason, and the session goes on */
+            raw_step(r, 5, 2, 1, GN__OUT_WANTED, 0, step_x, 8);
+            raw_expect(r, 5, bad[i].result, false, "slot");
+            raw_step(r, 6, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
+            raw_expect_step(r, 6, (float[]){ 11, 22 }, 8);
+        }
+        raw_close(r);
+    }
+    gn_server_close(s);
+}
+
+TEST(slots_of_another_session_are_not_there) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *a = raw_counter(s), *b = raw_open(s, "raw");
+    raw_plan(b, 2, 1, counter_part(4, 1, 2, GN_LEAF_DATA), 0);
+    raw_expect(b, 2, GN_STALE_HANDLE, false, "slot 4");
+    raw_close(a);
+    raw_close(b);
+    gn_server_close(s);
+}
+
+static void raw_drop(raw *r, uint32_t request, uint32_t slot, uint32_t gen) {
+    gn__msg_slot_drop m = { slot, gen };
+    raw_send(r, GN__MSG_SLOT_DROP, request, &m);
+}
+
+/* Item 10: compute, free what it used, compute again. */
+TEST(a_plan_over_a_dropped_slot_does_not_run) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_counter(s);
+    raw_step(r, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(r, 4, (float[]){ 11, 22 }, 8);
+    raw_drop(r, 5, 4, 1);
+    raw_step(r, 6, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect(r, 6, GN_STALE_HANDLE, false, "slot 4");
+    raw_state(r, 7, 4, 2, NULL);                                   /* the slot lives again, in another generation */
+    raw_step(r, 8, 1, 3, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect(r, 8, GN_STALE_HANDLE, false, "slot 4");
+    raw_drop(r, 9, 4, 1);
+    raw_expect(r, 9, GN_STALE_HANDLE, false, "slot 4");
+    raw_drop(r, 10, 4, 2);
+    raw_state(r, 11, 4, 2, NULL);                                  /* a generation serves once */
+    raw_expect(r, 11, GN_BAD_MESSAGE, true, "slot 4");
+    raw_close(r);
+    gn_server_close(s);
+}
+
+TEST(a_slot_is_not_put_twice) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_counter(s);
+    raw_state(r, 4, 4, 2, NULL);
+    raw_expect(r, 4, GN_BAD_MESSAGE, true, "slot 4");
+    raw_close(r);
+    gn_server_close(s);
+}
+
+TEST(slots_of_no_valid_type_or_fill_are_refused) {
+    gn_server *s = open_server((gn_server_desc){ .memory_limit = 1 << 20 });
+    uint8_t dims[64] = { 2 }, huge[16] = { 0, 0, 0, 0, 0, 0, 0, 128 }, wrap[16] = { 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1 }, bytes[16] = { 0 };
+    const gn__msg_slot_put bad[] = {
+        { 9, 1, GN_LEAF_DATA, GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { NULL, 0 } },
+        { 9, 1, GN_LEAF_STATE, GN__FILL_ZEROS, 0, { dims, 1 }, { NULL, 0 }, { NULL, 0 } },
+        { 9, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { huge, 1 }, { NULL, 0 }, { NULL, 0 } },
+        { 9, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { wrap, 2 }, { NULL, 0 }, { NULL, 0 } },
+        { 9, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { bytes, 8 } },
+        { 9, 1, GN_LEAF_STATE, GN__FILL_BYTES, GN_F32, { dims, 1 }, { NULL, 0 }, { bytes, 7 } },
+        { 9, 1, GN_LEAF_STATE, GN__FILL_BYTES, GN_F32, { dims, 1 }, { NULL, 0 }, { bytes, 9 } },
+        { 9, 1, GN_LEAF_STATE, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { dims, 32 }, { NULL, 0 } },
+        { 9, 1, GN_LEAF_WEIGHT, GN__FILL_BYTES, GN_F32, { dims, 1 }, { NULL, 0 }, { bytes, 8 } },
+        { 9, 1, GN_LEAF_WEIGHT, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { dims, 31 }, { NULL, 0 } },
+    };
+    for (size_t i = 0; i < GN__LENGTH(bad); i++) {
+        raw *r = raw_open(s, "raw");
+        raw_send(r, GN__MSG_SLOT_PUT, 2, &bad[i]);
+        raw_expect(r, 2, GN_BAD_MESSAGE, true, "");
+        raw_close(r);
+    }
+    raw *r = raw_open(s, "raw");
+    uint8_t large[8] = { 0, 0, 0, 0, 0, 16 };   /* 2^44: a valid size, and far over the limit */
+    gn__msg_slot_put m = { 9, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { large, 1 }, { NULL, 0 }, { NULL, 0 } };
+    raw_send(r, GN__MSG_SLOT_PUT, 2, &m);
+    raw_expect(r, 2, GN_LIMIT, false, "bytes");
+    raw_close(r);
+    gn_server_close(s);
+}
+
+TEST(values_are_checked) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    uint8_t id[8] = { 7 };
+    raw *r = raw_counter(s);
+    raw_plan(r, 4, 2, counter_part(4, 1, 2, GN_LEAF_VALUE), 0);
+    raw_step(r, 5, 1, 1, GN__OUT_KEPT, 7, step_x, 8);              /* value 7 = {11, 22} */
+    raw_expect_step(r, 5, NULL, 0);
+    raw_step(r, 6, 2, 2, GN__OUT_WANTED, 0, id, 8);
+    raw_expect_step(r, 6, (float[]){ 22, 44 }, 8);
+    id[0] = 8;
+    raw_step(r, 7, 2, 3, GN__OUT_WANTED, 0, id, 8);
+    raw_expect(r, 7, GN_STALE_HANDLE, false, "value 8");
+    uint8_t flags = GN__OUT_WANTED;
+    id[0] = 7;
+    gn__msg_step released = { 2, 4, 8, { &flags, 1 }, { NULL, 0 }, { id, 8 } };
+    raw_send(r, GN__MSG_STEP, 8, &released);
+    raw_expect(r, 8, GN_STALE_HANDLE, false, "value 7");
+    raw_step(r, 9, 1, 5, GN__OUT_KEPT, 7, step_x, 8);              /* an id is never used again */
+    raw_expect(r, 9, GN_BAD_MESSAGE, true, "rise");
+    raw_close(r);
+    gn_server_close(s);
+}
+
+TEST(steps_that_do_not_fit_their_plan_are_refused) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    uint8_t flags[2] = { GN__OUT_WANTED, GN__OUT_WANTED }, unknown = 4, kept = GN__OUT_KEPT, id[16] = { 1, 0, 0, 0, 0, 0, 0, 0, 2 };
+    const uint8_t *x = (const uint8_t *)step_x;
+    const gn__msg_step bad[] = {
+        { 1, 1, 0, { flags, 0 }, { NULL, 0 }, { x, 8 } }, { 1, 1, 0, { flags, 2 }, { NULL, 0 }, { x, 8 } }, { 1, 1, 0, { &unknown, 1 }, { NULL, 0 }, { x, 8 } },
+        { 1, 1, 0, { flags, 1 }, { id, 1 }, { x, 8 } },   { 1, 1, 0, { &kept, 1 }, { NULL, 0 }, { x, 8 } }, { 1, 1, 0, { &kept, 1 }, { id, 2 }, { x, 8 } },
+        { 1, 1, 0, { flags, 1 }, { NULL, 0 }, { x, 7 } }, { 1, 1, 0, { flags, 1 }, { NULL, 0 }, { (const uint8_t *)id, 9 } }, { 1, 1, 0, { flags, 1 }, { NULL, 0 }, { NULL, 0 } },
+    };
+    for (size_t i = 0; i < GN__LENGTH(bad); i++) {
+        raw *r = raw_counter(s);
+        raw_send(r, GN__MSG_STEP, 4, &bad[i]);
+        raw_expect(r, 4, GN_BAD_MESSAGE, true, "");
+        raw_close(r);
+    }
+    check_alive(s);
+    gn_server_close(s);
+}
+
+/* Item 8: a graph message of 20 bytes naming node 0 of 0, and one of all ones. */
+TEST(graph_messages_that_are_no_graphs_are_refused) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    uint8_t bytes[28];
+    for (int i = 0; i < 2; i++) {
+        raw *r = raw_open(s, "raw");
+        memset(bytes, i ? 255 : 0, sizeof bytes);
+        gn__msg_plan_put m = { 1, 0, { bytes, i ? 28u : 20u } };
+        raw_send(r, GN__MSG_PLAN_PUT, 2, &m);
+        raw_expect(r, 2, GN_BAD_MESSAGE, true, "");
+        raw_close(r);
+    }
+    gn_server_close(s);
+}
+
+TEST(a_small_request_passes_a_large_one) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_counter(s);
+    static const uint8_t zeros[1000];
+    gn__buf b = { NULL, 0, 0, false };
+    uint8_t dims[8] = { 0xf4, 1 };   /* 500 */
+    gn__msg_slot_put m = { 6, 1, GN_LEAF_STATE, GN__FILL_BYTES, GN_F32, { dims, 1 }, { NULL, 0 }, { NULL, 0 } };
+    gn__msg_encode(&b, GN__MSG_SLOT_PUT, &m);
+    gn__buf wire = { NULL, 0, 0, false };
+    put_raw_frame(&wire, (uint32_t)b.n, GN__MSG_SLOT_PUT, GN__FRAME_MORE, 40);
+    gn__put_bytes(&wire, b.p, b.n);
+    put_raw_frame(&wire, 1000, GN__MSG_SLOT_PUT, GN__FRAME_MORE, 40);
+    gn__put_bytes(&wire, zeros, 1000);
+    raw_bytes(r, wire.p, wire.n);
+    raw_step(r, 41, 1, 1, GN__OUT_WANTED, 0, step_x, 8);   /* answered although request 40 is not whole */
+    raw_expect_step(r, 41, (float[]){ 11, 22 }, 8);
+    wire.n = 0;
+    put_raw_frame(&wire, 1000, GN__MSG_SLOT_PUT, 0, 40);
+    gn__put_bytes(&wire, zeros, 1000);
+    raw_bytes(r, wire.p, wire.n);
+    raw_drop(r, 42, 6, 1);                                  /* it is there: no error comes */
+    raw_step(r, 43, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(r, 43, (float[]){ 12, 24 }, 8);
+    gn__buf_deinit(&b);
+    gn__buf_deinit(&wire);
+    raw_close(r);
+    gn_server_close(s);
+}
+
+TEST(a_message_that_was_cancelled_does_not_run) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_counter(s);
+    gn__buf wire = { NULL, 0, 0, false };
+    put_raw_frame(&wire, 4, GN__MSG_STEP, GN__FRAME_MORE, 40);
+    gn__put_u32(&wire, 1);
+    raw_bytes(r, wire.p, wire.n);
+    gn__msg_cancel c = { 40 };
+    raw_send(r, GN__MSG_CANCEL, 41, &c);
+    raw_step(r, 40, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(r, 40, (float[]){ 11, 22 }, 8);
+    gn__buf_deinit(&wire);
+    raw_close(r);
+    gn_server_close(s);
+}
+
+/* A peer that begins a message and stalls, and one that sends a byte at a time, are cut off by the deadline; a silent one is not. */
+TEST(slow_messages_end_at_the_deadline) {
+    gn_server *s = open_server((gn_server_desc){ .deadline_ms = 300 });
+    raw *quiet = raw_counter(s), *stalled = raw_open(s, "raw"), *drip = raw_open(s, "raw"), *mute = raw_connect(s, "raw");
+    uint8_t head[12] = { 200, 0, 0, 0, GN__MSG_STEP };
+    raw_bytes(stalled, head, sizeof head);
+    uint64_t start = gn_now_us();
+    raw_bytes(drip, head, sizeof head);
+    for (int i = 0; i < 12; i++) {
+        usleep(50000);
+        raw_bytes(drip, head, 1);
+    }
+    CHECK(gn_now_us() - start > 550000);
+    raw_expect(stalled, 0, GN_TIMEOUT, true, "300 ms");
+    raw_expect(drip, 0, GN_TIMEOUT, true, "300 ms");
+    raw_expect(mute, 0, GN_TIMEOUT, true, "300 ms");
+    raw_step(quiet, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(quiet, 4, (float[]){ 11, 22 }, 8);
+    raw_close(quiet);
+    raw_close(stalled);
+    raw_close(drip);
+    raw_close(mute);
+    gn_server_close(s);
+}
+
+/* ---- a listener: its door is a queue of sockets, its key six letters ---- */
+
+static struct { gn__mutex lock; int fds[400]; int first, n; } door;
+static char granted_text[16];
+
+static gn_result door_listen(const gn_server_desc *d, void **out, gn_fault *f) {
+    (void)d;
+    (void)f;
+    gn__mutex_init(&door.lock);
+    door.first = door.n = 0;
+    *out = &door;
+    return GN_OK;
+}
+
+static gn_result door_accept(void *listener, uint32_t timeout_ms, gn_transport *out, gn_fault *f) {
+    (void)listener;
+    (void)f;
+    for (uint64_t end = gn_now_us() + timeout_ms * 1000u; gn_now_us() < end; usleep(1000)) {
+        gn__mutex_lock(&door.lock);
+        int fd = door.first < door.n ? door.fds[door.first++] : -1;
+        gn__mutex_unlock(&door.lock);
+        if (fd < 0) continue;
+        *out = loopback_transport(fd);
+        return GN_OK;
+    }
+    return GN_TIMEOUT;
+}
+
+static gn_result door_handshake(void *listener, gn_transport t, uint32_t timeout_ms, gn_fault *f) {
+    (void)listener;
+    (void)t;
+    (void)timeout_ms;
+    (void)f;
+    return GN_OK;
+}
+
+static gn_result door_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n) {
+    (void)listener;
+    (void)t;
+    if (n != 6 || memcmp(auth, "secret", 6) != 0) return GN_BAD_CREDENTIAL;
+    snprintf(out_tenant, 64, "friend");
+    memcpy(out_grant, "welcome", 7);
+    *out_grant_n = 7;
+    return GN_OK;
+}
+
+static void door_unlisten(void *listener) { (void)listener; gn__mutex_deinit(&door.lock); }
+static const char *door_url(void *listener) { (void)listener; return "genie://door"; }
+static uint16_t door_port(void *listener) { (void)listener; return 77; }
+
+static size_t friend_auth(void *self, uint8_t out[256]) {
+    (void)self;
+    memcpy(out, "secret", 6);
+    return 6;
+}
+
+static gn_result friend_granted(void *self, const uint8_t *grant, size_t n) {
+    (void)self;
+    snprintf(granted_text, sizeof granted_text, "%.*s", (int)n, (const char *)grant);
+    return GN_OK;
+}
+
+/* Our end of a new connection. */
+static int knock(void) {
+    int ends[2];
+    make_pair(ends);
+    gn__mutex_lock(&door.lock);
+    door.fds[door.n++] = ends[0];
+    gn__mutex_unlock(&door.lock);
+    return ends[1];
+}
+
+static gn_net_i door_net(void) {
+    gn_net_i net = { .sha256 = gn__net->sha256, .codecs = 1 };
+    net.listen = door_listen;
+    net.accept = door_accept;
+    net.handshake = door_handshake;
+    net.authenticate = door_authenticate;
+    net.unlisten = door_unlisten;
+    net.url = door_url;
+    net.port = door_port;
+    return net;
+}
+
+static gn_ctx *open_friend(void) {
+    static gn_transport_i table;
+    gn_transport t = loopback_transport(knock());
+    table = *t.i;
+    table.auth = friend_auth;
+    table.granted = friend_granted;
+    t.i = &table;
+    return gn_open_transport(&(gn_desc){ .deadline_ms = SOON_MS }, t, "");
+}
+
+TEST(credentials_are_checked_before_anything_else) {
+    const gn_net_i *before = gn__net, net = door_net();
+    gn_server *s = NULL;
+    gn__net = &net;
+    REQUIRE(gn_server_open(&(gn_server_desc){ .listen = "door", .threads = 1 }, &s, NULL) == GN_OK);
+    CHECK_STR(gn_server_url(s), "genie://door");
+    CHECK_INT(gn_server_port(s), 77);
+    gn_ctx *g = open_friend();
+    CHECK_RESULT(gn_status(g), GN_OK);
+    CHECK_STR(granted_text, "welcome");
+    gn_close(g);
+    gn_ctx *stranger = gn_open_transport(&(gn_desc){ .deadline_ms = SOON_MS }, loopback_transport(knock()), "");
+    CHECK_RESULT(gn_status(stranger), GN_BAD_CREDENTIAL);
+    gn_close(stranger);
+    for (int i = 0; i < 200 && server_stats(s).sessions_refused == 0; i++) usleep(5000);
+    CHECK_INT(server_stats(s).sessions_refused, 1);
+    CHECK_INT(server_stats(s).sessions, 1);
+    gn_server_close(s);
+    gn__net = before;
+}
+
+/* Connections that say nothing do not keep an honest client out: the oldest of them go. */
+TEST(strangers_do_not_crowd_out_a_client) {
+    enum { N = GN__SERVER_STRANGERS + 40 };
+    const gn_net_i *before = gn__net, net = door_net();
+    gn_server *s = NULL;
+    int fds[N];
+    char c;
+    gn__net = &net;
+    REQUIRE(gn_server_open(&(gn_server_desc){ .listen = "door", .threads = 1, .max_sessions = 4 }, &s, NULL) == GN_OK);
+    for (int i = 0; i < N; i++) fds[i] = knock();
+    gn_ctx *g = open_friend();
+    CHECK_RESULT(gn_status(g), GN_OK);
+    CHECK(loopback__ready(fds[0], POLLIN, SOON_MS) == GN_OK && recv(fds[0], &c, 1, 0) == 0);
+    CHECK_RESULT(loopback__ready(fds[N - 1], POLLIN, 0), GN_TIMEOUT);   /* the youngest may still speak */
+    gn_close(g);
+    for (int i = 0; i < N; i++) close(fds[i]);
+    gn_server_close(s);
+    gn__net = before;
+}
+
+/* ---- the message table as a generator: every integer at its edges, every cut, in a session with a slot and a plan ---- */
+
+static const uint64_t edges[] = { 0, 1, 2, 4, INT32_MAX, UINT64_C(1) << 31, UINT32_MAX, UINT64_C(1) << 32, UINT64_C(1) << 63, UINT64_MAX };
+
+typedef union any_message {
+#define GN__X(NAME, name, id, direction, help) gn__msg_##name name;
+    GN__MESSAGES(GN__X)
+#undef GN__X
+} any_message;
+
+/* Plausible messages, so that a change of one field gets past the others. */
+static gn__buf plausible(uint16_t id, gn__buf *part) {
+    static uint8_t dims[8] = { 2 }, flags = GN__OUT_WANTED, digests[80], auth[4];
+    gn__buf b = { NULL, 0, 0, false };
+    any_message x;
+    memset(&x, 0, sizeof x);
+    gn_part *p = NULL;
+    gn_fault f;
+    switch (id) {
+    case GN__MSG_HELLO: x.hello = hello(); x.hello.auth = (gn__span){ auth, 4 }; break;
+    case GN__MSG_WEIGHT_ASK: x.weight_ask = (gn__msg_weight_ask){ { digests, 2 } }; break;
+    case GN__MSG_WEIGHT_PUT: x.weight_put = (gn__msg_weight_put){ { 0 }, 8, 0, 4, { (const uint8_t *)step_x, 8 } }; break;
+    case GN__MSG_SLOT_PUT: x.slot_put = (gn__msg_slot_put){ 6, 1, GN_LEAF_STATE, GN__FILL_BYTES, GN_F32, { dims, 1 }, { NULL, 0 }, { (const uint8_t *)step_x, 8 } }; break;
+    case GN__MSG_SLOT_DROP: x.slot_drop = (gn__msg_slot_drop){ 4, 1 }; break;
+    case GN__MSG_PLAN_PUT:
+        if (gn__part_decode(part->p, part->n, 100, &p, &f)) break;
+        x.plan_put = (gn__msg_plan_put){ 2, p->hash, { part->p, part->n } };
+        gn_free(p);
+        break;
+    case GN__MSG_PLAN_DROP: x.plan_drop = (gn__msg_plan_drop){ 1 }; break;
+    case GN__MSG_STEP: x.step = (gn__msg_step){ 1, 1, 0, { &flags, 1 }, { NULL, 0 }, { (const uint8_t *)step_x, 8 } }; break;
+    default: break;
+    }
+    gn__msg_encode(&b, id, &x);
+    return b;
+}
+
+/* Sends n bytes as message `id`, then a step on a fresh request; whatever comes back, it comes soon. */
+static long hostile_case(gn_server *s, raw **r, uint16_t id, const uint8_t *p, size_t n) {
+    gn__buf wire = { NULL, 0, 0, false };
+    gn__msg m = { 0, 0, NULL, 0 };
+    if (!*r) *r = raw_counter(s);
+    put_raw_frame(&wire, (uint32_t)n, id, 0, 50);
+    gn__put_bytes(&wire, p, n);
+    gn__msg_slot_drop probe = { 77, 77 };   /* answered by an error, if the session lives */
+    raw_bytes(*r, wire.p, wire.n);
+    raw_send(*r, GN__MSG_SLOT_DROP, 60, &probe);
+    gn__buf_deinit(&wire);
+    gn_result e = GN_OK;
+    uint64_t start = gn_now_us();
+    bool fatal = false;
+    while (!e && !fatal && m.request != 60) {
+        e = raw_receive(*r, &m);
+        fatal = !e && m.id == GN__MSG_ERROR && m.n > 2 && m.p[2] == 1;
+    }
+    CHECK(e == GN_OK || e == GN_DISCONNECTED);
+    CHECK(gn_now_us() - start < 1000000);
+    raw_close(*r);   /* each case finds a session in the same state */
+    *r = NULL;
+    return e == GN_OK && !fatal;
+}
+
+TEST(any_message_with_any_integer_at_its_edges_is_survived) {
+    gn_server *s = open_server((gn_server_desc){ .memory_limit = 1 << 20 });
+    gn__buf part = counter_part(4, 1, 2, GN_LEAF_DATA);
+    long cases = 0, lived = 0;
+    raw *r = NULL;
+    for (uint16_t id = 1; id < GN__MSG__COUNT; id++) {
+        const gn__msg_info *m = &gn__msgs[id - 1];
+        gn__buf b = plausible(id, &part);
+        size_t step = b.n > 200 ? 37 : 1;
+        for (size_t n = 0; n < b.n; n += step, cases++) lived += hostile_case(s, &r, id, b.p, n);
+        size_t at = 0;
+        for (uint16_t k = 0; k < m->n_fields && at + 4 <= b.n; k++) {
+            const gn__field *d = &m->fields[k];
+            gn__rd rd = { b.p + at, b.p + b.n, false };
+            size_t width = d->kind <= GN__KIND_u64 ? d->kind : d->kind == GN__KIND_array ? 4 : 0;
+            uint64_t count = d->kind == GN__KIND_array ? gn__get_u32(&rd) : 0;
+            for (size_t i = 0; width && i < GN__LENGTH(edges) + 3; i++, cases++) {
+                uint64_t v = i < GN__LENGTH(edges) ? edges[i] : d->max + i - GN__LENGTH(edges) - 1;
+                uint8_t keep[8];
+                memcpy(keep, b.p + at, width);
+                for (size_t j = 0; j < width; j++) b.p[at + j] = (uint8_t)(v >> (8 * j));
+                lived += hostile_case(s, &r, id, b.p, b.n);
+                memcpy(b.p + at, keep, width);
+            }
+            at += width + (d->kind == GN__KIND_digest ? 32 : count * d->unit);
+        }
+        gn__buf_deinit(&b);
+    }
+    CHECK(cases > 500);
+    CHECK(lived > 20 && lived < cases);
+    check_alive(s);
+    gn__buf_deinit(&part);
+    gn_server_close(s);
+}
+
+/* ---- hostile and dying servers ---- */
+
+typedef enum fake_kind {
+    FAKE_SILENT, FAKE_DIES_AT_STEP, FAKE_OTHER_VERSION, FAKE_NO_OPS, FAKE_UNKNOWN_REQUEST, FAKE_LONG_ANSWER, FAKE_SHORT_ANSWER, FAKE_NOISE,
+    FAKE_HUGE_FRAME, FAKE_UNASKED, FAKE_UPSTREAM_MESSAGE, FAKE_FLOOD, FAKE_ERROR_ZERO, FAKE_SAYS_WHY, FAKE_NO_HELLO, FAKE__COUNT
+} fake_kind;
+
+typedef struct fake { int fd; fake_kind kind; gn__thread thread; } fake;
+
+static void fake_hello_ok(raw *r, fake_kind kind) {
+    static uint8_t ops[GN__WIRE_OPS];
+    gn__msg_hello_ok m;
+    memset(&m, 0, sizeof m);
+    gn__ops_bitmap(ops);
+    m.version = kind == FAKE_OTHER_VERSION ? 7 : 1;
+    m.codecs = 1;
+    m.memory = 1 << 20;
+    m.nodes = 1000;
+    m.ops = (gn__span){ ops, kind == FAKE_NO_OPS ? 3u : sizeof ops };   /* 3 bytes: leaves, generators, add up to relu's first half */
+    m.device = gn__span_of_text("fake:0", 63);
+    m.identity = gn__span_of_text("a fake", 191);
+    raw_send(r, GN__MSG_HELLO_OK, 1, &m);
+}
+
+static void fake_answer(raw *r, fake_kind kind, uint32_t request) {
+    static const float y[3] = { 1, 2, 3 };
+    gn__msg_step_ok ok = { 0, { (const uint8_t *)y, kind == FAKE_LONG_ANSWER ? 12 : kind == FAKE_SHORT_ANSWER ? 4 : 8 } };
+    gn__msg_weight_have have = { { (const uint8_t *)y, 1 } };
+    gn__msg_error error = { GN_DEVICE_LOST, 1, GN_NO_NODE, gn__span_of_text("the card fell out", 399) };
+    gn__msg_plan_drop drop = { 1 };
+    gn__buf b = { NULL, 0, 0, false };
+    switch (kind) {
+    case FAKE_UNKNOWN_REQUEST: raw_send(r, GN__MSG_STEP_OK, request + 1, &ok); break;
+    case FAKE_UNASKED: raw_send(r, GN__MSG_WEIGHT_HAVE, request, &have); break;
+    case FAKE_UPSTREAM_MESSAGE: raw_send(r, GN__MSG_PLAN_DROP, request, &drop); break;
+    case FAKE_ERROR_ZERO: error.result = GN_OK; raw_send(r, GN__MSG_ERROR, request, &error); break;
+    case FAKE_SAYS_WHY: raw_send(r, GN__MSG_ERROR, request, &error); break;
+    case FAKE_NOISE: raw_bytes(r, "this is no frame, it is some text of a server of another kind", 60); break;
+    case FAKE_HUGE_FRAME:
+        put_raw_frame(&b, UINT32_MAX, GN__MSG_STEP_OK, 0, request);
+        raw_bytes(r, b.p, b.n);
+        break;
+    case FAKE_FLOOD:
+        error.fatal = 0;
+        for (int i = 0; i < 100; i++) raw_send(r, GN__MSG_ERROR, 1, &error);
+        break;
+    default: raw_send(r, GN__MSG_STEP_OK, request, &ok); break;
+    }
+    gn__buf_deinit(&b);
+}
+
+/* Answers HELLO, then misbehaves at the first step; ends when the client goes. */
+static void fake_main(void *arg) {
+    fake *x = (fake *)arg;
+    raw r;
+    gn__msg m = { 0, 0, NULL, 0 };
+    gn__patience w = { 10000, false, NULL };
+    gn_fault f;
+    memset(&r, 0, sizeof r);
+    gn__link_init(&r.link, loopback_transport(x->fd), SOON_MS, &r.stats);
+    r.link.in.frame_max = GN__FRAME_MAX;
+    r.link.in.limit = 1 << 20;
+    while (gn__link_receive(&r.link, &w, &m, &f) == GN_OK) {
+        if (m.id == GN__MSG_HELLO && x->kind != FAKE_NO_HELLO) fake_hello_ok(&r, x->kind);
+        if (m.id == GN__MSG_STEP && x->kind == FAKE_DIES_AT_STEP) break;
+        if (m.id == GN__MSG_STEP && x->kind != FAKE_SILENT) fake_answer(&r, x->kind, m.request);
+    }
+    gn__link_deinit(&r.link);
+}
+
+static gn_ctx *open_fake(fake *x, fake_kind kind, uint32_t deadline_ms) {
+    int ends[2];
+    make_pair(ends);
+    *x = (fake){ ends[0], kind, { 0 } };
+    if (!gn__thread_start(&x->thread, fake_main, x)) exit(2);
+    return gn_open_transport(&(gn_desc){ .deadline_ms = deadline_ms }, loopback_transport(ends[1]), "");
+}
+
+/* Reads -x (two f32) from a fake server; later reads must tell that the device is lost, and why. */
+static void check_fake(fake_kind kind, gn_result want, const char *words, uint64_t least_us, uint64_t most_us) {
+    fake x;
+    gn_ctx *g = open_fake(&x, kind, 300);
+    float y[2] = { 5, 5 };
+    CHECK_RESULT(gn_status(g), GN_OK);
+    uint64_t start = gn_now_us();
+    gn_result e = gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y);
+    uint64_t spent = gn_now_us() - start;
+    if (e != want) test_fail(__FILE__, __LINE__, "fake %d: %s, not %s: %s", (int)kind, gn_result_name(e), gn_result_name(want), gn_last_error(g)->text);
+    if (!strstr(gn_last_error(g)->text, words)) test_fail(__FILE__, __LINE__, "fake %d: \"%s\" does not say \"%s\"", (int)kind, gn_last_error(g)->text, words);
+    CHECK(spent >= least_us && spent <= most_us);
+    if (want == GN_OK) CHECK(y[0] == 1 && y[1] == 2);
+    else {
+        CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y), GN_DEVICE_LOST);
+        if (!strstr(gn_last_error(g)->text, words)) test_fail(__FILE__, __LINE__, "fake %d, second read: \"%s\" does not say \"%s\"", (int)kind, gn_last_error(g)->text, words);
+        CHECK(gn_now_us() - start <= most_us + 100000);
+    }
+    gn_close(g);
+    gn__thread_join(&x.thread);
+}
+
+TEST(a_fake_that_behaves_is_believed) { check_fake(FAKE__COUNT, GN_OK, "", 0, 250000); }
+TEST(a_silent_server_ends_at_the_deadline) { check_fake(FAKE_SILENT, GN_TIMEOUT, "300 ms", 290000, 2000000); }
+TEST(a_server_that_dies_mid_step_is_an_error_at_once) { check_fake(FAKE_DIES_AT_STEP, GN_DISCONNECTED, "closed", 0, 280000); }
+TEST(a_server_that_says_why_is_quoted) { check_fake(FAKE_SAYS_WHY, GN_DEVICE_LOST, "the card fell out", 0, 280000); }
+TEST(an_answer_to_no_request_is_refused) { check_fake(FAKE_UNKNOWN_REQUEST, GN_BAD_MESSAGE, "not sent", 0, 280000); }
+TEST(an_answer_that_is_too_long_is_refused) { check_fake(FAKE_LONG_ANSWER, GN_BAD_MESSAGE, "longer", 0, 280000); }
+TEST(an_answer_that_is_too_short_is_refused) { check_fake(FAKE_SHORT_ANSWER, GN_BAD_MESSAGE, "cut", 0, 280000); }
+TEST(noise_from_a_server_is_refused) { check_fake(FAKE_NOISE, GN_BAD_MESSAGE, "", 0, 280000); }
+TEST(a_huge_frame_from_a_server_is_refused) { check_fake(FAKE_HUGE_FRAME, GN_BAD_MESSAGE, "", 0, 280000); }
+TEST(an_answer_to_no_question_is_refused) { check_fake(FAKE_UNASKED, GN_BAD_MESSAGE, "no question", 0, 280000); }
+TEST(a_client_message_from_a_server_is_refused) { check_fake(FAKE_UPSTREAM_MESSAGE, GN_BAD_MESSAGE, "PLAN_DROP", 0, 280000); }
+TEST(more_answers_than_requests_are_refused) { check_fake(FAKE_FLOOD, GN_BAD_MESSAGE, "more answers", 0, 280000); }
+TEST(an_error_that_is_none_is_refused) { check_fake(FAKE_ERROR_ZERO, GN_BAD_MESSAGE, "none", 0, 280000); }
+
+TEST(a_server_of_another_version_is_refused) {
+    fake x;
+    gn_ctx *g = open_fake(&x, FAKE_OTHER_VERSION, 1000);
+    CHECK_RESULT(gn_status(g), GN_BAD_VERSION);
+    CHECK(strstr(gn_last_error(g)->text, "7") != NULL);
+    gn_close(g);
+    gn__thread_join(&x.thread);
+}
+
+TEST(a_server_that_does_not_greet_ends_at_the_deadline) {
+    fake x;
+    uint64_t start = gn_now_us();
+    gn_ctx *g = open_fake(&x, FAKE_NO_HELLO, 200);
+    CHECK_RESULT(gn_status(g), GN_TIMEOUT);
+    CHECK(gn_now_us() - start < 1500000);
+    gn_close(g);
+    gn__thread_join(&x.thread);
+}
+
+TEST(an_op_that_the_server_lacks_is_named) {
+    fake x;
+    gn_ctx *g = open_fake(&x, FAKE_NO_OPS, 1000);
+    float y[2];
+    CHECK_RESULT(gn_read(gn_silu(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y), GN_UNSUPPORTED);
+    CHECK(strstr(gn_last_error(g)->text, "silu") != NULL);
+    CHECK_STR(gn_last_error(g)->op, "silu");
+    CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y), GN_OK);   /* the connection is fine */
+    gn_close(g);
+    gn__thread_join(&x.thread);
+}
+
+/* ---- stopping ---- */
+
+static void stop_soon(void *arg) {
+    usleep(100000);
+    gn_server_stop((gn_server *)arg);
+}
+
+TEST(a_server_that_stops_tells_its_clients) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ .deadline_ms = SOON_MS });
+    raw *r = raw_counter(s);
+    gn__thread t;
+    REQUIRE(gn__thread_start(&t, stop_soon, s));
+    uint64_t start = gn_now_us();
+    CHECK_RESULT(gn_server_run(s), GN_OK);
+    gn__thread_join(&t);
+    raw_expect(r, 0, GN_CANCELLED, true, "stops");
+    gn_server_close(s);
+    CHECK(gn_now_us() - start < 1000000);
+    float y[2];
+    gn_result e = gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y);
+    CHECK(e == GN_CANCELLED || e == GN_DISCONNECTED);
+    CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y), GN_DEVICE_LOST);
+    gn_close(g);
+    raw_close(r);
+}
+
+/* A client that does not read does not keep a closing server waiting. */
+TEST(a_server_closes_though_a_client_does_not_read) {
+    gn_server *s = open_server((gn_server_desc){ .deadline_ms = 20000 });
+    raw *r = raw_open(s, "raw");
+    uint8_t dims[8] = { 0, 0, 16 };   /* 4 MiB, wanted back ten times and never read */
+    gn__msg_slot_put m = { 4, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { NULL, 0 } };
+    raw_send(r, GN__MSG_SLOT_PUT, 2, &m);
+    raw_plan(r, 3, 1, counter_part(4, 1, 1 << 20, GN_LEAF_VALUE), 0);
+    raw_plan(r, 4, 2, counter_part(4, 1, 1 << 20, GN_LEAF_DATA), 0);
+    for (uint32_t i = 0; i < 10; i++) {
+        static const uint8_t zeros[1 << 20];
+        uint8_t flags = GN__OUT_WANTED;
+        gn__msg_step d = { 2, i + 1, 0, { &flags, 1 }, { NULL, 0 }, { NULL, 0 } };
+        gn__outbox_fields(&r->link.out, GN__MSG_STEP, 5 + i, &d);
+        for (int k = 0; k < 4; k++) {
+            uint8_t head[5] = { 0, 0, 0, 16, 0 };
+            gn__outbox_put(&r->link.out, head, 5);
+            gn__outbox_put(&r->link.out, zeros, sizeof zeros);
+        }
+        r->link.deadline_ms = 200;
+        if (gn__outbox_end(&r->link.out) || gn__outbox_flush(&r->link.out)) break;
+    }
+    uint64_t start = gn_now_us();
+    gn_server_close(s);
+    CHECK(gn_now_us() - start < 2000000);
+    raw_close(r);
+}
+
+TEST(attach_after_stop_is_refused) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    int ends[2];
+    make_pair(ends);
+    gn_server_stop(s);
+    CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), "a"), GN_CANCELLED);
+    char c;
+    CHECK_INT(recv(ends[1], &c, 1, 0), 0);   /* the transport was closed */
+    close(ends[1]);
+    gn_server_close(s);
+}
+
+TEST(server_descs_that_make_no_sense_are_refused) {
+    gn_server *s = NULL;
+    gn_error error;
+    gn_server_desc d = { .listen = "none", .devices = "cpu,,cpu" };
+    CHECK_RESULT(gn_server_open(&d, &s, &error), GN_BAD_ARGUMENT);
+    CHECK(s == NULL && error.text[0]);
+    d.devices = "abacus:0";
+    CHECK(gn_server_open(&d, &s, &error) != GN_OK);
+    CHECK(s == NULL && error.text[0]);
+    d.devices = " cpu , null ";
+    CHECK_RESULT(gn_server_open(&d, &s, &error), GN_OK);
+    CHECK_STR(gn_server_url(s), "");
+    CHECK_INT(gn_server_port(s), 0);
+    gn_server_close(s);
+    gn_server_stop(NULL);
+    gn_server_close(NULL);
+}
+
+/* ---- memory that runs out ---- */
+
+/* A whole session while the n-th allocation of one side fails, once or for ever: a right answer or a typed error, then life. */
+static bool run_without_memory(gn_server *s, int whom, long n, bool for_ever) {
+    gn_result results[3] = { GN_OK, GN_OK, GN_OK };
+    float host[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, y[8] = { 0 };
+    __atomic_store_n(&fail_count, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&fail_at, n, __ATOMIC_RELAXED);
+    __atomic_store_n(&fail_for_ever, for_ever, __ATOMIC_RELAXED);
+    __atomic_store_n(&fail_whom, whom, __ATOMIC_SEQ_CST);
+    int ends[2];
+    make_pair(ends);
+    results[0] = gn_server_attach(s, loopback_transport(ends[0]), "a");
+    gn_ctx *g = gn_open_transport(&(gn_desc){ .deadline_ms = SOON_MS }, loopback_transport(ends[1]), "");
+    gn_tensor w = gn_weight(g, GN_F32, GN_SHAPE(8), host, "w"), st = gn_state(g, GN_F32, GN_SHAPE(8), host, "st");
+    gn_tensor sum = gn_add(gn_mul(w, st), gn_data(g, GN_F32, GN_SHAPE(8), host));
+    results[1] = gn_read(sum, y, sizeof y);
+    gn_assign(st, sum);
+    results[2] = gn_step(g);
+    __atomic_store_n(&fail_whom, FAIL_NOBODY, __ATOMIC_SEQ_CST);
+    if (results[1] == GN_OK) CHECK(y[7] == 72);
+    if (results[1] == GN_TIMEOUT || results[1] == GN_INTERNAL || results[1] == GN_BAD_MESSAGE)
+        test_fail(__FILE__, __LINE__, "thread %d, allocation %ld%s: %s: %s", whom, n, for_ever ? " and on" : "", gn_result_name(results[1]), gn_last_error(g)->text);
+    gn_close(g);
+    return results[0] || results[1] || results[2] || __atomic_load_n(&fail_count, __ATOMIC_RELAXED) > n;
+}
+
+TEST(sessions_survive_memory_that_runs_out) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    const int whom[2] = { FAIL_MAIN_THREAD, FAIL_OTHER_THREADS };
+    for (int i = 0; i < 4; i++) {
+        long n = 0;
+        while (n < 400 && run_without_memory(s, whom[i / 2], n, i % 2 != 0)) n++;
+        if (n < 10 || n == 400) test_fail(__FILE__, __LINE__, "case %d: %ld allocations", i, n);
+    }
+    check_alive(s);
+    gn_server_close(s);
+}
+
+int main(int argc, char **argv) {
+    static const test_entry tests[] = {
+        TEST_ENTRY(remote_equals_local_bit_for_bit), TEST_ENTRY(large_tensors_travel_whole_both_ways), TEST_ENTRY(steps_are_pipelined_and_small),
+        TEST_ENTRY(large_answers_do_not_block_large_requests), TEST_ENTRY(many_clients_at_once_are_all_served), TEST_ENTRY(kv_bytes_that_cross_are_counted), TEST_ENTRY(null_device_answers_no_value),
+        TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit),
+        TEST_ENTRY(unknown_device_is_refused), TEST_ENTRY(sessions_are_limited_and_places_come_free), TEST_ENTRY(a_client_that_vanishes_frees_its_memory),
+        TEST_ENTRY(weights_are_uploaded_once_a_tenant), TEST_ENTRY(equal_weights_travel_once), TEST_ENTRY(poisoned_weights_are_refused),
+        TEST_ENTRY(weights_of_others_are_not_there), TEST_ENTRY(an_upload_may_begin_again), TEST_ENTRY(weight_pieces_out_of_place_are_refused), TEST_ENTRY(weight_store_is_bounded),
+        TEST_ENTRY(raw_client_can_work), TEST_ENTRY(other_versions_are_told_both_ranges), TEST_ENTRY(nothing_is_read_before_hello),
+        TEST_ENTRY(a_second_hello_is_refused), TEST_ENTRY(a_garbled_frame_ends_that_session_alone), TEST_ENTRY(a_replayed_or_skipped_step_does_not_run),
+        TEST_ENTRY(a_plan_id_serves_once), TEST_ENTRY(a_plan_of_another_hash_is_refused), TEST_ENTRY(plans_over_wrong_slots_are_refused),
+        TEST_ENTRY(slots_of_another_session_are_not_there), TEST_ENTRY(a_plan_over_a_dropped_slot_does_not_run), TEST_ENTRY(a_slot_is_not_put_twice),
+        TEST_ENTRY(slots_of_no_valid_type_or_fill_are_refused), TEST_ENTRY(values_are_checked), TEST_ENTRY(steps_that_do_not_fit_their_plan_are_refused),
+        TEST_ENTRY(graph_messages_that_are_no_graphs_are_refused), TEST_ENTRY(a_small_request_passes_a_large_one),
+        TEST_ENTRY(a_message_that_was_cancelled_does_not_run), TEST_ENTRY(slow_messages_end_at_the_deadline), TEST_ENTRY(credentials_are_checked_before_anything_else), TEST_ENTRY(strangers_do_not_crowd_out_a_client),
+        TEST_ENTRY(any_message_with_any_integer_at_its_edges_is_survived), TEST_ENTRY(a_fake_that_behaves_is_believed),
+        TEST_ENTRY(a_silent_server_ends_at_the_deadline), TEST_ENTRY(a_server_that_dies_mid_step_is_an_error_at_once),
+        TEST_ENTRY(a_server_that_says_why_is_quoted), TEST_ENTRY(an_answer_to_no_request_is_refused), TEST_ENTRY(an_answer_that_is_too_long_is_refused),
+        TEST_ENTRY(an_answer_that_is_too_short_is_refused), TEST_ENTRY(noise_from_a_server_is_refused), TEST_ENTRY(a_huge_frame_from_a_server_is_refused),
+        TEST_ENTRY(an_answer_to_no_question_is_refused), TEST_ENTRY(a_client_message_from_a_server_is_refused), TEST_ENTRY(more_answers_than_requests_are_refused),
+        TEST_ENTRY(an_error_that_is_none_is_refused), TEST_ENTRY(a_server_of_another_version_is_refused),
+        TEST_ENTRY(a_server_that_does_not_greet_ends_at_the_deadline), TEST_ENTRY(an_op_that_the_server_lacks_is_named),
+        TEST_ENTRY(a_server_that_stops_tells_its_clients), TEST_ENTRY(a_server_closes_though_a_client_does_not_read), TEST_ENTRY(attach_after_stop_is_refused),
+        TEST_ENTRY(server_descs_that_make_no_sense_are_refused), TEST_ENTRY(sessions_survive_memory_that_runs_out),
+    };
+    is_main_thread = true;
+    test_begin(argc, argv);
+    test_all(tests, TEST_COUNT(tests));
+    return test_end();
+}
