@@ -12,12 +12,12 @@ usage() {
     cat <<'TEXT'
 usage: ./build.sh [command] [NAME=VALUE ...] [--no-deps]
 
-  (none)          build the library, examples/ and tests/
+  (none)          build the library, examples/, tests/ and bench/
+  bench           build the library and bench/ alone; the programs are build/bench/NAME
   test            build and run every test; the last line is "N passed, N failed, N skipped"
   test quick      the tests that take seconds
   test programs   the test programs in C, without the scripts
   test NAME ...   only these, for example: test wire_test serve_test
-  bench           build bench/ into build/bench/
   install         header, sources, static library, genie.pc and genie_serve under DESTDIR/PREFIX
   clean           remove all that was built
 
@@ -57,7 +57,7 @@ choose_folder() {
     [ -z "${SAN:-}" ] || name=${name:+$name-}${SAN//,/-}
     [ -z "${CFLAGS:-}" ] || name=${name:+$name-}flags-$(printf %s "$CFLAGS" | cksum | cut -d' ' -f1)
     OUT=build${name:+/$name}
-    mkdir -p "$OUT/tests" "$OUT/examples" "$OUT/bench"
+    mkdir -p "$OUT/examples" "$OUT/tests" "$OUT/bench"
 }
 
 choose_flags() {
@@ -131,6 +131,7 @@ unpack_packages() {
         dpkg-deb -x "$package" "$DEPS"
     done
     rm -rf "$DEPS/apt"
+    if [ -e "$DEPS/usr/bin/gcc" ]; then ln -sf gcc "$DEPS/usr/bin/cc"; fi
     # Without these links the static libraries are linked, so that the programs start from anywhere.
     find "$DEPS" \( -name 'libmbed*.so' -o -name libzstd.so \) -delete
     local script
@@ -207,10 +208,13 @@ archive() {
 
 # The sources to make programs of: all, or the examples and those tests that the command line names.
 list_sources() {
-    local source
-    if [ "$command" = install ]; then echo examples/genie_serve.c; return; fi
-    if [ "$command" = bench ]; then ls bench/*.c; return; fi
-    for source in examples/*.c tests/*_test.c; do
+    local source sources='examples/*.c tests/*_test.c'
+    case $command in
+        build) sources="$sources bench/*.c" ;;
+        install) sources=examples/genie_serve.c ;;
+        bench) sources='bench/*.c' ;;
+    esac
+    for source in $sources; do
         if [ -f "$source" ] && is_wanted "$source"; then echo "$source"; fi
     done
 }
@@ -243,7 +247,7 @@ build_all() {
     # examples/NAME is the last build without sanitizers.
     local program
     for program in "$OUT"/examples/*; do
-        case $program in *.*) ;; *) [ -n "${SAN:-}" ] || ln -f "$program" "examples/$(basename "$program")" ;; esac
+        case $program in *[.*]*) ;; *) [ -n "${SAN:-}" ] || ln -f "$program" "examples/$(basename "$program")" ;; esac
     done
     exec 9>&-
 }

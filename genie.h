@@ -139,7 +139,8 @@ typedef enum gn_result {
 /* Element types. The numbers are pinned: they travel. bool holds 0 or 1 in one byte. X(NAME, number, bytes, text) */
 #define GN_DTYPES(X) \
     X(F32, 1, 4, "f32") X(F64, 2, 8, "f64") X(F16, 3, 2, "f16") X(BF16, 4, 2, "bf16") \
-    X(I32, 5, 4, "i32") X(I64, 6, 8, "i64") X(U8, 7, 1, "u8") X(BOOL, 8, 1, "bool")
+    X(I32, 5, 4, "i32") X(I64, 6, 8, "i64") X(U8, 7, 1, "u8") X(BOOL, 8, 1, "bool") \
+    X(I8, 9, 1, "i8") X(I16, 10, 2, "i16") X(U16, 11, 2, "u16") X(U32, 12, 4, "u32")
 
 typedef enum gn_dtype {
     GN_DTYPE_NONE = 0,
@@ -349,7 +350,8 @@ GN_API gn_result gn_describe(gn_tensor t, gn_info *out_info);
 GN_API gn_tensor gn_label(gn_tensor t, const char *label);
 
 /* ---- scalar ops: broadcasting as in NumPy, promotion as in PyTorch ------------------------------------
- * One line each; floats are f32, f64, f16, bf16; ints i32, i64, u8. Integers wrap. */
+ * One line each; floats are f32, f64, f16, bf16; ints i8, i16, i32, i64, u8, u16, u32. Integers wrap. Of a signed and an unsigned
+ * int the result is the signed one when it is wider, else the next signed one above the unsigned (u16 with i16 is i32). */
 
 #define GN__DECL1(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a);
 #define GN__DECL2(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b);
@@ -412,6 +414,91 @@ GN__DECL2(xor)
 #define gn_xor(...) gn_xor_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(not)
 #define gn_not(...) gn_not_at(GN_HERE, __VA_ARGS__)
+#define GN__DECL3(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor c);
+GN__DECL1(sign)           /* -1, 0 or 1, ints too; NaN stays */
+#define gn_sign(...) gn_sign_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(floor)          /* floats, as the following up to log_sigmoid except square; -0 and infinities stay */
+#define gn_floor(...) gn_floor_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(ceil)
+#define gn_ceil(...) gn_ceil_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(round)          /* to the nearest integer, ties to even (IEEE 754) */
+#define gn_round(...) gn_round_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(trunc)          /* towards 0 */
+#define gn_trunc(...) gn_trunc_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(exp2)           /* 2 ** a */
+#define gn_exp2(...) gn_exp2_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(expm1)          /* exp(a) - 1, exact near 0 */
+#define gn_expm1(...) gn_expm1_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(log2)
+#define gn_log2(...) gn_log2_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(log10)
+#define gn_log10(...) gn_log10_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(log1p)          /* log(1 + a), exact near 0 */
+#define gn_log1p(...) gn_log1p_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(reciprocal)     /* 1 / a */
+#define gn_reciprocal(...) gn_reciprocal_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(square)         /* a * a; ints too */
+#define gn_square(...) gn_square_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(sin)            /* radians; an infinity gives NaN */
+#define gn_sin(...) gn_sin_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(cos)
+#define gn_cos(...) gn_cos_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(tan)
+#define gn_tan(...) gn_tan_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(asin)           /* outside [-1, 1]: NaN */
+#define gn_asin(...) gn_asin_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(acos)           /* outside [-1, 1]: NaN */
+#define gn_acos(...) gn_acos_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(atan)
+#define gn_atan(...) gn_atan_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(sinh)
+#define gn_sinh(...) gn_sinh_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(cosh)
+#define gn_cosh(...) gn_cosh_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(asinh)
+#define gn_asinh(...) gn_asinh_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(acosh)          /* below 1: NaN */
+#define gn_acosh(...) gn_acosh_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(atanh)          /* outside [-1, 1]: NaN, at its ends an infinity */
+#define gn_atanh(...) gn_atanh_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(erf)
+#define gn_erf(...) gn_erf_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(erfc)           /* 1 - erf(a), exact where that is small */
+#define gn_erfc(...) gn_erfc_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(softplus)       /* log(1 + exp(a)), without overflow (Dugas et al. 2001) */
+#define gn_softplus(...) gn_softplus_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(softsign)       /* a / (1 + |a|); an infinity gives NaN */
+#define gn_softsign(...) gn_softsign_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(hard_sigmoid)   /* (a + 3) / 6 between 0 and 1 (Howard et al. 2019) */
+#define gn_hard_sigmoid(...) gn_hard_sigmoid_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(hard_swish)     /* a * hard_sigmoid(a), 0 up to -3 (Howard et al. 2019) */
+#define gn_hard_swish(...) gn_hard_swish_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(selu)           /* Klambauer et al. 2017 */
+#define gn_selu(...) gn_selu_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(mish)           /* a * tanh(softplus(a)); -infinity gives NaN (Misra 2019) */
+#define gn_mish(...) gn_mish_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(log_sigmoid)    /* log(sigmoid(a)), without underflow */
+#define gn_log_sigmoid(...) gn_log_sigmoid_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(atan2)          /* the angle of the point (b, a); C99 */
+#define gn_atan2(...) gn_atan2_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(fmod)           /* a - b trunc(a / b), the sign of a, exact; a zero divisor: NaN, ints GN_DIVISION_BY_ZERO, as the following */
+#define gn_fmod(...) gn_fmod_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(remainder)      /* a - b floor(a / b), the sign of b (Python's %) */
+#define gn_remainder(...) gn_remainder_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(floor_divide)   /* floor(a / b) of the exact quotient (Python's //); floats: a / 0 as in div */
+#define gn_floor_divide(...) gn_floor_divide_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(hypot)          /* sqrt(a a + b b), without overflow */
+#define gn_hypot(...) gn_hypot_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(copysign)       /* |a| with the sign of b */
+#define gn_copysign(...) gn_copysign_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(shift_left)     /* ints: a 2^b wrapped; b negative or past the width gives 0 */
+#define gn_shift_left(...) gn_shift_left_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(shift_right)    /* ints: floor(a / 2^b); b negative or past the width gives 0, for a negative a -1 */
+#define gn_shift_right(...) gn_shift_right_at(GN_HERE, __VA_ARGS__)
+GN__DECL3(fma)            /* a * b + c rounded once; ints wrap */
+#define gn_fma(...) gn_fma_at(GN_HERE, __VA_ARGS__)
+GN__DECL3(lerp)           /* a (1 - c) + b c, floats */
+#define gn_lerp(...) gn_lerp_at(GN_HERE, __VA_ARGS__)
 /* cond (bool) ? a : b, all broadcast together */
 GN_API gn_tensor gn_where_at(const char *file, int line, gn_tensor cond, gn_tensor a, gn_tensor b);
 #define gn_where(...) gn_where_at(GN_HERE, __VA_ARGS__)
@@ -421,6 +508,33 @@ GN_API gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dt
 /* min(max(a, lo), hi), NaN stays; lo and hi are baked in, converted to a's dtype like gn_cast */
 GN_API gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi);
 #define gn_clamp(...) gn_clamp_at(GN_HERE, __VA_ARGS__)
+
+/* Said with the ops above. Tests of numbers give bool; a number counts as true when it is not 0 (NaN is not 0). */
+GN__DECL1(isnan)    /* ints: false */
+#define gn_isnan(...) gn_isnan_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(isinf)    /* ints: false */
+#define gn_isinf(...) gn_isinf_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(isfinite) /* ints: true */
+#define gn_isfinite(...) gn_isfinite_at(GN_HERE, __VA_ARGS__)
+GN__DECL1(logical_not)
+#define gn_logical_not(...) gn_logical_not_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(logical_and)
+#define gn_logical_and(...) gn_logical_and_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(logical_or)
+#define gn_logical_or(...) gn_logical_or_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(logical_xor)
+#define gn_logical_xor(...) gn_logical_xor_at(GN_HERE, __VA_ARGS__)
+/* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts, for channels of
+   (N,C,H,W) of shape (C,1,1) (He et al. 2015). */
+GN_API gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope);
+#define gn_leaky_relu(...) gn_leaky_relu_at(GN_HERE, __VA_ARGS__)
+GN__DECL2(prelu)
+#define gn_prelu(...) gn_prelu_at(GN_HERE, __VA_ARGS__)
+/* Floats. a where a > 0, else alpha (exp(a) - 1) (Clevert et al. 2016); celu: alpha (exp(a / alpha) - 1), alpha > 0 (Barron 2017). */
+GN_API gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha);
+#define gn_elu(...) gn_elu_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha);
+#define gn_celu(...) gn_celu_at(GN_HERE, __VA_ARGS__)
 
 /* With a C number, baked in with the tensor's dtype. */
 #define gn_add_c(a, c) gn_add(a, gn_like(a, c))
@@ -445,6 +559,35 @@ GN__DECLR(min)
 #define gn_min(...) gn_min_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(argmax)   /* i64: row-major position within the reduced axes; the first NaN, else the first of equals */
 #define gn_argmax(...) gn_argmax_at(GN_HERE, __VA_ARGS__)
+GN__DECLR(argmin)   /* as argmax: the first NaN, else the first of equals; over nothing an error */
+#define gn_argmin(...) gn_argmin_at(GN_HERE, __VA_ARGS__)
+GN__DECLR(prod)     /* ints and bool: i64, wrapped; over nothing 1 */
+#define gn_prod(...) gn_prod_at(GN_HERE, __VA_ARGS__)
+GN__DECLR(any)      /* bool: not all are 0; over nothing false */
+#define gn_any(...) gn_any_at(GN_HERE, __VA_ARGS__)
+GN__DECLR(all)      /* bool: none is 0; over nothing true */
+#define gn_all(...) gn_all_at(GN_HERE, __VA_ARGS__)
+GN__DECLR(count_nonzero) /* i64; NaN is not 0 */
+#define gn_count_nonzero(...) gn_count_nonzero_at(GN_HERE, __VA_ARGS__)
+GN__DECLR(l1_norm)  /* sum of |a| */
+#define gn_l1_norm(...) gn_l1_norm_at(GN_HERE, __VA_ARGS__)
+GN__DECLR(l2_norm)  /* sqrt of the sum of a^2, floats; squares past the largest number give an infinity; no gradient at 0 (NaN) */
+#define gn_l2_norm(...) gn_l2_norm_at(GN_HERE, __VA_ARGS__)
+GN__DECLR(logsumexp) /* log of the sum of exp(a), floats, without overflow; over nothing an error (Blanchard et al. 2021) */
+#define gn_logsumexp(...) gn_logsumexp_at(GN_HERE, __VA_ARGS__)
+/* Floats, in two passes. Divisor n - correction: 0 for a population, 1 for a sample (Bessel); no more elements than
+   correction: NaN. std is the square root. */
+GN_API gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep);
+#define gn_variance(...) gn_variance_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep);
+#define gn_std(...) gn_std_at(GN_HERE, __VA_ARGS__)
+/* Running along one axis, same shape. cumsum and cumprod of ints and bool are i64, wrapped; cummax: NaN wins. */
+GN_API gn_tensor gn_cumsum_at(const char *file, int line, gn_tensor a, int axis);
+#define gn_cumsum(...) gn_cumsum_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_cumprod_at(const char *file, int line, gn_tensor a, int axis);
+#define gn_cumprod(...) gn_cumprod_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_cummax_at(const char *file, int line, gn_tensor a, int axis);
+#define gn_cummax(...) gn_cummax_at(GN_HERE, __VA_ARGS__)
 
 /* ---- rows ---------------------------------------------------------------------------------------------*/
 GN_API gn_tensor gn_softmax_at(const char *file, int line, gn_tensor a, int axis);
@@ -454,6 +597,21 @@ GN_API gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int 
 /* Over the last axis (D): (a - mean) / sqrt(var + eps) * gain + bias; gain and bias (D) or GN_NONE. (Ba et al. 2016) */
 GN_API gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, gn_tensor bias, double eps);
 #define gn_layernorm(...) gn_layernorm_at(GN_HERE, __VA_ARGS__)
+/* Over the last axis (D): a / sqrt(mean(a^2) + eps) * gain; gain (D) or GN_NONE. (Zhang & Sennrich 2019) */
+GN_API gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
+#define gn_rmsnorm(...) gn_rmsnorm_at(GN_HERE, __VA_ARGS__)
+/* a / max(l2_norm of the axis, eps) */
+GN_API gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, double eps);
+#define gn_normalize(...) gn_normalize_at(GN_HERE, __VA_ARGS__)
+/* In order along an axis: stable, NaN last in both directions. argsort gives positions, i64. */
+GN_API gn_tensor gn_sort_at(const char *file, int line, gn_tensor a, int axis, bool descending);
+#define gn_sort(...) gn_sort_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_argsort_at(const char *file, int line, gn_tensor a, int axis, bool descending);
+#define gn_argsort(...) gn_argsort_at(GN_HERE, __VA_ARGS__)
+/* The k largest (or smallest) along an axis, in order, NaN last, equal ones in order of position; 0 <= k <= the axis. Positions
+   are i64; either output may be NULL. */
+GN_API void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bool largest, gn_tensor *out_values, gn_tensor *out_positions);
+#define gn_topk(...) gn_topk_at(GN_HERE, __VA_ARGS__)
 
 /* ---- linear algebra -----------------------------------------------------------------------------------*/
 /* a (…,M,K) @ b (…,K,N) = (…,M,N); batch axes broadcast. Rank 1 to 8: a vector is a row on the left, a column on the
@@ -463,6 +621,17 @@ GN_API gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor
 /* x (…,K) @ w (K,N) + b (N); b may be GN_NONE */
 GN_API gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b);
 #define gn_linear(...) gn_linear_at(GN_HERE, __VA_ARGS__)
+/* (N) and (M) = (N,M) */
+GN__DECL2(outer)
+#define gn_outer(...) gn_outer_at(GN_HERE, __VA_ARGS__)
+/* Sum of a * b along one axis, the others broadcast: one product of vectors for each. Ints sum in i64. */
+GN_API gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis);
+#define gn_vecdot(...) gn_vecdot_at(GN_HERE, __VA_ARGS__)
+/* Einstein's sum: "bij,bjk->bik". A letter an axis, commas between tensors, blanks are skipped; letters that are not after the
+   arrow are summed; without an arrow the result has the letters that occur once, in alphabetical order. A letter twice in one
+   tensor takes its diagonal. Sizes must agree. n tensors, multiplied from left to right. */
+GN_API gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n);
+#define gn_einsum(...) gn_einsum_at(GN_HERE, __VA_ARGS__)
 
 /* ---- movement -----------------------------------------------------------------------------------------*/
 GN_API gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape);   /* one dim may be -1 */
@@ -483,6 +652,49 @@ GN_API gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts
 #define gn_concat(...) gn_concat_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_broadcast_at(const char *file, int line, gn_tensor a, gn_shape shape);
 #define gn_broadcast(...) gn_broadcast_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis);   /* along a new axis */
+#define gn_stack(...) gn_stack_at(GN_HERE, __VA_ARGS__)
+/* Cuts one axis into n parts of the given sizes, which must add up to it; sizes NULL: n equal parts. Fills out[n]. */
+GN_API void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_t *sizes, int n, gn_tensor *out);
+#define gn_split(...) gn_split_at(GN_HERE, __VA_ARGS__)
+typedef enum gn_pad_mode { GN_PAD_CONSTANT, GN_PAD_REFLECT, GN_PAD_EDGE, GN_PAD__COUNT } gn_pad_mode;
+/* More elements before and after each axis: `value` (CONSTANT), mirrored without the edge itself (REFLECT: fewer than the axis has),
+   or the edge again (EDGE). None negative. */
+GN_API gn_tensor gn_pad_at(const char *file, int line, gn_tensor a, gn_shape before, gn_shape after, gn_pad_mode mode, double value);
+#define gn_pad(...) gn_pad_at(GN_HERE, __VA_ARGS__)
+/* Backwards along the axes. */
+GN_API gn_tensor gn_flip_at(const char *file, int line, gn_tensor a, gn_axes axes);
+#define gn_flip(...) gn_flip_at(GN_HERE, __VA_ARGS__)
+/* Element i of the axis goes to i + shift, past the end to the beginning. */
+GN_API gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int axis);
+#define gn_roll(...) gn_roll_at(GN_HERE, __VA_ARGS__)
+/* The whole tensor again, times.dims[i] times along axis i. */
+GN_API gn_tensor gn_tile_at(const char *file, int line, gn_tensor a, gn_shape times);
+#define gn_tile(...) gn_tile_at(GN_HERE, __VA_ARGS__)
+/* Each element of the axis n times in a row. */
+GN_API gn_tensor gn_repeat_at(const char *file, int line, gn_tensor a, int64_t n, int axis);
+#define gn_repeat(...) gn_repeat_at(GN_HERE, __VA_ARGS__)
+/* broadcast in which -1 keeps the size. */
+GN_API gn_tensor gn_expand_at(const char *file, int line, gn_tensor a, gn_shape shape);
+#define gn_expand(...) gn_expand_at(GN_HERE, __VA_ARGS__)
+/* Drops axes of size 1: those named, or all that have it. */
+GN_API gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes);
+#define gn_squeeze(...) gn_squeeze_at(GN_HERE, __VA_ARGS__)
+/* A new axis of size 1 that becomes axis `axis` of the result. */
+GN_API gn_tensor gn_unsqueeze_at(const char *file, int line, gn_tensor a, int axis);
+#define gn_unsqueeze(...) gn_unsqueeze_at(GN_HERE, __VA_ARGS__)
+/* Of the last two axes: what is on or below (tril) or on or above (triu) the k-th diagonal, else 0; k > 0 lies above the main one. */
+GN_API gn_tensor gn_tril_at(const char *file, int line, gn_tensor a, int64_t k);
+#define gn_tril(...) gn_tril_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_triu_at(const char *file, int line, gn_tensor a, int64_t k);
+#define gn_triu(...) gn_triu_at(GN_HERE, __VA_ARGS__)
+/* (…,L): the diagonal of two axes as the last axis; offset > 0 lies above. An offset off the matrix gives L = 0. */
+GN_API gn_tensor gn_diagonal_at(const char *file, int line, gn_tensor a, int64_t offset, int axis0, int axis1);
+#define gn_diagonal(...) gn_diagonal_at(GN_HERE, __VA_ARGS__)
+/* Windows as columns: (N,C,H,W) = (N,C*KH*KW,OH*OW), zeros around the image; kernel, stride, pad and dilation are GN_SHAPE(y, x),
+   all 1 or more, pad 0 or more (Chellapilla et al. 2006). */
+GN_API gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel, gn_shape stride, gn_shape pad, gn_shape dilation);
+#define gn_im2col(...) gn_im2col_at(GN_HERE, __VA_ARGS__)
 
 /* ---- indexing: indices are i32 or i64, none negative; one out of range is GN_INDEX_OUT_OF_RANGE at the read ---------*/
 /* out[i][j][k] = a[index[i][j][k]][j][k] for axis 0, and so on; index has a's rank and is nowhere larger off the axis. */
@@ -497,6 +709,25 @@ GN_API gn_tensor gn_one_hot_at(const char *file, int line, gn_tensor ids, int64_
 /* a copy of a with src added at index, gather's counterpart; index and src have one shape. Equal indices add up in order. */
 GN_API gn_tensor gn_scatter_add_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter_add(...) gn_scatter_add_at(GN_HERE, __VA_ARGS__)
+/* As scatter_add, but sets; of equal indices the last in row-major order counts. */
+GN_API gn_tensor gn_scatter_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
+#define gn_scatter(...) gn_scatter_at(GN_HERE, __VA_ARGS__)
+/* As scatter_add, but keeps the larger; NaN wins. */
+GN_API gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
+#define gn_scatter_max(...) gn_scatter_max_at(GN_HERE, __VA_ARGS__)
+/* Slices of one axis by a vector of indices. */
+GN_API gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids);
+#define gn_index_select(...) gn_index_select_at(GN_HERE, __VA_ARGS__)
+/* index (…,K) of the first K axes: (…) and the remaining axes of a. */
+GN_API gn_tensor gn_gather_nd_at(const char *file, int line, gn_tensor a, gn_tensor index);
+#define gn_gather_nd(...) gn_gather_nd_at(GN_HERE, __VA_ARGS__)
+/* value where mask (bool, broadcasts) is true, else a. */
+GN_API gn_tensor gn_masked_fill_at(const char *file, int line, gn_tensor a, gn_tensor mask, double value);
+#define gn_masked_fill(...) gn_masked_fill_at(GN_HERE, __VA_ARGS__)
+/* i64 (bound,R): places of the elements that are not 0 (NaN is not), in row-major order, then rows of -1; more than `bound`:
+   GN_INDEX_OUT_OF_RANGE at the read. */
+GN_API gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound);
+#define gn_nonzero(...) gn_nonzero_at(GN_HERE, __VA_ARGS__)
 
 /* ---- losses -------------------------------------------------------------------------------------------*/
 /* logits (…,C) floats, targets (…) i32 or i64 classes: mean over all rows of -log softmax(logits)[target], 0-d */
@@ -505,6 +736,23 @@ GN_API gn_tensor gn_cross_entropy_at(const char *file, int line, gn_tensor logit
 /* mean of (a - b)^2 over everything, 0-d */
 GN_API gn_tensor gn_mse_loss_at(const char *file, int line, gn_tensor a, gn_tensor b);
 #define gn_mse_loss(...) gn_mse_loss_at(GN_HERE, __VA_ARGS__)
+/* Means over everything, 0-d. p in [0,1] and logits floats, target of the same shape in [0,1]; logarithms are not taken below -100. */
+GN_API gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target);      /* -(t log p + (1-t) log(1-p)) */
+#define gn_bce_loss(...) gn_bce_loss_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target);   /* the same of sigmoid(logits), stable */
+#define gn_bce_logits_loss(...) gn_bce_logits_loss_at(GN_HERE, __VA_ARGS__)
+/* log_p (…,C), targets (…) as for cross_entropy: mean of -log_p[target]. */
+GN_API gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets);
+#define gn_nll_loss(...) gn_nll_loss_at(GN_HERE, __VA_ARGS__)
+/* Mean over rows (…,C) of the sum of q (log q - log_p); 0 where q is 0 (Kullback & Leibler 1951). */
+GN_API gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q);
+#define gn_kl_loss(...) gn_kl_loss_at(GN_HERE, __VA_ARGS__)
+/* Mean of d^2 / (2 beta) where d = |a - b| < beta, else d - beta / 2; beta > 0 (Girshick 2015). */
+GN_API gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta);
+#define gn_smooth_l1_loss(...) gn_smooth_l1_loss_at(GN_HERE, __VA_ARGS__)
+/* cross_entropy with targets smoothed: (1 - s) of it and s times the mean of -log softmax over all classes (Szegedy et al. 2016). */
+GN_API gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logits, gn_tensor targets, double smoothing);
+#define gn_cross_entropy_smooth(...) gn_cross_entropy_smooth_at(GN_HERE, __VA_ARGS__)
 
 /* ---- attention ----------------------------------------------------------------------------------------*/
 typedef struct gn_attention_desc {
@@ -518,6 +766,10 @@ typedef struct gn_attention_desc {
    grouped: Ainslie et al. 2023) */
 GN_API gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, gn_tensor v, const gn_attention_desc *desc);
 #define gn_attention(...) gn_attention_at(GN_HERE, __VA_ARGS__)
+/* Rotary embedding of x (…,T,D), D even, by positions (T) or (…,T) that broadcast, i32 or i64: pairs of elements turned by
+   position * base^(-2i/D). Pairs are (2i, 2i+1) when interleaved (Su et al. 2021), else (i, i + D/2). */
+GN_API gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved);
+#define gn_rotary(...) gn_rotary_at(GN_HERE, __VA_ARGS__)
 
 /* ---- gradients and optimisers ---------------------------------------------------------------------------*/
 /* d loss / d params[i] as tensors of this step; loss is one float element. A parameter that the loss does not reach is
@@ -1366,15 +1618,18 @@ typedef enum gn__compute { GN__F32, GN__F64, GN__I32, GN__I64, GN__COMPUTE__COUN
 #define GN__BIT(d) (1u << (d))
 #define GN__FLOATS (GN__BIT(GN_F32) | GN__BIT(GN_F64) | GN__BIT(GN_F16) | GN__BIT(GN_BF16))
 #define GN__INDEX (GN__BIT(GN_I32) | GN__BIT(GN_I64))
-#define GN__INTS (GN__INDEX | GN__BIT(GN_U8))
+#define GN__UNSIGNED (GN__BIT(GN_U8) | GN__BIT(GN_U16) | GN__BIT(GN_U32))
+#define GN__INTS (GN__INDEX | GN__BIT(GN_I8) | GN__BIT(GN_I16) | GN__UNSIGNED)
 #define GN__NUMBERS (GN__FLOATS | GN__INTS)
 #define GN__ALL (GN__NUMBERS | GN__BIT(GN_BOOL))
 
-static const struct { const char *name; uint8_t bytes, compute; } gn__dtypes[GN_DTYPE__COUNT] = {
-    [0] = { "none", 0, 0 },
-    [GN_F32] = { "f32", 4, GN__F32 },   [GN_F64] = { "f64", 8, GN__F64 }, [GN_F16] = { "f16", 2, GN__F32 },
-    [GN_BF16] = { "bf16", 2, GN__F32 }, [GN_I32] = { "i32", 4, GN__I32 }, [GN_I64] = { "i64", 8, GN__I64 },
-    [GN_U8] = { "u8", 1, GN__I32 },     [GN_BOOL] = { "bool", 1, GN__I32 },
+/* narrow: memory is not in the compute type. */
+static const struct { const char *name; uint8_t bytes, compute; bool narrow; } gn__dtypes[GN_DTYPE__COUNT] = {
+    [0] = { "none", 0, 0, false },
+    [GN_F32] = { "f32", 4, GN__F32, false },   [GN_F64] = { "f64", 8, GN__F64, false }, [GN_F16] = { "f16", 2, GN__F32, true },
+    [GN_BF16] = { "bf16", 2, GN__F32, true }, [GN_I32] = { "i32", 4, GN__I32, false }, [GN_I64] = { "i64", 8, GN__I64, false },
+    [GN_U8] = { "u8", 1, GN__I32, true },     [GN_BOOL] = { "bool", 1, GN__I32, true }, [GN_I8] = { "i8", 1, GN__I32, true },
+    [GN_I16] = { "i16", 2, GN__I32, true },   [GN_U16] = { "u16", 2, GN__I32, true },   [GN_U32] = { "u32", 4, GN__I64, true },
 };
 
 static bool gn__dtype_ok(int d) { return d > 0 && d < GN_DTYPE__COUNT; }
@@ -1433,6 +1688,10 @@ static int64_t gn__f64_int(double v, gn_dtype d) {
     switch (d) {
     case GN_I32: return gn__saturate(v, -2147483648.0, 2147483647.0, INT32_MIN, INT32_MAX);
     case GN_U8: return gn__saturate(v, 0, 255, 0, 255);
+    case GN_I8: return gn__saturate(v, -128, 127, INT8_MIN, INT8_MAX);
+    case GN_I16: return gn__saturate(v, -32768, 32767, INT16_MIN, INT16_MAX);
+    case GN_U16: return gn__saturate(v, 0, 65535, 0, UINT16_MAX);
+    case GN_U32: return gn__saturate(v, 0, 4294967295.0, 0, UINT32_MAX);
     case GN_BOOL: return v != 0;
     default: return gn__saturate(v, -9223372036854775808.0, 9223372036854775808.0, INT64_MIN, INT64_MAX);
     }
@@ -1440,7 +1699,16 @@ static int64_t gn__f64_int(double v, gn_dtype d) {
 
 /* Integer wrapped to dtype d. */
 static int64_t gn__wrap(int64_t v, gn_dtype d) {
-    return d == GN_I32 ? (int64_t)(int32_t)(uint32_t)(uint64_t)v : d == GN_U8 ? (int64_t)(uint8_t)(uint64_t)v : d == GN_BOOL ? v != 0 : v;
+    switch (d) {
+    case GN_I32: return (int32_t)(uint32_t)(uint64_t)v;
+    case GN_I16: return (int16_t)(uint16_t)(uint64_t)v;
+    case GN_I8: return (int8_t)(uint8_t)(uint64_t)v;
+    case GN_U32: return (uint32_t)(uint64_t)v;
+    case GN_U16: return (uint16_t)(uint64_t)v;
+    case GN_U8: return (uint8_t)(uint64_t)v;
+    case GN_BOOL: return v != 0;
+    default: return v;
+    }
 }
 
 static bool gn__shape_ok(const gn_shape *s) {
@@ -1449,7 +1717,7 @@ static bool gn__shape_ok(const gn_shape *s) {
     for (int i = 0; i < s->rank; i++) {
         int64_t d = s->dims[i];
         if (d < 0 || d > GN__MAX_BYTES) return false;
-        if (d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
+        if (((uint64_t)(n | d) >> 23) && d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
         if (d > 0) n *= d;
     }
     return true;
@@ -1463,13 +1731,15 @@ static int64_t gn__count(const gn_shape *s) {
 
 static bool gn__type_ok(const gn__type *t) {
     if (!gn__dtype_ok((int)t->dtype) || !gn__shape_ok(&t->shape)) return false;
-    return gn__count(&t->shape) <= GN__MAX_BYTES / (int64_t)gn__dtypes[t->dtype].bytes;
+    return gn__count(&t->shape) * (int64_t)gn__dtypes[t->dtype].bytes <= GN__MAX_BYTES;   /* the count alone is at most that */
 }
 
 static size_t gn__type_bytes(const gn__type *t) { return (size_t)gn__count(&t->shape) * gn__bytes_of(t->dtype); }
 
-static bool gn__shape_equal(const gn_shape *a, const gn_shape *b) {
-    return a->rank == b->rank && (a->rank == 0 || memcmp(a->dims, b->dims, (size_t)a->rank * sizeof a->dims[0]) == 0);
+GN__INLINE bool gn__shape_equal(const gn_shape *a, const gn_shape *b) {
+    bool equal = a->rank == b->rank;
+    for (int i = 0; i < a->rank && equal; i++) equal = a->dims[i] == b->dims[i];
+    return equal;
 }
 
 static bool gn__type_equal(const gn__type *a, const gn__type *b) { return a->dtype == b->dtype && gn__shape_equal(&a->shape, &b->shape); }
@@ -1495,6 +1765,15 @@ static bool gn__broadcast_shapes(const gn_shape *a, const gn_shape *b, gn_shape 
     return gn__shape_ok(out);
 }
 
+/* The wider of two ints; of a signed and an unsigned one the signed if it is wider, else the next signed one above the other. */
+static gn_dtype gn__promote_ints(gn_dtype a, gn_dtype b) {
+    static const uint8_t above[9] = { [1] = GN_I16, [2] = GN_I32, [4] = GN_I64 };
+    bool ua = (GN__BIT(a) & GN__UNSIGNED) != 0, ub = (GN__BIT(b) & GN__UNSIGNED) != 0;
+    if (ua == ub) return gn__bytes_of(a) >= gn__bytes_of(b) ? a : b;
+    gn_dtype u = ua ? a : b, i = ua ? b : a;
+    return gn__bytes_of(i) > gn__bytes_of(u) ? i : (gn_dtype)above[gn__bytes_of(u)];
+}
+
 /* PyTorch's table for two dtypes of one category rank (bool < int < float). */
 static gn_dtype gn__promote_pair(gn_dtype a, gn_dtype b) {
     if (a == b) return a;
@@ -1502,7 +1781,7 @@ static gn_dtype gn__promote_pair(gn_dtype a, gn_dtype b) {
     if (fa != fb) return fa ? a : b;
     if (!fa) {
         if (a == GN_BOOL || b == GN_BOOL) return a == GN_BOOL ? b : a;
-        return a == GN_I64 || b == GN_I64 ? GN_I64 : GN_I32;   /* u8 with i32 */
+        return gn__promote_ints(a, b);
     }
     return a == GN_F64 || b == GN_F64 ? GN_F64 : GN_F32;        /* f16 with bf16 is f32 */
 }
@@ -1600,12 +1879,16 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
         case GN_I32: GN__LOAD_LOOP(int32_t, (T)*s); break;                                \
         case GN_I64: GN__LOAD_LOOP(int64_t, (T)*s); break;                                \
         case GN_BOOL: GN__LOAD_LOOP(uint8_t, (T)(*s != 0)); break;                        \
+        case GN_I8: GN__LOAD_LOOP(int8_t, (T)*s); break;                                  \
+        case GN_I16: GN__LOAD_LOOP(int16_t, (T)*s); break;                                \
+        case GN_U16: GN__LOAD_LOOP(uint16_t, (T)*s); break;                               \
+        case GN_U32: GN__LOAD_LOOP(uint32_t, (T)*s); break;                               \
         default: GN__LOAD_LOOP(uint8_t, (T)*s); break;                                    \
         }                                                                                 \
     }
 GN__DEFINE_LOAD(gn__load_f32, float)      /* of f32, f16, bf16 only: others would lose bits */
 GN__DEFINE_LOAD(gn__load_f64, double)
-GN__DEFINE_LOAD(gn__load_i32, int32_t)    /* of i32, u8, bool only */
+GN__DEFINE_LOAD(gn__load_i32, int32_t)    /* not of i64 and u32 */
 GN__DEFINE_LOAD(gn__load_i64, int64_t)    /* of integers only */
 
 #define GN__STORE_LOOP(dst_t, expr) do { dst_t *o = (dst_t *)p; for (int64_t i = 0; i < n; i++, o += stride) { *o = expr; } } while (0)
@@ -1632,6 +1915,8 @@ static void gn__store_i64(const int64_t *src, gn_dtype d, void *p, int64_t strid
     case GN_I32: GN__STORE_LOOP(int32_t, (int32_t)(uint32_t)(uint64_t)src[i]); break;
     case GN_I64: GN__STORE_LOOP(int64_t, src[i]); break;
     case GN_BOOL: GN__STORE_LOOP(uint8_t, src[i] != 0); break;
+    case GN_U32: GN__STORE_LOOP(uint32_t, (uint32_t)(uint64_t)src[i]); break;
+    case GN_I16: case GN_U16: GN__STORE_LOOP(uint16_t, (uint16_t)(uint64_t)src[i]); break;
     default: GN__STORE_LOOP(uint8_t, (uint8_t)(uint64_t)src[i]); break;
     }
 }
@@ -1640,6 +1925,7 @@ static void gn__store_i32(const int32_t *src, gn_dtype d, void *p, int64_t strid
     switch (d) {
     case GN_I32: GN__STORE_LOOP(int32_t, src[i]); break;
     case GN_BOOL: GN__STORE_LOOP(uint8_t, src[i] != 0); break;
+    case GN_I16: case GN_U16: GN__STORE_LOOP(uint16_t, (uint16_t)(uint32_t)src[i]); break;
     default: GN__STORE_LOOP(uint8_t, (uint8_t)(uint32_t)src[i]); break;
     }
 }
@@ -1698,6 +1984,151 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define GN_M_SQRT(a) GN__PASTE(gn__m_sqrt_, GN__SUFFIX)(a)
 #define GN_M_TANH(a) GN__PASTE(gn__m_tanh_, GN__SUFFIX)(a)
 #define GN_M_ERFC(a) GN__PASTE(gn__m_erfc_, GN__SUFFIX)(a)
+/* Further ones. Floats, as in C99 <math.h>: FLOOR CEIL TRUNC EXP2 EXPM1 LOG2 LOG10 LOG1P SIN COS TAN ASIN ACOS ATAN SINH COSH ASINH
+ * ACOSH ATANH ERF ATAN2(y, x) HYPOT COPYSIGN(magnitude, sign); RINT rounds to nearest, ties to even. All compute types:
+ *   FMA(a, b, c)     a b + c rounded once; ints: wrapped
+ *   FMOD(a, b)       a - b trunc(a / b), exact; ints: the C remainder, 0 for b = 0 and b = -1
+ *   REMAINDER(a, b)  m = FMOD(a, b), m + b when m is not 0 and its sign differs from b's
+ *   FLOORDIV(a, b)   floats: a / b for b = 0, else the nearest integer to (a - FMOD(a, b)) / b, one less when FMOD(a, b) is not 0
+ *                    and its sign differs from b's; a zero has the sign of a / b. Ints: the floor, 0 for b = 0, wrapped for b = -1
+ * Ints only: SHL(a, b) a 2^b wrapped, 0 for b outside [0, bits); SHR(a, b) floor(a / 2^b), outside [0, bits) -1 for a < 0, else 0. */
+#define GN_M_FLOOR(a) GN__PASTE(gn__m_floor_, GN__SUFFIX)(a)
+#define GN_M_CEIL(a) GN__PASTE(gn__m_ceil_, GN__SUFFIX)(a)
+#define GN_M_RINT(a) GN__PASTE(gn__m_rint_, GN__SUFFIX)(a)
+#define GN_M_TRUNC(a) GN__PASTE(gn__m_trunc_, GN__SUFFIX)(a)
+#define GN_M_EXP2(a) GN__PASTE(gn__m_exp2_, GN__SUFFIX)(a)
+#define GN_M_EXPM1(a) GN__PASTE(gn__m_expm1_, GN__SUFFIX)(a)
+#define GN_M_LOG2(a) GN__PASTE(gn__m_log2_, GN__SUFFIX)(a)
+#define GN_M_LOG10(a) GN__PASTE(gn__m_log10_, GN__SUFFIX)(a)
+#define GN_M_LOG1P(a) GN__PASTE(gn__m_log1p_, GN__SUFFIX)(a)
+#define GN_M_SIN(a) GN__PASTE(gn__m_sin_, GN__SUFFIX)(a)
+#define GN_M_COS(a) GN__PASTE(gn__m_cos_, GN__SUFFIX)(a)
+#define GN_M_TAN(a) GN__PASTE(gn__m_tan_, GN__SUFFIX)(a)
+#define GN_M_ASIN(a) GN__PASTE(gn__m_asin_, GN__SUFFIX)(a)
+#define GN_M_ACOS(a) GN__PASTE(gn__m_acos_, GN__SUFFIX)(a)
+#define GN_M_ATAN(a) GN__PASTE(gn__m_atan_, GN__SUFFIX)(a)
+#define GN_M_SINH(a) GN__PASTE(gn__m_sinh_, GN__SUFFIX)(a)
+#define GN_M_COSH(a) GN__PASTE(gn__m_cosh_, GN__SUFFIX)(a)
+#define GN_M_ASINH(a) GN__PASTE(gn__m_asinh_, GN__SUFFIX)(a)
+#define GN_M_ACOSH(a) GN__PASTE(gn__m_acosh_, GN__SUFFIX)(a)
+#define GN_M_ATANH(a) GN__PASTE(gn__m_atanh_, GN__SUFFIX)(a)
+#define GN_M_ERF(a) GN__PASTE(gn__m_erf_, GN__SUFFIX)(a)
+#define GN_M_ATAN2(a, b) GN__PASTE(gn__m_atan2_, GN__SUFFIX)(a, b)
+#define GN_M_HYPOT(a, b) GN__PASTE(gn__m_hypot_, GN__SUFFIX)(a, b)
+#define GN_M_COPYSIGN(a, b) GN__PASTE(gn__m_copysign_, GN__SUFFIX)(a, b)
+#define GN_M_FMA(a, b, c) GN__PASTE(gn__m_fma_, GN__SUFFIX)(a, b, c)
+#define GN_M_FMOD(a, b) GN__PASTE(gn__m_fmod_, GN__SUFFIX)(a, b)
+#define GN_M_REMAINDER(a, b) GN__PASTE(gn__m_remainder_, GN__SUFFIX)(a, b)
+#define GN_M_FLOORDIV(a, b) GN__PASTE(gn__m_floordiv_, GN__SUFFIX)(a, b)
+#define GN_M_SHL(a, b) GN__PASTE(gn__m_shl_, GN__SUFFIX)(a, b)
+#define GN_M_SHR(a, b) GN__PASTE(gn__m_shr_, GN__SUFFIX)(a, b)
+
+/* ---- mathematics of f32 without branches or calls, so that loops over it become vector code. Polynomials are minimax fits made
+ * for this file; additions and multiplications are never contracted, so every instruction path gives the same bits. Errors are
+ * below 3 units in the last place (erfc: 4), over all floats ---- */
+
+/* 2^n r, n in [-252, 254]: in two steps, so that results below the normal range are rounded once. */
+GN__INLINE float gn__v_scale(float r, int32_t n) {
+    int32_t half = n >> 1;
+    return r * gn__bits_f32((uint32_t)(half + 127) << 23) * gn__bits_f32((uint32_t)(n - half + 127) << 23);
+}
+
+/* (exp(r) - 1 - r) / r^2 on |r| <= ln 2 / 2, error 2^-28 of exp. */
+GN__INLINE float gn__v_exp_tail(float r) {
+    return 0.5000000101f + r * (0.1666651289f + r * (0.04166618764f + r * (0.008369598335f + r * 0.001395169736f)));
+}
+
+#define GN__V_LN2_HI 0.693145751953125f        /* 15 bits: its product with a small integer is exact */
+#define GN__V_LN2_LO 1.428606820309417e-6f
+#define GN__V_ROUND 12582912.0f                /* 1.5 2^23: adding it rounds to the nearest integer */
+
+/* exp(hi + lo), hi in [-104.1, 89], |lo| small. */
+GN__INLINE float gn__v_exp_parts(float hi, float lo) {
+    float t = hi * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND;
+    float r = ((hi - n * GN__V_LN2_HI) - n * GN__V_LN2_LO) + lo;
+    return gn__v_scale(1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND)));
+}
+
+GN__INLINE float gn__v_exp(float x) {
+    float c = x > 89.0f ? 89.0f : x;
+    return gn__v_exp_parts(c < -104.0f ? -104.0f : c, 0.0f);
+}
+
+GN__INLINE float gn__v_exp2(float x) {
+    float c = x > 129.0f ? 129.0f : x;
+    c = c < -151.0f ? -151.0f : c;
+    float t = c + GN__V_ROUND, r = (c - (t - GN__V_ROUND)) * 0.693147181f;
+    return gn__v_scale(1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND)));
+}
+
+GN__INLINE float gn__v_expm1(float x) {
+    float c = x > 89.0f ? 89.0f : x;
+    c = c < -40.0f ? -40.0f : c;
+    float t = c * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND;
+    float r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
+    float s = gn__bits_f32((gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND) + 126u) << 23);      /* 2^(n - 1) */
+    float y = 2.0f * (s * (r + r * r * gn__v_exp_tail(r)) + (s - 0.5f));
+    return fabsf(x) < 0x1p-25f ? x : y;
+}
+
+/* |x| and the sign apart; 10 and more give 1. */
+GN__INLINE float gn__v_tanh(float x) {
+    float a = fabsf(x), t = gn__v_expm1(2.0f * (a > 10.0f ? 10.0f : a));
+    return copysignf(t / (t + 2.0f), x);
+}
+
+/* x = 2^e (1 + f), 1 + f in [sqrt 1/2, sqrt 2); log(1 + f) in two parts that are to be added. x normal and positive. */
+typedef struct gn__v_log_parts { float e, f, rest; } gn__v_log_parts;
+
+GN__INLINE gn__v_log_parts gn__v_log_split(float x) {
+    float y = x < 0x1p-126f ? x * 0x1p23f : x;
+    uint32_t u = gn__f32_bits(y);
+    int32_t e = (int32_t)(u - 0x3f3504f3u) >> 23;
+    float f = gn__bits_f32(u - ((uint32_t)e << 23)) - 1.0f, s = f / (2.0f + f), z = s * s;
+    float tail = z * (0.6666674308f + z * (0.3998039019f + z * 0.2981538886f));
+    return (gn__v_log_parts){ (float)e - (x < 0x1p-126f ? 23.0f : 0.0f), f, s * (f - tail) };
+}
+
+/* What a logarithm is outside the positive finite numbers. */
+GN__INLINE float gn__v_log_edges(float x, float y) {
+    y = x == 0.0f ? -INFINITY : y;
+    y = x < 0.0f ? NAN : y;
+    return x == INFINITY || x != x ? x : y;
+}
+
+GN__INLINE float gn__v_log(float x) {
+    gn__v_log_parts p = gn__v_log_split(x);
+    return gn__v_log_edges(x, p.e * GN__V_LN2_HI + (p.f - (p.rest - p.e * GN__V_LN2_LO)));
+}
+
+GN__INLINE float gn__v_log2(float x) {
+    gn__v_log_parts p = gn__v_log_split(x);
+    return gn__v_log_edges(x, p.e + (p.f - p.rest) * 1.44269504f);
+}
+
+/* log(1 + x): the rounding of 1 + x is made good. */
+GN__INLINE float gn__v_log1p(float x) {
+    float u = 1.0f + x, lost = (x - (u - 1.0f)) / u, y = gn__v_log(u);
+    return x == 0.0f ? x : u > 0.0f && u < INFINITY ? y + lost : y;
+}
+
+/* exp(-x^2) erfcx(x), with x^2 in two parts; erfcx(x) (1 + x) is a polynomial in (x - 3) / (x + 3). */
+GN__INLINE float gn__v_erfc(float x) {
+    float a = fabsf(x), c = a > 10.2f ? 10.2f : a, u = (c - 3.0f) / (c + 3.0f);
+    float h = -0.0003720098398f + u * -0.0001050804546f;
+    h = 0.02195093979f + u * (-0.009765114925f + u * (0.001640394093f + u * (0.0007045800821f + u * h)));
+    h = 0.7160046053f + u * (-0.2309273514f + u * (0.09902068922f + u * (-0.01023469215f + u * (-0.0238023969f + u * h))));
+    float top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
+    float y = gn__v_exp_parts(-top * top, -(c - top) * (c + top)) * (h / (1.0f + c));
+    return x < 0.0f ? 2.0f - y : x != x ? x : y;
+}
+
+GN__INLINE float gn__v_erf(float x) {
+    float a = fabsf(x), z = x * x;
+    float p = 0.1128358516f + z * (-0.02685381259f + z * (0.005188329061f + z * (-0.0008010206851f + z * 7.853908527e-5f)));
+    p = x * (1.128379166f + z * (-0.3761262583f + z * p));
+    return a < 1.0f ? p : copysignf(1.0f - gn__v_erfc(a), x);
+}
 
 #define gn__m_add_f32(a, b) ((a) + (b))
 #define gn__m_sub_f32(a, b) ((a) - (b))
@@ -1706,11 +2137,11 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define gn__m_neg_f32(a) (-(a))
 #define gn__m_abs_f32(a) fabsf(a)
 #define gn__m_pow_f32(a, b) powf(a, b)
-#define gn__m_exp_f32(a) expf(a)
-#define gn__m_log_f32(a) logf(a)
+#define gn__m_exp_f32(a) gn__v_exp(a)
+#define gn__m_log_f32(a) gn__v_log(a)
 #define gn__m_sqrt_f32(a) sqrtf(a)
-#define gn__m_tanh_f32(a) tanhf(a)
-#define gn__m_erfc_f32(a) erfcf(a)
+#define gn__m_tanh_f32(a) gn__v_tanh(a)
+#define gn__m_erfc_f32(a) gn__v_erfc(a)
 
 #define gn__m_add_f64(a, b) ((a) + (b))
 #define gn__m_sub_f64(a, b) ((a) - (b))
@@ -1725,26 +2156,105 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define gn__m_tanh_f64(a) tanh(a)
 #define gn__m_erfc_f64(a) erfc(a)
 
+#define gn__m_floor_f32(a) floorf(a)
+#define gn__m_ceil_f32(a) ceilf(a)
+#define gn__m_rint_f32(a) rintf(a)
+#define gn__m_trunc_f32(a) truncf(a)
+#define gn__m_exp2_f32(a) gn__v_exp2(a)
+#define gn__m_expm1_f32(a) gn__v_expm1(a)
+#define gn__m_log2_f32(a) gn__v_log2(a)
+#define gn__m_log10_f32(a) log10f(a)
+#define gn__m_log1p_f32(a) gn__v_log1p(a)
+#define gn__m_sin_f32(a) sinf(a)
+#define gn__m_cos_f32(a) cosf(a)
+#define gn__m_tan_f32(a) tanf(a)
+#define gn__m_asin_f32(a) asinf(a)
+#define gn__m_acos_f32(a) acosf(a)
+#define gn__m_atan_f32(a) atanf(a)
+#define gn__m_sinh_f32(a) sinhf(a)
+#define gn__m_cosh_f32(a) coshf(a)
+#define gn__m_asinh_f32(a) asinhf(a)
+#define gn__m_acosh_f32(a) acoshf(a)
+#define gn__m_atanh_f32(a) atanhf(a)
+#define gn__m_erf_f32(a) gn__v_erf(a)
+#define gn__m_atan2_f32(a, b) atan2f(a, b)
+#define gn__m_hypot_f32(a, b) hypotf(a, b)
+#define gn__m_copysign_f32(a, b) copysignf(a, b)
+#define gn__m_fma_f32(a, b, c) fmaf(a, b, c)
+#define gn__m_fmod_f32(a, b) fmodf(a, b)
+#define gn__m_floor_f64(a) floor(a)
+#define gn__m_ceil_f64(a) ceil(a)
+#define gn__m_rint_f64(a) rint(a)
+#define gn__m_trunc_f64(a) trunc(a)
+#define gn__m_exp2_f64(a) exp2(a)
+#define gn__m_expm1_f64(a) expm1(a)
+#define gn__m_log2_f64(a) log2(a)
+#define gn__m_log10_f64(a) log10(a)
+#define gn__m_log1p_f64(a) log1p(a)
+#define gn__m_sin_f64(a) sin(a)
+#define gn__m_cos_f64(a) cos(a)
+#define gn__m_tan_f64(a) tan(a)
+#define gn__m_asin_f64(a) asin(a)
+#define gn__m_acos_f64(a) acos(a)
+#define gn__m_atan_f64(a) atan(a)
+#define gn__m_sinh_f64(a) sinh(a)
+#define gn__m_cosh_f64(a) cosh(a)
+#define gn__m_asinh_f64(a) asinh(a)
+#define gn__m_acosh_f64(a) acosh(a)
+#define gn__m_atanh_f64(a) atanh(a)
+#define gn__m_erf_f64(a) erf(a)
+#define gn__m_atan2_f64(a, b) atan2(a, b)
+#define gn__m_hypot_f64(a, b) hypot(a, b)
+#define gn__m_copysign_f64(a, b) copysign(a, b)
+#define gn__m_fma_f64(a, b, c) fma(a, b, c)
+#define gn__m_fmod_f64(a, b) fmod(a, b)
+#define GN__DEFINE_FLOAT_MATH(S, T, F)                                                                   \
+    GN__INLINE T gn__m_remainder_##S(T a, T b) {                                                         \
+        T m = fmod##F(a, b);                                                                             \
+        return m != 0 && (m < 0) != (b < 0) ? m + b : m;                                                 \
+    }                                                                                                    \
+    GN__INLINE T gn__m_floordiv_##S(T a, T b) {                                                          \
+        T m = fmod##F(a, b), q = rint##F((a - m) / b) - (T)(m != 0 && (m < 0) != (b < 0));               \
+        return b == 0 ? a / b : q == 0 ? copysign##F(0, a / b) : q;                                      \
+    }
+GN__DEFINE_FLOAT_MATH(f32, float, f)
+GN__DEFINE_FLOAT_MATH(f64, double, )
+
 #define GN__DEFINE_INT_MATH(S, T, U)                                                                     \
     GN__INLINE T gn__m_add_##S(T a, T b) { return (T)((U)a + (U)b); }                                    \
     GN__INLINE T gn__m_sub_##S(T a, T b) { return (T)((U)a - (U)b); }                                    \
     GN__INLINE T gn__m_mul_##S(T a, T b) { return (T)((U)a * (U)b); }                                    \
     GN__INLINE T gn__m_neg_##S(T a) { return (T)((U)0 - (U)a); }                                         \
     GN__INLINE T gn__m_abs_##S(T a) { return a < 0 ? (T)((U)0 - (U)a) : a; }                             \
-    GN__INLINE T gn__m_div_##S(T a, T b) { return b == 0 ? 0 : b == -1 ? (T)((U)0 - (U)a) : (T)(a / b); }
+    GN__INLINE T gn__m_div_##S(T a, T b) { return b == 0 ? 0 : b == -1 ? (T)((U)0 - (U)a) : (T)(a / b); } \
+    GN__INLINE T gn__m_fma_##S(T a, T b, T c) { return (T)((U)a * (U)b + (U)c); }                        \
+    GN__INLINE T gn__m_fmod_##S(T a, T b) { return b == 0 || b == -1 ? 0 : (T)(a % b); }                 \
+    GN__INLINE T gn__m_remainder_##S(T a, T b) {                                                         \
+        T m = gn__m_fmod_##S(a, b);                                                                      \
+        return m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m;                                            \
+    }                                                                                                    \
+    GN__INLINE T gn__m_floordiv_##S(T a, T b) {                                                          \
+        T m = gn__m_fmod_##S(a, b);                                                                      \
+        return (T)(gn__m_div_##S(a, b) - (m != 0 && (m < 0) != (b < 0)));                                \
+    }                                                                                                    \
+    GN__INLINE T gn__m_shl_##S(T a, T b) { return b < 0 || b >= (T)(8 * sizeof(T)) ? 0 : (T)((U)a << b); } \
+    GN__INLINE T gn__m_shr_##S(T a, T b) {                                                               \
+        if (b < 0 || b >= (T)(8 * sizeof(T))) return a < 0 ? -1 : 0;                                     \
+        return a < 0 ? (T)~(T)(~a >> b) : (T)(a >> b);                                                   \
+    }
 GN__DEFINE_INT_MATH(i32, int32_t, uint32_t)
 GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
 
 /* ---- the scalar rows ----
- * U (one input) and B (two) have a gradient, UN and BN none, C compares, P is a U whose parameters are attributes.
- * X(NAME, name, wire, compute class, dtypes, flops, tolerance, body over a, b and parameters p0, p1 [, gradients])
- * Compute class: F float, A any, I integer. Gradients are expressions over the result y, its gradient gy, the inputs x0, x1. */
-#define GN__SCALAR_OPS(U, B, UN, BN, C, P)                                                                                              \
+ * U (one input), B (two) and T (three) have a gradient, UN and BN none, C compares, P is a U whose parameters are attributes.
+ * X(NAME, name, wire, compute class, dtypes, flops, tolerance, body over a, b, c and parameters p0, p1 [, gradients])
+ * Compute class: F float, L float by functions of the C library, which no instruction set widens, A any, I integer. Gradients are expressions over the result y, its gradient gy, the inputs x0, x1, x2. */
+#define GN__SCALAR_OPS(U, B, UN, BN, C, P, T)                                                                                              \
     B( ADD,       add,       0x10, A, GN__ALL,     1,  1, GN_M_ADD(a, b), gy, gy)                                                    \
     B( SUB,       sub,       0x11, A, GN__NUMBERS, 1,  1, GN_M_SUB(a, b), gy, gn__neg(k, gy))                                        \
     B( MUL,       mul,       0x12, A, GN__ALL,     1,  1, GN_M_MUL(a, b), gn__mul(k, gy, x1), gn__mul(k, gy, x0))                    \
     B( DIV,       div,       0x13, A, GN__NUMBERS, 4,  1, GN_M_DIV(a, b), gn__div(k, gy, x1), gn__neg(k, gn__div(k, gn__mul(k, gy, y), x1))) \
-    B( POW,       pow,       0x14, F, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
+    B( POW,       pow,       0x14, L, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
     B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__choose(k, gn__le(k, x0, x1), gy), gn__choose(k, gn__gt(k, x0, x1), gy)) \
     B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__choose(k, gn__ge(k, x0, x1), gy), gn__choose(k, gn__lt(k, x0, x1), gy)) \
     U( NEG,       neg,       0x17, A, GN__NUMBERS, 1,  1, GN_M_NEG(a), gn__neg(k, gy))                                               \
@@ -1769,7 +2279,49 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     BN(OR,        or,        0x2a, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a | b)                                                      \
     BN(XOR,       xor,       0x2b, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a ^ b)                                                      \
     UN(NOT,       not,       0x2c, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a ^ p0)              /* p0: all ones of the dtype */        \
-    P( CLAMP,     clamp,     0x2d, A, GN__NUMBERS, 2,  1, GN_M_MIN(GN_M_MAX(a, p0), p1), gn__clamp_grad(k))  /* attrs: lo, hi as f64 words */
+    P( CLAMP,     clamp,     0x2d, A, GN__NUMBERS, 2,  1, GN_M_MIN(GN_M_MAX(a, p0), p1), gn__clamp_grad(k))  /* attrs: lo, hi as f64 words */ \
+    U( SIGN,         sign,         0x80, A, GN__NUMBERS,  1,  1, a > GN_C(0) ? GN_C(1) : a < GN_C(0) ? GN_C(-1) : a, gn__zeros_like(k, x0)) \
+    U( FLOOR,        floor,        0x81, F, GN__FLOATS,  1,  1, GN_M_FLOOR(a), gn__zeros_like(k, x0)) \
+    U( CEIL,         ceil,         0x82, F, GN__FLOATS,  1,  1, GN_M_CEIL(a), gn__zeros_like(k, x0)) \
+    U( ROUND,        round,        0x83, F, GN__FLOATS,  1,  1, GN_M_RINT(a), gn__zeros_like(k, x0)) \
+    U( TRUNC,        trunc,        0x84, F, GN__FLOATS,  1,  1, GN_M_TRUNC(a), gn__zeros_like(k, x0)) \
+    U( EXP2,         exp2,         0x85, F, GN__FLOATS,  8,  2, GN_M_EXP2(a), gn__mul(k, gy, gn__mul(k, y, gn__num(k, 0.69314718055994530942)))) \
+    U( EXPM1,        expm1,        0x86, F, GN__FLOATS, 10,  4, GN_M_EXPM1(a), gn__mul(k, gy, gn__add(k, y, gn__num(k, 1)))) \
+    U( LOG2,         log2,         0x87, F, GN__FLOATS,  8,  4, GN_M_LOG2(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 0.69314718055994530942)))) \
+    U( LOG10,        log10,        0x88, L, GN__FLOATS,  8,  4, GN_M_LOG10(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 2.30258509299404568402)))) \
+    U( LOG1P,        log1p,        0x89, F, GN__FLOATS, 10,  4, GN_M_LOG1P(a), gn__div(k, gy, gn__add(k, x0, gn__num(k, 1)))) \
+    U( RECIPROCAL,   reciprocal,   0x8a, F, GN__FLOATS,  4,  1, GN_C(1) / a, gn__neg(k, gn__mul(k, gy, gn__mul(k, y, y)))) \
+    U( SQUARE,       square,       0x8b, A, GN__NUMBERS,  1,  1, GN_M_MUL(a, a), gn__mul(k, gy, gn__mul(k, x0, gn__num(k, 2)))) \
+    U( SIN,          sin,          0x8c, L, GN__FLOATS, 12,  4, GN_M_SIN(a), gn__mul(k, gy, gn__cos(k, x0))) \
+    U( COS,          cos,          0x8d, L, GN__FLOATS, 12,  4, GN_M_COS(a), gn__neg(k, gn__mul(k, gy, gn__sin(k, x0)))) \
+    U( TAN,          tan,          0x8e, L, GN__FLOATS, 16,  4, GN_M_TAN(a), gn__mul(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, y, y)))) \
+    U( ASIN,         asin,         0x8f, L, GN__FLOATS, 12,  4, GN_M_ASIN(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
+    U( ACOS,         acos,         0x90, L, GN__FLOATS, 12,  4, GN_M_ACOS(a), gn__neg(k, gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))))) \
+    U( ATAN,         atan,         0x91, L, GN__FLOATS, 12,  4, GN_M_ATAN(a), gn__div(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
+    U( SINH,         sinh,         0x92, L, GN__FLOATS, 16,  4, GN_M_SINH(a), gn__mul(k, gy, gn__cosh(k, x0))) \
+    U( COSH,         cosh,         0x93, L, GN__FLOATS, 16,  4, GN_M_COSH(a), gn__mul(k, gy, gn__sinh(k, x0))) \
+    U( ASINH,        asinh,        0x94, L, GN__FLOATS, 16,  4, GN_M_ASINH(a), gn__mul(k, gy, gn__rsqrt(k, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
+    U( ACOSH,        acosh,        0x95, L, GN__FLOATS, 16,  4, GN_M_ACOSH(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__mul(k, x0, x0), gn__num(k, 1))))) \
+    U( ATANH,        atanh,        0x96, L, GN__FLOATS, 16,  4, GN_M_ATANH(a), gn__div(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
+    U( ERF,          erf,          0x97, F, GN__FLOATS, 16,  4, GN_M_ERF(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, 1.12837916709551257390)))) \
+    U( ERFC,         erfc,         0x98, F, GN__FLOATS, 16,  8, GN_M_ERFC(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, -1.12837916709551257390)))) \
+    U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
+    U( SOFTSIGN,     softsign,     0x9a, F, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
+    U( HARD_SIGMOID, hard_sigmoid, 0x9b, F, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
+    U( HARD_SWISH,   hard_swish,   0x9c, F, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
+    U( SELU,         selu,         0x9d, F, GN__FLOATS, 10,  4, GN_C(1.0507009873554804934) * (a > GN_C(0) ? a : GN_C(1.6732632423543772848) * GN_M_EXPM1(a)), gn__selu_grad(k)) \
+    U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, a * GN_M_TANH(GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a)))), gn__mish_grad(k)) \
+    U( LOG_SIGMOID,  log_sigmoid,  0x9f, F, GN__FLOATS, 20,  4, GN_M_MIN(a, GN_C(0)) - GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, gn__neg(k, x0)))) \
+    B( ATAN2,        atan2,        0xa0, L, GN__FLOATS, 20,  4, GN_M_ATAN2(a, b), gn__div(k, gn__mul(k, gy, x1), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))), gn__neg(k, gn__div(k, gn__mul(k, gy, x0), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))))) \
+    B( FMOD,         fmod,         0xa1, A, GN__NUMBERS,  8,  1, GN_M_FMOD(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__trunc(k, gn__div(k, x0, x1))))) \
+    B( REMAINDER,    remainder,    0xa2, A, GN__NUMBERS,  8,  2, GN_M_REMAINDER(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__floor_divide(k, x0, x1)))) \
+    B( FLOOR_DIVIDE, floor_divide, 0xa3, A, GN__NUMBERS,  8,  4, GN_M_FLOORDIV(a, b), gn__zeros_like(k, x0), gn__zeros_like(k, x1)) \
+    B( HYPOT,        hypot,        0xa4, L, GN__FLOATS,  8,  4, GN_M_HYPOT(a, b), gn__div(k, gn__mul(k, gy, x0), y), gn__div(k, gn__mul(k, gy, x1), y)) \
+    B( COPYSIGN,     copysign,     0xa5, F, GN__FLOATS,  1,  0, GN_M_COPYSIGN(a, b), gn__where(k, gn__eq(k, y, x0), gy, gn__neg(k, gy)), gn__zeros_like(k, x1)) \
+    BN( SHIFT_LEFT,   shift_left,   0xa6, I, GN__INTS,  1,  1, GN_M_SHL(a, b)) \
+    BN( SHIFT_RIGHT,  shift_right,  0xa7, I, GN__INTS,  1,  1, GN_M_SHR(a, b)) \
+    T( FMA,          fma,          0xb0, A, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
+    T( LERP,         lerp,         0xb1, F, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
 
 /* Structured rows. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
 #define GN__STRUCTURED_OPS(X)                                                                            \
@@ -1800,6 +2352,15 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
     X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
+    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
+    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
+    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
+    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
+    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
+    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
     X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
     X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
     X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
@@ -1814,7 +2375,7 @@ typedef enum gn__op_index {
     GN__LEAF_OPS(GN__X)
 #undef GN__X
 #define GN__U(NAME, ...) GN__OP_##NAME,
-    GN__SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
+    GN__SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
 #undef GN__U
 #define GN__X(NAME, ...) GN__OP_##NAME,
     GN__STRUCTURED_OPS(GN__X)
@@ -1865,54 +2426,99 @@ typedef struct gn__op_row {
     gn__kernel cpu;
     gn__grad_fn grad;
     gn__tile_fn tile[GN__COMPUTE__COUNT];
+    gn__tile_fn wide[GN__ISA__COUNT];   /* the f32 tile by instruction path */
 } gn__op_row;
 
-/* ---- scalar tiles ---- */
+/* ---- scalar tiles: compiled for every compute type, those of f32 for every instruction path too. Bodies are never contracted,
+ * so that all paths give the same bits ---- */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
+#endif
 #define GN__TILE(NAME, R, body)                                                                              \
-    static void GN__PASTE(gn__tile_##NAME##_, GN__SUFFIX)(void *y, const void *const *x, const double *p, int64_t n) { \
+    GN__TARGET static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x, const double *p, int64_t n) { \
         R *restrict out = (R *)y;                                                                            \
-        const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1];                                    \
+        const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1], *xc = (const GN__T *)x[2];         \
         const GN__T p0 = GN__PARAM(p[0]), p1 = GN__PARAM(p[1]);                                              \
-        (void)p0; (void)p1; (void)xb;                                                                        \
-        for (int64_t i = 0; i < n; i++) { const GN__T a = xa[i], b = xb[i]; (void)b; out[i] = (R)(body); }   \
+        (void)p0; (void)p1;                                                                                  \
+        for (int64_t i = 0; i < n; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
     }
 #define GN__TILE_U(NAME, name, wire, cls, mask, flops, tol, body, ...) GN__WHEN_##cls(GN__TILE(NAME, GN__T, body))
 #define GN__TILE_C(NAME, name, wire, cls, mask, flops, tol, body) GN__WHEN_##cls(GN__TILE(NAME, int32_t, body))
 #define GN__WHEN_A(...) __VA_ARGS__
 
+#define GN__WHEN_L(...) __VA_ARGS__
 #define GN__WHEN_F(...) __VA_ARGS__
 #define GN__WHEN_I(...)
 #define GN__SUFFIX f32
+#define GN__PATH f32
+#define GN__TARGET
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U)
+GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__PATH
+#undef GN__TARGET
+#if GN__X86
+#undef GN__WHEN_L
+#define GN__WHEN_L(...)
+#define GN__PATH f32_avx2
+#define GN__TARGET GN__TARGET_AVX2
+GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__PATH
+#undef GN__TARGET
+#undef GN__WHEN_A
+#define GN__WHEN_A(...)                 /* simple bodies wait for memory on AVX2 already */
+#define GN__PATH f32_avx512
+#define GN__TARGET GN__TARGET_AVX512
+GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__WHEN_A
+#define GN__WHEN_A(...) __VA_ARGS__
+#undef GN__PATH
+#undef GN__TARGET
+#endif
 #undef GN__SUFFIX
 #undef GN__T
 #undef GN__PARAM
+#undef GN__WHEN_L
+#define GN__WHEN_L(...) __VA_ARGS__
 #define GN__SUFFIX f64
+#define GN__PATH f64
+#define GN__TARGET
 #define GN__T double
 #define GN__PARAM(x) (x)
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U)
+GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__SUFFIX
+#undef GN__PATH
+#undef GN__TARGET
 #undef GN__T
 #undef GN__PARAM
 #undef GN__WHEN_F
 #undef GN__WHEN_I
 
+#undef GN__WHEN_L
+#define GN__WHEN_L(...)
 #define GN__WHEN_F(...)
 #define GN__WHEN_I(...) __VA_ARGS__
 #define GN__SUFFIX i32
+#define GN__PATH i32
+#define GN__TARGET
 #define GN__T int32_t
 #define GN__PARAM(x) ((int32_t)gn__f64_int(x, GN_I32))
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U)
+GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__SUFFIX
+#undef GN__PATH
+#undef GN__TARGET
 #undef GN__T
 #undef GN__PARAM
 #define GN__SUFFIX i64
+#define GN__PATH i64
+#define GN__TARGET
 #define GN__T int64_t
 #define GN__PARAM(x) gn__f64_int(x, GN_I64)
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U)
+GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__SUFFIX
+#undef GN__PATH
+#undef GN__TARGET
 #undef GN__T
 #undef GN__PARAM
 #undef GN__WHEN_F
@@ -1932,6 +2538,10 @@ GN__DEFINE_WHERE(f64, double)
 GN__DEFINE_WHERE(i32, int32_t)
 GN__DEFINE_WHERE(i64, int64_t)
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* CAST of a tile between dtypes' compute types. Float to integer saturates at the target's range; narrower floats are rounded. */
 static void gn__tile_cast(void *y, gn_dtype to, const void *x, gn_dtype from, int64_t n) {
     uint8_t cy = gn__dtypes[to].compute, cx = gn__dtypes[from].compute;
@@ -1947,7 +2557,7 @@ static void gn__tile_cast(void *y, gn_dtype to, const void *x, gn_dtype from, in
             if (cy == GN__F64) ((double *)y)[i] = (double)v;
             else if (cy == GN__F32) ((float *)y)[i] = to == GN_F16 ? gn__f16_f32(gn__f32_f16((float)v)) : to == GN_BF16 ? gn__bf16_f32(gn__f32_bf16((float)v)) : (float)v;
             else if (cy == GN__I32) ((int32_t *)y)[i] = (int32_t)gn__wrap(v, to);
-            else ((int64_t *)y)[i] = v;
+            else ((int64_t *)y)[i] = gn__wrap(v, to);
         }
     }
 }
@@ -2160,8 +2770,10 @@ static gn_result gn__infer_argmax(const gn__infer_call *c) {
     c->out->dtype = GN_I64;
     return r;
 }
+#define gn__infer_argmin gn__infer_argmax
+#define gn__infer_prod gn__infer_sum
 
-typedef enum gn__reduce_kind { GN__REDUCE_SUM, GN__REDUCE_MEAN, GN__REDUCE_MAX, GN__REDUCE_MIN, GN__REDUCE_ARGMAX } gn__reduce_kind;
+typedef enum gn__reduce_kind { GN__REDUCE_SUM, GN__REDUCE_MEAN, GN__REDUCE_PROD, GN__REDUCE_MAX, GN__REDUCE_MIN, GN__REDUCE_ARGMAX, GN__REDUCE_ARGMIN } gn__reduce_kind;
 
 typedef struct gn__reduce_job {
     const gn__call *c;
@@ -2173,251 +2785,9 @@ typedef struct gn__reduce_job {
 
 enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
 
-/* Eight running sums, combined in a fixed order: independent of threads, and vectorisable. */
-static double gn__sum_f64(const double *x, int64_t n) {
-    double s[8] = { 0 };
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int l = 0; l < 8; l++) s[l] += x[i + l];
-    for (; i < n; i++) s[i & 7] += x[i];
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-}
+enum { GN__LANES = 32 };       /* running sums of a row */
 
-typedef struct gn__best { double f; int64_t i, at; bool any; } gn__best;
-
-static void gn__best_f64(gn__best *b, gn__reduce_kind kind, const double *x, int64_t n, int64_t at) {
-    for (int64_t i = 0; i < n; i++) {
-        bool nan = x[i] != x[i], had_nan = b->f != b->f;
-        bool better = kind == GN__REDUCE_MIN ? x[i] < b->f : x[i] > b->f;
-        if (b->any && !(better && !had_nan) && !(nan && !had_nan)) continue;
-        b->f = x[i];
-        b->at = at + i;
-        b->any = true;
-    }
-}
-
-static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, int64_t n, int64_t at) {
-    for (int64_t i = 0; i < n; i++) {
-        if (b->any && !(kind == GN__REDUCE_MIN ? x[i] < b->i : x[i] > b->i)) continue;
-        b->i = x[i];
-        b->at = at + i;
-        b->any = true;
-    }
-}
-
-static void gn__reduce_one(const gn__reduce_job *j, int64_t at) {
-    const gn_view *in = &j->c->in[0], *out = &j->c->out;
-    size_t bytes = gn__bytes_of(in->dtype), out_bytes = gn__bytes_of(out->dtype);
-    const char *base = in->p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)bytes;
-    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
-    gn__best best = { 0, 0, 0, false };
-    double sum = 0;
-    uint64_t isum = 0;
-    union { double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
-    for (int64_t row = 0; j->n && row < j->n / j->inner; row++) {
-        const char *p = base + gn__view_offset(&j->reduced, GN__MAX(j->reduced.rank - 1, 0), row) * (int64_t)bytes;
-        for (int64_t i = 0; i < j->inner; i += GN__CHUNK) {
-            int64_t m = GN__MIN(j->inner - i, (int64_t)GN__CHUNK);
-            const char *q = p + i * stride * (int64_t)bytes;
-            if (j->integer) gn__load_i64(x.i, in->dtype, q, stride, m);
-            else gn__load_f64(x.f, in->dtype, q, stride, m);
-            if (j->kind > GN__REDUCE_MEAN && j->integer) gn__best_i64(&best, j->kind, x.i, m, row * j->inner + i);
-            else if (j->kind > GN__REDUCE_MEAN) gn__best_f64(&best, j->kind, x.f, m, row * j->inner + i);
-            else if (j->integer) for (int64_t l = 0; l < m; l++) isum += (uint64_t)x.i[l];
-            else sum += gn__sum_f64(x.f, m);
-        }
-    }
-    char *o = out->p + at * (int64_t)out_bytes;
-    int64_t whole = j->kind == GN__REDUCE_ARGMAX ? best.at : j->kind > GN__REDUCE_MEAN ? best.i : (int64_t)isum;
-    double real = j->kind > GN__REDUCE_MEAN ? best.f : j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum;
-    if (gn__is_float(out->dtype)) gn__store_f64(&real, out->dtype, o, 1, 1);
-    else gn__store_i64(&whole, out->dtype, o, 1, 1);
-}
-
-static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) gn__reduce_one((const gn__reduce_job *)arg, i);
-}
-
-static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
-    gn__reduce_job j = { c, kind, c->in[0], c->in[0], 1, 1, !gn__is_float(c->in[0].dtype) };
-    j.kept.rank = j.reduced.rank = 0;
-    for (int i = 0; i < c->in[0].rank; i++) {
-        gn_view *v = (c->attrs[0] >> i) & 1 ? &j.reduced : &j.kept;
-        v->dims[v->rank] = c->in[0].dims[i];
-        v->strides[v->rank++] = c->in[0].strides[i];
-    }
-    j.n = gn__view_count(&j.reduced);
-    if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
-    gn__pool_for(c->pool, gn__view_count(&j.kept), 1 + 16384 / GN__MAX(j.n, 1), gn__reduce_range, &j);
-    return GN_OK;
-}
-static gn_result gn__cpu_sum(const gn__call *c) { return gn__reduce(c, GN__REDUCE_SUM); }
-static gn_result gn__cpu_mean(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MEAN); }
-static gn_result gn__cpu_max(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MAX); }
-static gn_result gn__cpu_min(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MIN); }
-static gn_result gn__cpu_argmax(const gn__call *c) { return gn__reduce(c, GN__REDUCE_ARGMAX); }
-
-/* ---- rows: softmax, log-softmax, layernorm. Computed in f64, three passes over the row in chunks ---- */
-
-static gn_result gn__infer_softmax(const gn__infer_call *c) {
-    int axis;
-    *c->out = c->in[0];
-    return gn__infer_axis(c, c->attrs[0], &axis);
-}
-#define gn__infer_log_softmax gn__infer_softmax
-
-static gn_result gn__infer_layernorm(const gn__infer_call *c) {
-    gn_shape s = c->in[0].shape;
-    int want = 1 + (int)(c->attrs[1] & 1) + (int)((c->attrs[1] >> 1) & 1);
-    if (s.rank < 1) return gn_fail(c->fault, GN_BAD_RANK, "layernorm needs rank 1 or more");
-    if (c->attrs[1] < 0 || c->attrs[1] > 3 || c->n_in != want) return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the flags", c->n_in);
-    for (int i = 1; i < c->n_in; i++) {
-        gn_result r = gn__same_dtype(c, i);
-        if (r != GN_OK) return r;
-        if (c->in[i].shape.rank != 1 || c->in[i].shape.dims[0] != s.dims[s.rank - 1]) return gn__bad_shapes(c, "gain and bias must have the last axis' size");
-    }
-    *c->out = c->in[0];
-    return GN_OK;
-}
-
-typedef struct gn__rows_job {
-    const gn__call *c;
-    gn_view in, out;          /* the row's axis is last */
-    int64_t n;                 /* of a row */
-    bool log;
-} gn__rows_job;
-
-static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
-    double x[GN__CHUNK], top = -INFINITY, sum = 0;
-    int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
-    int64_t ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
-    }
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) sum += exp(x[l] - top);
-    }
-    double lsum = log(sum);
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = j->log ? (x[l] - top) - lsum : exp(x[l] - top) / sum;
-        gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
-    }
-}
-
-static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
-    const gn__rows_job *j = (const gn__rows_job *)arg;
-    int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    for (int64_t i = begin; i < end; i++)
-        gn__softmax_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes);
-}
-
-static gn_result gn__softmax(const gn__call *c, bool log) {
-    int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__rows_job j = { c, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->in[0].dims[axis], log };
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__softmax_range, &j);
-    return GN_OK;
-}
-static gn_result gn__cpu_softmax(const gn__call *c) { return gn__softmax(c, false); }
-static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, true); }
-
-static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
-    const gn__call *c = j->c;
-    double x[GN__CHUNK], w[GN__CHUNK], sum = 0, square = 0, eps = gn__word_f64(c->attrs[0]);
-    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
-    int64_t is = j->in.strides[j->in.rank - 1], ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        sum += gn__sum_f64(x, m);
-    }
-    double mean = sum / (double)n;
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * (x[l] - mean);
-        square += gn__sum_f64(x, m);
-    }
-    double scale = 1.0 / sqrt(square / (double)n + eps);
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * scale;
-        if (gain) gn__load_f64(w, gain->dtype, gain->p + i * gain->strides[0] * ib, gain->strides[0], m);
-        for (int64_t l = 0; gain && l < m; l++) x[l] *= w[l];
-        if (bias) gn__load_f64(w, bias->dtype, bias->p + i * bias->strides[0] * ib, bias->strides[0], m);
-        for (int64_t l = 0; bias && l < m; l++) x[l] += w[l];
-        gn__store_f64(x, j->out.dtype, o + i * ib, 1, m);
-    }
-}
-
-static void gn__layernorm_range(void *arg, int64_t begin, int64_t end) {
-    const gn__rows_job *j = (const gn__rows_job *)arg;
-    int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    for (int64_t i = begin; i < end; i++)
-        gn__layernorm_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + i * j->n * bytes);
-}
-
-static gn_result gn__cpu_layernorm(const gn__call *c) {
-    gn__rows_job j = { c, c->in[0], c->out, c->in[0].dims[c->in[0].rank - 1], false };
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__layernorm_range, &j);
-    return GN_OK;
-}
-
-/* ---- matmul and linear ----
- * f32, f16, bf16: tiles of C with packed panels and a micro-kernel per instruction set, accumulating in f32. The order of
- * the sum over K is fixed by the shape alone. f64 and integers: rows of C by scaled rows of B. */
-
-typedef struct gn__gemm {
-    int64_t m, n, k;
-    const char *a, *b;          /* first elements */
-    char *c;                    /* dense rows of n */
-    int64_t am, ak, bk, bn;     /* strides in elements */
-    const gn_view *bias;       /* (n), or NULL */
-    gn_dtype dtype;
-} gn__gemm;
-
-/* Batch axes broadcast; a vector is a row on the left, a column on the right. */
-static gn_result gn__infer_matmul(const gn__infer_call *c) {
-    gn_shape a = c->in[0].shape, b = c->in[1].shape, batch_a, batch_b;
-    gn_result r = gn__same_dtype(c, 1);
-    if (r != GN_OK) return r;
-    if (a.rank < 1 || b.rank < 1) return gn_fail(c->fault, GN_BAD_RANK, "matmul needs rank 1 or more on both sides");
-    int64_t k = b.rank > 1 ? b.dims[b.rank - 2] : b.dims[0];
-    if (a.dims[a.rank - 1] != k) return gn__bad_shapes(c, "the inner dimensions differ");
-    batch_a = a;
-    batch_b = b;
-    batch_a.rank = GN__MAX(a.rank - 2, 0);
-    batch_b.rank = GN__MAX(b.rank - 2, 0);
-    c->out->dtype = c->in[0].dtype;
-    if (!gn__broadcast_shapes(&batch_a, &batch_b, &c->out->shape)) return gn__bad_shapes(c, "the batch dimensions do not broadcast");
-    gn_shape *o = &c->out->shape;
-    if (a.rank > 1) o->dims[o->rank++] = a.dims[a.rank - 2];
-    if (b.rank > 1) o->dims[o->rank++] = b.dims[b.rank - 1];
-    return gn__shape_ok(o) ? GN_OK : gn__bad_shapes(c, "the product is too large");
-}
-
-static gn_result gn__infer_linear(const gn__infer_call *c) {
-    if (c->in[1].shape.rank != 2) return gn_fail(c->fault, GN_BAD_RANK, "the weight of linear is (K,N), not rank %d", c->in[1].shape.rank);
-    gn_result r = gn__infer_matmul(c);
-    if (r != GN_OK || c->n_in == 2) return r;
-    if ((r = gn__same_dtype(c, 2)) != GN_OK) return r;
-    if (c->in[2].shape.rank != 1 || c->in[2].shape.dims[0] != c->in[1].shape.dims[1]) return gn__bad_shapes(c, "the bias of linear is (N)");
-    return GN_OK;
-}
-
-static double gn__cost_matmul(const gn__infer_call *c) {
-    return 2.0 * (double)gn__count(&c->out->shape) * (double)c->in[0].shape.dims[c->in[0].shape.rank - 1];
-}
-
-enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048, GN__LANES = 32 };
-
-/* The innermost loops of f32 products, for one instruction path. */
+/* The innermost loops of f32 rows and products, for one instruction path. */
 typedef struct gn__kernels {
     int mr, nr;
     /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr) */
@@ -2426,6 +2796,9 @@ typedef struct gn__kernels {
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
     /* y[rows] += x . b[row]; GN__LANES running sums, combined in a fixed order */
     void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
+    float (*top)(const float *x, int64_t n, float sign);             /* largest of sign * x, NaN if there is one */
+    void (*affine)(float *y, const float *x, int64_t n, float sub, float mul);   /* (x - sub) * mul */
+    void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; either may be NULL */
 } gn__kernels;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -2514,11 +2887,52 @@ GN__INLINE float gn__lanes_sum(float *s) {
         for (; rows > 0; rows--, x++, b += ldb)                                                              \
             for (int64_t i = 0; i < n; i++) y[i] += x[0] * b[i];                                             \
     }
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__DEFINE_TOP(S, attribute, W)                                                                      \
+    attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                              \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        typedef int32_t ivec __attribute__((vector_size(W * 4)));                                            \
+        vec m[GN__LANES / W];                                                                                \
+        float s[GN__LANES], best;                                                                            \
+        int64_t i = 0;                                                                                       \
+        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) m[v] = (vec){ 0 } - INFINITY;                     \
+        for (; i + GN__LANES <= n; i += GN__LANES) {                                                         \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                vec t = sign * *(const vec *)(x + i + v * W);                                                \
+                ivec take = (t > m[v]) | (t != t);                                                           \
+                m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                                       \
+            }                                                                                                \
+        }                                                                                                    \
+        memcpy(s, m, sizeof s);                                                                              \
+        best = s[0];                                                                                         \
+        for (int l = 1; l < GN__LANES; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best;                \
+        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;                   \
+        return best;                                                                                         \
+    }
+#else
+#define GN__DEFINE_TOP(S, attribute, W)                                                                      \
+    static float gn__top_##S(const float *x, int64_t n, float sign) {                                        \
+        float best = -INFINITY;                                                                              \
+        for (int64_t i = 0; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;      \
+        return best;                                                                                         \
+    }
+#endif
+#define GN__DEFINE_MAPS(S, attribute)                                                                        \
+    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {        \
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                           \
+    }                                                                                                        \
+    attribute static void gn__gain_##S(float *restrict y, const float *g, const float *b, int64_t n) {       \
+        if (g && b) for (int64_t i = 0; i < n; i++) y[i] = y[i] * g[i] + b[i];                               \
+        else if (g) for (int64_t i = 0; i < n; i++) y[i] *= g[i];                                            \
+        else if (b) for (int64_t i = 0; i < n; i++) y[i] += b[i];                                            \
+    }
 #define GN__DEFINE_KERNELS(S, attribute, W, MR, NV) \
+    GN__DEFINE_TOP(S, attribute, W)                 \
+    GN__DEFINE_MAPS(S, attribute)                   \
     GN__DEFINE_MICRO(S, attribute, W, MR, NV)       \
     GN__DEFINE_DOT(S, attribute, W)                 \
     GN__DEFINE_AXPY(S, attribute)
-#define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_##S }
+#define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
 
 #if defined(__aarch64__)
 #define GN__BASE_SHAPE 4, 8, 2        /* NEON: 16 of 32 registers hold sums */
@@ -2541,6 +2955,413 @@ static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__KERNELS(avx2, 8, 6, 2), GN__KERNELS(avx512, 16, 14, 2),
 #endif
 };
+
+static const gn__kernels *gn__kernels_of(const gn__pool *p) { return &gn__kernel_sets[p ? p->isa : GN__ISA_BASE]; }
+
+/* y = exp(x), n elements of f32. */
+static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) {
+#if GN__X86
+    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32, gn__tile_EXP_f32_avx2, gn__tile_EXP_f32_avx512 };
+#else
+    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32 };
+#endif
+    const void *in[3] = { x, x, x };
+    const double none[2] = { 0, 0 };
+    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, n);
+}
+
+/* Sum over a row of f32: lanes within pieces, pieces in f64. */
+enum { GN__PIECE = 256 };
+
+static double gn__sum_f32(const gn__kernels *k, const float *x, int64_t n) {
+#define GN__ONES8 1, 1, 1, 1, 1, 1, 1, 1
+#define GN__ONES64 GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8
+    static const float ones[GN__PIECE] = { GN__ONES64, GN__ONES64, GN__ONES64, GN__ONES64 };
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += GN__PIECE) {
+        float s = 0;
+        k->dot(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
+        sum += (double)s;
+    }
+    return sum;
+}
+
+
+/* Eight running sums, combined in a fixed order: independent of threads, and vectorisable. */
+static double gn__sum_f64(const double *x, int64_t n) {
+    double s[8] = { 0 };
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int l = 0; l < 8; l++) s[l] += x[i + l];
+    for (; i < n; i++) s[i & 7] += x[i];
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+typedef struct gn__best { double f; int64_t i, at; bool any; } gn__best;
+
+static void gn__best_f64(gn__best *b, gn__reduce_kind kind, const double *x, int64_t n, int64_t at) {
+    bool least = kind == GN__REDUCE_MIN || kind == GN__REDUCE_ARGMIN;
+    for (int64_t i = 0; i < n; i++) {
+        bool nan = x[i] != x[i], had_nan = b->f != b->f;
+        bool better = least ? x[i] < b->f : x[i] > b->f;
+        if (b->any && !(better && !had_nan) && !(nan && !had_nan)) continue;
+        b->f = x[i];
+        b->at = at + i;
+        b->any = true;
+    }
+}
+
+static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, int64_t n, int64_t at) {
+    bool least = kind == GN__REDUCE_MIN || kind == GN__REDUCE_ARGMIN;
+    for (int64_t i = 0; i < n; i++) {
+        if (b->any && !(least ? x[i] < b->i : x[i] > b->i)) continue;
+        b->i = x[i];
+        b->at = at + i;
+        b->any = true;
+    }
+}
+
+static void gn__reduce_one(const gn__reduce_job *j, int64_t at) {
+    const gn_view *in = &j->c->in[0], *out = &j->c->out;
+    size_t bytes = gn__bytes_of(in->dtype), out_bytes = gn__bytes_of(out->dtype);
+    const char *base = in->p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)bytes;
+    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
+    gn__best best = { 0, 0, 0, false };
+    double sum = j->kind == GN__REDUCE_PROD;
+    uint64_t isum = j->kind == GN__REDUCE_PROD;
+    union { double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
+    for (int64_t row = 0; j->n && row < j->n / j->inner; row++) {
+        const char *p = base + gn__view_offset(&j->reduced, GN__MAX(j->reduced.rank - 1, 0), row) * (int64_t)bytes;
+        for (int64_t i = 0; i < j->inner; i += GN__CHUNK) {
+            int64_t m = GN__MIN(j->inner - i, (int64_t)GN__CHUNK);
+            const char *q = p + i * stride * (int64_t)bytes;
+            if (j->integer) gn__load_i64(x.i, in->dtype, q, stride, m);
+            else gn__load_f64(x.f, in->dtype, q, stride, m);
+            if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&best, j->kind, x.i, m, row * j->inner + i);
+            else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&best, j->kind, x.f, m, row * j->inner + i);
+            else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < m; l++) isum *= (uint64_t)x.i[l];
+            else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < m; l++) sum *= x.f[l];
+            else if (j->integer) for (int64_t l = 0; l < m; l++) isum += (uint64_t)x.i[l];
+            else sum += gn__sum_f64(x.f, m);
+        }
+    }
+    char *o = out->p + at * (int64_t)out_bytes;
+    int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? best.at : j->kind >= GN__REDUCE_MAX ? best.i : (int64_t)isum;
+    double real = j->kind >= GN__REDUCE_MAX ? best.f : j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum;
+    if (gn__is_float(out->dtype)) gn__store_f64(&real, out->dtype, o, 1, 1);
+    else gn__store_i64(&whole, out->dtype, o, 1, 1);
+}
+
+/* Sums and extremes of f32 whose elements lie in a row. */
+static bool gn__reduce_row_f32(const gn__reduce_job *j, int64_t at) {
+    const gn_view *in = &j->c->in[0];
+    bool sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN, tops = j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN;
+    if (in->dtype != GN_F32 || j->reduced.rank == 0 || j->reduced.strides[j->reduced.rank - 1] != 1 || j->n < 16 || !(sums || tops)) return false;
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    const float *base = (const float *)(const void *)in->p + gn__view_offset(&j->kept, j->kept.rank, at);
+    float sign = j->kind == GN__REDUCE_MIN ? -1 : 1, best = -INFINITY;
+    double sum = 0;
+    for (int64_t row = 0; row < j->n / j->inner; row++) {
+        const float *p = base + gn__view_offset(&j->reduced, j->reduced.rank - 1, row);
+        float t = tops ? k->top(p, j->inner, sign) : 0;
+        if (sums) sum += gn__sum_f32(k, p, j->inner);
+        else best = t > best || t != t ? t : best;
+    }
+    ((float *)(void *)j->c->out.p)[at] = tops ? sign * best : (float)(j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum);
+    return true;
+}
+
+/* Sums down columns: a block of neighbours at a time, in f64. */
+static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    const gn_view *in = &j->c->in[0];
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), blocks = (width + GN__CHUNK - 1) / GN__CHUNK;
+    double x[GN__CHUNK], sum[GN__CHUNK];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t outer = t / blocks, col = t % blocks * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK);
+        const char *base = in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes;
+        memset(sum, 0, sizeof sum);
+        for (int64_t r = 0; r < j->n; r++) {
+            gn__load_f64(x, in->dtype, base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes, 1, m);
+            for (int64_t i = 0; i < m; i++) sum[i] += x[i];
+        }
+        for (int64_t i = 0; i < m && j->kind == GN__REDUCE_MEAN; i++) sum[i] /= (double)j->n;
+        gn__store_f64(sum, j->c->out.dtype, j->c->out.p + (outer * width + col) * bytes, 1, m);
+    }
+}
+
+static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++)
+        if (!gn__reduce_row_f32((const gn__reduce_job *)arg, i)) gn__reduce_one((const gn__reduce_job *)arg, i);
+}
+
+static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
+    gn__reduce_job j = { c, kind, c->in[0], c->in[0], 1, 1, !gn__is_float(c->in[0].dtype) };
+    j.kept.rank = j.reduced.rank = 0;
+    for (int i = 0; i < c->in[0].rank; i++) {
+        gn_view *v = (c->attrs[0] >> i) & 1 ? &j.reduced : &j.kept;
+        v->dims[v->rank] = c->in[0].dims[i];
+        v->strides[v->rank++] = c->in[0].strides[i];
+    }
+    j.n = gn__view_count(&j.reduced);
+    if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
+    int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0;
+    if ((kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1) {
+        gn__pool_for(c->pool, gn__view_count(&j.kept) / width * ((width + GN__CHUNK - 1) / GN__CHUNK), 1 + 16384 / GN__MAX(j.n * GN__CHUNK, 1), gn__reduce_columns, &j);
+        return GN_OK;
+    }
+    gn__pool_for(c->pool, gn__view_count(&j.kept), 1 + 16384 / GN__MAX(j.n, 1), gn__reduce_range, &j);
+    return GN_OK;
+}
+static gn_result gn__cpu_sum(const gn__call *c) { return gn__reduce(c, GN__REDUCE_SUM); }
+static gn_result gn__cpu_mean(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MEAN); }
+static gn_result gn__cpu_max(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MAX); }
+static gn_result gn__cpu_min(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MIN); }
+static gn_result gn__cpu_argmax(const gn__call *c) { return gn__reduce(c, GN__REDUCE_ARGMAX); }
+static gn_result gn__cpu_argmin(const gn__call *c) { return gn__reduce(c, GN__REDUCE_ARGMIN); }
+static gn_result gn__cpu_prod(const gn__call *c) { return gn__reduce(c, GN__REDUCE_PROD); }
+
+/* ---- rows: softmax, log-softmax, layernorm. Computed in f64, three passes over the row in chunks ---- */
+
+static gn_result gn__infer_softmax(const gn__infer_call *c) {
+    int axis;
+    *c->out = c->in[0];
+    return gn__infer_axis(c, c->attrs[0], &axis);
+}
+#define gn__infer_log_softmax gn__infer_softmax
+
+static gn_result gn__infer_layernorm(const gn__infer_call *c) {
+    gn_shape s = c->in[0].shape;
+    int want = 1 + (int)(c->attrs[1] & 1) + (int)((c->attrs[1] >> 1) & 1);
+    if (s.rank < 1) return gn_fail(c->fault, GN_BAD_RANK, "layernorm needs rank 1 or more");
+    if (c->attrs[1] < 0 || c->attrs[1] > 3 || c->n_in != want) return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the flags", c->n_in);
+    for (int i = 1; i < c->n_in; i++) {
+        gn_result r = gn__same_dtype(c, i);
+        if (r != GN_OK) return r;
+        if (c->in[i].shape.rank != 1 || c->in[i].shape.dims[0] != s.dims[s.rank - 1]) return gn__bad_shapes(c, "gain and bias must have the last axis' size");
+    }
+    *c->out = c->in[0];
+    return GN_OK;
+}
+
+typedef struct gn__rows_job {
+    const gn__call *c;
+    gn_view in, out;          /* the row's axis is last */
+    int64_t n;                 /* of a row */
+    bool log;
+    gn__atomic failed;         /* no memory for a row; set by any thread */
+} gn__rows_job;
+
+static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
+    return gn__atomic_load(&j->failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)j->n) : GN_OK;
+}
+
+
+static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
+    double x[GN__CHUNK], top = -INFINITY, sum = 0;
+    int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
+    int64_t ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
+        for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
+    }
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
+        for (int64_t l = 0; l < m; l++) sum += exp(x[l] - top);
+    }
+    double lsum = log(sum);
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
+        for (int64_t l = 0; l < m; l++) x[l] = j->log ? (x[l] - top) - lsum : exp(x[l] - top) / sum;
+        gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
+    }
+}
+
+/* f32, f16 and bf16 rows: in f32, in `row` (n floats) or where they lie. */
+static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1], n = j->n;
+    bool whole_in = j->in.dtype == GN_F32 && is == 1, whole_out = j->out.dtype == GN_F32 && os == 1;
+    const float *x = whole_in ? (const float *)(const void *)p : row;
+    float *y = whole_out ? (float *)(void *)o : row;
+    if (!whole_in) gn__load_f32(row, j->in.dtype, p, is, n);
+    float top = k->top(x, n, 1);
+    if (j->log) {
+        double sum = 0;
+        float e[GN__CHUNK];
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+            k->affine(e, x + i, m, top, 1);
+            gn__exp_f32(j->c->pool, e, e, m);
+            sum += gn__sum_f32(k, e, m);
+        }
+        k->affine(y, x, n, top, 1);
+        k->affine(y, y, n, (float)log(sum), 1);
+    } else {
+        k->affine(y, x, n, top, 1);
+        gn__exp_f32(j->c->pool, y, y, n);
+        k->affine(y, y, n, 0, (float)(1 / gn__sum_f32(k, y, n)));
+    }
+    if (!whole_out) gn__store_f32(y, j->out.dtype, o, os, n);
+}
+
+static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
+    gn__rows_job *j = (gn__rows_job *)arg;
+    int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
+    bool narrow = gn__dtypes[j->in.dtype].compute == GN__F32;
+    float *row = narrow ? (float *)gn_alloc((size_t)j->n * sizeof *row) : NULL;
+    if (narrow && !row) { gn__atomic_store(&j->failed, 1); return; }
+    for (int64_t i = begin; narrow && i < end; i++)
+        gn__softmax_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes, row);
+    gn_free(row);
+    if (narrow) return;
+    for (int64_t i = begin; i < end; i++)
+        gn__softmax_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes);
+}
+
+static gn_result gn__softmax(const gn__call *c, bool log) {
+    int axis = gn__axis(c->attrs[0], c->in[0].rank);
+    gn__rows_job j = { c, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->in[0].dims[axis], log, 0 };
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__softmax_range, &j);
+    return gn__rows_end(c, &j);
+}
+static gn_result gn__cpu_softmax(const gn__call *c) { return gn__softmax(c, false); }
+static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, true); }
+
+static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
+    const gn__call *c = j->c;
+    double x[GN__CHUNK], w[GN__CHUNK], sum = 0, square = 0, eps = gn__word_f64(c->attrs[0]);
+    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
+    int64_t is = j->in.strides[j->in.rank - 1], ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
+        sum += gn__sum_f64(x, m);
+    }
+    double mean = sum / (double)n;
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
+        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * (x[l] - mean);
+        square += gn__sum_f64(x, m);
+    }
+    double scale = 1.0 / sqrt(square / (double)n + eps);
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
+        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * scale;
+        if (gain) gn__load_f64(w, gain->dtype, gain->p + i * gain->strides[0] * ib, gain->strides[0], m);
+        for (int64_t l = 0; gain && l < m; l++) x[l] *= w[l];
+        if (bias) gn__load_f64(w, bias->dtype, bias->p + i * bias->strides[0] * ib, bias->strides[0], m);
+        for (int64_t l = 0; bias && l < m; l++) x[l] += w[l];
+        gn__store_f64(x, j->out.dtype, o + i * ib, 1, m);
+    }
+}
+
+/* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
+static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o, float *row, const float *gain, const float *bias) {
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    int64_t is = j->in.strides[j->in.rank - 1], n = j->n;
+    const float *x = j->in.dtype == GN_F32 && is == 1 ? (const float *)(const void *)p : row;
+    float *y = j->out.dtype == GN_F32 ? (float *)(void *)o : row;
+    if (x == row) gn__load_f32(row, j->in.dtype, p, is, n);
+    float mean = (float)(gn__sum_f32(k, x, n) / (double)n);
+    double square = 0;
+    k->affine(y, x, n, mean, 1);
+    double off = gn__sum_f32(k, y, n) / (double)n;                 /* what rounding the mean to f32 has left */
+    for (int64_t i = 0; i < n; i += GN__PIECE) {
+        float s = 0;
+        k->dot(&s, y + i, y + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
+        square += (double)s;
+    }
+    double variance = square / (double)n - off * off;
+    k->affine(y, y, n, (float)off, (float)(1.0 / sqrt((variance > 0 ? variance : variance != variance ? variance : 0) + gn__word_f64(j->c->attrs[0]))));
+    k->gain(y, gain, bias, n);
+    if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
+}
+
+static const float *gn__row_vector(const gn_view *v, float *room) {
+    if (v->dtype == GN_F32 && v->strides[0] == 1) return (const float *)(const void *)v->p;
+    gn__load_f32(room, v->dtype, v->p, v->strides[0], v->dims[0]);
+    return room;
+}
+
+static void gn__layernorm_range_f32(gn__rows_job *j, int64_t begin, int64_t end) {
+    const gn__call *c = j->c;
+    int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
+    float *row = (float *)gn_alloc((size_t)j->n * 3 * sizeof *row);
+    if (!row) { gn__atomic_store(&j->failed, 1); return; }
+    const float *gain = c->attrs[1] & 1 ? gn__row_vector(&c->in[1], row + j->n) : NULL;
+    const float *bias = c->attrs[1] & 2 ? gn__row_vector(&c->in[c->n_in - 1], row + 2 * j->n) : NULL;
+    for (int64_t i = begin; i < end; i++)
+        gn__layernorm_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + i * j->n * bytes, row, gain, bias);
+    gn_free(row);
+}
+
+static void gn__layernorm_range(void *arg, int64_t begin, int64_t end) {
+    gn__rows_job *j = (gn__rows_job *)arg;
+    int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
+    if (gn__dtypes[j->in.dtype].compute == GN__F32) { gn__layernorm_range_f32(j, begin, end); return; }
+    for (int64_t i = begin; i < end; i++)
+        gn__layernorm_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + i * j->n * bytes);
+}
+
+static gn_result gn__cpu_layernorm(const gn__call *c) {
+    gn__rows_job j = { c, c->in[0], c->out, c->in[0].dims[c->in[0].rank - 1], false, 0 };
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__layernorm_range, &j);
+    return gn__rows_end(c, &j);
+}
+
+/* ---- matmul and linear ----
+ * f32, f16, bf16: tiles of C with packed panels and a micro-kernel per instruction set, accumulating in f32. The order of
+ * the sum over K is fixed by the shape alone. f64 and integers: rows of C by scaled rows of B. */
+
+typedef struct gn__gemm {
+    int64_t m, n, k;
+    const char *a, *b;          /* first elements */
+    char *c;                    /* dense rows of n */
+    int64_t am, ak, bk, bn;     /* strides in elements */
+    const gn_view *bias;       /* (n), or NULL */
+    gn_dtype dtype;
+} gn__gemm;
+
+/* Batch axes broadcast; a vector is a row on the left, a column on the right. */
+static gn_result gn__infer_matmul(const gn__infer_call *c) {
+    gn_shape a = c->in[0].shape, b = c->in[1].shape, batch_a, batch_b;
+    gn_result r = gn__same_dtype(c, 1);
+    if (r != GN_OK) return r;
+    if (a.rank < 1 || b.rank < 1) return gn_fail(c->fault, GN_BAD_RANK, "matmul needs rank 1 or more on both sides");
+    int64_t k = b.rank > 1 ? b.dims[b.rank - 2] : b.dims[0];
+    if (a.dims[a.rank - 1] != k) return gn__bad_shapes(c, "the inner dimensions differ");
+    batch_a = a;
+    batch_b = b;
+    batch_a.rank = GN__MAX(a.rank - 2, 0);
+    batch_b.rank = GN__MAX(b.rank - 2, 0);
+    c->out->dtype = c->in[0].dtype;
+    if (!gn__broadcast_shapes(&batch_a, &batch_b, &c->out->shape)) return gn__bad_shapes(c, "the batch dimensions do not broadcast");
+    gn_shape *o = &c->out->shape;
+    if (a.rank > 1) o->dims[o->rank++] = a.dims[a.rank - 2];
+    if (b.rank > 1) o->dims[o->rank++] = b.dims[b.rank - 1];
+    return gn__shape_ok(o) ? GN_OK : gn__bad_shapes(c, "the product is too large");
+}
+
+static gn_result gn__infer_linear(const gn__infer_call *c) {
+    if (c->in[1].shape.rank != 2) return gn_fail(c->fault, GN_BAD_RANK, "the weight of linear is (K,N), not rank %d", c->in[1].shape.rank);
+    gn_result r = gn__infer_matmul(c);
+    if (r != GN_OK || c->n_in == 2) return r;
+    if ((r = gn__same_dtype(c, 2)) != GN_OK) return r;
+    if (c->in[2].shape.rank != 1 || c->in[2].shape.dims[0] != c->in[1].shape.dims[1]) return gn__bad_shapes(c, "the bias of linear is (N)");
+    return GN_OK;
+}
+
+static double gn__cost_matmul(const gn__infer_call *c) {
+    return 2.0 * (double)gn__count(&c->out->shape) * (double)c->in[0].shape.dims[c->in[0].shape.rank - 1];
+}
+
+enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048 };
 
 typedef struct gn__gemm_job {
     const gn__gemm *g;
@@ -3292,7 +4113,73 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
 
+/* Adds the mask's row to the scores; false hides. */
+static void gn__attention_mask(const gn__attention_job *j, const char *m, float *s, int64_t n) {
+    int64_t stride = j->mask.strides[3], bytes = (int64_t)gn__bytes_of(j->mask.dtype);
+    for (int64_t i = 0; i < n; i++, m += stride * bytes) {
+        float x = 0;
+        if (j->mask.dtype == GN_BOOL) { s[i] = *(const uint8_t *)m ? s[i] : -INFINITY; continue; }
+        gn__load_f32(&x, j->mask.dtype, m, 1, 1);
+        s[i] += x;
+    }
+}
+
+/* Rows [at, at + n) of keys or values of one head as f32, `*out_stride` apart: where they lie, or in `room`. */
+static const float *gn__attention_rows(const gn_view *v, const char *head, int64_t at, int64_t n, float *room, int64_t *out_stride) {
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = v->dims[3];
+    const char *p = head + at * v->strides[2] * bytes;
+    *out_stride = v->dtype == GN_F32 && v->strides[3] == 1 ? v->strides[2] : width;
+    if (v->dtype == GN_F32 && v->strides[3] == 1) return (const float *)(const void *)p;
+    for (int64_t i = 0; i < n; i++) gn__load_f32(room + i * width, v->dtype, p + i * v->strides[2] * bytes, v->strides[3], width);
+    return room;
+}
+
+enum { GN__ATTENTION_ROWS = 64 };      /* keys or values converted at once */
+
+/* One query row in f32, f16 or bf16: f32 sums, one row of scores. Scratch: s (S), q (D), o (E), room (GN__ATTENTION_ROWS * max(D, E)). */
+static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float *s, float *q, float *o, float *room) {
+    const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
+    const gn__kernels *kernels = gn__kernels_of(j->c->pool);
+    int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), stride;
+    int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
+    int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
+    const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
+    gn__load_f32(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
+    memset(s, 0, (size_t)seen * sizeof *s);
+    memset(o, 0, (size_t)E * sizeof *o);
+    for (int64_t i = 0, n; i < seen; i += n) {
+        n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
+        const float *rows = gn__attention_rows(K, k, i, n, room, &stride);
+        kernels->dot(s + i, q, rows, stride, n, D);
+    }
+    kernels->affine(s, s, seen, 0, (float)j->scale);
+    if (j->mask.p) gn__attention_mask(j, j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) * (int64_t)gn__bytes_of(j->mask.dtype), s, seen);
+    float top = kernels->top(s, seen, 1);
+    if (top != -INFINITY) {                                        /* nothing seen: zeros */
+        kernels->affine(s, s, seen, top, 1);
+        gn__exp_f32(j->c->pool, s, s, seen);
+        for (int64_t i = 0, n; i < seen; i += n) {
+            n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
+            const float *rows = gn__attention_rows(V, v, i, n, room, &stride);
+            if (!j->mask.p) kernels->axpy(o, s + i, rows, stride, n, E);
+            for (int64_t l = 0; l < n && j->mask.p; l++)           /* what is hidden is not touched, whatever it holds */
+                if (s[i + l] != 0) kernels->axpy(o, s + i + l, rows + l * stride, 0, 1, E);
+        }
+        kernels->affine(o, o, E, 0, (float)(1 / gn__sum_f32(kernels, s, seen)));
+    }
+    gn__store_f32(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
+}
+
+static void gn__attention_range_f32(gn__attention_job *j, int64_t begin, int64_t end) {
+    int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
+    float *s = (float *)gn_alloc((size_t)(S + D + E + GN__ATTENTION_ROWS * GN__MAX(D, E)) * sizeof *s);
+    if (!s) { gn__atomic_store(&j->failed, 1); return; }
+    for (int64_t i = begin; i < end; i++) gn__attention_row_f32(j, i, s, s + S, s + S + D, s + S + D + E);
+    gn_free(s);
+}
+
 static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
+    if (gn__dtypes[((gn__attention_job *)arg)->c->in[0].dtype].compute == GN__F32) { gn__attention_range_f32((gn__attention_job *)arg, begin, end); return; }
     gn__attention_job *j = (gn__attention_job *)arg;
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
     double *s = (double *)gn_alloc((size_t)(S + D + GN__MAX(D, E) + E) * sizeof *s);
@@ -3311,7 +4198,7 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t least = bits & 1 && bits & 4 ? T : 0;
     if (j.length < least || j.length > S)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld is outside %lld to %lld", (long long)j.length, (long long)least, (long long)S);
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 8192 / GN__MAX(j.length, 1), gn__attention_range, &j);
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention") : GN_OK;
 }
 
@@ -3341,11 +4228,219 @@ static gn_result gn__cpu_kv_append(const gn__call *c) {
     return GN_OK;
 }
 
+/* ---- running along an axis: attrs = axis. Row by row, in f64 or i64, in order ---- */
+
+static gn_result gn__infer_cummax(const gn__infer_call *c) {
+    int axis;
+    *c->out = c->in[0];
+    return gn__infer_axis(c, c->attrs[0], &axis);
+}
+
+static gn_result gn__infer_cumsum(const gn__infer_call *c) {
+    gn_result r = gn__infer_cummax(c);
+    if (!gn__is_float(c->in[0].dtype)) c->out->dtype = GN_I64;
+    return r;
+}
+#define gn__infer_cumprod gn__infer_cumsum
+
+typedef enum gn__along { GN__ALONG_SUM, GN__ALONG_PROD, GN__ALONG_MAX } gn__along;
+
+typedef struct gn__along_job {
+    gn__along kind;
+    gn_view in, out;          /* the axis is last */
+} gn__along_job;
+
+static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, bool first) {
+    for (int64_t i = 0; i < n; i++) {
+        if (kind == GN__ALONG_SUM) *run += x[i];
+        else if (kind == GN__ALONG_PROD) *run *= x[i];
+        else if ((first && i == 0) || x[i] > *run || x[i] != x[i]) *run = x[i];
+        x[i] = *run;
+    }
+}
+
+static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run, bool first) {
+    for (int64_t i = 0; i < n; i++) {
+        if (kind == GN__ALONG_SUM) *run = gn__m_add_i64(*run, x[i]);
+        else if (kind == GN__ALONG_PROD) *run = gn__m_mul_i64(*run, x[i]);
+        else if ((first && i == 0) || x[i] > *run) *run = x[i];
+        x[i] = *run;
+    }
+}
+
+static void gn__along_range(void *arg, int64_t begin, int64_t end) {
+    const gn__along_job *j = (const gn__along_job *)arg;
+    const gn_view *in = &j->in, *out = &j->out;
+    int last = in->rank - 1;
+    int64_t ib = (int64_t)gn__bytes_of(in->dtype), ob = (int64_t)gn__bytes_of(out->dtype), n = in->dims[last], is = in->strides[last], os = out->strides[last];
+    bool real = gn__is_float(in->dtype);
+    union { double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
+    for (int64_t row = begin; row < end; row++) {
+        const char *p = in->p + gn__view_offset(in, last, row) * ib;
+        char *o = out->p + gn__view_offset(out, last, row) * ob;
+        double run = j->kind == GN__ALONG_PROD;
+        int64_t whole = j->kind == GN__ALONG_PROD;
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+            if (real) {
+                gn__load_f64(x.f, in->dtype, p + i * is * ib, is, m);
+                gn__along_f64(j->kind, x.f, m, &run, i == 0);
+                gn__store_f64(x.f, out->dtype, o + i * os * ob, os, m);
+            } else {
+                gn__load_i64(x.i, in->dtype, p + i * is * ib, is, m);
+                gn__along_i64(j->kind, x.i, m, &whole, i == 0);
+                gn__store_i64(x.i, out->dtype, o + i * os * ob, os, m);
+            }
+        }
+    }
+}
+
+static gn_result gn__cpu_along(const gn__call *c, gn__along kind) {
+    int axis = gn__axis(c->attrs[0], c->in[0].rank);
+    gn__along_job j = { kind, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis) };
+    int64_t n = c->in[0].dims[axis];
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 16384 / n, gn__along_range, &j);
+    return GN_OK;
+}
+static gn_result gn__cpu_cumsum(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_SUM); }
+static gn_result gn__cpu_cumprod(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_PROD); }
+static gn_result gn__cpu_cummax(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_MAX); }
+
+/* ---- argsort: attrs = axis, descending. A stable merge sort of positions; NaN goes last both ways ---- */
+
+static gn_result gn__infer_argsort(const gn__infer_call *c) {
+    gn_result r = gn__infer_cummax(c);
+    if (r == GN_OK && (c->attrs[1] < 0 || c->attrs[1] > 1)) return gn_fail(c->fault, GN_BAD_ARGUMENT, "the direction is 0 or 1, not %lld", (long long)c->attrs[1]);
+    c->out->dtype = GN_I64;
+    return r;
+}
+
+static double gn__cost_argsort(const gn__infer_call *c) {
+    double n = (double)gn__count(&c->out->shape);
+    return n * log2(n + 1);
+}
+
+typedef struct gn__sort_job {
+    gn_view in, out;          /* the axis is last */
+    bool descending;
+    gn__atomic failed;         /* no memory for keys; set by any thread */
+} gn__sort_job;
+
+typedef union gn__key { double f; int64_t i; } gn__key;
+
+static bool gn__key_before(const gn__sort_job *j, gn__key a, gn__key b) {
+    if (!gn__is_float(j->in.dtype)) return j->descending ? a.i > b.i : a.i < b.i;
+    if (b.f != b.f) return a.f == a.f;
+    return j->descending ? a.f > b.f : a.f < b.f;
+}
+
+/* Positions 0…n-1 in `at` in the keys' order; `spare` holds n more. Returns the one of the two that holds the result. */
+static int64_t *gn__sort_positions(const gn__sort_job *j, const gn__key *keys, int64_t *at, int64_t *spare, int64_t n) {
+    for (int64_t i = 0; i < n; i++) at[i] = i;
+    for (int64_t width = 1; width < n; width *= 2) {
+        for (int64_t begin = 0; begin < n; begin += 2 * width) {
+            int64_t left = begin, mid = GN__MIN(begin + width, n), right = mid, end = GN__MIN(begin + 2 * width, n);
+            for (int64_t o = begin; o < end; o++) {
+                bool take = left == mid || (right < end && gn__key_before(j, keys[at[right]], keys[at[left]]));
+                spare[o] = at[take ? right++ : left++];
+            }
+        }
+        int64_t *t = at;
+        at = spare;
+        spare = t;
+    }
+    return at;
+}
+
+static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
+    gn__sort_job *j = (gn__sort_job *)arg;
+    int last = j->in.rank - 1;
+    int64_t n = j->in.dims[last], bytes = (int64_t)gn__bytes_of(j->in.dtype);
+    gn__key *keys = (gn__key *)gn_alloc((size_t)n * 3 * sizeof *keys);
+    if (!keys) { gn__atomic_store(&j->failed, 1); return; }
+    int64_t *at = (int64_t *)(void *)(keys + n);
+    for (int64_t row = begin; row < end; row++) {
+        const char *p = j->in.p + gn__view_offset(&j->in, last, row) * bytes;
+        if (gn__is_float(j->in.dtype)) gn__load_f64(&keys->f, j->in.dtype, p, j->in.strides[last], n);
+        else gn__load_i64(&keys->i, j->in.dtype, p, j->in.strides[last], n);
+        const int64_t *order = gn__sort_positions(j, keys, at, at + n, n);
+        gn__store_i64(order, GN_I64, j->out.p + gn__view_offset(&j->out, last, row) * 8, j->out.strides[last], n);
+    }
+    gn_free(keys);
+}
+
+static gn_result gn__cpu_argsort(const gn__call *c) {
+    int axis = gn__axis(c->attrs[0], c->in[0].rank);
+    gn__sort_job j = { gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->attrs[1] != 0, 0 };
+    int64_t n = c->in[0].dims[axis];
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 1024 / n, gn__sort_range, &j);
+    return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the keys of a sort") : GN_OK;
+}
+
+/* ---- scatter and scatter_max: attrs = axis. In index order: of equal indices the last one counts, or the larger ---- */
+
+#define gn__infer_scatter gn__infer_scatter_add
+#define gn__infer_scatter_max gn__infer_scatter_add
+
+/* Whether the element at s replaces the one at o. */
+static bool gn__is_larger(gn_dtype d, const char *s, const char *o) {
+    if (!gn__is_float(d)) return gn__read_int(d, s) > gn__read_int(d, o);
+    double a, b;
+    gn__load_f64(&a, d, s, 1, 1);
+    gn__load_f64(&b, d, o, 1, 1);
+    return a > b || (a != a && b == b);
+}
+
+static gn_result gn__scatter_put(const gn__call *c, bool larger) {
+    int axis = gn__axis(c->attrs[0], c->out.rank);
+    int64_t n = gn__view_count(&c->in[1]), bad = 0;
+    size_t bytes = gn__bytes_of(c->out.dtype);
+    gn__copy_view(&c->out, &c->in[0]);
+    for (int64_t i = 0; i < n; i++) {
+        char *o = gn__selected(&c->out, &c->in[1], axis, i, &bad);
+        if (!o) return gn__bad_index(c->fault, bad, c->out.dims[axis]);
+        const char *s = c->in[2].p + gn__view_offset(&c->in[2], c->in[2].rank, i) * (int64_t)bytes;
+        if (!larger || gn__is_larger(c->out.dtype, s, o)) memcpy(o, s, bytes);
+    }
+    return GN_OK;
+}
+static gn_result gn__cpu_scatter(const gn__call *c) { return gn__scatter_put(c, false); }
+static gn_result gn__cpu_scatter_max(const gn__call *c) { return gn__scatter_put(c, true); }
+
+/* ---- nonzero: attrs = bound. (bound, rank) i64, places in row-major order, then -1 ---- */
+
+static gn_result gn__infer_nonzero(const gn__infer_call *c) {
+    c->out->dtype = GN_I64;
+    c->out->shape = GN_SHAPE(c->attrs[0], c->in[0].shape.rank);
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a bound of %lld is not possible", (long long)c->attrs[0]);
+}
+
+static bool gn__is_nonzero(gn_dtype d, const char *p) {
+    double x;
+    if (!gn__is_float(d)) return gn__read_int(d, p) != 0;
+    gn__load_f64(&x, d, p, 1, 1);
+    return x != 0;
+}
+
+static gn_result gn__cpu_nonzero(const gn__call *c) {
+    const gn_view *in = &c->in[0];
+    int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype);
+    int64_t *out = (int64_t *)(void *)c->out.p;
+    for (int64_t i = 0; i < n; i++) {
+        if (!gn__is_nonzero(in->dtype, in->p + gn__view_offset(in, in->rank, i) * bytes)) continue;
+        if (found == bound) return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
+        for (int64_t k = in->rank - 1, at = i; k >= 0; at /= in->dims[k--]) out[found * in->rank + k] = at % in->dims[k];
+        found++;
+    }
+    for (int64_t i = found * in->rank; i < bound * in->rank; i++) out[i] = -1;
+    return GN_OK;
+}
+
 /* ---- the table ---- */
 
 #define GN__U(NAME, name, ...) static void gn__grad_##name(gn__grads *k);
 #define GN__N(...)
-GN__SCALAR_OPS(GN__U, GN__U, GN__N, GN__N, GN__N, GN__U)
+GN__SCALAR_OPS(GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
 #undef GN__U
 #undef GN__N
 #define GN__DECLARE_GRAD_true(name) static void gn__grad_##name(gn__grads *k);
@@ -3355,14 +4450,25 @@ GN__STRUCTURED_OPS(GN__X)
 #undef GN__X
 
 #define GN__TILES_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
+#define GN__TILES_L(NAME) GN__TILES_F(NAME)
 #define GN__TILES_A(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
+#if GN__X86
+#define GN__WIDE_A(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx2 }
+#define GN__WIDE_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx512 }
+#else
+#define GN__WIDE_A(NAME) { gn__tile_##NAME##_f32, NULL, NULL }
+#define GN__WIDE_F(NAME) GN__WIDE_A(NAME)
+#endif
+#define GN__WIDE_L(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32, gn__tile_##NAME##_f32 }
+#define GN__WIDE_I(NAME) { NULL, NULL, NULL }
 #define GN__TILES_I(NAME) { NULL, NULL, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
 #define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, cmp, rule, g)                                                  \
     [GN__OP_##NAME] = { .name = lower, .text = body, .wire = w, .kind = GN_CLASS_SCALAR, .least = n, .most = n,              \
                         .n_attrs = GN__OP_##NAME == GN__OP_CLAMP ? 2 : 0, .compares = cmp, .dtypes = mask, .flops = fl,      \
-                        .tolerance = tol, .infer = rule, .grad = g, .tile = GN__TILES_##cls(NAME) },
+                        .tolerance = tol, .infer = rule, .grad = g, .tile = GN__TILES_##cls(NAME), .wide = GN__WIDE_##cls(NAME) },
 #define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, false, gn__infer_scalar, gn__grad_##name)
 #define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, false, gn__infer_scalar, gn__grad_##name)
+#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, false, gn__infer_scalar, gn__grad_##name)
 #define GN__UN(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, false, gn__infer_scalar, NULL)
 #define GN__BN(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, false, gn__infer_scalar, NULL)
 #define GN__C(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, true, gn__infer_compare, NULL)
@@ -3386,7 +4492,7 @@ GN__STRUCTURED_OPS(GN__X)
 static const gn__op_row gn__ops[GN__OP__COUNT] = {
     [GN__OP_FAILED] = { .name = "failed", .kind = GN_CLASS_LEAF },
     GN__LEAF_OPS(GN__L)
-    GN__SCALAR_OPS(GN__U, GN__B, GN__UN, GN__BN, GN__C, GN__U)
+    GN__SCALAR_OPS(GN__U, GN__B, GN__UN, GN__BN, GN__C, GN__U, GN__T3)
     GN__STRUCTURED_OPS(GN__X)
 };
 #undef GN__U
@@ -3394,12 +4500,18 @@ static const gn__op_row gn__ops[GN__OP__COUNT] = {
 #undef GN__UN
 #undef GN__BN
 #undef GN__C
+#undef GN__T3
 #undef GN__X
 #undef GN__L
 
 /* Columns that stand beside the table because few rows have them. */
+static double gn__cost_reads(const gn__infer_call *c) { return (double)gn__count(&c->in[0].shape); }
+
 static gn__cost_fn gn__op_cost(int op) {
-    return op == GN__OP_MATMUL || op == GN__OP_LINEAR ? gn__cost_matmul : op == GN__OP_ATTENTION ? gn__cost_attention : NULL;
+    if (op == GN__OP_MATMUL || op == GN__OP_LINEAR) return gn__cost_matmul;
+    if (op == GN__OP_ATTENTION) return gn__cost_attention;
+    if (op == GN__OP_ARGSORT) return gn__cost_argsort;
+    return gn__ops[op].kind == GN_CLASS_REDUCE || op == GN__OP_NONZERO ? gn__cost_reads : NULL;
 }
 
 static int gn__op_by_wire(uint16_t wire) {
@@ -3416,6 +4528,9 @@ static int gn__op_leaf(gn_leaf_kind kind) {
 static bool gn__is_view_op(int op) {
     return op == GN__OP_RESHAPE || op == GN__OP_PERMUTE || op == GN__OP_SLICE || op == GN__OP_BROADCAST || op == GN__OP_ASSIGN;
 }
+
+/* Integer divisors of 0 are a fault. */
+static bool gn__op_divides(int op) { return op == GN__OP_DIV || op == GN__OP_FMOD || op == GN__OP_REMAINDER || op == GN__OP_FLOOR_DIVIDE; }
 
 /* The dtype and shape of op(in…; attrs…). Builders and servers both come through here: nothing else decides a shape.
    Checks everything; the inputs' own types are valid. */
@@ -3486,7 +4601,7 @@ typedef struct gn__plan {
 
 #define GN__ARRAY(T, name) T *name; size_t n_##name, cap_##name
 /* Appends room for one; the new element is g->name[g->n_name - 1]. False without memory. */
-#define GN__GROW(g, name, more) (gn__grow_raw((void **)(void *)&(g)->name, &(g)->cap_##name, (g)->n_##name + (more), sizeof *(g)->name))
+#define GN__GROW(g, name, more) ((g)->n_##name + (more) <= (g)->cap_##name || gn__grow_raw((void **)(void *)&(g)->name, &(g)->cap_##name, (g)->n_##name + (more), sizeof *(g)->name))
 
 static bool gn__grow_raw(void **p, size_t *cap, size_t want, size_t size) {
     void *q;
@@ -3586,8 +4701,11 @@ static uint64_t gn__shape_hash_of(const void *owner, uint32_t i) { return gn__sh
 static bool gn__shape_same(const void *owner, uint32_t i, const void *key) { return gn__shape_equal(&((const gn_ctx *)owner)->shapes[i], (const gn_shape *)key); }
 
 static uint32_t gn__shape_intern(gn_ctx *g, const gn_shape *s) {   /* UINT32_MAX without memory */
-    if (!gn__table_room(&g->shape_table, &g->shape_room, g->n_shapes, gn__shape_hash_of, g)) return UINT32_MAX;
-    uint32_t *at = gn__table_find(g->shape_table, g->shape_room, gn__shape_hash(s), gn__shape_same, g, s);
+    if (g->n_shapes * 2 >= g->shape_room && !gn__table_room(&g->shape_table, &g->shape_room, g->n_shapes, gn__shape_hash_of, g)) return UINT32_MAX;
+    uint64_t hash = gn__shape_hash(s);
+    uint32_t first = g->shape_table[hash & (g->shape_room - 1)];
+    if (first && gn__shape_equal(&g->shapes[first - 1], s)) return first - 1;
+    uint32_t *at = gn__table_find(g->shape_table, g->shape_room, hash, gn__shape_same, g, s);
     if (*at) return *at - 1;
     if (!GN__GROW(g, shapes, 1)) return UINT32_MAX;
     g->shapes[g->n_shapes++] = *s;
@@ -3632,9 +4750,8 @@ static double gn__node_flops(const gn_ctx *g, uint32_t id) {
     return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, &out);
 }
 
-/* A node with room for its inputs and attributes; 0 without memory or past the limit. */
-static uint32_t gn__node_new(gn_ctx *g, gn__loc at, int op, const gn__type *t, int n_in, int n_attrs) {
-    uint32_t shape = gn__shape_intern(g, &t->shape);
+/* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
+static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
     if (full || shape == UINT32_MAX || !GN__GROW(g, nodes, 1) || !GN__GROW(g, ins, (size_t)n_in) || !GN__GROW(g, attrs, (size_t)n_attrs)) {
         g->errors[0].result = full ? GN_TOO_MANY_NODES : GN_OUT_OF_MEMORY;
@@ -3645,7 +4762,7 @@ static uint32_t gn__node_new(gn_ctx *g, gn__loc at, int op, const gn__type *t, i
     n->file = at.file;
     n->line = (uint32_t)at.line;
     n->op = (uint16_t)op;
-    n->dtype = (uint8_t)t->dtype;
+    n->dtype = (uint8_t)dtype;
     n->shape = shape;
     n->ins = (uint32_t)g->n_ins;
     n->n_ins = (uint16_t)n_in;
@@ -3654,6 +4771,10 @@ static uint32_t gn__node_new(gn_ctx *g, gn__loc at, int op, const gn__type *t, i
     n->phase = g->phase;
     g->stats.nodes_built++;
     return (uint32_t)g->n_nodes++;
+}
+
+static uint32_t gn__node_new(gn_ctx *g, gn__loc at, int op, const gn__type *t, int n_in, int n_attrs) {
+    return gn__node_shaped(g, at, op, t->dtype, gn__shape_intern(g, &t->shape), n_in, n_attrs);
 }
 
 static void gn__node_hash(gn_ctx *g, uint32_t id) {
@@ -3710,6 +4831,7 @@ static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_
     gn__type types[GN__MAX_INPUTS], out;
     gn_fault f;
     if (n_in > GN__MAX_INPUTS) return gn__failed_with(g, at, op, GN_BAD_ARGUMENT, "%d inputs are more than %d", n_in, GN__MAX_INPUTS);
+    types[0].dtype = GN_DTYPE_NONE;
     for (int i = 0; i < n_in; i++) {
         if (g->nodes[in[i]].op == GN__OP_FAILED) return in[i];
         types[i] = gn__type_of(g, in[i]);
@@ -3719,7 +4841,8 @@ static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_
         gn__failed_labels(g, bad, in, n_in);
         return bad;
     }
-    uint32_t id = gn__node_new(g, at, op, &out, n_in, n_attrs);
+    uint32_t same = n_in && gn__shape_equal(&out.shape, gn__shape_of(g, in[0])) ? g->nodes[in[0]].shape : gn__shape_intern(g, &out.shape);
+    uint32_t id = gn__node_shaped(g, at, op, out.dtype, same, n_in, n_attrs);
     if (!id) return 0;
     for (int i = 0; i < n_in; i++) {
         GN_ASSERT(in[i] < id);
@@ -4071,7 +5194,9 @@ struct gn__grads {
 
 #define GN__B1(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a) { return gn__build(k->g, k->at, GN__OP_##NAME, 1, &a, 0, NULL); }
 #define GN__B2(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN__OP_##NAME, 2, in, 0, NULL); }
-GN__SCALAR_OPS(GN__B1, GN__B2, GN__B1, GN__B2, GN__B2, GN__B1)
+#define GN__B3(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b, uint32_t c) { uint32_t in[3] = { a, b, c }; return gn__build(k->g, k->at, GN__OP_##NAME, 3, in, 0, NULL); }
+GN__SCALAR_OPS(GN__B1, GN__B2, GN__B1, GN__B2, GN__B2, GN__B1, GN__B3)
+#undef GN__B3
 #undef GN__B1
 #undef GN__B2
 
@@ -4151,6 +5276,28 @@ static uint32_t gn__clamp_grad(gn__grads *k) {
     return gn__choose(k, gn__and(k, gn__ge(k, x, lo), gn__le(k, x, hi)), k->gy);
 }
 
+static uint32_t gn__softsign_grad(gn__grads *k) {          /* 1 / (1 + |x|)^2 */
+    uint32_t d = gn__add(k, gn__num(k, 1), gn__abs(k, k->x[0]));
+    return gn__div(k, k->gy, gn__mul(k, d, d));
+}
+static uint32_t gn__hard_grad(gn__grads *k, uint32_t slope) {   /* the slope between -3 and 3 */
+    uint32_t inside = gn__lt(k, gn__abs(k, k->x[0]), gn__num(k, 3));
+    return gn__mul(k, k->gy, gn__choose(k, inside, slope));
+}
+static uint32_t gn__hard_swish_grad(gn__grads *k) {        /* (2x + 3) / 6 between -3 and 3, 1 above */
+    uint32_t x = k->x[0], above = gn__choose(k, gn__ge(k, x, gn__num(k, 3)), k->gy);
+    return gn__add(k, above, gn__hard_grad(k, gn__add(k, gn__mul(k, x, gn__num(k, 1.0 / 3)), gn__num(k, 0.5))));
+}
+static uint32_t gn__selu_grad(gn__grads *k) {              /* scale, below 0: scale alpha e^x = y + scale alpha */
+    uint32_t below = gn__add(k, k->y, gn__num(k, 1.0507009873554804934 * 1.6732632423543772848));
+    return gn__mul(k, k->gy, gn__where(k, gn__gt(k, k->x[0], gn__num(k, 0)), gn__num(k, 1.0507009873554804934), below));
+}
+static uint32_t gn__mish_grad(gn__grads *k) {              /* t + x (1 - t^2) s, t = tanh(softplus(x)), s = sigmoid(x) */
+    uint32_t x = k->x[0], t = gn__tanh(k, gn__softplus(k, x));
+    uint32_t slope = gn__mul(k, gn__sub(k, gn__num(k, 1), gn__mul(k, t, t)), gn__sigmoid(k, x));
+    return gn__mul(k, k->gy, gn__add(k, t, gn__mul(k, x, slope)));
+}
+
 #define GN__NAMES_1 uint32_t y = k->y, gy = k->gy, x0 = k->x[0]; (void)y; (void)gy; (void)x0
 #define GN__U(NAME, name, w, cls, mask, fl, tol, body, g0) static void gn__grad_##name(gn__grads *k) { GN__NAMES_1; k->gx[0] = g0; }
 #define GN__B(NAME, name, w, cls, mask, fl, tol, body, g0, g1)                                              \
@@ -4162,7 +5309,18 @@ static uint32_t gn__clamp_grad(gn__grads *k) {
         if (k->need[1]) k->gx[1] = g1;                                                                      \
     }
 #define GN__N(...)
-GN__SCALAR_OPS(GN__U, GN__B, GN__N, GN__N, GN__N, GN__U)
+#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, g0, g1, g2)                                         \
+    static void gn__grad_##name(gn__grads *k) {                                                             \
+        GN__NAMES_1;                                                                                        \
+        uint32_t x1 = k->x[1], x2 = k->x[2];                                                                \
+        (void)x1;                                                                                           \
+        (void)x2;                                                                                           \
+        if (k->need[0]) k->gx[0] = g0;                                                                      \
+        if (k->need[1]) k->gx[1] = g1;                                                                      \
+        if (k->need[2]) k->gx[2] = g2;                                                                      \
+    }
+GN__SCALAR_OPS(GN__U, GN__B, GN__N, GN__N, GN__N, GN__U, GN__T3)
+#undef GN__T3
 #undef GN__U
 #undef GN__B
 #undef GN__N
@@ -4197,6 +5355,33 @@ static void gn__grad_max(gn__grads *k) {                   /* shared evenly amon
     k->gx[0] = gn__mul(k, one, gn__div(k, gn__unreduced(k, k->gy), count));
 }
 static void gn__grad_min(gn__grads *k) { gn__grad_max(k); }
+
+/* gy times the product of the others: y / x, with one 0 only there, with two nowhere. */
+static void gn__grad_prod(gn__grads *k) {
+    uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0)), none = gn__cast_to(k->g, k->at, zero, (gn_dtype)k->g->nodes[k->gy].dtype);
+    uint32_t count = gn__reduce_of(k, GN__OP_SUM, none, k->attrs[0], true), gy = gn__unreduced(k, k->gy);
+    uint32_t some = gn__where(k, zero, gn__num(k, 1), x), rest = gn__reduce_of(k, GN__OP_PROD, some, k->attrs[0], true);
+    uint32_t others = gn__where(k, zero, gn__eq(k, count, gn__num(k, 1)), gn__eq(k, count, gn__num(k, 0)));
+    k->gx[0] = gn__choose(k, others, gn__div(k, gn__mul(k, gy, rest), some));
+}
+
+/* The running sum from the end. */
+static uint32_t gn__sum_back(gn__grads *k, uint32_t a, int64_t axis) {
+    int64_t flip[4] = { axis, INT64_MAX, INT64_MIN, -1 };
+    return gn__op_in(k, GN__OP_SLICE, gn__op_in(k, GN__OP_CUMSUM, gn__op_in(k, GN__OP_SLICE, a, 4, flip), 1, &axis), 4, flip);
+}
+
+static void gn__grad_cumsum(gn__grads *k) { k->gx[0] = gn__sum_back(k, k->gy, k->attrs[0]); }
+
+/* Before the first 0 of a row: the sum of what comes of gy y, over x. At it: of gy times the products without it. After it: 0. */
+static void gn__grad_cumprod(gn__grads *k) {
+    uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0)), i64 = gn__cast_to(k->g, k->at, zero, GN_I64);
+    uint32_t count = gn__cast_to(k->g, k->at, gn__op_in(k, GN__OP_CUMSUM, i64, 1, k->attrs), (gn_dtype)k->g->nodes[k->gy].dtype);
+    uint32_t first = gn__and(k, zero, gn__eq(k, count, gn__num(k, 1))), some = gn__where(k, first, gn__num(k, 1), x);
+    uint32_t without = gn__sum_back(k, gn__mul(k, k->gy, gn__op_in(k, GN__OP_CUMPROD, some, 1, k->attrs)), k->attrs[0]);
+    uint32_t before = gn__div(k, gn__sum_back(k, gn__mul(k, k->gy, k->y), k->attrs[0]), gn__where(k, zero, gn__num(k, 1), x));
+    k->gx[0] = gn__where(k, first, without, gn__choose(k, gn__eq(k, count, gn__num(k, 0)), before));
+}
 
 static int64_t gn__axis_bit(const gn__grads *k, int64_t axis) { return (int64_t)1 << gn__axis(axis, gn__x_shape(k, 0).rank); }
 
@@ -4285,6 +5470,35 @@ static void gn__grad_gather(gn__grads *k) { k->gx[0] = gn__scatter_of(k, gn__zer
 static void gn__grad_scatter_add(gn__grads *k) {
     k->gx[0] = k->gy;
     k->gx[2] = gn__gather_of(k, k->gy, k->attrs[0], k->x[1]);
+}
+/* Which elements of src are still there after a scatter: the place of each is scattered and looked up again. */
+static uint32_t gn__scatter_stays(gn__grads *k) {
+    gn_shape a = gn__x_shape(k, 0), s = gn__x_shape(k, 2);
+    int64_t places[4] = { GN_I64, gn__count(&s), gn__f64_word(0), gn__f64_word(1) };
+    uint32_t place = gn__reshape_of(k, gn__build(k->g, k->at, GN__OP_ARANGE, 0, NULL, 4, places), &s);
+    uint32_t in[3] = { gn__full(k->g, k->at, GN_I64, &a, -1), k->x[1], place };
+    return gn__eq(k, place, gn__gather_of(k, gn__build(k->g, k->at, GN__OP_SCATTER, 3, in, 1, k->attrs), k->attrs[0], k->x[1]));
+}
+static void gn__grad_scatter(gn__grads *k) {
+    uint32_t in[3] = { k->gy, k->x[1], gn__zeros_like(k, k->x[2]) };
+    k->gx[0] = gn__build(k->g, k->at, GN__OP_SCATTER, 3, in, 1, k->attrs);
+    k->gx[2] = gn__choose(k, gn__scatter_stays(k), gn__gather_of(k, k->gy, k->attrs[0], k->x[1]));
+}
+static void gn__grad_scatter_max(gn__grads *k) {           /* to each of equals */
+    uint32_t y = gn__gather_of(k, k->y, k->attrs[0], k->x[1]), gy = gn__gather_of(k, k->gy, k->attrs[0], k->x[1]);
+    k->gx[0] = gn__choose(k, gn__eq(k, k->x[0], k->y), k->gy);
+    k->gx[2] = gn__choose(k, gn__eq(k, k->x[2], y), gy);
+}
+/* To the latest element that the running maximum has met. */
+static void gn__grad_cummax(gn__grads *k) {
+    gn_shape s = gn__x_shape(k, 0), row = s;
+    int axis = gn__axis(k->attrs[0], s.rank);
+    int64_t places[4] = { GN_I64, s.dims[axis], gn__f64_word(0), gn__f64_word(1) };
+    for (int i = 0; i < s.rank; i++) row.dims[i] = i == axis ? s.dims[i] : 1;
+    uint32_t place = gn__broadcast_of(k, gn__reshape_of(k, gn__build(k->g, k->at, GN__OP_ARANGE, 0, NULL, 4, places), &row), &s);
+    uint32_t met = gn__where(k, gn__lt(k, k->x[0], k->y), gn__zeros_like(k, place), place);
+    uint32_t from = gn__op_in(k, GN__OP_CUMMAX, met, 1, k->attrs);
+    k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), k->attrs[0], from, k->gy);
 }
 static void gn__grad_embedding(gn__grads *k) {
     gn_shape table = gn__x_shape(k, 0), ids = gn__x_shape(k, 1);
@@ -4669,6 +5883,9 @@ static gn_view gn__view_collapse(const gn_view *v) {
     return r;
 }
 
+/* A collapsed view that shows one element everywhere. */
+static bool gn__view_is_one(const gn_view *v) { return v->rank == 0 || (v->rank == 1 && v->strides[0] == 0); }
+
 typedef struct gn__group { uint32_t *members; uint32_t n; gn__regs regs; uint32_t reg_node[512]; uint16_t uses[512]; } gn__group;
 
 /* How often the group's members read node x. */
@@ -4714,6 +5931,7 @@ static bool gn__group_load(gn_layout *l, gn__group *gr, uint32_t x, uint32_t lea
     }
     gn_view wide = gn__view_broadcast(&l->lay[x].view, p->nodes[leader].rank, p->dims + p->nodes[leader].dims);
     d->view = gn__view_collapse(&wide);
+    if (gn__view_is_one(&d->view)) gr->uses[d->reg]++;             /* one element for all: filled in once too */
     return true;
 }
 
@@ -4735,7 +5953,7 @@ static bool gn__group_instr(gn_layout *l, gn__group *gr, uint32_t node) {
     for (uint32_t k = 0; k < n->n_ins; k++) in.src[k] = (uint16_t)gn__group_reg(gr, p->ins[n->ins + k]);
     for (uint32_t k = n->n_ins; k < 3; k++) in.src[k] = in.src[0];
     if (n->op == GN__OP_CLAMP) { in.p[0] = gn__word_f64(attrs[0]); in.p[1] = gn__word_f64(attrs[1]); }
-    if (n->op == GN__OP_CLAMP && n->dtype == GN_U8) { in.p[0] = (double)gn__f64_int(in.p[0], GN_U8); in.p[1] = (double)gn__f64_int(in.p[1], GN_U8); }
+    for (int k = 0; k < 2 && n->op == GN__OP_CLAMP && !gn__is_float((gn_dtype)n->dtype); k++) in.p[k] = (double)gn__f64_int(in.p[k], (gn_dtype)n->dtype);
     if (n->op == GN__OP_NOT) in.p[0] = n->dtype == GN_BOOL ? 1 : -1;
     in.dst = gn__group_hold(l, gr, node);                          /* before the inputs go: no loop writes what it reads */
     for (uint32_t k = 0; k < n->n_ins; k++)
@@ -4892,6 +6110,7 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
 #define GN__FIELDS_PLAN_PUT(F, M)                                                                               \
     F(M, u32, plan, UINT32_MAX, 0, "number chosen by the client, never used before")                            \
     F(M, u64, hash, UINT64_MAX, 0, "of the part, which the server computes again")                              \
+    F(M, u32, packed, UINT32_MAX, 0, "0: the part as it is; else its bytes, and the part is a blob of bytes")   \
     F(M, tail, part, 0, 1, "the encoded part")
 #define GN__FIELDS_PLAN_DROP(F, M)                                                                              \
     F(M, u32, plan, UINT32_MAX, 0, "of PLAN_PUT")
@@ -4899,6 +6118,7 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u32, plan, UINT32_MAX, 0, "of PLAN_PUT")                                                               \
     F(M, u64, sequence, UINT64_MAX, 0, "1, 2, 3, ...: each step runs once and in order")                        \
     F(M, u64, release, UINT64_MAX, 0, "kept values with smaller ids are dropped first")                         \
+    F(M, u32, seen, UINT32_MAX, 0, "failed steps the client knows of; fewer than there were: CANCELLED")        \
     F(M, array, outs, GN__WIRE_NODES, 1, "of each output: 1: wanted back, 2: kept")                             \
     F(M, array, keeps, GN__WIRE_NODES, 8, "u64 id of each kept output, rising, never used before")              \
     F(M, tail, args, 0, 1, "arguments in order: a blob, or the u64 id of a value")
@@ -5841,14 +7061,31 @@ static gn_view gn__run_view(const gn__run *r, uint32_t node) {
     return v;
 }
 
+/* Results are computed where they are wanted, unless that is memory that an argument still holds or that is not aligned. */
+static void gn__run_place_outs(gn__run *r, const gn_out *outs) {
+    const gn_part *p = r->plan->part;
+    for (uint32_t i = 0; i < p->n_outs; i++) {
+        const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
+        gn__type t = gn__part_type(p, p->outs[i]);
+        const char *host = (const char *)outs[i].host;
+        bool usable = host && a->place == GN_PLACE_BLOCK && outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
+        for (uint32_t k = 0; k < p->n_args && usable; k++) {
+            const gn_arg *arg = &r->args[k];
+            if (arg->host) usable = (uintptr_t)host + outs[i].bytes <= (uintptr_t)arg->host || (uintptr_t)arg->host + arg->bytes <= (uintptr_t)host;
+        }
+        if (usable) r->plan->base[p->outs[i]] = (char *)outs[i].host;
+    }
+}
+
 /* ---- loops: a tile of each register at a time ---- */
 
-enum { GN__TILE_N = 512 };
+enum { GN__TILE_N = 1024 };
 
 typedef struct gn__loop {
     gn__run *run;
     const gn_kernel_step *step;
     gn_view out;
+    bool streams;                  /* the result is larger than caches: it is written past them */
     int64_t failed_at;             /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
     uint32_t node;                 /* of the failure */
@@ -5907,57 +7144,135 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
     return zero;
 }
 
+/* Ints that are narrower than what they are computed in, brought back into their range. */
+static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
+    int32_t *w = (int32_t *)y;
+    int64_t *l = (int64_t *)y;
+    switch (d) {
+    case GN_U8: for (int64_t i = 0; i < n; i++) w[i] &= 0xff; break;
+    case GN_U16: for (int64_t i = 0; i < n; i++) w[i] &= 0xffff; break;
+    case GN_I8: for (int64_t i = 0; i < n; i++) w[i] = (int8_t)(uint8_t)(uint32_t)w[i]; break;
+    case GN_I16: for (int64_t i = 0; i < n; i++) w[i] = (int16_t)(uint16_t)(uint32_t)w[i]; break;
+    case GN_U32: for (int64_t i = 0; i < n; i++) l[i] &= 0xffffffff; break;
+    case GN_BOOL: for (int64_t i = 0; i < n; i++) w[i] = w[i] != 0; break;
+    default: break;
+    }
+}
+
 /* One instruction on one tile. Narrow integers are wrapped after each op, floats are not rounded before the loop's edge. */
-static gn_result gn__loop_instr(const gn_instr *in, char *regs, int64_t n) {
-    void *y = regs + (size_t)in->dst * GN__TILE_N * 8;
-    const void *x[3] = { regs + (size_t)in->src[0] * GN__TILE_N * 8, regs + (size_t)in->src[1] * GN__TILE_N * 8, regs + (size_t)in->src[2] * GN__TILE_N * 8 };
+static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x, int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
     if (in->op == GN__OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, n); return GN_OK; }
-    if (in->op == GN__OP_DIV && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n)) return GN_DIVISION_BY_ZERO;
+    if (gn__op_divides(in->op) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n)) return GN_DIVISION_BY_ZERO;
     if (in->op == GN__OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64, gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
         where[compute](y, x, in->p, n);
-    } else gn__ops[in->op].tile[compute](y, x, in->p, n);
-    int32_t *w = (int32_t *)y;
-    if (d == GN_U8) for (int64_t i = 0; i < n; i++) w[i] &= 0xff;
-    if (d == GN_BOOL) for (int64_t i = 0; i < n; i++) w[i] = w[i] != 0;
+    } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, n);
+    gn__tile_wrap(y, d, n);
+    return GN_OK;
+}
+
+/* The bytes after a tile's are fetched while it is worked on: the hardware's own prefetch ends with each page. */
+static void gn__prefetch(const char *p, int64_t bytes) {
+#if defined(__GNUC__) || defined(__clang__)
+    for (int64_t i = bytes; i < 2 * bytes; i += 64) __builtin_prefetch(p + i);
+#else
+    (void)p; (void)bytes;
+#endif
+}
+
+enum { GN__STREAM_BYTES = 16 << 20 };
+
+/* Copies a tile to memory (16-byte aligned) without reading that memory into the cache first. */
+static void gn__stream(char *to, const char *from, int64_t bytes) {
+    int64_t i = 0;
+#if GN__X86
+    typedef float vec __attribute__((vector_size(16), may_alias));
+    for (; i + 16 <= bytes; i += 16) {
+#if defined(__clang__)
+        __builtin_nontemporal_store(*(const vec *)(const void *)(from + i), (vec *)(void *)(to + i));
+#else
+        __builtin_ia32_movntps((float *)(void *)(to + i), *(const vec *)(const void *)(from + i));
+#endif
+    }
+#endif
+    memcpy(to + i, from + i, (size_t)(bytes - i));
+}
+
+/* Memory that can be used in place of a register: n elements of the compute type in a row. NULL: they have to be fetched. */
+static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
+    int last = v->rank - 1;
+    if (gn__dtypes[v->dtype].narrow || v->rank == 0 || v->strides[last] != 1) return NULL;
+    int64_t row = at / v->dims[last], col = at % v->dims[last];
+    if (col + n > v->dims[last]) return NULL;
+    return p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col) * (int64_t)gn__bytes_of(v->dtype);
+}
+
+/* Constants, and inputs of one element, are filled in once for all tiles. */
+static void gn__loop_fill(const gn__loop *j, char *const *own) {
+    const gn_layout *l = &j->run->plan->layout;
+    for (uint32_t i = 0; i < j->step->n_loads; i++) {
+        const gn_load *d = &l->loads[j->step->load + i];
+        if (d->constant) gn__fill_tile(own[d->reg], (gn_dtype)d->dtype, d->value, GN__TILE_N);
+        else if (gn__view_is_one(&d->view)) gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, 0, GN__MIN(gn__view_count(&j->out), (int64_t)GN__TILE_N), own[d->reg]);
+    }
+}
+
+/* One tile; `now` holds where each register is during it: in its own memory, or where the tensor lies. */
+static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n, uint32_t *out_node) {
+    const gn_layout *l = &j->run->plan->layout;
+    const gn_kernel_step *s = j->step;
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *d = &l->loads[s->load + i];
+        char *from = d->constant ? NULL : j->run->plan->base[d->base] + d->view.offset;
+        char *place = d->constant ? NULL : gn__flat_place(&d->view, from, at, n);
+        now[d->reg] = place ? place : own[d->reg];
+        if (place) gn__prefetch(place, n * (int64_t)gn__bytes_of((gn_dtype)d->dtype));
+        if (!place && !d->constant && !gn__view_is_one(&d->view)) gn__load_flat(&d->view, from, at, n, own[d->reg]);
+    }
+    for (uint32_t i = 0; i < s->n_instrs; i++) {
+        const gn_instr *in = &l->instrs[s->instr + i];
+        const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
+        bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams;
+        now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
+        gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
+        if (r != GN_OK) { *out_node = in->node; return r; }
+        if (ends) return GN_OK;
+    }
+    if (j->streams) gn__stream(j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype), now[s->out], n * (int64_t)gn__bytes_of(j->out.dtype));
+    else gn__store_tile(&j->out, at, n, now[s->out]);
     return GN_OK;
 }
 
 static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) {
-    const gn_layout *l = &j->run->plan->layout;
-    const gn_kernel_step *s = j->step;
+    char **own = (char **)(void *)(regs + (size_t)j->step->regs * GN__TILE_N * 8), **now = own + j->step->regs;
     int64_t total = gn__view_count(&j->out);
-    for (uint32_t i = 0; i < s->n_loads; i++) {
-        const gn_load *d = &l->loads[s->load + i];
-        if (d->constant) gn__fill_tile(regs + (size_t)d->reg * GN__TILE_N * 8, (gn_dtype)d->dtype, d->value, GN__TILE_N);
-    }
+    uint32_t node = GN_NO_NODE;
+    for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * GN__TILE_N * 8;
+    gn__loop_fill(j, own);
     for (int64_t t = begin; t < end; t++) {
         int64_t at = t * GN__TILE_N, n = GN__MIN(total - at, (int64_t)GN__TILE_N);
-        for (uint32_t i = 0; i < s->n_loads; i++) {
-            const gn_load *d = &l->loads[s->load + i];
-            if (!d->constant) gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, at, n, regs + (size_t)d->reg * GN__TILE_N * 8);
-        }
-        for (uint32_t i = 0; i < s->n_instrs; i++) {
-            gn_result r = gn__loop_instr(&l->instrs[s->instr + i], regs, n);
-            if (r != GN_OK) { gn__loop_fail(j, t, r, l->instrs[s->instr + i].node); return; }
-        }
-        gn__store_tile(&j->out, at, n, regs + (size_t)s->out * GN__TILE_N * 8);
+        gn_result r = gn__loop_tile(j, own, now, at, n, &node);
+        if (r != GN_OK) { gn__loop_fail(j, t, r, node); break; }
     }
+#if GN__X86
+    if (j->streams) __builtin_ia32_sfence();
+#endif
 }
 
 static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn__loop *j = (gn__loop *)arg;
-    char *regs = (char *)gn_alloc((size_t)j->step->regs * GN__TILE_N * 8);
+    char *regs = (char *)gn_alloc((size_t)j->step->regs * (GN__TILE_N * 8 + 2 * sizeof(char *)));
     if (!regs) { gn__loop_fail(j, begin, GN_OUT_OF_MEMORY, j->step->node); return; }
     gn__loop_tiles(j, regs, begin, end);
     gn_free(regs);
 }
 
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
-    gn__loop j = { r, s, gn__run_view(r, s->node), INT64_MAX, GN_OK, GN_NO_NODE };
+    gn__loop j = { r, s, gn__run_view(r, s->node), false, INT64_MAX, GN_OK, GN_NO_NODE };
     int64_t tiles = (gn__view_count(&j.out) + GN__TILE_N - 1) / GN__TILE_N;
+    j.streams = GN__X86 && !gn__dtypes[j.out.dtype].narrow && ((uintptr_t)j.out.p & 15) == 0 && gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
     gn__pool_for(&r->cpu->pool, tiles, 16, gn__loop_range, &j);
     if (j.failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j.node, j.failed, "an integer divisor is 0");
     return j.failed ? gn__run_fail(r, j.node, j.failed, "no memory for the tiles of a loop") : GN_OK;
@@ -6012,7 +7327,7 @@ static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
         gn__type t = gn__part_type(p, p->outs[i]);
         gn_view from = gn__run_view(r, p->outs[i]), to = gn__view_dense(&t, outs[i].host);
         if (outs[i].host && outs[i].bytes != gn__type_bytes(&t)) return gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
-        if (outs[i].host) gn__copy_view(&to, &from);
+        if (outs[i].host && from.p != to.p) gn__copy_view(&to, &from);
         if (!outs[i].keep) continue;
         if ((c->n_values && outs[i].keep <= c->values[c->n_values - 1].id) || !GN__GROW(c, values, 1)) { kept = SIZE_MAX; break; }
         char *mem = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
@@ -6053,6 +7368,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     *out_ticket = 1;
     r.copies = (char **)gn_alloc((p->part->n_args + 1) * sizeof *r.copies);
     gn_result e = r.copies ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
+    if (e == GN_OK) gn__run_place_outs(&r, outs);
     for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_kernel(&r, &p->layout.steps[i]);
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
@@ -6265,6 +7581,7 @@ typedef struct gn__remote {
     uint64_t next;                     /* the next ticket; its low half is the request id */
     uint64_t answers;                  /* received; a request has at most one */
     uint64_t sequence, release, held, owed;
+    uint32_t step_errors, seen;             /* steps that failed, and how many of them the program was told of */
     uint32_t next_plan, max_nodes, unread;   /* unread: requests sent since the last look at what has come */
     gn__flight flights[GN__IN_FLIGHT];
     uint32_t first, n_flights;
@@ -6342,7 +7659,8 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     gn__flight *x = gn__remote_find(r, m->request);
     uint64_t ticket = r->next - (uint32_t)((uint32_t)r->next - m->request);
     if (ticket >= r->next || ticket == 0 || ticket > UINT64_MAX / 2) return gn__remote_bad(r, f, "an error of an unknown request");
-    if (!r->failed) {
+    if (x && d.result != GN_CANCELLED && d.result != GN_NO_VALUE) r->step_errors++;
+    if (!r->failed && d.result != GN_CANCELLED) {
         r->failed = true;
         r->error = fault;
         r->error_ticket = ticket;
@@ -6604,13 +7922,15 @@ static gn_result gn__remote_supports(const gn__remote *r, const gn_part *part, g
 }
 
 static gn_result gn__remote_put_plan(gn__remote *r, const gn_part *part, uint32_t id, gn_fault *f) {
-    gn__msg_plan_put m = { id, part->hash, { NULL, 0 } };
+    gn__msg_plan_put m = { id, part->hash, 0, { NULL, 0 } };
     gn__buf_reset(&r->part);
     gn_result e = gn__part_encode(&r->part, part, f);
     if (!e) e = gn__remote_ready(r, f);
     if (e) return e;
+    if (r->part.n > GN__BLOB_INLINE && r->part.n <= UINT32_MAX) m.packed = (uint32_t)r->part.n;
     gn__outbox_fields(&r->link.out, GN__MSG_PLAN_PUT, (uint32_t)r->next++, &m);
-    gn__outbox_put(&r->link.out, r->part.p, r->part.n);
+    if (m.packed) gn__blob_put(&r->link.out, r->part.p, r->part.n, 1, r->link.codecs, &r->link.scratch);
+    else gn__outbox_put(&r->link.out, r->part.p, r->part.n);
     return gn__remote_end(r, f);
 }
 
@@ -6680,11 +8000,19 @@ static void gn__remote_put_args(gn__remote *r, const gn__ports *ports, const gn_
     }
 }
 
+/* The program learns of the first failure; steps from here on run again. */
+static gn_result gn__remote_told(gn__remote *r, gn_fault *f) {
+    r->failed = false;
+    r->seen = r->step_errors;
+    return gn__copy_fault(f, &r->error);
+}
+
 static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
     const gn__remote_plan *p = (const gn__remote_plan *)plan;
     gn_result e = gn__remote_send_weights(r, f);
     if (!e) e = gn__remote_ready(r, f);
+    if (!e && r->failed) e = gn__remote_told(r, f);   /* an earlier step failed: what was queued behind it did not run */
     if (e) return e;
     for (uint32_t i = 0; i < p->ports.n_args; i++)
         if (!p->ports.args[i].value && args[i].bytes != p->ports.args[i].bytes)
@@ -6692,7 +8020,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     gn__flight *x = gn__remote_flight(r, r->n_flights);
     e = gn__remote_board(r, x, &p->ports, outs, f);
     if (e) return e;
-    gn__msg_step m = { p->id, r->sequence + 1, r->release, { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 }, { NULL, 0 } };
+    gn__msg_step m = { p->id, r->sequence + 1, r->release, r->seen, { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 }, { NULL, 0 } };
     x->ticket = r->next++;
     gn__outbox_fields(&r->link.out, GN__MSG_STEP, (uint32_t)x->ticket, &m);
     gn__remote_put_args(r, &p->ports, args);
@@ -6714,9 +8042,7 @@ static gn_result gn__remote_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn_result e = gn__remote_await(r, ticket, f);
     gn__link_count(&r->link);
     if (e) return e;
-    if (!r->failed || r->error_ticket > ticket) return GN_OK;
-    r->failed = false;
-    return gn__copy_fault(f, &r->error);
+    return r->failed && r->error_ticket <= ticket ? gn__remote_told(r, f) : GN_OK;
 }
 
 static void gn__remote_values_release(void *self, uint64_t below) {
@@ -7017,6 +8343,7 @@ typedef struct gn__session {
     uint64_t held, limit;       /* bytes */
     gn__map slots, plans;
     uint64_t slot_changes, update_checks, sequence, released, last_keep;
+    uint32_t step_failures;
     gn__kept *kept;             /* ids rise */
     size_t n_kept, cap_kept;
     gn__held_weight *weights;
@@ -7386,8 +8713,22 @@ static gn_result gn__served_plan_charge(gn__session *s, gn__served_plan *p, gn_f
     return GN_OK;
 }
 
+/* The part's bytes, unpacked into memory that the session's limit allows. */
+static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
+    gn__rd r = { d->part.p, d->part.p + d->part.n, false };
+    if (!d->packed) return gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
+    if (d->packed > s->limit - GN__MIN(s->held, s->limit)) return gn__session_full(s, d->packed, f);
+    uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
+    if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
+    if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
+    if (!e) e = gn__part_decode(bytes, d->packed, GN__WIRE_NODES, &p->part, f);
+    gn_free(bytes);
+    return e;
+}
+
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
-    gn_result e = gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
+    gn_result e = gn__served_plan_part(s, p, d, f);
     if (e) return e;
     if (p->part->hash != d->hash) return gn_fail(f, GN_BAD_MESSAGE, "the part's hash is not the one announced");
     e = gn__part_check_slots(s, p->part, f);
@@ -7577,6 +8918,8 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     if (d.sequence != s->sequence + 1)
         return gn_fail(f, GN_BAD_MESSAGE, "step %llu came when %llu was next", (unsigned long long)d.sequence, (unsigned long long)s->sequence + 1);
     s->sequence++;
+    s->stats.steps_run++;
+    if (d.seen != s->step_failures) return gn_fail(f, GN_CANCELLED, "an earlier step failed");
     gn__served_plan *p = (gn__served_plan *)gn__map_get(&s->plans, d.plan);
     if (!p) return gn_fail(f, GN_NO_PLAN, "plan %u is not there", d.plan);
     if (p->fault.result) return gn__copy_fault(f, &p->fault);
@@ -7612,6 +8955,7 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     if (e == GN_NO_VALUE) x->last_keep = x->first_keep - 1;   /* what it kept counts as kept */
     if (e) {
         fault.result = e;
+        s->step_failures += e != GN_NO_VALUE;
         gn__running_undo(s, x);
         return gn__session_refuse(s, x->request, &fault, false);
     }
@@ -7678,6 +9022,7 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s does not belong here", gn__msgs[m->id - 1].name);
     if (!e && s->n_running > 0 && s->running[s->n_running - 1].n_wants > 0) return gn__session_reply(s, f);   /* somebody waits for this one */
     if (!e || e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
+    if (m->id == GN__MSG_STEP && e != GN_CANCELLED && e != GN_NO_VALUE) s->step_failures++;
     gn_result sent = gn__session_settle(s);   /* earlier steps are answered first */
     if (!sent) sent = gn__session_refuse(s, m->request, f, false);
     return sent ? gn_fail(f, sent, "%s", gn__result_text(sent)) : GN_OK;
@@ -8584,7 +9929,9 @@ static gn_tensor gn__op(const char *file, int line, int op, const gn_tensor *in,
 #define GN__P1(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a) { return gn__op(file, line, GN__OP_##NAME, &a, 1, -1, NULL, 0); }
 #define GN__P2(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b) { gn_tensor in[2] = { a, b }; return gn__op(file, line, GN__OP_##NAME, in, 2, 0, NULL, 0); }
 #define GN__NO(...)
-GN__SCALAR_OPS(GN__P1, GN__P2, GN__P1, GN__P2, GN__P2, GN__NO)
+#define GN__P3(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor c) { gn_tensor in[3] = { a, b, c }; return gn__op(file, line, GN__OP_##NAME, in, 3, 0, NULL, 0); }
+GN__SCALAR_OPS(GN__P1, GN__P2, GN__P1, GN__P2, GN__P2, GN__NO, GN__P3)
+#undef GN__P3
 #undef GN__P1
 #undef GN__P2
 #undef GN__NO
@@ -8639,6 +9986,8 @@ GN__PR(MEAN, mean)
 GN__PR(MAX, max)
 GN__PR(MIN, min)
 GN__PR(ARGMAX, argmax)
+GN__PR(ARGMIN, argmin)
+GN__PR(PROD, prod)
 #undef GN__PR
 
 gn_tensor gn_softmax_at(const char *file, int line, gn_tensor a, int axis) {
@@ -9000,6 +10349,799 @@ gn_result gn_get_op(int index, gn_op_info *out) {
     return GN_OK;
 }
 
+
+/* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
+
+#define GN__AT file, line
+
+GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, gn_result r, const char *format, ...) {
+    gn__loc at = { file, line };
+    gn_fault f;
+    va_list args;
+    va_start(args, format);
+    gn__fail_v(&f, r, format, args);
+    va_end(args);
+    return gn__handle(g, gn__failed(g, at, GN__OP_FAILED, &f));
+}
+
+/* True with the tensor's type; false with what to return instead in *out_bad. */
+static bool gn__known(const char *file, int line, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
+    gn__loc at = { file, line };
+    uint32_t x;
+    if (!gn__usable(a.ctx)) { *out_bad = GN__DEAD(a.ctx); return false; }
+    gn__inputs(a.ctx, at, GN__OP_FAILED, &a, 1, &x);
+    *out_bad = gn__handle(a.ctx, x);
+    if (a.ctx->nodes[x].op == GN__OP_FAILED) return false;
+    *out = gn__type_of(a.ctx, x);
+    return true;
+}
+
+/* The same for floats alone. */
+static bool gn__known_float(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
+    if (!gn__known(GN__AT, a, out, out_bad)) return false;
+    if (gn__is_float(out->dtype)) return true;
+    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_DTYPE, "%s does not take %s", op, gn__dtypes[out->dtype].name);
+    return false;
+}
+
+/* The same with an axis of the tensor; *axis becomes its place from the front. */
+static bool gn__known_axis(const char *file, int line, const char *op, gn_tensor a, int *axis, gn__type *out, gn_tensor *out_bad) {
+    if (!gn__known(GN__AT, a, out, out_bad)) return false;
+    int at = gn__axis(*axis, out->shape.rank);
+    if (at < 0) *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "%s: axis %d is outside a tensor of rank %d", op, *axis, out->shape.rank);
+    *axis = at;
+    return at >= 0;
+}
+
+static gn_tensor gn__to_dtype(const char *file, int line, gn_tensor a, gn_dtype d) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    return t.dtype == d ? a : gn_cast_at(GN__AT, a, d);
+}
+
+static gn_dtype gn__wide_dtype(gn_dtype d) { return d == GN_F16 || d == GN_BF16 ? GN_F32 : d; }
+
+static gn_tensor gn__widened(const char *file, int line, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    return gn__known(GN__AT, a, &t, &bad) ? gn__to_dtype(GN__AT, a, gn__wide_dtype(t.dtype)) : bad;
+}
+
+static gn_axes gn__one_axis(int axis) { return (gn_axes){ 1, { axis } }; }
+static gn_tensor gn__add_num(const char *file, int line, gn_tensor a, double v) { return gn_add_at(GN__AT, a, gn_like_at(GN__AT, a, v)); }
+static gn_tensor gn__mul_num(const char *file, int line, gn_tensor a, double v) { return gn_mul_at(GN__AT, a, gn_like_at(GN__AT, a, v)); }
+static gn_tensor gn__is_set(const char *file, int line, gn_tensor a) { return gn_ne_at(GN__AT, a, gn_like_at(GN__AT, a, 0)); }
+
+/* ---- of one element ---- */
+
+gn_tensor gn_isnan_at(const char *file, int line, gn_tensor a) { return gn_ne_at(GN__AT, a, a); }
+
+gn_tensor gn_isinf_at(const char *file, int line, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    return gn__is_float(t.dtype) ? gn_eq_at(GN__AT, gn_abs_at(GN__AT, a), gn_like_at(GN__AT, a, INFINITY)) : gn_ne_at(GN__AT, a, a);
+}
+
+gn_tensor gn_isfinite_at(const char *file, int line, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    return gn__is_float(t.dtype) ? gn_lt_at(GN__AT, gn_abs_at(GN__AT, a), gn_like_at(GN__AT, a, INFINITY)) : gn_eq_at(GN__AT, a, a);
+}
+
+gn_tensor gn_logical_not_at(const char *file, int line, gn_tensor a) { return gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, 0)); }
+gn_tensor gn_logical_and_at(const char *file, int line, gn_tensor a, gn_tensor b) { return gn_and_at(GN__AT, gn__is_set(GN__AT, a), gn__is_set(GN__AT, b)); }
+gn_tensor gn_logical_or_at(const char *file, int line, gn_tensor a, gn_tensor b) { return gn_or_at(GN__AT, gn__is_set(GN__AT, a), gn__is_set(GN__AT, b)); }
+gn_tensor gn_logical_xor_at(const char *file, int line, gn_tensor a, gn_tensor b) { return gn_xor_at(GN__AT, gn__is_set(GN__AT, a), gn__is_set(GN__AT, b)); }
+
+gn_tensor gn_prelu_at(const char *file, int line, gn_tensor a, gn_tensor slope) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "prelu", a, &t, &bad)) return bad;
+    return gn_where_at(GN__AT, gn_lt_at(GN__AT, a, gn_like_at(GN__AT, a, 0)), gn_mul_at(GN__AT, a, slope), a);
+}
+
+gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope) { return gn_prelu_at(GN__AT, a, gn_like_at(GN__AT, a, slope)); }
+
+gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "celu", a, &t, &bad)) return bad;
+    if (!(alpha > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "celu: alpha %g is not above 0", alpha);
+    gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);       /* no infinity where a is above */
+    gn_tensor curve = gn__mul_num(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, below, gn_like_at(GN__AT, a, alpha))), alpha);
+    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, curve);
+}
+
+gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "elu", a, &t, &bad)) return bad;
+    gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);
+    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, gn__mul_num(GN__AT, gn_expm1_at(GN__AT, below), alpha));
+}
+
+gn_tensor gn_masked_fill_at(const char *file, int line, gn_tensor a, gn_tensor mask, double value) {
+    return gn_where_at(GN__AT, mask, gn_like_at(GN__AT, a, value), a);
+}
+
+/* ---- reductions ---- */
+
+gn_tensor gn_count_nonzero_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) { return gn_sum_at(GN__AT, gn__is_set(GN__AT, a), axes, keep); }
+
+gn_tensor gn_any_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
+    return gn__is_set(GN__AT, gn_count_nonzero_at(GN__AT, a, axes, keep));
+}
+
+gn_tensor gn_all_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
+    return gn_logical_not_at(GN__AT, gn_sum_at(GN__AT, gn_logical_not_at(GN__AT, a), axes, keep));
+}
+
+/* Sum of squared distances from the mean (two passes), over n - correction. */
+gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep) {
+    gn__type t, m;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "variance", a, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, x, axes, true);
+    if (!gn__known(GN__AT, mean, &m, &bad)) return bad;
+    double n = 1;
+    for (int i = 0; i < t.shape.rank; i++)
+        if (m.shape.dims[i] != t.shape.dims[i]) n *= (double)t.shape.dims[i];
+    gn_tensor sum = gn_sum_at(GN__AT, gn_square_at(GN__AT, gn_sub_at(GN__AT, x, mean)), axes, keep);
+    return gn__to_dtype(GN__AT, gn_div_at(GN__AT, sum, gn_like_at(GN__AT, sum, GN__MAX(n - correction, 0.0))), t.dtype);
+}
+
+gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "std", a, &t, &bad)) return bad;
+    return gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, gn_variance_at(GN__AT, gn__widened(GN__AT, a), axes, correction, keep)), t.dtype);
+}
+
+gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) { return gn_sum_at(GN__AT, gn_abs_at(GN__AT, a), axes, keep); }
+
+gn_tensor gn_l2_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "l2_norm", a, &t, &bad)) return bad;
+    return gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, gn_sum_at(GN__AT, gn_square_at(GN__AT, gn__widened(GN__AT, a)), axes, keep)), t.dtype);
+}
+
+/* An infinite largest value is not subtracted: inf - inf would be NaN. */
+gn_tensor gn_logsumexp_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
+    gn__type t, s;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "logsumexp", a, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, a), top = gn_max_at(GN__AT, x, axes, true);
+    top = gn_where_at(GN__AT, gn_isfinite_at(GN__AT, top), top, gn_like_at(GN__AT, top, 0));
+    gn_tensor sum = gn_sum_at(GN__AT, gn_exp_at(GN__AT, gn_sub_at(GN__AT, x, top)), axes, keep);
+    if (!gn__known(GN__AT, sum, &s, &bad)) return bad;
+    return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn_log_at(GN__AT, sum), gn_reshape_at(GN__AT, top, s.shape)), t.dtype);
+}
+
+/* ---- along an axis ---- */
+
+#define GN__PA(NAME, name)                                                                  \
+    gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, int axis) {           \
+        int64_t attr = axis;                                                                \
+        return gn__op(GN__AT, GN__OP_##NAME, &a, 1, -1, &attr, 1);                          \
+    }
+GN__PA(CUMSUM, cumsum)
+GN__PA(CUMPROD, cumprod)
+GN__PA(CUMMAX, cummax)
+#undef GN__PA
+
+gn_tensor gn_argsort_at(const char *file, int line, gn_tensor a, int axis, bool descending) {
+    int64_t attrs[2] = { axis, descending };
+    return gn__op(GN__AT, GN__OP_ARGSORT, &a, 1, -1, attrs, 2);
+}
+
+gn_tensor gn_sort_at(const char *file, int line, gn_tensor a, int axis, bool descending) {
+    return gn_gather_at(GN__AT, a, axis, gn_argsort_at(GN__AT, a, axis, descending));
+}
+
+void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bool largest, gn_tensor *out_values, gn_tensor *out_positions) {
+    gn__type t;
+    gn_tensor order, bad;
+    bool ok = gn__known_axis(GN__AT, "topk", a, &axis, &t, &bad);
+    if (ok && (k < 0 || k > t.shape.dims[axis])) {
+        ok = false;
+        bad = gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "topk: there are no %lld elements in an axis of %lld", (long long)k, (long long)t.shape.dims[axis]);
+    }
+    order = ok ? gn_slice_at(GN__AT, gn_argsort_at(GN__AT, a, axis, largest), axis, 0, k, 1) : bad;
+    if (out_values) *out_values = ok ? gn_gather_at(GN__AT, a, axis, order) : bad;
+    if (out_positions) *out_positions = order;
+}
+
+/* ---- rows ---- */
+
+gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
+    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn__add_num(GN__AT, mean, eps)));
+    if (gain.ctx) y = gn_mul_at(GN__AT, y, gn__widened(GN__AT, gain));
+    return gn__to_dtype(GN__AT, y, t.dtype);
+}
+
+gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, double eps) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "normalize", a, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, a), norm = gn_l2_norm_at(GN__AT, x, gn__one_axis(axis), true);
+    return gn__to_dtype(GN__AT, gn_div_at(GN__AT, x, gn_maximum_at(GN__AT, norm, gn_like_at(GN__AT, norm, eps))), t.dtype);
+}
+
+/* ---- linear algebra ---- */
+
+gn_tensor gn_outer_at(const char *file, int line, gn_tensor a, gn_tensor b) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad) || !gn__known(GN__AT, b, &u, &bad)) return bad;
+    if (t.shape.rank != 1 || u.shape.rank != 1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "outer takes vectors, not rank %d and %d", t.shape.rank, u.shape.rank);
+    return gn_mul_at(GN__AT, gn_reshape_at(GN__AT, a, GN_SHAPE(t.shape.dims[0], 1)), b);
+}
+
+gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis) {
+    gn__type t[2];
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t[0], &bad) || !gn__known(GN__AT, b, &t[1], &bad)) return bad;
+    gn_dtype d = gn__promote(t, 2);
+    gn_tensor y = gn_sum_at(GN__AT, gn_mul_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)), gn__one_axis(axis), false);
+    return gn__is_float(d) ? gn__to_dtype(GN__AT, y, d) : y;
+}
+
+/* ---- movement ---- */
+
+/* a seen as (before, axis, after) with one more axis, grown to n, then put back with the axis n times as long. */
+static gn_tensor gn__repeated(const char *file, int line, const char *op, gn_tensor a, int axis, int64_t n, bool inner) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_axis(GN__AT, op, a, &axis, &t, &bad)) return bad;
+    int64_t d = t.shape.dims[axis], before = 1, after = 1;
+    if (n < 0 || (n > 0 && d > GN__MAX_BYTES / n)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "%s: %lld times an axis of %lld is not possible", op, (long long)n, (long long)d);
+    for (int i = 0; i < axis; i++) before *= t.shape.dims[i];
+    for (int i = axis + 1; i < t.shape.rank; i++) after *= t.shape.dims[i];
+    gn_shape one = inner ? GN_SHAPE(before, d, 1, after) : GN_SHAPE(before, 1, d, after), many = one;
+    many.dims[inner ? 2 : 1] = n;
+    t.shape.dims[axis] = d * n;
+    return gn_reshape_at(GN__AT, gn_broadcast_at(GN__AT, gn_reshape_at(GN__AT, a, one), many), t.shape);
+}
+
+gn_tensor gn_repeat_at(const char *file, int line, gn_tensor a, int64_t n, int axis) { return gn__repeated(GN__AT, "repeat", a, axis, n, true); }
+
+gn_tensor gn_tile_at(const char *file, int line, gn_tensor a, gn_shape times) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (times.rank != t.shape.rank) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "tile: %d numbers for a tensor of rank %d", times.rank, t.shape.rank);
+    for (int i = 0; i < times.rank; i++)
+        if (times.dims[i] != 1) a = gn__repeated(GN__AT, "tile", a, i, times.dims[i], false);
+    return a;
+}
+
+gn_tensor gn_expand_at(const char *file, int line, gn_tensor a, gn_shape shape) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    for (int i = 1; i <= t.shape.rank && i <= shape.rank && shape.rank <= GN_MAX_RANK; i++)
+        if (shape.dims[shape.rank - i] == -1) shape.dims[shape.rank - i] = t.shape.dims[t.shape.rank - i];
+    return gn_broadcast_at(GN__AT, a, shape);
+}
+
+gn_tensor gn_unsqueeze_at(const char *file, int line, gn_tensor a, int axis) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    int at = gn__axis(axis, t.shape.rank + 1);
+    if (at < 0 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "unsqueeze: no axis %d for a tensor of rank %d", axis, t.shape.rank);
+    for (int i = t.shape.rank++; i > at; i--) t.shape.dims[i] = t.shape.dims[i - 1];
+    t.shape.dims[at] = 1;
+    return gn_reshape_at(GN__AT, a, t.shape);
+}
+
+gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    int64_t bits = gn__axes_bits(a, axes);
+    gn_shape s = GN_SCALAR;
+    if (bits < 0) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "squeeze: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    for (int i = 0; i < t.shape.rank; i++) {
+        bool named = (bits >> i) & 1, drop = named && t.shape.dims[i] == 1;
+        if (named && !drop && axes.n) return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "squeeze: axis %d has size %lld", i, (long long)t.shape.dims[i]);
+        if (!drop) s.dims[s.rank++] = t.shape.dims[i];
+    }
+    return gn_reshape_at(GN__AT, a, s);
+}
+
+gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
+    gn__type t;
+    gn_tensor bad;
+    if (n < 1) return GN_NONE;
+    if (!gn__known(GN__AT, parts[0], &t, &bad)) return bad;
+    gn_tensor *x = (gn_tensor *)gn_alloc((size_t)n * sizeof *x);
+    if (!x) return gn__handle(parts[0].ctx, 0);
+    for (int i = 0; i < n; i++) x[i] = gn_unsqueeze_at(GN__AT, parts[i], axis);
+    gn_tensor y = gn_concat_at(GN__AT, x, n, axis);
+    gn_free(x);
+    return y;
+}
+
+void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_t *sizes, int n, gn_tensor *out) {
+    gn__type t;
+    gn_tensor bad;
+    bool ok = gn__known_axis(GN__AT, "split", a, &axis, &t, &bad);
+    if (ok && n > 0) {
+        int64_t d = t.shape.dims[axis], left = d;
+        for (int i = 0; i < n && ok; i++) {
+            int64_t size = sizes ? sizes[i] : d / n;
+            ok = size >= 0 && size <= left;
+            left -= size;
+            if (ok) out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
+        }
+        ok = ok && left == 0;
+        if (!ok) bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);
+    }
+    for (int i = 0; i < n && !ok; i++) out[i] = bad;
+}
+
+gn_tensor gn_flip_at(const char *file, int line, gn_tensor a, gn_axes axes) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    int64_t bits = gn__axes_bits(a, axes);
+    if (bits < 0) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "flip: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    for (int i = 0; i < t.shape.rank; i++)
+        if ((bits >> i) & 1) a = gn_slice_at(GN__AT, a, i, GN_END, INT64_MIN, -1);
+    return a;
+}
+
+gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int axis) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_axis(GN__AT, "roll", a, &axis, &t, &bad)) return bad;
+    int64_t n = t.shape.dims[axis], by = n ? (shift % n + n) % n : 0;
+    if (by == 0) return a;
+    gn_tensor parts[2] = { gn_slice_at(GN__AT, a, axis, n - by, n, 1), gn_slice_at(GN__AT, a, axis, 0, n - by, 1) };
+    return gn_concat_at(GN__AT, parts, 2, axis);
+}
+
+/* Column minus row of the last two axes: i64 (R,C). */
+static gn_tensor gn__diagonals(const char *file, int line, gn_ctx *g, int64_t rows, int64_t columns) {
+    gn_tensor i = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, rows, 0, 1), GN_SHAPE(rows, 1));
+    return gn_sub_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, columns, 0, 1), i);
+}
+
+static gn_tensor gn__triangle(const char *file, int line, const char *op, gn_tensor a, int64_t k, bool upper) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (t.shape.rank < 2) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "%s needs rank 2 or more", op);
+    int64_t rows = t.shape.dims[t.shape.rank - 2], columns = t.shape.dims[t.shape.rank - 1];
+    gn_tensor d = gn__diagonals(GN__AT, a.ctx, rows, columns), at = gn_like_at(GN__AT, d, (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1));
+    gn_tensor in = upper ? gn_ge_at(GN__AT, d, at) : gn_le_at(GN__AT, d, at);
+    return gn_where_at(GN__AT, in, a, gn_like_at(GN__AT, a, 0));
+}
+
+gn_tensor gn_tril_at(const char *file, int line, gn_tensor a, int64_t k) { return gn__triangle(GN__AT, "tril", a, k, false); }
+gn_tensor gn_triu_at(const char *file, int line, gn_tensor a, int64_t k) { return gn__triangle(GN__AT, "triu", a, k, true); }
+
+/* Of (…,R,C) laid flat, a diagonal is every (C+1)st element. */
+gn_tensor gn_diagonal_at(const char *file, int line, gn_tensor a, int64_t offset, int axis0, int axis1) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_axis(GN__AT, "diagonal", a, &axis0, &t, &bad) || !gn__known_axis(GN__AT, "diagonal", a, &axis1, &t, &bad)) return bad;
+    if (axis0 == axis1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "diagonal needs two different axes");
+    int64_t rows = t.shape.dims[axis0], columns = t.shape.dims[axis1];
+    gn_axes order = { 0, { 0 } };
+    gn_shape flat = GN_SCALAR;
+    for (int i = 0; i < t.shape.rank; i++) {
+        if (i == axis0 || i == axis1) continue;
+        order.axis[order.n++] = i;
+        flat.dims[flat.rank++] = t.shape.dims[i];
+    }
+    order.axis[order.n++] = axis0;
+    order.axis[order.n++] = axis1;
+    flat.dims[flat.rank++] = rows * columns;
+    offset = GN__MIN(GN__MAX(offset, -rows), columns);
+    int64_t n = offset >= 0 ? GN__MIN(rows, columns - offset) : GN__MIN(rows + offset, columns), begin = offset >= 0 ? offset : -offset * columns;
+    if (n <= 0) n = begin = 0;
+    gn_tensor x = gn_reshape_at(GN__AT, gn_permute_at(GN__AT, a, order), flat);
+    return gn_slice_at(GN__AT, x, flat.rank - 1, begin, n ? begin + (n - 1) * (columns + 1) + 1 : begin, columns + 1);
+}
+
+/* ---- indexing ---- */
+
+gn_tensor gn_scatter_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
+    gn_tensor in[3] = { a, index, src };
+    int64_t attr = axis;
+    return gn__op(GN__AT, GN__OP_SCATTER, in, 3, -1, &attr, 1);
+}
+
+gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
+    gn_tensor in[3] = { a, index, src };
+    int64_t attr = axis;
+    return gn__op(GN__AT, GN__OP_SCATTER_MAX, in, 3, -1, &attr, 1);
+}
+
+gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) { return gn__op(GN__AT, GN__OP_NONZERO, &a, 1, -1, &bound, 1); }
+
+gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_axis(GN__AT, "index_select", a, &axis, &t, &bad) || !gn__known(GN__AT, ids, &u, &bad)) return bad;
+    if (u.shape.rank != 1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "index_select takes a vector of indices, not rank %d", u.shape.rank);
+    gn_shape row = t.shape;
+    for (int i = 0; i < t.shape.rank; i++) row.dims[i] = i == axis ? u.shape.dims[0] : 1;
+    t.shape.dims[axis] = u.shape.dims[0];
+    return gn_gather_at(GN__AT, a, axis, gn_broadcast_at(GN__AT, gn_reshape_at(GN__AT, ids, row), t.shape));
+}
+
+/* Row-major places of the indexed blocks; -1, which no table has, when any of the k parts is out of range. */
+static gn_tensor gn__flat_index(const char *file, int line, gn_tensor index, const gn_shape *s, int k) {
+    gn_tensor at = GN_NONE, ok = GN_NONE;
+    for (int i = 0; i < k; i++) {
+        gn_tensor x = gn__to_dtype(GN__AT, gn_slice_at(GN__AT, index, -1, i, i + 1, 1), GN_I64), size = gn_like_at(GN__AT, x, (double)s->dims[i]);
+        gn_tensor in = gn_and_at(GN__AT, gn_ge_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_lt_at(GN__AT, x, size));
+        at = i ? gn_add_at(GN__AT, gn_mul_at(GN__AT, at, size), x) : x;
+        ok = i ? gn_and_at(GN__AT, ok, in) : in;
+    }
+    return gn_where_at(GN__AT, ok, at, gn_like_at(GN__AT, at, -1));
+}
+
+gn_tensor gn_gather_nd_at(const char *file, int line, gn_tensor a, gn_tensor index) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad) || !gn__known(GN__AT, index, &u, &bad)) return bad;
+    int64_t k = u.shape.rank ? u.shape.dims[u.shape.rank - 1] : 0, rows = 1, block = 1;
+    if (k < 1 || k > t.shape.rank || u.shape.rank - 1 + t.shape.rank - (int)k > GN_MAX_RANK)
+        return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "gather_nd: indices of %lld parts in a tensor of rank %d", (long long)k, t.shape.rank);
+    if (!(GN__BIT(u.dtype) & GN__INDEX)) return gn__refuse(GN__AT, a.ctx, GN_BAD_DTYPE, "gather_nd: an index cannot be %s", gn__dtypes[u.dtype].name);
+    gn_shape s = u.shape;
+    s.rank--;
+    gn_shape ids = s;
+    for (int i = 0; i < k; i++) rows *= t.shape.dims[i];
+    for (int i = (int)k; i < t.shape.rank; i++) {
+        block *= t.shape.dims[i];
+        s.dims[s.rank++] = t.shape.dims[i];
+    }
+    gn_tensor at = gn_reshape_at(GN__AT, gn__flat_index(GN__AT, index, &t.shape, (int)k), GN_SHAPE(gn__count(&ids)));
+    return gn_reshape_at(GN__AT, gn_embedding_at(GN__AT, gn_reshape_at(GN__AT, a, GN_SHAPE(rows, block)), at), s);
+}
+
+/* One axis of reflect or edge padding: for each place of the result the place it takes its element from. */
+static gn_tensor gn__pad_axis(const char *file, int line, gn_tensor a, int axis, int64_t d, int64_t before, int64_t after, bool reflect) {
+    gn_tensor i = gn_arange_at(GN__AT, a.ctx, GN_I64, before + d + after, (double)-before, 1), from = gn_clamp_at(GN__AT, i, 0, (double)(d - 1));
+    if (reflect) {                                      /* n - 1 - |n - 1 - |i|| */
+        gn_tensor last = gn_like_at(GN__AT, i, (double)(d - 1));
+        from = gn_sub_at(GN__AT, last, gn_abs_at(GN__AT, gn_sub_at(GN__AT, last, gn_abs_at(GN__AT, i))));
+    }
+    return gn_index_select_at(GN__AT, a, axis, from);
+}
+
+gn_tensor gn_pad_at(const char *file, int line, gn_tensor a, gn_shape before, gn_shape after, gn_pad_mode mode, double value) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (before.rank != t.shape.rank || after.rank != t.shape.rank) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "pad: %d and %d numbers for a tensor of rank %d", before.rank, after.rank, t.shape.rank);
+    if ((int)mode < 0 || mode >= GN_PAD__COUNT) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "pad: there is no mode %d", (int)mode);
+    for (int i = 0; i < t.shape.rank; i++) {
+        int64_t b = before.dims[i], e = after.dims[i], d = t.shape.dims[i];
+        bool ok = b >= 0 && e >= 0 && b <= GN__MAX_BYTES && e <= GN__MAX_BYTES;
+        if (ok && mode == GN_PAD_REFLECT) ok = (b < d && e < d) || (!b && !e);
+        if (ok && mode == GN_PAD_EDGE) ok = d > 0 || (!b && !e);
+        if (!ok) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "pad: %lld and %lld are not possible for axis %d of %lld", (long long)b, (long long)e, i, (long long)d);
+    }
+    for (int i = 0; i < t.shape.rank; i++) {
+        int64_t b = before.dims[i], e = after.dims[i], d = t.shape.dims[i];
+        if (!b && !e) continue;
+        t.shape.dims[i] = b + d + e;
+        if (mode != GN_PAD_CONSTANT) a = gn__pad_axis(GN__AT, a, i, d, b, e, mode == GN_PAD_REFLECT);
+        else a = gn_slice_put_at(GN__AT, gn_full_at(GN__AT, a.ctx, t.dtype, t.shape, value), a, i, b, b + d, 1);
+    }
+    return a;
+}
+
+/* ---- convolution as a matrix ---- */
+
+/* Places in (H,W) laid flat, as (KH*KW*OH*OW). */
+static gn_tensor gn__window_index(const char *file, int line, gn_ctx *g, const int64_t *out, const gn_shape *kernel, const gn_shape *stride, const gn_shape *dilation, int64_t width) {
+    gn_tensor at[2];
+    for (int i = 0; i < 2; i++) {
+        gn_shape k = GN_SHAPE(1, 1, 1, 1), o = k;
+        k.dims[i] = kernel->dims[i];
+        o.dims[2 + i] = out[i];
+        gn_tensor inside = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, kernel->dims[i], 0, (double)dilation->dims[i]), k);
+        at[i] = gn_add_at(GN__AT, inside, gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, out[i], 0, (double)stride->dims[i]), o));
+    }
+    return gn_reshape_at(GN__AT, gn_add_at(GN__AT, gn__mul_num(GN__AT, at[0], (double)width), at[1]), GN_SHAPE(-1));
+}
+
+gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel, gn_shape stride, gn_shape pad, gn_shape dilation) {
+    gn__type t;
+    gn_tensor bad;
+    int64_t out[2], size[2];
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (t.shape.rank != 4 || kernel.rank != 2 || stride.rank != 2 || pad.rank != 2 || dilation.rank != 2)
+        return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "im2col takes (N,C,H,W) and two numbers each for kernel, stride, pad and dilation");
+    for (int i = 0; i < 2; i++) {
+        int64_t k = kernel.dims[i], most = GN__MAX_BYTES;
+        if (k < 1 || stride.dims[i] < 1 || stride.dims[i] > most || dilation.dims[i] < 1 || dilation.dims[i] > most || pad.dims[i] < 0 || pad.dims[i] > most)
+            return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "im2col: kernel, stride and dilation are 1 or more, pad is 0 or more");
+        size[i] = t.shape.dims[2 + i] + 2 * pad.dims[i];
+        if (size[i] < 1 || k - 1 > (size[i] - 1) / dilation.dims[i]) return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "im2col: the kernel is larger than the padded image");
+        out[i] = (size[i] - 1 - (k - 1) * dilation.dims[i]) / stride.dims[i] + 1;
+    }
+    gn_shape edge = GN_SHAPE(0, 0, pad.dims[0], pad.dims[1]), s = GN_SHAPE(t.shape.dims[0], t.shape.dims[1], -1);
+    gn_tensor x = gn_pad_at(GN__AT, a, edge, edge, GN_PAD_CONSTANT, 0), index = gn__window_index(GN__AT, a.ctx, out, &kernel, &stride, &dilation, size[1]);
+    if (!gn__known(GN__AT, x, &t, &bad)) return bad;
+    s.dims[2] = size[0] * size[1];
+    gn_tensor y = gn_index_select_at(GN__AT, gn_reshape_at(GN__AT, x, s), 2, index);
+    gn__type u;
+    if (!gn__known(GN__AT, y, &u, &bad)) return bad;
+    return gn_reshape_at(GN__AT, y, GN_SHAPE(t.shape.dims[0], t.shape.dims[1] * kernel.dims[0] * kernel.dims[1], out[0] * out[1]));
+}
+
+/* ---- rotary embedding ---- */
+
+/* cos and sin of position * base^(-2i/D), i < D/2, computed in f64: (…,T,D/2) each. */
+static void gn__rotary_angles(const char *file, int line, gn_tensor positions, int64_t half, double base, gn_dtype d, gn_tensor *out_cos, gn_tensor *out_sin) {
+    gn_tensor rate = gn_exp_at(GN__AT, gn_arange_at(GN__AT, positions.ctx, GN_F64, half, 0, -log(base) / (double)half));
+    gn_tensor angle = gn_mul_at(GN__AT, gn_unsqueeze_at(GN__AT, gn__to_dtype(GN__AT, positions, GN_F64), -1), rate);
+    *out_cos = gn__to_dtype(GN__AT, gn_cos_at(GN__AT, angle), d);
+    *out_sin = gn__to_dtype(GN__AT, gn_sin_at(GN__AT, angle), d);
+}
+
+gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved) {
+    gn__type t, p;
+    gn_tensor bad, c, s, y;
+    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, positions, &p, &bad)) return bad;
+    int64_t d = t.shape.rank ? t.shape.dims[t.shape.rank - 1] : 1, half = d / 2;
+    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, x.ctx, GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
+    if (!(GN__BIT(p.dtype) & GN__INDEX)) return gn__refuse(GN__AT, x.ctx, GN_BAD_DTYPE, "rotary: a position cannot be %s", gn__dtypes[p.dtype].name);
+    if (d % 2) return gn__refuse(GN__AT, x.ctx, GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number", (long long)d);
+    if (!(base > 0) || !isfinite(base)) return gn__refuse(GN__AT, x.ctx, GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
+    gn_tensor w = gn__widened(GN__AT, x);
+    gn__rotary_angles(GN__AT, positions, half, base, gn__wide_dtype(t.dtype), &c, &s);
+    gn_tensor a = interleaved ? gn_slice_at(GN__AT, w, -1, 0, GN_END, 2) : gn_slice_at(GN__AT, w, -1, 0, half, 1);
+    gn_tensor b = interleaved ? gn_slice_at(GN__AT, w, -1, 1, GN_END, 2) : gn_slice_at(GN__AT, w, -1, half, GN_END, 1);
+    gn_tensor parts[2] = { gn_sub_at(GN__AT, gn_mul_at(GN__AT, a, c), gn_mul_at(GN__AT, b, s)), gn_add_at(GN__AT, gn_mul_at(GN__AT, b, c), gn_mul_at(GN__AT, a, s)) };
+    y = interleaved ? gn_reshape_at(GN__AT, gn_stack_at(GN__AT, parts, 2, -1), t.shape) : gn_concat_at(GN__AT, parts, 2, -1);
+    return gn__to_dtype(GN__AT, gn_expand_at(GN__AT, y, t.shape), t.dtype);
+}
+
+/* ---- losses: means over everything, 0-d ---- */
+
+static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d) { return gn__to_dtype(GN__AT, gn_mean_at(GN__AT, a, GN_ALL_AXES, false), d); }
+
+gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "bce_loss", p, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target), least = gn_like_at(GN__AT, x, -100), one = gn_like_at(GN__AT, x, 1);
+    gn_tensor yes = gn_mul_at(GN__AT, y, gn_maximum_at(GN__AT, gn_log_at(GN__AT, x), least));
+    gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, one, y), gn_maximum_at(GN__AT, gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)), least));
+    return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
+}
+
+gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "bce_logits_loss", logits, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, logits);
+    return gn__mean_as(GN__AT, gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))), t.dtype);
+}
+
+gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, targets, &u, &bad)) return bad;
+    gn_shape rows = t.shape;
+    rows.rank--;
+    if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape)) return gn__refuse(GN__AT, log_p.ctx, GN_BAD_SHAPE, "nll_loss: targets must have the shape of log_p without the last axis");
+    gn_tensor hit = gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1));
+    return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
+}
+
+gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn_gt_at(GN__AT, y, gn_like_at(GN__AT, y, 0));
+    gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
+    gn_tensor terms = gn_where_at(GN__AT, some, gn_mul_at(GN__AT, y, gn_sub_at(GN__AT, log_q, x)), gn_like_at(GN__AT, y, 0));
+    return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
+}
+
+gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "smooth_l1_loss", a, &t, &bad)) return bad;
+    if (!(beta > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is not above 0", beta);
+    gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
+    gn_tensor near = gn__mul_num(GN__AT, gn_square_at(GN__AT, d), 0.5 / beta), far = gn__add_num(GN__AT, d, -0.5 * beta);
+    return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far), t.dtype);
+}
+
+gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logits, gn_tensor targets, double smoothing) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
+    if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, logits.ctx, GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
+    gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
+    gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
+    return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn__mul_num(GN__AT, hit, 1 - smoothing), gn__mul_num(GN__AT, all, smoothing)), t.dtype);
+}
+
+/* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */
+
+typedef struct gn__term { gn_tensor t; char labels[GN_MAX_RANK + 1]; int n; } gn__term;
+
+typedef struct gn__einsum {
+    const char *file;
+    int line;
+    gn_ctx *g;
+    gn_tensor bad;             /* what to return when something failed */
+    int64_t size[128];         /* of each label, 0 with seen false */
+    bool seen[128];
+    char out[GN_MAX_RANK + 1];
+    int n_out;
+} gn__einsum;
+
+static bool gn__einsum_bad(gn__einsum *e, gn_result r, const char *why, char label) {
+    char text[2] = { label, 0 };
+    e->bad = gn__refuse(e->file, e->line, e->g, r, "einsum: %s%s%s%s", why, label ? " '" : "", text, label ? "'" : "");
+    return false;
+}
+
+static bool gn__label_ok(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+static bool gn__has_label(const char *labels, int n, char c) { return n > 0 && memchr(labels, c, (size_t)n) != NULL; }
+
+/* The labels of one operand from *at on; a repeated label takes the diagonal. */
+static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__term *out) {
+    gn__type type;
+    out->t = t;
+    out->n = 0;
+    if (!gn__known(e->file, e->line, t, &type, &e->bad)) return false;
+    for (; **at && **at != ',' && **at != '-'; ++*at) {
+        char c = **at;
+        if (c == ' ') continue;
+        if (!gn__label_ok(c)) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "a label is a letter, not", c);
+        if (out->n == type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "more labels than axes at", c);
+        int64_t d = type.shape.dims[out->n];
+        if (e->seen[(int)c] && e->size[(int)c] != d) return gn__einsum_bad(e, GN_BAD_SHAPE, "two sizes for", c);
+        e->seen[(int)c] = true;
+        e->size[(int)c] = d;
+        out->labels[out->n++] = c;
+    }
+    if (out->n != type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "fewer labels than axes", 0);
+    for (int i = 0; i < out->n; i++)
+        for (int j = i + 1; j < out->n; j++) {
+            if (out->labels[i] != out->labels[j]) continue;
+            char c = out->labels[i];
+            out->t = gn_diagonal_at(e->file, e->line, out->t, 0, i, j);
+            memmove(out->labels + j, out->labels + j + 1, (size_t)(out->n - j - 1));
+            memmove(out->labels + i, out->labels + i + 1, (size_t)(out->n - i - 2));
+            out->labels[out->n - 2] = c;
+            out->n--;
+            i = -1;                                     /* the axes have moved */
+            break;
+        }
+    return true;
+}
+
+/* Labels after "->"; without it those that occur once, in alphabetical order. `text` is all operands' text. */
+static bool gn__einsum_output(gn__einsum *e, const char *text, const char *at) {
+    if (*at == '-') {
+        if (at[1] != '>') return gn__einsum_bad(e, GN_BAD_ARGUMENT, "'-' without '>'", 0);
+        for (at += 2; *at; at++) {
+            if (*at == ' ') continue;
+            if (!gn__label_ok(*at) || !e->seen[(int)*at] || gn__has_label(e->out, e->n_out, *at))
+                return gn__einsum_bad(e, GN_BAD_ARGUMENT, "not a label of the inputs, or twice in the output:", *at);
+            if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
+            e->out[e->n_out++] = *at;
+        }
+        return true;
+    }
+    for (char c = 'A'; c <= 'z'; c++) {
+        int count = 0;
+        for (const char *p = text; *p; p++) count += *p == c;
+        if (!gn__label_ok(c) || count != 1) continue;
+        if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
+        e->out[e->n_out++] = c;
+    }
+    return true;
+}
+
+/* Sums out the labels that neither `a` nor the output needs; `rest`: text of the operands to come. */
+static void gn__einsum_drop(const gn__einsum *e, gn__term *x, const char *a, int n_a, const char *rest) {
+    gn_axes axes = { 0, { 0 } };
+    int n = 0;
+    gn__type before, after;
+    gn_tensor bad;
+    for (int i = 0; i < x->n; i++) {
+        char c = x->labels[i];
+        bool needed = gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c);
+        for (const char *p = rest; *p && *p != '-' && !needed; p++) needed = *p == c;
+        if (needed) x->labels[n++] = c;
+        else axes.axis[axes.n++] = i;
+    }
+    x->n = n;
+    if (!axes.n || !gn__known(e->file, e->line, x->t, &before, &bad)) return;
+    x->t = gn_sum_at(e->file, e->line, x->t, axes, false);
+    if (gn__known(e->file, e->line, x->t, &after, &bad)) x->t = gn__to_dtype(e->file, e->line, x->t, before.dtype);   /* ints sum in i64 and wrap */
+}
+
+/* x with its axes in the order of `labels`, reshaped to rank 3. */
+static gn_tensor gn__einsum_matrix(const gn__einsum *e, const gn__term *x, const char *labels, const gn_shape *s) {
+    gn_axes order = { x->n, { 0 } };
+    for (int i = 0; i < x->n; i++) order.axis[i] = (int32_t)((const char *)memchr(x->labels, labels[i], (size_t)x->n) - x->labels);
+    return gn_reshape_at(e->file, e->line, gn_permute_at(e->file, e->line, x->t, order), *s);
+}
+
+/* a := a with b. */
+static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char *rest) {
+    char la[GN_MAX_RANK + 1], lb[GN_MAX_RANK + 1], out[2 * GN_MAX_RANK];
+    int64_t batch = 1, m = 1, k = 1, n = 1;
+    int na = 0, nb = 0, no = 0;
+    gn__einsum_drop(e, a, b->labels, b->n, rest);
+    gn__einsum_drop(e, b, a->labels, a->n, rest);
+    for (int pass = 0; pass < 3; pass++)                /* labels of both that stay, of a alone, of both that are summed */
+        for (int i = 0; i < a->n; i++) {
+            char c = a->labels[i];
+            bool shared = gn__has_label(b->labels, b->n, c), stays = gn__has_label(e->out, e->n_out, c);
+            for (const char *p = rest; *p && *p != '-' && !stays; p++) stays = *p == c;
+            if ((shared ? stays ? 0 : 2 : 1) != pass) continue;
+            la[na++] = c;
+            if (pass != 1) lb[nb++] = c;
+            if (pass != 2) out[no++] = c;
+            *(pass == 0 ? &batch : pass == 1 ? &m : &k) *= e->size[(int)c];
+        }
+    for (int i = 0; i < b->n; i++) {
+        char c = b->labels[i];
+        if (gn__has_label(a->labels, a->n, c)) continue;
+        lb[nb++] = c;
+        out[no++] = c;
+        n *= e->size[(int)c];
+    }
+    if (no > GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "an intermediate has more than 8 axes", 0);
+    gn_shape sa = GN_SHAPE(batch, m, k), sb = GN_SHAPE(batch, k, n), so = { no, { 0 } };
+    for (int i = 0; i < no; i++) so.dims[i] = e->size[(int)out[i]];
+    gn_tensor y = gn_matmul_at(e->file, e->line, gn__einsum_matrix(e, a, la, &sa), gn__einsum_matrix(e, b, lb, &sb));
+    a->t = gn_reshape_at(e->file, e->line, y, so);
+    a->n = no;
+    memcpy(a->labels, out, (size_t)no);
+    return true;
+}
+
+gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
+    gn__einsum e = { .file = file, .line = line, .g = n > 0 ? in[0].ctx : NULL };
+    gn__term all = { GN_NONE, "", 0 }, next;
+    const char *at = spec, *scan = spec;
+    if (n < 1) return GN_NONE;
+    if (!gn__usable(e.g)) return GN__DEAD(e.g);
+    if (!spec) return gn__refuse(GN__AT, e.g, GN_BAD_ARGUMENT, "einsum: the text is NULL");
+    for (int i = 0; i < n; i++) {                       /* sizes and output first: what is summed depends on them */
+        if (!gn__einsum_operand(&e, &scan, in[i], &next)) return e.bad;
+        if (i + 1 < n ? *scan != ',' : *scan == ',') return gn__einsum_bad(&e, GN_BAD_ARGUMENT, "the number of tensors is not that of the text", 0), e.bad;
+        if (i + 1 < n) scan++;
+    }
+    if (!gn__einsum_output(&e, spec, scan)) return e.bad;
+    for (int i = 0; i < n; i++) {
+        gn__einsum_operand(&e, &at, in[i], &next);
+        if (*at == ',') at++;
+        if (i == 0) all = next;
+        else if (!gn__einsum_pair(&e, &all, &next, at)) return e.bad;
+    }
+    gn__einsum_drop(&e, &all, "", 0, "");
+    gn_shape s = { e.n_out, { 0 } };
+    for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
+    return gn__einsum_matrix(&e, &all, e.out, &s);
+}
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif

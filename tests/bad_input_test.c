@@ -185,7 +185,7 @@ TEST(dtypes_outside_the_mask_are_bad_dtype)
     REFUSED(gn_random_uniform(g, GN_I32, GN_SHAPE(3)), GN_BAD_DTYPE);
     REFUSED(gn_random_normal(g, GN_BOOL, GN_SHAPE(3)), GN_BAD_DTYPE);
     REFUSED(gn_full(g, (gn_dtype)-1, GN_SHAPE(3), 0), GN_BAD_DTYPE);
-    REFUSED(gn_scalar(g, (gn_dtype)9, 0), GN_BAD_DTYPE);
+    REFUSED(gn_scalar(g, GN_DTYPE__COUNT, 0), GN_BAD_DTYPE);
     check_alive();
 }
 
@@ -308,6 +308,9 @@ TEST(integer_division_by_zero_is_division_by_zero)
         FAULTS(gn_div(INTS(dtypes[k], 0, 0), INT0(dtypes[k], 0)), GN_DIVISION_BY_ZERO);
         FAULTS(gn_div(INT0(dtypes[k], 7), gn_slice(INTS(dtypes[k], 5, 5, 5, 0), 0, 3, 4, 1)), GN_DIVISION_BY_ZERO);
         FAULTS(gn_div(INTS(dtypes[k], 1, 2), gn_like(INTS(dtypes[k], 1), 0)), GN_DIVISION_BY_ZERO);
+        FAULTS(gn_fmod(INTS(dtypes[k], 1, 2), INTS(dtypes[k], 1, 0)), GN_DIVISION_BY_ZERO);
+        FAULTS(gn_remainder(INTS(dtypes[k], 1, 2), INTS(dtypes[k], 1, 0)), GN_DIVISION_BY_ZERO);
+        FAULTS(gn_floor_divide(INTS(dtypes[k], 1, 2), INTS(dtypes[k], 1, 0)), GN_DIVISION_BY_ZERO);
     }
 }
 

@@ -109,6 +109,7 @@ collect_secrets() {
 no_plain_text_crosses() {
     local record
     collect_secrets || return 1
+    [ -s "$WORK/records/0.up" ] || return 1
     for record in "$WORK"/records/*; do
         if "$WORK/tls_recorder" find "$record" "${secrets[@]}"; then return 1; fi
     done

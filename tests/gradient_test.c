@@ -11,7 +11,7 @@
 #define MAX_INPUTS 4
 #define MAX_ELEMENTS 256
 
-typedef enum domain { ANY_SIGN, POSITIVE, EXACT_IN_F32 } domain;
+typedef enum domain { ANY_SIGN, POSITIVE, ABOVE_ONE, EXACT_IN_F32 } domain;
 
 typedef struct problem {
     const char *op, *what;
@@ -37,7 +37,7 @@ static int64_t elements(gn_shape s)
 static void draw(double *x, int64_t n, domain d, int which)
 {
     for (int64_t j = 0; j < n; j++) {
-        double place = d == POSITIVE ? 0.3 + 0.07 * (double)j : (j % 2 ? -1 : 1) * (0.035 + 0.07 * (double)(j / 2));
+        double place = d == POSITIVE || d == ABOVE_ONE ? (d == POSITIVE ? 0.3 : 1.2) + 0.07 * (double)j : (j % 2 ? -1 : 1) * (0.035 + 0.07 * (double)(j / 2));
         x[j] = d == EXACT_IN_F32 ? (double)(j - n / 2) / 16 : place + 0.015 * which;
     }
     for (int64_t j = n - 1; j > 0; j--) {
@@ -161,10 +161,17 @@ static uint16_t scalar_wire;
 
 static gn_tensor build_unary(gn_ctx *c, const gn_tensor *in) { return gn_apply(c, scalar_wire, in, 1, NULL, 0); }
 static gn_tensor build_binary(gn_ctx *c, const gn_tensor *in) { return gn_apply(c, scalar_wire, in, 2, NULL, 0); }
+static gn_tensor build_ternary(gn_ctx *c, const gn_tensor *in) { return gn_apply(c, scalar_wire, in, 3, NULL, 0); }
 
 static domain domain_of(const char *op, int input)
 {
-    static const char *const positive[][2] = { { "log", "" }, { "sqrt", "" }, { "rsqrt", "" }, { "pow", "pow" }, { "", "div" } };
+    static const char *const positive[][2] = { { "log", "" }, { "sqrt", "" }, { "rsqrt", "" }, { "pow", "pow" }, { "", "div" }, { "log2", "" }, { "log10", "" } };
+    if (strcmp(op, "acosh") == 0) {
+        return ABOVE_ONE;
+    }
+    if (input > 1) {
+        return ANY_SIGN;
+    }
     for (int k = 0; k < TEST_COUNT(positive); k++) {
         if (strcmp(positive[k][input], op) == 0) {
             return POSITIVE;
@@ -175,13 +182,14 @@ static domain domain_of(const char *op, int input)
 
 static void scalar_problems(const gn_op_info *row)
 {
-    static const gn_shape shapes[][2] = {
-        { { 2, { 3, 4 } }, { 2, { 3, 4 } } }, { { 0, { 0 } }, { 0, { 0 } } }, { { 2, { 3, 1 } }, { 2, { 1, 4 } } },
-        { { 1, { 4 } }, { 3, { 2, 3, 4 } } }, { { 3, { 2, 3, 4 } }, { 0, { 0 } } },
+    static const gn_shape shapes[][3] = {
+        { { 2, { 3, 4 } }, { 2, { 3, 4 } }, { 2, { 3, 4 } } }, { { 0, { 0 } }, { 0, { 0 } }, { 0, { 0 } } },
+        { { 2, { 3, 1 } }, { 2, { 1, 4 } }, { 1, { 4 } } }, { { 1, { 4 } }, { 3, { 2, 3, 4 } }, { 2, { 3, 1 } } },
+        { { 3, { 2, 3, 4 } }, { 0, { 0 } }, { 3, { 2, 1, 1 } } },
     };
     scalar_wire = row->wire;
-    for (int k = 0; k < (row->arity == 2 ? TEST_COUNT(shapes) : 2); k++) {
-        problem p = { .op = row->name, .what = "scalar", .n = row->arity, .build = row->arity == 2 ? build_binary : build_unary };
+    for (int k = 0; k < (row->arity >= 2 ? TEST_COUNT(shapes) : 2); k++) {
+        problem p = { .op = row->name, .what = "scalar", .n = row->arity, .build = row->arity == 3 ? build_ternary : row->arity == 2 ? build_binary : build_unary };
         for (int i = 0; i < row->arity; i++) {
             p.shapes[i] = shapes[k][i];
             p.domains[i] = domain_of(row->name, i);
@@ -257,6 +265,71 @@ BUILD(b_attention_bool, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ 
 BUILD(b_attention_added, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .mask = in[3] }))
 BUILD(b_attention_length, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .causal = true, .length = position(c, 4) }))
 
+BUILD(b_prod, gn_prod(in[0], GN_AXES(1), false))
+BUILD(b_prod_keep, gn_prod(in[0], GN_AXES(0, -1), true))
+BUILD(b_cumsum, gn_cumsum(in[0], 1))
+BUILD(b_cumprod, gn_cumprod(in[0], -1))
+BUILD(b_cummax, gn_cummax(in[0], 1))
+BUILD(b_scatter, gn_scatter(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
+BUILD(b_scatter_max, gn_scatter_max(in[0], 0, indices(c, GN_SHAPE(5, 3), 4), in[1]))
+BUILD(b_leaky_relu, gn_leaky_relu(in[0], 0.2))
+BUILD(b_prelu, gn_prelu(in[0], in[1]))
+BUILD(b_elu, gn_elu(in[0], 1.3))
+BUILD(b_celu, gn_celu(in[0], 0.7))
+BUILD(b_l1_norm, gn_l1_norm(in[0], GN_AXES(1), false))
+BUILD(b_l2_norm, gn_l2_norm(in[0], GN_AXES(1), true))
+BUILD(b_logsumexp, gn_logsumexp(in[0], GN_AXES(0, 2), false))
+BUILD(b_logsumexp_keep, gn_logsumexp(in[0], GN_AXES(1), true))
+BUILD(b_variance, gn_variance(in[0], GN_AXES(1), 1, false))
+BUILD(b_std, gn_std(in[0], GN_AXES(0, 2), 0, true))
+BUILD(b_rmsnorm, gn_rmsnorm(in[0], in[1], 1e-3))
+BUILD(b_normalize, gn_normalize(in[0], 1, 1e-9))
+BUILD(b_sort, gn_sort(in[0], -1, true))
+BUILD(b_outer, gn_outer(in[0], in[1]))
+BUILD(b_vecdot, gn_vecdot(in[0], in[1], 1))
+BUILD(b_einsum, gn_einsum("bij,jk,bk->kib", in, 3))
+BUILD(b_einsum_trace, gn_einsum("iij,jk->k", in, 2))
+BUILD(b_masked_fill, gn_masked_fill(in[0], bools(c, GN_SHAPE(4)), 3))
+BUILD(b_pad, gn_pad(in[0], GN_SHAPE(1, 0), GN_SHAPE(0, 2), GN_PAD_CONSTANT, 2))
+BUILD(b_pad_reflect, gn_pad(in[0], GN_SHAPE(1, 2), GN_SHAPE(0, 3), GN_PAD_REFLECT, 0))
+BUILD(b_pad_edge, gn_pad(in[0], GN_SHAPE(2, 0), GN_SHAPE(1, 1), GN_PAD_EDGE, 0))
+BUILD(b_flip, gn_flip(in[0], GN_AXES(0, 2)))
+BUILD(b_roll, gn_roll(in[0], 2, 1))
+BUILD(b_tile, gn_tile(in[0], GN_SHAPE(2, 3)))
+BUILD(b_repeat, gn_repeat(in[0], 3, 0))
+BUILD(b_stack, gn_stack(in, 3, 1))
+BUILD(b_tril, gn_tril(in[0], -1))
+BUILD(b_triu, gn_triu(in[0], 1))
+BUILD(b_diagonal, gn_diagonal(in[0], 1, 0, -1))
+BUILD(b_im2col, gn_im2col(in[0], GN_SHAPE(2, 2), GN_SHAPE(1, 2), GN_SHAPE(1, 0), GN_SHAPE(1, 2)))
+BUILD(b_index_select, gn_index_select(in[0], 1, indices(c, GN_SHAPE(5), 3)))
+BUILD(b_gather_nd, gn_gather_nd(in[0], indices(c, GN_SHAPE(4, 2), 3)))
+BUILD(b_rotary, gn_rotary(in[0], indices(c, GN_SHAPE(3), 7), 100, false))
+BUILD(b_rotary_interleaved, gn_rotary(in[0], indices(c, GN_SHAPE(3), 7), 100, true))
+BUILD(b_bce_loss, gn_bce_loss(gn_sigmoid(in[0]), gn_sigmoid(in[1])))
+BUILD(b_bce_logits_loss, gn_bce_logits_loss(in[0], in[1]))
+BUILD(b_nll_loss, gn_nll_loss(in[0], indices(c, GN_SHAPE(2, 3), 4)))
+BUILD(b_kl_loss, gn_kl_loss(in[0], in[1]))
+BUILD(b_smooth_l1_loss, gn_smooth_l1_loss(in[0], in[1], 0.4))
+BUILD(b_cross_entropy_smooth, gn_cross_entropy_smooth(in[0], indices(c, GN_SHAPE(2, 3), 4), 0.2))
+
+static gn_tensor b_split(gn_ctx *c, const gn_tensor *in)
+{
+    const int64_t sizes[3] = { 1, 2, 2 };
+    gn_tensor out[3];
+    (void)c;
+    gn_split(in[0], 1, sizes, 3, out);
+    return gn_mul(out[1], out[2]);
+}
+
+static gn_tensor b_topk(gn_ctx *c, const gn_tensor *in)
+{
+    gn_tensor values;
+    (void)c;
+    gn_topk(in[0], 2, 1, false, &values, NULL);
+    return values;
+}
+
 #define S(...) { GN__COUNT(__VA_ARGS__), { __VA_ARGS__ } }
 #define QKV S(2, 4, 3, 2), S(2, 2, 5, 2), S(2, 2, 5, 3)
 static const problem problems[] = {
@@ -305,6 +378,55 @@ static const problem problems[] = {
     { "cross_entropy", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy, 0 },
     { "mse_loss", "matrices", 2, { S(3, 4), S(3, 4) }, { 0 }, b_mse_loss, 0 },
     { "kv_append", "cache and rows", 2, { S(1, 2, 5, 2), S(1, 2, 2, 2) }, { 0 }, b_kv_append, 0 },
+    { "prod", "one axis", 1, { S(2, 3, 4) }, { 0 }, b_prod, 0 },
+    { "prod", "keep", 1, { S(2, 3, 2) }, { 0 }, b_prod_keep, 0 },
+    { "cumsum", "inner axis", 1, { S(2, 3, 4) }, { 0 }, b_cumsum, 0 },
+    { "cumprod", "last axis", 1, { S(3, 4) }, { 0 }, b_cumprod, 0 },
+    { "cummax", "inner axis", 1, { S(2, 5, 2) }, { 0 }, b_cummax, 0 },
+    { "scatter", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter, 0 },
+    { "scatter_max", "repeated indices", 2, { S(4, 3), S(5, 3) }, { 0 }, b_scatter_max, 0 },
+    { "leaky_relu", "both sides", 1, { S(3, 4) }, { 0 }, b_leaky_relu, 0 },
+    { "prelu", "slope of a row", 2, { S(3, 4), S(4) }, { 0 }, b_prelu, 0 },
+    { "elu", "both sides", 1, { S(3, 4) }, { 0 }, b_elu, 0 },
+    { "celu", "both sides", 1, { S(3, 4) }, { 0 }, b_celu, 0 },
+    { "l1_norm", "one axis", 1, { S(2, 3, 4) }, { 0 }, b_l1_norm, 0 },
+    { "l2_norm", "keep", 1, { S(2, 3, 4) }, { 0 }, b_l2_norm, 0 },
+    { "logsumexp", "two axes", 1, { S(2, 3, 4) }, { 0 }, b_logsumexp, 0 },
+    { "logsumexp", "keep", 1, { S(2, 3, 4) }, { 0 }, b_logsumexp_keep, 0 },
+    { "variance", "sample", 1, { S(2, 3, 4) }, { 0 }, b_variance, 0 },
+    { "std", "population", 1, { S(2, 3, 4) }, { 0 }, b_std, 0 },
+    { "rmsnorm", "gain", 2, { S(3, 4), S(4) }, { 0 }, b_rmsnorm, 0 },
+    { "normalize", "inner axis", 1, { S(2, 3, 4) }, { 0 }, b_normalize, 0 },
+    { "sort", "descending", 1, { S(3, 4) }, { 0 }, b_sort, 0 },
+    { "topk", "smallest", 1, { S(2, 5) }, { 0 }, b_topk, 0 },
+    { "outer", "vectors", 2, { S(3), S(4) }, { 0 }, b_outer, 0 },
+    { "vecdot", "inner axis", 2, { S(2, 3, 4), S(2, 3, 4) }, { 0 }, b_vecdot, 0 },
+    { "einsum", "three", 3, { S(2, 3, 4), S(4, 2), S(2, 2) }, { 0 }, b_einsum, 0 },
+    { "einsum", "trace", 2, { S(3, 3, 4), S(4, 2) }, { 0 }, b_einsum_trace, 0 },
+    { "masked_fill", "a row", 1, { S(3, 4) }, { 0 }, b_masked_fill, 0 },
+    { "pad", "constant", 1, { S(3, 4) }, { 0 }, b_pad, 0 },
+    { "pad", "reflect", 1, { S(3, 4) }, { 0 }, b_pad_reflect, 0 },
+    { "pad", "edge", 1, { S(3, 4) }, { 0 }, b_pad_edge, 0 },
+    { "flip", "two axes", 1, { S(2, 3, 4) }, { 0 }, b_flip, 0 },
+    { "roll", "inner axis", 1, { S(2, 3, 4) }, { 0 }, b_roll, 0 },
+    { "tile", "two axes", 1, { S(2, 3) }, { 0 }, b_tile, 0 },
+    { "repeat", "first axis", 1, { S(2, 3) }, { 0 }, b_repeat, 0 },
+    { "stack", "three", 3, { S(2, 3), S(2, 3), S(2, 3) }, { 0 }, b_stack, 0 },
+    { "split", "sizes", 1, { S(2, 5) }, { 0 }, b_split, 0 },
+    { "tril", "below", 1, { S(3, 4) }, { 0 }, b_tril, 0 },
+    { "triu", "above", 1, { S(3, 4) }, { 0 }, b_triu, 0 },
+    { "diagonal", "above", 1, { S(3, 2, 4) }, { 0 }, b_diagonal, 0 },
+    { "im2col", "stride, pad, dilation", 1, { S(1, 2, 3, 4) }, { 0 }, b_im2col, 0 },
+    { "index_select", "repeated ids", 1, { S(2, 3, 2) }, { 0 }, b_index_select, 0 },
+    { "gather_nd", "two parts", 1, { S(3, 3, 2) }, { 0 }, b_gather_nd, 0 },
+    { "rotary", "halves", 1, { S(2, 3, 4) }, { 0 }, b_rotary, 0 },
+    { "rotary", "interleaved", 1, { S(2, 3, 4) }, { 0 }, b_rotary_interleaved, 0 },
+    { "bce_loss", "probabilities", 2, { S(3, 4), S(3, 4) }, { 0 }, b_bce_loss, 0 },
+    { "bce_logits_loss", "logits", 2, { S(3, 4), S(3, 4) }, { 0 }, b_bce_logits_loss, 0 },
+    { "nll_loss", "rows", 1, { S(2, 3, 4) }, { 0 }, b_nll_loss, 0 },
+    { "kl_loss", "rows", 2, { S(3, 4), S(3, 4) }, { ANY_SIGN, POSITIVE }, b_kl_loss, 0 },
+    { "smooth_l1_loss", "near and far", 2, { S(3, 4), S(3, 4) }, { 0 }, b_smooth_l1_loss, 0 },
+    { "cross_entropy_smooth", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy_smooth, 0 },
     { "attention", "grouped heads", 3, { QKV }, { 0 }, b_attention, 0 },
     { "attention", "causal, scale", 3, { QKV }, { 0 }, b_attention_causal, 0 },
     { "attention", "bool mask", 3, { QKV }, { 0 }, b_attention_bool, 0 },
@@ -328,7 +450,7 @@ static void test_row(const gn_op_info *row)
             count++;
         }
     }
-    if (count == 0 && row->kind == GN_CLASS_SCALAR && (row->arity == 1 || row->arity == 2)) {
+    if (count == 0 && row->kind == GN_CLASS_SCALAR && row->arity >= 1 && row->arity <= 3) {
         scalar_problems(row);
         count++;
     }
@@ -338,7 +460,40 @@ static void test_row(const gn_op_info *row)
     test_close();
 }
 
+/* Ops without a row: the names of problems that the table does not have. */
+static void test_composites(void)
+{
+    for (int k = 0; k < TEST_COUNT(problems); k++) {
+        gn_op_info row, composite = { .name = problems[k].op, .kind = GN_CLASS_STRUCTURED, .has_gradient = true };
+        bool known = k > 0 && strcmp(problems[k - 1].op, problems[k].op) == 0;    /* problems of one op stand together */
+        for (int i = 0; i < gn_op_count() && !known; i++) {
+            known = gn_get_op(i, &row) == GN_OK && strcmp(row.name, problems[k].op) == 0;
+        }
+        if (!known) {
+            test_row(&composite);
+        }
+    }
+}
+
 /* ---- gn_grad itself ---- */
+
+TEST(gradient_of_products_with_zeros_is_that_of_the_others)
+{
+    static const double x[4][3] = { { 2, 5, 3 }, { 2, 0, 3 }, { 0, 5, 0 }, { 0, 0, 0 } };
+    static const double prod[4][3] = { { 15, 6, 10 }, { 0, 6, 0 }, { 0, 0, 0 }, { 0, 0, 0 } };
+    static const double running[4][3] = { { 21, 8, 10 }, { 1, 8, 0 }, { 6, 0, 0 }, { 1, 0, 0 } };   /* of x0 + x0 x1 + x0 x1 x2 */
+    double got[4][3];
+    for (int k = 0; k < 2; k++) {
+        gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(4, 3), x), out;
+        gn_tensor y = k ? gn_cumprod(t, 1) : gn_prod(t, GN_AXES(1), false);
+        CHECK_RESULT(gn_grad(gn_sum(y, GN_ALL_AXES, false), &t, 1, &out), GN_OK);
+        CHECK_RESULT(gn_read(out, got, sizeof got), GN_OK);
+        for (int i = 0; i < 12; i++) {
+            CHECK_NEAR(got[i / 3][i % 3], (k ? running : prod)[i / 3][i % 3], 0);
+        }
+        gn_step(g);
+    }
+}
 
 TEST(gradient_of_a_tensor_used_twice_adds_up)
 {
@@ -566,6 +721,7 @@ TEST(optimisers_refuse_what_is_no_state)
 int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
+        TEST_ENTRY(gradient_of_products_with_zeros_is_that_of_the_others),
         TEST_ENTRY(gradient_of_a_tensor_used_twice_adds_up),
         TEST_ENTRY(gradient_of_an_inner_tensor_stops_there),
         TEST_ENTRY(gradient_of_the_loss_itself_is_one),
@@ -592,6 +748,7 @@ int main(int argc, char **argv)
             test_row(&row);
         }
     }
+    test_composites();
     test_all(tests, TEST_COUNT(tests));
     gn_close(g);
     return test_end();

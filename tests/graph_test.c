@@ -242,7 +242,7 @@ static gn_tensor pool_pick_as(const pool *p, gn_dtype d) { return gn_cast(pool_p
 static void pool_leaves(pool *p)
 {
     const gn_shape shapes[] = { GN_SCALAR, GN_SHAPE(COLUMNS), GN_SHAPE(ROWS, COLUMNS), GN_SHAPE(ROWS, 1), GN_SHAPE(1, COLUMNS) };
-    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_BOOL };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_BOOL, GN_I8, GN_I16, GN_U16, GN_U32 };
     double x[CELLS];
     for (int k = 0; k < 7; k++) {
         for (int i = 0; i < CELLS; i++) {
@@ -272,7 +272,8 @@ static gn_tensor random_float_op(const pool *p)
 
 static gn_tensor random_number_op(const pool *p)
 {
-    gn_tensor a = pool_pick_as(p, test_random() & 1 ? GN_I32 : GN_U8), b = pool_pick(p), c = gn_cast(pool_pick(p), GN_BOOL);
+    static const gn_dtype ints[] = { GN_I32, GN_U8, GN_I8, GN_I16, GN_U16, GN_U32 };
+    gn_tensor a = pool_pick_as(p, ints[test_random_int(0, TEST_COUNT(ints) - 1)]), b = pool_pick(p), c = gn_cast(pool_pick(p), GN_BOOL);
     switch (test_random_int(0, 9)) {
     case 0: return gn_add(a, b);
     case 1: return gn_mul(b, pool_pick(p));

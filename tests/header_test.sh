@@ -75,7 +75,7 @@ foreign_names() { nm -g --defined-only "$@" | awk 'NF == 3 && $3 !~ /^gn_/ { pri
 exports_only_gn_names() {
     local names; names=$(foreign_names "$@")
     echo "$names"
-    [ -z "$names" ] && nm -g --defined-only "$@" | grep -q ' gn_open$'
+    [ -z "$names" ] && nm -g --defined-only "$@" | grep ' gn_open$'
 }
 
 compiles_in_under_6_s() {

@@ -111,21 +111,22 @@ static inline gn_transport loopback_transport(int fd)
     return (gn_transport){ &table, l };
 }
 
-/* The one server of a test binary, opened when first asked for; ends the program when it does not open. */
+/* The one server of a test binary, opened when first asked for; ends the program when it does not open. Its keys lie in a folder
+ * of its own that loopback_close removes. */
 static gn_server *loopback__server;
+static char loopback__home[64];
 
 static inline gn_server *loopback_server(void)
 {
-    static char home[64];
     gn_error error;
     if (loopback__server) {
         return loopback__server;
     }
-    snprintf(home, sizeof home, "/tmp/genie-test-XXXXXX");
-    if (!getenv("GENIE_HOME") && !mkdtemp(home)) {
+    snprintf(loopback__home, sizeof loopback__home, "/tmp/genie-test-XXXXXX");
+    if (!mkdtemp(loopback__home)) {
         exit(2);
     }
-    gn_server_desc desc = { .listen = "127.0.0.1:0", .devices = "cpu", .threads = 3, .home = getenv("GENIE_HOME") ? NULL : home };
+    gn_server_desc desc = { .listen = "127.0.0.1:0", .devices = "cpu", .threads = 3, .home = loopback__home };
     if (gn_server_open(&desc, &loopback__server, &error) != GN_OK) {
         printf("the loopback server does not open: %s\n0 passed, 1 failed, 0 skipped\n", error.text);
         exit(1);
@@ -138,6 +139,11 @@ static inline void loopback_close(void)
     if (loopback__server) {
         gn_server_close(loopback__server);
         loopback__server = NULL;
+        char command[sizeof loopback__home + 16];
+        snprintf(command, sizeof command, "rm -rf '%s'", loopback__home);
+        if (system(command) != 0) {
+            printf("%s stays behind\n", loopback__home);
+        }
     }
 }
 

@@ -104,20 +104,40 @@ static inline int64_t ref_wrap(gn_dtype d, int64_t x)
 {
     switch (d) {
     case GN_I32: return (int32_t)(uint32_t)(uint64_t)x;
+    case GN_I16: return (int16_t)(uint16_t)(uint64_t)x;
+    case GN_I8: return (int8_t)(uint8_t)(uint64_t)x;
+    case GN_U32: return (uint32_t)(uint64_t)x;
+    case GN_U16: return (uint16_t)(uint64_t)x;
     case GN_U8: return (uint8_t)(uint64_t)x;
     case GN_BOOL: return x != 0;
     default: return x;
     }
 }
 
-static inline int64_t ref_lowest_int(gn_dtype d)
+static inline bool ref_is_unsigned(gn_dtype d)
 {
-    return d == GN_I64 ? INT64_MIN : d == GN_I32 ? INT32_MIN : 0;
+    return d == GN_U8 || d == GN_U16 || d == GN_U32 || d == GN_BOOL;
+}
+
+static inline size_t ref_bytes_of(gn_dtype d)
+{
+    switch (d) {
+    case GN_F64: case GN_I64: return 8;
+    case GN_F32: case GN_I32: case GN_U32: return 4;
+    case GN_F16: case GN_BF16: case GN_I16: case GN_U16: return 2;
+    default: return 1;
+    }
 }
 
 static inline int64_t ref_highest_int(gn_dtype d)
 {
-    return d == GN_I64 ? INT64_MAX : d == GN_I32 ? INT32_MAX : d == GN_U8 ? UINT8_MAX : 1;
+    int bits = (int)ref_bytes_of(d) * 8 - !ref_is_unsigned(d);
+    return d == GN_BOOL ? 1 : (int64_t)(UINT64_MAX >> (64 - bits));
+}
+
+static inline int64_t ref_lowest_int(gn_dtype d)
+{
+    return ref_is_unsigned(d) ? 0 : -ref_highest_int(d) - 1;
 }
 
 /* ---- shapes ---- */
@@ -269,11 +289,6 @@ static inline void ref__encode_float(gn_dtype d, ref_real x, unsigned char *p)
     memcpy(p, &out, 2);
 }
 
-static inline size_t ref_bytes_of(gn_dtype d)
-{
-    return d == GN_F64 || d == GN_I64 ? 8 : d == GN_F32 || d == GN_I32 ? 4 : d == GN_F16 || d == GN_BF16 ? 2 : 1;
-}
-
 static inline size_t ref_bytes(const ref *r)
 {
     return (size_t)r->n * ref_bytes_of(r->dtype);
@@ -286,12 +301,13 @@ static inline void *ref_encode(const ref *r)
     unsigned char *p = ref__alloc((size_t)r->n + 1, size);
     for (int64_t k = 0; k < r->n; k++) {
         unsigned char *at = p + (size_t)k * size;
-        int32_t i32 = r->i ? (int32_t)r->i[k] : 0;
-        unsigned char u8 = r->i ? (unsigned char)r->i[k] : 0;
+        uint32_t u32 = r->i ? (uint32_t)(uint64_t)r->i[k] : 0;
+        uint16_t u16 = (uint16_t)u32;
+        unsigned char u8 = (unsigned char)u32;
         if (r->f) {
             ref__encode_float(r->dtype, r->f[k], at);
         } else {
-            memcpy(at, size == 8 ? (void *)&r->i[k] : size == 4 ? (void *)&i32 : (void *)&u8, size);
+            memcpy(at, size == 8 ? (void *)&r->i[k] : size == 4 ? (void *)&u32 : size == 2 ? (void *)&u16 : (void *)&u8, size);
         }
     }
     return p;
@@ -303,16 +319,20 @@ static inline ref *ref_decode(gn_dtype dtype, gn_shape shape, const void *bytes)
     size_t size = ref_bytes_of(dtype);
     for (int64_t k = 0; k < r->n; k++) {
         const unsigned char *at = (const unsigned char *)bytes + (size_t)k * size;
-        int32_t i32;
+        uint32_t u32;
+        uint16_t u16;
         if (r->f) {
             r->f[k] = ref__decode_float(dtype, at);
         } else if (size == 8) {
             memcpy(&r->i[k], at, 8);
         } else if (size == 4) {
-            memcpy(&i32, at, 4);
-            r->i[k] = i32;
+            memcpy(&u32, at, 4);
+            r->i[k] = dtype == GN_U32 ? (int64_t)u32 : (int32_t)u32;
+        } else if (size == 2) {
+            memcpy(&u16, at, 2);
+            r->i[k] = dtype == GN_U16 ? (int64_t)u16 : (int16_t)u16;
         } else {
-            r->i[k] = *at;
+            r->i[k] = dtype == GN_I8 ? (int64_t)(int8_t)*at : *at;
         }
     }
     return r;
@@ -345,7 +365,7 @@ static inline ref *ref_cast(const ref *a, gn_dtype dtype)
     return y;
 }
 
-/* The dtype that holds both, PyTorch's torch.promote_types. */
+/* The dtype that holds both, PyTorch's torch.promote_types where that has them. */
 static inline gn_dtype ref_promote_pair(gn_dtype a, gn_dtype b)
 {
     if (a == b) {
@@ -357,8 +377,14 @@ static inline gn_dtype ref_promote_pair(gn_dtype a, gn_dtype b)
     if (ref_is_float(a)) {
         return a == GN_F64 || b == GN_F64 ? GN_F64 : GN_F32;   /* f16 with bf16 too */
     }
-    static const int width[GN_DTYPE__COUNT] = { [GN_BOOL] = 0, [GN_U8] = 1, [GN_I32] = 2, [GN_I64] = 3 };
-    return width[a] > width[b] ? a : b;
+    /* The narrowest of these that holds all numbers of both. */
+    static const gn_dtype ints[] = { GN_BOOL, GN_U8, GN_I8, GN_U16, GN_I16, GN_U32, GN_I32, GN_I64 };
+    int k = 0;
+    while (ref_lowest_int(ints[k]) > ref_lowest_int(a) || ref_lowest_int(ints[k]) > ref_lowest_int(b) ||
+           ref_highest_int(ints[k]) < ref_highest_int(a) || ref_highest_int(ints[k]) < ref_highest_int(b)) {
+        k++;
+    }
+    return ints[k];
 }
 
 static inline int ref__category(gn_dtype d)
@@ -468,6 +494,117 @@ static inline int64_t ref__ior(const int64_t *x, gn_dtype d) { (void)d; return x
 static inline int64_t ref__ixor(const int64_t *x, gn_dtype d) { (void)d; return x[0] ^ x[1]; }
 static inline int64_t ref__inot(const int64_t *x, gn_dtype d) { return d == GN_BOOL ? !x[0] : ~x[0]; }
 
+static inline ref_real ref__sign(const ref_real *x) { return isnan(x[0]) ? x[0] : (x[0] > 0) - (x[0] < 0); }
+static inline ref_real ref__floor(const ref_real *x) { return floorl(x[0]); }
+static inline ref_real ref__ceil(const ref_real *x) { return ceill(x[0]); }
+static inline ref_real ref__round(const ref_real *x)
+{
+    ref_real down = floorl(x[0]), rest = x[0] - down;
+    return isinf(x[0]) ? x[0] : rest < 0.5L || (rest == 0.5L && fmodl(down, 2) == 0) ? down : down + 1;
+}
+static inline ref_real ref__trunc(const ref_real *x) { return x[0] < 0 ? ceill(x[0]) : floorl(x[0]); }
+static inline ref_real ref__exp2(const ref_real *x) { return exp2l(x[0]); }
+static inline ref_real ref__expm1(const ref_real *x) { return expm1l(x[0]); }
+static inline ref_real ref__log2(const ref_real *x) { return log2l(x[0]); }
+static inline ref_real ref__log10(const ref_real *x) { return log10l(x[0]); }
+static inline ref_real ref__log1p(const ref_real *x) { return log1pl(x[0]); }
+static inline ref_real ref__reciprocal(const ref_real *x) { return 1 / x[0]; }
+static inline ref_real ref__square(const ref_real *x) { return x[0] * x[0]; }
+static inline ref_real ref__sin(const ref_real *x) { return sinl(x[0]); }
+static inline ref_real ref__cos(const ref_real *x) { return cosl(x[0]); }
+static inline ref_real ref__tan(const ref_real *x) { return tanl(x[0]); }
+static inline ref_real ref__asin(const ref_real *x) { return asinl(x[0]); }
+static inline ref_real ref__acos(const ref_real *x) { return acosl(x[0]); }
+static inline ref_real ref__atan(const ref_real *x) { return atanl(x[0]); }
+static inline ref_real ref__sinh(const ref_real *x) { return sinhl(x[0]); }
+static inline ref_real ref__cosh(const ref_real *x) { return coshl(x[0]); }
+static inline ref_real ref__asinh(const ref_real *x) { return asinhl(x[0]); }
+static inline ref_real ref__acosh(const ref_real *x) { return acoshl(x[0]); }
+static inline ref_real ref__atanh(const ref_real *x) { return atanhl(x[0]); }
+static inline ref_real ref__erf(const ref_real *x) { return erfl(x[0]); }
+static inline ref_real ref__erfc(const ref_real *x) { return erfcl(x[0]); }
+static inline ref_real ref__softplus(const ref_real *x) { return x[0] > 40 ? x[0] : log1pl(expl(x[0])); }
+static inline ref_real ref__softsign(const ref_real *x) { return x[0] / (1 + fabsl(x[0])); }
+static inline ref_real ref__hard_sigmoid(const ref_real *x) { return x[0] <= -3 ? 0 : x[0] >= 3 ? 1 : (x[0] + 3) / 6; }
+static inline ref_real ref__hard_swish(const ref_real *x) { return x[0] <= -3 ? 0 : x[0] >= 3 ? x[0] : x[0] * (x[0] + 3) / 6; }
+static inline ref_real ref__selu(const ref_real *x)
+{
+    return 1.0507009873554804934193349852946L * (x[0] > 0 ? x[0] : 1.6732632423543772848170429916717L * expm1l(x[0]));
+}
+static inline ref_real ref__mish(const ref_real *x) { return x[0] * tanhl(ref__softplus(x)); }
+static inline ref_real ref__log_sigmoid(const ref_real *x) { return x[0] < -40 ? x[0] : -log1pl(expl(-x[0])); }
+static inline ref_real ref__atan2(const ref_real *x) { return atan2l(x[0], x[1]); }
+static inline ref_real ref__fmod(const ref_real *x) { return fmodl(x[0], x[1]); }
+static inline ref_real ref__remainder(const ref_real *x)
+{
+    ref_real m = fmodl(x[0], x[1]);
+    return m == 0 || (m < 0) == (x[1] < 0) ? m : m + x[1];
+}
+static inline ref_real ref__floor_divide(const ref_real *x)
+{
+    ref_real m = fmodl(x[0], x[1]);
+    return x[1] == 0 ? x[0] / x[1] : rintl((x[0] - m) / x[1]) - (m != 0 && (m < 0) != (x[1] < 0));
+}
+static inline ref_real ref__hypot(const ref_real *x) { return hypotl(x[0], x[1]); }
+static inline ref_real ref__copysign(const ref_real *x) { return copysignl(x[0], x[1]); }
+static inline ref_real ref__fma(const ref_real *x) { return fmal(x[0], x[1], x[2]); }
+static inline ref_real ref__lerp(const ref_real *x) { return x[0] * (1 - x[2]) + x[1] * x[2]; }
+/* 3 is a term of a sum whose result may be small. */
+static inline ref_real ref__terms_hard(const ref_real *x, ref_real y, gn_dtype d) { (void)d; return fabsl(x[0]) < 4 ? fabsl(x[0]) + 1 : fabsl(y); }
+/* Where a factor came to a subnormal, its lost bits count too. */
+static inline ref_real ref__terms_selu(const ref_real *x, ref_real y, gn_dtype d)
+{
+    gn_dtype computed = d == GN_F64 ? GN_F64 : GN_F32;
+    (void)x;
+    return fabsl(y) + ref_tiny(computed) / ref_eps(computed);
+}
+static inline ref_real ref__terms_mish(const ref_real *x, ref_real y, gn_dtype d)
+{
+    gn_dtype computed = d == GN_F64 ? GN_F64 : GN_F32;
+    return fabsl(y) + (isfinite(x[0]) ? fabsl(x[0]) * ref_tiny(computed) / ref_eps(computed) : 0);
+}
+static inline ref_real ref__terms_b(const ref_real *x, ref_real y, gn_dtype d) { (void)d; return fabsl(y) + (isfinite(x[1]) ? fabsl(x[1]) : 0); }
+static inline ref_real ref__terms_fma(const ref_real *x, ref_real y, gn_dtype d) { (void)y; (void)d; return fabsl(x[0] * x[1]) + fabsl(x[2]); }
+static inline ref_real ref__terms_lerp(const ref_real *x, ref_real y, gn_dtype d)
+{
+    (void)y;
+    (void)d;
+    return fabsl(x[0]) * (1 + fabsl(x[2])) + fabsl(x[1] * x[2]);
+}
+
+static inline int64_t ref__isign(const int64_t *x, gn_dtype d) { (void)d; return (x[0] > 0) - (x[0] < 0); }
+static inline int64_t ref__isquare(const int64_t *x, gn_dtype d) { (void)d; return ref__wrapping_mul(x[0], x[0]); }
+static inline int64_t ref__ifmod(const int64_t *x, gn_dtype d) { (void)d; return x[1] == 0 || x[1] == -1 ? 0 : x[0] % x[1]; }
+static inline int64_t ref__iremainder(const int64_t *x, gn_dtype d)
+{
+    int64_t m = ref__ifmod(x, d);
+    return m == 0 || (m < 0) == (x[1] < 0) ? m : m + x[1];
+}
+static inline int64_t ref__ifloor_divide(const int64_t *x, gn_dtype d)
+{
+    bool less = ref__ifmod(x, d) != 0 && (x[0] < 0) != (x[1] < 0);
+    return x[1] == -1 ? ref__ineg(x, d) : x[1] == 0 ? 0 : x[0] / x[1] - less;
+}
+static inline int64_t ref__ishift_left(const int64_t *x, gn_dtype d)
+{
+    int64_t y = x[1] < 0 || x[1] > 63 ? 0 : x[0];
+    for (int64_t k = 0; y && k < x[1]; k++) {
+        y = ref__wrapping_add(y, y);
+    }
+    (void)d;
+    return y;
+}
+static inline int64_t ref__ishift_right(const int64_t *x, gn_dtype d)
+{
+    int64_t y = x[0];
+    for (int64_t k = 0; k < 64 && (x[1] < 0 || k < x[1]); k++) {
+        y = y < 0 ? -((-(y + 1)) / 2) - 1 : y / 2;
+    }
+    (void)d;
+    return y;
+}
+static inline int64_t ref__ifma(const int64_t *x, gn_dtype d) { (void)d; return ref__wrapping_add(ref__wrapping_mul(x[0], x[1]), x[2]); }
+
 static const ref_scalar_op ref_scalar_ops[] = {
     { "add", 2, false, ref__add, ref__terms_ab, ref__iadd },
     { "sub", 2, false, ref__sub, ref__terms_ab, ref__isub },
@@ -498,6 +635,48 @@ static const ref_scalar_op ref_scalar_ops[] = {
     { "or", 2, false, NULL, NULL, ref__ior },
     { "xor", 2, false, NULL, NULL, ref__ixor },
     { "not", 1, false, NULL, NULL, ref__inot },
+    { "exp2", 1, false, ref__exp2, ref__terms_y, NULL },
+    { "expm1", 1, false, ref__expm1, ref__terms_y, NULL },
+    { "log2", 1, false, ref__log2, ref__terms_y, NULL },
+    { "log10", 1, false, ref__log10, ref__terms_y, NULL },
+    { "log1p", 1, false, ref__log1p, ref__terms_y, NULL },
+    { "reciprocal", 1, false, ref__reciprocal, ref__terms_y, NULL },
+    { "sin", 1, false, ref__sin, ref__terms_y, NULL },
+    { "cos", 1, false, ref__cos, ref__terms_y, NULL },
+    { "tan", 1, false, ref__tan, ref__terms_y, NULL },
+    { "asin", 1, false, ref__asin, ref__terms_y, NULL },
+    { "acos", 1, false, ref__acos, ref__terms_y, NULL },
+    { "atan", 1, false, ref__atan, ref__terms_y, NULL },
+    { "sinh", 1, false, ref__sinh, ref__terms_y, NULL },
+    { "cosh", 1, false, ref__cosh, ref__terms_y, NULL },
+    { "asinh", 1, false, ref__asinh, ref__terms_y, NULL },
+    { "acosh", 1, false, ref__acosh, ref__terms_y, NULL },
+    { "atanh", 1, false, ref__atanh, ref__terms_y, NULL },
+    { "erf", 1, false, ref__erf, ref__terms_y, NULL },
+    { "erfc", 1, false, ref__erfc, ref__terms_y, NULL },
+    { "softplus", 1, false, ref__softplus, ref__terms_y, NULL },
+    { "softsign", 1, false, ref__softsign, ref__terms_y, NULL },
+    { "selu", 1, false, ref__selu, ref__terms_selu, NULL },
+    { "mish", 1, false, ref__mish, ref__terms_mish, NULL },
+    { "log_sigmoid", 1, false, ref__log_sigmoid, ref__terms_y, NULL },
+    { "floor", 1, false, ref__floor, NULL, NULL },
+    { "ceil", 1, false, ref__ceil, NULL, NULL },
+    { "round", 1, false, ref__round, NULL, NULL },
+    { "trunc", 1, false, ref__trunc, NULL, NULL },
+    { "sign", 1, false, ref__sign, NULL, ref__isign },
+    { "square", 1, false, ref__square, ref__terms_y, ref__isquare },
+    { "hard_sigmoid", 1, false, ref__hard_sigmoid, ref__terms_hard, NULL },
+    { "hard_swish", 1, false, ref__hard_swish, ref__terms_hard, NULL },
+    { "atan2", 2, false, ref__atan2, ref__terms_y, NULL },
+    { "fmod", 2, false, ref__fmod, NULL, ref__ifmod },
+    { "remainder", 2, false, ref__remainder, ref__terms_b, ref__iremainder },
+    { "floor_divide", 2, false, ref__floor_divide, ref__terms_y, ref__ifloor_divide },
+    { "hypot", 2, false, ref__hypot, ref__terms_y, NULL },
+    { "copysign", 2, false, ref__copysign, NULL, NULL },
+    { "shift_left", 2, false, NULL, NULL, ref__ishift_left },
+    { "shift_right", 2, false, NULL, NULL, ref__ishift_right },
+    { "fma", 3, false, ref__fma, ref__terms_fma, ref__ifma },
+    { "lerp", 3, false, ref__lerp, ref__terms_lerp, NULL },
 };
 
 static inline const ref_scalar_op *ref_find_scalar(const char *name)
@@ -514,12 +693,16 @@ static inline const ref_scalar_op *ref_find_scalar(const char *name)
 static inline ref *ref_scalar(const ref_scalar_op *op, ref *const *in)
 {
     gn_dtype dtype = ref_promote(in, op->arity);
-    gn_shape shape = op->arity == 2 ? ref_broadcast_shapes(in[0]->shape, in[1]->shape) : in[0]->shape;
-    const ref *x[2] = { ref_cast(in[0], dtype), op->arity == 2 ? ref_cast(in[1], dtype) : NULL };
+    gn_shape shape = in[0]->shape;
+    const ref *x[3];
+    for (int a = 0; a < op->arity; a++) {
+        x[a] = ref_cast(in[a], dtype);
+        shape = ref_broadcast_shapes(shape, in[a]->shape);
+    }
     ref *y = op->mag ? ref_make_inexact(dtype, shape) : ref_make(op->compares ? GN_BOOL : dtype, shape);
     for (int64_t k = 0; k < y->n; k++) {
-        int64_t c[GN_MAX_RANK], i[2] = { 0, 0 };
-        ref_real f[2] = { 0, 0 };
+        int64_t c[GN_MAX_RANK], i[3] = { 0, 0, 0 };
+        ref_real f[3] = { 0, 0, 0 };
         ref_coords(shape, k, c);
         for (int a = 0; a < op->arity; a++) {
             int64_t j = ref_broadcast_index(x[a]->shape, shape, c);
@@ -1151,6 +1334,450 @@ static inline ref *ref_attend(const ref_attention *p)
         }
     }
     free(w);
+    return y;
+}
+
+/* ---- one element, by ops that are said with others ---- */
+
+typedef enum ref_test { REF_ISNAN, REF_ISINF, REF_ISFINITE, REF_ISZERO } ref_test;
+
+static inline bool ref__is(const ref *a, int64_t k, ref_test t)
+{
+    ref_real x = a->f ? a->f[k] : (ref_real)a->i[k];
+    return t == REF_ISNAN ? isnan(x) : t == REF_ISINF ? isinf(x) : t == REF_ISFINITE ? isfinite(x) : x == 0;
+}
+
+static inline ref *ref_is(const ref *a, ref_test t)
+{
+    ref *y = ref_make(GN_BOOL, a->shape);
+    for (int64_t k = 0; k < a->n; k++) {
+        y->i[k] = ref__is(a, k, t);
+    }
+    return y;
+}
+
+/* kind: 0 and, 1 or, 2 xor; of numbers that are not 0 */
+static inline ref *ref_logical(ref *const *in, int kind)
+{
+    ref *y = ref_make(GN_BOOL, ref_broadcast_shapes(in[0]->shape, in[1]->shape));
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK];
+        bool x[2];
+        ref_coords(y->shape, k, c);
+        for (int i = 0; i < 2; i++) {
+            x[i] = !ref__is(in[i], ref_broadcast_index(in[i]->shape, y->shape, c), REF_ISZERO);
+        }
+        y->i[k] = kind == 0 ? x[0] && x[1] : kind == 1 ? x[0] || x[1] : x[0] != x[1];
+    }
+    return y;
+}
+
+static inline ref_real ref__prelu(const ref_real *x) { return x[0] < 0 ? x[0] * x[1] : x[0]; }
+static inline ref_real ref__elu(const ref_real *x) { return x[0] > 0 ? x[0] : x[1] * expm1l(x[0]); }
+static inline ref_real ref__celu(const ref_real *x) { return x[0] > 0 ? x[0] : x[1] * expm1l(x[0] / x[1]); }
+static inline ref_real ref__terms_celu(const ref_real *x, ref_real y, gn_dtype d)
+{
+    return ref__terms_selu(x, y, d) + (x[0] < 0 && isfinite(x[0]) ? expl(x[0] / x[1]) * fabsl(x[0]) : 0);
+}
+static const ref_scalar_op ref_prelu = { "prelu", 2, false, ref__prelu, ref__terms_y, NULL };
+static const ref_scalar_op ref_elu = { "elu", 2, false, ref__elu, ref__terms_selu, NULL };
+static const ref_scalar_op ref_celu = { "celu", 2, false, ref__celu, ref__terms_celu, NULL };
+
+/* An op of two inputs whose second is a number. */
+static inline ref *ref_with_number(const ref_scalar_op *op, ref *a, double value)
+{
+    ref *in[2] = { a, ref_number(a->dtype, value) };
+    return ref_scalar(op, in);
+}
+
+/* ---- reductions ---- */
+
+typedef enum ref_reduction { REF_PROD, REF_ANY, REF_ALL, REF_COUNT, REF_L1, REF_L2, REF_LOGSUMEXP, REF_VARIANCE, REF_STD } ref_reduction;
+
+/* The smallest number of what a dtype is computed in, in units of the dtype's own eps. */
+static inline ref_real ref__underflow(gn_dtype d)
+{
+    return ref_tiny(d == GN_F64 ? GN_F64 : GN_F32) / ref_eps(d);
+}
+
+static inline void ref__reduce_ints(ref *y, int64_t k, const ref *a, const ref_split *s, ref_reduction kind)
+{
+    int64_t nonzero = 0, prod = 1, sum = 0, n = ref_elements(s->inner);
+    for (int64_t j = 0; j < n; j++) {
+        int64_t at = ref__inside(a, s, k, j), x = a->i ? a->i[at] : 0;
+        nonzero += !ref__is(a, at, REF_ISZERO);
+        prod = ref__wrapping_mul(prod, x);
+        sum = ref__wrapping_add(sum, x < 0 ? ref_wrap(a->dtype, (int64_t)(0 - (uint64_t)x)) : x);
+    }
+    y->i[k] = kind == REF_PROD ? prod : kind == REF_ANY ? nonzero > 0 : kind == REF_ALL ? nonzero == n : kind == REF_L1 ? sum : nonzero;
+}
+
+/* Value and magnitude of one float element; `correction` is variance's. */
+static inline void ref__reduce_floats(ref *y, int64_t k, const ref *a, const ref_split *s, ref_reduction kind, int correction)
+{
+    int64_t n = ref_elements(s->inner);
+    ref_real sum = 0, squares = 0, prod = 1, lost = 0, top = -INFINITY, most = 0, growth = ref__growth(a->dtype, n);
+    for (int64_t j = 0; j < n; j++) {
+        ref_real x = a->f[ref__inside(a, s, k, j)];
+        sum += fabsl(x);
+        squares += x * x;
+        prod *= x;
+        lost = lost * fabsl(x) + ref__underflow(a->dtype);
+        top = isnan(x) || x > top ? x : top;
+        most = fabsl(x) > most ? fabsl(x) : most;
+    }
+    if (kind == REF_PROD) {
+        ref_put(y, k, prod, fabsl(prod) * (growth + (ref_real)n / 2) + lost);
+    } else if (kind == REF_L1) {
+        ref_put(y, k, sum, sum * growth);
+    } else if (kind == REF_L2) {
+        ref_put(y, k, sqrtl(squares), sqrtl(squares) * growth + sqrtl((ref_real)n * ref__underflow(a->dtype)));
+    } else if (kind == REF_LOGSUMEXP) {
+        ref_real total = 0, terms = 0, base = isfinite(top) ? top : 0;
+        for (int64_t j = 0; j < n; j++) {
+            ref_real x = a->f[ref__inside(a, s, k, j)] - base;
+            total += expl(x);
+            terms += isfinite(x) ? expl(x) * fabsl(x) : 0;
+        }
+        ref_put(y, k, base + logl(total), fabsl(base) + fabsl(logl(total)) + growth + terms);
+    } else {
+        ref_real mean = 0, spread = 0;
+        for (int64_t j = 0; j < n; j++) {
+            mean += a->f[ref__inside(a, s, k, j)] / (ref_real)n;
+        }
+        for (int64_t j = 0; j < n; j++) {
+            ref_real x = a->f[ref__inside(a, s, k, j)] - (n ? mean : 0);
+            spread += x * x;
+        }
+        ref_real value = spread / (ref_real)(n > correction ? n - correction : 0), deviation = sqrtl(value);
+        ref_real magnitude = deviation * growth + 2 * most * growth;
+        ref_put(y, k, kind == REF_STD ? deviation : value, kind == REF_STD ? magnitude : 2 * deviation * magnitude + 16 * ref_eps(a->dtype) * most * most);
+    }
+}
+
+static inline ref *ref_reduce(const ref *a, gn_axes axes, bool keep, ref_reduction kind, int correction)
+{
+    ref_split s = ref__split(a, axes);
+    gn_shape shape = keep ? s.full : s.kept;
+    bool real = a->f && kind != REF_ANY && kind != REF_ALL && kind != REF_COUNT;
+    ref *y = real ? ref_make_inexact(a->dtype, shape) : ref_make(kind == REF_ANY || kind == REF_ALL ? GN_BOOL : GN_I64, shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        if (real) {
+            ref__reduce_floats(y, k, a, &s, kind, correction);
+        } else {
+            ref__reduce_ints(y, k, a, &s, kind);
+        }
+    }
+    return y;
+}
+
+/* ---- along an axis ---- */
+
+typedef enum ref_running { REF_CUMSUM, REF_CUMPROD, REF_CUMMAX } ref_running;
+
+static inline ref *ref_cumulate(const ref *a, int axis, ref_running kind)
+{
+    ref_split s = ref__split(a, (gn_axes){ 1, { axis } });
+    gn_dtype dtype = a->f || kind == REF_CUMMAX ? a->dtype : GN_I64;
+    ref *y = kind == REF_CUMMAX ? ref_make(dtype, a->shape) : ref_make_inexact(dtype, a->shape);
+    for (int64_t k = 0; k < ref_elements(s.kept); k++) {
+        ref_real f = kind == REF_CUMPROD, terms = 0;
+        int64_t i = kind == REF_CUMPROD, best = -1;
+        for (int64_t j = 0; j < ref_elements(s.inner); j++) {
+            int64_t at = ref__inside(a, &s, k, j);
+            if (kind == REF_CUMMAX) {
+                best = best < 0 || ref__beats(a, at, best, 1) ? at : best;
+                ref_copy(y, at, a, best);
+            } else if (!a->f) {
+                i = kind == REF_CUMSUM ? ref__wrapping_add(i, a->i[at]) : ref__wrapping_mul(i, a->i[at]);
+                y->i[at] = i;
+            } else if (kind == REF_CUMSUM) {
+                f += a->f[at];
+                terms += fabsl(a->f[at]);
+                ref_put(y, at, f, terms * ref__growth(dtype, j + 1));
+            } else {
+                f *= a->f[at];
+                terms = terms * fabsl(a->f[at]) + ref__underflow(dtype);
+                ref_put(y, at, f, fabsl(f) * (ref__growth(dtype, j + 1) + (ref_real)j / 2) + terms);
+            }
+        }
+    }
+    return y;
+}
+
+/* Whether element p stands before q: by value, NaN last, equal ones by place. */
+static inline bool ref__precedes(const ref *a, int64_t p, int64_t q, bool descending)
+{
+    bool nan[2] = { a->f && isnan(a->f[p]), a->f && isnan(a->f[q]) };
+    if (nan[0] || nan[1]) {
+        return nan[0] == nan[1] ? p < q : nan[1];
+    }
+    if (a->f ? a->f[p] == a->f[q] : a->i[p] == a->i[q]) {
+        return p < q;
+    }
+    return ref__beats(a, p, q, descending ? 1 : -1);
+}
+
+/* Values, or positions in the axis: the first `count` of each row in order. A place is the number of those before it. */
+static inline ref *ref_sort(const ref *a, int axis, bool descending, int64_t count, bool positions)
+{
+    ref_split s = ref__split(a, (gn_axes){ 1, { axis } });
+    gn_shape shape = a->shape;
+    shape.dims[ref_axis(a, axis)] = count;
+    ref *y = ref_make(positions ? GN_I64 : a->dtype, shape);
+    for (int64_t k = 0; y->n && k < ref_elements(s.kept); k++) {
+        for (int64_t j = 0; j < ref_elements(s.inner); j++) {
+            int64_t at = ref__inside(a, &s, k, j), place = 0;
+            for (int64_t i = 0; i < ref_elements(s.inner); i++) {
+                place += i != j && ref__precedes(a, ref__inside(a, &s, k, i), at, descending);
+            }
+            if (place >= count) {
+                continue;
+            }
+            int64_t to = ref__inside(y, &s, k, place);
+            if (positions) {
+                y->i[to] = j;
+            } else {
+                ref_copy(y, to, a, at);
+            }
+        }
+    }
+    return y;
+}
+
+/* ---- rows ---- */
+
+/* Along an axis a / sqrt(sum / by + eps) * gain; gain may be NULL. `least` > 0: a / max(sqrt(sum), least) instead. */
+static inline ref *ref_scale_rows(const ref *a, int axis, const ref *gain, double eps, double least)
+{
+    ref_split s = ref__split(a, (gn_axes){ 1, { axis } });
+    ref *y = ref_make_inexact(a->dtype, a->shape);
+    int64_t n = ref_elements(s.inner);
+    for (int64_t k = 0; k < ref_elements(s.kept); k++) {
+        ref_real squares = 0;
+        for (int64_t j = 0; j < n; j++) {
+            ref_real x = a->f[ref__inside(a, &s, k, j)];
+            squares += x * x;
+        }
+        ref_real floor = ref_number(y->dtype, least)->f[0], norm = sqrtl(squares);
+        ref_real scale = least > 0 ? 1 / (norm < floor ? floor : norm) : 1 / sqrtl(squares / (ref_real)n + (ref_real)eps);
+        for (int64_t j = 0; j < n; j++) {
+            int64_t at = ref__inside(a, &s, k, j);
+            ref_real value = a->f[at] * scale * (gain ? gain->f[j] : 1);
+            ref_put(y, at, value, fabsl(value) * ref__growth(a->dtype, n));
+        }
+    }
+    return y;
+}
+
+/* ---- movement ---- */
+
+/* An element of the result comes from the coordinates that `from` makes of its own; false: from `fill`. */
+typedef bool (*ref_from)(const void *how, const ref *a, const int64_t *c, int64_t *from);
+
+static inline ref *ref_moved(const ref *a, gn_shape shape, ref_from from, const void *how, double fill)
+{
+    ref *y = ref_make(a->dtype, shape);
+    const ref *other = ref_number(a->dtype, fill);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK], x[GN_MAX_RANK];
+        ref_coords(shape, k, c);
+        bool inside = from(how, a, c, x);
+        ref_copy(y, k, inside ? a : other, inside ? ref_index(a->shape, x) : 0);
+    }
+    return y;
+}
+
+/* ---- indexing ---- */
+
+/* larger: keeps the larger, NaN first */
+static inline ref *ref_scatter(const ref *a, int axis, const ref *index, const ref *src, bool larger)
+{
+    ref *y = ref_cast(a, a->dtype);
+    for (int64_t k = 0; k < index->n; k++) {
+        int64_t c[GN_MAX_RANK];
+        ref_coords(index->shape, k, c);
+        c[ref_axis(a, axis)] = index->i[k];
+        int64_t at = ref_index(a->shape, c);
+        bool keeps = larger && (a->f ? isnan(y->f[at]) || src->f[k] <= y->f[at] : src->i[k] <= y->i[at]);
+        if (!keeps) {
+            ref_copy(y, at, src, k);
+        }
+    }
+    return y;
+}
+
+static inline ref *ref_gather_nd(const ref *a, const ref *index)
+{
+    int parts = (int)index->shape.dims[index->shape.rank - 1];
+    gn_shape shape = index->shape;
+    shape.rank--;
+    int64_t rows = ref_elements(shape), block = 1;
+    for (int i = parts; i < a->shape.rank; i++) {
+        block *= a->shape.dims[i];
+        shape.dims[shape.rank++] = a->shape.dims[i];
+    }
+    ref *y = ref_make(a->dtype, shape);
+    for (int64_t k = 0; k < rows * block; k++) {
+        int64_t row = 0;
+        for (int i = 0; i < parts; i++) {
+            row = row * a->shape.dims[i] + index->i[k / block * parts + i];
+        }
+        ref_copy(y, k, a, row * block + k % block);
+    }
+    return y;
+}
+
+static inline ref *ref_nonzero(const ref *a, int64_t bound)
+{
+    ref *y = ref_make(GN_I64, GN_SHAPE(bound, a->shape.rank));
+    int64_t found = 0;
+    for (int64_t k = 0; k < y->n; k++) {
+        y->i[k] = -1;
+    }
+    for (int64_t k = 0; k < a->n; k++) {
+        if (!ref__is(a, k, REF_ISZERO)) {
+            ref_coords(a->shape, k, y->i + found++ * a->shape.rank);
+        }
+    }
+    return y;
+}
+
+/* ---- linear algebra ---- */
+
+/* Sizes of all letters, those that are summed into `letters`; the shape of the result. */
+static inline gn_shape ref__einsum_letters(const char *const *labels, const char *out, ref *const *in, int n, int64_t *size, char *letters)
+{
+    gn_shape shape = { (int32_t)strlen(out), { 0 } };
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; labels[i][j]; j++) {
+            char c = labels[i][j];
+            size[(int)c] = in[i]->shape.dims[j];
+            if (!strchr(out, c) && !strchr(letters, c)) {
+                letters[strlen(letters)] = c;
+            }
+        }
+    }
+    for (int i = 0; out[i]; i++) {
+        shape.dims[i] = size[(int)out[i]];
+    }
+    return shape;
+}
+
+/* By the definition: for each element of the result a sum over all values of all other letters. */
+static inline ref *ref_einsum(const char *const *labels, const char *out, ref *const *in, int n)
+{
+    int64_t size[128] = { 0 }, value[128] = { 0 }, total = 1;
+    char letters[32] = "";
+    gn_shape shape = ref__einsum_letters(labels, out, in, n, size, letters);
+    for (int i = 0; letters[i]; i++) {
+        total *= size[(int)letters[i]];
+    }
+    ref *y = ref_make_inexact(in[0]->dtype, shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK], whole = 0;
+        ref_real sum = 0, terms = 0;
+        ref_coords(shape, k, c);
+        for (int i = 0; out[i]; i++) {
+            value[(int)out[i]] = c[i];
+        }
+        for (int64_t t = 0; t < total; t++) {
+            int64_t rest = t, product = 1;
+            ref_real f = 1;
+            for (int i = 0; letters[i]; i++) {
+                value[(int)letters[i]] = rest % size[(int)letters[i]];
+                rest /= size[(int)letters[i]];
+            }
+            for (int i = 0; i < n; i++) {
+                int64_t at = 0;
+                for (int j = 0; labels[i][j]; j++) {
+                    at = at * in[i]->shape.dims[j] + value[(int)labels[i][j]];
+                }
+                f *= in[i]->f ? in[i]->f[at] : 1;
+                product = ref__wrapping_mul(product, in[i]->i ? in[i]->i[at] : 1);
+            }
+            sum += f;
+            terms += fabsl(f);
+            whole = ref__wrapping_add(whole, product);
+        }
+        if (y->f) {
+            ref_put(y, k, sum, terms * (ref__growth(y->dtype, total) + (ref_real)n));
+        } else {
+            y->i[k] = ref_wrap(y->dtype, whole);
+        }
+    }
+    return y;
+}
+
+/* positions (T) or (…,T); pairs (2i, 2i+1) or (i, i + D/2) */
+static inline ref *ref_rotary(const ref *x, const ref *positions, double base, bool interleaved)
+{
+    ref *y = ref_make_inexact(x->dtype, x->shape);
+    int64_t d = x->shape.dims[x->shape.rank - 1], half = d / 2;
+    gn_shape rows = x->shape;
+    rows.rank--;
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK], j = k % d, pair = interleaved ? j / 2 : j % half, row = k / d * d;
+        bool second = interleaved ? j % 2 : j >= half;
+        ref_coords(rows, k / d, c);
+        ref_real angle = (ref_real)positions->i[ref_broadcast_index(positions->shape, rows, c)] * powl(base, -2.0L * (ref_real)pair / (ref_real)d);
+        ref_real a = x->f[row + (interleaved ? 2 * pair : pair)], b = x->f[row + (interleaved ? 2 * pair + 1 : pair + half)];
+        ref_put(y, k, second ? b * cosl(angle) + a * sinl(angle) : a * cosl(angle) - b * sinl(angle),
+                (fabsl(a) + fabsl(b)) * (1 + angle * ref_eps(GN_F64) / ref_eps(x->dtype)));   /* the angle is an f64 */
+    }
+    return y;
+}
+
+/* ---- losses ---- */
+
+typedef enum ref_loss { REF_BCE, REF_BCE_LOGITS, REF_KL, REF_SMOOTH_L1 } ref_loss;
+
+/* One term and its magnitude. */
+static inline ref_real ref__loss_term(ref_loss kind, ref_real x, ref_real t, double beta, ref_real *out_terms)
+{
+    ref_real y;
+    if (kind == REF_BCE) {
+        ref_real yes = x > 0 ? logl(x) : -100, no = x < 1 ? log1pl(-x) : -100;
+        y = -(t * (yes < -100 ? -100 : yes) + (1 - t) * (no < -100 ? -100 : no));
+        *out_terms = fabsl(y) + 1;
+    } else if (kind == REF_BCE_LOGITS) {
+        y = (x > 40 ? x : log1pl(expl(x))) - x * t;
+        *out_terms = fabsl(y) + 2 * fabsl(x * t);
+    } else if (kind == REF_KL) {
+        y = t > 0 ? t * (logl(t) - x) : 0;
+        *out_terms = t > 0 ? t * (fabsl(logl(t)) + fabsl(x) + 1) : 0;
+    } else {
+        ref_real d = fabsl(x - t);
+        y = d < beta ? d * d / (2 * (ref_real)beta) : d - (ref_real)beta / 2;
+        *out_terms = y + (fabsl(x) + fabsl(t)) * (1 + d / (ref_real)beta);
+    }
+    return y;
+}
+
+/* The mean of all terms, for KL over rows. */
+static inline ref *ref_elementwise_loss(const ref *a, const ref *b, ref_loss kind, double beta)
+{
+    ref *y = ref_make_inexact(a->dtype, GN_SCALAR);
+    ref_real n = (ref_real)(kind == REF_KL ? a->n / a->shape.dims[a->shape.rank - 1] : a->n);
+    for (int64_t k = 0; k < a->n; k++) {
+        ref_real terms, value = ref__loss_term(kind, a->f[k], b->f[k], beta, &terms);
+        ref_put(y, 0, y->f[0] + value / n, y->mag[0] + terms / n * ref__growth(a->dtype, a->n));
+    }
+    return y;
+}
+
+/* Mean of -((1 - s) log_p[target] + s mean of log_p); log_p of `a` as it stands, or of its softmax. */
+static inline ref *ref_class_loss(const ref *a, const ref *targets, bool logits, double smoothing)
+{
+    const ref *p = logits ? ref_softmax(a, -1, true) : a;
+    int64_t classes = a->shape.dims[a->shape.rank - 1];
+    ref *y = ref_make_inexact(a->dtype, GN_SCALAR);
+    for (int64_t k = 0; k < a->n; k++) {
+        bool hit = targets->i[k / classes] == k % classes;
+        ref_real part = (hit ? 1 - (ref_real)smoothing : 0) + (ref_real)smoothing / (ref_real)classes;
+        ref_real share = part / (ref_real)targets->n;
+        ref_put(y, 0, y->f[0] - share * p->f[k], y->mag[0] + share * (p->mag ? p->mag[k] : fabsl(p->f[k])) * ref__growth(a->dtype, a->n));
+    }
     return y;
 }
 

@@ -429,16 +429,16 @@ static gn__outbox make_outbox(gn__buf *to) {
 TEST(large_messages_travel_in_frames) {
     static uint8_t big[(1 << 20) - 1000];
     for (size_t n = 0; n < sizeof big; n++) big[n] = (uint8_t)test_random();
-    const size_t sizes[] = { 0, 1, GN__FRAME_MAX - 12, GN__FRAME_MAX - 11, GN__FRAME_MAX, 2 * GN__FRAME_MAX, sizeof big };
+    const size_t sizes[] = { 0, 1, GN__FRAME_MAX - 16, GN__FRAME_MAX - 15, GN__FRAME_MAX, 2 * GN__FRAME_MAX, sizeof big };
     for (size_t i = 0; i < GN__LENGTH(sizes); i++) {
         gn__buf wire = { NULL, 0, 0, false };
         gn__outbox o = make_outbox(&wire);
-        gn__msg_plan_put m = { 7, 8, { NULL, 0 } };
+        gn__msg_plan_put m = { 7, 8, 0, { NULL, 0 } };
         gn__outbox_fields(&o, GN__MSG_PLAN_PUT, 42, &m);
         gn__outbox_put(&o, big, sizes[i]);
         CHECK_RESULT(gn__outbox_end(&o), GN_OK);
         CHECK_RESULT(gn__outbox_flush(&o), GN_OK);
-        CHECK_INT(o.frames, sizes[i] <= GN__FRAME_MAX - 12 ? 1 : (sizes[i] + 12 + GN__FRAME_MAX - 1) / GN__FRAME_MAX);
+        CHECK_INT(o.frames, sizes[i] <= GN__FRAME_MAX - 16 ? 1 : (sizes[i] + 16 + GN__FRAME_MAX - 1) / GN__FRAME_MAX);
         gn__buf whole = { NULL, 0, 0, false };
         gn__msg_encode(&whole, GN__MSG_PLAN_PUT, &m);
         gn__put_bytes(&whole, big, sizes[i]);
@@ -463,7 +463,7 @@ TEST(outbox_without_memory_withdraws_the_message) {
         gn__buf wire = { (uint8_t *)gn_alloc(4 << 20), 0, 4 << 20, false };
         gn__outbox o = make_outbox(&wire);
         gn__msg_plan_drop first = { 1 }, last = { 3 };
-        gn__msg_plan_put m = { 2, 0, { NULL, 0 } };
+        gn__msg_plan_put m = { 2, 0, 0, { NULL, 0 } };
         CHECK_RESULT(gn__outbox_message(&o, GN__MSG_PLAN_DROP, 1, &first), GN_OK);
         fails_at = withdrawn;
         allocations = 0;

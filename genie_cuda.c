@@ -1,0 +1,3870 @@
+/* genie_cuda.c: the GPU executor. Kernels are generated from the graph as CUDA C++, compiled by NVRTC and run through the
+ * driver; both are found at run time. No NVIDIA header or library is needed to build this file.
+ *
+ * Devices: "cuda:0", "cuda:1", … Environment:
+ *   GENIE_LIBCUDA, GENIE_NVRTC        other places of libcuda.so.1 and libnvrtc.so
+ *   GENIE_CACHE                       folder of compiled kernels (else ~/.cache/genie)
+ *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
+ *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
+ *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
+ *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
+ *   GENIE_CUDA_TENSOR=0               no tensor cores
+ *
+ * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
+ * >>memory >>run >>devices */
+#define _GNU_SOURCE
+#define GENIE_EXT
+#include "genie.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* >>driver ======================================================================================== */
+
+/* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
+#define GN__CU_GENERATOR 1
+
+typedef unsigned long long gn__cu_ptr;   /* device memory */
+typedef void *gn__cu_handle;
+
+/* The driver's functions at their 12.0 signatures. X(name, name in the library, arguments) */
+#define GN__CU_DRIVER(X)                                                                                                     \
+    X(cuInit, "cuInit", (unsigned))                                                                                          \
+    X(cuDriverGetVersion, "cuDriverGetVersion", (int *))                                                                     \
+    X(cuGetErrorName, "cuGetErrorName", (int, const char **))                                                                \
+    X(cuGetErrorString, "cuGetErrorString", (int, const char **))                                                            \
+    X(cuDeviceGetCount, "cuDeviceGetCount", (int *))                                                                         \
+    X(cuDeviceGet, "cuDeviceGet", (int *, int))                                                                              \
+    X(cuDeviceGetName, "cuDeviceGetName", (char *, int, int))                                                                \
+    X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *, int, int))                                                       \
+    X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t *, int))                                                              \
+    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (gn__cu_handle *, int))                                          \
+    X(cuCtxSetCurrent, "cuCtxSetCurrent", (gn__cu_handle))                                                                   \
+    X(cuStreamCreate, "cuStreamCreate", (gn__cu_handle *, unsigned))                                                         \
+    X(cuStreamDestroy, "cuStreamDestroy_v2", (gn__cu_handle))                                                                \
+    X(cuStreamSynchronize, "cuStreamSynchronize", (gn__cu_handle))                                                           \
+    X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (gn__cu_handle, int))                                                 \
+    X(cuStreamEndCapture, "cuStreamEndCapture", (gn__cu_handle, gn__cu_handle *))                                            \
+    X(cuEventCreate, "cuEventCreate", (gn__cu_handle *, unsigned))                                                           \
+    X(cuEventDestroy, "cuEventDestroy_v2", (gn__cu_handle))                                                                  \
+    X(cuEventRecord, "cuEventRecord", (gn__cu_handle, gn__cu_handle))                                                        \
+    X(cuEventSynchronize, "cuEventSynchronize", (gn__cu_handle))                                                             \
+    X(cuMemAlloc, "cuMemAlloc_v2", (gn__cu_ptr *, size_t))                                                                   \
+    X(cuMemFree, "cuMemFree_v2", (gn__cu_ptr))                                                                               \
+    X(cuMemAllocAsync, "cuMemAllocAsync", (gn__cu_ptr *, size_t, gn__cu_handle))                                             \
+    X(cuMemFreeAsync, "cuMemFreeAsync", (gn__cu_ptr, gn__cu_handle))                                                         \
+    X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (gn__cu_handle *, int))                                        \
+    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (gn__cu_handle, int, void *))                                          \
+    X(cuMemHostAlloc, "cuMemHostAlloc", (void **, size_t, unsigned))                                                         \
+    X(cuMemFreeHost, "cuMemFreeHost", (void *))                                                                              \
+    X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (gn__cu_ptr, const void *, size_t, gn__cu_handle))                          \
+    X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, gn__cu_ptr, size_t, gn__cu_handle))                                \
+    X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (gn__cu_ptr, gn__cu_ptr, size_t, gn__cu_handle))                            \
+    X(cuMemsetD8Async, "cuMemsetD8Async", (gn__cu_ptr, unsigned char, size_t, gn__cu_handle))                                \
+    X(cuModuleLoadDataEx, "cuModuleLoadDataEx", (gn__cu_handle *, const void *, unsigned, int *, void **))                   \
+    X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
+    X(cuFuncSetAttribute, "cuFuncSetAttribute", (gn__cu_handle, int, int))                                                   \
+    X(cuLaunchKernel, "cuLaunchKernel", (gn__cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, gn__cu_handle, void **, void **)) \
+    X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", (gn__cu_handle *, gn__cu_handle, unsigned long long))      \
+    X(cuGraphLaunch, "cuGraphLaunch", (gn__cu_handle, gn__cu_handle))                                                        \
+    X(cuGraphDestroy, "cuGraphDestroy", (gn__cu_handle))                                                                     \
+    X(cuGraphExecDestroy, "cuGraphExecDestroy", (gn__cu_handle))
+
+/* X(name, arguments) */
+#define GN__CU_NVRTC(X)                                                                                                      \
+    X(nvrtcVersion, (int *, int *))                                                                                          \
+    X(nvrtcCreateProgram, (gn__cu_handle *, const char *, const char *, int, const char *const *, const char *const *))      \
+    X(nvrtcDestroyProgram, (gn__cu_handle *))                                                                                \
+    X(nvrtcCompileProgram, (gn__cu_handle, int, const char *const *))                                                        \
+    X(nvrtcGetCUBINSize, (gn__cu_handle, size_t *))                                                                          \
+    X(nvrtcGetCUBIN, (gn__cu_handle, char *))                                                                                \
+    X(nvrtcGetPTXSize, (gn__cu_handle, size_t *))                                                                            \
+    X(nvrtcGetPTX, (gn__cu_handle, char *))                                                                                  \
+    X(nvrtcGetProgramLogSize, (gn__cu_handle, size_t *))                                                                     \
+    X(nvrtcGetProgramLog, (gn__cu_handle, char *))                                                                           \
+    X(nvrtcGetNumSupportedArchs, (int *))                                                                                    \
+    X(nvrtcGetSupportedArchs, (int *))
+
+static struct {
+    pthread_mutex_t lock;
+    bool tried;
+    char why[300];                 /* "" when both libraries are there */
+    char nvrtc_why[300];
+    void *driver, *nvrtc;
+    int driver_version, nvrtc_version;   /* 12040 */
+#define GN__X(name, symbol, args) int (*name) args;
+    GN__CU_DRIVER(GN__X)
+#undef GN__X
+#define GN__X(name, args) int (*name) args;
+    GN__CU_NVRTC(GN__X)
+#undef GN__X
+} cu = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static bool env_is(const char *name, const char *value) {
+    const char *s = getenv(name);
+    return s && strcmp(s, value) == 0;
+}
+
+/* POSIX lets a symbol's address be read as a function pointer this way. */
+static bool symbol(void *library, const char *name, void *slot) {
+    void *p = dlsym(library, name);
+    memcpy(slot, &p, sizeof p);
+    return p != NULL;
+}
+
+/* Signatures of 12.0: some names mean other functions from 13.0 on, which plain dlsym would still give as the old ones. */
+static bool driver_symbol(const char *name, const char *in_library, void *slot) {
+    int (*find)(const char *, void **, int, unsigned long long, int *) = NULL;
+    void *p = NULL;
+    int status = 1;
+    if (symbol(cu.driver, "cuGetProcAddress_v2", &find) && find(name, &p, 12000, 0, &status) == 0 && p) {
+        memcpy(slot, &p, sizeof p);
+        return true;
+    }
+    return symbol(cu.driver, in_library, slot);
+}
+
+static bool load_driver(void) {
+    const char *place = getenv("GENIE_LIBCUDA");
+    cu.driver = dlopen(place ? place : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!cu.driver) {
+        snprintf(cu.why, sizeof cu.why, "there is no NVIDIA driver here (libcuda.so.1 is not found): install one, 470 or newer");
+        return false;
+    }
+#define GN__X(name, in_library, args)                                                                                        \
+    if (!driver_symbol(#name, in_library, &cu.name)) {                                                                       \
+        snprintf(cu.why, sizeof cu.why, "the NVIDIA driver is too old (no %s): install 470 or newer", #name);                \
+        return false;                                                                                                        \
+    }
+    GN__CU_DRIVER(GN__X)
+#undef GN__X
+    int r = cu.cuInit(0);
+    if (r != 0) {
+        const char *text = NULL;
+        cu.cuGetErrorString(r, &text);
+        snprintf(cu.why, sizeof cu.why, "the NVIDIA driver does not start: %s", text ? text : "unknown error");
+        return false;
+    }
+    cu.cuDriverGetVersion(&cu.driver_version);
+    return true;
+}
+
+/* Opens libnvrtc from a folder ("": the loader's path). Its builtins first and by full path: it looks them up by bare name. */
+static bool open_nvrtc(const char *folder, int major) {
+    char path[1200];
+    const char *slash = *folder ? "/" : "";
+    if (*folder) {
+        DIR *d = opendir(folder);
+        for (struct dirent *f; d && (f = readdir(d)) != NULL;) {
+            if (strncmp(f->d_name, "libnvrtc-builtins.so.", 21) != 0 || atoi(f->d_name + 21) != major) continue;
+            snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
+            dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+        }
+        if (d) closedir(d);
+    }
+    if (major == 11) snprintf(path, sizeof path, "%s%slibnvrtc.so.11.2", folder, slash);
+    else snprintf(path, sizeof path, "%s%slibnvrtc.so.%d", folder, slash, major);
+    cu.nvrtc = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return cu.nvrtc != NULL;
+}
+
+/* Folders under `root` whose name begins with `prefix`, with `rest` appended. */
+static bool nvrtc_under(const char *root, const char *prefix, const char *rest, int major) {
+    DIR *d = opendir(root);
+    bool found = false;
+    for (struct dirent *f; d && !found && (f = readdir(d)) != NULL;) {
+        char path[900];
+        if (strncmp(f->d_name, prefix, strlen(prefix)) != 0) continue;
+        snprintf(path, sizeof path, "%s/%s%s", root, f->d_name, rest);
+        found = access(path, R_OK) == 0 && open_nvrtc(path, major);
+    }
+    if (d) closedir(d);
+    return found;
+}
+
+/* Wheels install the library under nvidia/cuda_nvrtc/lib or nvidia/cu13/lib of a Python's site-packages. */
+static bool nvrtc_in_wheels(int major) {
+    static const char *const roots[] = { "/usr/local/lib", "/usr/lib", "/opt/conda/lib", "%s/.local/lib", "%s/lib" };
+    const char *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV");
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        char root[500], rest[100];
+        const char *base = i == 3 ? home : i == 4 ? venv : "";
+        if (!base) continue;
+        if (i < 3) snprintf(root, sizeof root, "%s", roots[i]);
+        else snprintf(root, sizeof root, i == 3 ? "%s/.local/lib" : "%s/lib", base);
+        for (int k = 0; k < 4; k++) {
+            snprintf(rest, sizeof rest, "/%s-packages/nvidia/%s/lib", k & 1 ? "dist" : "site", k & 2 ? (major == 13 ? "cu13" : "cu12") : "cuda_nvrtc");
+            if (nvrtc_under(root, "python3", rest, major)) return true;
+        }
+    }
+    return false;
+}
+
+static bool find_nvrtc(void) {
+    const char *place = getenv("GENIE_NVRTC");
+    if (place && *place) {
+        cu.nvrtc = dlopen(place, RTLD_NOW | RTLD_LOCAL);
+        for (int major = 13; major >= 11 && !cu.nvrtc; major--) if (open_nvrtc(place, major)) break;
+        return cu.nvrtc != NULL;
+    }
+    int newest = cu.driver_version ? cu.driver_version / 1000 : 13;     /* none newer than the driver's major */
+    if (newest > 13) newest = 13;
+    for (int major = newest; major >= 11; major--) {
+        char cuda[64];
+        snprintf(cuda, sizeof cuda, "cuda-%d", major);
+        if (nvrtc_under("/usr/local", cuda, "/lib64", major) || open_nvrtc("/usr/local/cuda/lib64", major) || open_nvrtc("", major) || nvrtc_in_wheels(major)) return true;
+    }
+    return false;
+}
+
+static bool load_nvrtc(void) {
+    int major = 0, minor = 0;
+    if (!find_nvrtc()) {
+        snprintf(cu.nvrtc_why, sizeof cu.nvrtc_why, "NVRTC, the compiler of kernels, is not found: install libnvrtc 11.2 to 13 of the driver's CUDA version "
+                 "(the CUDA toolkit, or pip install nvidia-cuda-nvrtc), or set GENIE_NVRTC to its folder");
+        return false;
+    }
+#define GN__X(name, args)                                                                                                    \
+    if (!symbol(cu.nvrtc, #name, &cu.name)) {                                                                                \
+        snprintf(cu.nvrtc_why, sizeof cu.nvrtc_why, "the NVRTC found is too old (no %s): 11.2 or newer is needed", #name);   \
+        return false;                                                                                                        \
+    }
+    GN__CU_NVRTC(GN__X)
+#undef GN__X
+    cu.nvrtcVersion(&major, &minor);
+    cu.nvrtc_version = major * 1000 + minor * 10;
+    return true;
+}
+
+/* Loads both libraries once. NVRTC alone is enough to compile. */
+static void load_libraries(void) {
+    pthread_mutex_lock(&cu.lock);
+    if (!cu.tried) {
+        load_driver();
+        load_nvrtc();
+        cu.tried = true;
+    }
+    pthread_mutex_unlock(&cu.lock);
+}
+
+/* >>text ========================================================================================== */
+
+typedef struct text { char *s; size_t n, cap; bool failed; } text;
+
+static bool text_room(text *t, size_t more) {
+    if (t->failed) return false;
+    if (t->n + more + 1 <= t->cap) return true;
+    size_t cap = t->cap ? t->cap * 2 : 1024;
+    while (cap < t->n + more + 1) cap *= 2;
+    char *s = (char *)gn_resize(t->s, cap);
+    if (!s) { t->failed = true; return false; }
+    t->s = s;
+    t->cap = cap;
+    return true;
+}
+
+static void text_add(text *t, const char *s, size_t n) {
+    if (!text_room(t, n)) return;
+    memcpy(t->s + t->n, s, n);
+    t->n += n;
+    t->s[t->n] = 0;
+}
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static void put(text *t, const char *format, ...) {
+    char small[512];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(small, sizeof small, format, args);
+    va_end(args);
+    if (n < 0) { t->failed = true; return; }
+    if ((size_t)n < sizeof small) { text_add(t, small, (size_t)n); return; }
+    if (!text_room(t, (size_t)n)) return;
+    va_start(args, format);
+    vsnprintf(t->s + t->n, (size_t)n + 1, format, args);
+    va_end(args);
+    t->n += (size_t)n;
+}
+
+static void text_free(text *t) {
+    gn_free(t->s);
+    memset(t, 0, sizeof *t);
+}
+
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t n) {
+    const unsigned char *p = (const unsigned char *)data;
+    h ^= 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 0x100000001b3u;
+    h ^= h >> 32;
+    return h * 0xd6e8feb86659fd93u;
+}
+
+static void *alloc_zero(size_t n) {
+    void *p = gn_alloc(n ? n : 1);
+    if (p) memset(p, 0, n);
+    return p;
+}
+
+/* Room for one more element of an array; false when there is no memory. */
+static bool grow(void *array_slot, size_t n, size_t *cap, size_t size) {
+    void *p;
+    memcpy(&p, array_slot, sizeof p);
+    if (n < *cap) return true;
+    size_t more = *cap ? *cap * 2 : 16;
+    p = gn_resize(p, more * size);
+    if (!p) return false;
+    memcpy(array_slot, &p, sizeof p);
+    *cap = more;
+    return true;
+}
+
+/* >>kernels ======================================================================================= */
+
+static const char prelude[] =
+    "// Genie: types, conversions, scalar mathematics and the bodies that generated kernels are made of.\n"
+    "typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64; typedef unsigned short u16; typedef unsigned char u8; typedef signed char i8; typedef short i16;\n"
+    "struct f16 { u16 b; }; struct bf16 { u16 b; }; struct b8 { u8 b; };\n"
+    "#ifndef GN_HOST\n"
+    "#define D static __device__ __forceinline__\n"
+    "#endif\n"
+    "#define M __device__ __forceinline__\n"
+    "#define UNROLL _Pragma(\"unroll\")\n"
+    "D u32 gn_u32(float x) { return __float_as_uint(x); }\n"
+    "D float gn_f32(u32 x) { return __uint_as_float(x); }\n"
+    "D double gn_f64(u64 x) { return __longlong_as_double((i64)x); }\n"
+    "D float half_float(u32 h) {\n"
+    "#ifdef GN_HOST\n"
+    "  u32 sign = (h & 0x8000u) << 16, mag = h & 0x7fffu;\n"
+    "  if (mag >= 0x7c00u) return gn_f32(sign | 0x7f800000u | (mag << 13));\n"
+    "  if (mag >= 0x0400u) return gn_f32(sign | ((mag << 13) + 0x38000000u));\n"
+    "  float x = (float)mag * 5.9604644775390625e-8f;\n"
+    "  return sign ? -x : x;\n"
+    "#else\n"
+    "  float r; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"((u16)h)); return r;\n"
+    "#endif\n"
+    "}\n"
+    "D u16 float_half(float x) {\n"
+    "#ifdef GN_HOST\n"
+    "  u32 u = gn_u32(x), sign = (u >> 16) & 0x8000u, mag = u & 0x7fffffffu;\n"
+    "  if (mag > 0x7f800000u) return (u16)(sign | 0x7e00u | ((mag >> 13) & 0x1ffu));\n"
+    "  if (mag >= 0x47800000u) return (u16)(sign | 0x7c00u);\n"
+    "  if (mag < 0x38800000u) return (u16)(sign | (gn_u32(gn_f32(mag) + 0.5f) - 0x3f000000u));\n"
+    "  return (u16)(sign | ((mag - 0x38000000u + 0xfffu + ((mag >> 13) & 1u)) >> 13));\n"
+    "#else\n"
+    "  u16 r; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;\n"
+    "#endif\n"
+    "}\n"
+    "D u16 float_bfloat(float x) {\n"
+    "  u32 u = gn_u32(x);\n"
+    "  if ((u & 0x7fffffffu) > 0x7f800000u) return (u16)((u >> 16) | 0x40u);\n"
+    "  return (u16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);\n"
+    "}\n"
+    "D float odd(double d) {                             // f64 to f32 by rounding to odd: a second rounding to fewer bits is correct\n"
+    "  float f = (float)d;\n"
+    "  if ((double)f == d || d != d || f - f != 0) return f;\n"
+    "  u32 u = gn_u32(f);\n"
+    "  if (fabs((double)f) > fabs(d)) u--;\n"
+    "  return gn_f32(u | 1u);\n"
+    "}\n"
+    "D float get(float x) { return x; }\n"
+    "D double get(double x) { return x; }\n"
+    "D float get(f16 x) { return half_float(x.b); }\n"
+    "D float get(bf16 x) { return gn_f32((u32)x.b << 16); }\n"
+    "D int get(int x) { return x; }\n"
+    "D i64 get(i64 x) { return x; }\n"
+    "D int get(u8 x) { return x; }\n"
+    "D int get(b8 x) { return x.b != 0; }\n"
+    "D int get(i8 x) { return x; }\n"
+    "D int get(i16 x) { return x; }\n"
+    "D int get(u16 x) { return x; }\n"
+    "D i64 get(u32 x) { return x; }\n"
+    "D void put(float &o, float v) { o = v; }\n"
+    "D void put(float &o, double v) { o = (float)v; }\n"
+    "D void put(double &o, double v) { o = v; }\n"
+    "D void put(double &o, float v) { o = v; }\n"
+    "D void put(f16 &o, float v) { o.b = float_half(v); }\n"
+    "D void put(f16 &o, double v) { o.b = float_half(odd(v)); }\n"
+    "D void put(bf16 &o, float v) { o.b = float_bfloat(v); }\n"
+    "D void put(bf16 &o, double v) { o.b = float_bfloat(odd(v)); }\n"
+    "D void put(int &o, int v) { o = v; }\n"
+    "D void put(int &o, i64 v) { o = (int)(u32)(u64)v; }\n"
+    "D void put(i64 &o, int v) { o = v; }\n"
+    "D void put(i64 &o, i64 v) { o = v; }\n"
+    "D void put(u8 &o, int v) { o = (u8)(u32)v; }\n"
+    "D void put(u8 &o, i64 v) { o = (u8)(u64)v; }\n"
+    "D void put(i8 &o, int v) { o = (i8)v; }\n"
+    "D void put(i8 &o, i64 v) { o = (i8)v; }\n"
+    "D void put(i16 &o, int v) { o = (i16)v; }\n"
+    "D void put(i16 &o, i64 v) { o = (i16)v; }\n"
+    "D void put(u16 &o, int v) { o = (u16)v; }\n"
+    "D void put(u16 &o, i64 v) { o = (u16)v; }\n"
+    "D void put(u32 &o, int v) { o = (u32)v; }\n"
+    "D void put(u32 &o, i64 v) { o = (u32)v; }\n"
+    "D void put(b8 &o, int v) { o.b = v != 0; }\n"
+    "D void put(b8 &o, i64 v) { o.b = v != 0; }\n"
+    "template <class T> struct compute { typedef T t; };\n"
+    "template <> struct compute<f16> { typedef float t; };\n"
+    "template <> struct compute<bf16> { typedef float t; };\n"
+    "template <> struct compute<u8> { typedef int t; };\n"
+    "template <> struct compute<b8> { typedef int t; };\n"
+    "template <> struct compute<i8> { typedef int t; };\n"
+    "template <> struct compute<i16> { typedef int t; };\n"
+    "template <> struct compute<u16> { typedef int t; };\n"
+    "template <> struct compute<u32> { typedef i64 t; };\n"
+    "// 16-byte accesses\n"
+    "template <int B> struct raw { typedef uint4 t; };\n"
+    "template <> struct raw<8> { typedef uint2 t; };\n"
+    "template <> struct raw<4> { typedef u32 t; };\n"
+    "template <> struct raw<2> { typedef u16 t; };\n"
+    "template <> struct raw<1> { typedef u8 t; };\n"
+    "template <int V, class T> M void vload(T *d, const T *p) {\n"
+    "  typedef typename raw<(sizeof(T) * V > 16 ? 16 : sizeof(T) * V)>::t W;\n"
+    "  union { W w[sizeof(T) * V / sizeof(W)]; T e[V]; } u;\n"
+    "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) u.w[i] = ((const W *)p)[i];\n"
+    "  UNROLL for (int i = 0; i < V; i++) d[i] = u.e[i];\n"
+    "}\n"
+    "template <int V, class T> M void vstore(T *p, const T *d) {\n"
+    "  typedef typename raw<(sizeof(T) * V > 16 ? 16 : sizeof(T) * V)>::t W;\n"
+    "  union { W w[sizeof(T) * V / sizeof(W)]; T e[V]; } u;\n"
+    "  UNROLL for (int i = 0; i < V; i++) u.e[i] = d[i];\n"
+    "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) ((W *)p)[i] = u.w[i];\n"
+    "}\n"
+    "// the mathematics of scalar bodies\n"
+    "D float gn_add(float a, float b) { return a + b; }\n"
+    "D double gn_add(double a, double b) { return a + b; }\n"
+    "D int gn_add(int a, int b) { return (int)((u32)a + (u32)b); }\n"
+    "D i64 gn_add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }\n"
+    "D float gn_sub(float a, float b) { return a - b; }\n"
+    "D double gn_sub(double a, double b) { return a - b; }\n"
+    "D int gn_sub(int a, int b) { return (int)((u32)a - (u32)b); }\n"
+    "D i64 gn_sub(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }\n"
+    "D float gn_mul(float a, float b) { return a * b; }\n"
+    "D double gn_mul(double a, double b) { return a * b; }\n"
+    "D int gn_mul(int a, int b) { return (int)((u32)a * (u32)b); }\n"
+    "D i64 gn_mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }\n"
+    "D float gn_div(float a, float b) { return a / b; }\n"
+    "D double gn_div(double a, double b) { return a / b; }\n"
+    "D int gn_div(int a, int b) { return b == 0 ? 0 : b == -1 ? (int)(0u - (u32)a) : a / b; }\n"
+    "D i64 gn_div(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? (i64)(0ull - (u64)a) : a / b; }\n"
+    "D float gn_neg(float a) { return -a; }\n"
+    "D double gn_neg(double a) { return -a; }\n"
+    "D int gn_neg(int a) { return (int)(0u - (u32)a); }\n"
+    "D i64 gn_neg(i64 a) { return (i64)(0ull - (u64)a); }\n"
+    "D float gn_abs(float a) { return fabsf(a); }\n"
+    "D double gn_abs(double a) { return fabs(a); }\n"
+    "D int gn_abs(int a) { return a < 0 ? (int)(0u - (u32)a) : a; }\n"
+    "D i64 gn_abs(i64 a) { return a < 0 ? (i64)(0ull - (u64)a) : a; }\n"
+    "D float gn_pow(float a, float b) { return powf(a, b); }\n"
+    "D double gn_pow(double a, double b) { return pow(a, b); }\n"
+    "D float gn_exp(float a) { return expf(a); }\n"
+    "D double gn_exp(double a) { return exp(a); }\n"
+    "D float gn_log(float a) { return logf(a); }\n"
+    "D double gn_log(double a) { return log(a); }\n"
+    "D float gn_sqrt(float a) { return sqrtf(a); }\n"
+    "D double gn_sqrt(double a) { return sqrt(a); }\n"
+    "D float gn_tanh(float a) { return tanhf(a); }\n"
+    "D double gn_tanh(double a) { return tanh(a); }\n"
+    "D float gn_erfc(float a) { return erfcf(a); }\n"
+    "D double gn_erfc(double a) { return erfc(a); }\n"
+    "D float gn_floor(float a) { return floorf(a); }\n"
+    "D double gn_floor(double a) { return floor(a); }\n"
+    "D float gn_ceil(float a) { return ceilf(a); }\n"
+    "D double gn_ceil(double a) { return ceil(a); }\n"
+    "D float gn_rint(float a) { return rintf(a); }\n"
+    "D double gn_rint(double a) { return rint(a); }\n"
+    "D float gn_trunc(float a) { return truncf(a); }\n"
+    "D double gn_trunc(double a) { return trunc(a); }\n"
+    "D float gn_exp2(float a) { return exp2f(a); }\n"
+    "D double gn_exp2(double a) { return exp2(a); }\n"
+    "D float gn_expm1(float a) { return expm1f(a); }\n"
+    "D double gn_expm1(double a) { return expm1(a); }\n"
+    "D float gn_log2(float a) { return log2f(a); }\n"
+    "D double gn_log2(double a) { return log2(a); }\n"
+    "D float gn_log10(float a) { return log10f(a); }\n"
+    "D double gn_log10(double a) { return log10(a); }\n"
+    "D float gn_log1p(float a) { return log1pf(a); }\n"
+    "D double gn_log1p(double a) { return log1p(a); }\n"
+    "D float gn_sin(float a) { return sinf(a); }\n"
+    "D double gn_sin(double a) { return sin(a); }\n"
+    "D float gn_cos(float a) { return cosf(a); }\n"
+    "D double gn_cos(double a) { return cos(a); }\n"
+    "D float gn_tan(float a) { return tanf(a); }\n"
+    "D double gn_tan(double a) { return tan(a); }\n"
+    "D float gn_asin(float a) { return asinf(a); }\n"
+    "D double gn_asin(double a) { return asin(a); }\n"
+    "D float gn_acos(float a) { return acosf(a); }\n"
+    "D double gn_acos(double a) { return acos(a); }\n"
+    "D float gn_atan(float a) { return atanf(a); }\n"
+    "D double gn_atan(double a) { return atan(a); }\n"
+    "D float gn_sinh(float a) { return sinhf(a); }\n"
+    "D double gn_sinh(double a) { return sinh(a); }\n"
+    "D float gn_cosh(float a) { return coshf(a); }\n"
+    "D double gn_cosh(double a) { return cosh(a); }\n"
+    "D float gn_asinh(float a) { return asinhf(a); }\n"
+    "D double gn_asinh(double a) { return asinh(a); }\n"
+    "D float gn_acosh(float a) { return acoshf(a); }\n"
+    "D double gn_acosh(double a) { return acosh(a); }\n"
+    "D float gn_atanh(float a) { return atanhf(a); }\n"
+    "D double gn_atanh(double a) { return atanh(a); }\n"
+    "D float gn_erf(float a) { return erff(a); }\n"
+    "D double gn_erf(double a) { return erf(a); }\n"
+    "D float gn_atan2(float a, float b) { return atan2f(a, b); }\n"
+    "D double gn_atan2(double a, double b) { return atan2(a, b); }\n"
+    "D float gn_hypot(float a, float b) { return hypotf(a, b); }\n"
+    "D double gn_hypot(double a, double b) { return hypot(a, b); }\n"
+    "D float gn_copysign(float a, float b) { return copysignf(a, b); }\n"
+    "D double gn_copysign(double a, double b) { return copysign(a, b); }\n"
+    "D float gn_fmod(float a, float b) { return fmodf(a, b); }\n"
+    "D double gn_fmod(double a, double b) { return fmod(a, b); }\n"
+    "D int gn_fmod(int a, int b) { return b == 0 || b == -1 ? 0 : a % b; }\n"
+    "D i64 gn_fmod(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % b; }\n"
+    "template <class T> M T gn_remainder(T a, T b) { T m = gn_fmod(a, b); return m != 0 && (m < 0) != (b < 0) ? m + b : m; }\n"
+    "D float gn_floordiv(float a, float b) {\n"
+    "  float m = fmodf(a, b), q = rintf((a - m) / b) - (float)(m != 0 && (m < 0) != (b < 0));\n"
+    "  return b == 0 ? a / b : q == 0 ? copysignf(0.f, a / b) : q;\n"
+    "}\n"
+    "D double gn_floordiv(double a, double b) {\n"
+    "  double m = fmod(a, b), q = rint((a - m) / b) - (double)(m != 0 && (m < 0) != (b < 0));\n"
+    "  return b == 0 ? a / b : q == 0 ? copysign(0., a / b) : q;\n"
+    "}\n"
+    "D int gn_floordiv(int a, int b) { int m = gn_fmod(a, b); return gn_div(a, b) - (m != 0 && (m < 0) != (b < 0)); }\n"
+    "D i64 gn_floordiv(i64 a, i64 b) { i64 m = gn_fmod(a, b); return gn_div(a, b) - (m != 0 && (m < 0) != (b < 0)); }\n"
+    "D int gn_shl(int a, int b) { return b < 0 || b >= 32 ? 0 : (int)((u32)a << b); }\n"
+    "D i64 gn_shl(i64 a, i64 b) { return b < 0 || b >= 64 ? 0 : (i64)((u64)a << b); }\n"
+    "template <class T> M T gn_shr(T a, T b) {\n"
+    "  if (b < 0 || b >= (T)(8 * sizeof(T))) return a < 0 ? -1 : 0;\n"
+    "  return a < 0 ? (T)~(T)(~a >> b) : (T)(a >> b);\n"
+    "}\n"
+    "template <class T> M T gn_fma(T a, T b, T c) { return a * b + c; }\n"
+    "template <> M float gn_fma<float>(float a, float b, float c) { return fmaf(a, b, c); }\n"
+    "template <> M double gn_fma<double>(double a, double b, double c) { return fma(a, b, c); }\n"
+    "template <> M int gn_fma<int>(int a, int b, int c) { return (int)((u32)a * (u32)b + (u32)c); }\n"
+    "template <> M i64 gn_fma<i64>(i64 a, i64 b, i64 c) { return (i64)((u64)a * (u64)b + (u64)c); }\n"
+    "#define GN_C(x) ((GN_T)(x))\n"
+    "#define GN_M_ADD(a, b) gn_add(a, b)\n"
+    "#define GN_M_SUB(a, b) gn_sub(a, b)\n"
+    "#define GN_M_MUL(a, b) gn_mul(a, b)\n"
+    "#define GN_M_DIV(a, b) gn_div(a, b)\n"
+    "#define GN_M_NEG(a) gn_neg(a)\n"
+    "#define GN_M_ABS(a) gn_abs(a)\n"
+    "#define GN_M_MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))\n"
+    "#define GN_M_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))\n"
+    "#define GN_M_POW(a, b) gn_pow(a, b)\n"
+    "#define GN_M_EXP(a) gn_exp(a)\n"
+    "#define GN_M_LOG(a) gn_log(a)\n"
+    "#define GN_M_SQRT(a) gn_sqrt(a)\n"
+    "#define GN_M_TANH(a) gn_tanh(a)\n"
+    "#define GN_M_ERFC(a) gn_erfc(a)\n"
+    "#define GN_M_FLOOR(a) gn_floor(a)\n"
+    "#define GN_M_CEIL(a) gn_ceil(a)\n"
+    "#define GN_M_RINT(a) gn_rint(a)\n"
+    "#define GN_M_TRUNC(a) gn_trunc(a)\n"
+    "#define GN_M_EXP2(a) gn_exp2(a)\n"
+    "#define GN_M_EXPM1(a) gn_expm1(a)\n"
+    "#define GN_M_LOG2(a) gn_log2(a)\n"
+    "#define GN_M_LOG10(a) gn_log10(a)\n"
+    "#define GN_M_LOG1P(a) gn_log1p(a)\n"
+    "#define GN_M_SIN(a) gn_sin(a)\n"
+    "#define GN_M_COS(a) gn_cos(a)\n"
+    "#define GN_M_TAN(a) gn_tan(a)\n"
+    "#define GN_M_ASIN(a) gn_asin(a)\n"
+    "#define GN_M_ACOS(a) gn_acos(a)\n"
+    "#define GN_M_ATAN(a) gn_atan(a)\n"
+    "#define GN_M_SINH(a) gn_sinh(a)\n"
+    "#define GN_M_COSH(a) gn_cosh(a)\n"
+    "#define GN_M_ASINH(a) gn_asinh(a)\n"
+    "#define GN_M_ACOSH(a) gn_acosh(a)\n"
+    "#define GN_M_ATANH(a) gn_atanh(a)\n"
+    "#define GN_M_ERF(a) gn_erf(a)\n"
+    "#define GN_M_ATAN2(a, b) gn_atan2(a, b)\n"
+    "#define GN_M_HYPOT(a, b) gn_hypot(a, b)\n"
+    "#define GN_M_COPYSIGN(a, b) gn_copysign(a, b)\n"
+    "#define GN_M_FMOD(a, b) gn_fmod(a, b)\n"
+    "#define GN_M_REMAINDER(a, b) gn_remainder(a, b)\n"
+    "#define GN_M_FLOORDIV(a, b) gn_floordiv(a, b)\n"
+    "#define GN_M_SHL(a, b) gn_shl(a, b)\n"
+    "#define GN_M_SHR(a, b) gn_shr(a, b)\n"
+    "#define GN_M_FMA(a, b, c) gn_fma(a, b, c)\n"
+    "// casts between compute types as a dtype holds them: floats to integers truncate and saturate, NaN gives 0; integers wrap\n"
+    "template <class T> struct cast_to { template <class S> static M typename compute<T>::t of(S v) { T h; put(h, v); return get(h); } };\n"
+    "template <> struct cast_to<float> { template <class S> static M float of(S v) { return (float)v; } };\n"
+    "template <> struct cast_to<double> { template <class S> static M double of(S v) { return (double)v; } };\n"
+    "template <class T> struct cast_half { static M float of(float v) { T h; put(h, v); return get(h); } static M float of(double v) { T h; put(h, v); return get(h); }\n"
+    "  static M float of(int v) { return of((float)v); } static M float of(i64 v) { return of((float)v); } };\n"
+    "template <> struct cast_to<f16> : cast_half<f16> {};\n"
+    "template <> struct cast_to<bf16> : cast_half<bf16> {};\n"
+    "template <> struct cast_to<int> { static M int of(int v) { return v; } static M int of(i64 v) { return (int)(u32)(u64)v; }\n"
+    "  static M int of(float v) { return v != v ? 0 : v <= -2147483648.f ? (-2147483647 - 1) : v >= 2147483648.f ? 2147483647 : (int)v; }\n"
+    "  static M int of(double v) { return v != v ? 0 : v <= -2147483648. ? (-2147483647 - 1) : v >= 2147483647. ? 2147483647 : (int)v; } };\n"
+    "template <> struct cast_to<i64> { static M i64 of(int v) { return v; } static M i64 of(i64 v) { return v; } static M i64 of(float v) { return of((double)v); }\n"
+    "  static M i64 of(double v) { return v != v ? 0 : v <= -9223372036854775808. ? (-9223372036854775807ll - 1) : v >= 9223372036854775808. ? 9223372036854775807ll : (i64)v; } };\n"
+    "template <> struct cast_to<u8> { static M int of(int v) { return v & 255; } static M int of(i64 v) { return (int)(v & 255); }\n"
+    "  static M int of(float v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } static M int of(double v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } };\n"
+    "template <class T, class C, i64 LEAST, i64 MOST> struct cast_narrow { static M C of(int v) { return (T)v; } static M C of(i64 v) { return (T)v; } static M C of(float v) { return of((double)v); }\n"
+    "  static M C of(double v) { return v != v ? 0 : v <= (double)LEAST ? (C)LEAST : v >= (double)MOST ? (C)MOST : (C)v; } };\n"
+    "template <> struct cast_to<i8> : cast_narrow<i8, int, -128, 127> {};\n"
+    "template <> struct cast_to<i16> : cast_narrow<i16, int, -32768, 32767> {};\n"
+    "template <> struct cast_to<u16> : cast_narrow<u16, int, 0, 65535> {};\n"
+    "template <> struct cast_to<u32> : cast_narrow<u32, i64, 0, 4294967295ll> {};\n"
+    "template <> struct cast_to<b8> { template <class S> static M int of(S v) { return v != 0; } };\n"
+    "// The first fault of a run stays: err = {result, node, value low, value high, limit low, limit high}.\n"
+    "D void fault(u32 *err, u32 result, u32 node, i64 value, i64 limit) {\n"
+    "  if (atomicCAS(err, 0u, result) != 0u) return;\n"
+    "  err[1] = node; err[2] = (u32)(u64)value; err[3] = (u32)((u64)value >> 32); err[4] = (u32)(u64)limit; err[5] = (u32)((u64)limit >> 32);\n"
+    "}\n"
+    "#define OUT_OF_RANGE 30u\n"
+    "#define DIVIDED_BY_ZERO 31u\n"
+    "// sums and choices; at: position, the earlier of equals is chosen and NaN before all\n"
+    "template <class C> M C max_nan(C a, C b) { return a > b || a != a ? a : b; }\n"
+    "template <class C> struct sum_of { C v;\n"
+    "  M void init() { v = 0; }\n"
+    "  M void take(C x, i64) { v = gn_add(v, x); }\n"
+    "  M void merge(const sum_of &o) { v = gn_add(v, o.v); } };\n"
+    "template <class C> struct max_of { C v;\n"
+    "  M void init() { v = gn_f32(0xff800000u); }\n"
+    "  M void take(C x, i64) { v = max_nan(v, x); }\n"
+    "  M void merge(const max_of &o) { v = max_nan(v, o.v); } };\n"
+    "template <class C, bool LEAST> struct best_of { C v; i64 at;\n"
+    "  M void init() { v = 0; at = -1; }\n"
+    "  M void take(C x, i64 i) { best_of o; o.v = x; o.at = i; merge(o); }\n"
+    "  M void merge(const best_of &o) {\n"
+    "    if (o.at < 0) return;\n"
+    "    bool nan = v != v, other = o.v != o.v, better;\n"
+    "    if (at < 0) better = true;\n"
+    "    else if (nan || other) better = other && (!nan || o.at < at);\n"
+    "    else if (v == o.v) better = o.at < at;\n"
+    "    else better = LEAST ? o.v < v : o.v > v;\n"
+    "    if (better) { v = o.v; at = o.at; }\n"
+    "  } };\n"
+    "// A running maximum and the sum of exp(x - maximum).\n"
+    "template <class C> struct soft { C top, sum;\n"
+    "  M void init() { top = gn_f32(0xff800000u); sum = 0; }\n"
+    "  M void merge(const soft &o) {\n"
+    "    C t = max_nan(top, o.top);\n"
+    "    sum = gn_add(top == t ? sum : sum * gn_exp(top - t), o.top == t ? o.sum : o.sum * gn_exp(o.top - t));\n"
+    "    if (t != t) sum = t;\n"
+    "    top = t;\n"
+    "  } };\n"
+    "template <class A> M A exchange(A a, int lanes) {\n"
+    "  union { A a; u32 w[sizeof(A) / 4]; } x;\n"
+    "  x.a = a;\n"
+    "  UNROLL for (int i = 0; i < (int)(sizeof(A) / 4); i++) x.w[i] = __shfl_xor_sync(0xffffffffu, x.w[i], lanes);\n"
+    "  return x.a;\n"
+    "}\n"
+    "// The merge of TY neighbouring threads' values, in every one of them. All 256 threads of the block come here.\n"
+    "template <int TY, class A> M A together(A a) {\n"
+    "  UNROLL for (int k = (TY < 32 ? TY : 32) / 2; k > 0; k /= 2) a.merge(exchange(a, k));\n"
+    "  if (TY > 32) {\n"
+    "    __shared__ A part[8];\n"
+    "    const int warp = threadIdx.x >> 5, first = warp / (TY / 32) * (TY / 32);\n"
+    "    __syncthreads();\n"
+    "    if ((threadIdx.x & 31) == 0) part[warp] = a;\n"
+    "    __syncthreads();\n"
+    "    a = part[first];\n"
+    "    UNROLL for (int k = 1; k < TY / 32; k++) a.merge(part[first + k]);\n"
+    "  }\n"
+    "  return a;\n"
+    "}\n"
+    "// The merge of threads t, t + TX, t + 2 TX …, in the first TX threads.\n"
+    "template <int TX, class A> M A across(A a) {\n"
+    "  __shared__ A part[256];\n"
+    "  part[threadIdx.x] = a;\n"
+    "  for (int k = 128; k >= TX; k /= 2) {\n"
+    "    __syncthreads();\n"
+    "    if (threadIdx.x < k) { a.merge(part[threadIdx.x + k]); part[threadIdx.x] = a; }\n"
+    "  }\n"
+    "  return a;\n"
+    "}\n"
+    "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, COLUMNS; take(o, r, A&) takes V elements; I: index\n"
+    "template <class P, class F> M void reduce(const F &f, typename P::A *parts, typename P::O *out) {\n"
+    "  typedef typename P::I I;\n"
+    "  const int tx = P::COLUMNS ? threadIdx.x % P::TX : threadIdx.x / P::TY, ty = P::COLUMNS ? threadIdx.x / P::TX : threadIdx.x % P::TY;\n"
+    "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
+    "  typename P::A a;\n"
+    "  a.init();\n"
+    "  if (o < P::N) _Pragma(\"unroll 4\") for (I r = begin + ty * P::V; r < end; r += P::TY * P::V) f.take(o, r, a);\n"
+    "  if (P::COLUMNS) a = across<P::TX>(a); else a = together<P::TY>(a);\n"
+    "  if (ty || o >= P::N) return;\n"
+    "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else P::end(a, out[o]);\n"
+    "}\n"
+    "template <class P> M void combine(const typename P::A *parts, typename P::O *out) {\n"
+    "  typename P::A a;\n"
+    "  a.init();\n"
+    "  for (int s = threadIdx.x; s < P::PARTS; s += 256) a.merge(parts[(u64)blockIdx.x * P::PARTS + s]);\n"
+    "  a = together<256>(a);\n"
+    "  if (threadIdx.x == 0) P::end(a, out[blockIdx.x]);\n"
+    "}\n"
+    "// Rows of n elements by TY threads each, in registers (K groups of V per thread) when they fit. P: T, C, N rows, n, K, V, TX, TY,\n"
+    "// IN and OUT strides within a row, in(row), out(row), LOG\n"
+    "template <class P> M void row_load(const typename P::T *p, int j, typename P::T *d) {\n"
+    "  if (P::V > 1) vload<P::V>(d, p + j); else d[0] = p[(i64)j * P::IN];\n"
+    "}\n"
+    "template <class P> M void row_store(typename P::T *p, int j, const typename P::T *d) {\n"
+    "  if (P::V > 1) vstore<P::V>(p + j, d); else p[(i64)j * P::OUT] = d[0];\n"
+    "}\n"
+    "template <class P> M void softmax_put(typename P::T *p, int j, const typename P::C *x, soft<typename P::C> s, typename P::C other) {\n"
+    "  typename P::T o[P::V];\n"
+    "  UNROLL for (int v = 0; v < P::V; v++) put(o[v], P::LOG ? (x[v] - s.top) - other : gn_exp(x[v] - s.top) * other);\n"
+    "  row_store<P>(p, j, o);\n"
+    "}\n"
+    "// The maximum and the sum of exp(x - maximum) of this thread's row, in one pass.\n"
+    "template <class P> M soft<typename P::C> soft_row(const typename P::T *a) {\n"
+    "  typedef typename P::C C;\n"
+    "  const int ty = threadIdx.x % P::TY;\n"
+    "  const i64 row = (i64)blockIdx.x * P::TX + threadIdx.x / P::TY;\n"
+    "  const typename P::T *p = a + (row < P::N ? P::in(row) : 0);\n"
+    "  typename P::T raw_[P::V];\n"
+    "  soft<C> s;\n"
+    "  s.init();\n"
+    "  for (int j = ty * P::V; row < P::N && j < P::n; j += P::TY * P::V) {\n"
+    "    soft<C> o;\n"
+    "    o.init();\n"
+    "    row_load<P>(p, j, raw_);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) o.top = max_nan(o.top, (C)get(raw_[v]));\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) o.sum += o.top == (C)gn_f32(0xff800000u) ? (C)0 : gn_exp(get(raw_[v]) - o.top);\n"
+    "    if (j == ty * P::V) s = o; else s.merge(o);\n"
+    "  }\n"
+    "  return together<P::TY>(s);\n"
+    "}\n"
+    "template <class P> M void softmax(const typename P::T *a, typename P::T *out) {\n"
+    "  typedef typename P::C C;\n"
+    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
+    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
+    "  const bool live = row < P::N;\n"
+    "  const typename P::T *p = a + (live ? P::in(row) : 0);\n"
+    "  typename P::T raw_[P::V];\n"
+    "  soft<C> s;\n"
+    "  s.init();\n"
+    "  if (P::K > 0) {\n"
+    "    C x[P::K > 0 ? P::K : 1][P::V];\n"
+    "    max_of<C> top;\n"
+    "    top.init();\n"
+    "    UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "      const int j = (k * P::TY + ty) * P::V;\n"
+    "      if (live && j < P::n) { row_load<P>(p, j, raw_); UNROLL for (int v = 0; v < P::V; v++) { x[k][v] = get(raw_[v]); top.take(x[k][v], 0); } }\n"
+    "    }\n"
+    "    top = together<P::TY>(top);\n"
+    "    sum_of<C> sum;\n"
+    "    sum.init();\n"
+    "    UNROLL for (int k = 0; k < P::K; k++)\n"
+    "      if (live && (k * P::TY + ty) * P::V < P::n) { UNROLL for (int v = 0; v < P::V; v++) { C e = gn_exp(x[k][v] - top.v); if (!P::LOG) x[k][v] = e; sum.take(e, 0); } }\n"
+    "    sum = together<P::TY>(sum);\n"
+    "    s.top = top.v; s.sum = sum.v;\n"
+    "    const C other = P::LOG ? gn_log(s.sum) : (C)1 / s.sum;\n"
+    "    UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "      const int j = (k * P::TY + ty) * P::V;\n"
+    "      if (!live || j >= P::n) continue;\n"
+    "      UNROLL for (int v = 0; v < P::V; v++) put(raw_[v], P::LOG ? (x[k][v] - s.top) - other : x[k][v] * other);\n"
+    "      row_store<P>(out + P::out(row), j, raw_);\n"
+    "    }\n"
+    "    return;\n"
+    "  }\n"
+    "  s = soft_row<P>(a);\n"
+    "  const C other = P::LOG ? gn_log(s.sum) : (C)1 / s.sum;\n"
+    "  for (int j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
+    "    C x[P::V];\n"
+    "    row_load<P>(p, j, raw_);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
+    "    softmax_put<P>(out + P::out(row), j, x, s, other);\n"
+    "  }\n"
+    "}\n"
+    "// GAIN, BIAS: their strides, 0 with HAS_GAIN, HAS_BIAS 0\n"
+    "template <class P> M void layernorm_put(typename P::T *p, int j, const typename P::C *x, typename P::C mean, typename P::C scale, const typename P::T *gain, const typename P::T *bias) {\n"
+    "  typename P::T o[P::V];\n"
+    "  UNROLL for (int v = 0; v < P::V; v++) {\n"
+    "    typename P::C y = (x[v] - mean) * scale;\n"
+    "    if (P::HAS_GAIN) y = y * get(gain[(i64)(j + v) * P::GAIN]);\n"
+    "    if (P::HAS_BIAS) y = y + get(bias[(i64)(j + v) * P::BIAS]);\n"
+    "    put(o[v], y);\n"
+    "  }\n"
+    "  row_store<P>(p, j, o);\n"
+    "}\n"
+    "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
+    "  typedef typename P::C C;\n"
+    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
+    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
+    "  const bool live = row < P::N;\n"
+    "  const typename P::T *p = a + (live ? P::in(row) : 0);\n"
+    "  typename P::T raw_[P::V];\n"
+    "  C x[P::K > 0 ? P::K : 1][P::V];\n"
+    "  sum_of<C> sum, square;\n"
+    "  sum.init();\n"
+    "  square.init();\n"
+    "  for (int k = 0; P::K == 0 && live && (k * P::TY + ty) * P::V < P::n; k++) {\n"
+    "    row_load<P>(p, (k * P::TY + ty) * P::V, raw_);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) sum.take(get(raw_[v]), 0);\n"
+    "  }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "    const int j = (k * P::TY + ty) * P::V;\n"
+    "    if (live && j < P::n) { row_load<P>(p, j, raw_); UNROLL for (int v = 0; v < P::V; v++) { x[k][v] = get(raw_[v]); sum.take(x[k][v], 0); } }\n"
+    "  }\n"
+    "  sum = together<P::TY>(sum);\n"
+    "  const C mean = sum.v / (C)P::n;\n"
+    "  for (int k = 0; P::K == 0 && live && (k * P::TY + ty) * P::V < P::n; k++) {\n"
+    "    row_load<P>(p, (k * P::TY + ty) * P::V, raw_);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) { C e = get(raw_[v]) - mean; square.take(e * e, 0); }\n"
+    "  }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if (live && (k * P::TY + ty) * P::V < P::n) { UNROLL for (int v = 0; v < P::V; v++) { C e = x[k][v] - mean; square.take(e * e, 0); } }\n"
+    "  square = together<P::TY>(square);\n"
+    "  const C scale = (C)1 / gn_sqrt(square.v / (C)P::n + (C)P::eps());\n"
+    "  for (int k = 0; P::K == 0 && live && (k * P::TY + ty) * P::V < P::n; k++) {\n"
+    "    row_load<P>(p, (k * P::TY + ty) * P::V, raw_);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) x[0][v] = get(raw_[v]);\n"
+    "    layernorm_put<P>(out + P::out(row), (k * P::TY + ty) * P::V, x[0], mean, scale, gain, bias);\n"
+    "  }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "    const int j = (k * P::TY + ty) * P::V;\n"
+    "    if (live && j < P::n) layernorm_put<P>(out + P::out(row), j, x[k], mean, scale, gain, bias);\n"
+    "  }\n"
+    "}\n"
+    "// C (m,n) = A (m,k) B (k,n) + bias (n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, m, n, k, AM, AK, BK, BN, BIAS, HAS_BIAS, a(batch), b(batch)\n"
+    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out) {\n"
+    "  typedef typename P::C C;\n"
+    "  __shared__ C as[16][68], bs[16][68];\n"
+    "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
+    "  const u32 z = blockIdx.x / P::TILES;\n"
+    "  const i64 row = (i64)(blockIdx.x % P::TILES) * 64, col = (i64)blockIdx.y * 64;\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  out += (i64)z * P::m * P::n;\n"
+    "  C acc[4][4];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0;\n"
+    "  for (i64 k = 0; k < P::k; k += 16) {\n"
+    "    UNROLL for (int q = 0; q < 4; q++) {\n"
+    "      const int e = t + q * 256, r = P::AK == 1 ? e / 16 : e % 64, l = P::AK == 1 ? e % 16 : e / 64;\n"
+    "      as[l][r] = row + r < P::m && k + l < P::k ? get(a[(row + r) * P::AM + (k + l) * P::AK]) : (C)0;\n"
+    "      const int c = P::BK == 1 ? e / 16 : e % 64, h = P::BK == 1 ? e % 16 : e / 64;\n"
+    "      bs[h][c] = col + c < P::n && k + h < P::k ? get(b[(k + h) * P::BK + (col + c) * P::BN]) : (C)0;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int l = 0; l < 16; l++) {\n"
+    "      C x[4], y[4];\n"
+    "      UNROLL for (int i = 0; i < 4; i++) { x[i] = as[l][tr + i]; y[i] = bs[l][tc + i]; }\n"
+    "      UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = gn_fma(x[i], y[j], acc[i][j]);\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) {\n"
+    "    if (row + tr + i >= P::m || col + tc + j >= P::n) continue;\n"
+    "    C v = acc[i][j];\n"
+    "    if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[(col + tc + j) * P::BIAS]));\n"
+    "    put(out[(row + tr + i) * P::n + col + tc + j], v);\n"
+    "  }\n"
+    "}\n"
+    "// Matrix times few rows. B's rows are contiguous (BN 1): TX threads side by side hold V columns each, 256 / TX walk down k.\n"
+    "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out) {\n"
+    "  typedef typename P::C C;\n"
+    "  const int tx = threadIdx.x % P::TX, ty = threadIdx.x / P::TX, steps = 256 / P::TX;\n"
+    "  const u32 z = blockIdx.x / P::TILES;\n"
+    "  const i64 first = (i64)(blockIdx.x % P::TILES) * P::TX * P::V, col = first + tx * P::V;\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  out += (i64)z * P::m * P::n;\n"
+    "  C acc[P::m][P::V];\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = 0;\n"
+    "  if (col < P::n) {\n"
+    "    _Pragma(\"unroll 4\") for (i64 l = ty; l < P::k; l += steps) {\n"
+    "      typename P::T w[P::V];\n"
+    "      vload<P::V>(w, b + l * P::BK + col);\n"
+    "      UNROLL for (int i = 0; i < P::m; i++) {\n"
+    "        const C x = get(a[i * P::AM + l * P::AK]);\n"
+    "        UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = gn_fma(x, (C)get(w[v]), acc[i][v]);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  __shared__ C part[256 * P::V];\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) {\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) part[ty * P::TX * P::V + tx * P::V + v] = acc[i][v];\n"
+    "    for (int s = 128 / P::TX; s > 0; s /= 2) {                      // 256 / TX partial sums of each column, pairwise\n"
+    "      __syncthreads();\n"
+    "      for (int e = threadIdx.x; e < s * P::TX * P::V; e += 256) part[e] = gn_add(part[e], part[e + s * P::TX * P::V]);\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    for (int e = threadIdx.x; e < P::TX * P::V; e += 256) {\n"
+    "      const i64 c = first + e;\n"
+    "      if (c >= P::n) continue;\n"
+    "      C v = part[e];\n"
+    "      if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[c * P::BIAS]));\n"
+    "      put(out[(i64)i * P::n + c], v);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// The same with B's columns contiguous (BK 1) and A's rows (AK 1): a warp for each column.\n"
+    "template <class P> M void rows_dot(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out) {\n"
+    "  typedef typename P::C C;\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  const u32 z = blockIdx.x / P::TILES;\n"
+    "  const i64 col = (i64)(blockIdx.x % P::TILES) * 8 + (threadIdx.x >> 5);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  out += (i64)z * P::m * P::n;\n"
+    "  sum_of<C> acc[P::m];\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) acc[i].init();\n"
+    "  if (col < P::n) {\n"
+    "    _Pragma(\"unroll 4\") for (i64 l = lane * P::V; l < P::k; l += 32 * P::V) {\n"
+    "      typename P::T w[P::V], x[P::V];\n"
+    "      vload<P::V>(w, b + col * P::BN + l);\n"
+    "      UNROLL for (int i = 0; i < P::m; i++) {\n"
+    "        vload<P::V>(x, a + i * P::AM + l);\n"
+    "        UNROLL for (int v = 0; v < P::V; v++) acc[i].v = gn_fma((C)get(x[v]), (C)get(w[v]), acc[i].v);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) {\n"
+    "    acc[i] = together<32>(acc[i]);\n"
+    "    if (lane || col >= P::n) continue;\n"
+    "    C v = acc[i].v;\n"
+    "    if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[col * P::BIAS]));\n"
+    "    put(out[(i64)i * P::n + col], v);\n"
+    "  }\n"
+    "}\n"
+    "// One block of 128 threads for a query (b, h, t): scores in groups of 128 keys, a running softmax, each thread holding some of E.\n"
+    "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, CAUSAL, scale(), L (type of length)\n"
+    "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
+    "  typedef typename P::C C;\n"
+    "  __shared__ C qs[P::DK > 0 ? P::DK : 1], ps[128], shared[4];\n"
+    "  const int th = threadIdx.x;\n"
+    "  const i64 at = blockIdx.x, t = at % P::TQ, h = at / P::TQ % P::H, b = at / P::TQ / P::H, g = h / (P::H / P::G);\n"
+    "  i64 n = P::S;\n"
+    "  if (P::LENGTH) {\n"
+    "    n = get(*length);\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (th == 0) fault(err, OUT_OF_RANGE, node, n, P::S); n = 0; }\n"
+    "  }\n"
+    "  i64 seen = n;\n"
+    "  if (P::CAUSAL) { seen = n - P::TQ + t + 1; if (seen < 0) seen = 0; }\n"
+    "  if (seen > n) seen = n;\n"
+    "  if (P::PARTS > 1 && seen > ((i64)blockIdx.y + 1) * P::SPAN) seen = ((i64)blockIdx.y + 1) * P::SPAN;\n"
+    "  for (int d = th; d < P::DK; d += 128) qs[d] = get(q[b * P::QB + h * P::QH + t * P::QT + d * P::QD]);\n"
+    "  C acc[(P::E + 127) / 128 > 0 ? (P::E + 127) / 128 : 1], top = gn_f32(0xff800000u), sum = 0;\n"
+    "  UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) acc[e] = 0;\n"
+    "  k += b * P::KB + g * P::KH;\n"
+    "  v += b * P::VB + g * P::VH;\n"
+    "  for (i64 base = P::PARTS > 1 ? (i64)blockIdx.y * P::SPAN : 0; base < seen; base += 128) {\n"
+    "    __syncthreads();\n"
+    "    const i64 j = base + th;\n"
+    "    C s = gn_f32(0xff800000u);\n"
+    "    if (j < seen) {\n"
+    "      C d4[4] = { 0, 0, 0, 0 };\n"
+    "      if (P::VK > 1) {\n"
+    "        _Pragma(\"unroll 4\") for (int d = 0; d < P::DK; d += P::VK) {\n"
+    "          typename P::T key[P::VK];\n"
+    "          vload<P::VK>(key, k + j * P::KS + d);\n"
+    "          UNROLL for (int x = 0; x < P::VK; x++) d4[x & 3] = gn_fma(qs[d + x], (C)get(key[x]), d4[x & 3]);\n"
+    "        }\n"
+    "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(qs[d], (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
+    "      s = ((d4[0] + d4[1]) + (d4[2] + d4[3])) * P::scale();\n"
+    "      if (P::MASK) {\n"
+    "        const typename P::MT m = mask[b * P::MB + h * P::MH + t * P::MQ + j * P::MS];\n"
+    "        if (P::MASK == 1) s = get(m) != 0 ? s : (C)gn_f32(0xff800000u); else s = s + (C)get(m);\n"
+    "      }\n"
+    "    }\n"
+    "    max_of<C> m;\n"
+    "    m.v = s;\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) m.merge(exchange(m, l));\n"
+    "    if ((th & 31) == 0) shared[th >> 5] = m.v;\n"
+    "    __syncthreads();\n"
+    "    C now = max_nan(max_nan(shared[0], shared[1]), max_nan(shared[2], shared[3]));\n"
+    "    now = max_nan(top, now);\n"
+    "    const bool none = now == (C)gn_f32(0xff800000u);\n"
+    "    const C p = j < seen && !none ? gn_exp(s - now) : (C)0, keep = none || top == now ? (C)1 : gn_exp(top - now);\n"
+    "    ps[th] = p;\n"
+    "    sum_of<C> group;\n"
+    "    group.v = p;\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) group.merge(exchange(group, l));\n"
+    "    __syncthreads();\n"
+    "    if ((th & 31) == 0) shared[th >> 5] = group.v;\n"
+    "    __syncthreads();\n"
+    "    sum = sum * keep + ((shared[0] + shared[1]) + (shared[2] + shared[3]));\n"
+    "    top = now;\n"
+    "    const int count = seen - base < 128 ? (int)(seen - base) : 128;\n"
+    "    UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) {\n"
+    "      const int c = e * 128 + th;\n"
+    "      C o = acc[e] * keep;\n"
+    "      if (c < P::E) _Pragma(\"unroll 8\") for (int l = 0; l < count; l++) if (ps[l] != 0) o = gn_fma(ps[l], (C)get(v[(base + l) * P::VS + (i64)c * P::VE]), o);\n"
+    "      acc[e] = o;\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) {\n"
+    "    const int c = e * 128 + th;\n"
+    "    if (c >= P::E) continue;\n"
+    "    if (P::PARTS > 1) parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 2 + c] = acc[e];\n"
+    "    else put(out[at * P::E + c], sum != 0 ? acc[e] / sum : (C)0);\n"
+    "  }\n"
+    "  if (P::PARTS > 1 && th == 0) { parts[(at * P::PARTS + blockIdx.y) * (P::E + 2)] = top; parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 1] = sum; }\n"
+    "}\n"
+    "// The parts of one query joined.\n"
+    "template <class P> M void attention_join(const typename P::C *parts, typename P::T *out) {\n"
+    "  typedef typename P::C C;\n"
+    "  const i64 at = blockIdx.x;\n"
+    "  C top = gn_f32(0xff800000u), sum = 0;\n"
+    "  parts += at * P::PARTS * (P::E + 2);\n"
+    "  for (int p = 0; p < P::PARTS; p++) top = max_nan(top, parts[p * (P::E + 2)]);\n"
+    "  for (int p = 0; p < P::PARTS; p++) { const C s = parts[p * (P::E + 2) + 1]; if (s != 0) sum += s * gn_exp(parts[p * (P::E + 2)] - top); }\n"
+    "  for (int c = threadIdx.x; c < P::E; c += 128) {\n"
+    "    C o = 0;\n"
+    "    for (int p = 0; p < P::PARTS; p++) if (parts[p * (P::E + 2) + 1] != 0) o = gn_fma(parts[p * (P::E + 2) + 2 + c], gn_exp(parts[p * (P::E + 2)] - top), o);\n"
+    "    put(out[at * P::E + c], sum != 0 ? o / sum : (C)0);\n"
+    "  }\n"
+    "}\n"
+    "// Philox4x32-10 (Salmon et al. 2011): counter words {i low, i high, run low, run high}\n"
+    "D void philox(u32 *c, u64 key, u64 i, u64 run) {\n"
+    "  u32 k0 = (u32)key, k1 = (u32)(key >> 32);\n"
+    "  c[0] = (u32)i; c[1] = (u32)(i >> 32); c[2] = (u32)run; c[3] = (u32)(run >> 32);\n"
+    "  for (int round = 0; round < 10; round++) {\n"
+    "    u64 a = (u64)0xD2511F53u * c[0], b = (u64)0xCD9E8D57u * c[2];\n"
+    "    u32 n0 = (u32)(b >> 32) ^ c[1] ^ k0, n2 = (u32)(a >> 32) ^ c[3] ^ k1;\n"
+    "    c[1] = (u32)b; c[3] = (u32)a; c[0] = n0; c[2] = n2;\n"
+    "    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n"
+    "  }\n"
+    "}\n"
+    "D double fraction(u32 low, u32 high) { return (double)((((u64)high << 32) | low) >> 11) * gn_f64(0x3ca0000000000000ull); }\n"
+    "template <int BITS, bool WIDE> M double uniform(const u32 *w) { return WIDE ? fraction(w[0], w[1]) : (double)(w[0] >> (32 - BITS)) / (double)(1u << BITS); }\n"
+    "D double normal(const u32 *w) { return sqrt(-2.0 * log(1.0 - fraction(w[0], w[1]))) * cos(6.283185307179586477 * fraction(w[2], w[3])); }\n"
+    "// ---- running along an axis, sorting, compaction ----\n"
+    "template <class C> struct prod_of { C v;\n"
+    "  M void init() { v = 1; }\n"
+    "  M void take(C x, i64) { v = gn_mul(v, x); }\n"
+    "  M void merge(const prod_of &o) { v = gn_mul(v, o.v); } };\n"
+    "// join(a, b): a stands before b\n"
+    "template <class C> struct run_sum { static M C none() { return 0; } static M C join(C a, C b) { return gn_add(a, b); } };\n"
+    "template <class C> struct run_prod { static M C none() { return 1; } static M C join(C a, C b) { return gn_mul(a, b); } };\n"
+    "template <class C> struct run_max { static M C none() { return (C)(-9223372036854775807ll - 1); } static M C join(C a, C b) { return b > a || b != b ? b : a; } };\n"
+    "template <> M double run_max<double>::none() { return gn_f32(0xff800000u); }\n"
+    "// What stands before and in each thread's element among the block's 256.\n"
+    "template <class R, class C> M C scan(C v) {\n"
+    "  __shared__ C part[256];\n"
+    "  const int t = threadIdx.x;\n"
+    "  for (int k = 1; k < 256; k *= 2) {\n"
+    "    __syncthreads();\n"
+    "    part[t] = v;\n"
+    "    __syncthreads();\n"
+    "    if (t >= k) v = R::join(part[t - k], v);\n"
+    "  }\n"
+    "  return v;\n"
+    "}\n"
+    "// P: T, O, C, R (run_…), N rows, n, IN, OUT, in(row), out(row); a block for a row, or a thread for one\n"
+    "template <class P> M void along_block(const typename P::T *a, typename P::O *out) {\n"
+    "  typedef typename P::C C;\n"
+    "  __shared__ C last;\n"
+    "  const i64 row = blockIdx.x;\n"
+    "  a += P::in(row);\n"
+    "  out += P::out(row);\n"
+    "  C before = P::R::none();\n"
+    "  for (i64 base = 0; base < P::n; base += 256) {\n"
+    "    const i64 i = base + threadIdx.x;\n"
+    "    C v = P::R::join(before, scan<typename P::R, C>(i < P::n ? (C)get(a[i * P::IN]) : P::R::none()));\n"
+    "    if (i < P::n) put(out[i * P::OUT], v);\n"
+    "    if (threadIdx.x == 255) last = v;\n"
+    "    __syncthreads();\n"
+    "    before = last;\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void along_thread(const typename P::T *a, typename P::O *out) {\n"
+    "  const i64 row = (i64)blockIdx.x * 256 + threadIdx.x;\n"
+    "  if (row >= P::N) return;\n"
+    "  a += P::in(row);\n"
+    "  out += P::out(row);\n"
+    "  typename P::C v = P::R::none();\n"
+    "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, (typename P::C)get(a[i * P::IN])); put(out[i * P::OUT], v); }\n"
+    "}\n"
+    "// Keys in their order, NaN last both ways. P as above, DOWN\n"
+    "template <class P, class C> M bool key_before(C a, C b) { if (b != b) return a == a; return P::DOWN ? a > b : a < b; }\n"
+    "template <class P> M typename P::C key_at(const typename P::T *a, i64 i) { return (typename P::C)get(a[i * P::IN]); }\n"
+    "// Positions of groups of 256 in order: each element counts those before it.\n"
+    "template <class P> M i64 sort_group(const typename P::T *a, i64 i) {\n"
+    "  const i64 first = i / 256 * 256, end = first + 256 < P::n ? first + 256 : P::n;\n"
+    "  const typename P::C key = key_at<P>(a, i);\n"
+    "  i64 rank = first;\n"
+    "  for (i64 j = first; j < end; j++) { const typename P::C other = key_at<P>(a, j); rank += key_before<P>(other, key) || (j < i && !key_before<P>(key, other)); }\n"
+    "  return rank;\n"
+    "}\n"
+    "// The place of from[i] after neighbouring ordered groups of `width` are merged.\n"
+    "template <class P> M i64 sort_merge(const typename P::T *a, const int *from, i64 i, i64 width) {\n"
+    "  const i64 first = i / (2 * width) * (2 * width), mid = first + width < P::n ? first + width : P::n, end = mid + width < P::n ? mid + width : P::n;\n"
+    "  const typename P::C key = key_at<P>(a, from[i]);\n"
+    "  i64 lo = i < mid ? mid : first, hi = i < mid ? end : mid;\n"
+    "  while (lo < hi) {\n"
+    "    const i64 at = (lo + hi) / 2;\n"
+    "    const typename P::C other = key_at<P>(a, from[at]);\n"
+    "    if (i < mid ? key_before<P>(other, key) : !key_before<P>(key, other)) lo = at + 1; else hi = at;\n"
+    "  }\n"
+    "  return i + lo - mid;\n"
+    "}\n"
+    "// Where part `s` of a product goes: the result, or its own f32 sums when k is cut into SPLIT parts.\n"
+    "template <class P> M void product_put(const typename P::T *bias, typename P::T *out, typename P::C *parts, u32 z, i64 r, i64 c, typename P::C v) {\n"
+    "  if (r >= P::m || c >= P::n) return;\n"
+    "  if (P::SPLIT > 1) { parts[((i64)blockIdx.y * P::m + r) * P::n + c] = v; return; }\n"
+    "  if (P::HAS_BIAS) v = gn_add(v, (typename P::C)get(bias[c * P::BIAS]));\n"
+    "  put(out[((i64)z * P::m + r) * P::n + c], v);\n"
+    "}\n"
+    "template <class P> M void product_sum(const typename P::C *parts, const typename P::T *bias, typename P::T *out) {\n"
+    "  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < (i64)P::m * P::n; i += (i64)gridDim.x * 256) {\n"
+    "    typename P::C v = parts[i];\n"
+    "    UNROLL for (int s = 1; s < P::SPLIT; s++) v = gn_add(v, parts[s * ((i64)P::m * P::n) + i]);\n"
+    "    if (P::HAS_BIAS) v = gn_add(v, (typename P::C)get(bias[i % P::n * P::BIAS]));\n"
+    "    put(out[i], v);\n"
+    "  }\n"
+    "}\n"
+    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
+    "template <class P> M void product_tile(u32 *z, i64 *row, i64 *col) {\n"
+    "  const u32 tile = blockIdx.x % (P::ROWS * P::COLS), group = tile / (8 * P::COLS), first = group * 8, rows = P::ROWS - first < 8 ? P::ROWS - first : 8, in = tile - group * 8 * P::COLS;\n"
+    "  *z = blockIdx.x / (P::ROWS * P::COLS);\n"
+    "  *row = (i64)(first + in % rows) * P::BM;\n"
+    "  *col = (i64)(in / rows) * P::BW;\n"
+    "}\n"
+    "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
+    "template <class P> M void sgemm(const float *a, const float *b, const float *bias, float *out, float *parts) {\n"
+    "  __shared__ float as[2][8][132], bs[2][8][132];\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(&z, &row, &col);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  const int ar = P::AK == 1 ? t >> 1 : (t & 31) * 4, ac = P::AK == 1 ? (t & 1) * 4 : t >> 5, bc = P::BK == 1 ? t >> 1 : (t & 31) * 4, br = P::BK == 1 ? (t & 1) * 4 : t >> 5;\n"
+    "  float acc[8][8], av[4], bv[4];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = 0.f;\n"
+    "  int s = 0;\n"
+    "  for (i64 k0 = begin; k0 < end + 8; k0 += 8) {\n"
+    "    const bool more = k0 < end;\n"
+    "    if (more) {\n"
+    "      UNROLL for (int i = 0; i < 4; i++) av[i] = bv[i] = 0.f;\n"
+    "      if (row + ar < P::m && k0 + ac < end) vload<4>(av, a + (row + ar) * P::AM + (k0 + ac) * P::AK);\n"
+    "      if (col + bc < P::n && k0 + br < end) vload<4>(bv, b + (k0 + br) * P::BK + (col + bc) * P::BN);\n"
+    "    }\n"
+    "    if (k0 > begin) {\n"
+    "      UNROLL for (int k = 0; k < 8; k++) {\n"
+    "        float x[8], y[8];\n"
+    "        vload<4>(x, &as[s][k][tr]); vload<4>(x + 4, &as[s][k][tr + 16]);\n"
+    "        vload<4>(y, &bs[s][k][tc]); vload<4>(y + 4, &bs[s][k][tc + 32]);\n"
+    "        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "      }\n"
+    "      s ^= 1;\n"
+    "    }\n"
+    "    if (more) {\n"
+    "      if (P::AK == 1) { UNROLL for (int i = 0; i < 4; i++) as[s][ac + i][ar] = av[i]; } else vstore<4>(&as[s][ac][ar], av);\n"
+    "      if (P::BK == 1) { UNROLL for (int i = 0; i < 4; i++) bs[s][br + i][bc] = bv[i]; } else vstore<4>(&bs[s][br][bc], bv);\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++)\n"
+    "    product_put<P>(bias, out, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j & 3) + (j >> 2) * 32, acc[i][j]);\n"
+    "}\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
+    "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
+    "// 16 bytes to shared memory, the last 16 - n of them zeros\n"
+    "D void copy16(u32 to, const void *from, int n) { asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n) : \"memory\"); }\n"
+    "D void copy_commit() { asm volatile(\"cp.async.commit_group;\" ::: \"memory\"); }\n"
+    "template <int N> M void copy_wait() { asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(N) : \"memory\"); }\n"
+    "D void matrix4(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
+    "D void matrix4_transposed(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
+    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, bf16) {\n"
+    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
+    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
+    "}\n"
+    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, f16) {\n"
+    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
+    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
+    "}\n"
+    "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "D int within(i64 n) { return n <= 0 ? 0 : n >= 8 ? 16 : (int)n * 2; }\n"
+    "// One stage: A's BM x 32 and B's 32 x BW elements in 16-byte pieces, swizzled so that neither copies nor reads meet in a bank.\n"
+    "template <class P> M void tensor_stage(u32 to, const typename P::T *a, const typename P::T *b, i64 row, i64 col, i64 k, i64 end) {\n"
+    "  UNROLL for (int q = 0; q < P::BM * 4 / 256; q++) {\n"
+    "    const int c = threadIdx.x + q * 256;\n"
+    "    if (P::AK == 1) {\n"
+    "      const int r = c >> 2, h = c & 3, n = row + r < P::m ? within(end - k - h * 8) : 0;\n"
+    "      copy16(to + r * 64 + ((h ^ ((r >> 1) & 3)) << 4), n ? a + (row + r) * P::AM + (k + h * 8) : a, n);\n"
+    "    } else {\n"
+    "      const int r = c / (P::BM / 8), h = c % (P::BM / 8), n = k + r < end ? within(P::m - row - h * 8) : 0;\n"
+    "      copy16(to + r * (P::BM * 2) + ((h ^ (r & 7)) << 4), n ? a + (k + r) * P::AK + (row + h * 8) : a, n);\n"
+    "    }\n"
+    "  }\n"
+    "  to += P::BM * 64;\n"
+    "  UNROLL for (int q = 0; q < P::BW * 4 / 256; q++) {\n"
+    "    const int c = threadIdx.x + q * 256;\n"
+    "    if (P::BK == 1) {\n"
+    "      const int r = c >> 2, h = c & 3, n = col + r < P::n ? within(end - k - h * 8) : 0;\n"
+    "      copy16(to + r * 64 + ((h ^ ((r >> 1) & 3)) << 4), n ? b + (col + r) * P::BN + (k + h * 8) : b, n);\n"
+    "    } else {\n"
+    "      const int r = c / (P::BW / 8), h = c % (P::BW / 8), n = k + r < end ? within(P::n - col - h * 8) : 0;\n"
+    "      copy16(to + r * (P::BW * 2) + ((h ^ (r & 7)) << 4), n ? b + (k + r) * P::BK + (col + h * 8) : b, n);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// f16 and bf16 on tensor cores: BM x BW tiles, 8 warps in 2 rows of 4, four stages of 32 k. One stride of each side is 1, the others are multiples of 8.\n"
+    "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out, float *parts) {\n"
+    "  enum { MI = P::BM / 32, NJ = P::BW / 64, STAGE = (P::BM + P::BW) * 64, STAGES = 4 };\n"
+    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  const u32 base = shared_address(memory);\n"
+    "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, wm = (warp >> 2) * (P::BM / 2), wn = (warp & 3) * (P::BW / 4);\n"
+    "  const typename P::T tag = {};\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(&z, &row, &col);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  const int steps = (int)((end - begin + 31) / 32);\n"
+    "  float acc[MI][NJ * 2][4];\n"
+    "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; q++) acc[i][j][q] = 0.f;\n"
+    "  UNROLL for (int s = 0; s < STAGES - 1; s++) { if (s < steps) tensor_stage<P>(base + s * STAGE, a, b, row, col, begin + s * 32, end); copy_commit(); }\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    copy_wait<STAGES - 2>();\n"
+    "    __syncthreads();\n"
+    "    if (step + STAGES - 1 < steps) tensor_stage<P>(base + (step + STAGES - 1) % STAGES * STAGE, a, b, row, col, begin + (i64)(step + STAGES - 1) * 32, end);\n"
+    "    copy_commit();\n"
+    "    const u32 sa = base + step % STAGES * STAGE, sb = sa + P::BM * 64;\n"
+    "    UNROLL for (int k = 0; k < 2; k++) {\n"
+    "      u32 x[MI][4], y[NJ][4];\n"
+    "      UNROLL for (int i = 0; i < MI; i++) {\n"
+    "        if (P::AK == 1) { const int r = wm + i * 16 + (l & 15), h = k * 2 + (l >> 4); matrix4(x[i], sa + r * 64 + ((h ^ ((r >> 1) & 3)) << 4)); }\n"
+    "        else { const int r = k * 16 + (l & 7) + ((l >> 4) << 3), h = (wm + i * 16) / 8 + ((l >> 3) & 1); matrix4_transposed(x[i], sa + r * (P::BM * 2) + ((h ^ (r & 7)) << 4)); }\n"
+    "      }\n"
+    "      UNROLL for (int j = 0; j < NJ; j++) {\n"
+    "        if (P::BK == 1) { const int r = wn + j * 16 + (l & 7) + ((l >> 4) << 3), h = k * 2 + ((l >> 3) & 1); matrix4(y[j], sb + r * 64 + ((h ^ ((r >> 1) & 3)) << 4)); }\n"
+    "        else { const int r = k * 16 + (l & 15), h = (wn + j * 16) / 8 + (l >> 4); matrix4_transposed(y[j], sb + r * (P::BW * 2) + ((h ^ (r & 7)) << 4)); }\n"
+    "      }\n"
+    "      UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) mma(acc[i][j], x[i], y[j >> 1][(j & 1) * 2], y[j >> 1][(j & 1) * 2 + 1], tag);\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; q += 2) {\n"
+    "    const i64 r = row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, c = col + wn + j * 8 + (l & 3) * 2;\n"
+    "    if (P::SPLIT == 1 && P::n % 2 == 0) {\n"
+    "      if (r >= P::m || c >= P::n) continue;\n"
+    "      float v0 = acc[i][j][q], v1 = acc[i][j][q + 1];\n"
+    "      if (P::HAS_BIAS) { v0 += get(bias[c * P::BIAS]); v1 += get(bias[(c + 1) * P::BIAS]); }\n"
+    "      *(u32 *)(out + ((i64)z * P::m + r) * P::n + c) = pair(v0, v1, tag);\n"
+    "      continue;\n"
+    "    }\n"
+    "    product_put<P>(bias, out, parts, z, r, c, acc[i][j][q]);\n"
+    "    product_put<P>(bias, out, parts, z, r, c + 1, acc[i][j][q + 1]);\n"
+    "  }\n"
+    "}\n"
+    "// Causal or plain attention on tensor cores: 64 queries of one (b, h) to a block of 4 warps, 64 keys at a time, head 16 to 128 (a multiple of 16).\n"
+    "template <class P> M void flash_rows(u32 to, const typename P::T *p, i64 first, i64 rows, i64 stride) {\n"
+    "  UNROLL for (int q = 0; q < 64 * (P::DK / 8) / 128; q++) {\n"
+    "    const int c = threadIdx.x + q * 128, r = c / (P::DK / 8), h = c % (P::DK / 8);\n"
+    "    const bool in = first + r < rows;\n"
+    "    copy16(to + r * (P::DK * 2) + ((h ^ (P::DK >= 64 ? r & 7 : P::DK == 32 ? (r >> 1) & 3 : (r >> 2) & 1)) << 4), in ? p + (first + r) * stride + h * 8 : p, in ? 16 : 0);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M u32 flash_at(u32 base, int r, int h) { return base + r * (P::DK * 2) + ((h ^ (P::DK >= 64 ? r & 7 : P::DK == 32 ? (r >> 1) & 3 : (r >> 2) & 1)) << 4); }\n"
+    "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
+    "  enum { BYTES = 64 * P::DK * 2, KD = P::DK / 16 };\n"
+    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  const u32 base = shared_address(memory);\n"
+    "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31;\n"
+    "  const i64 blocks = (P::TQ + 63) / 64, first = (blocks - 1 - blockIdx.x) * 64, h = blockIdx.y % P::H, b = blockIdx.y / P::H, g = h / (P::H / P::G);\n"
+    "  const typename P::T tag = {};\n"
+    "  const float least = gn_f32(0xff800000u), scale = (float)P::scale() * 1.4426950408889634f;\n"
+    "  i64 n = P::S;\n"
+    "  if (P::LENGTH) {\n"
+    "    n = get(*length);\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); return; }\n"
+    "  }\n"
+    "  i64 seen = n;\n"
+    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 63 < P::TQ - 1 ? first + 63 : P::TQ - 1) + 1; if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
+    "  q += b * P::QB + h * P::QH;\n"
+    "  k += b * P::KB + g * P::KH;\n"
+    "  v += b * P::VB + g * P::VH;\n"
+    "  const int steps = (int)((seen + 63) / 64);\n"
+    "  flash_rows<P>(base, q, first, P::TQ, P::QT);\n"
+    "  if (steps) { flash_rows<P>(base + BYTES, k, 0, seen, P::KS); flash_rows<P>(base + 2 * BYTES, v, 0, seen, P::VS); }\n"
+    "  copy_commit();\n"
+    "  u32 x[KD][4];\n"
+    "  float o[KD * 2][4], top[2] = { least, least }, sum[2] = { 0.f, 0.f };\n"
+    "  UNROLL for (int i = 0; i < KD * 2; i++) UNROLL for (int e = 0; e < 4; e++) o[i][e] = 0.f;\n"
+    "  const i64 at = first + warp * 16 + (l >> 2);\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    copy_wait<0>();\n"
+    "    __syncthreads();\n"
+    "    if (step == 0) UNROLL for (int d = 0; d < KD; d++) matrix4(x[d], flash_at<P>(base, warp * 16 + (l & 15), d * 2 + (l >> 4)));\n"
+    "    const u32 sk = base + BYTES + (step & 1) * (2 * BYTES), sv = sk + BYTES, next = base + BYTES + ((step + 1) & 1) * (2 * BYTES);\n"
+    "    if (step + 1 < steps) { flash_rows<P>(next, k, (i64)(step + 1) * 64, seen, P::KS); flash_rows<P>(next + BYTES, v, (i64)(step + 1) * 64, seen, P::VS); }\n"
+    "    copy_commit();\n"
+    "    float s[8][4];\n"
+    "    UNROLL for (int i = 0; i < 8; i++) UNROLL for (int e = 0; e < 4; e++) s[i][e] = 0.f;\n"
+    "    UNROLL for (int d = 0; d < KD; d++) UNROLL for (int j = 0; j < 4; j++) {\n"
+    "      u32 y[4];\n"
+    "      matrix4(y, flash_at<P>(sk, j * 16 + (l & 7) + ((l >> 4) << 3), d * 2 + ((l >> 3) & 1)));\n"
+    "      mma(s[j * 2], x[d], y[0], y[1], tag);\n"
+    "      mma(s[j * 2 + 1], x[d], y[2], y[3], tag);\n"
+    "    }\n"
+    "    const bool edge = (i64)step * 64 + 64 > seen || (P::CAUSAL && (i64)step * 64 + 63 > n - P::TQ + first);\n"
+    "    float now[2] = { top[0], top[1] };\n"
+    "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) {\n"
+    "      s[j][e] *= scale;\n"
+    "      if (edge) {\n"
+    "        const i64 key = (i64)step * 64 + j * 8 + (l & 3) * 2 + (e & 1);\n"
+    "        if (key >= seen || (P::CAUSAL && key > n - P::TQ + at + (e >> 1) * 8)) s[j][e] = least;\n"
+    "      }\n"
+    "      now[e >> 1] = max_nan(now[e >> 1], s[j][e]);\n"
+    "    }\n"
+    "    UNROLL for (int e = 0; e < 2; e++) {\n"
+    "      now[e] = max_nan(now[e], __shfl_xor_sync(0xffffffffu, now[e], 1));\n"
+    "      now[e] = max_nan(now[e], __shfl_xor_sync(0xffffffffu, now[e], 2));\n"
+    "      const float keep = now[e] == least || now[e] == top[e] ? 1.f : exp2f(top[e] - now[e]);\n"
+    "      top[e] = now[e];\n"
+    "      sum[e] *= keep;\n"
+    "      UNROLL for (int i = 0; i < KD * 2; i++) { o[i][e * 2] *= keep; o[i][e * 2 + 1] *= keep; }\n"
+    "      if (now[e] == least) now[e] = 0.f;\n"
+    "    }\n"
+    "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - now[e >> 1]); sum[e >> 1] += s[j][e]; }\n"
+    "    UNROLL for (int j = 0; j < 4; j++) {\n"
+    "      u32 p[4] = { pair(s[2 * j][0], s[2 * j][1], tag), pair(s[2 * j][2], s[2 * j][3], tag), pair(s[2 * j + 1][0], s[2 * j + 1][1], tag), pair(s[2 * j + 1][2], s[2 * j + 1][3], tag) };\n"
+    "      UNROLL for (int d = 0; d < KD; d++) {\n"
+    "        u32 y[4];\n"
+    "        matrix4_transposed(y, flash_at<P>(sv, j * 16 + (l & 15), d * 2 + (l >> 4)));\n"
+    "        mma(o[d * 2], p, y[0], y[1], tag);\n"
+    "        mma(o[d * 2 + 1], p, y[2], y[3], tag);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int e = 0; e < 2; e++) {\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
+    "    const float other = sum[e] == 0.f ? 0.f : 1.f / sum[e];\n"
+    "    if (at + e * 8 >= P::TQ) continue;\n"
+    "    typename P::T *row = out + (((i64)blockIdx.y * P::TQ) + at + e * 8) * P::DK;\n"
+    "    UNROLL for (int d = 0; d < KD * 2; d++) *(u32 *)(row + d * 8 + (l & 3) * 2) = pair(o[d][e * 2] * other, o[d][e * 2 + 1] * other, tag);\n"
+    "  }\n"
+    "}\n"
+    "#endif\n"
+;
+
+
+/* >>emit ========================================================================================== */
+
+/* Element types as the device code names them. */
+static const struct { const char *name, *compute; uint8_t bytes; bool real; } types[GN_DTYPE__COUNT] = {
+    [0] = { "", "", 0, false },
+    [GN_F32] = { "float", "float", 4, true }, [GN_F64] = { "double", "double", 8, true }, [GN_F16] = { "f16", "float", 2, true },
+    [GN_BF16] = { "bf16", "float", 2, true }, [GN_I32] = { "int", "int", 4, false },      [GN_I64] = { "i64", "i64", 8, false },
+    [GN_U8] = { "u8", "int", 1, false },      [GN_BOOL] = { "b8", "int", 1, false },      [GN_I8] = { "i8", "int", 1, false },
+    [GN_I16] = { "i16", "int", 2, false },    [GN_U16] = { "u16", "int", 2, false },      [GN_U32] = { "u32", "i64", 4, false },
+};
+static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", "u8", "u8", "u64" };   /* by bytes: for copies */
+
+typedef struct kernel kernel;
+
+typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG } param_kind;
+/* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), or a number. */
+typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
+
+typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; } launch;   /* shared: bytes beyond the kernel's own */
+
+/* Memory of a plan beside the layout's block, by what it is for. */
+typedef enum region { REGION_ERRORS, REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION__COUNT } region;
+
+enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
+
+struct device;
+
+/* One plan's kernels while they are generated. */
+typedef struct emit {
+    struct device *device;
+    const gn_part *part;
+    const gn_layout *layout;
+    launch *launches;
+    param *params;
+    size_t n_launches, cap_launches, n_params, cap_params;
+    size_t first_param;              /* of the kernel that is being written */
+    text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
+    size_t scratch, losses;          /* bytes that the kernels of one op use at most */
+    uint32_t appends;                /* in-place appends so far: each has a flag behind the error words */
+    size_t save;                     /* bytes that in-place appends save */
+    bool faults;                     /* some kernel may report a fault */
+    bool failed;
+    gn_fault *fault;
+} emit;
+
+static int64_t emit_processors(const emit *e);        /* of the device; >>compile knows it */
+static bool emit_has_tensor_cores(const emit *e);
+static kernel *kernel_of(struct device *d, const char *label, const text *types_text, const text *signature, const text *body);
+
+static void emit_param(emit *e, param p) {
+    if (!grow(&e->params, e->n_params, &e->cap_params, sizeof p)) { e->failed = true; return; }
+    e->params[e->n_params++] = p;
+}
+
+static void emit_pointer(emit *e, const char *type, bool constant, const char *name, param p) {
+    put(&e->signature, "%s%s%s *__restrict__ %s", e->signature.n ? ", " : "", constant ? "const " : "", type, name);
+    emit_param(e, p);
+}
+
+/* A node's memory, from its view's first element. */
+static void emit_node(emit *e, uint32_t node, const char *type, bool constant, const char *name) {
+    const gn_lay *a = &e->layout->lay[node];
+    emit_pointer(e, type, constant, name, (param){ PARAM_NODE, a->base, a->view.offset });
+}
+
+static void emit_number(emit *e, const char *type, const char *name, param_kind kind, int64_t value) {
+    put(&e->signature, "%s%s %s", e->signature.n ? ", " : "", type, name);
+    emit_param(e, (param){ (uint8_t)kind, 0, value });
+}
+
+/* The run's error words. Later kernels that must not run after a fault look at them too. */
+static void emit_errors(emit *e) { emit_pointer(e, "u32", false, "err", (param){ PARAM_PLAN, REGION_ERRORS, 0 }); }
+static void emit_faults(emit *e, uint32_t node) {
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = true;
+}
+
+/* Ends the kernel: finds an equal one or adds it, and launches it. */
+static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block, uint32_t shared) {
+    kernel *k = NULL;
+    bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536;
+    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, &e->types, &e->signature, &e->body);
+    if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
+    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param) };
+    if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
+    e->types.n = e->signature.n = e->body.n = 0;
+    e->first_param = e->n_params;
+}
+
+static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) { emit_launch_shared(e, label, grid_x, grid_y, block, 0); }
+
+/* ---- views ---- */
+
+static int64_t count_of(const gn_view *v) {
+    int64_t n = 1;
+    for (int i = 0; i < v->rank; i++) n *= v->dims[i];
+    return n;
+}
+
+/* Adjacent dims that one stride covers become one, dims of size 1 go. */
+static gn_view collapsed(const gn_view *v) {
+    gn_view r = *v;
+    r.rank = 0;
+    for (int i = 0; i < v->rank; i++) {
+        if (v->dims[i] == 1) continue;
+        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
+            r.dims[r.rank - 1] *= v->dims[i];
+            r.strides[r.rank - 1] = v->strides[i];
+            continue;
+        }
+        r.dims[r.rank] = v->dims[i];
+        r.strides[r.rank++] = v->strides[i];
+    }
+    return r;
+}
+
+static gn_view dense_view(gn_dtype d, int rank, const int64_t *dims) {
+    gn_view v = { NULL, d, rank, { 0 }, { 0 }, 0 };
+    int64_t stride = 1;
+    for (int i = rank - 1; i >= 0; i--) { v.dims[i] = dims[i]; v.strides[i] = stride; stride *= dims[i]; }
+    return v;
+}
+
+static bool is_dense(const gn_view *v) {
+    gn_view c = collapsed(v);
+    return c.rank == 0 || (c.rank == 1 && c.strides[0] == 1);
+}
+
+static gn_view broadcast(const gn_view *v, int rank, const int64_t *dims) {
+    gn_view r = *v;
+    r.rank = rank;
+    for (int i = 1; i <= rank; i++) {
+        bool has = i <= v->rank && v->dims[v->rank - i] == dims[rank - i];
+        r.dims[rank - i] = dims[rank - i];
+        r.strides[rank - i] = has ? v->strides[v->rank - i] : 0;
+    }
+    return r;
+}
+
+/* The dims whose bit is (not) set. */
+static gn_view dims_of(const gn_view *v, int64_t bits, bool set) {
+    gn_view r = *v;
+    r.rank = 0;
+    for (int i = 0; i < v->rank; i++) {
+        if ((((bits >> i) & 1) != 0) != set) continue;
+        r.dims[r.rank] = v->dims[i];
+        r.strides[r.rank++] = v->strides[i];
+    }
+    return r;
+}
+
+/* Offsets and positions fit in 31 bits. */
+static bool is_small(const gn_view *v) {
+    uint64_t span = 1, n = 1;
+    for (int i = 0; i < v->rank; i++) {
+        uint64_t stride = (uint64_t)(v->strides[i] < 0 ? -v->strides[i] : v->strides[i]);
+        n *= (uint64_t)(v->dims[i] > 0 ? v->dims[i] : 1);
+        span += (uint64_t)(v->dims[i] > 0 ? v->dims[i] - 1 : 0) * stride;
+        if (n > 0x3fffffffu || span > 0x3fffffffu) return false;
+    }
+    return true;
+}
+
+/* The element offset of row-major position x of a collapsed view. */
+static void put_offset(text *t, const gn_view *v, const char *x, bool small) {
+    const char *u = small ? "u32" : "u64", *s = small ? "int" : "i64", *suffix = small ? "" : "ll";
+    int64_t below = count_of(v);
+    bool any = false;
+    put(t, "(");
+    for (int i = 0; i < v->rank; i++) {
+        below = v->dims[i] ? below / v->dims[i] : 0;
+        if (!v->strides[i] || !below) continue;
+        put(t, "%s(%s)((%s)(%s)", any ? " + " : "", s, u, x);
+        if (below > 1) put(t, " / %lld%su", (long long)below, suffix);
+        if (i > 0) put(t, " %% %lld%su", (long long)v->dims[i], suffix);
+        put(t, ")");
+        if (v->strides[i] != 1) put(t, " * %lld%s", (long long)v->strides[i], suffix);
+        any = true;
+    }
+    put(t, any ? ")" : "0)");
+}
+
+/* V elements from each multiple of V on are contiguous and aligned. */
+static bool vectorises(const gn_view *v, int64_t offset, int64_t vector, int bytes) {
+    if (vector == 1) return v->rank > 0 && v->strides[v->rank - 1] == 1;
+    int64_t access = vector * bytes > 16 ? 16 : vector * bytes;
+    if (!v->rank || v->strides[v->rank - 1] != 1 || v->dims[v->rank - 1] % vector || offset % access) return false;
+    for (int i = 0; i + 1 < v->rank; i++)
+        if (v->strides[i] % vector) return false;
+    return true;
+}
+
+/* Offsets of collapsed kept dims are multiples of V. */
+static bool strides_fit(const gn_view *v, int64_t vector) {
+    for (int i = 0; i < v->rank; i++)
+        if (v->strides[i] % vector) return false;
+    return true;
+}
+
+static int64_t base_offset(const emit *e, uint32_t node) { return e->layout->lay[node].view.offset; }
+
+static int64_t blocks_for(int64_t n, int64_t each) { return (n + each - 1) / each; }
+
+/* ---- copies ---- */
+
+/* dst and src have equal dims; pointers at their first elements are given as parameters. */
+static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_at, gn_view src, param src_at) {
+    int bytes = types[src.dtype].bytes;
+    const char *type = raw_types[bytes];
+    gn_view d = collapsed(&dst), s = collapsed(&src);
+    int64_t n = count_of(&dst), vector = 16 / bytes;
+    bool small = is_small(&d) && is_small(&s);
+    if (n == 0) return;
+    while (vector > 1 && (n % vector || !vectorises(&d, dst_at.offset, vector, bytes))) vector /= 2;
+    bool wide = vectorises(&s, src_at.offset, vector, bytes), one = s.rank == 0 || (s.strides[s.rank - 1] == 0 && s.dims[s.rank - 1] % vector == 0);
+    emit_pointer(e, type, true, "a", src_at);
+    emit_pointer(e, type, false, "o", dst_at);
+    put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n    %s x[%lld];\n",
+        small ? "u32" : "u64", (long long)(n / vector), (long long)vector, type, (long long)vector);
+    put(&e->body, wide ? "    vload<%lld>(x, a + " : one ? "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[" : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[", (long long)vector);
+    put_offset(&e->body, &s, wide || one ? "i" : "i + v", small);
+    put(&e->body, wide ? ");\n    vstore<%lld>(o + " : "];\n    vstore<%lld>(o + ", (long long)vector);
+    put_offset(&e->body, &d, "i", small);
+    put(&e->body, ", x);\n  }\n");
+    int64_t blocks = blocks_for(n / vector, 256);
+    emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+static param at_node(const emit *e, uint32_t node, int64_t more) {
+    const gn_lay *a = &e->layout->lay[node];
+    return (param){ PARAM_NODE, a->base, a->view.offset + more };
+}
+
+static void emit_copy(emit *e, uint32_t node, uint32_t from) {
+    const gn_view *src = &e->layout->lay[from].view;
+    gn_view dst = dense_view(src->dtype, src->rank, src->dims);
+    emit_copy_views(e, "copy", dst, at_node(e, node, 0), *src, at_node(e, from, 0));
+}
+
+static uint32_t input(const emit *e, uint32_t node, uint32_t i) { return e->part->ins[e->part->nodes[node].ins + i]; }
+static const gn_view *view_of(const emit *e, uint32_t node) { return &e->layout->lay[node].view; }
+static const int64_t *attrs_of(const emit *e, uint32_t node) { return e->part->attrs + e->part->nodes[node].attrs; }
+static double word_f64(int64_t w) { double d; memcpy(&d, &w, 8); return d; }
+static long long f64_word(double d) { long long w; memcpy(&w, &d, 8); return w; }
+
+static int axis_of(int64_t axis, int rank) { return (int)(axis < 0 ? axis + rank : axis); }
+
+/* A copy of the first input: reshapes that strides cannot express; views of the others. */
+static void emit_move(emit *e, uint32_t node) { emit_copy(e, node, input(e, node, 0)); }
+static void emit_assign(emit *e, uint32_t node) { emit_copy(e, node, input(e, node, 1)); }
+
+/* What an op that is always a view would need if it were not. */
+static void emit_view(emit *e, uint32_t node) {
+    gn_fail(e->fault, GN_INTERNAL, "node %u should have been a view", node);
+    e->failed = true;
+}
+
+/* Python's slice of one axis of a dense result. */
+static gn_view sliced(const gn_view *v, const int64_t *attrs) {
+    gn_view r = *v;
+    int axis = axis_of(attrs[0], v->rank);
+    int64_t n = v->dims[axis], begin = attrs[1], end = attrs[2], step = attrs[3];
+    int64_t least = step > 0 ? 0 : -1, most = step > 0 ? n : n - 1;
+    if (begin < 0) begin = begin < -n ? least : begin + n;
+    if (end < 0) end = end < -n ? least : end + n;
+    begin = begin < least ? least : begin > most ? most : begin;
+    end = attrs[2] == INT64_MAX && step < 0 ? -1 : end < least ? least : end > most ? most : end;
+    int64_t span = step > 0 ? end - begin : begin - end, stride = step > 0 ? step : step == INT64_MIN ? INT64_MAX : -step;
+    r.dims[axis] = span > 0 ? (span - 1) / stride + 1 : 0;
+    r.offset = r.dims[axis] ? begin * v->strides[axis] * types[v->dtype].bytes : 0;
+    r.strides[axis] = r.dims[axis] > 1 ? v->strides[axis] * step : 0;
+    return r;
+}
+
+static void emit_slice_put(emit *e, uint32_t node) {
+    gn_view whole = dense_view(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
+    gn_view part = sliced(&whole, attrs_of(e, node));
+    emit_copy(e, node, input(e, node, 0));
+    emit_copy_views(e, "slice_put", part, at_node(e, node, part.offset), *view_of(e, input(e, node, 1)), at_node(e, input(e, node, 1), 0));
+}
+
+static void emit_concat(emit *e, uint32_t node) {
+    gn_view whole = dense_view(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
+    int axis = axis_of(attrs_of(e, node)[0], whole.rank);
+    int64_t offset = 0;
+    for (uint32_t i = 0; i < e->part->nodes[node].n_ins; i++) {
+        uint32_t x = input(e, node, i);
+        gn_view part = whole;
+        part.dims[axis] = view_of(e, x)->dims[axis];
+        emit_copy_views(e, "concat", part, at_node(e, node, offset), *view_of(e, x), at_node(e, x, 0));
+        offset += part.dims[axis] * whole.strides[axis] * types[whole.dtype].bytes;
+    }
+}
+
+/* ---- fused loops ---- */
+
+typedef struct loop { const gn_kernel_step *step; int64_t n, vector; bool small; char names[512][32]; char label[64]; } loop;
+
+static const gn_load *load_of(const emit *e, const loop *l, uint32_t i) { return &e->layout->loads[l->step->load + i]; }
+
+static void loop_sizes(const emit *e, loop *l) {
+    const gn_view *out = view_of(e, l->step->node);
+    int64_t largest = types[out->dtype].bytes;
+    l->n = count_of(out);
+    l->small = l->n < 0x3fffffff;
+    for (uint32_t i = 0; i < l->step->n_loads; i++) {
+        const gn_load *d = load_of(e, l, i);
+        if (d->constant) continue;
+        l->small = l->small && is_small(&d->view);
+        if (types[d->dtype].bytes > largest) largest = types[d->dtype].bytes;
+    }
+    l->vector = 16 / largest;
+    while (l->vector > 1 && l->n % l->vector) l->vector /= 2;
+}
+
+/* Before the loop over v: what is loaded, in registers or as one element for all. */
+static void loop_load(emit *e, loop *l, uint32_t i) {
+    const gn_load *d = load_of(e, l, i);
+    const char *type = types[d->dtype].name;
+    char name[32];
+    if (d->constant) {
+        put(&e->body, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[d->dtype].compute, i, type, (unsigned long long)f64_word(d->value));
+        snprintf(l->names[d->reg], sizeof l->names[0], "c%u", i);
+        return;
+    }
+    snprintf(name, sizeof name, "a%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+    bool wide = l->vector > 1 && vectorises(&d->view, d->view.offset, l->vector, types[d->dtype].bytes);
+    bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % l->vector == 0);
+    if (one) {
+        put(&e->body, "    const %s x%u = get(a%u[", types[d->dtype].compute, i, i);
+        put_offset(&e->body, &d->view, "i", l->small);
+        put(&e->body, "]);\n");
+        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+        return;
+    }
+    put(&e->body, wide ? "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + " : "    %s x%u[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x%u[v] = a%u[", type, i,
+        (long long)l->vector, (long long)l->vector, i, i);
+    put_offset(&e->body, &d->view, wide ? "i" : "i + v", l->small);
+    put(&e->body, wide ? ");\n" : "];\n");
+    snprintf(l->names[d->reg], sizeof l->names[0], "get(x%u[v])", i);
+}
+
+/* Integers divided by 0 are a fault. */
+static bool divides(const char *op) { return strcmp(op, "div") == 0 || strcmp(op, "fmod") == 0 || strcmp(op, "remainder") == 0 || strcmp(op, "floor_divide") == 0; }
+
+static void loop_instr(emit *e, loop *l, uint32_t i) {
+    const gn_instr *in = &e->layout->instrs[l->step->instr + i];
+    const char *from = types[in->in_dtype].compute, *to = types[in->out_dtype].compute;
+    text *b = &e->body;
+    gn_op_info row;
+    gn_get_op(in->op - 1, &row);
+    const char *const x[3] = { l->names[in->src[0]], l->names[in->src[1]], l->names[in->src[2]] };
+    if (strcmp(row.name, "cast") == 0) put(b, "      const %s t%u = cast_to<%s>::of(%s);\n", to, i, types[in->out_dtype].name, x[0]);
+    else if (strcmp(row.name, "where") == 0) put(b, "      const %s t%u = %s ? %s : %s;\n", to, i, x[0], x[1], x[2]);
+    else {
+        put(b, "      %s t%u;\n      { typedef %s GN_T; const GN_T a = %s, b = %s, c = %s, p0 = cast_to<GN_T>::of(gn_f64(0x%llxull)), p1 = cast_to<GN_T>::of(gn_f64(0x%llxull));\n",
+            to, i, from, x[0], x[1], x[2], (unsigned long long)f64_word(in->p[0]), (unsigned long long)f64_word(in->p[1]));
+        if (divides(row.name) && !types[in->in_dtype].real) {
+            char name[32];
+            snprintf(name, sizeof name, "node%u", i);
+            put(b, "        if (b == 0) fault(err, DIVIDED_BY_ZERO, %s, 0, 0);\n", name);
+            emit_number(e, "u32", name, PARAM_WORD, in->node);
+            e->faults = true;
+        }
+        put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", i, to, row.text);
+        bool narrow = !types[in->out_dtype].real && in->out_dtype != GN_I32 && in->out_dtype != GN_I64;
+        if (narrow) put(b, "      t%u = cast_to<%s>::of(t%u);\n", i, types[in->out_dtype].name, i);
+    }
+    snprintf(l->names[in->dst], sizeof l->names[0], "t%u", i);
+    size_t n = strlen(l->label);
+    if (n + strlen(row.name) + 2 < 48) snprintf(l->label + n, sizeof l->label - n, "_%s", row.name);
+}
+
+static void emit_loop(emit *e, const gn_kernel_step *s) {
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    const gn_view *out = view_of(e, s->node);
+    if (!l) { e->failed = true; return; }
+    l->step = s;
+    snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(out->dtype));
+    loop_sizes(e, l);
+    if (l->n) {
+        emit_node(e, s->node, types[out->dtype].name, false, "o");
+        emit_errors(e);
+        put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n",
+            l->small ? "u32" : "u64", (long long)(l->n / l->vector), (long long)l->vector);
+        for (uint32_t i = 0; i < s->n_loads; i++) loop_load(e, l, i);
+        put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", types[out->dtype].name, (long long)l->vector, (long long)l->vector);
+        for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
+        put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out], (long long)l->vector);
+        int64_t blocks = blocks_for(l->n / l->vector, 256);
+        emit_launch(e, l->label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+    }
+    gn_free(l);
+}
+
+/* ---- generators ---- */
+
+/* One statement that puts element i of the result into `y`. */
+static void emit_each(emit *e, uint32_t node, const char *label, const char *statement) {
+    const gn_view *out = view_of(e, node);
+    int64_t n = count_of(out);
+    if (!n) { e->signature.n = e->body.n = e->types.n = 0; e->n_params = e->first_param; return; }
+    emit_node(e, node, types[out->dtype].name, false, "o");
+    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    %s y;\n%s    o[i] = y;\n  }\n",
+        (long long)n, types[out->dtype].name, statement);
+    int64_t blocks = blocks_for(n, 256);
+    emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+static void emit_full(emit *e, uint32_t node) {
+    char line[200];
+    snprintf(line, sizeof line, "    put(y, cast_to<%s>::of(gn_f64(0x%llxull)));\n", types[view_of(e, node)->dtype].name, (unsigned long long)attrs_of(e, node)[1]);
+    emit_each(e, node, "full", line);
+}
+
+static void emit_arange(emit *e, uint32_t node) {
+    const int64_t *a = attrs_of(e, node);
+    gn_dtype d = view_of(e, node)->dtype;
+    char line[300];
+    char cast[40] = "";
+    if (!types[d].real) snprintf(cast, sizeof cast, "cast_to<%s>::of", types[d].name);
+    snprintf(line, sizeof line, "    put(y, %s(gn_f64(0x%llxull) + (double)i * gn_f64(0x%llxull)));\n", cast, (unsigned long long)a[2], (unsigned long long)a[3]);
+    emit_each(e, node, "arange", line);
+}
+
+static void emit_random(emit *e, uint32_t node, const char *label, bool is_normal) {
+    gn_dtype d = view_of(e, node)->dtype;
+    char line[300], value[60];
+    if (is_normal) snprintf(value, sizeof value, "normal(w)");
+    else snprintf(value, sizeof value, "uniform<%d, %s>(w)", d == GN_BF16 ? 8 : d == GN_F16 ? 11 : 24, d == GN_F64 ? "true" : "false");
+    snprintf(line, sizeof line, "    u32 w[4];\n    philox(w, 0x%llxull, i, (u64)*run);\n    put(y, %s);\n", (unsigned long long)attrs_of(e, node)[1], value);
+    emit_node(e, input(e, node, 0), "i64", true, "run");
+    emit_each(e, node, label, line);
+}
+static void emit_random_uniform(emit *e, uint32_t node) { emit_random(e, node, "random_uniform", false); }
+static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "random_normal", true); }
+
+/* ---- reductions ---- */
+
+typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, span; int tx, ty; bool columns, small; } reduction;
+
+/* How many threads share an output, and into how many parts long reductions with few outputs are cut. */
+static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input) {
+    r->n = count_of(&r->kept);
+    r->r = count_of(&r->reduced);
+    r->small = is_small(&r->kept) && is_small(&r->reduced) && r->n < 0x3fffffff;
+    bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1, beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
+    r->columns = !along && beside && r->r > 1;
+    r->vector = along && one_input ? 16 / bytes : 1;
+    while (r->vector > 1 && (!vectorises(&r->reduced, offset, r->vector, bytes) || !strides_fit(&r->kept, r->vector))) r->vector /= 2;
+    int64_t steps = r->r / r->vector;
+    r->ty = r->columns ? (steps >= 64 ? 8 : 1) : steps >= 512 ? 256 : steps >= 32 ? 32 : steps >= 8 ? 8 : 1;
+    r->tx = 256 / r->ty;
+    int64_t blocks = blocks_for(r->n, r->tx), longest = r->ty * r->vector * 8;
+    r->parts = 1;
+    if (blocks < 264 && r->r > 2 * longest) r->parts = blocks_for(r->r, longest);
+    if (r->parts > 1056 / blocks && r->parts > 1) r->parts = 1056 / blocks;
+    if (r->parts < 1) r->parts = 1;
+    r->span = (blocks_for(r->r, r->parts) + r->vector - 1) / r->vector * r->vector;
+    if (r->span < 1) r->span = 1;
+    r->parts = r->r ? blocks_for(r->r, r->span) : 1;
+}
+
+/* `value`: takes position r of output o into `acc`, V elements of it. `end`: puts `a` into `out`. */
+static void emit_reduction(emit *e, const reduction *r, uint32_t node, const char *label, const char *acc, const char *members, const char *value, const char *end) {
+    const gn_view *out = view_of(e, node);
+    text *t = &e->types;
+    const char *out_type = types[out->dtype].name;
+    if (!r->n) { e->signature.n = e->body.n = e->types.n = 0; e->n_params = e->first_param; return; }
+    put(t, "struct @_p { typedef %s A; typedef %s O; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll;\n"
+           "  enum { TX = %d, TY = %d, V = %lld, COLUMNS = %d };\n  static M void end(const A &a, O &out) { %s }\n};\n",
+        acc, out_type, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->columns, end);
+    text rest = *t;                                          /* the combining kernel needs the types, not the loads */
+    text types_only = { 0 };
+    text_add(&types_only, rest.s ? rest.s : "", rest.n);
+    put(t, "struct @_f { %s\n  M void take(@_p::I o, @_p::I r, @_p::A &acc) const { %s }\n};\n", members, value);
+    size_t bytes = (size_t)r->n * (size_t)r->parts * 16;
+    if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
+    emit_node(e, node, out_type, false, "o");
+    if (r->parts > 1) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    put(&e->body, "  reduce<@_p>(f, %s, o);\n", r->parts > 1 ? "(@_p::A *)parts" : "0");
+    emit_launch(e, label, (uint64_t)blocks_for(r->n, r->tx), (uint64_t)r->parts, 256);
+    if (r->parts > 1) {
+        put(&e->types, "%s", types_only.s ? types_only.s : "");
+        emit_node(e, node, out_type, false, "o");
+        emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body, "  combine<@_p>((const @_p::A *)parts, o);\n");
+        char combined[80];
+        snprintf(combined, sizeof combined, "%s_combine", label);
+        emit_launch(e, combined, (uint64_t)r->n, 1, 256);
+    }
+    text_free(&types_only);
+}
+
+static void emit_reduce(emit *e, uint32_t node, const char *label, const char *acc, const char *end) {
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x);
+    int64_t axes = attrs_of(e, node)[0];
+    const char *type = types[in->dtype].name;
+    gn_view kept = dims_of(in, axes, false), reduced = dims_of(in, axes, true);
+    reduction r = { .kept = collapsed(&kept), .reduced = collapsed(&reduced) };
+    text value = { 0 };
+    char members[100], name[64];
+    reduce_plan(&r, base_offset(e, x), types[in->dtype].bytes, true);
+    snprintf(members, sizeof members, "const %s *a;", type);
+    put(&value, r.vector > 1 ? "%s x[%lld]; vload<%lld>(x, a + " : "%s x[1]; x[0] = a[", type, (long long)r.vector, (long long)r.vector);
+    put_offset(&value, &r.kept, "o", r.small);
+    put(&value, " + ");
+    put_offset(&value, &r.reduced, "r", r.small);
+    put(&value, r.vector > 1 ? "); " : "]; ");
+    put(&value, "UNROLL for (int v = 0; v < %lld; v++) acc.take(get(x[v]), r + v);", (long long)r.vector);
+    emit_node(e, x, type, true, "a");
+    put(&e->body, "  @_f f = { a };\n");
+    snprintf(name, sizeof name, "%s_%s", label, gn_dtype_name(in->dtype));
+    if (value.failed) e->failed = true;
+    else emit_reduction(e, &r, node, name, acc, members, value.s, end);
+    text_free(&value);
+}
+
+static const char *wide_type(gn_dtype d) { return types[d].real ? types[d].compute : "i64"; }
+
+static void emit_sum(emit *e, uint32_t node) {
+    char acc[40];
+    snprintf(acc, sizeof acc, "sum_of<%s>", wide_type(view_of(e, input(e, node, 0))->dtype));
+    emit_reduce(e, node, "sum", acc, "put(out, a.v);");
+}
+static void emit_mean(emit *e, uint32_t node) {
+    char acc[40], end[80];
+    const char *type = wide_type(view_of(e, input(e, node, 0))->dtype);
+    snprintf(acc, sizeof acc, "sum_of<%s>", type);
+    snprintf(end, sizeof end, "put(out, a.v / (%s)R);", type);
+    emit_reduce(e, node, "mean", acc, end);
+}
+static void emit_best(emit *e, uint32_t node, const char *label, const char *least, const char *end) {
+    char acc[40];
+    snprintf(acc, sizeof acc, "best_of<%s, %s>", wide_type(view_of(e, input(e, node, 0))->dtype), least);
+    emit_reduce(e, node, label, acc, end);
+}
+static void emit_max(emit *e, uint32_t node) { emit_best(e, node, "max", "false", "put(out, a.v);"); }
+static void emit_min(emit *e, uint32_t node) { emit_best(e, node, "min", "true", "put(out, a.v);"); }
+static void emit_argmax(emit *e, uint32_t node) { emit_best(e, node, "argmax", "false", "out = a.at;"); }
+static void emit_argmin(emit *e, uint32_t node) { emit_best(e, node, "argmin", "true", "out = a.at;"); }
+
+/* In f64: partial products of narrower floats may overflow where the whole does not. */
+static void emit_prod(emit *e, uint32_t node) {
+    bool real = types[view_of(e, input(e, node, 0))->dtype].real;
+    emit_reduce(e, node, "prod", real ? "prod_of<double>" : "prod_of<i64>", "put(out, a.v);");
+}
+
+static void emit_mse_loss(emit *e, uint32_t node) {
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    const gn_view *a = view_of(e, xa), *b = view_of(e, xb);
+    const char *type = types[a->dtype].name, *c = types[a->dtype].compute;
+    int rank = a->rank > b->rank ? a->rank : b->rank;
+    int64_t dims[GN_MAX_RANK];
+    for (int i = 1; i <= rank; i++) {
+        int64_t x = i <= a->rank ? a->dims[a->rank - i] : 1, y = i <= b->rank ? b->dims[b->rank - i] : 1;
+        dims[rank - i] = x == 1 ? y : x;
+    }
+    gn_view wide_a = broadcast(a, rank, dims), wide_b = broadcast(b, rank, dims);
+    gn_view ca = collapsed(&wide_a), cb = collapsed(&wide_b);
+    reduction r = { .kept = { .dtype = a->dtype }, .reduced = ca };
+    reduce_plan(&r, 1, types[a->dtype].bytes, false);
+    r.small = r.small && is_small(&cb);
+    text value = { 0 };
+    char members[120], acc[40], end[80];
+    put(&value, "const %s d = get(a[", c);
+    put_offset(&value, &ca, "r", r.small);
+    put(&value, "]) - get(b[");
+    put_offset(&value, &cb, "r", r.small);
+    put(&value, "]); acc.take(d * d, r);");
+    snprintf(members, sizeof members, "const %s *a, *b;", type);
+    snprintf(acc, sizeof acc, "sum_of<%s>", c);
+    snprintf(end, sizeof end, "put(out, a.v / (%s)R);", c);
+    emit_node(e, xa, type, true, "a");
+    emit_node(e, xb, type, true, "b");
+    put(&e->body, "  @_f f = { a, b };\n");
+    if (value.failed) e->failed = true;
+    else emit_reduction(e, &r, node, "mse_loss", acc, members, value.s, end);
+    text_free(&value);
+}
+
+/* ---- rows ---- */
+
+typedef struct rows { gn_view in, out; int64_t n, count, in_stride, out_stride, vector, groups; int tx, ty; } rows;
+
+static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
+    int64_t bit = (int64_t)1 << axis;
+    int bytes = types[in->dtype].bytes;
+    gn_view kept_in = dims_of(in, bit, false), kept_out = dims_of(out, bit, false);
+    r->in = collapsed(&kept_in);
+    r->out = collapsed(&kept_out);
+    r->n = in->dims[axis];
+    r->in_stride = in->strides[axis];
+    r->out_stride = out->strides[axis];
+    r->count = count_of(&kept_in);
+    if (!r->count || !r->n) return false;
+    r->vector = (r->n == 1 || r->in_stride == 1) && r->out_stride == 1 ? 16 / bytes : 1;
+    while (r->vector > 1 && (r->n % r->vector || in_offset % (r->vector * bytes) || !strides_fit(&r->in, r->vector) || !strides_fit(&r->out, r->vector))) r->vector /= 2;
+    int64_t steps = r->n / r->vector;
+    r->ty = steps > 256 ? 256 : 1;
+    for (; r->ty < 32 && r->ty < steps; r->ty *= 2) { }
+    if (r->in_stride != 1 && r->in.rank && r->in.strides[r->in.rank - 1] == 1) r->ty = 1;
+    r->tx = 256 / r->ty;
+    r->groups = blocks_for(steps, r->ty);
+    if (r->groups * r->vector > (bytes == 8 ? 16 : 32)) r->groups = 0;
+    return true;
+}
+
+static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) {
+    text *t = &e->types;
+    put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d };\n"
+           "  static M i64 in(i64 row) { return ", types[d].name, types[d].compute, (long long)r->count, (long long)r->in_stride, (long long)r->out_stride, (long long)r->n,
+        (long long)r->groups, (long long)r->vector, r->tx, r->ty);
+    put_offset(t, &r->in, "row", is_small(&r->in));
+    put(t, "; }\n  static M i64 out(i64 row) { return ");
+    put_offset(t, &r->out, "row", is_small(&r->out));
+    put(t, "; }\n%s};\n", more);
+}
+
+static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x), *out = view_of(e, node);
+    const char *type = types[in->dtype].name;
+    char name[64];
+    rows r;
+    if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
+    emit_node(e, x, type, true, "a");
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  softmax<@_p>(a, o);\n");
+    snprintf(name, sizeof name, "%s_%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype));
+    emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
+}
+static void emit_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, false); }
+static void emit_log_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, true); }
+
+static void emit_layernorm(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), last = e->part->nodes[node].n_ins - 1;
+    const gn_view *in = view_of(e, x), *out = view_of(e, node);
+    const int64_t *attrs = attrs_of(e, node);
+    bool gain = (attrs[1] & 1) != 0, bias = (attrs[1] & 2) != 0;
+    const char *type = types[in->dtype].name;
+    char more[300], name[64];
+    rows r;
+    if (!rows_plan(&r, in, out, in->rank - 1, base_offset(e, x))) return;
+    snprintf(more, sizeof more, "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
+             gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
+    put_rows_type(e, &r, in->dtype, more);
+    emit_node(e, x, type, true, "a");
+    if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
+    if (bias) emit_node(e, input(e, node, last), type, true, "bias");
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  layernorm<@_p>(a, %s, %s, o);\n", gain ? "gain" : "0", bias ? "bias" : "0");
+    snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
+    emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
+}
+
+/* Each row's loss into scratch, then their mean. */
+static void emit_cross_entropy(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), y = input(e, node, 1);
+    const gn_view *in = view_of(e, x), *targets = view_of(e, y);
+    const char *type = types[in->dtype].name, *c = types[in->dtype].compute;
+    gn_view target = collapsed(targets);
+    char more[200], acc[40], end[80], members[60];
+    rows r;
+    if (rows_plan(&r, in, in, in->rank - 1, base_offset(e, x))) {
+        r.groups = 0;
+        snprintf(more, sizeof more, "  enum { LOG = 1 };\n");
+        put_rows_type(e, &r, in->dtype, more);
+        emit_node(e, x, type, true, "a");
+        emit_node(e, y, types[targets->dtype].name, true, "target");
+        emit_pointer(e, c, false, "loss", (param){ PARAM_PLAN, REGION_LOSSES, 0 });
+        emit_faults(e, node);
+        put(&e->body, "  const i64 row = (i64)blockIdx.x * @_p::TX + threadIdx.x / @_p::TY;\n  const i64 want = row < @_p::N ? target[");
+        put_offset(&e->body, &target, "row", is_small(&target));
+        put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = soft_row<@_p>(a);\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
+            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.sum) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n");
+        emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(r.count, r.tx), 1, 256);
+        size_t bytes = (size_t)r.count * 8;
+        if (bytes > e->losses) e->losses = bytes;
+    }
+    int64_t one[1] = { count_of(targets) };
+    gn_view losses = dense_view(in->dtype, 1, one);
+    reduction d = { .kept = { .dtype = in->dtype }, .reduced = collapsed(&losses) };
+    reduce_plan(&d, 1, 8, false);
+    snprintf(members, sizeof members, "const %s *a;", c);
+    snprintf(acc, sizeof acc, "sum_of<%s>", c);
+    snprintf(end, sizeof end, "put(out, a.v / (%s)R);", c);
+    emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_LOSSES, 0 });
+    put(&e->body, "  @_f f = { a };\n");
+    emit_reduction(e, &d, node, "cross_entropy", acc, members, "acc.take(a[r], r);", end);
+}
+
+/* ---- matmul ---- */
+
+typedef struct product { gn_view a, b; int64_t m, n, k, am, ak, bk, bn, batches; } product;
+
+/* Leading dims that can be walked as one row index. */
+static bool rows_of(const gn_view *v, int64_t *out_rows, int64_t *out_stride) {
+    *out_rows = 1;
+    *out_stride = 0;
+    for (int i = v->rank - 2; i >= 0; i--) {
+        if (v->dims[i] == 1) continue;
+        if (*out_rows == 1) *out_stride = v->strides[i];
+        else if (v->strides[i] != *out_stride * *out_rows) return false;
+        *out_rows *= v->dims[i];
+    }
+    return true;
+}
+
+static product product_of(gn_view a, gn_view b, const gn_view *out) {
+    int ra = a.rank, rb = b.rank, batch = ra > rb ? ra - 2 : rb - 2;
+    product p = { .m = ra > 1 ? a.dims[ra - 2] : 1, .n = rb > 1 ? b.dims[rb - 1] : 1, .k = a.dims[ra - 1], .am = ra > 1 ? a.strides[ra - 2] : 0, .ak = a.strides[ra - 1],
+                  .bk = rb > 1 ? b.strides[rb - 2] : b.strides[0], .bn = rb > 1 ? b.strides[rb - 1] : 0, .batches = 1 };
+    int64_t count, stride;
+    if (batch < 0) batch = 0;
+    if (rb <= 2 && ra > 2 && rows_of(&a, &count, &stride)) { p.m = count; p.am = stride; batch = 0; }
+    a.rank = batch && ra > 2 ? ra - 2 : 0;
+    b.rank = batch && rb > 2 ? rb - 2 : 0;
+    gn_view wide_a = broadcast(&a, batch, out->dims), wide_b = broadcast(&b, batch, out->dims);
+    p.batches = count_of(&wide_a);
+    p.a = collapsed(&wide_a);
+    p.b = collapsed(&wide_b);
+    return p;
+}
+
+/* How a product is cut: tiles of rows and columns, vector accesses, parts of k. */
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width; uint32_t shared; } product_form;
+
+static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t bias, bool has_bias) {
+    text *t = &e->types;
+    put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll, BIAS = %lldll;\n", types[d].name, types[d].compute,
+        (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)bias);
+    put(t, "  enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, HAS_BIAS = %d, BM = %d, BW = %d, SPLIT = %lld };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
+        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, has_bias, form->height, form->width, (long long)form->splits, (long long)form->span);
+    put_offset(t, &p->a, "z", is_small(&p->a));
+    put(t, "; }\n  static M i64 b(u32 z) { return ");
+    put_offset(t, &p->b, "z", is_small(&p->b));
+    put(t, "; }\n};\n");
+}
+
+/* A matrix whose rows or columns are contiguous and begin at multiples of V. */
+static bool is_panel(int64_t stride, int64_t along, int64_t length, int64_t vector, const gn_view *batch, int64_t offset, int bytes) {
+    bool contiguous = along == 1 && (stride % vector == 0);
+    return contiguous && length > 0 && offset % (vector * bytes) == 0 && strides_fit(batch, vector);
+}
+
+static bool is_tiled(const emit *e, const product *p, int64_t vector, int bytes, uint32_t xa, uint32_t xb) {
+    bool a = is_panel(p->am, p->ak, p->k, vector, &p->a, base_offset(e, xa), bytes) || is_panel(p->ak, p->am, p->m, vector, &p->a, base_offset(e, xa), bytes);
+    bool b = is_panel(p->bn, p->bk, p->k, vector, &p->b, base_offset(e, xb), bytes) || is_panel(p->bk, p->bn, p->n, vector, &p->b, base_offset(e, xb), bytes);
+    return a && b;
+}
+
+/* Few rows: matrix-vector kernels. */
+static bool form_rows(const emit *e, const product *p, int bytes, uint32_t xa, uint32_t xb, product_form *f) {
+    if (p->m > 8) return false;
+    if (p->bk == 1 && (p->ak == 1 || p->k == 1) && (p->bn != 1 || p->n == 1)) {
+        for (f->vector = 16 / bytes; f->vector > 1 && (p->k % f->vector || p->bn % f->vector || p->am % f->vector || base_offset(e, xb) % (f->vector * bytes) ||
+                                                       base_offset(e, xa) % (f->vector * bytes) || !strides_fit(&p->b, f->vector) || !strides_fit(&p->a, f->vector)); ) f->vector /= 2;
+        f->tiles = blocks_for(p->n, 8);
+        f->body = "rows_dot";
+        return true;
+    }
+    if (p->bn != 1) return false;
+    for (f->vector = 16 / bytes; f->vector > 1 && (p->n % f->vector || p->bk % f->vector || base_offset(e, xb) % (f->vector * bytes) || !strides_fit(&p->b, f->vector)); ) f->vector /= 2;
+    for (f->tx = 2; f->tx < 32 && p->batches * blocks_for(p->n, f->tx * f->vector) > 264; ) f->tx *= 2;
+    f->tiles = blocks_for(p->n, f->tx * f->vector);
+    f->body = "rows_times";
+    return true;
+}
+
+/* Large tiles, and k cut into parts when there are too few of them for the GPU. */
+static void form_tiles(const emit *e, const product *p, product_form *f, int height, int width, int64_t least_span, bool cuts) {
+    int64_t want = emit_processors(e);
+    f->height = height;
+    f->width = width;
+    f->rows = blocks_for(p->m, height);
+    f->columns = blocks_for(p->n, width);
+    f->tiles = f->rows * f->columns;
+    f->splits = cuts && p->batches == 1 && f->tiles < want ? (2 * want) / f->tiles : 1;
+    if (f->splits > p->k / least_span) f->splits = p->k / least_span;
+    if (f->splits > 16) f->splits = 16;
+    if (f->splits < 1) f->splits = 1;
+    f->span = (blocks_for(p->k, f->splits) + 31) / 32 * 32;
+    f->splits = p->k ? blocks_for(p->k, f->span) : 1;
+}
+
+static product_form product_choose(const emit *e, const product *p, gn_dtype d, uint32_t xa, uint32_t xb) {
+    product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k };
+    int bytes = types[d].bytes;
+    f.rows = f.tiles = blocks_for(p->m, 64);
+    f.columns = blocks_for(p->n, 64);
+    if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
+    if ((d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && is_tiled(e, p, 8, bytes, xa, xb)) {
+        bool large = blocks_for(p->m, 128) * blocks_for(p->n, 128) * p->batches >= emit_processors(e);
+        f.body = "tensor_matmul";
+        form_tiles(e, p, &f, large ? 128 : 64, large ? 128 : 64, 256, true);
+        f.shared = (uint32_t)(f.height + f.width) * 64 * 4;
+    } else if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
+        f.body = "sgemm";
+        form_tiles(e, p, &f, 128, 128, 64, true);
+    }
+    return f;
+}
+
+static void emit_product(emit *e, uint32_t node) {
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    bool has_bias = e->part->nodes[node].n_ins > 2;
+    gn_dtype d = view_of(e, xa)->dtype;
+    product p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
+    const char *type = types[d].name, *bias = has_bias ? "bias" : "0";
+    int64_t bias_stride = has_bias ? view_of(e, input(e, node, 2))->strides[0] : 0;
+    if (!p.m || !p.n || !p.batches) return;
+    product_form f = product_choose(e, &p, d, xa, xb);
+    bool large = f.body[0] == 't' || f.body[0] == 's', small = f.body[0] == 'm', cut = f.splits > 1;
+    char name[64];
+    put_product_type(e, &p, &f, d, bias_stride, has_bias);
+    emit_node(e, xa, type, true, "a");
+    emit_node(e, xb, type, true, "b");
+    if (has_bias) emit_node(e, input(e, node, 2), type, true, "bias");
+    emit_node(e, node, type, false, "o");
+    if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    put(&e->body, large ? "  %s<@_p>(a, b, %s, o, %s);\n" : "  %s<@_p>(a, b, %s, o);\n", f.body, bias, cut ? "parts" : "0");
+    snprintf(name, sizeof name, "%s_%s", f.body, gn_dtype_name(d));
+    emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)(large ? f.splits : small ? f.columns : 1), 256, f.shared);
+    if (!cut) return;
+    size_t bytes = (size_t)(f.splits * p.m * p.n) * 4;
+    if (bytes > e->scratch) e->scratch = bytes;
+    put_product_type(e, &p, &f, d, bias_stride, has_bias);
+    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (has_bias) emit_node(e, input(e, node, 2), type, true, "bias");
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  product_sum<@_p>(parts, %s, o);\n", bias);
+    emit_launch(e, "product_sum", (uint64_t)blocks_for(p.m * p.n, 256), 1, 256);
+}
+
+/* ---- indexing ---- */
+
+static void emit_gather(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), y = input(e, node, 1);
+    const gn_view *a = view_of(e, x), *index = view_of(e, y);
+    int axis = axis_of(attrs_of(e, node)[0], a->rank);
+    gn_view at = *index, from = *index;                 /* over the result's positions */
+    for (int i = 0; i < a->rank; i++) from.strides[i] = i == axis ? 0 : a->strides[i];
+    gn_view ci = collapsed(&at), cf = collapsed(&from);
+    text line = { 0 };
+    put(&line, "    const i64 pick = index[");
+    put_offset(&line, &ci, "i", is_small(&ci));
+    put(&line, "];\n    if (pick < 0 || pick >= %lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); continue; }\n    y = a[", (long long)a->dims[axis], (long long)a->dims[axis]);
+    put_offset(&line, &cf, "i", is_small(&cf));
+    put(&line, " + pick * %lldll];\n", (long long)a->strides[axis]);
+    emit_node(e, x, types[a->dtype].name, true, "a");
+    emit_node(e, y, types[index->dtype].name, true, "index");
+    emit_faults(e, node);
+    if (line.failed) e->failed = true;
+    else emit_each(e, node, "gather", line.s);
+    text_free(&line);
+}
+
+static void emit_embedding(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), y = input(e, node, 1);
+    const gn_view *a = view_of(e, x), *ids = view_of(e, y);
+    int bytes = types[a->dtype].bytes;
+    int64_t d = a->dims[1], n = count_of(ids) * d, vector = a->strides[1] == 1 || d == 1 ? 16 / bytes : 1;
+    gn_view c = collapsed(ids);
+    const char *type = raw_types[bytes];
+    if (!n) return;
+    while (vector > 1 && (d % vector || a->strides[0] % vector || base_offset(e, x) % (vector * bytes))) vector /= 2;
+    emit_node(e, x, type, true, "a");
+    emit_node(e, y, types[ids->dtype].name, true, "ids");
+    emit_node(e, node, type, false, "o");
+    emit_faults(e, node);
+    put(&e->body, "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < %lldull; g += (u64)gridDim.x * 256) {\n    const u64 row = g / %lldu;\n    const int col = (int)(g %% %lldu) * %lld;\n    const i64 id = ids[",
+        (long long)(n / vector), (long long)(d / vector), (long long)(d / vector), (long long)vector);
+    put_offset(&e->body, &c, "row", is_small(&c));
+    put(&e->body, "];\n    if (id < 0 || id >= %lldll) { if (col == 0) fault(err, OUT_OF_RANGE, node, id, %lldll); continue; }\n    %s v[%lld];\n", (long long)a->dims[0], (long long)a->dims[0], type, (long long)vector);
+    put(&e->body, "    vload<%lld>(v, a + id * %lldll + (i64)col * %lldll);\n    vstore<%lld>(o + row * %lldull + col, v);\n  }\n", (long long)vector, (long long)a->strides[0], (long long)a->strides[1],
+        (long long)vector, (long long)d);
+    int64_t blocks = blocks_for(n / vector, 256);
+    emit_launch(e, "embedding", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+static void emit_one_hot(emit *e, uint32_t node) {
+    uint32_t y = input(e, node, 0);
+    const gn_view *ids = view_of(e, y), *out = view_of(e, node);
+    int64_t depth = out->dims[out->rank - 1];
+    gn_view c = collapsed(ids);
+    text line = { 0 };
+    if (depth == 0) {                                       /* every id is out of range */
+        int64_t n = count_of(ids);
+        if (!n) return;
+        emit_node(e, y, types[ids->dtype].name, true, "ids");
+        emit_faults(e, node);
+        put(&e->body, "  if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, ids[0], 0);\n");
+        emit_launch(e, "one_hot_of_none", 1, 1, 32);
+        return;
+    }
+    put(&line, "    const i64 id = ids[");
+    gn_view small = c;
+    put(&line, "0 + ");
+    put_offset(&line, &small, "i / DEPTH", is_small(&c) && count_of(out) < 0x7fffffff);
+    put(&line, "];\n    const i64 at = (i64)(i %% DEPTH);\n    if (at == 0 && (id < 0 || id >= DEPTH)) fault(err, OUT_OF_RANGE, node, id, DEPTH);\n    put(y, cast_to<%s>::of(id == at ? 1 : 0));\n", types[out->dtype].name);
+    put(&e->body, "  const i64 DEPTH = %lldll;\n", (long long)depth);
+    emit_node(e, y, types[ids->dtype].name, true, "ids");
+    emit_faults(e, node);
+    if (line.failed) e->failed = true;
+    else emit_each(e, node, "one_hot", line.s);
+    text_free(&line);
+}
+
+/* A copy, then one thread for each column along the axis: equal indices meet in order. `statement`
+   joins `s` into `t`. */
+static void emit_scatter_as(emit *e, uint32_t node, const char *label, const char *statement) {
+    uint32_t y = input(e, node, 1), z = input(e, node, 2);
+    const gn_view *index = view_of(e, y), *src = view_of(e, z);
+    gn_view out = dense_view(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
+    int axis = axis_of(attrs_of(e, node)[0], out.rank);
+    int64_t bit = (int64_t)1 << axis;
+    const char *type = types[out.dtype].name;
+    gn_view columns = *index;
+    emit_copy(e, node, input(e, node, 0));
+    for (int i = 0; i < out.rank; i++) columns.strides[i] = out.strides[i];
+    gn_view ki = dims_of(index, bit, false), ks = dims_of(src, bit, false), ko = dims_of(&columns, bit, false);
+    int64_t n = count_of(&ki), length = index->dims[axis];
+    ki = collapsed(&ki); ks = collapsed(&ks); ko = collapsed(&ko);
+    if (!n || !length) return;
+    emit_node(e, y, types[index->dtype].name, true, "index");
+    emit_node(e, z, type, true, "src");
+    emit_node(e, node, type, false, "o");
+    emit_faults(e, node);
+    put(&e->body, "  const u64 c = (u64)blockIdx.x * 256 + threadIdx.x;\n  if (c >= %lldull) return;\n  index += ", (long long)n);
+    put_offset(&e->body, &ki, "c", false);
+    put(&e->body, ";\n  src += ");
+    put_offset(&e->body, &ks, "c", false);
+    put(&e->body, ";\n  o += ");
+    put_offset(&e->body, &ko, "c", false);
+    put(&e->body, ";\n  for (i64 l = 0; l < %lldll; l++) {\n    const i64 pick = index[l * %lldll];\n    if (pick < 0 || pick >= %lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); return; }\n"
+        "    %s &t = o[pick * %lldll];\n    const %s s = src[l * %lldll];\n    %s\n  }\n", (long long)length, (long long)index->strides[axis], (long long)out.dims[axis],
+        (long long)out.dims[axis], type, (long long)out.strides[axis], type, (long long)src->strides[axis], statement);
+    emit_launch(e, label, (uint64_t)blocks_for(n, 256), 1, 256);
+}
+
+static void emit_scatter_add(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter_add", "put(t, gn_add(get(t), get(s)));"); }
+static void emit_scatter(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter", "t = s;"); }
+static void emit_scatter_max(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter_max", "if (get(s) > get(t) || (get(s) != get(s) && get(t) == get(t))) t = s;"); }
+
+/* ---- along an axis ---- */
+
+static void put_along_type(emit *e, const rows *r, gn_dtype in, gn_dtype out, const char *more) {
+    text *t = &e->types;
+    put(t, "struct @_p { typedef %s T; typedef %s O; typedef %s C; static const i64 N = %lldll, n = %lldll, IN = %lldll, OUT = %lldll;\n  static M i64 in(i64 row) { return ", types[in].name, types[out].name,
+        types[in].real ? "double" : "i64", (long long)r->count, (long long)r->n, (long long)r->in_stride, (long long)r->out_stride);
+    put_offset(t, &r->in, "row", is_small(&r->in));
+    put(t, "; }\n  static M i64 out(i64 row) { return ");
+    put_offset(t, &r->out, "row", is_small(&r->out));
+    put(t, "; }\n%s};\n", more);
+}
+
+static void emit_along(emit *e, uint32_t node, const char *label, const char *join) {
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x), *out = view_of(e, node);
+    char more[100];
+    rows r;
+    if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    bool threads = r.n <= 32 || (r.ty == 1 && r.count >= 1024);
+    snprintf(more, sizeof more, "  typedef %s<%s> R;\n", join, types[in->dtype].real ? "double" : "i64");
+    put_along_type(e, &r, in->dtype, out->dtype, more);
+    emit_node(e, x, types[in->dtype].name, true, "a");
+    emit_node(e, node, types[out->dtype].name, false, "o");
+    put(&e->body, "  %s<@_p>(a, o);\n", threads ? "along_thread" : "along_block");
+    emit_launch(e, label, (uint64_t)(threads ? blocks_for(r.count, 256) : r.count), 1, 256);
+}
+static void emit_cumsum(emit *e, uint32_t node) { emit_along(e, node, "cumsum", "run_sum"); }
+static void emit_cumprod(emit *e, uint32_t node) { emit_along(e, node, "cumprod", "run_prod"); }
+static void emit_cummax(emit *e, uint32_t node) { emit_along(e, node, "cummax", "run_max"); }
+
+/* One pass of the sort; `place` is the new place of position i. Passes but the last write positions to scratch. */
+static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *label, const char *place, param from, param to, bool first, bool last, int64_t width) {
+    uint32_t x = input(e, node, 0);
+    gn_dtype d = view_of(e, x)->dtype;
+    put_along_type(e, r, d, GN_I64, attrs_of(e, node)[1] ? "  enum { DOWN = 1 };\n" : "  enum { DOWN = 0 };\n");
+    emit_node(e, x, types[d].name, true, "a");
+    if (!first) emit_pointer(e, "int", true, "from", from);
+    if (last) emit_node(e, node, "i64", false, "o");
+    else emit_pointer(e, "int", false, "to", to);
+    if (!first) emit_number(e, "u64", "width", PARAM_LONG, width);
+    put(&e->body, "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < (u64)(@_p::N * @_p::n); g += (u64)gridDim.x * 256) {\n    const i64 row = (i64)(g / @_p::n), i = (i64)(g %% @_p::n);\n"
+        "    const i64 place = %s, at = %s;\n    %s = at;\n  }\n", place, first ? "i" : "from[row * @_p::n + i]", last ? "o[@_p::out(row) + place * @_p::OUT]" : "to[row * @_p::n + place]");
+    int64_t blocks = blocks_for(r->count * r->n, 256);
+    emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+/* Groups of 256 by counting, then merged in pairs, twice as long each time: stable. */
+static void emit_argsort(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x);
+    rows r;
+    if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    size_t bytes = ((size_t)(r.count * r.n) * 4 + 255) & ~(size_t)255;
+    if (r.n > 256 && 2 * bytes > e->scratch) e->scratch = 2 * bytes;
+    param half[2] = { { PARAM_PLAN, REGION_SCRATCH, 0 }, { PARAM_PLAN, REGION_SCRATCH, (int64_t)bytes } };
+    emit_sort_pass(e, node, &r, "argsort_groups", "sort_group<@_p>(a + @_p::in(row), i)", half[0], half[0], true, r.n <= 256, 0);
+    int at = 0;
+    for (int64_t width = 256; width < r.n; width *= 2, at ^= 1)
+        emit_sort_pass(e, node, &r, "argsort_merge", "sort_merge<@_p>(a + @_p::in(row), from + row * @_p::n, i, (i64)width)", half[at], half[at ^ 1], false, width * 2 >= r.n, width);
+}
+
+/* One block walks all elements in order. */
+static void emit_nonzero(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x);
+    gn_view c = collapsed(in);
+    int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n;
+    text *b = &e->body;
+    emit_node(e, x, types[in->dtype].name, true, "a");
+    emit_node(e, node, "i64", false, "o");
+    emit_faults(e, node);
+    put(b, "  __shared__ int last;\n  i64 found = 0;\n  for (i64 base = 0; base < %lldll; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < %lldll && get(a[", (long long)n, (long long)n);
+    put_offset(b, &c, "i", is_small(&c));
+    put(b, "]) != 0, upto = scan<run_sum<int>, int>(is);\n    const i64 at = found + upto - 1;\n    if (is && at == %lldll) fault(err, OUT_OF_RANGE, node, %lldll, -1);\n    if (is && at < %lldll) {\n", (long long)bound, (long long)bound, (long long)bound);
+    for (int k = 0; k < in->rank; k++) {
+        below = in->dims[k] ? below / in->dims[k] : 0;
+        put(b, "      o[at * %d + %d] = i / %lldll %% %lldll;\n", in->rank, k, (long long)(below ? below : 1), (long long)(in->dims[k] ? in->dims[k] : 1));
+    }
+    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", in->rank, (long long)(bound * in->rank));
+    emit_launch(e, "nonzero", 1, 1, 256);
+}
+
+/* ---- attention and its cache ---- */
+
+/* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
+static bool emit_is_flash(const emit *e, uint32_t node) {
+    const gn_view *q = view_of(e, input(e, node, 0));
+    int64_t d = q->dims[3], heads = q->dims[0] * q->dims[1];
+    if ((q->dtype != GN_F16 && q->dtype != GN_BF16) || !emit_has_tensor_cores(e) || (attrs_of(e, node)[0] & 2) || q->dims[2] < 16 || heads > 65535) return false;
+    if (d != 16 && d != 32 && d != 64 && d != 128) return false;
+    for (uint32_t i = 0; i < 3; i++) {
+        const gn_view *v = view_of(e, input(e, node, i));
+        if (v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || base_offset(e, input(e, node, i)) % 16) return false;
+    }
+    return true;
+}
+
+static void emit_attention(emit *e, uint32_t node) {
+    uint32_t at = 3, n_ins = e->part->nodes[node].n_ins, mask_node = 0;
+    const int64_t *attrs = attrs_of(e, node);
+    const gn_view *q = view_of(e, input(e, node, 0)), *k = view_of(e, input(e, node, 1)), *v = view_of(e, input(e, node, 2)), *out = view_of(e, node);
+    bool causal = (attrs[0] & 1) != 0, masked = (attrs[0] & 2) != 0, length = (attrs[0] & 4) != 0;
+    gn_dtype d = q->dtype, md = d, ld = GN_I32;
+    gn_view mask = { NULL, d, 4, { 0 }, { 0 }, 0 };
+    double scale = word_f64(attrs[1]);
+    int64_t dims[4] = { q->dims[0], q->dims[1], q->dims[2], k->dims[2] };
+    if (masked) { mask_node = input(e, node, at++); mask = broadcast(view_of(e, mask_node), 4, dims); md = mask.dtype; }
+    if (length) ld = view_of(e, input(e, node, n_ins - 1))->dtype;
+    if (scale == 0) scale = 1.0 / __builtin_sqrt((double)(q->dims[3] > 1 ? q->dims[3] : 1));
+    int64_t queries = dims[0] * dims[1] * dims[2];
+    bool empty = count_of(out) == 0, flash = !empty && emit_is_flash(e, node);
+    if (empty && !length) return;
+    put(&e->types, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll; enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d };\n",
+        types[d].name, types[d].compute, types[md].name, types[ld].name, (long long)dims[1], (long long)k->dims[1], (long long)dims[2], (long long)dims[3], (long long)q->dims[3], (long long)v->dims[3],
+        !masked ? 0 : md == GN_BOOL ? 1 : 2, length, causal);
+    put(&e->types, "  static const i64 QB = %lldll, QH = %lldll, QT = %lldll, QD = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, KD = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, VE = %lldll, MB = %lldll, MH = %lldll, MQ = %lldll, MS = %lldll;\n",
+        (long long)q->strides[0], (long long)q->strides[1], (long long)q->strides[2], (long long)q->strides[3], (long long)k->strides[0], (long long)k->strides[1], (long long)k->strides[2], (long long)k->strides[3],
+        (long long)v->strides[0], (long long)v->strides[1], (long long)v->strides[2], (long long)v->strides[3], (long long)mask.strides[0], (long long)mask.strides[1], (long long)mask.strides[2], (long long)mask.strides[3]);
+    int64_t parts = 1, span = dims[3], vector = 16 / types[d].bytes;
+    if (k->strides[3] != 1 || q->dims[3] % vector || k->strides[0] % vector || k->strides[1] % vector || k->strides[2] % vector || base_offset(e, input(e, node, 1)) % 16) vector = 1;
+    if (queries < emit_processors(e) && dims[3] >= 256) {             /* too few blocks: the keys are cut into parts, joined by a second kernel */
+        parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);
+        span = (blocks_for(dims[3], parts) + 127) / 128 * 128;
+        parts = blocks_for(dims[3], span);
+    }
+    put(&e->types, "  enum { PARTS = %lld, VK = %lld }; static const i64 SPAN = %lldll;\n  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n", (long long)parts, (long long)vector, (long long)span, (unsigned long long)f64_word(scale));
+    text shape = { 0 };
+    text_add(&shape, e->types.s ? e->types.s : "", e->types.n);
+    emit_node(e, input(e, node, 0), types[d].name, true, "q");
+    emit_node(e, input(e, node, 1), types[d].name, true, "k");
+    emit_node(e, input(e, node, 2), types[d].name, true, "v");
+    if (masked) emit_node(e, mask_node, types[md].name, true, "mask");
+    if (length) emit_node(e, input(e, node, n_ins - 1), types[ld].name, true, "length");
+    if (flash || empty) parts = 1;
+    if (parts > 1) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, types[d].name, false, "o");
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || length;
+    if (empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
+    else if (flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, o, err, node);\n", length ? "length" : "(const @_p::L *)0");
+    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, o, %s, err, node);\n", masked ? "mask" : "(const @_p::MT *)0", length ? "length" : "(const @_p::L *)0", parts > 1 ? "parts" : "0");
+    char name[64];
+    snprintf(name, sizeof name, "%sattention_%s%s", flash ? "flash_" : "", gn_dtype_name(d), empty ? "_of_none" : "");
+    if (flash) emit_launch_shared(e, name, (uint64_t)blocks_for(dims[2], 64), (uint64_t)(dims[0] * dims[1]), 128, (uint32_t)(5 * 64 * q->dims[3] * 2));
+    else emit_launch(e, name, (uint64_t)(empty ? 1 : queries), (uint64_t)parts, 128);
+    if (parts > 1) {
+        size_t bytes = (size_t)(queries * parts * (v->dims[3] + 2)) * 8;
+        if (bytes > e->scratch) e->scratch = bytes;
+        put(&e->types, "%s", shape.s ? shape.s : "");
+        emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        emit_node(e, node, types[d].name, false, "o");
+        put(&e->body, "  attention_join<@_p>(parts, o);\n");
+        emit_launch(e, "attention_join", (uint64_t)queries, 1, 128);
+    }
+    text_free(&shape);
+}
+
+/* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
+static void emit_kv_append(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
+    const gn_view *cache = view_of(e, x), *rows_view = view_of(e, y);
+    bool in_place = e->layout->lay[node].place == GN_PLACE_INPLACE;
+    gn_view out = dense_view(cache->dtype, 4, view_of(e, node)->dims), part = out;
+    int bytes = types[cache->dtype].bytes;
+    const char *type = raw_types[bytes], *pos = types[view_of(e, z)->dtype].name;
+    int64_t T = rows_view->dims[2], S = out.dims[2], n;
+    part.dims[2] = T;
+    gn_view cr = collapsed(rows_view), co = collapsed(&part);
+    n = count_of(&part);
+    if (!in_place) emit_copy(e, node, x);
+    emit_node(e, y, type, true, "rows");
+    emit_node(e, z, pos, true, "pos");
+    emit_node(e, node, type, false, "o");
+    if (in_place) emit_pointer(e, type, false, "saved", (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
+    emit_faults(e, node);
+    if (in_place) emit_number(e, "u32", "flag", PARAM_WORD, ERROR_WORDS + e->appends);
+    put(&e->body, "  const i64 at = *pos;\n  if (at < 0 || at > %lldll) { if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); return; }\n", (long long)(S - T), (long long)(S - T + 1));
+    if (in_place) put(&e->body, "  if (*err) return;\n  if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n");
+    put(&e->body, "  o += at * %lldll;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 to = ", (long long)out.strides[2], (long long)n);
+    put_offset(&e->body, &co, "i", false);
+    put(&e->body, ";\n    %so[to] = rows[", in_place ? "saved[i] = o[to];\n    " : "");
+    put_offset(&e->body, &cr, "i", false);
+    put(&e->body, "];\n  }\n");
+    int64_t blocks = blocks_for(n, 256);
+    emit_launch(e, in_place ? "kv_append_in_place" : "kv_append", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks < 1 ? 1 : blocks), 1, 256);
+    if (!in_place) return;
+    e->appends++;
+    e->save += ((size_t)n * (size_t)bytes + 255) & ~(size_t)255;
+}
+
+/* One of the appends in place that a failed run puts back; the ith of this kernel. */
+static void put_undo(emit *e, uint32_t node, uint32_t i, size_t save) {
+    uint32_t y = input(e, node, 1), z = input(e, node, 2);
+    gn_view out = dense_view(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
+    part.dims[2] = view_of(e, y)->dims[2];
+    gn_view co = collapsed(&part);
+    const char *type = raw_types[types[out.dtype].bytes];
+    char name[3][24];
+    snprintf(name[0], sizeof name[0], "pos%u", i);
+    snprintf(name[1], sizeof name[1], "o%u", i);
+    snprintf(name[2], sizeof name[2], "saved%u", i);
+    emit_node(e, z, types[view_of(e, z)->dtype].name, true, name[0]);
+    emit_node(e, node, type, false, name[1]);
+    emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
+    put(&e->body, "  if (err[first + %u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", i, (long long)count_of(&part), i, i, (long long)out.strides[2]);
+    put_offset(&e->body, &co, "i", false);
+    put(&e->body, "] = saved%u[i];\n", i);
+}
+
+/* Puts back what appends in place have overwritten, when the run has failed after them: twenty to a kernel. */
+static void emit_undo(emit *e, const uint32_t *nodes, uint32_t n) {
+    size_t save = 0;
+    for (uint32_t at = 0; at < n; at += 20) {
+        emit_errors(e);
+        emit_number(e, "u32", "first", PARAM_WORD, ERROR_WORDS + at);
+        put(&e->body, "  if (!*err) return;\n");
+        for (uint32_t i = 0; i < 20 && at + i < n; i++) {
+            const gn_view *v = view_of(e, input(e, nodes[at + i], 1));
+            put_undo(e, nodes[at + i], i, save);
+            save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+        }
+        emit_launch(e, "kv_append_undo", 32, 1, 256);
+    }
+}
+
+/* A state's new version becomes its value, unless the run has failed. */
+static void emit_commit(emit *e, param to, param from, size_t bytes) {
+    if (!bytes) return;
+    emit_pointer(e, "uint4", false, "to", to);
+    emit_pointer(e, "uint4", true, "from", from);
+    emit_number(e, "u64", "n", PARAM_LONG, (int64_t)((bytes + 15) / 16));
+    emit_errors(e);
+    put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x * 256) to[i] = from[i];\n");
+    int64_t blocks = blocks_for((int64_t)(bytes + 15) / 16, 256);
+    emit_launch(e, "commit", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+}
+
+/* ---- the table ---- */
+
+/* How each op that is not a scalar row is generated. X(name of the op, function) */
+#define GN__CU_OPS(X)                                                                                                        \
+    X(sum, emit_sum) X(mean, emit_mean) X(max, emit_max) X(min, emit_min) X(argmax, emit_argmax) X(softmax, emit_softmax)    \
+    X(log_softmax, emit_log_softmax) X(layernorm, emit_layernorm) X(matmul, emit_product) X(linear, emit_product)            \
+    X(reshape, emit_move) X(permute, emit_view) X(slice, emit_view) X(broadcast, emit_view) X(slice_put, emit_slice_put)     \
+    X(concat, emit_concat) X(gather, emit_gather) X(embedding, emit_embedding) X(one_hot, emit_one_hot)                      \
+    X(scatter_add, emit_scatter_add) X(cross_entropy, emit_cross_entropy) X(mse_loss, emit_mse_loss)                         \
+    X(attention, emit_attention) X(kv_append, emit_kv_append) X(assign, emit_assign) X(full, emit_full)                      \
+    X(prod, emit_prod) X(argmin, emit_argmin) X(cumsum, emit_cumsum) X(cumprod, emit_cumprod) X(cummax, emit_cummax)        \
+    X(argsort, emit_argsort) X(scatter, emit_scatter) X(scatter_max, emit_scatter_max) X(nonzero, emit_nonzero)              \
+    X(arange, emit_arange) X(random_uniform, emit_random_uniform) X(random_normal, emit_random_normal)
+
+static const struct { const char *name; void (*emit)(emit *, uint32_t); } ops[] = {
+#define GN__X(name, function) { #name, function },
+    GN__CU_OPS(GN__X)
+#undef GN__X
+};
+
+static int op_of(const char *name) {
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (strcmp(ops[i].name, name) == 0) return (int)i;
+    return -1;
+}
+
+/* The op table and this file agree: every op that is no leaf and no scalar has a generator. */
+static gn_result check_ops(gn_fault *f) {
+    gn_op_info row;
+    for (int d = 1; d < GN_DTYPE__COUNT; d++)
+        if (types[d].bytes != gn_dtype_bytes((gn_dtype)d)) return gn_fail(f, GN_INTERNAL, "the GPU executor does not know the dtype %s", gn_dtype_name((gn_dtype)d));
+    for (int i = 0; i < gn_op_count(); i++) {
+        if (gn_get_op(i, &row) != GN_OK || row.kind == GN_CLASS_LEAF || row.kind == GN_CLASS_SCALAR) continue;
+        if (op_of(row.name) < 0) return gn_fail(f, GN_INTERNAL, "the GPU executor does not know the op %s", row.name);
+    }
+    return GN_OK;
+}
+
+static void emit_step(emit *e, const gn_kernel_step *s) {
+    gn_op_info row;
+    if (s->n_instrs) { emit_loop(e, s); return; }
+    gn_get_op(e->part->nodes[s->node].op - 1, &row);
+    int op = op_of(row.name);
+    if (op < 0) { gn_fail(e->fault, GN_UNSUPPORTED, "the GPU executor does not know the op %s", row.name); e->failed = true; return; }
+    ops[op].emit(e, s->node);
+}
+
+
+/* >>compile =======================================================================================
+ * Kernels of a device, by the hash of their text: in memory, then in the cache's folder, then from NVRTC, up to twenty to a
+ * program and the programs side by side. */
+
+enum { KERNELS_A_PROGRAM = 20, DEVICES_MAX = 16, CACHE_BYTES = 512 << 20 };
+
+struct kernel {
+    char name[96];
+    char *source;                  /* with its name in place */
+    uint64_t key[2];               /* of source, prelude, arch, versions */
+    gn__cu_handle function;        /* NULL: not loaded */
+    bool compiled;                 /* without a device: the compiler took it */
+    char *why;                     /* it did not compile */
+    kernel *next;                  /* in its bucket */
+    kernel *older;                 /* in order of making */
+};
+
+struct device {
+    pthread_mutex_t lock;
+    bool open;
+    int ordinal, arch;             /* 90 */
+    char arch_name[24];            /* "sm_90a", or "compute_90" when NVRTC does not know the device */
+    char name[96];
+    size_t memory;
+    int processors;
+    bool compile_only, has_pools;
+    gn__cu_handle context;
+    kernel *buckets[4096];
+    kernel *newest;
+    size_t n_kernels;
+};
+
+static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only */
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int64_t emit_processors(const emit *e) { return e->device->processors; }
+static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
+
+static uint64_t prelude_hash(void) {
+    static uint64_t h;
+    if (!h) h = hash_bytes(GN__CU_GENERATOR, prelude, sizeof prelude);
+    return h;
+}
+
+static void dump_kernel(const kernel *k) {
+    const char *dir = getenv("GENIE_DUMP_KERNELS");
+    char path[600];
+    if (!dir || !*dir) return;
+    mkdir(dir, 0755);
+    snprintf(path, sizeof path, "%s/%s.cu", dir, k->name);
+    FILE *f = fopen(path, "w");
+    if (!f) return;
+    fprintf(f, "// %s: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.\n%s", k->name, k->source);
+    fclose(f);
+}
+
+/* '@' becomes the kernel's name. */
+static void put_named(text *t, const char *s, size_t n, const char *name) {
+    for (size_t i = 0, from = 0; i <= n; i++) {
+        if (i < n && s[i] != '@') continue;
+        text_add(t, s + from, i - from);
+        if (i < n) put(t, "%s", name);
+        from = i + 1;
+    }
+}
+
+static kernel *kernel_make(struct device *d, const char *label, const uint64_t key[2], const text *types_text, const text *signature, const text *body) {
+    kernel *k = (kernel *)alloc_zero(sizeof *k);
+    text t = { 0 };
+    if (!k) return NULL;
+    snprintf(k->name, sizeof k->name, "%.60s_%012llx", label, (unsigned long long)(key[0] & 0xffffffffffffu));
+    k->key[0] = key[0];
+    k->key[1] = key[1];
+    if (types_text->n) put_named(&t, types_text->s, types_text->n, k->name);
+    put(&t, "extern \"C\" __global__ void __launch_bounds__(256) %s(%s) {\n", k->name, signature->s ? signature->s : "");
+    if (body->n) put_named(&t, body->s, body->n, k->name);
+    put(&t, "}\n");
+    if (t.failed) { text_free(&t); gn_free(k); return NULL; }
+    k->source = t.s;
+    k->next = d->buckets[key[0] & 4095];
+    d->buckets[key[0] & 4095] = k;
+    k->older = d->newest;
+    d->newest = k;
+    d->n_kernels++;
+    dump_kernel(k);
+    return k;
+}
+
+static kernel *kernel_of(struct device *d, const char *label, const text *types_text, const text *signature, const text *body) {
+    uint64_t key[2];
+    for (int i = 0; i < 2; i++) {
+        uint64_t h = hash_bytes(prelude_hash() + (uint64_t)i * 77 + (uint64_t)cu.nvrtc_version, d->arch_name, strlen(d->arch_name));
+        h = hash_bytes(h, label, strlen(label));
+        h = hash_bytes(h, types_text->s ? types_text->s : "", types_text->n);
+        h = hash_bytes(h, signature->s ? signature->s : "", signature->n);
+        key[i] = hash_bytes(h, body->s ? body->s : "", body->n);
+    }
+    pthread_mutex_lock(&d->lock);
+    kernel *k = d->buckets[key[0] & 4095];
+    while (k && (k->key[0] != key[0] || k->key[1] != key[1])) k = k->next;
+    if (!k) k = kernel_make(d, label, key, types_text, signature, body);
+    pthread_mutex_unlock(&d->lock);
+    return k;
+}
+
+/* ---- the cache on disk: KEY.cubin holds a program, KEY.in names the program of a kernel ---- */
+
+static bool cache_folder(char *out, size_t cap) {
+    const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME");
+    if (place && *place) snprintf(out, cap, "%s", place);
+    else if (xdg && *xdg) snprintf(out, cap, "%s/genie", xdg);
+    else if (home && *home) snprintf(out, cap, "%s/.cache/genie", home);
+    else return false;
+    for (char *p = out + 1; *p; p++) {
+        if (*p != '/') continue;
+        *p = 0;
+        mkdir(out, 0700);
+        *p = '/';
+    }
+    mkdir(out, 0700);
+    return access(out, W_OK) == 0;
+}
+
+/* Written beside and renamed: a reader sees the whole file or none. */
+static void cache_write(const char *name, const void *head, size_t head_n, const void *data, size_t n) {
+    char folder[400], path[600], aside[640];
+    if (!cache_folder(folder, sizeof folder)) return;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(aside, sizeof aside, "%s.%ld.%p", path, (long)getpid(), (const void *)&folder);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0) return;
+    bool ok = write(fd, head, head_n) == (ssize_t)head_n && write(fd, data, n) == (ssize_t)n;
+    ok = close(fd) == 0 && ok;
+    if (!ok || rename(aside, path) != 0) unlink(aside);
+}
+
+static char *cache_read(const char *name, size_t *out_n) {
+    char folder[400], path[600];
+    struct stat st;
+    if (!cache_folder(folder, sizeof folder)) return NULL;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0) return NULL;
+    char *data = fstat(fd, &st) == 0 && st.st_size > 0 && st.st_size < CACHE_BYTES ? (char *)gn_alloc((size_t)st.st_size) : NULL;
+    bool ok = data && read(fd, data, (size_t)st.st_size) == (ssize_t)st.st_size;
+    close(fd);
+    if (!ok) { gn_free(data); return NULL; }
+    *out_n = (size_t)st.st_size;
+    return data;
+}
+
+typedef struct cache_head { char magic[8]; uint64_t bytes, hash; } cache_head;
+
+static void cache_put_program(const char *key, const void *data, size_t n) {
+    cache_head h = { "GNCUBIN", n, hash_bytes(1, data, n) };
+    char name[64];
+    snprintf(name, sizeof name, "%s.cubin", key);
+    cache_write(name, &h, sizeof h, data, n);
+}
+
+/* The program's bytes, checked; NULL when absent or damaged. */
+static char *cache_get_program(const char *key, size_t *out_n) {
+    cache_head h;
+    char name[64];
+    size_t n = 0;
+    snprintf(name, sizeof name, "%s.cubin", key);
+    char *data = cache_read(name, &n);
+    if (!data) return NULL;
+    if (n > sizeof h) {
+        memcpy(&h, data, sizeof h);
+        if (memcmp(h.magic, "GNCUBIN", 8) == 0 && h.bytes == n - sizeof h && h.hash == hash_bytes(1, data + sizeof h, n - sizeof h)) {
+            memmove(data, data + sizeof h, n - sizeof h);
+            *out_n = n - sizeof h;
+            return data;
+        }
+    }
+    gn_free(data);
+    return NULL;
+}
+
+/* Removes the oldest files until the folder is at most half of its bound. */
+static void cache_bound(void) {
+    char folder[400], path[700];
+    struct { char name[80]; time_t at; off_t bytes; } *files = NULL;
+    size_t n = 0, cap = 0;
+    off_t total = 0;
+    struct stat st;
+    DIR *d = cache_folder(folder, sizeof folder) ? opendir(folder) : NULL;
+    for (struct dirent *f; d && (f = readdir(d)) != NULL;) {
+        snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
+        if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || strlen(f->d_name) >= 80) continue;
+        if (!grow(&files, n, &cap, sizeof *files)) break;
+        memcpy(files[n].name, f->d_name, strlen(f->d_name) + 1);
+        files[n].at = st.st_mtime;
+        files[n++].bytes = st.st_size;
+        total += st.st_size;
+    }
+    if (d) closedir(d);
+    for (bool full = total > CACHE_BYTES; full && n && total > CACHE_BYTES / 2;) {
+        size_t oldest = 0;
+        for (size_t i = 1; i < n; i++) if (files[i].at < files[oldest].at) oldest = i;
+        snprintf(path, sizeof path, "%s/%s", folder, files[oldest].name);
+        unlink(path);
+        total -= files[oldest].bytes;
+        files[oldest] = files[--n];
+    }
+    gn_free(files);
+}
+
+/* ---- programs ---- */
+
+typedef struct program {
+    struct device *device;
+    kernel *kernels[KERNELS_A_PROGRAM];
+    int n;
+    char key[40];
+    char *code;                    /* cubin, or PTX for a device that NVRTC does not know */
+    size_t bytes;
+    char *log;
+    bool failed;
+} program;
+
+static bool program_code(program *p, gn__cu_handle h) {
+    bool ptx = strncmp(p->device->arch_name, "compute", 7) == 0;
+    if ((ptx ? cu.nvrtcGetPTXSize(h, &p->bytes) : cu.nvrtcGetCUBINSize(h, &p->bytes)) != 0) return false;
+    p->code = (char *)gn_alloc(p->bytes ? p->bytes : 1);
+    return p->code && (ptx ? cu.nvrtcGetPTX(h, p->code) : cu.nvrtcGetCUBIN(h, p->code)) == 0;
+}
+
+static void program_log(program *p, gn__cu_handle h) {
+    size_t n = 0;
+    gn_free(p->log);
+    p->log = NULL;
+    if (cu.nvrtcGetProgramLogSize(h, &n) != 0 || !n) return;
+    p->log = (char *)gn_alloc(n + 1);
+    if (p->log) { cu.nvrtcGetProgramLog(h, p->log); p->log[n] = 0; }
+}
+
+/* Options that older versions do not know come last and are left out at a second try. */
+static void program_compile(program *p) {
+    char arch[48];
+    const char *options[] = { arch, "-fmad=false", "--std=c++14", "-w", "--minimal", "--no-cache", "--modify-stack-limit=false" };
+    text t = { 0 };
+    gn__cu_handle h = NULL;
+    snprintf(arch, sizeof arch, "--gpu-architecture=%s", p->device->arch_name);
+    put(&t, "%s", prelude);
+    for (int i = 0; i < p->n; i++) put(&t, "%s", p->kernels[i]->source);
+    p->failed = t.failed;
+    for (int n = 7, r = 5; n >= 3 && r == 5 && !t.failed; n -= 4) {   /* 5: an invalid option */
+        if (cu.nvrtcCreateProgram(&h, t.s, "genie.cu", 0, NULL, NULL) != 0) { p->failed = true; break; }
+        r = cu.nvrtcCompileProgram(h, n, options);
+        program_log(p, h);
+        p->failed = r != 0 || !program_code(p, h);
+        cu.nvrtcDestroyProgram(&h);
+    }
+    text_free(&t);
+}
+
+typedef struct compile_queue { program *programs; size_t n, next; pthread_mutex_t lock; } compile_queue;
+
+static void *compile_worker(void *arg) {
+    compile_queue *q = (compile_queue *)arg;
+    for (;;) {
+        pthread_mutex_lock(&q->lock);
+        size_t i = q->next < q->n ? q->next++ : q->n;
+        pthread_mutex_unlock(&q->lock);
+        if (i == q->n) return NULL;
+        program_compile(&q->programs[i]);
+    }
+}
+
+static void compile_programs(program *programs, size_t n) {
+    compile_queue q = { programs, n, 0, PTHREAD_MUTEX_INITIALIZER };
+    pthread_t threads[16];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t more = 0, want = (size_t)(cores > 16 ? 16 : cores > 2 ? cores : 2);
+    if (want > n) want = n;
+    for (; more + 1 < want; more++)
+        if (pthread_create(&threads[more], NULL, compile_worker, &q) != 0) break;
+    compile_worker(&q);
+    for (size_t i = 0; i < more; i++) pthread_join(threads[i], NULL);
+}
+
+/* Functions of a program's kernels. False when the driver does not take the code. */
+static bool program_load(program *p, const char *code) {
+    gn__cu_handle module = NULL;
+    if (p->device->compile_only) {
+        for (int i = 0; i < p->n; i++) p->kernels[i]->compiled = true;
+        return true;
+    }
+    if (cu.cuModuleLoadDataEx(&module, code, 0, NULL, NULL) != 0) return false;
+    for (int i = 0; i < p->n; i++)
+        if (cu.cuModuleGetFunction(&p->kernels[i]->function, module, p->kernels[i]->name) != 0) return false;
+    return true;
+}
+
+static void kernel_key(const kernel *k, char out[40]) { snprintf(out, 40, "%016llx%016llx", (unsigned long long)k->key[0], (unsigned long long)k->key[1]); }
+
+static void program_store(program *p) {
+    uint64_t h[2] = { 11, 22 };
+    char key[40], name[64];
+    for (int i = 0; i < p->n; i++)
+        for (int l = 0; l < 2; l++) h[l] = hash_bytes(h[l], p->kernels[i]->key, sizeof p->kernels[i]->key);
+    snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
+    cache_put_program(p->key, p->code, p->bytes);
+    for (int i = 0; i < p->n; i++) {
+        kernel_key(p->kernels[i], key);
+        snprintf(name, sizeof name, "%s.in", key);
+        cache_write(name, p->key, 32, "", 0);
+    }
+}
+
+/* One kernel of a program that failed, by itself, so that the blame is right. */
+static void compile_alone(kernel *k, struct device *d) {
+    program p = { .device = d, .kernels = { k }, .n = 1 };
+    program_compile(&p);
+    if (!p.failed && program_load(&p, p.code)) program_store(&p);
+    else { k->why = p.log ? p.log : NULL; p.log = NULL; }
+    gn_free(p.code);
+    gn_free(p.log);
+}
+
+/* From the cache: loads the program that holds k, and with it all of its kernels that are wanted. */
+static bool kernel_cached(struct device *d, kernel *k, kernel **all, size_t n) {
+    char key[40], name[64], program_key[40] = "";
+    size_t bytes = 0;
+    kernel_key(k, key);
+    snprintf(name, sizeof name, "%s.in", key);
+    char *data = cache_read(name, &bytes);
+    if (!data) return false;
+    if (bytes == 32) memcpy(program_key, data, 32);
+    program_key[32] = 0;
+    gn_free(data);
+    if (d->compile_only) {
+        if (!(data = cache_get_program(program_key, &bytes))) return false;
+        gn_free(data);
+        return k->compiled = true;
+    }
+    gn__cu_handle module = NULL;
+    if (!(data = cache_get_program(program_key, &bytes))) return false;
+    bool ok = cu.cuModuleLoadDataEx(&module, data, 0, NULL, NULL) == 0 && cu.cuModuleGetFunction(&k->function, module, k->name) == 0;
+    gn_free(data);
+    for (size_t i = 0; i < n && ok; i++) {
+        if (all[i]->function) continue;
+        if (cu.cuModuleGetFunction(&all[i]->function, module, all[i]->name) != 0) all[i]->function = NULL;
+    }
+    return ok;
+}
+
+static bool kernel_ready(const kernel *k) { return k->function || k->compiled || k->why; }
+
+/* Makes all n kernels runnable; `why` of those that do not compile. Under the device's lock. */
+static gn_result compile_kernels(struct device *d, kernel **all, size_t n, gn_fault *f) {
+    size_t missing = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!kernel_ready(all[i]) && !kernel_cached(d, all[i], all, n)) missing++;
+    if (!missing) return GN_OK;
+    if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
+    size_t n_programs = (missing + KERNELS_A_PROGRAM - 1) / KERNELS_A_PROGRAM, at = 0;
+    program *programs = (program *)alloc_zero(n_programs * sizeof *programs);
+    if (!programs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile %llu kernels", (unsigned long long)missing);
+    for (size_t i = 0; i < n; i++) {
+        bool again = false;
+        if (kernel_ready(all[i])) continue;
+        for (size_t l = 0; l < at && !again; l++) again = programs[l % n_programs].kernels[l / n_programs] == all[i];
+        if (again) continue;
+        program *p = &programs[at % n_programs];                   /* dealt out, so that programs are of equal size */
+        p->device = d;
+        p->kernels[at / n_programs] = all[i];
+        p->n = (int)(at / n_programs) + 1;
+        at++;
+    }
+    compile_programs(programs, n_programs < at ? n_programs : at);
+    for (size_t i = 0; i < n_programs; i++) {
+        program *p = &programs[i];
+        if (p->n && !p->failed && program_load(p, p->code)) program_store(p);
+        else for (int l = 0; l < p->n; l++) compile_alone(p->kernels[l], d);
+        gn_free(p->code);
+        gn_free(p->log);
+    }
+    gn_free(programs);
+    cache_bound();
+    return GN_OK;
+}
+
+/* A kernel's kind: its label, without the hash of its text. */
+static size_t kind_length(const kernel *k) { return strlen(k->name) - 13; }
+
+static bool kind_is_in(const kernel *k, kernel **all, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (kind_length(all[i]) == kind_length(k) && strncmp(all[i]->name, k->name, kind_length(k)) == 0) return true;
+    return false;
+}
+
+/* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
+   Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
+GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
+size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap) {
+    struct device *d = &devices[DEVICES_MAX];
+    kernel **all = (kernel **)gn_alloc((d->n_kernels + 1) * sizeof *all);
+    size_t n = 0;
+    gn_fault f = { 0 };
+    *out_failed = 0;
+    if (cap) *out_text = 0;
+    if (!all) return 0;
+    bool same = strcmp(d->arch_name, arch) == 0;
+    snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
+    for (kernel *k = d->newest; k; k = k->older) {
+        if (one_of_each && kind_is_in(k, all, n)) continue;
+        k->compiled = false;
+        if (!same) k->key[1] = hash_bytes(k->key[1], arch, strlen(arch));     /* another program in the cache */
+        all[n++] = k;
+    }
+    gn_result r = compile_kernels(d, all, n, &f);
+    if (r != GN_OK) { *out_failed = n; snprintf(out_text, cap, "%s", f.text); }
+    for (size_t i = 0; i < n && r == GN_OK; i++) {
+        if (all[i]->compiled) continue;
+        if (!(*out_failed)++) snprintf(out_text, cap, "%s: %s", all[i]->name, all[i]->why ? all[i]->why : "");
+    }
+    gn_free(all);
+    return n;
+}
+
+
+/* >>memory ======================================================================================== */
+
+typedef struct slot { uint8_t kind; gn_dtype dtype; gn_shape shape; uint32_t gen; gn__cu_ptr mem; size_t bytes; } slot;
+typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place; } value;
+typedef struct host_block { char *p; size_t bytes; } host_block;   /* pinned memory handed out */
+
+typedef struct pending_out { void *host; size_t at, bytes; } pending_out;   /* at: in the run's staging memory */
+
+/* A run that was submitted and not yet looked at. */
+typedef struct run {
+    uint64_t ticket;
+    gn__cu_handle done;            /* event */
+    char *stage;                   /* pinned: error words, then outputs */
+    size_t stage_bytes;
+    pending_out *outs;
+    uint32_t n_outs;
+    bool keeps;
+} run;
+
+enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
+
+typedef struct executor {
+    struct device *device;
+    gn_stats *stats;
+    uint64_t limit, held;
+    bool strict, lost, graphs, pools;
+    char lost_why[200];
+    gn__cu_handle stream;
+    gn__cu_ptr block;              /* one for all plans: runs follow each other in the stream */
+    size_t block_bytes;
+    uint64_t block_age;            /* raised when the block moves */
+    slot *slots;
+    value *values;                 /* ids rising */
+    host_block *hosts;
+    size_t n_slots, cap_slots, n_values, cap_values, n_hosts, cap_hosts;
+    run runs[RUNS_MAX];            /* a ring, oldest first */
+    uint32_t first_run, n_runs;
+    uint64_t next_ticket;
+    char *stage;                   /* pinned ring for arguments and results */
+    size_t stage_head;
+    gn_fault failed;               /* of the first run that failed and was not yet asked for */
+    uint64_t failed_ticket;        /* 0: none */
+    gn__cu_handle events[RUNS_MAX];
+} executor;
+
+typedef struct plan {
+    gn_part *part;
+    gn_layout layout;
+    emit emit;                     /* its launches and parameters */
+    size_t region[REGION__COUNT], total, args_bytes, errors_bytes;
+    size_t *arg_at, *out_at;       /* per argument: offset in REGION_ARGS; per output: in REGION_OUTS, SIZE_MAX: dense already */
+    size_t *own_at;                /* per update: offset in REGION_OWN */
+    gn__cu_ptr *fresh;             /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
+    bool exchanges;
+    gn__cu_ptr *base;              /* per node and update, of this run */
+    struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[2];   /* two: exchanged memory comes back every other run */
+    uint32_t runs, next_capture;
+} plan;
+
+static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
+    const char *name = NULL, *said = NULL;
+    cu.cuGetErrorName(r, &name);
+    cu.cuGetErrorString(r, &said);
+    if (r == 2) return gn_fail(f, GN_OUT_OF_MEMORY, "the GPU has no memory left (%s)", what);
+    /* 1: an invalid value; 801: not supported. All others that reach this place leave the context unusable. */
+    if (r != 1 && r != 801 && r != 701) {
+        x->lost = true;
+        snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
+        return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
+    }
+    return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", said ? said : "unknown", what);
+}
+
+/* Returns from the function with the fault when a driver call fails. */
+#define DRIVER(x, f, call)                                                                                                   \
+    do {                                                                                                                     \
+        int driver_result = cu.call;                                                                                         \
+        if (driver_result != 0) return driver_fail(x, f, driver_result, #call);                                              \
+    } while (0)
+
+static gn_result enter(executor *x, gn_fault *f) {
+    if (x->lost) return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
+    if (x->device->compile_only) return GN_OK;
+    DRIVER(x, f, cuCtxSetCurrent(x->device->context));
+    return GN_OK;
+}
+
+static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
+
+/* Device memory that counts against the limit; *out is 0 for no bytes. */
+static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
+    *out = 0;
+    bytes = room(bytes ? bytes : 1);
+    if (x->limit && x->held + bytes > x->limit)
+        return gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(x->held + bytes - x->limit), (unsigned long long)x->limit);
+    if (!x->device->compile_only) {
+        if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, x->stream));
+        else DRIVER(x, f, cuMemAlloc(out, bytes));
+    }
+    x->held += bytes;
+    x->stats->device_bytes += bytes;
+    return GN_OK;
+}
+
+static void give(executor *x, gn__cu_ptr p, size_t bytes) {
+    x->held -= room(bytes ? bytes : 1);
+    x->stats->device_bytes -= room(bytes ? bytes : 1);
+    if (!p || x->lost) return;
+    if (x->pools) cu.cuMemFreeAsync(p, x->stream);
+    else cu.cuMemFree(p);
+}
+
+static size_t shape_bytes(gn_dtype d, const gn_shape *s) {
+    size_t n = types[d].bytes;
+    for (int i = 0; i < s->rank; i++) n *= (size_t)s->dims[i];
+    return n;
+}
+
+static gn_shape node_shape(const gn_part *p, uint32_t node) {
+    gn_shape s = { p->nodes[node].rank, { 0 } };
+    for (int i = 0; i < s.rank; i++) s.dims[i] = p->dims[p->nodes[node].dims + (uint32_t)i];
+    return s;
+}
+
+static size_t node_bytes(const gn_part *p, uint32_t node) {
+    gn_shape s = node_shape(p, node);
+    return shape_bytes((gn_dtype)p->nodes[node].dtype, &s);
+}
+
+static bool same_type(gn_dtype a, const gn_shape *sa, const gn_part *p, uint32_t node) {
+    gn_shape s = node_shape(p, node);
+    if (a != (gn_dtype)p->nodes[node].dtype || sa->rank != s.rank) return false;
+    for (int i = 0; i < s.rank; i++) if (s.dims[i] != sa->dims[i]) return false;
+    return true;
+}
+
+/* ---- slots ---- */
+
+enum { SLOTS_MAX = 1 << 20 };
+
+static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
+    executor *x = (executor *)self;
+    gn_result r = enter(x, f);
+    if (r != GN_OK) return r;
+    if (d->slot >= SLOTS_MAX) return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, SLOTS_MAX);
+    while (x->n_slots <= d->slot) {
+        if (!grow(&x->slots, x->n_slots, &x->cap_slots, sizeof *x->slots)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
+        memset(&x->slots[x->n_slots++], 0, sizeof *x->slots);
+    }
+    slot *s = &x->slots[d->slot];
+    if (s->kind) give(x, s->mem, s->bytes);
+    s->kind = 0;
+    size_t bytes = shape_bytes(d->dtype, &d->shape);
+    gn__cu_ptr mem;
+    if ((r = take(x, bytes, &mem, f)) != GN_OK) return r;
+    *s = (slot){ (uint8_t)d->kind, d->dtype, d->shape, d->gen, mem, bytes };
+    if (x->device->compile_only || !bytes) return GN_OK;
+    if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
+    DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, x->stream));
+    DRIVER(x, f, cuStreamSynchronize(x->stream));
+    return GN_OK;
+}
+
+static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
+    executor *x = (executor *)self;
+    if (at >= x->n_slots || !x->slots[at].kind || x->slots[at].gen != gen) return GN_STALE_HANDLE;
+    enter(x, NULL);
+    give(x, x->slots[at].mem, x->slots[at].bytes);
+    memset(&x->slots[at], 0, sizeof x->slots[at]);
+    return GN_OK;
+}
+
+static value *value_find(executor *x, uint64_t id) {
+    size_t lo = 0, hi = x->n_values;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (x->values[mid].id < id) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo < x->n_values && x->values[lo].id == id ? &x->values[lo] : NULL;
+}
+
+static void exec_values_release(void *self, uint64_t below) {
+    executor *x = (executor *)self;
+    size_t n = 0;
+    enter(x, NULL);
+    for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, x->values[n].bytes);
+    if (n) memmove(x->values, x->values + n, (x->n_values - n) * sizeof *x->values);
+    x->n_values -= n;
+}
+
+/* Values that a failed run was to keep are no values. */
+static void values_drop(executor *x, uint64_t ticket) {
+    size_t kept = 0;
+    for (size_t i = 0; i < x->n_values; i++) {
+        if (x->values[i].run == ticket) give(x, x->values[i].mem, x->values[i].bytes);
+        else x->values[kept++] = x->values[i];
+    }
+    x->n_values = kept;
+}
+
+/* ---- pinned host memory ---- */
+
+static void *exec_host_alloc(void *self, size_t bytes) {
+    executor *x = (executor *)self;
+    void *p = NULL;
+    if (x->device->compile_only || enter(x, NULL) != GN_OK || !grow(&x->hosts, x->n_hosts, &x->cap_hosts, sizeof *x->hosts)) return NULL;
+    if (cu.cuMemHostAlloc(&p, bytes ? bytes : 1, 1) != 0) return NULL;           /* 1: for all contexts */
+    x->hosts[x->n_hosts++] = (host_block){ (char *)p, bytes };
+    return p;
+}
+
+static void exec_host_free(void *self, void *p) {
+    executor *x = (executor *)self;
+    for (size_t i = 0; i < x->n_hosts; i++) {
+        if (x->hosts[i].p != (char *)p) continue;
+        enter(x, NULL);
+        cu.cuMemFreeHost(p);
+        x->hosts[i] = x->hosts[--x->n_hosts];
+        return;
+    }
+}
+
+static bool is_pinned(const executor *x, const void *p) {
+    for (size_t i = 0; i < x->n_hosts; i++)
+        if ((const char *)p >= x->hosts[i].p && (const char *)p < x->hosts[i].p + x->hosts[i].bytes) return true;
+    return false;
+}
+
+/* >>run =========================================================================================== */
+
+static void exec_plan_destroy(void *self, void *handle) {
+    executor *x = (executor *)self;
+    plan *p = (plan *)handle;
+    bool here = enter(x, NULL) == GN_OK;
+    for (int i = 0; i < 2; i++) {
+        if (p->captured[i].graph && here) cu.cuGraphExecDestroy(p->captured[i].graph);
+        gn_free(p->captured[i].bound);
+    }
+    for (uint32_t u = 0; p->fresh && u < p->part->n_updates; u++)
+        if (p->fresh[u]) give(x, p->fresh[u], node_bytes(p->part, p->part->updates[u].node));
+    gn_free(p->fresh);
+    gn_layout_deinit(&p->layout);
+    gn_free(p->emit.launches);
+    gn_free(p->emit.params);
+    text_free(&p->emit.types);
+    text_free(&p->emit.signature);
+    text_free(&p->emit.body);
+    gn_free(p->arg_at);
+    gn_free(p->out_at);
+    gn_free(p->own_at);
+    gn_free(p->base);
+    gn_free(p->part);
+    gn_free(p);
+}
+
+static const void *copy_array(char **at, const void *from, size_t bytes) {
+    void *to = *at;
+    if (bytes) memcpy(to, from, bytes);
+    *at += (bytes + 15) & ~(size_t)15;
+    return to;
+}
+
+/* A part in one piece of memory. */
+static gn_part *part_copy(const gn_part *p) {
+    size_t bytes[7] = { p->n_nodes * sizeof *p->nodes, p->n_ins * sizeof *p->ins, p->n_attrs * sizeof *p->attrs, p->n_dims * sizeof *p->dims,
+                        p->n_args * sizeof *p->args, p->n_outs * sizeof *p->outs, p->n_updates * sizeof *p->updates };
+    size_t total = sizeof *p + 16;
+    for (int i = 0; i < 7; i++) total += (bytes[i] + 15) & ~(size_t)15;
+    gn_part *r = (gn_part *)gn_alloc(total);
+    if (!r) return NULL;
+    *r = *p;
+    char *at = (char *)r + ((sizeof *r + 15) & ~(size_t)15);
+    r->nodes = (const gn_part_node *)copy_array(&at, p->nodes, bytes[0]);
+    r->ins = (const uint32_t *)copy_array(&at, p->ins, bytes[1]);
+    r->attrs = (const int64_t *)copy_array(&at, p->attrs, bytes[2]);
+    r->dims = (const int64_t *)copy_array(&at, p->dims, bytes[3]);
+    r->args = (const uint32_t *)copy_array(&at, p->args, bytes[4]);
+    r->outs = (const uint32_t *)copy_array(&at, p->outs, bytes[5]);
+    r->updates = (const gn_part_update *)copy_array(&at, p->updates, bytes[6]);
+    return r;
+}
+
+/* After the ops: results that are not dense are gathered, failed appends are put back, new versions are committed. */
+static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes) {
+    const gn_part *part = p->part;
+    for (uint32_t i = 0; i < part->n_outs; i++) {
+        const gn_view *v = view_of(e, part->outs[i]);
+        p->out_at[i] = SIZE_MAX;
+        if (is_dense(v) || !count_of(v)) continue;
+        p->out_at[i] = *out_bytes;
+        *out_bytes += room(node_bytes(part, part->outs[i]));
+        emit_copy_views(e, "gather_view", dense_view(v->dtype, v->rank, v->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *v, at_node(e, part->outs[i], 0));
+    }
+    p->exchanges = !e->faults;
+    for (uint32_t u = 0; u < part->n_updates; u++) {
+        p->own_at[u] = *own_bytes;
+        if (p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
+        param to = { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] };
+        if (p->exchanges) to = (param){ PARAM_NODE, part->n_nodes + u, 0 };
+        else *own_bytes += room(node_bytes(part, part->updates[u].node));
+        if (p->layout.update_how[u] != GN_UPDATE_COPY) continue;
+        const gn_view *v = view_of(e, part->updates[u].node);
+        emit_copy_views(e, "new_version", dense_view(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
+    }
+    uint32_t *appends = (uint32_t *)gn_alloc((p->layout.n_steps + 1) * sizeof *appends), n_appends = 0;
+    if (!appends) { e->failed = true; return; }
+    for (size_t i = 0; i < p->layout.n_steps; i++)
+        if (p->layout.lay[p->layout.steps[i].node].place == GN_PLACE_INPLACE) appends[n_appends++] = p->layout.steps[i].node;
+    emit_undo(e, appends, n_appends);
+    gn_free(appends);
+    for (uint32_t u = 0; u < part->n_updates && !p->exchanges; u++)
+        if (p->layout.update_how[u] != GN_UPDATE_INPLACE)
+            emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 }, (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, node_bytes(part, part->updates[u].node));
+}
+
+static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
+    emit *e = &p->emit;
+    size_t outs = 0, own = 0, args = 0;
+    memset(e, 0, sizeof *e);
+    e->device = x->device;
+    e->part = p->part;
+    e->layout = &p->layout;
+    e->fault = f;
+    if (f) f->result = GN_OK;
+    for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) emit_step(e, &p->layout.steps[i]);
+    if (!e->failed) plan_epilogue(p, e, &outs, &own);
+    if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    for (uint32_t i = 0; i < p->part->n_args; i++) { p->arg_at[i] = args; args += room(node_bytes(p->part, p->part->args[i])); }
+    p->args_bytes = args;
+    p->errors_bytes = room((ERROR_WORDS + e->appends) * 4);
+    const size_t bytes[REGION__COUNT] = { p->errors_bytes, room(e->scratch), room(e->losses), room(e->save), outs, own, args };
+    p->total = room(p->layout.block_bytes);
+    for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
+    return GN_OK;
+}
+
+/* Compiles what is missing. In the compile-only device the kernels wait to be compiled together. */
+static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
+    size_t n = p->emit.n_launches;
+    if (x->device->compile_only || !n) return GN_OK;
+    kernel **all = (kernel **)gn_alloc(n * sizeof *all);
+    if (!all) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile");
+    for (size_t i = 0; i < n; i++) all[i] = p->emit.launches[i].kernel;
+    pthread_mutex_lock(&x->device->lock);
+    gn_result r = compile_kernels(x->device, all, n, f);
+    pthread_mutex_unlock(&x->device->lock);
+    for (size_t i = 0; i < n && r == GN_OK; i++)
+        if (!all[i]->function) r = gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", all[i]->name, all[i]->why ? all[i]->why : "the driver does not load it");
+        else if (p->emit.launches[i].shared > 49152) cu.cuFuncSetAttribute(all[i]->function, 8, (int)p->emit.launches[i].shared);   /* 8: more dynamic shared memory than 48 KiB */
+    gn_free(all);
+    return r;
+}
+
+static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    executor *x = (executor *)self;
+    plan *p = (plan *)alloc_zero(sizeof *p);
+    gn_fault local = { 0 };
+    *out_plan = NULL;
+    if (!f) f = &local;
+    gn_result r = enter(x, f);
+    if (!p || r != GN_OK) { gn_free(p); return r != GN_OK ? r : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
+    size_t nodes = (size_t)part->n_nodes + part->n_updates + 1;
+    p->part = part_copy(part);
+    p->arg_at = (size_t *)alloc_zero((part->n_args + 1) * sizeof *p->arg_at);
+    p->out_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->out_at);
+    p->own_at = (size_t *)alloc_zero((part->n_updates + 1) * sizeof *p->own_at);
+    p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
+    p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
+    for (int i = 0; i < 2; i++) p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
+    if (!p->part || !p->arg_at || !p->out_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
+    if (r == GN_OK) r = plan_generate(x, p, f);
+    if (r == GN_OK) r = plan_compile(x, p, f);
+    if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
+    x->stats->view_copies += p->layout.view_copies;
+    *out_plan = p;
+    return GN_OK;
+}
+
+/* ---- ending runs ---- */
+
+static void run_error(executor *x, const run *r, const uint32_t *words) {
+    int64_t at, limit;
+    memcpy(&at, &words[2], 8);
+    memcpy(&limit, &words[4], 8);
+    if (x->failed_ticket) return;
+    x->failed_ticket = r->ticket;
+    if (words[0] == GN_DIVISION_BY_ZERO) gn_fail(&x->failed, GN_DIVISION_BY_ZERO, "an integer divisor is 0");
+    else if (limit < 0) gn_fail(&x->failed, (gn_result)words[0], "more than %lld elements are not 0", (long long)at);
+    else gn_fail(&x->failed, (gn_result)words[0], "index %lld is outside 0 to %lld", (long long)at, (long long)(limit - 1));
+    x->failed.node = words[1];
+}
+
+/* Waits for the oldest run and hands out its results. */
+static void run_finish(executor *x) {
+    run *r = &x->runs[x->first_run];
+    int e = x->lost ? 1 : cu.cuEventSynchronize(r->done);
+    const uint32_t *words = (const uint32_t *)(const void *)r->stage;
+    if (e != 0) {
+        if (!x->lost) driver_fail(x, NULL, e, "cuEventSynchronize");
+        if (!x->failed_ticket) { x->failed_ticket = r->ticket; gn_fail(&x->failed, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why); x->failed.node = GN_NO_NODE; }
+    } else if (words[0]) {
+        run_error(x, r, words);
+        if (r->keeps) values_drop(x, r->ticket);
+    } else for (uint32_t i = 0; i < r->n_outs; i++) memcpy(r->outs[i].host, r->stage + r->outs[i].at, r->outs[i].bytes);
+    gn_free(r->outs);
+    r->outs = NULL;
+    x->first_run = (x->first_run + 1) % RUNS_MAX;
+    x->n_runs--;
+}
+
+static gn_result exec_wait(void *self, uint64_t ticket, gn_fault *f) {
+    executor *x = (executor *)self;
+    gn_result e = x->device->compile_only || x->lost ? GN_OK : enter(x, f);
+    if (e != GN_OK) return e;
+    while (x->n_runs && x->runs[x->first_run].ticket <= ticket) run_finish(x);
+    if (!x->failed_ticket || x->failed_ticket > ticket) return GN_OK;
+    gn_result r = x->failed.result;
+    x->failed_ticket = 0;
+    if (f) *f = x->failed;
+    return r;
+}
+
+/* ---- starting a run ---- */
+
+/* A piece of the pinned ring that no run still uses. NULL when there is no memory. */
+static char *stage_take(executor *x, size_t bytes) {
+    bytes = (bytes + 255) & ~(size_t)255;
+    if (x->stage_head + bytes > STAGE_BYTES) x->stage_head = 0;
+    for (;;) {
+        bool clash = false;
+        for (uint32_t i = 0; i < x->n_runs && !clash; i++) {
+            const run *r = &x->runs[(x->first_run + i) % RUNS_MAX];
+            size_t at = (size_t)(r->stage - x->stage);
+            clash = at < x->stage_head + bytes && x->stage_head < at + r->stage_bytes;
+        }
+        if (!clash) break;
+        run_finish(x);
+    }
+    char *p = x->stage + x->stage_head;
+    x->stage_head += bytes;
+    return p;
+}
+
+static gn_result fail_at(gn_fault *f, uint32_t node, gn_result r, const char *why) {
+    gn_fail(f, r, "%s", why);
+    if (f) f->node = node;
+    return r;
+}
+
+/* Checks arguments and slots, before anything is changed. */
+static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, gn_fault *f) {
+    const gn_part *part = p->part;
+    for (uint32_t i = 0; i < part->n_nodes; i++) {
+        const gn_part_node *n = &part->nodes[i];
+        if (n->leaf == GN_LEAF_DATA && args[n->arg].bytes != node_bytes(part, i)) return fail_at(f, i, GN_BAD_SIZE, "an argument has the wrong number of bytes");
+        if (n->leaf == GN_LEAF_VALUE) {
+            value *v = value_find(x, args[n->arg].value);
+            while (v && x->n_runs && v->run >= x->runs[x->first_run].ticket) { run_finish(x); v = value_find(x, args[n->arg].value); }   /* only values of runs that ended well are used */
+            if (!v || !same_type(v->dtype, &v->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a kept value is gone or of another type");
+        }
+        if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
+        const slot *s = n->slot < x->n_slots ? &x->slots[n->slot] : NULL;
+        if (!s || s->kind != n->leaf || s->gen != n->gen || !same_type(s->dtype, &s->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a weight or state is gone or of another type");
+    }
+    for (uint32_t i = 0; i < part->n_updates; i++) {
+        const gn_part_update *u = &part->updates[i];
+        const slot *s = u->slot < x->n_slots ? &x->slots[u->slot] : NULL;
+        if (!s || s->kind != GN_LEAF_STATE || s->gen != u->gen || !same_type(s->dtype, &s->shape, part, u->node)) return fail_at(f, u->node, GN_STALE_HANDLE, "a state is gone or of another type");
+    }
+    uint64_t last = x->n_values ? x->values[x->n_values - 1].id : 0;
+    for (uint32_t i = 0; i < part->n_outs; i++) {
+        if (outs[i].host && outs[i].bytes != node_bytes(part, part->outs[i])) return fail_at(f, part->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
+        if (!outs[i].keep) continue;
+        if (outs[i].keep <= last) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
+        last = outs[i].keep;
+    }
+    return GN_OK;
+}
+
+/* Every base's place in device memory. */
+static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
+    const gn_part *part = p->part;
+    if (p->total > x->block_bytes) {
+        gn__cu_ptr block;
+        size_t bytes = p->total + p->total / 4;
+        gn_result r = take(x, bytes, &block, f);
+        if (r != GN_OK) r = take(x, bytes = p->total, &block, f);
+        if (r != GN_OK) return r;
+        if (x->block_bytes) give(x, x->block, x->block_bytes);
+        x->block = block;
+        x->block_bytes = bytes;
+        x->block_age++;
+    }
+    for (uint32_t u = 0; u < part->n_updates && p->exchanges; u++) {
+        if (p->fresh[u] || p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
+        gn_result r = take(x, node_bytes(part, part->updates[u].node), &p->fresh[u], f);
+        if (r != GN_OK) return r;
+    }
+    for (uint32_t i = 0; i < part->n_nodes; i++) {
+        const gn_part_node *n = &part->nodes[i];
+        const gn_lay *a = &p->layout.lay[i];
+        if (a->place == GN_PLACE_ARG) p->base[i] = x->block + p->region[REGION_ARGS] + p->arg_at[n->arg];
+        else if (a->place == GN_PLACE_SLOT) p->base[i] = x->slots[n->slot].mem;
+        else if (a->place == GN_PLACE_BLOCK) p->base[i] = x->block + a->offset;
+        else if (a->place == GN_PLACE_OWN) p->base[i] = p->exchanges ? p->fresh[a->own] : x->block + p->region[REGION_OWN] + p->own_at[a->own];
+        else if (a->place == GN_PLACE_INPLACE) p->base[i] = p->base[a->own];
+    }
+    for (uint32_t u = 0; u < part->n_updates; u++) p->base[part->n_nodes + u] = p->exchanges ? p->fresh[u] : x->slots[part->updates[u].slot].mem;
+    return GN_OK;
+}
+
+static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
+    union { gn__cu_ptr p; uint32_t w; uint64_t l; } values[80];
+    void *list[80];
+    for (uint32_t i = 0; i < l->n_params && i < 80; i++) {
+        const param *a = &p->emit.params[l->param + i];
+        if (a->kind == PARAM_NODE) values[i].p = p->base[a->node] + (gn__cu_ptr)a->offset;
+        else if (a->kind == PARAM_PLAN) values[i].p = x->block + p->region[a->node] + (gn__cu_ptr)a->offset;
+        else if (a->kind == PARAM_WORD) values[i].w = (uint32_t)a->offset;
+        else values[i].l = (uint64_t)a->offset;
+        list[i] = &values[i];
+    }
+    DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
+    return GN_OK;
+}
+
+static gn_result run_launches(executor *x, const plan *p, gn_fault *f) {
+    DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
+    for (size_t i = 0; i < p->emit.n_launches; i++) {
+        gn_result r = run_launch(x, p, &p->emit.launches[i], f);
+        if (r != GN_OK) return r;
+    }
+    return GN_OK;
+}
+
+/* Captures the plan's launches; false when that is not possible here. */
+static bool run_capture(executor *x, plan *p, int at, size_t nodes) {
+    gn__cu_handle graph = NULL, *exec = &p->captured[at].graph;
+    if (*exec) cu.cuGraphExecDestroy(*exec);
+    *exec = NULL;
+    if (cu.cuStreamBeginCapture(x->stream, 2) != 0) return false;                 /* 2: relaxed */
+    gn_result r = run_launches(x, p, NULL);
+    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || r != GN_OK || !graph) return false;
+    if (cu.cuGraphInstantiateWithFlags(exec, graph, 0) != 0) *exec = NULL;
+    cu.cuGraphDestroy(graph);
+    memcpy(p->captured[at].bound, p->base, nodes * sizeof *p->base);
+    p->captured[at].age = x->block_age;
+    return *exec != NULL;
+}
+
+/* From the second run on as one graph, captured again when memory has moved. `moves`: results lie elsewhere in each run. */
+static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
+    size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
+    int at = -1;
+    p->runs++;
+    if (!x->graphs || moves || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
+    for (int i = 0; i < 2; i++)
+        if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
+    if (at < 0) {
+        at = (int)(p->next_capture++ & 1);
+        if (!run_capture(x, p, at, nodes)) return run_launches(x, p, f);
+    }
+    DRIVER(x, f, cuGraphLaunch(p->captured[at].graph, x->stream));
+    return GN_OK;
+}
+
+/* Argument bytes have left the caller's memory when this returns. */
+static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, gn_fault *f) {
+    const gn_part *part = p->part;
+    gn__cu_ptr to = x->block + p->region[REGION_ARGS];
+    bool together = p->args_bytes <= STAGE_LARGEST, wait = false;
+    for (uint32_t i = 0; i < part->n_args; i++) {
+        uint32_t node = part->args[i];
+        size_t bytes = node_bytes(part, node);
+        if (!bytes) continue;
+        if (part->nodes[node].leaf == GN_LEAF_VALUE) continue;
+        if (together) { memcpy(stage + p->arg_at[i], args[i].host, bytes); continue; }
+        DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
+        wait = wait || is_pinned(x, args[i].host);
+    }
+    if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
+    for (uint32_t i = 0; i < part->n_args; i++) {
+        uint32_t node = part->args[i];
+        const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
+        if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
+    }
+    if (wait) DRIVER(x, f, cuStreamSynchronize(x->stream));                       /* a pinned source is read later otherwise */
+    return GN_OK;
+}
+
+static gn__cu_ptr out_place(const executor *x, const plan *p, uint32_t i) {
+    const gn_lay *a = &p->layout.lay[p->part->outs[i]];
+    if (p->out_at[i] != SIZE_MAX) return x->block + p->region[REGION_OUTS] + p->out_at[i];
+    return p->base[a->base] + (gn__cu_ptr)a->view.offset;
+}
+
+/* Large results that fill their memory are computed where they are kept. */
+enum { KEPT_IN_PLACE = 1 << 20 };
+
+static bool keeps_in_place(const plan *p, uint32_t i) {
+    const gn_lay *a = &p->layout.lay[p->part->outs[i]];
+    const gn_lay *base = &p->layout.lay[a->base];
+    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE;
+}
+
+/* Memory of the values that this run keeps; *out_moves: some are computed there. */
+static gn_result run_keep(executor *x, plan *p, const gn_out *outs, uint64_t ticket, bool *out_moves, gn_fault *f) {
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        uint32_t node = p->part->outs[i], base = p->layout.lay[node].base;
+        if (!outs[i].keep) continue;
+        value v = { outs[i].keep, ticket, (gn_dtype)p->part->nodes[node].dtype, node_shape(p->part, node), 0, node_bytes(p->part, node), false };
+        if (!grow(&x->values, x->n_values, &x->cap_values, sizeof v)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
+        gn_result r = take(x, v.bytes, &v.mem, f);
+        if (r != GN_OK) return r;
+        v.in_place = keeps_in_place(p, i) && p->base[base] == x->block + p->layout.lay[base].offset;
+        if (v.in_place) { p->base[base] = v.mem; *out_moves = true; }
+        x->values[x->n_values++] = v;
+    }
+    return GN_OK;
+}
+
+/* Copies of results: small ones through pinned memory, pinned ones directly, large others by the driver's own staging. */
+static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run *r, gn_fault *f) {
+    size_t at = ERROR_WORDS * 4;
+    DRIVER(x, f, cuMemcpyDtoHAsync(r->stage, x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        const value *v = outs[i].keep ? value_find(x, outs[i].keep) : NULL;
+        r->keeps = r->keeps || v;
+        if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
+        if (!outs[i].host || !outs[i].bytes) continue;
+        at = (at + 63) & ~(size_t)63;
+        bool direct = outs[i].bytes > 65536 && is_pinned(x, outs[i].host);
+        if (direct || at + outs[i].bytes > r->stage_bytes) {
+            DRIVER(x, f, cuMemcpyDtoHAsync(outs[i].host, out_place(x, p, i), outs[i].bytes, x->stream));
+            continue;
+        }
+        DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + at, out_place(x, p, i), outs[i].bytes, x->stream));
+        r->outs[r->n_outs++] = (pending_out){ outs[i].host, at, outs[i].bytes };
+        at += outs[i].bytes;
+    }
+    return GN_OK;
+}
+
+static size_t staged_bytes(const plan *p, const gn_out *outs) {
+    size_t n = ERROR_WORDS * 4;
+    for (uint32_t i = 0; i < p->part->n_outs; i++)
+        if (outs[i].host && outs[i].bytes <= STAGE_LARGEST) n += outs[i].bytes + 64;
+    return n > STAGE_BYTES / 4 ? STAGE_BYTES / 4 : n;
+}
+
+static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_out *outs, run *r, gn_fault *f) {
+    size_t up = p->args_bytes <= STAGE_LARGEST ? room(p->args_bytes) : 0;
+    r->stage_bytes = staged_bytes(p, outs);
+    char *stage = stage_take(x, r->stage_bytes + up);
+    r->stage = stage;
+    r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
+    if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
+    gn_result e = run_bind(x, p, f);
+    bool moves = false;
+    if (e == GN_OK) e = run_keep(x, p, outs, r->ticket, &moves, f);
+    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), f);
+    if (e == GN_OK) e = run_kernels(x, p, moves, f);
+    if (e == GN_OK) e = run_results(x, p, outs, r, f);
+    r->stage_bytes = room(r->stage_bytes + up);
+    if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, x->stream));
+    return e;
+}
+
+static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    executor *x = (executor *)self;
+    plan *p = (plan *)handle;
+    gn_result e = enter(x, f);
+    *out_ticket = ++x->next_ticket;
+    if (e != GN_OK) return e;
+    if (x->device->compile_only) {
+        for (uint32_t i = 0; i < p->part->n_outs; i++)
+            if (outs[i].host) return gn_fail(f, GN_NO_VALUE, "kernels are compiled, not run (GENIE_CUDA_COMPILE_ONLY)");
+        return GN_OK;
+    }
+    if (x->n_runs == RUNS_MAX) run_finish(x);
+    if ((e = run_check(x, p, args, outs, f)) != GN_OK) return e;
+    run r = { .ticket = *out_ticket };
+    while (x->n_runs >= RUNS_MAX - 1) run_finish(x);
+    r.done = x->events[(x->first_run + x->n_runs) % RUNS_MAX];
+    e = run_start(x, p, args, outs, &r, f);
+    if (e != GN_OK) {
+        values_drop(x, r.ticket);
+        gn_free(r.outs);
+        if (!x->lost) cu.cuStreamSynchronize(x->stream);
+        return e;
+    }
+    x->runs[(x->first_run + x->n_runs++) % RUNS_MAX] = r;
+    for (uint32_t u = 0; u < p->part->n_updates && p->exchanges; u++) {
+        if (p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
+        slot *s = &x->slots[p->part->updates[u].slot];
+        gn__cu_ptr old = s->mem;
+        s->mem = p->fresh[u];
+        p->fresh[u] = old;
+    }
+    x->stats->kernels_run += p->emit.n_launches;
+    x->stats->nodes_fused += p->layout.fused;
+    x->stats->state_copies += p->layout.state_copies;
+    x->stats->state_copy_bytes += p->layout.state_copy_bytes;
+    return GN_OK;
+}
+
+/* >>devices ======================================================================================= */
+
+static void exec_describe(void *self, gn_device_info *out) {
+    const executor *x = (const executor *)self;
+    const struct device *d = x->device;
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "cuda:%d", d->ordinal);
+    snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
+             d->compile_only ? " compile only" : "");
+}
+
+static void exec_close(void *self) {
+    executor *x = (executor *)self;
+    enter(x, NULL);
+    while (x->n_runs) run_finish(x);
+    exec_values_release(x, UINT64_MAX);
+    for (size_t i = 0; i < x->n_slots; i++) if (x->slots[i].kind) give(x, x->slots[i].mem, x->slots[i].bytes);
+    if (x->block_bytes) give(x, x->block, x->block_bytes);
+    if (!x->device->compile_only) {
+        while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
+        for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
+        if (x->stage) cu.cuMemFreeHost(x->stage);
+        if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
+    }
+    gn_free(x->slots);
+    gn_free(x->values);
+    gn_free(x->hosts);
+    gn_free(x);
+}
+
+static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free };
+
+/* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
+static void choose_arch(struct device *d) {
+    int archs[64], n = 0, best = 0;
+    if (cu.nvrtcGetNumSupportedArchs(&n) != 0 || n <= 0 || n > 64 || cu.nvrtcGetSupportedArchs(archs) != 0) n = 0;
+    for (int i = 0; i < n; i++)
+        if (archs[i] <= d->arch && archs[i] > best) best = archs[i];
+    bool own = best == d->arch || n == 0;
+    snprintf(d->arch_name, sizeof d->arch_name, "%s_%d%s", own ? "sm" : "compute", own ? d->arch : best, own && d->arch == 90 ? "a" : "");
+}
+
+static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
+    int handle, major = 0, minor = 0, pools = 0, count = 0;
+    if (*cu.why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.why);
+    if (*cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
+    cu.cuDeviceGetCount(&count);
+    if (ordinal >= count || cu.cuDeviceGet(&handle, ordinal) != 0) return gn_fail(f, GN_NO_DEVICE, "there is no GPU %d, the driver sees %d", ordinal, count);
+    cu.cuDeviceGetName(d->name, (int)sizeof d->name, handle);
+    cu.cuDeviceTotalMem(&d->memory, handle);
+    cu.cuDeviceGetAttribute(&major, 75, handle);
+    cu.cuDeviceGetAttribute(&minor, 76, handle);
+    cu.cuDeviceGetAttribute(&d->processors, 16, handle);
+    cu.cuDeviceGetAttribute(&pools, 115, handle);
+    d->arch = major * 10 + minor;
+    d->has_pools = pools != 0;
+    d->ordinal = ordinal;
+    if (d->arch < 60) return gn_fail(f, GN_NO_DEVICE, "%s is of compute capability %d.%d; 6.0 or newer is needed", d->name, major, minor);
+    choose_arch(d);
+    int r = cu.cuDevicePrimaryCtxRetain(&d->context, handle);
+    if (r != 0) return gn_fail(f, GN_NO_DEVICE, "%s gives no context (error %d)", d->name, r);
+    gn__cu_handle pool = NULL;
+    uint64_t keep = UINT64_MAX;
+    if (d->has_pools && cu.cuDeviceGetDefaultMemPool(&pool, handle) == 0) cu.cuMemPoolSetAttribute(pool, 4, &keep);   /* 4: bytes kept when freed */
+    d->open = true;
+    return GN_OK;
+}
+
+/* The compile-only device of $GENIE_CUDA_COMPILE_ONLY. */
+static gn_result device_open_compile_only(struct device *d, const char *arch, gn_fault *f) {
+    if (*cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
+    snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
+    snprintf(d->name, sizeof d->name, "compile only");
+    d->arch = strncmp(arch, "sm_", 3) == 0 ? atoi(arch + 3) : 0;
+    if (d->arch < 60) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_CUDA_COMPILE_ONLY is '%.40s', not an arch such as sm_90", arch);
+    d->compile_only = d->open = true;
+    d->processors = 132;
+    return GN_OK;
+}
+
+static gn_result device_find(int ordinal, struct device **out, gn_fault *f) {
+    const char *only = getenv("GENIE_CUDA_COMPILE_ONLY");
+    bool compile_only = only && *only;
+    gn_result r = GN_OK;
+    load_libraries();
+    if (ordinal < 0 || ordinal >= DEVICES_MAX) return gn_fail(f, GN_NO_DEVICE, "GPU %d is past the %d that are possible", ordinal, DEVICES_MAX);
+    struct device *d = &devices[compile_only ? DEVICES_MAX : ordinal];
+    pthread_mutex_lock(&devices_lock);
+    if (!d->open) {
+        pthread_mutex_init(&d->lock, NULL);
+        r = compile_only ? device_open_compile_only(d, only, f) : device_open(d, ordinal, f);
+    }
+    pthread_mutex_unlock(&devices_lock);
+    *out = d;
+    return r;
+}
+
+static gn_result executor_init(executor *x, gn_fault *f) {
+    gn_result r = enter(x, f);
+    if (r != GN_OK || x->device->compile_only) return r;
+    DRIVER(x, f, cuStreamCreate(&x->stream, 1));                                  /* 1: does not wait for the default stream */
+    void *p = NULL;
+    DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
+    x->stage = (char *)p;
+    for (int i = 0; i < RUNS_MAX; i++) DRIVER(x, f, cuEventCreate(&x->events[i], 2));   /* 2: no times */
+    return GN_OK;
+}
+
+static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
+    const char *colon = strchr(desc->device, ':');
+    struct device *d;
+    char *end = NULL;
+    long ordinal = colon ? strtol(colon + 1, &end, 10) : 0;
+    if (colon && (end == colon + 1 || *end)) return gn_fail(f, GN_NO_DEVICE, "'%.60s' is no device; cuda:0 is", desc->device);
+    gn_result r = check_ops(f);
+    if (r == GN_OK) r = device_find(ordinal < 0 || ordinal > 1000 ? -1 : (int)ordinal, &d, f);
+    if (r != GN_OK) return r;
+    executor *x = (executor *)alloc_zero(sizeof *x);
+    if (!x) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the GPU executor");
+    x->device = d;
+    x->stats = desc->stats;
+    x->limit = desc->memory_limit;
+    x->strict = desc->strict;
+    x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
+    x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
+    r = executor_init(x, f);
+    if (r != GN_OK) { exec_close(x); return r; }
+    *out = (gn_exec){ &exec_table, x };
+    return GN_OK;
+}
+
+/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 13.0, NVRTC 13.0"; for 0 also why there is none. */
+static int driver_list(int index, char *out, size_t cap) {
+    int count = 0;
+    gn_fault f = { 0 };
+    struct device *d;
+    load_libraries();
+    if (*cu.why) return index == 0 ? snprintf(out, cap, "cuda: absent: %s", cu.why) : 0;
+    cu.cuDeviceGetCount(&count);
+    if (index >= count) return index == 0 ? snprintf(out, cap, "cuda: absent: the driver sees no GPU") : 0;
+    if (device_find(index, &d, &f) != GN_OK) return snprintf(out, cap, "cuda:%d: absent: %s", index, f.text);
+    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %d.%d, NVRTC %d.%d", index, d->name, (double)d->memory / 1073741824.0, d->arch / 10, d->arch % 10,
+                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, cu.nvrtc_version / 1000, cu.nvrtc_version % 1000 / 10);
+}
+
+static const gn_driver_i driver_table = { "cuda", driver_open, driver_list };
+
+#if defined(__GNUC__)
+__attribute__((constructor))
+#endif
+static void register_cuda(void) { gn_register_driver(&driver_table); }

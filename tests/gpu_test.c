@@ -1,0 +1,287 @@
+/* Larger shapes than the conformance suite's on the device of $GENIE_TEST_DEVICES (cuda:0), beside the CPU executor: tiled and
+ * tensor-core products, flash attention, long reductions and rows, replayed plans with states, faults. Skips where it is absent. */
+#define GENIE_EXT
+#include "../genie.h"
+
+#include "test.h"
+
+static gn_ctx *gpu, *cpu;
+static bool compiles_only;     /* $GENIE_CUDA_COMPILE_ONLY: kernels are generated, and compiled at the end */
+
+GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
+
+static void *random_bytes(gn_dtype d, int64_t n, double scale)
+{
+    size_t bytes = gn_dtype_bytes(d);
+    char *p = calloc((size_t)n + 1, bytes);
+    for (int64_t i = 0; i < n; i++) {
+        float x = (float)test_random_real(-scale, scale);
+        uint16_t h = d == GN_F16 ? gn_f32_to_f16(x) : gn_f32_to_bf16(x);
+        double w = x;
+        memcpy(p + (size_t)i * bytes, bytes == 2 ? (void *)&h : bytes == 4 ? (void *)&x : (void *)&w, bytes);
+    }
+    return p;
+}
+
+static double element(gn_dtype d, const void *p, int64_t i)
+{
+    if (d == GN_F32) return ((const float *)p)[i];
+    if (d == GN_F64) return ((const double *)p)[i];
+    if (d == GN_I64) return (double)((const int64_t *)p)[i];
+    return d == GN_F16 ? gn_f16_to_f32(((const uint16_t *)p)[i]) : gn_bf16_to_f32(((const uint16_t *)p)[i]);
+}
+
+typedef struct job { gn_dtype d; int64_t a, b, c, e; int form; } job;
+typedef gn_tensor (*build_fn)(gn_ctx *g, const job *j, void **data);
+
+/* Builds on both devices and compares, relative to the largest value. */
+static void compare(const char *what, build_fn build, const job *j, void **data, double tolerance)
+{
+    if (compiles_only) {
+        char nothing;
+        gn_tensor only = build(gpu, j, data);
+        gn_realize(&only, 1);
+        gn_read(only, &nothing, 0);
+        gn_step(gpu);
+        return;
+    }
+    gn_tensor t[2] = { build(cpu, j, data), build(gpu, j, data) };
+    gn_info info;
+    void *out[2];
+    if (!CHECK_RESULT(gn_describe(t[0], &info), GN_OK)) {
+        return;
+    }
+    int64_t n = 1;
+    for (int i = 0; i < info.shape.rank; i++) n *= info.shape.dims[i];
+    size_t bytes = (size_t)n * gn_dtype_bytes(info.dtype);
+    for (int i = 0; i < 2; i++) {
+        out[i] = calloc(1, bytes + 8);
+        gn_result r = gn_read(t[i], out[i], bytes);
+        if (r != GN_OK) {
+            test_fail(__FILE__, __LINE__, "%s on %s: %s: %s", what, i ? "the GPU" : "the CPU", gn_result_name(r), gn_last_error(i ? gpu : cpu)->text);
+        }
+        gn_step(i ? gpu : cpu);
+    }
+    double largest = 0, worst = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = fabs(element(info.dtype, out[0], i)), error = fabs(element(info.dtype, out[0], i) - element(info.dtype, out[1], i));
+        largest = x > largest ? x : largest;
+        if (!(error <= worst)) { worst = error; at = i; }
+    }
+    if (!(worst <= tolerance * largest) || largest == 0) {
+        test_fail(__FILE__, __LINE__, "%s %s (%lld %lld %lld %lld form %d): element %lld of %lld is %g, not %g; the largest is %g", what, gn_dtype_name(j->d), (long long)j->a, (long long)j->b,
+                  (long long)j->c, (long long)j->e, j->form, (long long)at, (long long)n, element(info.dtype, out[1], at), element(info.dtype, out[0], at), largest);
+    }
+    free(out[0]);
+    free(out[1]);
+}
+
+static double eps_of(gn_dtype d) { return d == GN_F64 ? 2.3e-16 : d == GN_F32 ? 1.2e-7 : d == GN_F16 ? 1e-3 : 8e-3; }
+
+/* ---- products: form bit 0 transposes a, bit 1 b, bit 2 adds a bias by linear ---- */
+
+static gn_tensor build_product(gn_ctx *g, const job *j, void **data)
+{
+    gn_tensor a = j->form & 1 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->c, j->a), data[0]), 0, 1) : gn_data(g, j->d, GN_SHAPE(j->a, j->c), data[0]);
+    gn_tensor b = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->b, j->c), data[1]), 0, 1) : gn_data(g, j->d, GN_SHAPE(j->c, j->b), data[1]);
+    return j->form & 4 ? gn_linear(a, b, gn_data(g, j->d, GN_SHAPE(j->b), data[2])) : gn_matmul(a, b);
+}
+
+static void products_of_all_forms_agree_with_the_cpu(void)
+{
+    static const int64_t shapes[][3] = { { 128, 128, 128 }, { 256, 384, 512 }, { 64, 2048, 2048 }, { 200, 136, 72 }, { 1000, 1000, 1000 }, { 17, 40, 1032 }, { 33, 257, 65 }, { 130, 66, 100 },
+                                         { 1, 768, 768 }, { 1, 3072, 768 }, { 1, 768, 3072 }, { 3, 1000, 513 }, { 8, 50, 4096 }, { 1, 50257, 768 }, { 512, 64, 8192 }, { 36, 36, 4 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16, GN_F64 };
+    for (int k = 0; k < TEST_COUNT(shapes); k++) {
+        for (int d = 0; d < TEST_COUNT(dtypes); d++) {
+            if (dtypes[d] == GN_F64 && shapes[k][0] * shapes[k][1] * shapes[k][2] > 100000000) continue;
+            int64_t m = shapes[k][0], n = shapes[k][1], kk = shapes[k][2];
+            void *data[3] = { random_bytes(dtypes[d], m * kk, 1), random_bytes(dtypes[d], kk * n, 1), random_bytes(dtypes[d], n, 1) };
+            for (int form = 0; form < 8; form++) {
+                job j = { dtypes[d], m, n, kk, 0, form };
+                compare("product", build_product, &j, data, eps_of(dtypes[d]) * 64);
+            }
+            free(data[0]); free(data[1]); free(data[2]);
+        }
+    }
+}
+
+static gn_tensor build_batched(gn_ctx *g, const job *j, void **data)
+{
+    gn_tensor a = gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]);
+    gn_tensor b = gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
+    return j->form ? gn_matmul(a, gn_slice(b, 0, 0, 1, 1)) : gn_matmul(a, b);
+}
+
+static void batched_products_agree_with_the_cpu(void)
+{
+    static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
+    for (int k = 0; k < 6; k++) {
+        job j = { dtypes[k / 2], 96, 72, 160, 5, k & 1 };
+        void *data[2] = { random_bytes(j.d, j.e * j.a * j.c, 1), random_bytes(j.d, j.e * j.c * j.b, 1) };
+        compare("batched product", build_batched, &j, data, eps_of(j.d) * 16);
+        free(data[0]); free(data[1]);
+    }
+}
+
+/* ---- attention: a = T, b = S, c = D, e = heads; form bit 0 causal, bit 1 two query heads for each key head ---- */
+
+static gn_tensor build_attention(gn_ctx *g, const job *j, void **data)
+{
+    gn_attention_desc desc = { .causal = (j->form & 1) != 0 };
+    int64_t groups = j->form & 2 ? j->e / 2 : j->e;
+    return gn_attention(gn_data(g, j->d, GN_SHAPE(2, j->e, j->a, j->c), data[0]), gn_data(g, j->d, GN_SHAPE(2, groups, j->b, j->c), data[1]),
+                        gn_data(g, j->d, GN_SHAPE(2, groups, j->b, j->c), data[2]), &desc);
+}
+
+static void attention_agrees_with_the_cpu(void)
+{
+    static const int64_t shapes[][3] = { { 64, 64, 64 }, { 200, 200, 64 }, { 17, 300, 32 }, { 130, 130, 128 }, { 65, 129, 16 }, { 1, 600, 64 }, { 100, 77, 64 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
+    for (int k = 0; k < TEST_COUNT(shapes) * 12; k++) {
+        job j = { dtypes[k / 4 % 3], shapes[k / 12][0], shapes[k / 12][1], shapes[k / 12][2], 4, k % 4 };
+        void *data[3] = { random_bytes(j.d, 8 * j.a * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 1) };
+        compare("attention", build_attention, &j, data, eps_of(j.d) * 16);
+        free(data[0]); free(data[1]); free(data[2]);
+    }
+}
+
+/* ---- rows and reductions ---- */
+
+static gn_tensor build_rows(gn_ctx *g, const job *j, void **data)
+{
+    gn_tensor x = gn_data(g, j->d, GN_SHAPE(j->a, j->b), data[0]), w = gn_data(g, j->d, GN_SHAPE(j->b), data[1]);
+    switch (j->form) {
+    case 0: return gn_softmax(x, 1);
+    case 1: return gn_log_softmax(x, 1);
+    case 2: return gn_layernorm(x, w, w, 1e-5);
+    case 3: return gn_sum(x, GN_AXES(1), false);
+    case 4: return gn_sum(x, GN_AXES(0), false);
+    case 5: return gn_mean(gn_abs(x), GN_ALL_AXES, false);
+    case 6: return gn_max(x, GN_AXES(1), false);
+    case 7: return gn_softmax(x, 0);
+    case 8: return gn_gelu(gn_add(gn_mul(x, w), w));
+    case 9: return gn_mse_loss(x, w);
+    case 10: return gn_argmax(x, GN_AXES(1), false);
+    default: return gn_mul(gn_silu(gn_slice(x, 1, 0, j->b / 2, 1)), gn_slice(x, 1, j->b / 2, 2 * (j->b / 2), 1));
+    }
+}
+
+static void rows_and_reductions_agree_with_the_cpu(void)
+{
+    static const int64_t shapes[][2] = { { 64, 1024 }, { 7, 8192 }, { 3, 20000 }, { 1000, 33 }, { 5, 50257 }, { 300, 768 }, { 2, 100001 }, { 4096, 8 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16, GN_F64 };
+    for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
+        job j = { dtypes[k % 4], shapes[k / 4][0], shapes[k / 4][1], 0, 0, 0 };
+        void *data[2] = { random_bytes(j.d, j.a * j.b, 2), random_bytes(j.d, j.b, 1) };
+        for (j.form = 0; j.form < 12; j.form++) {
+            compare("rows", build_rows, &j, data, j.form == 10 ? 0 : eps_of(j.d) * 64);
+        }
+        free(data[0]); free(data[1]);
+    }
+}
+
+/* ---- known values ---- */
+
+/* Ones (100,100) times itself is 100 everywhere; plus ones 101; relu; mean over rows 101; sum 10100. */
+static void ones_times_ones_gives_the_value_by_hand(void)
+{
+    static float ones[10000];
+    float out = 0;
+    for (int i = 0; i < 10000; i++) ones[i] = 1;
+    gn_tensor x = gn_data(gpu, GN_F32, GN_SHAPE(100, 100), ones);
+    gn_tensor y = gn_sum(gn_mean(gn_relu(gn_add(gn_matmul(x, x), x)), GN_AXES(0), false), GN_ALL_AXES, false);
+    CHECK_RESULT(gn_read(y, &out, sizeof out), GN_OK);
+    CHECK(out == 10100);
+    gn_step(gpu);
+    gn_device_info info;
+    gn_stats stats;
+    CHECK_RESULT(gn_get_device(gpu, &info), GN_OK);
+    gn_get_stats(gpu, &stats);
+    CHECK_INT(stats.fallbacks, 0);
+}
+
+/* ---- states: the same plan replayed, and a step that fails ---- */
+
+/* s = 0.5 s + x over many steps, read each time. */
+static void a_replayed_plan_carries_its_state(void)
+{
+    float x[256], out[256], want[256] = { 0 };
+    gn_tensor s = gn_state(gpu, GN_F32, GN_SHAPE(256), NULL, "s");
+    for (int step = 0; step < 20; step++) {
+        for (int i = 0; i < 256; i++) {
+            x[i] = (float)(step * 256 + i);
+            want[i] = want[i] * 0.5f + x[i];
+        }
+        gn_tensor next = gn_assign(s, gn_add(gn_mul_c(s, 0.5), gn_data(gpu, GN_F32, GN_SHAPE(256), x)));
+        CHECK_RESULT(gn_read(gn_softmax(next, 0), out, sizeof out), GN_OK);
+        CHECK_RESULT(gn_step(gpu), GN_OK);
+    }
+    CHECK_RESULT(gn_read(s, out, sizeof out), GN_OK);
+    CHECK(memcmp(out, want, sizeof out) == 0);
+    gn_step(gpu);
+    gn_release(s);
+}
+
+/* An append in place, then an index out of range: neither the cache nor the other state has changed. */
+static void a_fault_after_an_append_in_place_changes_nothing(void)
+{
+    float rows[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, out[64], zero[64] = { 0 }, sums[4];
+    int32_t id = 9;
+    gn_tensor cache = gn_state(gpu, GN_F32, GN_SHAPE(1, 2, 8, 4), NULL, "kv"), other = gn_state(gpu, GN_F32, GN_SHAPE(4), NULL, "other");
+    for (int fails = 2; fails >= 0; fails--) {
+        gn_tensor grown = gn_kv_append(cache, gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows), gn_scalar(gpu, GN_I32, 3));
+        id = fails ? 9 : 1;
+        gn_tensor picked = gn_embedding(gn_reshape(grown, GN_SHAPE(16, 4)), gn_data(gpu, GN_I32, GN_SHAPE(1), &id));
+        id = fails ? 99 : 3;
+        gn_tensor v = gn_reshape(gn_embedding(gn_reshape(grown, GN_SHAPE(16, 4)), gn_data(gpu, GN_I32, GN_SHAPE(1), &id)), GN_SHAPE(4));
+        gn_tensor set = gn_assign(other, gn_add_c(v, 1));
+        (void)picked;
+        CHECK_RESULT(gn_read(set, sums, sizeof sums), fails ? GN_INDEX_OUT_OF_RANGE : GN_OK);
+        gn_step(gpu);
+        CHECK_RESULT(gn_read(cache, out, sizeof out), GN_OK);
+        CHECK(fails ? memcmp(out, zero, sizeof out) == 0 : out[12] == 1 && out[15] == 4 && out[44] == 5);
+        CHECK_RESULT(gn_read(other, sums, sizeof sums), GN_OK);
+        CHECK(sums[0] == (fails ? 0 : 2));
+        gn_step(gpu);
+    }
+    gn_release(cache);
+    gn_release(other);
+}
+
+static void all_kernels_compile(void)
+{
+    static char why[8000];
+    size_t failed = 0, n = gn_cuda_compile_collected(getenv("GENIE_CUDA_COMPILE_ONLY"), false, &failed, why, sizeof why);
+    printf("%zu kernels\n", n);
+    if (failed || !n) {
+        test_fail(__FILE__, __LINE__, "%zu of %zu kernels do not compile; the first: %s", failed, n, why);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const test_entry tests[] = {
+        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing),
+        TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(attention_agrees_with_the_cpu),
+        TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
+    };
+    const char *device = getenv("GENIE_TEST_DEVICES");
+    test_begin(argc, argv);
+    gpu = gn_open(&(gn_desc){ .devices = device ? device : "cuda:0" });
+    cpu = gn_open(&(gn_desc){ .devices = "cpu" });
+    if (gn_status(gpu) != GN_OK) {
+        printf("SKIP: gpu_test: %s\n0 passed, 0 failed, %d skipped\n", gn_last_error(gpu)->text, TEST_COUNT(tests));
+        return 0;
+    }
+    compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
+    test_all(tests + (compiles_only ? 3 : 0), TEST_COUNT(tests) - (compiles_only ? 3 : 0));
+    if (compiles_only && test_open("all_kernels_compile")) {
+        all_kernels_compile();
+        test_close();
+    }
+    gn_close(gpu);
+    gn_close(cpu);
+    return test_end();
+}

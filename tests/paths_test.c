@@ -1,0 +1,158 @@
+/* What the CPU executor computes does not depend on how many threads it has, to the last bit; between instruction paths
+ * elementwise loops agree to the last bit, and sums within rounding. */
+#include "../genie.h"
+
+#include "test.h"
+
+enum { MAX_OUT = 1 << 18 };
+
+typedef struct path_case {
+    const char *name;
+    bool elementwise;                                /* equal bits on all instruction paths */
+    gn_tensor (*build)(gn_ctx *g, gn_dtype dtype);
+} path_case;
+
+static double numbers[1 << 17];                      /* one pool of inputs for all cases */
+
+static void fill_numbers(void)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        numbers[i] = test_random_real(-2, 2);
+    }
+}
+
+/* A tensor of the pool's numbers from `offset` on, in the dtype asked for. */
+static gn_tensor input(gn_ctx *g, gn_dtype dtype, gn_shape shape, int offset)
+{
+    return gn_cast(gn_data(g, GN_F64, shape, numbers + offset), dtype);
+}
+
+static gn_tensor product(gn_ctx *g, gn_dtype d) { return gn_matmul(input(g, d, GN_SHAPE(181, 301), 0), input(g, d, GN_SHAPE(301, 277), 7)); }
+static gn_tensor product_of_transposed(gn_ctx *g, gn_dtype d)
+{
+    return gn_matmul(gn_transpose(input(g, d, GN_SHAPE(301, 181), 3), 0, 1), gn_transpose(input(g, d, GN_SHAPE(277, 301), 5), 0, 1));
+}
+static gn_tensor products_in_batch(gn_ctx *g, gn_dtype d) { return gn_matmul(input(g, d, GN_SHAPE(3, 29, 65), 0), input(g, d, GN_SHAPE(3, 65, 33), 1)); }
+static gn_tensor layer(gn_ctx *g, gn_dtype d)
+{
+    return gn_relu(gn_linear(input(g, d, GN_SHAPE(64, 257), 0), input(g, d, GN_SHAPE(257, 300), 9), input(g, d, GN_SHAPE(300), 2)));
+}
+static gn_tensor row_by_matrix(gn_ctx *g, gn_dtype d) { return gn_matmul(input(g, d, GN_SHAPE(2, 300), 0), input(g, d, GN_SHAPE(300, 403), 9)); }
+static gn_tensor row_by_transposed(gn_ctx *g, gn_dtype d)
+{
+    return gn_matmul(input(g, d, GN_SHAPE(1, 300), 0), gn_transpose(input(g, d, GN_SHAPE(403, 300), 9), 0, 1));
+}
+static gn_tensor sum_of_rows(gn_ctx *g, gn_dtype d) { return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), false); }
+static gn_tensor mean_of_columns(gn_ctx *g, gn_dtype d) { return gn_mean(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(0), false); }
+static gn_tensor sum_of_all(gn_ctx *g, gn_dtype d) { return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false); }
+static gn_tensor largest_of_rows(gn_ctx *g, gn_dtype d) { return gn_max(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), true); }
+static gn_tensor softmax_of_rows(gn_ctx *g, gn_dtype d) { return gn_softmax(input(g, d, GN_SHAPE(97, 1025), 0), -1); }
+static gn_tensor log_softmax_of_columns(gn_ctx *g, gn_dtype d) { return gn_log_softmax(input(g, d, GN_SHAPE(97, 1025), 0), 0); }
+static gn_tensor layernorm_of_rows(gn_ctx *g, gn_dtype d)
+{
+    return gn_layernorm(input(g, d, GN_SHAPE(97, 1025), 0), input(g, d, GN_SHAPE(1025), 4), input(g, d, GN_SHAPE(1025), 8), 1e-5);
+}
+static gn_tensor causal_attention(gn_ctx *g, gn_dtype d)
+{
+    gn_attention_desc desc = { .causal = true };
+    return gn_attention(input(g, d, GN_SHAPE(2, 4, 70, 33), 0), input(g, d, GN_SHAPE(2, 2, 70, 33), 1), input(g, d, GN_SHAPE(2, 2, 70, 40), 2), &desc);
+}
+static gn_tensor clip_loop(gn_ctx *g, gn_dtype d)
+{
+    gn_tensor x = input(g, d, GN_SHAPE(97, 1025), 0);
+    x = gn_add(gn_mul(x, gn_scalar(g, d, 1.5)), input(g, d, GN_SHAPE(1025), 11));
+    return gn_minimum(gn_sub(gn_mul_c(gn_maximum(x, gn_like(x, 0)), 0.75), input(g, d, GN_SHAPE(97, 1), 5)), gn_like(x, 0.9));
+}
+static gn_tensor smooth_loop(gn_ctx *g, gn_dtype d)
+{
+    gn_tensor x = input(g, d, GN_SHAPE(97, 1025), 0), y = gn_mul_c(x, 3);
+    gn_tensor a = gn_mul(gn_gelu(y), gn_sigmoid(x)), b = gn_add(gn_tanh(x), gn_log(gn_add_c(gn_abs(y), 0.01)));
+    return gn_add(gn_add(a, gn_exp(x)), gn_mul(b, gn_silu(gn_gelu_tanh(y))));
+}
+
+static const path_case cases[] = {
+    { "product", false, product }, { "product_of_transposed", false, product_of_transposed }, { "products_in_batch", false, products_in_batch },
+    { "layer", false, layer }, { "row_by_matrix", false, row_by_matrix }, { "row_by_transposed", false, row_by_transposed },
+    { "sum_of_rows", false, sum_of_rows }, { "mean_of_columns", false, mean_of_columns }, { "sum_of_all", false, sum_of_all },
+    { "largest_of_rows", true, largest_of_rows }, { "softmax_of_rows", false, softmax_of_rows }, { "log_softmax_of_columns", false, log_softmax_of_columns },
+    { "layernorm_of_rows", false, layernorm_of_rows }, { "causal_attention", false, causal_attention },
+    { "clip_loop", true, clip_loop }, { "smooth_loop", true, smooth_loop },
+};
+
+/* The bytes of a case's result in f64, on a context of its own; poisoned first. The number of elements, 0 after a failed check. */
+static size_t run_case(const path_case *c, gn_dtype dtype, uint32_t threads, const char *isa, double *out)
+{
+    gn_info info = { .result = GN_OK };
+    if (isa) {
+        setenv("GENIE_ISA", isa, 1);
+    }
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
+    gn_tensor y = c->build(g, dtype), wide = gn_cast(gn_add_c(y, 0), GN_F64);
+    memset(out, 0xff, MAX_OUT * sizeof *out);
+    bool ok = CHECK_RESULT(gn_describe(wide, &info), GN_OK) && CHECK(info.bytes <= MAX_OUT * sizeof *out) && CHECK_RESULT(gn_read(wide, out, info.bytes), GN_OK);
+    gn_close(g);
+    unsetenv("GENIE_ISA");
+    return ok ? info.bytes / sizeof *out : 0;
+}
+
+static double wanted[MAX_OUT], got[MAX_OUT];
+static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_BF16, GN_F16 };
+
+static void check_threads(const path_case *c)
+{
+    for (int d = 0; d < TEST_COUNT(dtypes); d++) {
+        size_t n = run_case(c, dtypes[d], 1, NULL, wanted);
+        for (uint32_t threads = 2; threads <= 5; threads++) {
+            size_t m = run_case(c, dtypes[d], threads, NULL, got);
+            REQUIRE(n > 0 && m == n);
+            if (memcmp(wanted, got, n * sizeof *got) != 0) {
+                test_fail(__FILE__, __LINE__, "%s: %u threads do not give the bits of one", gn_dtype_name(dtypes[d]), (unsigned)threads);
+            }
+        }
+    }
+}
+
+static void check_isas(const path_case *c)
+{
+    static const char *const isas[] = { "avx2", "base" };
+    static const double eps[] = { 0x1p-23, 0x1p-52, 0x1p-8, 0x1p-11 };
+    for (int d = 0; d < TEST_COUNT(dtypes); d++) {
+        size_t n = run_case(c, dtypes[d], 2, NULL, wanted);
+        double top = 1, worst = 0;
+        for (size_t i = 0; i < n; i++) {
+            top = fmax(top, fabs(wanted[i]));
+        }
+        for (int k = 0; k < TEST_COUNT(isas); k++) {
+            size_t m = run_case(c, dtypes[d], 2, isas[k], got);
+            REQUIRE(n > 0 && m == n);
+            for (size_t i = 0; i < n; i++) {
+                double error = fabs(got[i] - wanted[i]);
+                worst = error <= worst ? worst : error;    /* a NaN stays */
+            }
+            if (!(worst <= (c->elementwise ? 0 : 32 * eps[d] * top))) {
+                test_fail(__FILE__, __LINE__, "%s: %s differs by %g of %g", gn_dtype_name(dtypes[d]), isas[k], worst, top);
+            }
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    test_begin(argc, argv);
+    for (int i = 0; i < TEST_COUNT(cases); i++) {
+        char name[160];
+        snprintf(name, sizeof name, "threads_change_no_bit_of_%s", cases[i].name);
+        if (test_open(name)) {
+            fill_numbers();
+            check_threads(&cases[i]);
+            test_close();
+        }
+        snprintf(name, sizeof name, "instruction_paths_agree_on_%s", cases[i].name);
+        if (test_open(name)) {
+            fill_numbers();
+            check_isas(&cases[i]);
+            test_close();
+        }
+    }
+    return test_end();
+}
