@@ -3,13 +3,13 @@
 . "$(dirname "$0")/script.sh"
 sections='api ext config structs base platform types ops graph meaning plan wire exec session check public'
 library_files=$(ls genie.h genie_net.c genie_cuda.c 2>/dev/null)
-longest_function=50   # lines
+longest_function=60   # lines; about 40 is the rule, text of kernels is longer
 
 files() {
     if git -c safe.directory="$ROOT" rev-parse --git-dir >/dev/null 2>&1; then
         git -c safe.directory="$ROOT" ls-files -co --exclude-standard
     else
-        find . -type f -not -path './build/*' | sed 's#^\./##'
+        find . -type f -not -path './build/*' -not -path './.git/*' | sed 's#^\./##'
     fi
 }
 sources() { files | grep -E '\.(c|h|cu)$'; }
