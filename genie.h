@@ -47,6 +47,7 @@
    WHAT IT DOES NOT DO
        No execution on several devices at once: the first device named runs the graph. No recovery: when a server is lost its
        context is lost with it (GN_DEVICE_LOST), and the program opens another. No sparse or quantised dtypes. No Python.
+       Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
        >>api      handles, enums, descs, public functions          >>plan      views, fused loops, memory: how a part runs
@@ -1468,6 +1469,13 @@ static const gn_driver_i *gn__driver;
 #endif
 #define GN__TARGET_BASE
 
+/* Tiles of which faster paths exist, or which are rare, are compiled without vectorisation: this file has to compile in seconds. */
+#if GN__X86 && !defined(__clang__)
+#define GN__TARGET_SMALL __attribute__((optimize("O1")))
+#else
+#define GN__TARGET_SMALL
+#endif
+
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
 static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx512" };
 
@@ -1641,24 +1649,20 @@ GN__INLINE float gn__bits_f32(uint32_t u) { float x; memcpy(&x, &u, 4); return x
 static int64_t gn__f64_word(double x) { int64_t w; memcpy(&w, &x, 8); return w; }
 static double gn__word_f64(int64_t w) { double x; memcpy(&x, &w, 8); return x; }
 
-static float gn__f16_f32(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = h & 0x7fffu;
-    if (mag >= 0x7c00u) return gn__bits_f32(sign | 0x7f800000u | (mag << 13));            /* inf, NaN */
-    if (mag >= 0x0400u) return gn__bits_f32(sign | ((mag << 13) + 0x38000000u));          /* normal */
-    float x = (float)mag * 5.9604644775390625e-8f;                                        /* subnormal: mag * 2^-24 */
-    return sign ? -x : x;
+/* Without branches, so that loops over them become vector code. 2^112 turns f16's exponent into f32's, subnormals included. */
+GN__INLINE float gn__f16_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = (uint32_t)(h & 0x7fffu) << 13;
+    uint32_t u = gn__f32_bits(gn__bits_f32(mag) * 0x1p112f);
+    return gn__bits_f32(sign | (mag >= 0x0f800000u ? 0x7f800000u | mag : u));             /* inf, NaN */
 }
 
-static uint16_t gn__f32_f16(float x) {
+GN__INLINE uint16_t gn__f32_f16(float x) {
     uint32_t u = gn__f32_bits(x), sign = (u >> 16) & 0x8000u, mag = u & 0x7fffffffu;
-    if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((mag >> 13) & 0x1ffu));    /* NaN stays quiet */
-    if (mag >= 0x47800000u) return (uint16_t)(sign | 0x7c00u);                            /* >= 65536 */
-    if (mag < 0x38800000u) {                                                              /* below 2^-14: add 0.5 so that the sum's ulp is 2^-24 */
-        float r = gn__bits_f32(mag) + 0.5f;
-        return (uint16_t)(sign | (gn__f32_bits(r) - 0x3f000000u));
-    }
-    uint32_t odd = (mag >> 13) & 1u;
-    return (uint16_t)(sign | ((mag - 0x38000000u + 0xfffu + odd) >> 13));
+    uint32_t small = gn__f32_bits(gn__bits_f32(mag) + 0.5f) - 0x3f000000u;                /* below 2^-14: the sum's ulp is 2^-24 */
+    uint32_t h = mag < 0x38800000u ? small : (mag - 0x38000000u + 0xfffu + ((mag >> 13) & 1u)) >> 13;
+    h = mag >= 0x47800000u ? 0x7c00u : h;                                                 /* >= 65536 */
+    h = mag > 0x7f800000u ? 0x7e00u | ((mag >> 13) & 0x1ffu) : h;                         /* NaN stays quiet */
+    return (uint16_t)(sign | h);
 }
 
 GN__INLINE float gn__bf16_f32(uint16_t h) { return gn__bits_f32((uint32_t)h << 16); }
@@ -1868,7 +1872,15 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
 }
 
 /* n elements, `stride` apart, from memory of dtype d to a compute type and back. */
-#define GN__LOAD_LOOP(src_t, expr) do { const src_t *s = (const src_t *)p; for (int64_t i = 0; i < n; i++, s += stride) { dst[i] = expr; } } while (0)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
+#define GN__LOAD_LOOP(src_t, expr) do {                                                          \
+        const src_t *s = (const src_t *)p;                                                       \
+        if (stride == 1) for (int64_t i = 0; i < n; i++, s++) { dst[i] = expr; }                 \
+        else for (int64_t i = 0; i < n; i++, s += stride) { dst[i] = expr; }                     \
+    } while (0)
 #define GN__DEFINE_LOAD(name, T)                                                          \
     static void name(T *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {      \
         switch (d) {                                                                      \
@@ -1887,12 +1899,23 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
         }                                                                                 \
     }
 GN__DEFINE_LOAD(gn__load_f32, float)      /* of f32, f16, bf16 only: others would lose bits */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 GN__DEFINE_LOAD(gn__load_f64, double)
 GN__DEFINE_LOAD(gn__load_i32, int32_t)    /* not of i64 and u32 */
 GN__DEFINE_LOAD(gn__load_i64, int64_t)    /* of integers only */
 
-#define GN__STORE_LOOP(dst_t, expr) do { dst_t *o = (dst_t *)p; for (int64_t i = 0; i < n; i++, o += stride) { *o = expr; } } while (0)
+#define GN__STORE_LOOP(dst_t, expr) do {                                                         \
+        dst_t *o = (dst_t *)p;                                                                   \
+        if (stride == 1) for (int64_t i = 0; i < n; i++, o++) { *o = expr; }                     \
+        else for (int64_t i = 0; i < n; i++, o += stride) { *o = expr; }                         \
+    } while (0)
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
 static void gn__store_f32(const float *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
     switch (d) {
     case GN_F16: GN__STORE_LOOP(uint16_t, gn__f32_f16(src[i])); break;
@@ -1900,6 +1923,9 @@ static void gn__store_f32(const float *src, gn_dtype d, void *p, int64_t stride,
     default: GN__STORE_LOOP(float, src[i]); break;
     }
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 static void gn__store_f64(const double *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
     switch (d) {
@@ -2452,7 +2478,7 @@ typedef struct gn__op_row {
 #define GN__WHEN_I(...)
 #define GN__SUFFIX f32
 #define GN__PATH f32
-#define GN__TARGET
+#define GN__TARGET GN__TARGET_SMALL
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
@@ -2466,15 +2492,15 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__PATH
 #undef GN__TARGET
-#undef GN__WHEN_A
-#define GN__WHEN_A(...)                 /* simple bodies wait for memory on AVX2 already */
+#undef GN__WHEN_F
+#define GN__WHEN_F(...)                            /* polynomials gain little beyond AVX2: those tiles serve both */
 #define GN__PATH f32_avx512
 #define GN__TARGET GN__TARGET_AVX512
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-#undef GN__WHEN_A
-#define GN__WHEN_A(...) __VA_ARGS__
 #undef GN__PATH
 #undef GN__TARGET
+#undef GN__WHEN_F
+#define GN__WHEN_F(...) __VA_ARGS__
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -2483,7 +2509,7 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #define GN__WHEN_L(...) __VA_ARGS__
 #define GN__SUFFIX f64
 #define GN__PATH f64
-#define GN__TARGET
+#define GN__TARGET GN__TARGET_SMALL
 #define GN__T double
 #define GN__PARAM(x) (x)
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
@@ -2501,7 +2527,7 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #define GN__WHEN_I(...) __VA_ARGS__
 #define GN__SUFFIX i32
 #define GN__PATH i32
-#define GN__TARGET
+#define GN__TARGET GN__TARGET_SMALL
 #define GN__T int32_t
 #define GN__PARAM(x) ((int32_t)gn__f64_int(x, GN_I32))
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
@@ -2512,7 +2538,7 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #undef GN__PARAM
 #define GN__SUFFIX i64
 #define GN__PATH i64
-#define GN__TARGET
+#define GN__TARGET GN__TARGET_SMALL
 #define GN__T int64_t
 #define GN__PARAM(x) gn__f64_int(x, GN_I64)
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
@@ -2961,7 +2987,7 @@ static const gn__kernels *gn__kernels_of(const gn__pool *p) { return &gn__kernel
 /* y = exp(x), n elements of f32. */
 static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) {
 #if GN__X86
-    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32, gn__tile_EXP_f32_avx2, gn__tile_EXP_f32_avx512 };
+    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32, gn__tile_EXP_f32_avx2, gn__tile_EXP_f32_avx2 };
 #else
     static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32 };
 #endif
@@ -3836,6 +3862,12 @@ static gn_result gn__cpu_concat(const gn__call *c) {
     return GN_OK;
 }
 
+
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 /* ---- indexing: every index is checked where it is used ---- */
 
 static gn_result gn__bad_index(gn_fault *f, int64_t index, int64_t size) {
@@ -4040,6 +4072,10 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
     return GN_OK;
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
 static gn_result gn__infer_attention(const gn__infer_call *c) {
@@ -4227,6 +4263,11 @@ static gn_result gn__cpu_kv_append(const gn__call *c) {
     gn__copy_view(&rows, &c->in[1]);
     return GN_OK;
 }
+
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
 
 /* ---- running along an axis: attrs = axis. Row by row, in f64 or i64, in order ---- */
 
@@ -4436,6 +4477,10 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     return GN_OK;
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* ---- the table ---- */
 
 #define GN__U(NAME, name, ...) static void gn__grad_##name(gn__grads *k);
@@ -4453,8 +4498,8 @@ GN__STRUCTURED_OPS(GN__X)
 #define GN__TILES_L(NAME) GN__TILES_F(NAME)
 #define GN__TILES_A(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
 #if GN__X86
-#define GN__WIDE_A(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx2 }
-#define GN__WIDE_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx512 }
+#define GN__WIDE_A(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx512 }
+#define GN__WIDE_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx2 }
 #else
 #define GN__WIDE_A(NAME) { gn__tile_##NAME##_f32, NULL, NULL }
 #define GN__WIDE_F(NAME) GN__WIDE_A(NAME)
@@ -5180,6 +5225,12 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
 static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].part->hash; }
 static bool gn__plan_same(const void *owner, uint32_t i, const void *key) { return gn__part_equal(((const gn_ctx *)owner)->plans[i].part, (const gn_part *)key); }
 
+
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 /* ---- gradients: the table's column, applied from the loss down ---- */
 
 struct gn__grads {
@@ -5626,6 +5677,15 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     return r;
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 /* >>meaning ========================================================================================
  * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
 
@@ -6025,6 +6085,15 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
     if (!ok) { gn__layout_deinit(l); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to plan %u nodes", p->n_nodes); }
     return GN_OK;
 }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -6789,6 +6858,10 @@ static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes,
     return GN_OK;
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* >>exec ===========================================================================================
  * The null and the CPU executor. Runs are synchronous: a ticket is done when submit returns. */
 
@@ -6857,7 +6930,10 @@ static char *gn__cpu_take(gn__cpu *c, size_t bytes, bool zero, gn_fault *f) {
         gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(c->held + bytes - c->limit), (unsigned long long)c->limit);
         return NULL;
     }
-    char *p = (char *)(zero ? gn__alloc_zero(bytes) : gn_alloc(bytes));
+    char *raw = bytes < SIZE_MAX - 128 ? (char *)gn_alloc(bytes + 64 + sizeof raw) : NULL;   /* lines of caches, the block's start just below */
+    char *p = raw ? (char *)(((uintptr_t)raw + sizeof raw + 63) & ~(uintptr_t)63) : NULL;
+    if (p) memcpy(p - sizeof raw, &raw, sizeof raw);
+    if (p && zero) memset(p, 0, bytes);
     if (!p) { gn_fail(f, GN_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes); return NULL; }
     c->held += bytes;
     c->stats->device_bytes += bytes;
@@ -6868,6 +6944,7 @@ static void gn__cpu_give(gn__cpu *c, char *p, size_t bytes) {
     if (!p) return;
     c->held -= gn__room(bytes);
     c->stats->device_bytes -= gn__room(bytes);
+    memcpy(&p, p - sizeof p, sizeof p);
     gn_free(p);
 }
 
@@ -7184,20 +7261,35 @@ static void gn__prefetch(const char *p, int64_t bytes) {
 
 enum { GN__STREAM_BYTES = 16 << 20 };
 
-/* Copies a tile to memory (16-byte aligned) without reading that memory into the cache first. */
-static void gn__stream(char *to, const char *from, int64_t bytes) {
-    int64_t i = 0;
+/* Copies a tile to memory (64-byte aligned) without reading that memory into the cache first. */
 #if GN__X86
-    typedef float vec __attribute__((vector_size(16), may_alias));
-    for (; i + 16 <= bytes; i += 16) {
 #if defined(__clang__)
-        __builtin_nontemporal_store(*(const vec *)(const void *)(from + i), (vec *)(void *)(to + i));
+#define GN__STREAM_ONE(S, to, v) __builtin_nontemporal_store(v, to)
 #else
-        __builtin_ia32_movntps((float *)(void *)(to + i), *(const vec *)(const void *)(from + i));
+#define GN__STREAM_ONE(S, to, v) __builtin_ia32_movntps##S((float *)(to), v)
 #endif
+#define GN__DEFINE_STREAM(name, attribute, W, S)                                                             \
+    attribute static void name(char *to, const char *from, int64_t bytes) {                                  \
+        typedef float vec __attribute__((vector_size(W), may_alias));                                        \
+        typedef float loose __attribute__((vector_size(W), may_alias, aligned(4)));                          \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= bytes; i += W) GN__STREAM_ONE(S, (vec *)(void *)(to + i), (vec)*(const loose *)(const void *)(from + i)); \
+        memcpy(to + i, from + i, (size_t)(bytes - i));                                                       \
     }
+GN__DEFINE_STREAM(gn__stream_base, , 16, )
+GN__DEFINE_STREAM(gn__stream_avx2, GN__TARGET_AVX2, 32, 256)
+GN__DEFINE_STREAM(gn__stream_avx512, GN__TARGET_AVX512, 64, 512)
 #endif
-    memcpy(to + i, from + i, (size_t)(bytes - i));
+
+static void gn__stream(gn__isa isa, char *to, const char *from, int64_t bytes) {
+#if GN__X86
+    if (isa == GN__ISA_AVX512) gn__stream_avx512(to, from, bytes);
+    else if (isa == GN__ISA_AVX2) gn__stream_avx2(to, from, bytes);
+    else gn__stream_base(to, from, bytes);
+#else
+    (void)isa;
+    memcpy(to, from, (size_t)bytes);
+#endif
 }
 
 /* Memory that can be used in place of a register: n elements of the compute type in a row. NULL: they have to be fetched. */
@@ -7240,7 +7332,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         if (r != GN_OK) { *out_node = in->node; return r; }
         if (ends) return GN_OK;
     }
-    if (j->streams) gn__stream(j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype), now[s->out], n * (int64_t)gn__bytes_of(j->out.dtype));
+    if (j->streams) gn__stream(j->run->cpu->pool.isa, j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype), now[s->out], n * (int64_t)gn__bytes_of(j->out.dtype));
     else gn__store_tile(&j->out, at, n, now[s->out]);
     return GN_OK;
 }
@@ -7272,7 +7364,7 @@ static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
     gn__loop j = { r, s, gn__run_view(r, s->node), false, INT64_MAX, GN_OK, GN_NO_NODE };
     int64_t tiles = (gn__view_count(&j.out) + GN__TILE_N - 1) / GN__TILE_N;
-    j.streams = GN__X86 && !gn__dtypes[j.out.dtype].narrow && ((uintptr_t)j.out.p & 15) == 0 && gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
+    j.streams = GN__X86 && !gn__dtypes[j.out.dtype].narrow && ((uintptr_t)j.out.p & 63) == 0 && gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
     gn__pool_for(&r->cpu->pool, tiles, 16, gn__loop_range, &j);
     if (j.failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j.node, j.failed, "an integer divisor is 0");
     return j.failed ? gn__run_fail(r, j.node, j.failed, "no memory for the tiles of a loop") : GN_OK;
@@ -7434,6 +7526,11 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     if (n && strncmp(d->device, gn__driver->prefix, n) == 0 && (d->device[n] == ':' || !d->device[n])) return gn__driver->open(d, out, f);
     return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
 }
+
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
 
 /* >>session ========================================================================================
  * The two ends of protocol 1 over a transport. The client's end is an executor like any other; the server's end puts the
@@ -9443,6 +9540,10 @@ void gn_server_stats(gn_server *s, gn_stats *out_stats) {
 
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) { return gn__server_take(s, t, tenant ? tenant : ""); }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* >>check ==========================================================================================
  * Handles to nodes. Misuse becomes a failed node or a result; nothing here computes. */
 
@@ -10237,6 +10338,12 @@ void gn_phase(gn_ctx *g, gn_phase_kind phase) {
     if (gn__usable(g) && (int)phase >= 0 && phase < GN_PHASE__COUNT) g->phase = (uint8_t)phase;
 }
 
+
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 /* ---- gradients and optimisers ---- */
 
 gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor *params, int n, gn_tensor *out_grads) {
@@ -10349,6 +10456,14 @@ gn_result gn_get_op(int index, gn_op_info *out) {
     return GN_OK;
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
 
@@ -11142,6 +11257,10 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif

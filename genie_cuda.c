@@ -884,22 +884,21 @@ static const char prelude[] =
     "      }\n"
     "    }\n"
     "  }\n"
-    "  __shared__ C part[256 * P::V];\n"
+    "  __shared__ C part[8][P::TX * P::V];\n"
+    "  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;\n"
     "  UNROLL for (int i = 0; i < P::m; i++) {\n"
-    "    __syncthreads();\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) part[ty * P::TX * P::V + tx * P::V + v] = acc[i][v];\n"
-    "    for (int s = 128 / P::TX; s > 0; s /= 2) {                      // 256 / TX partial sums of each column, pairwise\n"
-    "      __syncthreads();\n"
-    "      for (int e = threadIdx.x; e < s * P::TX * P::V; e += 256) part[e] = gn_add(part[e], part[e + s * P::TX * P::V]);\n"
-    "    }\n"
+    "    UNROLL for (int k = 16; k >= P::TX; k /= 2) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = gn_add(acc[i][v], exchange(acc[i][v], k));\n"
+    "    if (lane < P::TX) UNROLL for (int v = 0; v < P::V; v++) part[warp][lane * P::V + v] = acc[i][v];\n"
     "    __syncthreads();\n"
     "    for (int e = threadIdx.x; e < P::TX * P::V; e += 256) {\n"
     "      const i64 c = first + e;\n"
     "      if (c >= P::n) continue;\n"
-    "      C v = part[e];\n"
+    "      C v = part[0][e];\n"
+    "      UNROLL for (int w = 1; w < 8; w++) v = gn_add(v, part[w][e]);\n"
     "      if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[c * P::BIAS]));\n"
     "      put(out[(i64)i * P::n + c], v);\n"
     "    }\n"
+    "    __syncthreads();\n"
     "  }\n"
     "}\n"
     "// The same with B's columns contiguous (BK 1) and A's rows (AK 1): a warp for each column.\n"
@@ -1185,6 +1184,20 @@ static const char prelude[] =
     "D int within(i64 n) { return n <= 0 ? 0 : n >= 8 ? 16 : (int)n * 2; }\n"
     "// One stage: A's BM x 32 and B's 32 x BW elements in 16-byte pieces, swizzled so that neither copies nor reads meet in a bank.\n"
     "template <class P> M void tensor_stage(u32 to, const typename P::T *a, const typename P::T *b, i64 row, i64 col, i64 k, i64 end) {\n"
+    "  if (P::FULL) {                                                    // whole tiles: no bounds, and all but k is the same in every stage\n"
+    "    a += P::AK == 1 ? row * P::AM + k : k * P::AK + row;\n"
+    "    b += P::BK == 1 ? col * P::BN + k : k * P::BK + col;\n"
+    "    UNROLL for (int q = 0; q < P::BM * 4 / 256; q++) {\n"
+    "      const int c = threadIdx.x + q * 256, r = P::AK == 1 ? c >> 2 : c / (P::BM / 8), h = P::AK == 1 ? c & 3 : c % (P::BM / 8);\n"
+    "      copy16(to + (P::AK == 1 ? r * 64 + ((h ^ ((r >> 1) & 3)) << 4) : r * (P::BM * 2) + ((h ^ (r & 7)) << 4)), a + (i64)r * (P::AK == 1 ? P::AM : P::AK) + h * 8, 16);\n"
+    "    }\n"
+    "    to += P::BM * 64;\n"
+    "    UNROLL for (int q = 0; q < P::BW * 4 / 256; q++) {\n"
+    "      const int c = threadIdx.x + q * 256, r = P::BK == 1 ? c >> 2 : c / (P::BW / 8), h = P::BK == 1 ? c & 3 : c % (P::BW / 8);\n"
+    "      copy16(to + (P::BK == 1 ? r * 64 + ((h ^ ((r >> 1) & 3)) << 4) : r * (P::BW * 2) + ((h ^ (r & 7)) << 4)), b + (i64)r * (P::BK == 1 ? P::BN : P::BK) + h * 8, 16);\n"
+    "    }\n"
+    "    return;\n"
+    "  }\n"
     "  UNROLL for (int q = 0; q < P::BM * 4 / 256; q++) {\n"
     "    const int c = threadIdx.x + q * 256;\n"
     "    if (P::AK == 1) {\n"
@@ -2083,10 +2096,11 @@ typedef struct product_form { const char *body; int64_t vector, tiles, rows, col
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t bias, bool has_bias) {
     text *t = &e->types;
+    bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % 32 == 0 && form->span % 32 == 0;
     put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll, BIAS = %lldll;\n", types[d].name, types[d].compute,
         (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)bias);
-    put(t, "  enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, HAS_BIAS = %d, BM = %d, BW = %d, SPLIT = %lld };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
-        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, has_bias, form->height, form->width, (long long)form->splits, (long long)form->span);
+    put(t, "  enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, HAS_BIAS = %d, BM = %d, BW = %d, SPLIT = %lld, FULL = %d };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
+        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, has_bias, form->height, form->width, (long long)form->splits, is_full, (long long)form->span);
     put_offset(t, &p->a, "z", is_small(&p->a));
     put(t, "; }\n  static M i64 b(u32 z) { return ");
     put_offset(t, &p->b, "z", is_small(&p->b));
@@ -2395,65 +2409,88 @@ static bool emit_is_flash(const emit *e, uint32_t node) {
     return true;
 }
 
-static void emit_attention(emit *e, uint32_t node) {
-    uint32_t at = 3, n_ins = e->part->nodes[node].n_ins, mask_node = 0;
+/* What the generator decides about one attention. */
+typedef struct attention_form {
+    const gn_view *q, *k, *v;
+    gn_view mask;                  /* broadcast to (B,H,T,S) */
+    uint32_t mask_node, length_node;
+    gn_dtype mask_type, length_type;
+    bool causal, masked, length, empty, flash;
+    double scale;
+    int64_t dims[4], queries, parts, span, vector;   /* dims: B, H, T, S */
+} attention_form;
+
+static attention_form attention_choose(const emit *e, uint32_t node) {
     const int64_t *attrs = attrs_of(e, node);
-    const gn_view *q = view_of(e, input(e, node, 0)), *k = view_of(e, input(e, node, 1)), *v = view_of(e, input(e, node, 2)), *out = view_of(e, node);
-    bool causal = (attrs[0] & 1) != 0, masked = (attrs[0] & 2) != 0, length = (attrs[0] & 4) != 0;
-    gn_dtype d = q->dtype, md = d, ld = GN_I32;
-    gn_view mask = { NULL, d, 4, { 0 }, { 0 }, 0 };
-    double scale = word_f64(attrs[1]);
-    int64_t dims[4] = { q->dims[0], q->dims[1], q->dims[2], k->dims[2] };
-    if (masked) { mask_node = input(e, node, at++); mask = broadcast(view_of(e, mask_node), 4, dims); md = mask.dtype; }
-    if (length) ld = view_of(e, input(e, node, n_ins - 1))->dtype;
-    if (scale == 0) scale = 1.0 / __builtin_sqrt((double)(q->dims[3] > 1 ? q->dims[3] : 1));
-    int64_t queries = dims[0] * dims[1] * dims[2];
-    bool empty = count_of(out) == 0, flash = !empty && emit_is_flash(e, node);
-    if (empty && !length) return;
-    put(&e->types, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll; enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d };\n",
-        types[d].name, types[d].compute, types[md].name, types[ld].name, (long long)dims[1], (long long)k->dims[1], (long long)dims[2], (long long)dims[3], (long long)q->dims[3], (long long)v->dims[3],
-        !masked ? 0 : md == GN_BOOL ? 1 : 2, length, causal);
-    put(&e->types, "  static const i64 QB = %lldll, QH = %lldll, QT = %lldll, QD = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, KD = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, VE = %lldll, MB = %lldll, MH = %lldll, MQ = %lldll, MS = %lldll;\n",
-        (long long)q->strides[0], (long long)q->strides[1], (long long)q->strides[2], (long long)q->strides[3], (long long)k->strides[0], (long long)k->strides[1], (long long)k->strides[2], (long long)k->strides[3],
-        (long long)v->strides[0], (long long)v->strides[1], (long long)v->strides[2], (long long)v->strides[3], (long long)mask.strides[0], (long long)mask.strides[1], (long long)mask.strides[2], (long long)mask.strides[3]);
-    int64_t parts = 1, span = dims[3], vector = 16 / types[d].bytes;
-    if (k->strides[3] != 1 || q->dims[3] % vector || k->strides[0] % vector || k->strides[1] % vector || k->strides[2] % vector || base_offset(e, input(e, node, 1)) % 16) vector = 1;
-    if (queries < emit_processors(e) && dims[3] >= 256) {             /* too few blocks: the keys are cut into parts, joined by a second kernel */
-        parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);
-        span = (blocks_for(dims[3], parts) + 127) / 128 * 128;
-        parts = blocks_for(dims[3], span);
-    }
-    put(&e->types, "  enum { PARTS = %lld, VK = %lld }; static const i64 SPAN = %lldll;\n  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n", (long long)parts, (long long)vector, (long long)span, (unsigned long long)f64_word(scale));
-    text shape = { 0 };
-    text_add(&shape, e->types.s ? e->types.s : "", e->types.n);
-    emit_node(e, input(e, node, 0), types[d].name, true, "q");
-    emit_node(e, input(e, node, 1), types[d].name, true, "k");
-    emit_node(e, input(e, node, 2), types[d].name, true, "v");
-    if (masked) emit_node(e, mask_node, types[md].name, true, "mask");
-    if (length) emit_node(e, input(e, node, n_ins - 1), types[ld].name, true, "length");
-    if (flash || empty) parts = 1;
-    if (parts > 1) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    uint32_t n_ins = e->part->nodes[node].n_ins;
+    attention_form f = { .q = view_of(e, input(e, node, 0)), .k = view_of(e, input(e, node, 1)), .v = view_of(e, input(e, node, 2)), .causal = (attrs[0] & 1) != 0, .masked = (attrs[0] & 2) != 0,
+                         .length = (attrs[0] & 4) != 0, .length_type = GN_I32, .scale = word_f64(attrs[1]), .parts = 1 };
+    const int64_t dims[4] = { f.q->dims[0], f.q->dims[1], f.q->dims[2], f.k->dims[2] };
+    memcpy(f.dims, dims, sizeof dims);
+    f.mask_type = f.q->dtype;
+    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = broadcast(view_of(e, f.mask_node), 4, dims); f.mask_type = f.mask.dtype; }
+    if (f.length) { f.length_node = input(e, node, n_ins - 1); f.length_type = view_of(e, f.length_node)->dtype; }
+    if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q->dims[3] > 1 ? f.q->dims[3] : 1));
+    f.queries = dims[0] * dims[1] * dims[2];
+    f.span = dims[3];
+    f.empty = count_of(view_of(e, node)) == 0;
+    f.flash = !f.empty && emit_is_flash(e, node);
+    f.vector = 16 / types[f.q->dtype].bytes;
+    if (f.k->strides[3] != 1 || f.q->dims[3] % f.vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f.k->strides[0], f.k->strides[1], f.k->strides[2] } }, f.vector) || base_offset(e, input(e, node, 1)) % 16) f.vector = 1;
+    if (f.flash || f.empty || f.queries >= emit_processors(e) || dims[3] < 256) return f;
+    f.parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
+    f.span = (blocks_for(dims[3], f.parts) + 127) / 128 * 128;
+    f.parts = blocks_for(dims[3], f.span);
+    return f;
+}
+
+static void put_attention_type(text *t, const attention_form *f) {
+    gn_dtype d = f->q->dtype;
+    static const char *const names[4][4] = { { "QB", "QH", "QT", "QD" }, { "KB", "KH", "KS", "KD" }, { "VB", "VH", "VS", "VE" }, { "MB", "MH", "MQ", "MS" } };
+    const gn_view *views[4] = { f->q, f->k, f->v, &f->mask };
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll, SPAN = %lldll;\n", types[d].name, types[d].compute,
+        types[f->mask_type].name, types[f->length_type].name, (long long)f->dims[1], (long long)f->k->dims[1], (long long)f->dims[2], (long long)f->dims[3], (long long)f->span);
+    put(t, "  enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d, PARTS = %lld, VK = %lld };\n", (long long)f->q->dims[3], (long long)f->v->dims[3],
+        !f->masked ? 0 : f->mask_type == GN_BOOL ? 1 : 2, f->length, f->causal, (long long)f->parts, (long long)f->vector);
+    for (int i = 0; i < 4; i++)
+        for (int l = 0; l < 4; l++) put(t, "%s%s = %lldll%s", l ? ", " : "  static const i64 ", names[i][l], (long long)views[i]->strides[l], l == 3 ? ";\n" : "");
+    put(t, "  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(f->scale));
+}
+
+static void emit_attention_join(emit *e, uint32_t node, const attention_form *f) {
+    gn_dtype d = f->q->dtype;
+    size_t bytes = (size_t)(f->queries * f->parts * (f->v->dims[3] + 2)) * 8;
+    if (bytes > e->scratch) e->scratch = bytes;
+    put_attention_type(&e->types, f);
+    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, types[d].name, false, "o");
+    put(&e->body, "  attention_join<@_p>(parts, o);\n");
+    emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
+}
+
+static void emit_attention(emit *e, uint32_t node) {
+    attention_form f = attention_choose(e, node);
+    const char *type = types[f.q->dtype].name, *length = f.length ? "length" : "(const @_p::L *)0";
+    char name[64];
+    if (f.empty && !f.length) return;
+    put_attention_type(&e->types, &f);
+    emit_node(e, input(e, node, 0), type, true, "q");
+    emit_node(e, input(e, node, 1), type, true, "k");
+    emit_node(e, input(e, node, 2), type, true, "v");
+    if (f.masked) emit_node(e, f.mask_node, types[f.mask_type].name, true, "mask");
+    if (f.length) emit_node(e, f.length_node, types[f.length_type].name, true, "length");
+    if (f.parts > 1) emit_pointer(e, types[f.q->dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, type, false, "o");
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || length;
-    if (empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
-    else if (flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, o, err, node);\n", length ? "length" : "(const @_p::L *)0");
-    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, o, %s, err, node);\n", masked ? "mask" : "(const @_p::MT *)0", length ? "length" : "(const @_p::L *)0", parts > 1 ? "parts" : "0");
-    char name[64];
-    snprintf(name, sizeof name, "%sattention_%s%s", flash ? "flash_" : "", gn_dtype_name(d), empty ? "_of_none" : "");
-    if (flash) emit_launch_shared(e, name, (uint64_t)blocks_for(dims[2], 64), (uint64_t)(dims[0] * dims[1]), 128, (uint32_t)(5 * 64 * q->dims[3] * 2));
-    else emit_launch(e, name, (uint64_t)(empty ? 1 : queries), (uint64_t)parts, 128);
-    if (parts > 1) {
-        size_t bytes = (size_t)(queries * parts * (v->dims[3] + 2)) * 8;
-        if (bytes > e->scratch) e->scratch = bytes;
-        put(&e->types, "%s", shape.s ? shape.s : "");
-        emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-        emit_node(e, node, types[d].name, false, "o");
-        put(&e->body, "  attention_join<@_p>(parts, o);\n");
-        emit_launch(e, "attention_join", (uint64_t)queries, 1, 128);
-    }
-    text_free(&shape);
+    e->faults = e->faults || f.length;
+    if (f.empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
+    else if (f.flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, o, err, node);\n", length);
+    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, o, %s, err, node);\n", f.masked ? "mask" : "(const @_p::MT *)0", length, f.parts > 1 ? "parts" : "0");
+    snprintf(name, sizeof name, "%sattention_%s%s", f.flash ? "flash_" : "", gn_dtype_name(f.q->dtype), f.empty ? "_of_none" : "");
+    if (f.flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f.dims[2], 64), (uint64_t)(f.dims[0] * f.dims[1]), 128, (uint32_t)(5 * 64 * f.q->dims[3] * 2));
+    else emit_launch(e, name, (uint64_t)(f.empty ? 1 : f.queries), (uint64_t)f.parts, 128);
+    if (f.parts > 1) emit_attention_join(e, node, &f);
 }
 
 /* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
@@ -3033,7 +3070,7 @@ typedef struct executor {
     struct device *device;
     gn_stats *stats;
     uint64_t limit, held;
-    bool strict, lost, graphs, pools;
+    bool lost, graphs, pools;
     char lost_why[200];
     gn__cu_handle stream;
     gn__cu_ptr block;              /* one for all plans: runs follow each other in the stream */
@@ -3839,7 +3876,6 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->device = d;
     x->stats = desc->stats;
     x->limit = desc->memory_limit;
-    x->strict = desc->strict;
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
     r = executor_init(x, f);

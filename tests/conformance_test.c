@@ -57,6 +57,7 @@ typedef enum fill {
     FILL_WIDE,        /* floats over all exponents, ints over all bits */
     FILL_SPECIAL,     /* the special values in turn */
     FILL_DIVISOR,     /* special values without zero for ints */
+    FILL_FACTORS,     /* special values without those whose products overflow or underflow on their way */
     FILL_SUMMABLE,    /* special values without large finite floats, whose sums overflow on their way */
     FILL_INDEX,       /* ints in [0, limit) */
 } fill;
@@ -122,8 +123,9 @@ static int64_t special_int(gn_dtype d, int64_t k)
 static ref_real random_float(gn_dtype d, fill f, int64_t k)
 {
     ref_format format = ref_format_of(d);
-    if (f == FILL_SPECIAL || f == FILL_DIVISOR || f == FILL_SUMMABLE) {
+    if (f == FILL_SPECIAL || f == FILL_DIVISOR || f == FILL_SUMMABLE || f == FILL_FACTORS) {
         ref_real x = special_float(d, k);
+        if (f == FILL_FACTORS && isfinite(x) && x != 0 && (fabsl(x) > 4 || fabsl(x) < 0.25L)) return x > 0 ? 2 : -0.5L;
         return f == FILL_SUMMABLE && isfinite(x) && fabsl(x) > 1000 ? 1000 : x;
     }
     if (f == FILL_WIDE) {
@@ -134,7 +136,7 @@ static ref_real random_float(gn_dtype d, fill f, int64_t k)
 
 static int64_t random_int(gn_dtype d, fill f, int64_t k, int64_t limit)
 {
-    if (f == FILL_SPECIAL || f == FILL_DIVISOR || f == FILL_SUMMABLE) {
+    if (f == FILL_SPECIAL || f == FILL_DIVISOR || f == FILL_SUMMABLE || f == FILL_FACTORS) {
         int64_t x = special_int(d, k);
         return f == FILL_DIVISOR && x == 0 ? 1 : x;
     }
@@ -946,7 +948,7 @@ static void reduction_case(const sample *form, const char *what, const reduction
 }
 
 /* `chooses`: max and its like, which over nothing are an error. */
-static void reduction_cases(sample form, bool chooses)
+static void reduction_cases(sample form, bool chooses, fill special)
 {
     static const reduction specials = { { 2, { SPECIAL_FLOATS, 5 } }, { 1, { 1 } } };   /* each value comes to each place of a row */
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
@@ -958,16 +960,16 @@ static void reduction_cases(sample form, bool chooses)
         }
         form.failure = GN_OK;
         if (takes(d)) {
-            reduction_case(&form, "special values", &specials, d, chooses ? FILL_SPECIAL : FILL_SUMMABLE);
+            reduction_case(&form, "special values", &specials, d, special);
         }
     }
 }
 
-static void cases_sum(void) { reduction_cases((sample){ .build = build_sum, .refer = refer_sum }, false); }
-static void cases_mean(void) { reduction_cases((sample){ .build = build_mean, .refer = refer_mean }, false); }
-static void cases_max(void) { reduction_cases((sample){ .build = build_max, .refer = refer_max }, true); }
-static void cases_min(void) { reduction_cases((sample){ .build = build_min, .refer = refer_min }, true); }
-static void cases_argmax(void) { reduction_cases((sample){ .build = build_argmax, .refer = refer_argmax }, true); }
+static void cases_sum(void) { reduction_cases((sample){ .build = build_sum, .refer = refer_sum }, false, FILL_SUMMABLE); }
+static void cases_mean(void) { reduction_cases((sample){ .build = build_mean, .refer = refer_mean }, false, FILL_SUMMABLE); }
+static void cases_max(void) { reduction_cases((sample){ .build = build_max, .refer = refer_max }, true, FILL_SPECIAL); }
+static void cases_min(void) { reduction_cases((sample){ .build = build_min, .refer = refer_min }, true, FILL_SPECIAL); }
+static void cases_argmax(void) { reduction_cases((sample){ .build = build_argmax, .refer = refer_argmax }, true, FILL_SPECIAL); }
 
 /* ---- rows ---- */
 
@@ -1559,23 +1561,23 @@ BUILD(build_l2_norm, gn_l2_norm(in[0], s->axes, s->flag)) BUILD(build_logsumexp,
 BUILD(build_variance, gn_variance(in[0], s->axes, (int)s->p[1], s->flag)) BUILD(build_std, gn_std(in[0], s->axes, (int)s->p[1], s->flag))
 REFER(refer_argmin, ref_extreme(in[0], s->axes, s->flag, -1, true))
 REFER(refer_reduce, ref_reduce(in[0], s->axes, s->flag, (ref_reduction)s->p[0], (int)s->p[1]))
-static void cases_argmin(void) { reduction_cases((sample){ .build = build_argmin, .refer = refer_argmin }, true); }
-static void cases_prod(void) { reduction_cases((sample){ .build = build_prod, .refer = refer_reduce, .p = { REF_PROD } }, false); }
-static void cases_any(void) { reduction_cases((sample){ .build = build_any, .refer = refer_reduce, .p = { REF_ANY } }, false); }
-static void cases_all(void) { reduction_cases((sample){ .build = build_all, .refer = refer_reduce, .p = { REF_ALL } }, false); }
-static void cases_count_nonzero(void) { reduction_cases((sample){ .build = build_count_nonzero, .refer = refer_reduce, .p = { REF_COUNT } }, false); }
-static void cases_l1_norm(void) { reduction_cases((sample){ .build = build_l1_norm, .refer = refer_reduce, .p = { REF_L1 } }, false); }
-static void cases_l2_norm(void) { reduction_cases((sample){ .build = build_l2_norm, .refer = refer_reduce, .p = { REF_L2 } }, false); }
-static void cases_logsumexp(void) { reduction_cases((sample){ .build = build_logsumexp, .refer = refer_reduce, .p = { REF_LOGSUMEXP } }, true); }
+static void cases_argmin(void) { reduction_cases((sample){ .build = build_argmin, .refer = refer_argmin }, true, FILL_SPECIAL); }
+static void cases_prod(void) { reduction_cases((sample){ .build = build_prod, .refer = refer_reduce, .p = { REF_PROD } }, false, FILL_FACTORS); }
+static void cases_any(void) { reduction_cases((sample){ .build = build_any, .refer = refer_reduce, .p = { REF_ANY } }, false, FILL_SUMMABLE); }
+static void cases_all(void) { reduction_cases((sample){ .build = build_all, .refer = refer_reduce, .p = { REF_ALL } }, false, FILL_SUMMABLE); }
+static void cases_count_nonzero(void) { reduction_cases((sample){ .build = build_count_nonzero, .refer = refer_reduce, .p = { REF_COUNT } }, false, FILL_SUMMABLE); }
+static void cases_l1_norm(void) { reduction_cases((sample){ .build = build_l1_norm, .refer = refer_reduce, .p = { REF_L1 } }, false, FILL_SUMMABLE); }
+static void cases_l2_norm(void) { reduction_cases((sample){ .build = build_l2_norm, .refer = refer_reduce, .p = { REF_L2 } }, false, FILL_SUMMABLE); }
+static void cases_logsumexp(void) { reduction_cases((sample){ .build = build_logsumexp, .refer = refer_reduce, .p = { REF_LOGSUMEXP } }, true, FILL_SPECIAL); }
 static void cases_variance(void)
 {
-    reduction_cases((sample){ .build = build_variance, .refer = refer_reduce, .p = { REF_VARIANCE, 0 } }, false);
-    reduction_cases((sample){ .build = build_variance, .refer = refer_reduce, .p = { REF_VARIANCE, 1 } }, false);
+    reduction_cases((sample){ .build = build_variance, .refer = refer_reduce, .p = { REF_VARIANCE, 0 } }, false, FILL_SUMMABLE);
+    reduction_cases((sample){ .build = build_variance, .refer = refer_reduce, .p = { REF_VARIANCE, 1 } }, false, FILL_SUMMABLE);
 }
 static void cases_std(void)
 {
-    reduction_cases((sample){ .build = build_std, .refer = refer_reduce, .p = { REF_STD, 0 } }, false);
-    reduction_cases((sample){ .build = build_std, .refer = refer_reduce, .p = { REF_STD, 1 } }, false);
+    reduction_cases((sample){ .build = build_std, .refer = refer_reduce, .p = { REF_STD, 0 } }, false, FILL_SUMMABLE);
+    reduction_cases((sample){ .build = build_std, .refer = refer_reduce, .p = { REF_STD, 1 } }, false, FILL_SUMMABLE);
 }
 
 /* ---- along an axis ---- */

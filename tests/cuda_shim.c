@@ -48,7 +48,8 @@ static void fibre_main(void)
 /* Every thread runs to its next barrier in turn, until all have ended. */
 static void run_block(unsigned threads)
 {
-    unsigned left = threads;
+    static unsigned left;
+    left = threads;
     for (unsigned i = 0; i < threads; i++) {
         getcontext(&fibres[i]);
         fibres[i].uc_stack.ss_sp = stacks + (size_t)i * STACK;
@@ -204,7 +205,7 @@ static void write_calls(FILE *f, const char *source)
 API int nvrtcCompileProgram(void *handle, int n, const char *const *options)
 {
     program *p = handle;
-    char source[620], command[2000], folder[400];
+    char source[620], command[4096], folder[400];
     const char *dir = getenv("GENIE_SHIM_DIR"), *compiler = getenv("CXX");
     uint64_t h = 14695981039346656037u;
     (void)n; (void)options;

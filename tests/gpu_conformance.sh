@@ -7,7 +7,7 @@
 #
 # GENIE_NVRTC and GENIE_LIBCUDA point to libraries in unusual places. The last line is "N passed, N failed, N skipped".
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 passed=0 failed=0 skipped=0 rows=()
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -276,7 +276,11 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    test_all(tests + (compiles_only ? 3 : 0), TEST_COUNT(tests) - (compiles_only ? 3 : 0));
+    for (int i = compiles_only ? 3 : 0; i < TEST_COUNT(tests); i++) {
+        uint64_t from = gn_now_us();
+        test_all(tests + i, 1);
+        if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);
+    }
     if (compiles_only && test_open("all_kernels_compile")) {
         all_kernels_compile();
         test_close();

@@ -50,6 +50,10 @@ int main(int argc, char **argv)
             test_row(&row, ON_NAMED);
         }
     }
+    for (int k = 0; k < TEST_COUNT(composites); k++) {
+        gn_op_info row = { .name = composites[k].name, .kind = GN_CLASS_STRUCTURED, .dtypes = composites[k].dtypes, .tolerance = composites[k].tolerance };
+        test_row(&row, ON_NAMED);
+    }
     compile_for(arch, false);
     for (int i = 0; i < TEST_COUNT(others) && !getenv("KERNELS_ARCH"); i++) {
         compile_for(others[i], true);
