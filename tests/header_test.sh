@@ -80,8 +80,8 @@ exports_only_gn_names() {
 
 # Processor seconds of the quickest of three compilations. GENIE_COMPILE_SECONDS: another limit, for a machine that is slow or shared.
 compiles_in_under_6_s() {
-    local times=$WORK/times TIMEFORMAT='%U %S' run
-    for run in 1 2 3; do
+    local times=$WORK/times TIMEFORMAT='%U %S'
+    for _ in 1 2 3; do
         { time "$plain" -O2 -I. -c "$WORK/one.c" -o "$WORK/one.o"; } 2>>"$times" || { cat "$times"; return 1; }
     done
     awk -v most="${GENIE_COMPILE_SECONDS:-6}" '{ t = $1 + $2; if (NR == 1 || t < least) least = t }
