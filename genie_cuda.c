@@ -3015,6 +3015,8 @@ static bool kind_is_in(const kernel *k, kernel **all, size_t n) {
     return false;
 }
 
+static bool needs_tensor_cores(const kernel *k) { return strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0; }
+
 /* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
    Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
 GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
@@ -3030,7 +3032,10 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     for (kernel *k = d->newest; k; k = k->older) {
         if (one_of_each && kind_is_in(k, all, n)) continue;
+        if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;   /* such a GPU is never given this kernel */
         k->compiled = false;
+        gn_free(k->why);
+        k->why = NULL;
         if (!same) k->key[1] = hash_bytes(k->key[1], arch, strlen(arch));     /* another program in the cache */
         all[n++] = k;
     }
