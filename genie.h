@@ -1962,10 +1962,10 @@ static int64_t gn__read_int(gn_dtype d, const void *p) {
     return v;
 }
 
-/* n elements of `bytes` each, strided copy. */
+/* n elements of `bytes` each, strided copy; a caller's buffer need not be aligned. */
 static void gn__copy_strided(char *dst, int64_t dst_stride, const char *src, int64_t src_stride, int64_t n, size_t bytes) {
     if (dst_stride == 1 && src_stride == 1) { memcpy(dst, src, (size_t)n * bytes); return; }
-#define GN__COPY(T) do { T *o = (T *)(void *)dst; const T *s = (const T *)(const void *)src; for (int64_t i = 0; i < n; i++, o += dst_stride, s += src_stride) *o = *s; } while (0)
+#define GN__COPY(T) do { for (int64_t i = 0; i < n; i++) memcpy(dst + i * dst_stride * (int64_t)sizeof(T), src + i * src_stride * (int64_t)sizeof(T), sizeof(T)); } while (0)
     if (bytes == 4) GN__COPY(uint32_t);
     else if (bytes == 8) GN__COPY(uint64_t);
     else if (bytes == 2) GN__COPY(uint16_t);
