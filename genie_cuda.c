@@ -1820,8 +1820,7 @@ static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input)
     int64_t blocks = blocks_for(r->n, r->tx), longest = r->ty * r->vector * 8;
     r->parts = 1;
     if (blocks < 264 && r->r > 2 * longest) r->parts = blocks_for(r->r, longest);
-    if (r->parts > 1056 / blocks && r->parts > 1) r->parts = 1056 / blocks;
-    if (r->parts < 1) r->parts = 1;
+    if (r->parts > 1 && r->parts * blocks > 1056) r->parts = blocks < 1056 ? 1056 / blocks : 1;
     r->span = (blocks_for(r->r, r->parts) + r->vector - 1) / r->vector * r->vector;
     if (r->span < 1) r->span = 1;
     r->parts = r->r ? blocks_for(r->r, r->span) : 1;

@@ -2,12 +2,17 @@
  *
  * The suite runs on a "cuda:0" that generates and executes nothing (GENIE_CUDA_COMPILE_ONLY); then what was generated is compiled
  * by NVRTC, deduplicated and twenty kernels to a program: every shape for one arch, one kernel of each kind for the others. Skips
- * with the reason where NVRTC is not found. KERNELS_ARCH names the one arch (sm_90a); what compiles is left in $GENIE_CACHE. */
+ * with the reason where NVRTC is not found. KERNELS_ARCH names the one arch (sm_90a); what compiles is left in $GENIE_CACHE.
+ * Under a sanitizer one kernel of each kind is compiled for that arch: NVRTC has no instrumented code, the generator has. */
 #define main conformance_main
 #include "conformance_test.c"
 #undef main
 
 GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
+
+/* NVRTC's own threads and locks are not instrumented. */
+const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void) { return "called_from_lib:libnvrtc.so\nrace:libnvrtc.so\n"; }
 
 static bool compile_for(const char *arch, bool one_of_each)
 {
@@ -54,8 +59,8 @@ int main(int argc, char **argv)
         gn_op_info row = { .name = composites[k].name, .kind = GN_CLASS_STRUCTURED, .dtypes = composites[k].dtypes, .tolerance = composites[k].tolerance };
         test_row(&row, ON_NAMED);
     }
-    compile_for(arch, false);
-    for (int i = 0; i < TEST_COUNT(others) && !getenv("KERNELS_ARCH"); i++) {
+    compile_for(arch, TEST_SANITIZED);
+    for (int i = 0; i < TEST_COUNT(others) && !getenv("KERNELS_ARCH") && !TEST_SANITIZED; i++) {
         compile_for(others[i], true);
     }
     for (int on = 0; on < DEVICES; on++) {

@@ -33,6 +33,17 @@
 #define TEST_MAX_PRINTED 12      /* failed checks of one test that are printed */
 #define TEST_SECONDS 400         /* a test that takes longer is taken for hung */
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TEST_SANITIZED true
+#endif
+#endif
+#ifndef TEST_SANITIZED
+#define TEST_SANITIZED false
+#endif
+
 typedef struct test_entry { const char *name; void (*run)(void); } test_entry;
 
 static struct {
