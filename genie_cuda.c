@@ -9,6 +9,9 @@
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
+ *   GENIE_CUDA_FUSE=0                 at batch 1: no norm, loop or append inside another kernel
+ *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
+ *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended
  *
  * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
  * >>memory >>run >>devices */
@@ -35,6 +38,11 @@
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
+
+/* CUlaunchAttribute and CUlaunchConfig. */
+enum { LAUNCH_CLUSTER = 4, LAUNCH_PROGRAMMATIC = 6 };
+typedef struct launch_attribute { int id, pad; unsigned value[16]; } launch_attribute;
+typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle stream; launch_attribute *attributes; unsigned n_attributes; } launch_config;
 
 /* The driver's functions at their 12.0 signatures. X(name, name in the library, arguments) */
 #define GN__CU_DRIVER(X)                                                                                                     \
@@ -74,6 +82,7 @@ typedef void *gn__cu_handle;
     X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
     X(cuFuncSetAttribute, "cuFuncSetAttribute", (gn__cu_handle, int, int))                                                   \
     X(cuLaunchKernel, "cuLaunchKernel", (gn__cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, gn__cu_handle, void **, void **)) \
+    X(cuLaunchKernelEx, "cuLaunchKernelEx", (const launch_config *, gn__cu_handle, void **, void **))                          \
     X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", (gn__cu_handle *, gn__cu_handle, unsigned long long))      \
     X(cuGraphLaunch, "cuGraphLaunch", (gn__cu_handle, gn__cu_handle))                                                        \
     X(cuGraphDestroy, "cuGraphDestroy", (gn__cu_handle))                                                                     \
@@ -141,7 +150,7 @@ static bool load_driver(void) {
         return false;
     }
 #define GN__X(name, in_library, args)                                                                                        \
-    if (!driver_symbol(#name, in_library, &cu.name)) {                                                                       \
+    if (!driver_symbol(#name, in_library, &cu.name) && strcmp(#name, "cuLaunchKernelEx") != 0) {   /* 11.8 and newer have it */  \
         snprintf(cu.why, sizeof cu.why, "the NVIDIA driver is too old (no %s): install 470 or newer", #name);                \
         return false;                                                                                                        \
     }
@@ -1359,6 +1368,316 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "#endif\n"
+    "// ---- one row (batch 1): the weights of a kernel are on their way before the kernels before it have ended ----\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "D void let_next_start() { asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\"); }\n"
+    "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
+    "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
+    "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
+    "// into the same place of the shared memory of the cluster's first block\n"
+    "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
+    "#else\n"
+    "D void let_next_start() {}\n"
+    "D void await_previous() {}\n"
+    "D void cluster_arrive() {}\n"
+    "D void cluster_wait() {}\n"
+    "D void put_first(float *p, float v) { *p = v; }\n"
+    "#endif\n"
+    "// 16 bytes that nothing writes while this runs; the loads stay where they stand\n"
+    "D uint4 stream(const void *p) {\n"
+    "  uint4 w;\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ < 800\n"
+    "  w = *(const uint4 *)p;\n"
+    "#else\n"
+    "  asm volatile(\"ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\" : \"=r\"(w.x), \"=r\"(w.y), \"=r\"(w.z), \"=r\"(w.w) : \"l\"(p));\n"
+    "#endif\n"
+    "  return w;\n"
+    "}\n"
+    "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
+    "D u32 word_of(const uint4 &w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; }\n"
+    "// element i of 16 bytes\n"
+    "D float part_of(const uint4 &w, int i, float) { return gn_f32(word_of(w, i)); }\n"
+    "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
+    "D float part_of(const uint4 &w, int i, f16) { return half_float(word_of(w, i >> 1) >> (i & 1) * 16 & 0xffffu); }\n"
+    "// Mean and 1 / deviation of k elements, by each warp for itself, without a barrier. x: this lane's elements.\n"
+    "template <class P> M void vector_norm(const typename P::T *a, float (*x)[P::V], float *mean, float *scale) {\n"
+    "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V) };\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  float sum = 0.f, square = 0.f;\n"
+    "  UNROLL for (int c = 0; c < CH; c++) {\n"
+    "    typename P::T raw_[V];\n"
+    "    UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
+    "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; v++) { x[c][v] = get(raw_[v]); sum += x[c][v]; } }\n"
+    "  }\n"
+    "  if (!P::NORM) return;\n"
+    "  UNROLL for (int l = 16; l > 0; l /= 2) sum += exchange(sum, l);\n"
+    "  *mean = sum / (float)P::k;\n"
+    "  UNROLL for (int c = 0; c < CH; c++)\n"
+    "    if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - *mean; square = gn_fma(d, d, square); }\n"
+    "  UNROLL for (int l = 16; l > 0; l /= 2) square += exchange(square, l);\n"
+    "  *scale = 1.f / sqrtf(square / (float)P::k + (float)P::eps());\n"
+    "}\n"
+    "template <class P> M float vector_normed(float x, float mean, float scale, float gain, float shift) {\n"
+    "  float y = (x - mean) * scale;\n"
+    "  if (P::HAS_GAIN) y = y * gain;\n"
+    "  if (P::HAS_SHIFT) y = y + shift;\n"
+    "  return y;\n"
+    "}\n"
+    "// The best of a warp's values, then of the block's.\n"
+    "template <class P> M void vector_best(best_of<float, false> b, best_of<float, false> *parts) {\n"
+    "  __shared__ best_of<float, false> shared[8];\n"
+    "  UNROLL for (int l = 16; l > 0; l /= 2) b.merge(exchange(b, l));\n"
+    "  if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = b;\n"
+    "  __syncthreads();\n"
+    "  if (threadIdx.x) return;\n"
+    "  UNROLL for (int w = 1; w < 8; w++) b.merge(shared[w]);\n"
+    "  parts[blockIdx.x / P::S] = b;\n"
+    "}\n"
+    "// A row (k) by B (k,n) whose rows are contiguous: 32 columns to a block, or to the S blocks of a cluster that share k between them.\n"
+    "// P: T, k, n, BK, V, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
+    "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, TX = 32 / V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
+    "  __shared__ float part[P::S * 8][32];\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, ty = threadIdx.x / TX, rank = blockIdx.x % P::S;\n"
+    "  const int first = (int)(blockIdx.x / P::S) * 32, col = first + tx * V, begin = rank * SPAN, end = begin + SPAN < P::k ? begin + SPAN : P::k;\n"
+    "  const bool mine = rank == 0 && warp == 0 && first + lane < P::n;\n"
+    "  uint4 w[U];\n"
+    "  T xr[U], g[U], h[U];\n"
+    "  const T tag = T();\n"
+    "  float acc[V], mean = 0.f, scale = 1.f;\n"
+    "  let_next_start();\n"
+    "  if (P::S > 1) cluster_arrive();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int v = 0; v < V; v++) acc[v] = 0.f;\n"
+    "  if (mine) e.early(first + lane);\n"
+    "  for (int s = 0; s < STEPS; s += U) {\n"
+    "    UNROLL for (int i = 0; i < U; i++) {\n"
+    "      const int l = begin + ty + (s + i) * ROWS;\n"
+    "      const bool full = P::k % P::S == 0 && SPAN % ROWS == 0 && STEPS % U == 0 && P::n % 32 == 0;\n"
+    "      w[i] = zeros();\n"
+    "      if (full || (l < end && col < P::n)) w[i] = stream(b + (i64)l * P::BK + col);\n"
+    "      if (P::HAS_GAIN) g[i] = l < end ? gain[l] : T();\n"
+    "      if (P::HAS_SHIFT) h[i] = l < end ? shift[l] : T();\n"
+    "    }\n"
+    "    if (s == 0) await_previous();\n"
+    "    UNROLL for (int i = 0; i < U; i++) { const int l = begin + ty + (s + i) * ROWS; xr[i] = l < end ? a[l] : T(); }\n"
+    "    if (s == 0 && mine) e.load(first + lane);\n"
+    "    if (s == 0 && P::NORM) { float all[(P::k + 32 * V - 1) / (32 * V)][V]; vector_norm<P>(a, all, &mean, &scale); }\n"
+    "    UNROLL for (int i = 0; i < U; i++) {\n"
+    "      const float x = P::NORM ? vector_normed<P>(get(xr[i]), mean, scale, get(g[i]), get(h[i])) : get(xr[i]);\n"
+    "      UNROLL for (int v = 0; v < V; v++) acc[v] = gn_fma(x, part_of(w[i], v, tag), acc[v]);\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a column group keeps one column\n"
+    "    UNROLL for (int v = 0; v < half; v++) {\n"
+    "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
+    "      acc[v] = in + exchange(out, bit);\n"
+    "    }\n"
+    "  if (P::S > 1) {\n"
+    "    cluster_wait();\n"
+    "    put_first(&part[rank * 8 + warp][tx * V + lane / TX], acc[0]);\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "  } else {\n"
+    "    part[warp][tx * V + lane / TX] = acc[0];\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  if (rank) return;\n"
+    "  float y = 0.f;\n"
+    "  if (mine) { y = part[0][lane]; UNROLL for (int p = 1; p < P::S * 8; p++) y += part[p][lane]; }\n"
+    "  if (P::BEST) {\n"
+    "    best_of<float, false> best;\n"
+    "    best.init();\n"
+    "    if (mine) best.take(e.value(y), first + lane);\n"
+    "    vector_best<P>(best, parts);\n"
+    "  } else if (mine) e.end(first + lane, y);\n"
+    "}\n"
+    "// The same with B's columns contiguous (BK 1): R columns at a time to each warp.\n"
+    "template <class P, int G> M void vector_columns(uint4 (*w)[G], const typename P::T *b, int col, int c0) {\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) {\n"
+    "    const int l = ((c0 + c) * 32 + lane) * P::V;\n"
+    "    w[r][c] = zeros();\n"
+    "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(b + (i64)(col + r < P::n ? col + r : P::n - 1) * P::BN + l);\n"
+    "  }\n"
+    "}\n"
+    "template <class P, int G> M void vector_columns_take(float *acc, const uint4 (*w)[G], const float (*x)[P::V]) {\n"
+    "  const typename P::T tag = typename P::T();\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; v++) acc[r] = gn_fma(x[c][v], part_of(w[r][c], v, tag), acc[r]);\n"
+    "}\n"
+    "// The sums of R columns, each to its lane.\n"
+    "template <class P, class E> M void vector_columns_end(float *acc, int col, E &e, best_of<float, false> &best) {\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  float y = 0.f;\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) {\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) acc[r] += exchange(acc[r], l);\n"
+    "    if (lane == r) y = acc[r];\n"
+    "    acc[r] = 0.f;\n"
+    "  }\n"
+    "  if (lane >= P::R || col + lane >= P::n) return;\n"
+    "  if (P::BEST) best.take(e.value(y), col + lane); else e.end(col + lane, y);\n"
+    "}\n"
+    "template <class P, class E> M void vector_dot(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, R = P::R, CH = (P::k + 32 * V - 1) / (32 * V), G = CH < 4 ? CH : 4 };\n"
+    "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
+    "  float x[G][V], acc[R], mean = 0.f, scale = 1.f;\n"
+    "  uint4 w[R][G];\n"
+    "  int col = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R;\n"
+    "  best_of<float, false> best;\n"
+    "  best.init();\n"
+    "  let_next_start();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int r = 0; r < R; r++) acc[r] = 0.f;\n"
+    "  vector_columns<P, G>(w, b, col, 0);\n"
+    "  if (lane < R && col + lane < P::n) e.early(col + lane);\n"
+    "  if (CH == G) {                                                    // the row in registers\n"
+    "    uint4 g[G], h[G];\n"
+    "    const T tag = T();\n"
+    "    UNROLL for (int c = 0; c < G; c++) {\n"
+    "      const int l = (c * 32 + lane) * V;\n"
+    "      g[c] = h[c] = zeros();\n"
+    "      if (P::HAS_GAIN && l < P::k) g[c] = stream(gain + l);\n"
+    "      if (P::HAS_SHIFT && l < P::k) h[c] = stream(shift + l);\n"
+    "    }\n"
+    "    await_previous();\n"
+    "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
+    "    vector_norm<P>(a, x, &mean, &scale);\n"
+    "    UNROLL for (int c = 0; c < G; c++)\n"
+    "      if (P::NORM && (c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) x[c][v] = vector_normed<P>(x[c][v], mean, scale, part_of(g[c], v, tag), part_of(h[c], v, tag));\n"
+    "    while (col < P::n) {\n"
+    "      const int at = col;\n"
+    "      vector_columns_take<P, G>(acc, w, x);\n"
+    "      col += step;\n"
+    "      vector_columns<P, G>(w, b, col, 0);\n"
+    "      vector_columns_end<P>(acc, at, e, best);\n"
+    "      if (lane < R && col + lane < P::n) { e.early(col + lane); e.load(col + lane); }\n"
+    "    }\n"
+    "  } else {\n"
+    "    await_previous();\n"
+    "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
+    "    while (col < P::n) {\n"
+    "      const int at = col;\n"
+    "      for (int c0 = 0; c0 < CH; c0 += G) {\n"
+    "        UNROLL for (int c = 0; c < G; c++) {\n"
+    "          const int l = ((c0 + c) * 32 + lane) * V;\n"
+    "          T raw_[V];\n"
+    "          UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
+    "          if (l < P::k) { vload<V>(raw_, a + l); UNROLL for (int v = 0; v < V; v++) x[c][v] = get(raw_[v]); }\n"
+    "        }\n"
+    "        vector_columns_take<P, G>(acc, w, x);\n"
+    "        if (c0 + G >= CH) col += step;\n"
+    "        vector_columns<P, G>(w, b, col, c0 + G >= CH ? 0 : c0 + G);\n"
+    "      }\n"
+    "      vector_columns_end<P>(acc, at, e, best);\n"
+    "      if (lane < R && col + lane < P::n) { e.early(col + lane); e.load(col + lane); }\n"
+    "    }\n"
+    "  }\n"
+    "  if (P::BEST) vector_best<P>(best, parts);\n"
+    "}\n"
+    "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by attention_join. The row that this\n"
+    "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what stood there into saved_k and saved_v.\n"
+    "// P: T, L (position), N (length), H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
+    "template <class P> M void attention_one(const typename P::T *q, typename P::T *k, typename P::T *v, const typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
+    "                                        typename P::T *saved_k, typename P::T *saved_v, typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, D_ = P::DK, LANES = D_ / V, KEYS = 32 / LANES, STEP = 8 * KEYS, U = 4 };\n"
+    "  __shared__ float part[8][D_ + 2], joined[P::PARTS][D_ + 2];\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, sub = lane % LANES, key = warp * KEYS + lane / LANES, mine = (int)(blockIdx.x % P::PARTS);\n"
+    "  const i64 at = blockIdx.x / P::PARTS, h = at % P::H, b = at / P::H, g = h / (P::H / P::G);\n"
+    "  let_next_start();\n"
+    "  if (P::CLUSTER) cluster_arrive();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  i64 n = P::S, place = -1;\n"
+    "  if (P::LENGTH) n = get(*length);\n"
+    "  const bool bad = n < P::CAUSAL || n > P::S;\n"
+    "  if (P::APPEND) place = get(*pos);\n"
+    "  const bool outside = P::APPEND && (place < 0 || place >= P::S);\n"
+    "  if (bad) n = 0;\n"
+    "  const i64 span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
+    "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
+    "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), raw_;\n"
+    "  const T tag = T();\n"
+    "  float x[V], o[V], top = least, sum = 0.f;\n"
+    "  UNROLL for (int i = 0; i < V; i++) o[i] = 0.f;\n"
+    "  for (i64 base = begin, first = 1; first || base < end; base += U * STEP, first = 0) {\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const i64 j = base + key + u * STEP;\n"
+    "      kr[u] = vr[u] = zeros();\n"
+    "      if (j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + j * P::KS); vr[u] = *(const uint4 *)(vp + j * P::VS); }\n"
+    "    }\n"
+    "    if (first) {\n"
+    "      await_previous();\n"
+    "      raw_ = *(const uint4 *)(q + b * P::QB + h * P::QH + sub * V);\n"
+    "      if (P::APPEND) { nk = *(const uint4 *)(rows_k + b * P::RKB + g * P::RKH + sub * V); nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V); }\n"
+    "      UNROLL for (int i = 0; i < V; i++) x[i] = part_of(raw_, i, tag) * (float)P::scale();\n"
+    "    }\n"
+    "    float s[U], now = top;\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const i64 j = base + key + u * STEP;\n"
+    "      if (P::APPEND && j == place && j < end) { kr[u] = nk; vr[u] = nv; }\n"
+    "      s[u] = 0.f;\n"
+    "      UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(x[i], part_of(kr[u], i, tag), s[u]);\n"
+    "      UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
+    "      if (j >= end) s[u] = least;\n"
+    "      now = max_nan(now, s[u]);\n"
+    "    }\n"
+    "    UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
+    "    const bool none = now == least;\n"
+    "    const float keep = none || top == now ? 1.f : gn_exp(top - now);\n"
+    "    sum *= keep;\n"
+    "    UNROLL for (int i = 0; i < V; i++) o[i] *= keep;\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const float p = none || base + key + u * STEP >= end ? 0.f : gn_exp(s[u] - now);\n"
+    "      sum += p;\n"
+    "      UNROLL for (int i = 0; i < V; i++) o[i] = gn_fma(p, part_of(vr[u], i, tag), o[i]);\n"
+    "    }\n"
+    "    top = now;\n"
+    "  }\n"
+    "  UNROLL for (int l = LANES; l < 32; l *= 2) {\n"
+    "    sum += exchange(sum, l);\n"
+    "    UNROLL for (int i = 0; i < V; i++) o[i] += exchange(o[i], l);\n"
+    "  }\n"
+    "  if (lane < LANES) UNROLL for (int i = 0; i < V; i++) part[warp][sub * V + i] = o[i];\n"
+    "  if (lane == 0) { part[warp][D_] = top; part[warp][D_ + 1] = sum; }\n"
+    "  if (P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES) {\n"
+    "    const i64 to = (b * P::G + g) * D_ + sub * V;\n"
+    "    *(uint4 *)(saved_k + to) = *(const uint4 *)(kp + place * P::KS);\n"
+    "    *(uint4 *)(saved_v + to) = *(const uint4 *)(vp + place * P::VS);\n"
+    "    *(uint4 *)(kp + place * P::KS) = nk;\n"
+    "    *(uint4 *)(vp + place * P::VS) = nv;\n"
+    "  }\n"
+    "  if (blockIdx.x == 0 && t == 0) {\n"
+    "    if (P::APPEND && outside) fault(err, OUT_OF_RANGE, append, place, P::S);\n"
+    "    if (bad) fault(err, OUT_OF_RANGE, node, P::LENGTH ? (i64)get(*length) : 0, P::S);\n"
+    "    if (P::APPEND && !outside) { err[flag_k] = 1; err[flag_v] = 1; }\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  float all = least, num = 0.f, den = 0.f;\n"
+    "  if (t < D_) {\n"
+    "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
+    "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : gn_exp(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
+    "  }\n"
+    "  if (P::CLUSTER) {\n"
+    "    cluster_wait();\n"
+    "    if (t < D_) put_first(&joined[mine][t], num);\n"
+    "    if (t == 0) { put_first(&joined[mine][D_], all); put_first(&joined[mine][D_ + 1], den); }\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "    if (mine || t >= D_) return;\n"
+    "    all = least; num = den = 0.f;\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) all = max_nan(all, joined[w][D_]);\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = joined[w][D_ + 1] == 0.f ? 0.f : gn_exp(joined[w][D_] - all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
+    "  }\n"
+    "  if (t >= D_) return;\n"
+    "  if (P::PARTS > 1 && !P::CLUSTER) {\n"
+    "    float *to = parts + (at * P::PARTS + mine) * (D_ + 2);\n"
+    "    to[2 + t] = num;\n"
+    "    if (t == 0) { to[0] = all; to[1] = den; }\n"
+    "  } else put(out[at * D_ + t], den != 0.f ? num / den : 0.f);\n"
+    "}\n"
 ;
 
 
@@ -1380,7 +1699,9 @@ typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG } param
 /* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), or a number. */
 typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 
-typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; } launch;   /* shared: bytes beyond the kernel's own */
+/* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
+   before it has ended, and waits for it itself. */
+typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster; bool early; } launch;
 
 /* Memory of a plan beside the layout's block, by what it is for. */
 typedef enum region { REGION_ERRORS, REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION__COUNT } region;
@@ -1389,18 +1710,26 @@ enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag fo
 
 struct device;
 
+/* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
+typedef struct fusion { uint32_t norm, product, loop, best, append[2]; bool inside; } fusion;   /* inside: another step's kernel does this one */
+
 /* One plan's kernels while they are generated. */
 typedef struct emit {
     struct device *device;
     const gn_part *part;
-    const gn_layout *layout;
+    gn_layout *layout;
+    fusion *fusions;                 /* per step */
+    uint32_t fused;                  /* steps without a kernel of their own */
     launch *launches;
     param *params;
     size_t n_launches, cap_launches, n_params, cap_params;
     size_t first_param;              /* of the kernel that is being written */
     text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
     size_t scratch, losses;          /* bytes that the kernels of one op use at most */
-    uint32_t appends;                /* in-place appends so far: each has a flag behind the error words */
+    uint32_t *appends, n_appends;    /* in-place appends so far, in their order: each has a flag behind the error words */
+    bool rereads;                    /* what this kernel's pointers show may change while it waits: no restrict */
+    bool early;                      /* this kernel waits for those before it by itself */
+    uint8_t cluster;
     size_t save;                     /* bytes that in-place appends save */
     bool faults;                     /* some kernel may report a fault */
     bool failed;
@@ -1409,6 +1738,7 @@ typedef struct emit {
 
 static int64_t emit_processors(const emit *e);        /* of the device; >>compile knows it */
 static bool emit_has_tensor_cores(const emit *e);
+static bool emit_has_clusters(const emit *e);          /* blocks that exchange shared memory */
 static kernel *kernel_of(struct device *d, const char *label, const text *types_text, const text *signature, const text *body);
 
 static void emit_param(emit *e, param p) {
@@ -1417,7 +1747,7 @@ static void emit_param(emit *e, param p) {
 }
 
 static void emit_pointer(emit *e, const char *type, bool constant, const char *name, param p) {
-    put(&e->signature, "%s%s%s *__restrict__ %s", e->signature.n ? ", " : "", constant ? "const " : "", type, name);
+    put(&e->signature, "%s%s%s *%s%s", e->signature.n ? ", " : "", constant ? "const " : "", type, e->rereads ? "" : "__restrict__ ", name);
     emit_param(e, p);
 }
 
@@ -1446,10 +1776,12 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
     bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536;
     if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, &e->types, &e->signature, &e->body);
     if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
-    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param) };
+    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->early };
     if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
     e->types.n = e->signature.n = e->body.n = 0;
     e->first_param = e->n_params;
+    e->rereads = e->early = false;
+    e->cluster = 0;
 }
 
 static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) { emit_launch_shared(e, label, grid_x, grid_y, block, 0); }
@@ -2492,6 +2824,15 @@ static void emit_attention(emit *e, uint32_t node) {
     if (f.parts > 1) emit_attention_join(e, node, &f);
 }
 
+/* Where an append in place saves what it overwrites, and its flag. */
+static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
+    const gn_view *v = view_of(e, input(e, node, 1));
+    emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
+    emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_appends);
+    e->appends[e->n_appends++] = node;
+    e->save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+}
+
 /* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
 static void emit_kv_append(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
@@ -2508,9 +2849,8 @@ static void emit_kv_append(emit *e, uint32_t node) {
     emit_node(e, y, type, true, "rows");
     emit_node(e, z, pos, true, "pos");
     emit_node(e, node, type, false, "o");
-    if (in_place) emit_pointer(e, type, false, "saved", (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
+    if (in_place) emit_saved(e, node, type, "saved", "flag");
     emit_faults(e, node);
-    if (in_place) emit_number(e, "u32", "flag", PARAM_WORD, ERROR_WORDS + e->appends);
     put(&e->body, "  const i64 at = *pos;\n  if (at < 0 || at > %lldll) { if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); return; }\n", (long long)(S - T), (long long)(S - T + 1));
     if (in_place) put(&e->body, "  if (*err) return;\n  if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n");
     put(&e->body, "  o += at * %lldll;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 to = ", (long long)out.strides[2], (long long)n);
@@ -2520,9 +2860,6 @@ static void emit_kv_append(emit *e, uint32_t node) {
     put(&e->body, "];\n  }\n");
     int64_t blocks = blocks_for(n, 256);
     emit_launch(e, in_place ? "kv_append_in_place" : "kv_append", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks < 1 ? 1 : blocks), 1, 256);
-    if (!in_place) return;
-    e->appends++;
-    e->save += ((size_t)n * (size_t)bytes + 255) & ~(size_t)255;
 }
 
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
@@ -2544,14 +2881,17 @@ static void put_undo(emit *e, uint32_t node, uint32_t i, size_t save) {
     put(&e->body, "] = saved%u[i];\n", i);
 }
 
-/* Puts back what appends in place have overwritten, when the run has failed after them: twenty to a kernel. */
-static void emit_undo(emit *e, const uint32_t *nodes, uint32_t n) {
+/* Puts back what appends in place have overwritten, when the run has failed after them. */
+enum { UNDOS_A_KERNEL = 26 };
+
+static void emit_undo(emit *e) {
+    const uint32_t *nodes = e->appends, n = e->n_appends;
     size_t save = 0;
-    for (uint32_t at = 0; at < n; at += 20) {
+    for (uint32_t at = 0; at < n; at += UNDOS_A_KERNEL) {
         emit_errors(e);
         emit_number(e, "u32", "first", PARAM_WORD, ERROR_WORDS + at);
         put(&e->body, "  if (!*err) return;\n");
-        for (uint32_t i = 0; i < 20 && at + i < n; i++) {
+        for (uint32_t i = 0; i < UNDOS_A_KERNEL && at + i < n; i++) {
             const gn_view *v = view_of(e, input(e, nodes[at + i], 1));
             put_undo(e, nodes[at + i], i, save);
             save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
@@ -2570,6 +2910,357 @@ static void emit_commit(emit *e, param to, param from, size_t bytes) {
     put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x * 256) to[i] = from[i];\n");
     int64_t blocks = blocks_for((int64_t)(bytes + 15) / 16, 256);
     emit_launch(e, "commit", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+}
+
+/* ---- one row (batch 1): a product with the norm before it and the loop or the choice after it; attention with its appends ---- */
+
+/* How often steps read a base's memory, and whether something outlives the run in it. */
+typedef struct readers { uint32_t *reads; bool *held; uint32_t *step; } readers;   /* step: 1 + that of a node */
+
+static void readers_deinit(readers *r) {
+    gn_free(r->reads);
+    gn_free(r->held);
+    gn_free(r->step);
+}
+
+static bool readers_init(readers *r, const emit *e) {
+    const gn_part *p = e->part;
+    const gn_layout *l = e->layout;
+    r->reads = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->reads);
+    r->held = (bool *)alloc_zero((p->n_nodes + 1) * sizeof *r->held);
+    r->step = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->step);
+    if (!r->reads || !r->held || !r->step) return false;
+    for (size_t i = 0; i < l->n_steps; i++) {
+        const gn_kernel_step *s = &l->steps[i];
+        r->step[s->node] = (uint32_t)i + 1;
+        for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++) if (!l->loads[s->load + k].constant) r->reads[l->loads[s->load + k].base]++;
+        for (uint32_t k = 0; !s->n_instrs && k < p->nodes[s->node].n_ins; k++) r->reads[l->lay[input(e, s->node, k)].base]++;
+    }
+    for (uint32_t i = 0; i < p->n_outs; i++) r->held[l->lay[p->outs[i]].base] = true;
+    for (uint32_t i = 0; i < p->n_updates; i++) r->held[l->lay[p->updates[i].node].base] = true;
+    return true;
+}
+
+static bool node_is(const emit *e, uint32_t node, const char *op) {
+    gn_op_info row;
+    return e->part->nodes[node].leaf == GN_LEAF_NONE && gn_get_op(e->part->nodes[node].op - 1, &row) == GN_OK && strcmp(row.name, op) == 0;
+}
+
+/* A view of all of its base, in its order. */
+static bool is_whole(const emit *e, const gn_view *v, uint32_t base) { return is_dense(v) && !v->offset && count_of(v) == count_of(&e->layout->lay[base].view); }
+
+/* What a kernel that runs later than its step reads lies where nothing else is put. */
+static void keep_apart(emit *e, uint32_t node) {
+    gn_lay *a = &e->layout->lay[e->layout->lay[node].base];
+    if (a->place != GN_PLACE_BLOCK || a->last == e->part->n_nodes) return;
+    a->offset = (e->layout->block_bytes + 255) & ~(size_t)255;
+    e->layout->block_bytes = a->offset + (((size_t)count_of(&a->view) * types[a->view.dtype].bytes + 255) & ~(size_t)255);
+    a->last = e->part->n_nodes;
+}
+
+/* Nothing in the plan writes it. */
+static bool is_constant(const emit *e, uint32_t node) {
+    const gn_part_node *n = &e->part->nodes[e->layout->lay[node].base];
+    return n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_DATA;
+}
+
+static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align) {
+    const gn_view *v = view_of(e, node);
+    return count_of(v) == n && is_dense(v) && v->offset % align == 0;
+}
+
+/* How one row is multiplied. dot: the columns of B are contiguous. */
+typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, grid; bool dot; } vector_form;
+
+static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    gn_dtype d = view_of(e, xa)->dtype;
+    int bytes = types[d].bytes;
+    memset(f, 0, sizeof *f);
+    f->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
+    f->vector = 16 / bytes;
+    f->dot = f->p.bk == 1 && f->p.bn != 1;
+    f->stride = f->dot ? f->p.bn : f->p.bk;
+    if (f->p.m != 1 || f->p.batches != 1 || f->p.n < 1 || f->p.n > 1 << 28 || f->p.k < f->vector || f->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
+    if (f->p.k % f->vector || f->stride % f->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, f->p.k, 16) || (!f->dot && (f->p.bn != 1 || f->p.n % f->vector))) return false;
+    if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && f->p.n > 1) return false;
+    int64_t blocks = emit_processors(e), tiles = blocks_for(f->p.n, 32);
+    f->columns = f->dot ? (uint32_t)(f->p.n / (blocks * 8)) : 32;
+    if (f->dot) f->columns = f->columns > 3 ? 3 : f->columns < 1 ? 1 : f->columns;
+    for (f->splits = 1; !f->dot && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks * 3 / 2 && f->p.k / (f->splits * 2) >= 256 / (32 / f->vector);) f->splits *= 2;
+    int64_t grid = f->dot ? blocks_for(f->p.n, 8 * f->columns) : tiles * f->splits;
+    if (f->dot && grid > 2 * blocks) grid = 2 * blocks;
+    f->grid = (uint32_t)grid;
+    return grid < 0x7fffffff;
+}
+
+/* A layernorm of the one row, read by this product alone. */
+static bool takes_norm(const emit *e, const readers *r, uint32_t xa, const vector_form *f) {
+    uint32_t base = e->layout->lay[xa].base;
+    if (!node_is(e, base, "layernorm") || r->reads[base] != 1 || r->held[base] || !r->step[base] || !is_whole(e, view_of(e, xa), base) || f->p.k > (f->dot ? 4 : 8) * 32 * f->vector) return false;
+    const gn_view *x = view_of(e, input(e, base, 0));
+    if (x->dtype != view_of(e, xa)->dtype || x->dims[x->rank - 1] != f->p.k || !is_dense_row(e, input(e, base, 0), f->p.k, 16)) return false;
+    for (uint32_t i = 1; i < e->part->nodes[base].n_ins; i++)
+        if (!is_dense_row(e, input(e, base, i), f->p.k, 16)) return false;
+    return true;
+}
+
+/* The step that alone reads the product: a loop over the same elements, or 0. */
+static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
+    const gn_layout *l = e->layout;
+    if (r->reads[node] != 1 || r->held[node]) return 0;
+    for (uint32_t i = r->step[node]; i < l->n_steps; i++) {
+        const gn_kernel_step *s = &l->steps[i];
+        for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++) {
+            const gn_load *d = &l->loads[s->load + k];
+            if (d->constant || d->base != node) continue;
+            for (uint32_t q = 0; q < s->n_instrs; q++) if (!types[l->instrs[s->instr + q].in_dtype].real) return 0;
+            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside;
+            return fits ? i + 1 : 0;
+        }
+    }
+    return 0;
+}
+
+static uint32_t takes_best(const emit *e, const readers *r, uint32_t node) {
+    const gn_layout *l = e->layout;
+    if (r->reads[node] != 1 || r->held[node]) return 0;
+    for (uint32_t i = r->step[node]; i < l->n_steps; i++) {
+        uint32_t at = l->steps[i].node;
+        if (l->steps[i].n_instrs || !node_is(e, at, "argmax") || l->lay[input(e, at, 0)].base != node) continue;
+        return is_whole(e, view_of(e, input(e, at, 0)), node) && count_of(view_of(e, at)) == 1 ? i + 1 : 0;
+    }
+    return 0;
+}
+
+static void fuse_vector(emit *e, const readers *r, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node, at = i;
+    vector_form f;
+    if (!vector_choose(e, node, &f)) return;
+    fusion u = { .product = i + 1, .loop = takes_loop(e, r, node) };
+    if (!u.loop) u.best = takes_best(e, r, node);
+    uint32_t base = e->layout->lay[input(e, node, 0)].base;
+    if (takes_norm(e, r, input(e, node, 0), &f)) u.norm = r->step[base];
+    if (u.loop) at = u.loop - 1;
+    if (u.best) at = u.best - 1;
+    if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;   /* B is no leaf: it would have to be kept for longer */
+    if (at != i) { e->fusions[i].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[node].n_ins; k++) keep_apart(e, input(e, node, k)); }
+    if (u.norm) { e->fusions[u.norm - 1].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[base].n_ins; k++) keep_apart(e, input(e, base, k)); }
+    e->fusions[at] = u;
+}
+
+/* How one query of each head is answered. */
+typedef struct one_form { attention_form a; int64_t parts; bool cluster; } one_form;
+
+static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
+    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
+}
+
+static bool one_choose(const emit *e, uint32_t node, one_form *f) {
+    f->a = attention_choose(e, node);
+    gn_dtype d = f->a.q->dtype;
+    int64_t dim = f->a.q->dims[3], vector = 16 / types[d].bytes, heads = f->a.dims[0] * f->a.dims[1], blocks = emit_processors(e);
+    if (f->a.dims[2] != 1 || f->a.masked || f->a.empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
+    if (f->a.dims[3] > 1 << 24 || heads > 1 << 20) return false;
+    for (uint32_t i = 0; i < 3; i++)
+        if (!fits_one(view_of(e, input(e, node, i)), dim, vector, (size_t)base_offset(e, input(e, node, i)))) return false;
+    f->cluster = emit_has_clusters(e);
+    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
+    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
+    f->cluster = f->cluster && f->parts > 1;
+    return true;
+}
+
+/* An append of one row in place that this attention alone reads; its step, or 0. */
+static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, int64_t dim) {
+    uint32_t base = e->layout->lay[x].base;
+    if (base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x]) return 0;
+    const gn_view *row = view_of(e, input(e, x, 1));
+    return row->dims[2] == 1 && fits_one(row, dim, 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == view_of(e, x)->dtype ? r->step[x] : 0;
+}
+
+static void fuse_attention(emit *e, const readers *r, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node;
+    one_form f;
+    if (!one_choose(e, node, &f)) return;
+    fusion u = { .product = i + 1 };
+    for (uint32_t k = 0; k < 2; k++) u.append[k] = takes_append(e, r, input(e, node, 1 + k), f.a.q->dims[3]);
+    if (u.append[0] && u.append[1] && input(e, input(e, node, 1), 2) == input(e, input(e, node, 2), 2)) {
+        for (uint32_t k = 0; k < 2; k++) {
+            e->fusions[u.append[k] - 1].inside = true;
+            e->fused++;
+            for (uint32_t q = 1; q < 3; q++) keep_apart(e, input(e, input(e, node, 1 + k), q));
+        }
+    } else u.append[0] = u.append[1] = 0;
+    e->fusions[i] = u;
+}
+
+/* Decides which steps run inside another's kernel. False when there is no memory. */
+static bool fuse_rows(emit *e) {
+    readers r = { 0 };
+    bool ok = readers_init(&r, e);
+    for (uint32_t i = 0; ok && i < e->layout->n_steps && !env_is("GENIE_CUDA_FUSE", "0"); i++) {
+        uint32_t node = e->layout->steps[i].node;
+        if (e->layout->steps[i].n_instrs) continue;
+        if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
+        else if (node_is(e, node, "attention")) fuse_attention(e, &r, i);
+    }
+    readers_deinit(&r);
+    return ok;
+}
+
+/* What becomes of one element: the struct @_e, from the product's bias and the loop that takes it in. */
+static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *members) {
+    bool has_bias = e->part->nodes[node].n_ins > 2;
+    const gn_kernel_step *s = u->loop ? &e->layout->steps[u->loop - 1] : NULL;
+    const gn_view *product_view = view_of(e, node), *out = view_of(e, s ? s->node : node);
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    text loads = { 0 };
+    if (!l) { e->failed = true; return; }
+    put(t, "struct @_e {\n");
+    if (has_bias) { emit_node(e, input(e, node, 2), types[product_view->dtype].name, true, "bias"); put(t, "  const %s *bias;\n", types[product_view->dtype].name); put(members, "bias, "); }
+    if (!u->best) { emit_node(e, s ? s->node : node, types[out->dtype].name, false, "o"); put(t, "  %s *o;\n", types[out->dtype].name); put(members, "o, "); }
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        l->step = s;
+        if (d->constant) { snprintf(l->names[d->reg], sizeof l->names[0], "c%u", i); continue; }
+        if (d->base == node) { snprintf(l->names[d->reg], sizeof l->names[0], "y"); continue; }
+        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+        char name[16];
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(e, types[d->dtype].name, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+        put(t, "  const %s *a%u;\n", types[d->dtype].name, i);
+        put(members, "a%u, ", i);
+        put(&loads, " x%u = get(a%u[", i, i);
+        put_offset(&loads, &d->view, "i", is_small(&d->view));
+        put(&loads, "]);");
+    }
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        if (!d->constant && d->base != node) put(t, "  %s x%u;\n", types[d->dtype].compute, i);
+    }
+    put(t, "  float b;\n  M void early(int i) { b = %s; }\n  M void load(int i) {%s }\n", has_bias ? "get(bias[i])" : "0.f", loads.s ? loads.s : "");
+    put(t, "  M float value(float y) const { return cast_to<%s>::of(y + b); }\n", types[product_view->dtype].name);
+    if (!u->best) {
+        put(t, "  M void end(int i, float y) const {\n    y = y + b;\n");
+        for (uint32_t i = 0; s && i < s->n_loads; i++) {
+            const gn_load *d = &e->layout->loads[s->load + i];
+            if (d->constant) put(t, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[d->dtype].compute, i, types[d->dtype].name, (unsigned long long)f64_word(d->value));
+        }
+        l->label[0] = 0;
+        for (uint32_t i = 0; s && i < s->n_instrs; i++) loop_instr(e, l, i);
+        if (e->body.n) text_add(t, e->body.s, e->body.n);
+        e->body.n = 0;
+        put(t, "    put(o[i], %s);\n  }\n", s ? l->names[s->out] : "y");
+    }
+    put(t, u->best ? "  M void end(int, float) const {}\n};\n" : "};\n");
+    if (loads.failed) e->failed = true;
+    text_free(&loads);
+    gn_free(l);
+}
+
+static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint32_t node, bool early) {
+    int64_t attrs[2] = { 0, 0 };
+    if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
+    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d };\n"
+                   "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
+        types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
+        u->best != 0, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
+}
+
+/* The best of the blocks' bests. */
+static void emit_vector_best(emit *e, uint32_t node, uint32_t parts) {
+    put(&e->types, "struct @_p { typedef best_of<float, false> A; typedef i64 O; enum { PARTS = %u }; static M void end(const A &a, O &out) { out = a.at; } };\n", parts);
+    emit_node(e, node, "i64", false, "o");
+    emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    put(&e->body, "  combine<@_p>((const @_p::A *)parts, o);\n");
+    emit_launch(e, "argmax_combine", 1, 1, 256);
+}
+
+static void emit_vector(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node, norm = u->norm ? e->layout->steps[u->norm - 1].node : node;
+    uint32_t xb = input(e, node, 1), n_ins = u->norm ? e->part->nodes[norm].n_ins : 1;
+    const int64_t flags = u->norm ? attrs_of(e, norm)[1] : 0;
+    const char *type = types[view_of(e, input(e, node, 0))->dtype].name;
+    bool early = is_constant(e, xb) && (e->part->nodes[node].n_ins < 3 || is_constant(e, input(e, node, 2)));
+    text members = { 0 };
+    vector_form f;
+    char name[64];
+    vector_choose(e, node, &f);
+    for (uint32_t i = 1; i < n_ins; i++) early = early && is_constant(e, input(e, norm, i));
+    put_vector_type(e, u, &f, node, early);
+    e->rereads = e->early = true;
+    e->cluster = (uint8_t)f.splits;
+    put_ending(e, u, node, &e->types, &members);
+    emit_node(e, input(e, norm, 0), type, true, "a");
+    emit_node(e, xb, type, true, "b");
+    if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
+    if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
+    if (u->best) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, b, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0, members.s ? members.s : "", f.dot ? "dot" : "times", flags & 1 ? "gain" : "0",
+        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts" : "0");
+    snprintf(name, sizeof name, "%svector_%s_%s%s", u->norm ? "norm_" : "", f.dot ? "dot" : "times", type, u->loop ? "_loop" : u->best ? "_argmax" : "");
+    e->failed = e->failed || members.failed;
+    text_free(&members);
+    size_t bytes = (size_t)f.grid * 16;
+    if (u->best && bytes > e->scratch) e->scratch = bytes;
+    emit_launch(e, name, f.grid, 1, 256);
+    if (u->best) emit_vector_best(e, e->layout->steps[u->best - 1].node, f.grid / f.splits);
+}
+
+static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k, const gn_view *rows_v, bool early) {
+    const attention_form *a = &f->a;
+    text *t = &e->types;
+    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q->dtype].name, types[pos].name, types[a->length_type].name,
+        (long long)a->dims[1], (long long)a->k->dims[1], (long long)a->dims[3]);
+    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, APPEND = %d, EARLY = %d, CLUSTER = %d };\n", (long long)a->q->dims[3], (long long)a->q->dims[3], 16 / types[a->q->dtype].bytes,
+        (long long)f->parts, a->length, a->causal, u->append[0] != 0, early, f->cluster);
+    put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
+        (long long)a->q->strides[0], (long long)a->q->strides[1], (long long)a->k->strides[0], (long long)a->k->strides[1], (long long)a->k->strides[2], (long long)a->v->strides[0], (long long)a->v->strides[1],
+        (long long)a->v->strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
+    put(t, "  static M double scale() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(a->scale));
+}
+
+static void emit_one(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node, xk = input(e, node, 1), xv = input(e, node, 2);
+    bool append = u->append[0] != 0;
+    one_form f;
+    one_choose(e, node, &f);
+    const char *type = types[f.a.q->dtype].name;
+    char name[64];
+    uint32_t pos = append ? input(e, xk, 2) : node;
+    bool early = (!append || is_constant(e, pos)) && (!f.a.length || is_constant(e, f.a.length_node)) && (append || (is_constant(e, xk) && is_constant(e, xv)));
+    put_one_type(e, &f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : f.a.k, append ? view_of(e, input(e, xv, 1)) : f.a.v, early);
+    e->rereads = e->early = true;
+    e->cluster = f.cluster ? (uint8_t)f.parts : 1;
+    emit_node(e, input(e, node, 0), type, true, "q");
+    emit_node(e, xk, type, false, "k");
+    emit_node(e, xv, type, false, "v");
+    if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
+    if (f.a.length) emit_node(e, f.a.length_node, types[f.a.length_type].name, true, "length");
+    if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
+    emit_node(e, node, type, false, "o");
+    bool joined = f.parts > 1 && !f.cluster;
+    if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f.a.length || append;
+    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", f.a.length ? append ? "length, saved_k, saved_v" : "length, 0, 0" : append ? "0, saved_k, saved_v" : "0, 0, 0",
+        joined ? "parts" : "0", append ? "append, flag_k, flag_v" : "0, 0, 0");
+    snprintf(name, sizeof name, "%sattention_one_%s", append ? "append_" : "", type);
+    emit_launch(e, name, (uint64_t)(f.a.dims[0] * f.a.dims[1] * f.parts), 1, 256);
+    f.a.parts = f.parts;
+    if (joined) emit_attention_join(e, node, &f.a);
+}
+
+/* True when step i is done by a fused kernel: here, or elsewhere. */
+static bool emit_fused(emit *e, size_t i) {
+    const fusion *u = &e->fusions[i];
+    if (!u->inside && !u->product) return false;
+    if (u->inside) return true;
+    if (node_is(e, e->layout->steps[u->product - 1].node, "attention")) emit_one(e, u);
+    else emit_vector(e, u);
+    return true;
 }
 
 /* ---- the table ---- */
@@ -2610,8 +3301,10 @@ static gn_result check_ops(gn_fault *f) {
     return GN_OK;
 }
 
-static void emit_step(emit *e, const gn_kernel_step *s) {
+static void emit_step(emit *e, size_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
     gn_op_info row;
+    if (emit_fused(e, i)) return;
     if (s->n_instrs) { emit_loop(e, s); return; }
     gn_get_op(e->part->nodes[s->node].op - 1, &row);
     int op = op_of(row.name);
@@ -2656,6 +3349,7 @@ static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only *
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int64_t emit_processors(const emit *e) { return e->device->processors; }
+static bool emit_has_clusters(const emit *e) { return e->device->arch >= 90 && (cu.cuLaunchKernelEx || e->device->compile_only) && !env_is("GENIE_CUDA_CLUSTER", "0"); }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
 
 static uint64_t prelude_hash(void) {
@@ -3074,7 +3768,7 @@ typedef struct executor {
     struct device *device;
     gn_stats *stats;
     uint64_t limit, held;
-    bool lost, graphs, pools;
+    bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     char lost_why[200];
     gn__cu_handle stream;
     gn__cu_ptr block;              /* one for all plans: runs follow each other in the stream */
@@ -3294,6 +3988,8 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_layout_deinit(&p->layout);
     gn_free(p->emit.launches);
     gn_free(p->emit.params);
+    gn_free(p->emit.fusions);
+    gn_free(p->emit.appends);
     text_free(&p->emit.types);
     text_free(&p->emit.signature);
     text_free(&p->emit.body);
@@ -3354,12 +4050,7 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         const gn_view *v = view_of(e, part->updates[u].node);
         emit_copy_views(e, "new_version", dense_view(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
     }
-    uint32_t *appends = (uint32_t *)gn_alloc((p->layout.n_steps + 1) * sizeof *appends), n_appends = 0;
-    if (!appends) { e->failed = true; return; }
-    for (size_t i = 0; i < p->layout.n_steps; i++)
-        if (p->layout.lay[p->layout.steps[i].node].place == GN_PLACE_INPLACE) appends[n_appends++] = p->layout.steps[i].node;
-    emit_undo(e, appends, n_appends);
-    gn_free(appends);
+    emit_undo(e);
     for (uint32_t u = 0; u < part->n_updates && !p->exchanges; u++)
         if (p->layout.update_how[u] != GN_UPDATE_INPLACE)
             emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 }, (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, node_bytes(part, part->updates[u].node));
@@ -3374,12 +4065,15 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->layout = &p->layout;
     e->fault = f;
     if (f) f->result = GN_OK;
-    for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) emit_step(e, &p->layout.steps[i]);
+    e->fusions = (fusion *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->fusions);
+    e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
+    if (!e->fusions || !e->appends || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) emit_step(e, i);
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (uint32_t i = 0; i < p->part->n_args; i++) { p->arg_at[i] = args; args += room(node_bytes(p->part, p->part->args[i])); }
     p->args_bytes = args;
-    p->errors_bytes = room((ERROR_WORDS + e->appends) * 4);
+    p->errors_bytes = room((ERROR_WORDS + e->n_appends) * 4);
     const size_t bytes[REGION__COUNT] = { p->errors_bytes, room(e->scratch), room(e->losses), room(e->save), outs, own, args };
     p->total = room(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
@@ -3573,7 +4267,12 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         else values[i].l = (uint64_t)a->offset;
         list[i] = &values[i];
     }
-    DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
+    launch_attribute attributes[2] = { { 0 } };
+    launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
+    if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
+    if (l->early && x->overlaps && l != p->emit.launches) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
+    if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
+    else DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
     return GN_OK;
 }
 
@@ -3882,6 +4581,7 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->limit = desc->memory_limit;
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
+    x->overlaps = d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
     r = executor_init(x, f);
     if (r != GN_OK) { exec_close(x); return r; }
     *out = (gn_exec){ &exec_table, x };

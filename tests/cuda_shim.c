@@ -116,6 +116,7 @@ API int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, void *st) { (void)st; mem
 API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st) { (void)st; memcpy((void *)(uintptr_t)d, (void *)(uintptr_t)s, n); return 0; }
 API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st) { (void)st; memset((void *)(uintptr_t)d, v, n); return 0; }
 API int cuFuncSetAttribute(void *f, int a, int v) { (void)f; (void)a; (void)v; return 0; }
+API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra) { (void)config; (void)f; (void)params; (void)extra; return 801; }
 API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f) { (void)e; (void)g; (void)f; return 801; }
 API int cuGraphLaunch(void *e, void *s) { (void)e; (void)s; return 801; }
 API int cuGraphDestroy(void *g) { (void)g; return 0; }

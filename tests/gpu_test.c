@@ -250,6 +250,120 @@ static void a_fault_after_an_append_in_place_changes_nothing(void)
     gn_release(other);
 }
 
+/* ---- one token at a time: norms, loops, appends and the choice run inside other kernels ---- */
+
+enum { TOKEN_HEADS = 4, TOKEN_VOCAB = 300, TOKEN_PLACES = 200, TOKEN_WEIGHTS = 16 };
+typedef struct token_model { gn_dtype d; int64_t head, groups; gn_ctx *g; gn_tensor w[TOKEN_WEIGHTS], k, v; } token_model;
+
+/* 0 embedding, 1 places, 2 to 5 gains and biases of two norms, 6 and 7 query-key-value, 8 and 9 out, 10 and 11 up, 12 and 13 down, 14 gain, 15 head by columns */
+static gn_shape token_shape(const token_model *m, int i)
+{
+    int64_t e = m->head * TOKEN_HEADS, wide = e + 2 * m->groups * m->head;
+    switch (i) {
+    case 0: return GN_SHAPE(TOKEN_VOCAB, e);
+    case 1: return GN_SHAPE(TOKEN_PLACES, e);
+    case 6: return GN_SHAPE(e, wide);
+    case 7: return GN_SHAPE(wide);
+    case 8: return GN_SHAPE(e, e);
+    case 10: return GN_SHAPE(e, 4 * e);
+    case 11: return GN_SHAPE(4 * e);
+    case 12: return GN_SHAPE(4 * e, e);
+    case 15: return GN_SHAPE(e, TOKEN_VOCAB + 20);
+    default: return GN_SHAPE(e);
+    }
+}
+
+static void token_model_make(token_model *m, gn_ctx *g, void **data)
+{
+    m->g = g;
+    for (int i = 0; i < TOKEN_WEIGHTS; i++) m->w[i] = gn_weight(g, m->d, token_shape(m, i), data[i], "w");
+    m->k = gn_state(g, m->d, GN_SHAPE(1, m->groups, TOKEN_PLACES, m->head), NULL, "k");
+    m->v = gn_state(g, m->d, GN_SHAPE(1, m->groups, TOKEN_PLACES, m->head), NULL, "v");
+}
+
+static gn_tensor token_heads(gn_tensor x, int64_t from, int64_t heads, int64_t head)
+{
+    return gn_reshape(gn_slice(x, 1, from * head, (from + heads) * head, 1), GN_SHAPE(1, heads, 1, head));
+}
+
+/* The row before the head: (1, E). computed: the position is not an argument but the result of a kernel. */
+static gn_tensor token_row(const token_model *m, int32_t token, int64_t place, bool computed)
+{
+    int64_t e = m->head * TOKEN_HEADS;
+    gn_tensor pos = gn_scalar(m->g, GN_I32, (double)place), length = gn_scalar(m->g, GN_I32, (double)place + 1);
+    if (computed) length = gn_add_c(pos, 1);
+    gn_tensor x = gn_add(gn_embedding(m->w[0], gn_data_copy(m->g, GN_I32, GN_SHAPE(1), &token)), gn_embedding(m->w[1], gn_reshape(pos, GN_SHAPE(1))));
+    for (int layer = 0; layer < 2; layer++) {
+        gn_tensor h = gn_linear(gn_layernorm(x, m->w[2], m->w[3], 1e-5), m->w[6], m->w[7]), k = m->k, v = m->v;
+        if (layer == 0) {
+            k = gn_kv_append(m->k, token_heads(h, TOKEN_HEADS, m->groups, m->head), pos);
+            v = gn_kv_append(m->v, token_heads(h, TOKEN_HEADS + m->groups, m->groups, m->head), pos);
+        }
+        gn_attention_desc desc = { .causal = true, .length = length };
+        gn_tensor a = layer ? token_heads(h, 0, TOKEN_HEADS, m->head) : gn_attention(token_heads(h, 0, TOKEN_HEADS, m->head), k, v, &desc);
+        x = gn_add(x, gn_linear(gn_reshape(a, GN_SHAPE(1, e)), m->w[8], m->w[9]));
+        h = gn_gelu_tanh(gn_linear(gn_layernorm(x, m->w[4], m->w[5], 1e-5), m->w[10], m->w[11]));
+        x = gn_add(gn_linear(h, m->w[12], m->w[13]), x);
+    }
+    return x;
+}
+
+static gn_tensor token_logits(const token_model *m, gn_tensor row, bool by_columns)
+{
+    gn_tensor x = gn_layernorm(row, m->w[14], GN_NONE, 1e-5);
+    return by_columns ? gn_matmul(x, m->w[15]) : gn_matmul(x, gn_transpose(m->w[0], 0, 1));
+}
+
+/* One step on both devices: the row before the head agrees, and the GPU's choice is as good as the CPU's best. */
+static void token_step(token_model m[2], int32_t token, int64_t place, int form)
+{
+    int64_t e = m[0].head * TOKEN_HEADS, vocab = form & 1 ? TOKEN_VOCAB + 20 : TOKEN_VOCAB, choice = -1;
+    void *rows[2] = { calloc((size_t)e, 4), calloc((size_t)e, 4) }, *logits = calloc((size_t)vocab, 4);
+    size_t bytes = gn_dtype_bytes(m[0].d);
+    double worst = 0, largest = 0, best = -1e30;
+    for (int i = 0; i < 2; i++) {
+        gn_tensor row = token_row(&m[i], token, place, (form & 2) != 0), chosen = gn_argmax(token_logits(&m[i], row, form & 1), GN_AXES(1), false), all = token_logits(&m[i], row, form & 1);
+        if (i) CHECK_RESULT(gn_read(chosen, &choice, sizeof choice), GN_OK);
+        else CHECK_RESULT(gn_read(all, logits, (size_t)vocab * bytes), GN_OK);
+        CHECK_RESULT(gn_read(row, rows[i], (size_t)e * bytes), GN_OK);
+        CHECK_RESULT(gn_step(m[i].g), GN_OK);
+    }
+    for (int64_t i = 0; i < e; i++) {
+        double x = element(m[0].d, rows[0], i), error = fabs(x - element(m[0].d, rows[1], i));
+        largest = fabs(x) > largest ? fabs(x) : largest;
+        worst = error <= worst ? worst : error;
+    }
+    for (int64_t i = 0; i < vocab; i++) best = element(m[0].d, logits, i) > best ? element(m[0].d, logits, i) : best;
+    if (!(worst <= 16 * eps_of(m[0].d) * largest)) test_fail(__FILE__, __LINE__, "%s place %lld form %d: a row is %g off, the largest is %g", gn_dtype_name(m[0].d), (long long)place, form, worst, largest);
+    if (choice < 0 || choice >= vocab || best - element(m[0].d, logits, choice) > 16 * eps_of(m[0].d) * (fabs(best) + 1))
+        test_fail(__FILE__, __LINE__, "%s place %lld form %d: token %lld is not the best", gn_dtype_name(m[0].d), (long long)place, form, (long long)choice);
+    free(rows[0]); free(rows[1]); free(logits);
+}
+
+static void tokens_one_by_one_agree_with_the_cpu(void)
+{
+    static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_F16 };
+    static const int64_t places[] = { 0, 1, 2, 3, 40, 41, 150, 199 };
+    for (int k = 0; k < 6; k++) {
+        token_model m[2] = { { .d = dtypes[k % 3], .head = k < 3 ? 64 : 32, .groups = k < 3 ? 4 : 2 } };
+        void *data[TOKEN_WEIGHTS];
+        m[1] = m[0];
+        for (int i = 0; i < TOKEN_WEIGHTS; i++) {
+            gn_shape s = token_shape(m, i);
+            data[i] = random_bytes(m->d, s.dims[0] * (s.rank > 1 ? s.dims[1] : 1), s.rank > 1 && i > 1 ? 0.1 : 1);
+        }
+        token_model_make(&m[0], cpu, data);
+        token_model_make(&m[1], gpu, data);
+        for (int i = 0; i < TEST_COUNT(places); i++) token_step(m, (int32_t)(i * 37), places[i], k + i);
+        for (int i = 0; i < 2; i++) {
+            for (int w = 0; w < TOKEN_WEIGHTS; w++) gn_release(m[i].w[w]);
+            gn_release(m[i].k);
+            gn_release(m[i].v);
+        }
+        for (int i = 0; i < TOKEN_WEIGHTS; i++) free(data[i]);
+    }
+}
+
 static void all_kernels_compile(void)
 {
     static char why[8000];
@@ -264,6 +378,7 @@ int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
         TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing),
+        TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(attention_agrees_with_the_cpu),
         TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
     };
@@ -276,7 +391,7 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 3 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 4 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);
