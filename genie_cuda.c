@@ -1704,7 +1704,8 @@ typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster; bool early; } launch;
 
 /* Memory of a plan beside the layout's block, by what it is for. */
-typedef enum region { REGION_ERRORS, REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION__COUNT } region;
+/* Arguments and error words go up in one copy, error words and small results come down in one. */
+typedef enum region { REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
 
 enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
 
@@ -3792,8 +3793,9 @@ typedef struct plan {
     gn_part *part;
     gn_layout layout;
     emit emit;                     /* its launches and parameters */
-    size_t region[REGION__COUNT], total, args_bytes, errors_bytes;
+    size_t region[REGION__COUNT], total, args_bytes, errors_bytes, near_bytes;
     size_t *arg_at, *out_at;       /* per argument: offset in REGION_ARGS; per output: in REGION_OUTS, SIZE_MAX: dense already */
+    size_t *near_at;               /* per output: offset in REGION_NEAR, SIZE_MAX: elsewhere */
     size_t *own_at;                /* per update: offset in REGION_OWN */
     gn__cu_ptr *fresh;             /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
     bool exchanges;
@@ -3995,6 +3997,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     text_free(&p->emit.body);
     gn_free(p->arg_at);
     gn_free(p->out_at);
+    gn_free(p->near_at);
     gn_free(p->own_at);
     gn_free(p->base);
     gn_free(p->part);
@@ -4056,6 +4059,26 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
             emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 }, (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, node_bytes(part, part->updates[u].node));
 }
 
+enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384 };
+
+/* Small results lie behind the error words. */
+static size_t plan_near(plan *p) {
+    size_t near = 0;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        uint32_t base = p->layout.lay[p->part->outs[i]].base;
+        const gn_lay *a = &p->layout.lay[base];
+        size_t bytes = room((size_t)count_of(&a->view) * types[a->view.dtype].bytes);
+        p->near_at[i] = SIZE_MAX;
+        if (p->out_at[i] != SIZE_MAX || a->place != GN_PLACE_BLOCK || bytes > NEAR_LARGEST || near + bytes > NEAR_BYTES) continue;
+        for (uint32_t k = 0; k < i; k++)
+            if (p->near_at[k] != SIZE_MAX && p->layout.lay[p->part->outs[k]].base == base) p->near_at[i] = p->near_at[k];
+        if (p->near_at[i] != SIZE_MAX) continue;
+        p->near_at[i] = near;
+        near += bytes;
+    }
+    return near;
+}
+
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0;
@@ -4074,9 +4097,12 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     for (uint32_t i = 0; i < p->part->n_args; i++) { p->arg_at[i] = args; args += room(node_bytes(p->part, p->part->args[i])); }
     p->args_bytes = args;
     p->errors_bytes = room((ERROR_WORDS + e->n_appends) * 4);
-    const size_t bytes[REGION__COUNT] = { p->errors_bytes, room(e->scratch), room(e->losses), room(e->save), outs, own, args };
+    p->near_bytes = plan_near(p);
+    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->losses), room(e->save), outs, own, args, p->errors_bytes, p->near_bytes };
     p->total = room(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
+    for (uint32_t i = 0; i < p->part->n_outs; i++)
+        if (p->near_at[i] != SIZE_MAX) p->layout.lay[p->layout.lay[p->part->outs[i]].base].offset = p->region[REGION_NEAR] + p->near_at[i];
     return GN_OK;
 }
 
@@ -4109,11 +4135,12 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     p->part = part_copy(part);
     p->arg_at = (size_t *)alloc_zero((part->n_args + 1) * sizeof *p->arg_at);
     p->out_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->out_at);
+    p->near_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->near_at);
     p->own_at = (size_t *)alloc_zero((part->n_updates + 1) * sizeof *p->own_at);
     p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
     for (int i = 0; i < 2; i++) p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
-    if (!p->part || !p->arg_at || !p->out_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    if (!p->part || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
     if (r == GN_OK) r = plan_compile(x, p, f);
@@ -4277,7 +4304,6 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
 }
 
 static gn_result run_launches(executor *x, const plan *p, gn_fault *f) {
-    DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
     for (size_t i = 0; i < p->emit.n_launches; i++) {
         gn_result r = run_launch(x, p, &p->emit.launches[i], f);
         if (r != GN_OK) return r;
@@ -4330,7 +4356,10 @@ static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, c
         DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
         wait = wait || is_pinned(x, args[i].host);
     }
-    if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
+    if (together) {
+        memset(stage + p->args_bytes, 0, p->errors_bytes);
+        DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes + p->errors_bytes, x->stream));
+    } else DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
     for (uint32_t i = 0; i < part->n_args; i++) {
         uint32_t node = part->args[i];
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
@@ -4373,13 +4402,17 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, uint64_t tic
 
 /* Copies of results: small ones through pinned memory, pinned ones directly, large others by the driver's own staging. */
 static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run *r, gn_fault *f) {
-    size_t at = ERROR_WORDS * 4;
-    DRIVER(x, f, cuMemcpyDtoHAsync(r->stage, x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
+    size_t at = p->errors_bytes + p->near_bytes;
+    DRIVER(x, f, cuMemcpyDtoHAsync(r->stage, x->block + p->region[REGION_ERRORS], p->near_bytes ? at : ERROR_WORDS * 4, x->stream));
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         const value *v = outs[i].keep ? value_find(x, outs[i].keep) : NULL;
         r->keeps = r->keeps || v;
         if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
         if (!outs[i].host || !outs[i].bytes) continue;
+        if (p->near_at[i] != SIZE_MAX) {
+            r->outs[r->n_outs++] = (pending_out){ outs[i].host, p->errors_bytes + p->near_at[i] + (size_t)p->layout.lay[p->part->outs[i]].view.offset, outs[i].bytes };
+            continue;
+        }
         at = (at + 63) & ~(size_t)63;
         bool direct = outs[i].bytes > 65536 && is_pinned(x, outs[i].host);
         if (direct || at + outs[i].bytes > r->stage_bytes) {
@@ -4394,14 +4427,14 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
 }
 
 static size_t staged_bytes(const plan *p, const gn_out *outs) {
-    size_t n = ERROR_WORDS * 4;
+    size_t n = p->errors_bytes + p->near_bytes;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
-        if (outs[i].host && outs[i].bytes <= STAGE_LARGEST) n += outs[i].bytes + 64;
-    return n > STAGE_BYTES / 4 ? STAGE_BYTES / 4 : n;
+        if (outs[i].host && outs[i].bytes <= STAGE_LARGEST && p->near_at[i] == SIZE_MAX) n += outs[i].bytes + 64;
+    return n > STAGE_BYTES / 4 ? STAGE_BYTES / 4 : n;       /* errors and small results are far fewer */
 }
 
 static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_out *outs, run *r, gn_fault *f) {
-    size_t up = p->args_bytes <= STAGE_LARGEST ? room(p->args_bytes) : 0;
+    size_t up = p->args_bytes <= STAGE_LARGEST ? room(p->args_bytes + p->errors_bytes) : 0;
     r->stage_bytes = staged_bytes(p, outs);
     char *stage = stage_take(x, r->stage_bytes + up);
     r->stage = stage;
