@@ -34,7 +34,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 1
+#define GN__CU_GENERATOR 2
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -375,6 +375,9 @@ static const char prelude[] =
     "#endif\n"
     "}\n"
     "D u16 float_bfloat(float x) {\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "  u16 r; asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;\n"
+    "#endif\n"
     "  u32 u = gn_u32(x);\n"
     "  if ((u & 0x7fffffffu) > 0x7f800000u) return (u16)((u >> 16) | 0x40u);\n"
     "  return (u16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);\n"
@@ -636,6 +639,9 @@ static const char prelude[] =
     "#define DIVIDED_BY_ZERO 31u\n"
     "// sums and choices; at: position, the earlier of equals is chosen and NaN before all\n"
     "template <class C> M C max_nan(C a, C b) { return a > b || a != a ? a : b; }\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
+    "template <> M float max_nan(float a, float b) { float r; asm(\"max.NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(a), \"f\"(b)); return r; }\n"
+    "#endif\n"
     "template <class C> struct sum_of { C v;\n"
     "  M void init() { v = 0; }\n"
     "  M void take(C x, i64) { v = gn_add(v, x); }\n"
@@ -702,7 +708,7 @@ static const char prelude[] =
     "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
     "  typename P::A a;\n"
     "  a.init();\n"
-    "  if (o < P::N) _Pragma(\"unroll 4\") for (I r = begin + ty * P::V; r < end; r += P::TY * P::V) f.take(o, r, a);\n"
+    "  if (o < P::N) _Pragma(\"unroll 8\") for (I r = begin + ty * P::V; r < end; r += P::TY * P::V) f.take(o, r, a);\n"
     "  if (P::COLUMNS) a = across<P::TX>(a); else a = together<P::TY>(a);\n"
     "  if (ty || o >= P::N) return;\n"
     "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else P::end(a, out[o]);\n"
@@ -745,6 +751,48 @@ static const char prelude[] =
     "    if (j == ty * P::V) s = o; else s.merge(o);\n"
     "  }\n"
     "  return together<P::TY>(s);\n"
+    "}\n"
+    "// exp(x) for results of 8 or 11 bits\n"
+    "D float exp_short(float x) {\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 750\n"
+    "  float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x * 1.4426950408889634f)); return r;\n"
+    "#else\n"
+    "  return expf(x);\n"
+    "#endif\n"
+    "}\n"
+    "D u32 word_of(const uint4 &w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; }\n"
+    "// element i of 16 bytes\n"
+    "D float part_of(const uint4 &w, int i, float) { return gn_f32(word_of(w, i)); }\n"
+    "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
+    "D float part_of(const uint4 &w, int i, f16) { return half_float(word_of(w, i >> 1) >> (i & 1) * 16 & 0xffffu); }\n"
+    "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
+    "// Rows of 16-bit elements stay packed in registers (K times 16 bytes): more of them are on their way at once.\n"
+    "template <class P> M void softmax_packed(const typename P::T *a, typename P::T *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
+    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
+    "  const bool live = row < P::N;\n"
+    "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
+    "  uint4 x[P::K];\n"
+    "  max_of<float> top;\n"
+    "  sum_of<float> sum;\n"
+    "  top.init();\n"
+    "  sum.init();\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * 8; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) top.v = max_nan(top.v, part_of(x[k], v, tag));\n"
+    "  top = together<P::TY>(top);\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) sum.v += exp_short(part_of(x[k], v, tag) - top.v);\n"
+    "  sum = together<P::TY>(sum);\n"
+    "  const float other = P::LOG ? top.v + logf(sum.v) : 1.f / sum.v;\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "    const int j = (k * P::TY + ty) * 8;\n"
+    "    T o[8];\n"
+    "    if (!live || j >= P::n) continue;\n"
+    "    UNROLL for (int v = 0; v < 8; v++) put(o[v], P::LOG ? part_of(x[k], v, tag) - other : exp_short(part_of(x[k], v, tag) - top.v) * other);\n"
+    "    vstore<8>(out + P::out(row) + j, o);\n"
+    "  }\n"
     "}\n"
     "template <class P> M void softmax(const typename P::T *a, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
@@ -798,6 +846,42 @@ static const char prelude[] =
     "    put(o[v], y);\n"
     "  }\n"
     "  row_store<P>(p, j, o);\n"
+    "}\n"
+    "template <class P> M void layernorm_packed(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V };\n"
+    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
+    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
+    "  const bool live = row < P::N;\n"
+    "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
+    "  uint4 x[P::K];\n"
+    "  sum_of<float> sum, square;\n"
+    "  sum.init();\n"
+    "  square.init();\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * V; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    UNROLL for (int v = 0; v < V; v++) sum.v += part_of(x[k], v, tag);\n"
+    "  sum = together<P::TY>(sum);\n"
+    "  const float mean = sum.v / (float)P::n;\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if ((k * P::TY + ty) * V < P::n) UNROLL for (int v = 0; v < V; v++) { const float d = part_of(x[k], v, tag) - mean; square.v = gn_fma(d, d, square.v); }\n"
+    "  square = together<P::TY>(square);\n"
+    "  const float scale = 1.f / sqrtf(square.v / (float)P::n + (float)P::eps());\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "    const int j = (k * P::TY + ty) * V;\n"
+    "    uint4 g, h;\n"
+    "    T o[V];\n"
+    "    if (!live || j >= P::n) continue;\n"
+    "    if (P::HAS_GAIN) g = *(const uint4 *)(gain + j);\n"
+    "    if (P::HAS_BIAS) h = *(const uint4 *)(bias + j);\n"
+    "    UNROLL for (int v = 0; v < V; v++) {\n"
+    "      float y = (part_of(x[k], v, tag) - mean) * scale;\n"
+    "      if (P::HAS_GAIN) y = y * part_of(g, v, tag);\n"
+    "      if (P::HAS_BIAS) y = y + part_of(h, v, tag);\n"
+    "      put(o[v], y);\n"
+    "    }\n"
+    "    vstore<V>(out + P::out(row) + j, o);\n"
+    "  }\n"
     "}\n"
     "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
@@ -1393,12 +1477,6 @@ static const char prelude[] =
     "#endif\n"
     "  return w;\n"
     "}\n"
-    "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
-    "D u32 word_of(const uint4 &w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; }\n"
-    "// element i of 16 bytes\n"
-    "D float part_of(const uint4 &w, int i, float) { return gn_f32(word_of(w, i)); }\n"
-    "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
-    "D float part_of(const uint4 &w, int i, f16) { return half_float(word_of(w, i >> 1) >> (i & 1) * 16 & 0xffffu); }\n"
     "// Mean and 1 / deviation of k elements, by each warp for itself, without a barrier. x: this lane's elements.\n"
     "template <class P> M void vector_norm(const typename P::T *a, float (*x)[P::V], float *mean, float *scale) {\n"
     "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V) };\n"
@@ -2148,7 +2226,7 @@ static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input)
     r->vector = along && one_input ? 16 / bytes : 1;
     while (r->vector > 1 && (!vectorises(&r->reduced, offset, r->vector, bytes) || !strides_fit(&r->kept, r->vector))) r->vector /= 2;
     int64_t steps = r->r / r->vector;
-    r->ty = r->columns ? (steps >= 64 ? 8 : 1) : steps >= 512 ? 256 : steps >= 32 ? 32 : steps >= 8 ? 8 : 1;
+    r->ty = r->columns ? (steps >= 64 ? 8 : 1) : steps >= 512 && r->n < 4096 ? 256 : steps >= 32 ? 32 : steps >= 8 ? 8 : 1;   /* many rows: one to a warp, no barriers */
     r->tx = 256 / r->ty;
     int64_t blocks = blocks_for(r->n, r->tx), longest = r->ty * r->vector * 8;
     r->parts = 1;
@@ -2326,7 +2404,7 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
     emit_node(e, x, type, true, "a");
     emit_node(e, node, type, false, "o");
-    put(&e->body, "  softmax<@_p>(a, o);\n");
+    put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
     snprintf(name, sizeof name, "%s_%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
 }
@@ -2349,7 +2427,9 @@ static void emit_layernorm(emit *e, uint32_t node) {
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
     if (bias) emit_node(e, input(e, node, last), type, true, "bias");
     emit_node(e, node, type, false, "o");
-    put(&e->body, "  layernorm<@_p>(a, %s, %s, o);\n", gain ? "gain" : "0", bias ? "bias" : "0");
+    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.groups;
+    for (uint32_t i = 1; i <= last; i++) packed = packed && is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
+    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "", gain ? "gain" : "0", bias ? "bias" : "0");
     snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
 }
