@@ -3827,7 +3827,8 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 /* >>memory ======================================================================================== */
 
 typedef struct slot { uint8_t kind; gn_dtype dtype; gn_shape shape; uint32_t gen; gn__cu_ptr mem; size_t bytes; } slot;
-typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place; } value;
+/* checked: its run can fail, and leaves its error words behind the value. */
+typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place, checked; } value;
 typedef struct host_block { char *p; size_t bytes; } host_block;   /* pinned memory handed out */
 
 typedef struct pending_out { void *host; size_t at, bytes; } pending_out;   /* at: in the run's staging memory */
@@ -3841,6 +3842,8 @@ typedef struct run {
     pending_out *outs;
     uint32_t n_outs;
     bool keeps;
+    uint64_t inherits;             /* ticket of a run in flight whose kept value it uses: its failure is this one's too; 0: none */
+    bool poisoned;                 /* that run has failed */
 } run;
 
 enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
@@ -3997,6 +4000,8 @@ static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
     return GN_OK;
 }
 
+static size_t value_room(const value *v) { return room(v->bytes) + (v->checked ? 256 : 0); }
+
 static value *value_find(executor *x, uint64_t id) {
     size_t lo = 0, hi = x->n_values;
     while (lo < hi) {
@@ -4011,7 +4016,7 @@ static void exec_values_release(void *self, uint64_t below) {
     executor *x = (executor *)self;
     size_t n = 0;
     enter(x, NULL);
-    for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, x->values[n].bytes);
+    for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, value_room(&x->values[n]));
     if (n) memmove(x->values, x->values + n, (x->n_values - n) * sizeof *x->values);
     x->n_values -= n;
 }
@@ -4020,7 +4025,7 @@ static void exec_values_release(void *self, uint64_t below) {
 static void values_drop(executor *x, uint64_t ticket) {
     size_t kept = 0;
     for (size_t i = 0; i < x->n_values; i++) {
-        if (x->values[i].run == ticket) give(x, x->values[i].mem, x->values[i].bytes);
+        if (x->values[i].run == ticket) give(x, x->values[i].mem, value_room(&x->values[i]));
         else x->values[kept++] = x->values[i];
     }
     x->n_values = kept;
@@ -4238,6 +4243,7 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
     memcpy(&limit, &words[4], 8);
     if (x->failed_ticket) return;
     x->failed_ticket = r->ticket;
+    if (r->poisoned) { gn_fail(&x->failed, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed"); x->failed.node = GN_NO_NODE; return; }
     if (words[0] == GN_DIVISION_BY_ZERO) gn_fail(&x->failed, GN_DIVISION_BY_ZERO, "an integer divisor is 0");
     else if (limit < 0) gn_fail(&x->failed, (gn_result)words[0], "more than %lld elements are not 0", (long long)at);
     else gn_fail(&x->failed, (gn_result)words[0], "index %lld is outside 0 to %lld", (long long)at, (long long)(limit - 1));
@@ -4255,6 +4261,10 @@ static void run_finish(executor *x) {
     } else if (words[0]) {
         run_error(x, r, words);
         if (r->keeps) values_drop(x, r->ticket);
+        for (uint32_t i = 1; i < x->n_runs; i++) {
+            run *later = &x->runs[(x->first_run + i) % RUNS_MAX];
+            later->poisoned = later->poisoned || later->inherits == r->ticket;
+        }
     } else for (uint32_t i = 0; i < r->n_outs; i++) memcpy(r->outs[i].host, r->stage + r->outs[i].at, r->outs[i].bytes);
     gn_free(r->outs);
     r->outs = NULL;
@@ -4301,15 +4311,31 @@ static gn_result fail_at(gn_fault *f, uint32_t node, gn_result r, const char *wh
     return r;
 }
 
+/* The run in flight that may still fail and whose kept values this one uses; 0: none. With several, the host waits for all but the
+   newest; with a plan that exchanges memory of states before it is known whether they are good, for all. */
+static uint64_t value_run(executor *x, const plan *p, const gn_arg *args) {
+    for (;;) {
+        uint64_t oldest = UINT64_MAX, newest = 0;
+        for (uint32_t i = 0; x->n_runs && i < p->part->n_args; i++) {
+            const value *v = p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
+            if (!v || !v->checked || v->run < x->runs[x->first_run].ticket) continue;
+            oldest = v->run < oldest ? v->run : oldest;
+            newest = v->run > newest ? v->run : newest;
+        }
+        if (!newest || (oldest == newest && !(p->exchanges && p->part->n_updates))) return newest;
+        run_finish(x);
+    }
+}
+
 /* Checks arguments and slots, before anything is changed. */
-static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, gn_fault *f) {
+static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, uint64_t *out_inherits, gn_fault *f) {
     const gn_part *part = p->part;
+    *out_inherits = value_run(x, p, args);
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *n = &part->nodes[i];
         if (n->leaf == GN_LEAF_DATA && args[n->arg].bytes != node_bytes(part, i)) return fail_at(f, i, GN_BAD_SIZE, "an argument has the wrong number of bytes");
         if (n->leaf == GN_LEAF_VALUE) {
             value *v = value_find(x, args[n->arg].value);
-            while (v && x->n_runs && v->run >= x->runs[x->first_run].ticket) { run_finish(x); v = value_find(x, args[n->arg].value); }   /* only values of runs that ended well are used */
             if (!v || !same_type(v->dtype, &v->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a kept value is gone or of another type");
         }
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
@@ -4423,7 +4449,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
 }
 
 /* Argument bytes have left the caller's memory when this returns. */
-static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, gn_fault *f) {
+static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, uint64_t inherits, gn_fault *f) {
     const gn_part *part = p->part;
     gn__cu_ptr to = x->block + p->region[REGION_ARGS];
     bool together = p->args_bytes <= STAGE_LARGEST, wait = false;
@@ -4443,7 +4469,9 @@ static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, c
     for (uint32_t i = 0; i < part->n_args; i++) {
         uint32_t node = part->args[i];
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
+        if (part->nodes[node].leaf == GN_LEAF_VALUE && !v) return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
         if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
+        if (v && inherits && v->run == inherits) DRIVER(x, f, cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + room(v->bytes), ERROR_WORDS * 4, x->stream));
     }
     if (wait) DRIVER(x, f, cuStreamSynchronize(x->stream));                       /* a pinned source is read later otherwise */
     return GN_OK;
@@ -4465,13 +4493,13 @@ static bool keeps_in_place(const plan *p, uint32_t i) {
 }
 
 /* Memory of the values that this run keeps; *out_moves: some are computed there. */
-static gn_result run_keep(executor *x, plan *p, const gn_out *outs, uint64_t ticket, bool *out_moves, gn_fault *f) {
+static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *now, bool *out_moves, gn_fault *f) {
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         uint32_t node = p->part->outs[i], base = p->layout.lay[node].base;
         if (!outs[i].keep) continue;
-        value v = { outs[i].keep, ticket, (gn_dtype)p->part->nodes[node].dtype, node_shape(p->part, node), 0, node_bytes(p->part, node), false };
+        value v = { outs[i].keep, now->ticket, (gn_dtype)p->part->nodes[node].dtype, node_shape(p->part, node), 0, node_bytes(p->part, node), false, p->emit.faults || now->inherits };
         if (!grow(&x->values, x->n_values, &x->cap_values, sizeof v)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
-        gn_result r = take(x, v.bytes, &v.mem, f);
+        gn_result r = take(x, value_room(&v), &v.mem, f);
         if (r != GN_OK) return r;
         v.in_place = keeps_in_place(p, i) && p->base[base] == x->block + p->layout.lay[base].offset;
         if (v.in_place) { p->base[base] = v.mem; *out_moves = true; }
@@ -4487,6 +4515,7 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         const value *v = outs[i].keep ? value_find(x, outs[i].keep) : NULL;
         r->keeps = r->keeps || v;
+        if (v && v->checked) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem + room(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
         if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
         if (!outs[i].host || !outs[i].bytes) continue;
         if (p->near_at[i] != SIZE_MAX) {
@@ -4522,8 +4551,8 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     gn_result e = run_bind(x, p, f);
     bool moves = false;
-    if (e == GN_OK) e = run_keep(x, p, outs, r->ticket, &moves, f);
-    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), f);
+    if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
+    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), r->inherits, f);
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
     r->stage_bytes = room(r->stage_bytes + up);
@@ -4542,10 +4571,9 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
             if (outs[i].host) return gn_fail(f, GN_NO_VALUE, "kernels are compiled, not run (GENIE_CUDA_COMPILE_ONLY)");
         return GN_OK;
     }
-    if (x->n_runs == RUNS_MAX) run_finish(x);
-    if ((e = run_check(x, p, args, outs, f)) != GN_OK) return e;
     run r = { .ticket = *out_ticket };
     while (x->n_runs >= RUNS_MAX - 1) run_finish(x);
+    if ((e = run_check(x, p, args, outs, &r.inherits, f)) != GN_OK) return e;
     r.done = x->events[(x->first_run + x->n_runs) % RUNS_MAX];
     e = run_start(x, p, args, outs, &r, f);
     if (e != GN_OK) {
