@@ -1281,6 +1281,29 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "template <class P> M u32 flash_at(u32 base, int r, int h) { return base + r * (P::DK * 2) + ((h ^ (P::DK >= 64 ? r & 7 : P::DK == 32 ? (r >> 1) & 3 : (r >> 2) & 1)) << 4); }\n"
+    "// Bits 15 and 31: the halves that are infinite or NaN\n"
+    "D u32 not_finite(u32 w, bf16) { return ((w & 0x7f807f80u) + 0x00800080u) & 0x80008000u; }\n"
+    "D u32 not_finite(u32 w, f16) { return ((w & 0x7c007c00u) + 0x04000400u) & 0x80008000u; }\n"
+    "// 0 times infinity is NaN, but the keys that are hidden from a query must add nothing: values that are not finite are added by themselves to the sums of the queries that\n"
+    "// see them (bound: the last key that rows r and r + 8 see), and are 0 in shared memory when the tile is multiplied.\n"
+    "template <class T> M void add_not_finite(u32 w, int key, const int *bound, float *o, T x) {\n"
+    "  const u32 is = not_finite(w, x);\n"
+    "  if (is) UNROLL for (int h = 0; h < 4; h++) { x.b = (u16)(w >> (h & 1) * 16); if (is >> ((h & 1) * 16 + 15) & 1 && key <= bound[h >> 1]) o[h] += get(x); }\n"
+    "}\n"
+    "template <class T> M void clear_not_finite(u32 *w, T tag) {\n"
+    "  const u32 is = not_finite(*w, tag);\n"
+    "  if (is) *w &= ~((is & 0x8000u ? 0xffffu : 0u) | (is >> 31 ? 0xffff0000u : 0u));\n"
+    "}\n"
+    "template <class P> M void flash_finite(unsigned char *v, int key, const int *bound, float (*o)[4]) {\n"
+    "  const typename P::T tag = {};\n"
+    "  u32 *words = (u32 *)v, bad = 0;\n"
+    "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) bad |= not_finite(words[i], tag);\n"
+    "  if (!__syncthreads_or(bad)) return;\n"
+    "  for (int k = 0; k < 64; k++) UNROLL for (int n = 0; n < P::DK / 8; n++) add_not_finite(words[flash_at<P>(0, k, n) / 4 + (threadIdx.x & 3)], key + k, bound, o[n], tag);\n"
+    "  __syncthreads();\n"
+    "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) clear_not_finite(words + i, tag);\n"
+    "  __syncthreads();\n"
+    "}\n"
     "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
     "  enum { BYTES = 64 * P::DK * 2, KD = P::DK / 16 };\n"
     "  extern __shared__ __align__(128) unsigned char memory[];\n"
@@ -1342,6 +1365,10 @@ static const char prelude[] =
     "      if (now[e] == least) now[e] = 0.f;\n"
     "    }\n"
     "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - now[e >> 1]); sum[e >> 1] += s[j][e]; }\n"
+    "    if (edge) {\n"
+    "      const int bound[2] = { (int)(P::CAUSAL && n - P::TQ + at < n - 1 ? n - P::TQ + at : n - 1), (int)(P::CAUSAL && n - P::TQ + at + 8 < n - 1 ? n - P::TQ + at + 8 : n - 1) };\n"
+    "      flash_finite<P>(memory + (sv - base), step * 64, bound, o);\n"
+    "    }\n"
     "    UNROLL for (int j = 0; j < 4; j++) {\n"
     "      u32 p[4] = { pair(s[2 * j][0], s[2 * j][1], tag), pair(s[2 * j][2], s[2 * j][3], tag), pair(s[2 * j + 1][0], s[2 * j + 1][1], tag), pair(s[2 * j + 1][2], s[2 * j + 1][3], tag) };\n"
     "      UNROLL for (int d = 0; d < KD; d++) {\n"
@@ -1387,8 +1414,8 @@ static const char hopper[] =
     "  else asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
     "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar) : \"memory\");\n"
     "}\n"
-    "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 columns (when they run along memory) after 64 rows.\n"
-    "D u64 panel(u32 a) { return (u64)((a & 0x3ffffu) >> 4) | (512ull << 16) | (64ull << 32) | (1ull << 62); }\n"
+    "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 columns (when they run along memory) `next` bytes on.\n"
+    "D u64 panel(u32 a, u32 next) { return (u64)((a & 0x3ffffu) >> 4) | ((u64)(next >> 4) << 16) | (64ull << 32) | (1ull << 62); }\n"
     "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
     "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
@@ -1442,7 +1469,7 @@ static const char hopper[] =
     "      const u32 s = it % P::STAGES;\n"
     "      bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
     "      wgmma_fence();\n"
-    "      const u64 da = panel(base + s * STAGE + wg * 8192), db = panel(base + s * STAGE + A);\n"
+    "      const u64 da = panel(base + s * STAGE + wg * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
     "      UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
     "      wgmma_commit();\n"
     "      wgmma_wait<1>();\n"
@@ -1490,6 +1517,157 @@ static const char hopper[] =
     "  }\n"
     "  if (P::MC * P::KC > 1) cluster_sync();                                 // no block leaves while another writes or reads its memory\n"
     "  if (P::KC > 1) { wgmma_join<P>(e, base, rank); cluster_sync(); }\n"
+    "}\n"
+    "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
+    "D float exp2_of(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
+    "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
+    "// As flash_finite, for 128 keys and both groups, which come here together.\n"
+    "template <class P> M void flash_clean(unsigned char *v, int key, const int *bound, float *o) {\n"
+    "  const typename P::T tag = {};\n"
+    "  u32 *words = (u32 *)v;\n"
+    "  u32 bad = 0;\n"
+    "  UNROLL for (int i = 0; i < P::DK / 4; i += 4) {\n"
+    "    u32 w[4];\n"
+    "    vload<4>(w, words + (threadIdx.x * 4 + i * 256));\n"
+    "    UNROLL for (int j = 0; j < 4; j++) bad |= not_finite(w[j], tag);\n"
+    "  }\n"
+    "  if (!any_of_both(bad)) return;\n"
+    "  for (int k = 0; k < 128; k++) UNROLL for (int n = 0; n < P::DK / 8; n++)\n"
+    "    add_not_finite(words[((n >> 3) * 16384 + k * 128 + (((n & 7) ^ (k & 7)) << 4)) / 4 + (threadIdx.x & 3)], key + k, bound, o + n * 4, tag);\n"
+    "  group_sync<256>(1);\n"
+    "  for (int i = threadIdx.x; i < P::DK * 64; i += 256) clear_not_finite(words + i, tag);\n"
+    "  asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
+    "  group_sync<256>(1);\n"
+    "}\n"
+    "template <class P> M void flash_scores(float *s, u32 q, u32 k) {\n"
+    "  UNROLL for (int i = 0; i < 64; i++) s[i] = 0.f;\n"
+    "  wgmma_fence();\n"
+    "  UNROLL for (int d = 0; d < P::DK / 16; d++) P::score(s, panel(q + (d >> 2) * 16384, 16384) + (d & 3) * 2, panel(k + (d >> 2) * 16384, 16384) + (d & 3) * 2);\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "template <class P> M void flash_values(float *o, const u32 *p, u32 v) {\n"
+    "  wgmma_fence();\n"
+    "  UNROLL for (int j = 0; j < 8; j++) P::value(o, p + j * 4, panel(v, 16384) + j * 128);\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "// Scores to weights; keep: what earlier sums are worth now\n"
+    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound) {\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  float now[2] = { least, least };\n"
+    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
+    "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
+    "  UNROLL for (int h = 0; h < 2; h++) {\n"
+    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
+    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 2)) * scale;\n"
+    "    now[h] = fmaxf(now[h], top[h]);\n"
+    "    keep[h] = now[h] == least ? 1.f : exp2_of(top[h] - now[h]);\n"
+    "    top[h] = now[h];\n"
+    "    if (now[h] == least) now[h] = 0.f;\n"
+    "    sum[h] *= keep[h];\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 64; i++) { s[i] = exp2_of(fmaf(s[i], scale, -now[i >> 1 & 1])); sum[i >> 1 & 1] += s[i]; }\n"
+    "}\n"
+    "template <class P> M void flash_pack(u32 *p, const float *s) {\n"
+    "  const typename P::T tag = {};\n"
+    "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
+    "}\n"
+    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, int h, int b, int steps) {\n"
+    "  enum { TILE = P::DK * 256 };\n"
+    "  const int g = h / (int)(P::H / P::G);\n"
+    "  bar_expect(bars, TILE);\n"
+    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
+    "    bar_wait(ke, parity);\n"
+    "    bar_expect(kf, TILE);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
+    "    bar_wait(ve, parity);\n"
+    "    bar_expect(vf, TILE);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void flash_compute(typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
+    "  enum { TILE = P::DK * 256 };\n"
+    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
+    "  const float scale = (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
+    "  const typename P::T tag = {};\n"
+    "  const u32 q = base + wg * 8192;\n"
+    "  // the last key that rows at and at + 8 see; tiles from `whole` on have keys that some query does not see\n"
+    "  const int last = (int)(n - P::TQ), bound[2] = { P::CAUSAL && last + at < n - 1 ? last + at : (int)n - 1, P::CAUSAL && last + at + 8 < n - 1 ? last + at + 8 : (int)n - 1 };\n"
+    "  const int whole = P::CAUSAL && last + first + 1 < seen ? (last + first + 1) / 128 : (int)(seen / 128);\n"
+    "  float s[64], o[P::DK / 2], top[2] = { least, least }, sum[2] = { 0.f, 0.f }, keep[2];\n"
+    "  u32 p[32];\n"
+    "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
+    "  bar_wait(bars, 0);\n"
+    "  if (steps > 0) {\n"
+    "    bar_wait(bars + 8, 0);\n"
+    "    flash_scores<P>(s, q, base + TILE);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<64>(s);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound);\n"
+    "    flash_pack<P>(p, s);\n"
+    "  }\n"
+    "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are computed while weights are made of the scores\n"
+    "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
+    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
+    "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
+    "    flash_values<P>(o, p, sv);\n"
+    "    wgmma_wait<1>();\n"
+    "    wgmma_keep<64>(s);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::DK / 2>(o);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
+    "    UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
+    "    flash_pack<P>(p, s);\n"
+    "  }\n"
+    "  if (steps > 0) {\n"
+    "    const int step = steps - 1;\n"
+    "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
+    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    flash_values<P>(o, p, sv);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::DK / 2>(o);\n"
+    "  }\n"
+    "  UNROLL for (int e = 0; e < 2; e++) {\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
+    "    const float other = sum[e] == 0.f ? 0.f : 1.f / sum[e];\n"
+    "    if (at + e * 8 >= P::TQ) continue;\n"
+    "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
+    "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, o[d * 4 + e * 2 + 1] * other, tag);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
+    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
+    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; K, V empty\n"
+    "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
+    "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
+    "  i64 n = P::S;\n"
+    "  if (P::LENGTH) {\n"
+    "    n = get(*length);\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); return; }\n"
+    "  }\n"
+    "  i64 seen = n;\n"
+    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
+    "  const int steps = (int)((seen + 127) / 128);\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (threadIdx.x >= 256) {\n"
+    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
+    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y / P::H), steps);\n"
+    "  } else {\n"
+    "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
+    "    flash_compute<P>(out, panels + (base - start), base, bars, first, n, seen, steps);\n"
+    "  }\n"
     "}\n"
 ;
 
@@ -2747,7 +2925,7 @@ typedef struct attention_form {
     gn_view mask;                  /* broadcast to (B,H,T,S) */
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
-    bool causal, masked, length, empty, flash;
+    bool causal, masked, length, empty, flash, groups;   /* flash: on tensor cores; groups: by warpgroups */
     double scale;
     int64_t dims[4], queries, parts, span, vector;   /* dims: B, H, T, S */
 } attention_form;
@@ -2767,6 +2945,8 @@ static attention_form attention_choose(const emit *e, uint32_t node) {
     f.span = dims[3];
     f.empty = count_of(view_of(e, node)) == 0;
     f.flash = !f.empty && emit_is_flash(e, node);
+    f.groups = f.flash && f.q->dims[3] >= 64 && dims[2] >= 64 && f.scale > 0 && dims[3] < 0x7fffff00 && emit_has_warpgroups(e);
+    for (int i = 0; i < 3; i++) f.groups = f.groups && f.q->strides[i] >= (i == 2) && f.k->strides[i] >= (i == 2) && f.v->strides[i] >= (i == 2);
     f.vector = 16 / types[f.q->dtype].bytes;
     if (f.k->strides[3] != 1 || f.q->dims[3] % f.vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f.k->strides[0], f.k->strides[1], f.k->strides[2] } }, f.vector) || base_offset(e, input(e, node, 1)) % 16) f.vector = 1;
     if (f.flash || f.empty || f.queries >= emit_processors(e) || dims[3] < 256) return f;
@@ -2800,11 +2980,36 @@ static void emit_attention_join(emit *e, uint32_t node, const attention_form *f)
     emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
 }
 
+static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
+    static const char *const names[3] = { "q", "k", "v" };
+    const gn_view *views[3] = { f->q, f->k, f->v };
+    int d = (int)f->q->dims[3];
+    char name[64];
+    put_wgmma(&e->types, "@_score", 128, f->q->dtype, false, false, false);
+    put_wgmma(&e->types, "@_value", d, f->q->dtype, true, false, true);
+    put_attention_type(&e->types, f);
+    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
+    for (int i = 0; i < 3; i++) {
+        gn_view batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } };
+        emit_map(e, names[i], input(e, node, (uint32_t)i), d, views[i]->dims[2], views[i]->strides[2], &batch, 64, 128);
+    }
+    if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
+    emit_node(e, node, types[f->q->dtype].name, false, "o");
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f->length;
+    e->bounds = "__launch_bounds__(384, 1)";
+    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
+    snprintf(name, sizeof name, "wgmma_attention_%s_%d", gn_dtype_name(f->q->dtype), d);
+    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384, (uint32_t)(5 * 256 * d + 1024));
+}
+
 static void emit_attention(emit *e, uint32_t node) {
     attention_form f = attention_choose(e, node);
     const char *type = types[f.q->dtype].name, *length = f.length ? "length" : "(const @_p::L *)0";
     char name[64];
     if (f.empty && !f.length) return;
+    if (f.groups) { emit_attention_groups(e, node, &f); return; }
     put_attention_type(&e->types, &f);
     emit_node(e, input(e, node, 0), type, true, "q");
     emit_node(e, input(e, node, 1), type, true, "k");
