@@ -946,6 +946,7 @@ typedef struct gn_lay {
     uint32_t group;        /* node whose loop computes a scalar op */
     uint32_t last;         /* of a base: last kernel that reads it, n_nodes: lives to the end */
     uint32_t own;          /* PLACE_OWN: index of the update; PLACE_INPLACE: the state's leaf */
+    uint32_t tail;         /* of a matmul: the loop that alone reads it, before which it runs; of that loop: the matmul; else UINT32_MAX */
     size_t offset;         /* PLACE_BLOCK: bytes */
     uint8_t place;
     bool kernel;           /* runs as a kernel of its own, or leads a loop */
@@ -958,6 +959,7 @@ typedef struct gn_kernel_step {
     uint32_t node;         /* whose result it writes */
     uint32_t load, n_loads, instr, n_instrs;   /* a fused loop; n_instrs 0: a structured kernel */
     uint16_t regs, out;    /* registers of the loop; the one that is stored */
+    bool tail;             /* a matmul whose result only the next step, a loop, reads, element by element: they may run as one */
 } gn_kernel_step;
 
 typedef enum gn_update_how { GN_UPDATE_SWAP, GN_UPDATE_COPY, GN_UPDATE_INPLACE } gn_update_how;
@@ -5716,6 +5718,8 @@ static void gn__layout_deinit(gn_layout *l) {
 
 static bool gn__is_scalar_op(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && gn__ops[n->op].kind == GN_CLASS_SCALAR; }
 
+static bool gn__is_product(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (n->op == GN__OP_MATMUL || n->op == GN__OP_LINEAR); }
+
 static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part_node *b) {
     return a->rank == b->rank && (a->rank == 0 || memcmp(p->dims + a->dims, p->dims + b->dims, a->rank * sizeof(int64_t)) == 0);
 }
@@ -5732,6 +5736,11 @@ static void gn__layout_groups(gn_layout *l) {
         const gn_part_node *n = &p->nodes[i];
         bool scalar = gn__is_scalar_op(n);
         l->lay[i].group = GN__NO_GROUP;
+        l->lay[i].tail = GN__NO_GROUP;
+        if (gn__is_product(n) && candidate[i] && candidate[i] != UINT32_MAX && l->lay[candidate[i] - 1].tail == GN__NO_GROUP) {
+            l->lay[i].tail = candidate[i] - 1;                      /* of several, the last that is computed */
+            l->lay[candidate[i] - 1].tail = i;
+        }
         if (scalar) {
             uint32_t leader = candidate[i] && candidate[i] != UINT32_MAX ? candidate[i] - 1 : i;
             if (leader != i && l->lay[leader].own >= GN__GROUP_MAX) leader = i;
@@ -5794,7 +5803,7 @@ static void gn__layout_last(gn_layout *l) {
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const gn_part_node *n = &p->nodes[i];
         const gn_lay *a = &l->lay[i];
-        uint32_t at = a->group != GN__NO_GROUP ? a->group : i;
+        uint32_t at = a->group != GN__NO_GROUP ? a->group : a->tail != GN__NO_GROUP ? a->tail : i;
         bool reads = a->group != GN__NO_GROUP || a->kernel;
         for (uint32_t k = 0; reads && k < n->n_ins; k++) {
             gn_lay *b = &l->lay[l->lay[p->ins[n->ins + k]].base];
@@ -6057,12 +6066,13 @@ static bool gn__layout_steps(gn_layout *l) {
     }
     gn_free(tail);
     for (uint32_t i = 0; i < p->n_nodes && ok; i++) {
-        if (!l->lay[i].kernel) continue;
+        bool leads = l->lay[i].group == i, paired = l->lay[i].tail != GN__NO_GROUP;
+        if (!l->lay[i].kernel || (paired && !leads)) continue;
         gn_kernel_step s = { .node = i };
         gr.n = 0;
-        if (l->lay[i].group == i)
-            for (uint32_t m = i + 1; m && gr.n <= GN__GROUP_MAX; m = next[m - 1]) gr.members[gr.n++] = m - 1;
-        ok = (!gr.n || gn__layout_loop(l, &s, &gr)) && GN__GROW(l, steps, 1);
+        for (uint32_t m = leads ? i + 1 : 0; m && gr.n <= GN__GROUP_MAX; m = next[m - 1]) gr.members[gr.n++] = m - 1;
+        ok = (!gr.n || gn__layout_loop(l, &s, &gr)) && GN__GROW(l, steps, 2);
+        if (ok && paired) l->steps[l->n_steps++] = (gn_kernel_step){ .node = l->lay[i].tail, .tail = true };
         if (ok) l->steps[l->n_steps++] = s;
     }
     return ok;

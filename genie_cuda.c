@@ -12,6 +12,8 @@
  *   GENIE_CUDA_FUSE=0                 at batch 1: no norm, loop or append inside another kernel
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended
+ *   GENIE_CUDA_WGMMA=0                no kernels for the tensor cores of sm_90a alone
+ *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
  *
  * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
  * >>memory >>run >>devices */
@@ -34,7 +36,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 2
+#define GN__CU_GENERATOR 3
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -110,6 +112,7 @@ static struct {
     char nvrtc_why[300];
     void *driver, *nvrtc;
     int driver_version, nvrtc_version;   /* 12040 */
+    int (*tensor_map)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *, const unsigned *, int, int, int, int);   /* from 12.0 on, else NULL */
 #define GN__X(name, symbol, args) int (*name) args;
     GN__CU_DRIVER(GN__X)
 #undef GN__X
@@ -156,6 +159,7 @@ static bool load_driver(void) {
     }
     GN__CU_DRIVER(GN__X)
 #undef GN__X
+    if (!driver_symbol("cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", &cu.tensor_map)) cu.tensor_map = NULL;
     int r = cu.cuInit(0);
     if (r != 0) {
         const char *text = NULL;
@@ -451,6 +455,18 @@ static const char prelude[] =
     "  union { W w[sizeof(T) * V / sizeof(W)]; T e[V]; } u;\n"
     "  UNROLL for (int i = 0; i < V; i++) u.e[i] = d[i];\n"
     "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) ((W *)p)[i] = u.w[i];\n"
+    "}\n"
+    "// The same of memory that no kernel of this launch writes: may be read before earlier stores are done.\n"
+    "#ifdef GN_HOST\n"
+    "#define CONSTANT(p) (*(p))\n"
+    "#else\n"
+    "#define CONSTANT(p) __ldg(p)\n"
+    "#endif\n"
+    "template <int V, class T> M void vconst(T *d, const T *p) {\n"
+    "  typedef typename raw<(sizeof(T) * V > 16 ? 16 : sizeof(T) * V)>::t W;\n"
+    "  union { W w[sizeof(T) * V / sizeof(W)]; T e[V]; } u;\n"
+    "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) u.w[i] = CONSTANT((const W *)p + i);\n"
+    "  UNROLL for (int i = 0; i < V; i++) d[i] = u.e[i];\n"
     "}\n"
     "// the mathematics of scalar bodies\n"
     "D float gn_add(float a, float b) { return a + b; }\n"
@@ -922,8 +938,9 @@ static const char prelude[] =
     "    if (live && j < P::n) layernorm_put<P>(out + P::out(row), j, x[k], mean, scale, gain, bias);\n"
     "  }\n"
     "}\n"
-    "// C (m,n) = A (m,k) B (k,n) + bias (n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, m, n, k, AM, AK, BK, BN, BIAS, HAS_BIAS, a(batch), b(batch)\n"
-    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out) {\n"
+    "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch).\n"
+    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c.\n"
+    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ C as[16][68], bs[16][68];\n"
     "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
@@ -931,14 +948,13 @@ static const char prelude[] =
     "  const i64 row = (i64)(blockIdx.x % P::TILES) * 64, col = (i64)blockIdx.y * 64;\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  out += (i64)z * P::m * P::n;\n"
     "  C acc[4][4];\n"
     "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0;\n"
     "  for (i64 k = 0; k < P::k; k += 16) {\n"
     "    UNROLL for (int q = 0; q < 4; q++) {\n"
-    "      const int e = t + q * 256, r = P::AK == 1 ? e / 16 : e % 64, l = P::AK == 1 ? e % 16 : e / 64;\n"
+    "      const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64;\n"
     "      as[l][r] = row + r < P::m && k + l < P::k ? get(a[(row + r) * P::AM + (k + l) * P::AK]) : (C)0;\n"
-    "      const int c = P::BK == 1 ? e / 16 : e % 64, h = P::BK == 1 ? e % 16 : e / 64;\n"
+    "      const int c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
     "      bs[h][c] = col + c < P::n && k + h < P::k ? get(b[(k + h) * P::BK + (col + c) * P::BN]) : (C)0;\n"
     "    }\n"
     "    __syncthreads();\n"
@@ -951,20 +967,17 @@ static const char prelude[] =
     "  }\n"
     "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) {\n"
     "    if (row + tr + i >= P::m || col + tc + j >= P::n) continue;\n"
-    "    C v = acc[i][j];\n"
-    "    if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[(col + tc + j) * P::BIAS]));\n"
-    "    put(out[(row + tr + i) * P::n + col + tc + j], v);\n"
+    "    e.template store<1>(((i64)z * P::m + row + tr + i) * P::n + col + tc + j, col + tc + j, &acc[i][j]);\n"
     "  }\n"
     "}\n"
     "// Matrix times few rows. B's rows are contiguous (BN 1): TX threads side by side hold V columns each, 256 / TX walk down k.\n"
-    "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out) {\n"
+    "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x % P::TX, ty = threadIdx.x / P::TX, steps = 256 / P::TX;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
     "  const i64 first = (i64)(blockIdx.x % P::TILES) * P::TX * P::V, col = first + tx * P::V;\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  out += (i64)z * P::m * P::n;\n"
     "  C acc[P::m][P::V];\n"
     "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = 0;\n"
     "  if (col < P::n) {\n"
@@ -983,26 +996,24 @@ static const char prelude[] =
     "    UNROLL for (int k = 16; k >= P::TX; k /= 2) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = gn_add(acc[i][v], exchange(acc[i][v], k));\n"
     "    if (lane < P::TX) UNROLL for (int v = 0; v < P::V; v++) part[warp][lane * P::V + v] = acc[i][v];\n"
     "    __syncthreads();\n"
-    "    for (int e = threadIdx.x; e < P::TX * P::V; e += 256) {\n"
-    "      const i64 c = first + e;\n"
+    "    for (int x = threadIdx.x; x < P::TX * P::V; x += 256) {\n"
+    "      const i64 c = first + x;\n"
     "      if (c >= P::n) continue;\n"
-    "      C v = part[0][e];\n"
-    "      UNROLL for (int w = 1; w < 8; w++) v = gn_add(v, part[w][e]);\n"
-    "      if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[c * P::BIAS]));\n"
-    "      put(out[(i64)i * P::n + c], v);\n"
+    "      C v = part[0][x];\n"
+    "      UNROLL for (int w = 1; w < 8; w++) v = gn_add(v, part[w][x]);\n"
+    "      e.template store<1>(((i64)z * P::m + i) * P::n + c, c, &v);\n"
     "    }\n"
     "    __syncthreads();\n"
     "  }\n"
     "}\n"
     "// The same with B's columns contiguous (BK 1) and A's rows (AK 1): a warp for each column.\n"
-    "template <class P> M void rows_dot(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out) {\n"
+    "template <class P> M void rows_dot(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  const int lane = threadIdx.x & 31;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
     "  const i64 col = (i64)(blockIdx.x % P::TILES) * 8 + (threadIdx.x >> 5);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  out += (i64)z * P::m * P::n;\n"
     "  sum_of<C> acc[P::m];\n"
     "  UNROLL for (int i = 0; i < P::m; i++) acc[i].init();\n"
     "  if (col < P::n) {\n"
@@ -1018,9 +1029,7 @@ static const char prelude[] =
     "  UNROLL for (int i = 0; i < P::m; i++) {\n"
     "    acc[i] = together<32>(acc[i]);\n"
     "    if (lane || col >= P::n) continue;\n"
-    "    C v = acc[i].v;\n"
-    "    if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[col * P::BIAS]));\n"
-    "    put(out[(i64)i * P::n + col], v);\n"
+    "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &acc[i].v);\n"
     "  }\n"
     "}\n"
     "// One block of 128 threads for a query (b, h, t): scores in groups of 128 keys, a running softmax, each thread holding some of E.\n"
@@ -1195,19 +1204,22 @@ static const char prelude[] =
     "  }\n"
     "  return i + lo - mid;\n"
     "}\n"
-    "// Where part `s` of a product goes: the result, or its own f32 sums when k is cut into SPLIT parts.\n"
-    "template <class P> M void product_put(const typename P::T *bias, typename P::T *out, typename P::C *parts, u32 z, i64 r, i64 c, typename P::C v) {\n"
-    "  if (r >= P::m || c >= P::n) return;\n"
-    "  if (P::SPLIT > 1) { parts[((i64)blockIdx.y * P::m + r) * P::n + c] = v; return; }\n"
-    "  if (P::HAS_BIAS) v = gn_add(v, (typename P::C)get(bias[c * P::BIAS]));\n"
-    "  put(out[((i64)z * P::m + r) * P::n + c], v);\n"
+    "// Where V neighbouring sums go: to the epilogue, or to their part's own sums when k is cut into SPLIT parts.\n"
+    "template <class P, int V> M void product_put(const typename P::E &e, typename P::C *parts, u32 z, i64 r, i64 c, const typename P::C *v) {\n"
+    "  enum { W = P::W < V ? P::W : V };\n"
+    "  UNROLL for (int j = 0; j < V; j += W) {\n"
+    "    if (r >= P::m || c + j >= P::n) continue;\n"
+    "    const i64 i = ((i64)z * P::m + r) * P::n + c + j;\n"
+    "    if (P::SPLIT > 1) vstore<W>(parts + (i64)blockIdx.y * P::m * P::n + i, v + j); else e.template store<W>(i, c + j, v + j);\n"
+    "  }\n"
     "}\n"
-    "template <class P> M void product_sum(const typename P::C *parts, const typename P::T *bias, typename P::T *out) {\n"
-    "  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < (i64)P::m * P::n; i += (i64)gridDim.x * 256) {\n"
-    "    typename P::C v = parts[i];\n"
-    "    UNROLL for (int s = 1; s < P::SPLIT; s++) v = gn_add(v, parts[s * ((i64)P::m * P::n) + i]);\n"
-    "    if (P::HAS_BIAS) v = gn_add(v, (typename P::C)get(bias[i % P::n * P::BIAS]));\n"
-    "    put(out[i], v);\n"
+    "template <class P> M void product_sum(const typename P::C *parts, const typename P::E &e) {\n"
+    "  enum { W = P::W < 4 ? P::W : 4 };\n"
+    "  for (i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * W; i < (i64)P::m * P::n; i += (i64)gridDim.x * 256 * W) {\n"
+    "    typename P::C v[W], more[W];\n"
+    "    vload<W>(v, parts + i);\n"
+    "    UNROLL for (int s = 1; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); UNROLL for (int j = 0; j < W; j++) v[j] = gn_add(v[j], more[j]); }\n"
+    "    e.template store<W>(i, i % P::n, v);\n"
     "  }\n"
     "}\n"
     "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
@@ -1218,7 +1230,7 @@ static const char prelude[] =
     "  *col = (i64)(in / rows) * P::BW;\n"
     "}\n"
     "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
-    "template <class P> M void sgemm(const float *a, const float *b, const float *bias, float *out, float *parts) {\n"
+    "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
     "  __shared__ float as[2][8][132], bs[2][8][132];\n"
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
     "  u32 z;\n"
@@ -1253,8 +1265,8 @@ static const char prelude[] =
     "      __syncthreads();\n"
     "    }\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++)\n"
-    "    product_put<P>(bias, out, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j & 3) + (j >> 2) * 32, acc[i][j]);\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j += 4)\n"
+    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j >> 2) * 32, &acc[i][j]);\n"
     "}\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
     "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
@@ -1314,7 +1326,7 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "// f16 and bf16 on tensor cores: BM x BW tiles, 8 warps in 2 rows of 4, four stages of 32 k. One stride of each side is 1, the others are multiples of 8.\n"
-    "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out, float *parts) {\n"
+    "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, float *parts) {\n"
     "  enum { MI = P::BM / 32, NJ = P::BW / 64, STAGE = (P::BM + P::BW) * 64, STAGES = 4 };\n"
     "  extern __shared__ __align__(128) unsigned char memory[];\n"
     "  const u32 base = shared_address(memory);\n"
@@ -1350,16 +1362,7 @@ static const char prelude[] =
     "    }\n"
     "  }\n"
     "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; q += 2) {\n"
-    "    const i64 r = row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, c = col + wn + j * 8 + (l & 3) * 2;\n"
-    "    if (P::SPLIT == 1 && P::n % 2 == 0) {\n"
-    "      if (r >= P::m || c >= P::n) continue;\n"
-    "      float v0 = acc[i][j][q], v1 = acc[i][j][q + 1];\n"
-    "      if (P::HAS_BIAS) { v0 += get(bias[c * P::BIAS]); v1 += get(bias[(c + 1) * P::BIAS]); }\n"
-    "      *(u32 *)(out + ((i64)z * P::m + r) * P::n + c) = pair(v0, v1, tag);\n"
-    "      continue;\n"
-    "    }\n"
-    "    product_put<P>(bias, out, parts, z, r, c, acc[i][j][q]);\n"
-    "    product_put<P>(bias, out, parts, z, r, c + 1, acc[i][j][q + 1]);\n"
+    "    product_put<P, 2>(e, parts, z, row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, col + wn + j * 8 + (l & 3) * 2, &acc[i][j][q]);\n"
     "  }\n"
     "}\n"
     "// Causal or plain attention on tensor cores: 64 queries of one (b, h) to a block of 4 warps, 64 keys at a time, head 16 to 128 (a multiple of 16).\n"
@@ -1371,6 +1374,29 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "template <class P> M u32 flash_at(u32 base, int r, int h) { return base + r * (P::DK * 2) + ((h ^ (P::DK >= 64 ? r & 7 : P::DK == 32 ? (r >> 1) & 3 : (r >> 2) & 1)) << 4); }\n"
+    "// Bits 15 and 31: the halves that are infinite or NaN\n"
+    "D u32 not_finite(u32 w, bf16) { return ((w & 0x7f807f80u) + 0x00800080u) & 0x80008000u; }\n"
+    "D u32 not_finite(u32 w, f16) { return ((w & 0x7c007c00u) + 0x04000400u) & 0x80008000u; }\n"
+    "// 0 times infinity is NaN, but the keys that are hidden from a query must add nothing: values that are not finite are added by themselves to the sums of the queries that\n"
+    "// see them (bound: the last key that rows r and r + 8 see), and are 0 in shared memory when the tile is multiplied.\n"
+    "template <class T> M void add_not_finite(u32 w, int key, const int *bound, float *o, T x) {\n"
+    "  const u32 is = not_finite(w, x);\n"
+    "  if (is) UNROLL for (int h = 0; h < 4; h++) { x.b = (u16)(w >> (h & 1) * 16); if (is >> ((h & 1) * 16 + 15) & 1 && key <= bound[h >> 1]) o[h] += get(x); }\n"
+    "}\n"
+    "template <class T> M void clear_not_finite(u32 *w, T tag) {\n"
+    "  const u32 is = not_finite(*w, tag);\n"
+    "  if (is) *w &= ~((is & 0x8000u ? 0xffffu : 0u) | (is >> 31 ? 0xffff0000u : 0u));\n"
+    "}\n"
+    "template <class P> M void flash_finite(unsigned char *v, int key, const int *bound, float (*o)[4]) {\n"
+    "  const typename P::T tag = {};\n"
+    "  u32 *words = (u32 *)v, bad = 0;\n"
+    "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) bad |= not_finite(words[i], tag);\n"
+    "  if (!__syncthreads_or(bad)) return;\n"
+    "  for (int k = 0; k < 64; k++) UNROLL for (int n = 0; n < P::DK / 8; n++) add_not_finite(words[flash_at<P>(0, k, n) / 4 + (threadIdx.x & 3)], key + k, bound, o[n], tag);\n"
+    "  __syncthreads();\n"
+    "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) clear_not_finite(words + i, tag);\n"
+    "  __syncthreads();\n"
+    "}\n"
     "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
     "  enum { BYTES = 64 * P::DK * 2, KD = P::DK / 16 };\n"
     "  extern __shared__ __align__(128) unsigned char memory[];\n"
@@ -1432,6 +1458,10 @@ static const char prelude[] =
     "      if (now[e] == least) now[e] = 0.f;\n"
     "    }\n"
     "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - now[e >> 1]); sum[e >> 1] += s[j][e]; }\n"
+    "    if (edge) {\n"
+    "      const int bound[2] = { (int)(P::CAUSAL && n - P::TQ + at < n - 1 ? n - P::TQ + at : n - 1), (int)(P::CAUSAL && n - P::TQ + at + 8 < n - 1 ? n - P::TQ + at + 8 : n - 1) };\n"
+    "      flash_finite<P>(memory + (sv - base), step * 64, bound, o);\n"
+    "    }\n"
     "    UNROLL for (int j = 0; j < 4; j++) {\n"
     "      u32 p[4] = { pair(s[2 * j][0], s[2 * j][1], tag), pair(s[2 * j][2], s[2 * j][3], tag), pair(s[2 * j + 1][0], s[2 * j + 1][1], tag), pair(s[2 * j + 1][2], s[2 * j + 1][3], tag) };\n"
     "      UNROLL for (int d = 0; d < KD; d++) {\n"
@@ -1758,6 +1788,285 @@ static const char prelude[] =
     "}\n"
 ;
 
+/* For sm_90a only, after the prelude in programs that need it. */
+static const char hopper[] =
+    "// ---- sm_90a: warpgroups of tensor cores, fed by the tensor memory accelerator (TMA) through stages in shared memory ----\n"
+    "struct __align__(64) tmap { u64 v[16]; };\n"
+    "D void bar_init(u32 b, u32 n) { asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(n) : \"memory\"); }\n"
+    "D void bar_expect(u32 b, u32 bytes) { asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
+    "D void bar_arrive(u32 b) { asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(b) : \"memory\"); }\n"
+    "D void bar_arrive_at(u32 b, u32 cta) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];}\" :: \"r\"(b), \"r\"(cta) : \"memory\"); }\n"
+    "D void bar_wait(u32 b, u32 parity) { asm volatile(\"{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra E; bra W; E: }\" :: \"r\"(b), \"r\"(parity) : \"memory\"); }\n"
+    "D void cluster_sync() { asm volatile(\"barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\n"
+    "D u32 cluster_rank() { u32 r; asm(\"mov.u32 %0, %%cluster_ctarank;\" : \"=r\"(r)); return r; }\n"
+    "D float4 cluster_load4(u32 a, u32 cta) {\n"
+    "  float4 v;\n"
+    "  asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [r];}\" : \"=f\"(v.x), \"=f\"(v.y), \"=f\"(v.z), \"=f\"(v.w) : \"r\"(a), \"r\"(cta) : \"memory\");\n"
+    "  return v;\n"
+    "}\n"
+    "// A box of the map at (x, y, z, w) to shared memory; CTAS 2: to both blocks of the cluster\n"
+    "template <int CTAS> M void box_load(u32 to, const tmap *m, int x, int y, int z, int w, u32 bar) {\n"
+    "  if (CTAS == 2) asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;\"\n"
+    "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar), \"h\"((u16)3) : \"memory\");\n"
+    "  else asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
+    "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar) : \"memory\");\n"
+    "}\n"
+    "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 columns (when they run along memory) `next` bytes on.\n"
+    "D u64 panel(u32 a, u32 next) { return (u64)((a & 0x3ffffu) >> 4) | ((u64)(next >> 4) << 16) | (64ull << 32) | (1ull << 62); }\n"
+    "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
+    "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
+    "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
+    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // reads stay below the wait\n"
+    "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
+    "// f16 and bf16 by WGS groups of 64 x BW. A cluster of MC blocks shares B's panel, one of KC blocks shares k. P as above; STAGES of 64 k, AT, BT: rows (columns)\n"
+    "// contiguous instead of k, TOTAL tiles, SUPER rows of MC tiles, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch\n"
+    "template <class P> M void wgmma_tile(u32 tile, u32 rank, u32 *z, int *row, int *col) {\n"
+    "  enum { GROUP = 8 / P::MC };\n"
+    "  const u32 in = tile % (P::SUPER * P::COLS), group = in / (GROUP * P::COLS), top = group * GROUP, rows = P::SUPER - top < GROUP ? P::SUPER - top : GROUP, at = in - group * GROUP * P::COLS;\n"
+    "  *z = tile / (P::SUPER * P::COLS);\n"
+    "  *row = (int)((top + at % rows) * P::MC + rank) * P::BM;\n"
+    "  *col = (int)(at / rows) * P::BW;\n"
+    "}\n"
+    "template <class P> M void wgmma_release(u32 empty, u32 it) {\n"
+    "  if ((threadIdx.x & 127) >= P::MC) return;\n"
+    "  if (P::MC > 1) bar_arrive_at(empty + 8 * (it % P::STAGES), threadIdx.x & 127); else bar_arrive(empty + 8 * (it % P::STAGES));\n"
+    "}\n"
+    "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
+    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, u32 rank, int first, int steps) {\n"
+    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "  const int half = P::MC > 1 ? (int)rank : 0;\n"
+    "  u32 it = 0, z;\n"
+    "  int row, col;\n"
+    "  for (u32 tile = blockIdx.x / (P::MC * P::KC); tile < P::TOTAL; tile += gridDim.x / (P::MC * P::KC)) {\n"
+    "    wgmma_tile<P>(tile, half, &z, &row, &col);\n"
+    "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
+    "    for (int k = 0; k < steps; k++, it++) {\n"
+    "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
+    "      const int k0 = (first + k) * 64;\n"
+    "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
+    "      bar_expect(bar, STAGE);\n"
+    "      if (!P::AT) box_load<1>(sa, ta, k0, row, az, aw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BM / 64; i++) box_load<1>(sa + i * 8192, ta, row + i * 64, k0, az, aw, bar);\n"
+    "      if (!P::BT) box_load<P::MC>(sb + half * (P::BW / P::MC * 128), tb, k0, col + half * (P::BW / P::MC), bz, bw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BW / 64 / P::MC; i++) { const int c = i + half * (P::BW / 64 / P::MC); box_load<P::MC>(sb + c * 8192, tb, col + c * 64, k0, bz, bw, bar); }\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// A group's sums of all tiles of this block; KC 1: stored, otherwise left in `mine`, rows of BW + 8.\n"
+    "template <class P> M void wgmma_compute(const typename P::E &e, u32 base, u32 full, u32 empty, u32 rank, int steps, float *mine) {\n"
+    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128, CELLS = P::BW / 2 };\n"
+    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, r = wg * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
+    "  u32 it = 0, z;\n"
+    "  int row, col;\n"
+    "  float d[CELLS];\n"
+    "  for (u32 tile = blockIdx.x / (P::MC * P::KC); tile < P::TOTAL; tile += gridDim.x / (P::MC * P::KC)) {\n"
+    "    wgmma_tile<P>(tile, P::MC > 1 ? rank : 0, &z, &row, &col);\n"
+    "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
+    "    for (int k = 0; k < steps; k++, it++) {\n"
+    "      const u32 s = it % P::STAGES;\n"
+    "      bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
+    "      wgmma_fence();\n"
+    "      const u64 da = panel(base + s * STAGE + wg * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
+    "      UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
+    "      wgmma_commit();\n"
+    "      wgmma_wait<1>();\n"
+    "      if (k > 0) wgmma_release<P>(empty, it - 1);\n"
+    "    }\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<CELLS>(d);\n"
+    "    if (steps > 0) wgmma_release<P>(empty, it - 1);\n"
+    "    if (P::KC > 1) group_sync<P::BM * 2>(1);                             // no group still reads the stages\n"
+    "    UNROLL for (int n = 0; n < P::BW / 8; n++) UNROLL for (int h = 0; h < 2; h++) {\n"
+    "      if (P::KC == 1) product_put<P, 2>(e, (float *)0, z, row + r + h * 8, col + c + n * 8, d + n * 4 + h * 2);\n"
+    "      else *(float2 *)(mine + (r + h * 8) * (P::BW + 8) + c + n * 8) = make_float2(d[n * 4 + h * 2], d[n * 4 + h * 2 + 1]);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// The sums of the cluster's blocks added, each block some rows.\n"
+    "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 rank) {\n"
+    "  u32 z;\n"
+    "  int row, col;\n"
+    "  wgmma_tile<P>(blockIdx.x / P::KC, 0, &z, &row, &col);\n"
+    "  for (int i = threadIdx.x; i < P::BM / P::KC * (P::BW / 4); i += blockDim.x) {\n"
+    "    const int r = (int)rank * (P::BM / P::KC) + i / (P::BW / 4), c = i % (P::BW / 4) * 4;\n"
+    "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
+    "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (P::BW + 8) + c) * 4, p); v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
+    "    product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const typename P::E &e) {\n"
+    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
+    "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
+    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::MC * P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int all = (int)((P::k + 63) / 64), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / 64 * P::MC); }\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  if (P::MC * P::KC > 1) cluster_sync(); else __syncthreads();\n"
+    "  if (threadIdx.x >= P::BM * 2) {\n"
+    "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
+    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, rank, first, steps);\n"
+    "    __syncwarp();\n"
+    "  } else {\n"
+    "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
+    "    wgmma_compute<P>(e, base, full, empty, rank, steps, (float *)(panels + (base - at)));\n"
+    "  }\n"
+    "  if (P::MC * P::KC > 1) cluster_sync();                                 // no block leaves while another writes or reads its memory\n"
+    "  if (P::KC > 1) { wgmma_join<P>(e, base, rank); cluster_sync(); }\n"
+    "}\n"
+    "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
+    "D float exp2_of(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
+    "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
+    "// As flash_finite, for 128 keys and both groups, which come here together.\n"
+    "template <class P> M void flash_clean(unsigned char *v, int key, const int *bound, float *o) {\n"
+    "  const typename P::T tag = {};\n"
+    "  u32 *words = (u32 *)v;\n"
+    "  u32 bad = 0;\n"
+    "  UNROLL for (int i = 0; i < P::DK / 4; i += 4) {\n"
+    "    u32 w[4];\n"
+    "    vload<4>(w, words + (threadIdx.x * 4 + i * 256));\n"
+    "    UNROLL for (int j = 0; j < 4; j++) bad |= not_finite(w[j], tag);\n"
+    "  }\n"
+    "  if (!any_of_both(bad)) return;\n"
+    "  for (int k = 0; k < 128; k++) UNROLL for (int n = 0; n < P::DK / 8; n++)\n"
+    "    add_not_finite(words[((n >> 3) * 16384 + k * 128 + (((n & 7) ^ (k & 7)) << 4)) / 4 + (threadIdx.x & 3)], key + k, bound, o + n * 4, tag);\n"
+    "  group_sync<256>(1);\n"
+    "  for (int i = threadIdx.x; i < P::DK * 64; i += 256) clear_not_finite(words + i, tag);\n"
+    "  asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
+    "  group_sync<256>(1);\n"
+    "}\n"
+    "template <class P> M void flash_scores(float *s, u32 q, u32 k) {\n"
+    "  UNROLL for (int i = 0; i < 64; i++) s[i] = 0.f;\n"
+    "  wgmma_fence();\n"
+    "  UNROLL for (int d = 0; d < P::DK / 16; d++) P::score(s, panel(q + (d >> 2) * 16384, 16384) + (d & 3) * 2, panel(k + (d >> 2) * 16384, 16384) + (d & 3) * 2);\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "template <class P> M void flash_values(float *o, const u32 *p, u32 v) {\n"
+    "  wgmma_fence();\n"
+    "  UNROLL for (int j = 0; j < 8; j++) P::value(o, p + j * 4, panel(v, 16384) + j * 128);\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "// Scores to weights; keep: what earlier sums are worth now\n"
+    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound) {\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  float now[2] = { least, least };\n"
+    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
+    "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
+    "  UNROLL for (int h = 0; h < 2; h++) {\n"
+    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
+    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 2)) * scale;\n"
+    "    now[h] = fmaxf(now[h], top[h]);\n"
+    "    keep[h] = now[h] == least ? 1.f : exp2_of(top[h] - now[h]);\n"
+    "    top[h] = now[h];\n"
+    "    if (now[h] == least) now[h] = 0.f;\n"
+    "    sum[h] *= keep[h];\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 64; i++) { s[i] = exp2_of(fmaf(s[i], scale, -now[i >> 1 & 1])); sum[i >> 1 & 1] += s[i]; }\n"
+    "}\n"
+    "template <class P> M void flash_pack(u32 *p, const float *s) {\n"
+    "  const typename P::T tag = {};\n"
+    "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
+    "}\n"
+    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, int h, int b, int steps) {\n"
+    "  enum { TILE = P::DK * 256 };\n"
+    "  const int g = h / (int)(P::H / P::G);\n"
+    "  bar_expect(bars, TILE);\n"
+    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
+    "    bar_wait(ke, parity);\n"
+    "    bar_expect(kf, TILE);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
+    "    bar_wait(ve, parity);\n"
+    "    bar_expect(vf, TILE);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void flash_compute(typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
+    "  enum { TILE = P::DK * 256 };\n"
+    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
+    "  const float scale = (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
+    "  const typename P::T tag = {};\n"
+    "  const u32 q = base + wg * 8192;\n"
+    "  // the last key that rows at and at + 8 see; tiles from `whole` on have keys that some query does not see\n"
+    "  const int last = (int)(n - P::TQ), bound[2] = { P::CAUSAL && last + at < n - 1 ? last + at : (int)n - 1, P::CAUSAL && last + at + 8 < n - 1 ? last + at + 8 : (int)n - 1 };\n"
+    "  const int whole = P::CAUSAL && last + first + 1 < seen ? (last + first + 1) / 128 : (int)(seen / 128);\n"
+    "  float s[64], o[P::DK / 2], top[2] = { least, least }, sum[2] = { 0.f, 0.f }, keep[2];\n"
+    "  u32 p[32];\n"
+    "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
+    "  bar_wait(bars, 0);\n"
+    "  if (steps > 0) {\n"
+    "    bar_wait(bars + 8, 0);\n"
+    "    flash_scores<P>(s, q, base + TILE);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<64>(s);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound);\n"
+    "    flash_pack<P>(p, s);\n"
+    "  }\n"
+    "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are computed while weights are made of the scores\n"
+    "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
+    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
+    "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
+    "    flash_values<P>(o, p, sv);\n"
+    "    wgmma_wait<1>();\n"
+    "    wgmma_keep<64>(s);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::DK / 2>(o);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
+    "    UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
+    "    flash_pack<P>(p, s);\n"
+    "  }\n"
+    "  if (steps > 0) {\n"
+    "    const int step = steps - 1;\n"
+    "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
+    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    flash_values<P>(o, p, sv);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::DK / 2>(o);\n"
+    "  }\n"
+    "  UNROLL for (int e = 0; e < 2; e++) {\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
+    "    const float other = sum[e] == 0.f ? 0.f : 1.f / sum[e];\n"
+    "    if (at + e * 8 >= P::TQ) continue;\n"
+    "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
+    "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, o[d * 4 + e * 2 + 1] * other, tag);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
+    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
+    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; K, V empty\n"
+    "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
+    "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
+    "  i64 n = P::S;\n"
+    "  if (P::LENGTH) {\n"
+    "    n = get(*length);\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); return; }\n"
+    "  }\n"
+    "  i64 seen = n;\n"
+    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
+    "  const int steps = (int)((seen + 127) / 128);\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (threadIdx.x >= 256) {\n"
+    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
+    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y / P::H), steps);\n"
+    "  } else {\n"
+    "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
+    "    flash_compute<P>(out, panels + (base - start), base, bars, first, n, seen, steps);\n"
+    "  }\n"
+    "}\n"
+;
 
 /* >>emit ========================================================================================== */
 
@@ -1773,9 +2082,13 @@ static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", 
 
 typedef struct kernel kernel;
 
-typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG } param_kind;
-/* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), or a number. */
+typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_MAP } param_kind;
+/* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), a number, or a tensor
+   map (`node`: its index). */
 typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
+
+/* What TMA is told of a 16-bit matrix: sizes and strides (bytes) from the innermost, and the box that one copy takes. */
+typedef struct tensor_map { uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
 
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
    before it has ended, and waits for it itself. */
@@ -1801,7 +2114,9 @@ typedef struct emit {
     uint32_t fused;                  /* steps without a kernel of their own */
     launch *launches;
     param *params;
-    size_t n_launches, cap_launches, n_params, cap_params;
+    tensor_map *maps;
+    const char *bounds;              /* of the kernel that is written, when not 256 threads */
+    size_t n_launches, cap_launches, n_params, cap_params, n_maps, cap_maps;
     size_t first_param;              /* of the kernel that is being written */
     text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
     size_t scratch, losses;          /* bytes that the kernels of one op use at most */
@@ -1810,6 +2125,8 @@ typedef struct emit {
     bool early;                      /* this kernel waits for those before it by itself */
     uint8_t cluster;
     size_t save;                     /* bytes that in-place appends save */
+    const gn_kernel_step *tail;      /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
+    uint32_t n_tails;
     bool faults;                     /* some kernel may report a fault */
     bool failed;
     gn_fault *fault;
@@ -1818,7 +2135,8 @@ typedef struct emit {
 static int64_t emit_processors(const emit *e);        /* of the device; >>compile knows it */
 static bool emit_has_tensor_cores(const emit *e);
 static bool emit_has_clusters(const emit *e);          /* blocks that exchange shared memory */
-static kernel *kernel_of(struct device *d, const char *label, const text *types_text, const text *signature, const text *body);
+static bool emit_has_warpgroups(const emit *e);
+static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body);
 
 static void emit_param(emit *e, param p) {
     if (!grow(&e->params, e->n_params, &e->cap_params, sizeof p)) { e->failed = true; return; }
@@ -1853,11 +2171,12 @@ static void emit_faults(emit *e, uint32_t node) {
 static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block, uint32_t shared) {
     kernel *k = NULL;
     bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536;
-    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, &e->types, &e->signature, &e->body);
+    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
     if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
     else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->early };
     if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
     e->types.n = e->signature.n = e->body.n = 0;
+    e->bounds = NULL;
     e->first_param = e->n_params;
     e->rereads = e->early = false;
     e->cluster = 0;
@@ -2504,15 +2823,15 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
 }
 
 /* How a product is cut: tiles of rows and columns, vector accesses, parts of k. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width; uint32_t shared; } product_form;
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, shares, parts, stages; bool at, bt; uint32_t shared; } product_form;
 
-static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t bias, bool has_bias) {
+static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *t = &e->types;
     bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % 32 == 0 && form->span % 32 == 0;
-    put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll, BIAS = %lldll;\n", types[d].name, types[d].compute,
-        (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)bias);
-    put(t, "  enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, HAS_BIAS = %d, BM = %d, BW = %d, SPLIT = %lld, FULL = %d };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
-        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, has_bias, form->height, form->width, (long long)form->splits, is_full, (long long)form->span);
+    put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll;\n", types[d].name, types[d].compute,
+        (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn);
+    put(t, "  typedef @_e E; enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, W = %lld, BM = %d, BW = %d, SPLIT = %lld, FULL = %d };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
+        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, (long long)vector, form->height, form->width, (long long)form->splits, is_full, (long long)form->span);
     put_offset(t, &p->a, "z", is_small(&p->a));
     put(t, "; }\n  static M i64 b(u32 z) { return ");
     put_offset(t, &p->b, "z", is_small(&p->b));
@@ -2565,6 +2884,44 @@ static void form_tiles(const emit *e, const product *p, product_form *f, int hei
     f->splits = p->k ? blocks_for(p->k, f->span) : 1;
 }
 
+/* Warpgroup kernels by tile: rows, columns, stages, blocks that share columns, parts of k. */
+static const struct warpgroup_form { int height, width, stages, shares, parts; } warpgroup_forms[] = {
+    { 128, 256, 4, 2, 1 }, { 128, 256, 4, 1, 1 }, { 128, 128, 6, 2, 1 }, { 128, 128, 6, 1, 1 }, { 64, 64, 10, 1, 1 }, { 64, 64, 10, 1, 2 }, { 64, 64, 8, 1, 4 }, { 64, 64, 8, 1, 8 },
+    { 64, 128, 7, 1, 1 }, { 64, 128, 7, 1, 2 }, { 64, 128, 7, 1, 4 }, { 64, 128, 7, 1, 8 },
+};
+
+/* The form that ends first: waves of tiles, each as long as its steps and a fixed start and end. */
+static int warpgroup_best(const emit *e, const product *p) {
+    int best = 0;
+    double least = 1e300;
+    for (int i = 0; i < (int)(sizeof warpgroup_forms / sizeof *warpgroup_forms); i++) {
+        const struct warpgroup_form *w = &warpgroup_forms[i];
+        int64_t blocks = blocks_for(blocks_for(p->m, w->height), w->shares) * w->shares * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 64), w->parts);
+        double step = w->height * w->width / 64.0 + 160, time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + 12.0 * w->width) + 900.0 * (w->parts > 1);
+        if (time < least) { least = time; best = i; }
+    }
+    return best;
+}
+
+static bool form_warpgroups(const emit *e, const product *p, product_form *f, uint32_t xa, uint32_t xb) {
+    if (!emit_has_warpgroups(e) || p->a.rank > 2 || p->b.rank > 2 || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
+    int which = warpgroup_best(e, p);
+    const struct warpgroup_form *w = &warpgroup_forms[which];
+    f->body = "wgmma_matmul";
+    f->height = w->height;
+    f->width = w->width;
+    f->stages = w->stages;
+    f->shares = w->shares;
+    f->parts = w->parts;
+    f->rows = blocks_for(blocks_for(p->m, f->height), f->shares);
+    f->columns = blocks_for(p->n, f->width);
+    f->tiles = f->rows * f->columns;
+    f->at = !is_panel(p->am, p->ak, p->k, 8, &p->a, base_offset(e, xa), 2);
+    f->bt = !is_panel(p->bn, p->bk, p->k, 8, &p->b, base_offset(e, xb), 2);
+    f->shared = (uint32_t)((f->height + f->width) * 128 * f->stages + 1024);
+    return f->tiles * p->batches < 0x7fffffff;
+}
+
 static product_form product_choose(const emit *e, const product *p, gn_dtype d, uint32_t xa, uint32_t xb) {
     product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k };
     int bytes = types[d].bytes;
@@ -2572,6 +2929,7 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
     f.columns = blocks_for(p->n, 64);
     if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
     if ((d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && is_tiled(e, p, 8, bytes, xa, xb)) {
+        if (form_warpgroups(e, p, &f, xa, xb)) return f;
         bool large = blocks_for(p->m, 128) * blocks_for(p->n, 128) * p->batches >= emit_processors(e);
         f.body = "tensor_matmul";
         form_tiles(e, p, &f, large ? 128 : 64, large ? 128 : 64, 256, true);
@@ -2583,35 +2941,188 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
     return f;
 }
 
+/* ---- what is done to a product's sums before they are stored ---- */
+
+/* The bias and the loop that alone reads the product, if there are. */
+typedef struct epilogue { uint32_t node, result; const gn_kernel_step *loop; int64_t vector; bool has_bias; } epilogue;
+
+/* A loop that may run in a matmul's kernel: nothing in it can fail, and its inputs fit beside the kernel's own. */
+static bool is_epilogue(const emit *e, const gn_kernel_step *s) {
+    for (uint32_t i = 0; i < s->n_instrs; i++) {
+        const gn_instr *in = &e->layout->instrs[s->instr + i];
+        gn_op_info row;
+        gn_get_op(in->op - 1, &row);
+        if (divides(row.name) && !types[in->in_dtype].real) return false;
+    }
+    return s->n_loads <= 60;
+}
+
+/* V neighbours can be read, computed and stored at once for V up to this. */
+static int64_t epilogue_vector(const emit *e, const epilogue *t, int64_t n) {
+    const gn_view *out = view_of(e, t->result);
+    int64_t largest = types[out->dtype].bytes, vector;
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[t->loop->load + i];
+        if (!d->constant && types[d->dtype].bytes > largest) largest = types[d->dtype].bytes;
+    }
+    for (vector = 16 / largest; vector > 1 && n % vector; ) vector /= 2;
+    return vector;
+}
+
+static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text *members) {
+    const gn_load *d = load_of(e, l, i);
+    const char *type = types[d->dtype].name, *compute = types[d->dtype].compute;
+    text *b = &e->types;
+    if (!d->constant && d->base == t->node) { snprintf(l->names[d->reg], sizeof l->names[0], "sum[v]"); return; }
+    snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+    if (d->constant) { put(b, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
+    char name[32];
+    snprintf(name, sizeof name, "a%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+    put(members, ", a%u", i);
+    bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % t->vector == 0);
+    bool wide = vectorises(&d->view, d->view.offset, t->vector, types[d->dtype].bytes);
+    put(b, one ? "    %s w%u[1]; vconst<1>(w%u, a%u + " : wide ? "    %s w%u[V]; vconst<V>(w%u, a%u + " : "    %s w%u[V]; UNROLL for (int v = 0; v < V; v++) vconst<1>(w%u + v, a%u + ", type, i, i, i);
+    put_offset(b, &d->view, one || wide ? "i" : "i + v", l->small);
+    put(b, ");\n");
+    snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(w%u[0])" : "get(w%u[v])", i);
+}
+
+/* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
+static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    const gn_view *out = view_of(e, t->result);
+    const char *type = types[d].name, *to = types[out->dtype].name;
+    text members = { 0 };
+    if (!l) { e->failed = true; return; }
+    l->step = t->loop;
+    l->label[0] = 0;
+    l->small = count_of(out) < 0x3fffffff;
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
+    put(&e->types, "struct @_e { %s *o;", to);
+    if (t->has_bias) put(&e->types, " const %s *bias;", type);
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
+        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
+    put(&e->types, "\n  template <int V> M void store(i64 i, i64 c, const %s *in) const {\n    %s y[V]; %s sum[V];\n    UNROLL for (int v = 0; v < V; v++) sum[v] = in[v];\n", types[d].compute, to, types[d].compute);
+    emit_node(e, t->result, to, false, "o");
+    if (t->has_bias) {
+        uint32_t bias = input(e, t->node, 2);
+        put(&e->types, "    UNROLL for (int v = 0; v < V; v++) { %s w[1]; vconst<1>(w, bias + (c + v) * %lld); sum[v] = gn_add(sum[v], (%s)get(w[0])); }\n", type, (long long)view_of(e, bias)->strides[0], types[d].compute);
+        emit_node(e, bias, type, true, "bias");
+        put(&members, ", bias");
+    }
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members);
+    put(&e->types, "    UNROLL for (int v = 0; v < V; v++) {\n");
+    text body = e->body;                                     /* instructions are written into the body */
+    e->body = (text){ 0 };
+    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
+    put(&e->types, "%s      put(y[v], %s);\n    }\n    vstore<V>(o + i, y);\n  } };\n", e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum[v]");
+    text_free(&e->body);
+    e->body = body;
+    put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
+    e->failed = e->failed || members.failed;
+    text_free(&members);
+    gn_free(l);
+}
+
+/* ---- warpgroup kernels ---- */
+
+/* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
+static void emit_map(emit *e, const char *name, uint32_t node, int64_t inner, int64_t outer, int64_t stride, const gn_view *batch, int box_inner, int box_outer) {
+    tensor_map m = { .node = e->layout->lay[node].base, .offset = base_offset(e, node), .dtype = view_of(e, node)->dtype, .dims = { (uint64_t)inner, (uint64_t)outer, 1, 1 },
+                     .strides = { outer > 1 ? (uint64_t)stride * 2 : 16, 16, 16 }, .box = { (uint32_t)box_inner, (uint32_t)box_outer, 1, 1 } };
+    for (int i = 0; i < batch->rank; i++) {
+        if (!batch->strides[batch->rank - 1 - i]) continue;
+        m.dims[2 + i] = (uint64_t)batch->dims[batch->rank - 1 - i];
+        m.strides[1 + i] = (uint64_t)batch->strides[batch->rank - 1 - i] * 2;
+    }
+    if (!grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
+    e->maps[e->n_maps] = m;
+    put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
+    emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
+}
+
+/* The map's coordinates of batch z. */
+static void put_batch(text *t, const char *name, const gn_view *batch) {
+    for (int i = 0; i < 2; i++) {
+        int at = batch->rank - 1 - i;
+        put(t, "  static M int %s%c(u32 z) { return ", name, i ? 'w' : 'z');
+        if (at < 0 || !batch->strides[at]) put(t, "0; }\n");
+        else if (at == 0 && i == 0) put(t, "(int)z; }\n");
+        else put(t, i ? "(int)(z / %lldu); }\n" : "(int)(z %% %lldu); }\n", (long long)batch->dims[batch->rank - 1]);
+    }
+}
+
+/* d += A B for 64 rows and `width` columns; A lies in shared memory, or in 4 registers. */
+static void put_wgmma(text *t, const char *name, int width, gn_dtype d, bool registers, bool at, bool bt) {
+    const char *type = gn_dtype_name(d);
+    int n = width / 2;
+    put(t, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, type, type);
+    for (int i = 0; i < n; i++) put(t, "%s%%%d", i ? "," : "", i);
+    if (registers) put(t, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1, %d;\"\n    :", n, n + 1, n + 2, n + 3, n + 4, bt);
+    else put(t, "}, %%%d, %%%d, 1, 1, 1, %d, %d;\"\n    :", n, n + 1, at, bt);
+    for (int i = 0; i < n; i++) put(t, "%s\"+f\"(d[%d])", i ? "," : " ", i);
+    put(t, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n" : " : \"l\"(a), \"l\"(b));\n}\n");
+}
+
+static void emit_warpgroups(emit *e, uint32_t node, const product *p, const product_form *f, const epilogue *t) {
+    static const char *const bounds[2][4] = { { "__launch_bounds__(160, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 1)", "__cluster_dims__(8, 1, 1) __launch_bounds__(160, 1)" },
+                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(8, 1, 1) __launch_bounds__(384, 1)" } };
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    gn_dtype d = view_of(e, xa)->dtype;
+    text *y = &e->types;
+    int cluster = f->shares * f->parts, h = f->height, w = f->width / f->shares;
+    int64_t total = f->tiles * p->batches, most = emit_processors(e) / f->shares;
+    char name[64];
+    put_epilogue(e, t, d);
+    put_wgmma(y, "@_mma", f->width, d, false, f->at, f->bt);
+    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, SUPER = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
+        (long long)total, (long long)f->rows, (long long)f->columns);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, MC = %d, KC = %d, AT = %d, BT = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
+        f->stages, f->shares, f->parts, f->at, f->bt);
+    put_batch(y, "a", &p->a);
+    put_batch(y, "b", &p->b);
+    put(y, "};\n");
+    if (f->at) emit_map(e, "a", xa, p->m, p->k, p->ak, &p->a, 64, 64);
+    else emit_map(e, "a", xa, p->k, p->m, p->am, &p->a, 64, h);
+    if (f->bt) emit_map(e, "b", xb, p->n, p->k, p->bk, &p->b, 64, 64);
+    else emit_map(e, "b", xb, p->k, p->n, p->bn, &p->b, 64, w);
+    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, e);\n");
+    e->bounds = bounds[h > 64][cluster == 1 ? 0 : cluster == 2 ? 1 : cluster == 4 ? 2 : 3];
+    snprintf(name, sizeof name, "wgmma_%s_%dx%d_%s%s%s", gn_dtype_name(d), f->height, f->width, f->at ? "t" : "n", f->bt ? "t" : "n", e->tail ? "_epilogue" : "");
+    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * cluster), 1, h > 64 ? 384 : 160, f->shared);
+}
+
 static void emit_product(emit *e, uint32_t node) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
-    bool has_bias = e->part->nodes[node].n_ins > 2;
     gn_dtype d = view_of(e, xa)->dtype;
     product p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
-    const char *type = types[d].name, *bias = has_bias ? "bias" : "0";
-    int64_t bias_stride = has_bias ? view_of(e, input(e, node, 2))->strides[0] : 0;
+    epilogue t = { .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
+    const char *type = types[d].name;
     if (!p.m || !p.n || !p.batches) return;
     product_form f = product_choose(e, &p, d, xa, xb);
     bool large = f.body[0] == 't' || f.body[0] == 's', small = f.body[0] == 'm', cut = f.splits > 1;
     char name[64];
-    put_product_type(e, &p, &f, d, bias_stride, has_bias);
+    t.vector = epilogue_vector(e, &t, p.n);
+    if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
+    if (!cut) put_epilogue(e, &t, d);
+    else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const float *) const {} };\n");   /* sums of parts are stored as they are */
+    if (cut) put(&e->body, "  const @_e e = {};\n");
+    put_product_type(e, &p, &f, d, t.vector);
     emit_node(e, xa, type, true, "a");
     emit_node(e, xb, type, true, "b");
-    if (has_bias) emit_node(e, input(e, node, 2), type, true, "bias");
-    emit_node(e, node, type, false, "o");
     if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    put(&e->body, large ? "  %s<@_p>(a, b, %s, o, %s);\n" : "  %s<@_p>(a, b, %s, o);\n", f.body, bias, cut ? "parts" : "0");
-    snprintf(name, sizeof name, "%s_%s", f.body, gn_dtype_name(d));
+    put(&e->body, large ? "  %s<@_p>(a, b, e, %s);\n" : "  %s<@_p>(a, b, e);\n", f.body, cut ? "parts" : "0");
+    snprintf(name, sizeof name, "%s_%s%s", f.body, gn_dtype_name(d), e->tail && !cut ? "_epilogue" : "");
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)(large ? f.splits : small ? f.columns : 1), 256, f.shared);
     if (!cut) return;
     size_t bytes = (size_t)(f.splits * p.m * p.n) * 4;
     if (bytes > e->scratch) e->scratch = bytes;
-    put_product_type(e, &p, &f, d, bias_stride, has_bias);
+    put_epilogue(e, &t, d);
+    put_product_type(e, &p, &f, d, t.vector);
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    if (has_bias) emit_node(e, input(e, node, 2), type, true, "bias");
-    emit_node(e, node, type, false, "o");
-    put(&e->body, "  product_sum<@_p>(parts, %s, o);\n", bias);
-    emit_launch(e, "product_sum", (uint64_t)blocks_for(p.m * p.n, 256), 1, 256);
+    put(&e->body, "  product_sum<@_p>(parts, e);\n");
+    emit_launch(e, e->tail ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p.m * p.n, 256 * (t.vector < 4 ? t.vector : 4)), 1, 256);
 }
 
 /* ---- indexing ---- */
@@ -2827,7 +3338,7 @@ typedef struct attention_form {
     gn_view mask;                  /* broadcast to (B,H,T,S) */
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
-    bool causal, masked, length, empty, flash;
+    bool causal, masked, length, empty, flash, groups;   /* flash: on tensor cores; groups: by warpgroups */
     double scale;
     int64_t dims[4], queries, parts, span, vector;   /* dims: B, H, T, S */
 } attention_form;
@@ -2847,6 +3358,8 @@ static attention_form attention_choose(const emit *e, uint32_t node) {
     f.span = dims[3];
     f.empty = count_of(view_of(e, node)) == 0;
     f.flash = !f.empty && emit_is_flash(e, node);
+    f.groups = f.flash && f.q->dims[3] >= 64 && dims[2] >= 64 && f.scale > 0 && dims[3] < 0x7fffff00 && emit_has_warpgroups(e);
+    for (int i = 0; i < 3; i++) f.groups = f.groups && f.q->strides[i] >= (i == 2) && f.k->strides[i] >= (i == 2) && f.v->strides[i] >= (i == 2);
     f.vector = 16 / types[f.q->dtype].bytes;
     if (f.k->strides[3] != 1 || f.q->dims[3] % f.vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f.k->strides[0], f.k->strides[1], f.k->strides[2] } }, f.vector) || base_offset(e, input(e, node, 1)) % 16) f.vector = 1;
     if (f.flash || f.empty || f.queries >= emit_processors(e) || dims[3] < 256) return f;
@@ -2880,11 +3393,36 @@ static void emit_attention_join(emit *e, uint32_t node, const attention_form *f)
     emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
 }
 
+static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
+    static const char *const names[3] = { "q", "k", "v" };
+    const gn_view *views[3] = { f->q, f->k, f->v };
+    int d = (int)f->q->dims[3];
+    char name[64];
+    put_wgmma(&e->types, "@_score", 128, f->q->dtype, false, false, false);
+    put_wgmma(&e->types, "@_value", d, f->q->dtype, true, false, true);
+    put_attention_type(&e->types, f);
+    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
+    for (int i = 0; i < 3; i++) {
+        gn_view batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } };
+        emit_map(e, names[i], input(e, node, (uint32_t)i), d, views[i]->dims[2], views[i]->strides[2], &batch, 64, 128);
+    }
+    if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
+    emit_node(e, node, types[f->q->dtype].name, false, "o");
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f->length;
+    e->bounds = "__launch_bounds__(384, 1)";
+    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
+    snprintf(name, sizeof name, "wgmma_attention_%s_%d", gn_dtype_name(f->q->dtype), d);
+    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384, (uint32_t)(5 * 256 * d + 1024));
+}
+
 static void emit_attention(emit *e, uint32_t node) {
     attention_form f = attention_choose(e, node);
     const char *type = types[f.q->dtype].name, *length = f.length ? "length" : "(const @_p::L *)0";
     char name[64];
     if (f.empty && !f.length) return;
+    if (f.groups) { emit_attention_groups(e, node, &f); return; }
     put_attention_type(&e->types, &f);
     emit_node(e, input(e, node, 0), type, true, "q");
     emit_node(e, input(e, node, 1), type, true, "k");
@@ -3431,11 +3969,14 @@ static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int64_t emit_processors(const emit *e) { return e->device->processors; }
 static bool emit_has_clusters(const emit *e) { return e->device->arch >= 90 && (cu.cuLaunchKernelEx || e->device->compile_only) && !env_is("GENIE_CUDA_CLUSTER", "0"); }
+static bool emit_has_warpgroups(const emit *e) {
+    return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) && !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
+}
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
 
 static uint64_t prelude_hash(void) {
     static uint64_t h;
-    if (!h) h = hash_bytes(GN__CU_GENERATOR, prelude, sizeof prelude);
+    if (!h) h = hash_bytes(hash_bytes(GN__CU_GENERATOR, prelude, sizeof prelude), hopper, sizeof hopper);
     return h;
 }
 
@@ -3461,7 +4002,7 @@ static void put_named(text *t, const char *s, size_t n, const char *name) {
     }
 }
 
-static kernel *kernel_make(struct device *d, const char *label, const uint64_t key[2], const text *types_text, const text *signature, const text *body) {
+static kernel *kernel_make(struct device *d, const char *label, const char *bounds, const uint64_t key[2], const text *types_text, const text *signature, const text *body) {
     kernel *k = (kernel *)alloc_zero(sizeof *k);
     text t = { 0 };
     if (!k) return NULL;
@@ -3469,7 +4010,7 @@ static kernel *kernel_make(struct device *d, const char *label, const uint64_t k
     k->key[0] = key[0];
     k->key[1] = key[1];
     if (types_text->n) put_named(&t, types_text->s, types_text->n, k->name);
-    put(&t, "extern \"C\" __global__ void __launch_bounds__(256) %s(%s) {\n", k->name, signature->s ? signature->s : "");
+    put(&t, "extern \"C\" __global__ void %s %s(%s) {\n", bounds, k->name, signature->s ? signature->s : "");
     if (body->n) put_named(&t, body->s, body->n, k->name);
     put(&t, "}\n");
     if (t.failed) { text_free(&t); gn_free(k); return NULL; }
@@ -3483,11 +4024,12 @@ static kernel *kernel_make(struct device *d, const char *label, const uint64_t k
     return k;
 }
 
-static kernel *kernel_of(struct device *d, const char *label, const text *types_text, const text *signature, const text *body) {
+static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body) {
     uint64_t key[2];
     for (int i = 0; i < 2; i++) {
         uint64_t h = hash_bytes(prelude_hash() + (uint64_t)i * 77 + (uint64_t)cu.nvrtc_version, d->arch_name, strlen(d->arch_name));
         h = hash_bytes(h, label, strlen(label));
+        h = hash_bytes(h, bounds, strlen(bounds));
         h = hash_bytes(h, types_text->s ? types_text->s : "", types_text->n);
         h = hash_bytes(h, signature->s ? signature->s : "", signature->n);
         key[i] = hash_bytes(h, body->s ? body->s : "", body->n);
@@ -3495,7 +4037,7 @@ static kernel *kernel_of(struct device *d, const char *label, const text *types_
     pthread_mutex_lock(&d->lock);
     kernel *k = d->buckets[key[0] & 4095];
     while (k && (k->key[0] != key[0] || k->key[1] != key[1])) k = k->next;
-    if (!k) k = kernel_make(d, label, key, types_text, signature, body);
+    if (!k) k = kernel_make(d, label, bounds, key, types_text, signature, body);
     pthread_mutex_unlock(&d->lock);
     return k;
 }
@@ -3633,6 +4175,8 @@ static void program_log(program *p, gn__cu_handle h) {
     if (p->log) { cu.nvrtcGetProgramLog(h, p->log); p->log[n] = 0; }
 }
 
+static bool needs_warpgroups(const kernel *k) { return strncmp(k->name, "wgmma_", 6) == 0; }
+
 /* Options that older versions do not know come last and are left out at a second try. */
 static void program_compile(program *p) {
     char arch[48];
@@ -3641,6 +4185,8 @@ static void program_compile(program *p) {
     gn__cu_handle h = NULL;
     snprintf(arch, sizeof arch, "--gpu-architecture=%s", p->device->arch_name);
     put(&t, "%s", prelude);
+    for (int i = 0; i < p->n; i++)
+        if (needs_warpgroups(p->kernels[i])) { put(&t, "%s", hopper); break; }
     for (int i = 0; i < p->n; i++) put(&t, "%s", p->kernels[i]->source);
     p->failed = t.failed;
     for (int n = 7, r = 5; n >= 3 && r == 5 && !t.failed; n -= 4) {   /* 5: an invalid option */
@@ -3789,7 +4335,7 @@ static bool kind_is_in(const kernel *k, kernel **all, size_t n) {
     return false;
 }
 
-static bool needs_tensor_cores(const kernel *k) { return strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0; }
+static bool needs_tensor_cores(const kernel *k) { return needs_warpgroups(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0; }
 
 /* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
    Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
@@ -3807,6 +4353,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     for (kernel *k = d->newest; k; k = k->older) {
         if (one_of_each && kind_is_in(k, all, n)) continue;
         if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;   /* such a GPU is never given this kernel */
+        if (needs_warpgroups(k) && strcmp(arch, "sm_90a") != 0) continue;
         k->compiled = false;
         gn_free(k->why);
         k->why = NULL;
@@ -4077,6 +4624,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->emit.params);
     gn_free(p->emit.fusions);
     gn_free(p->emit.appends);
+    gn_free(p->emit.maps);
     text_free(&p->emit.types);
     text_free(&p->emit.signature);
     text_free(&p->emit.body);
@@ -4176,7 +4724,14 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->fusions = (fusion *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->fusions);
     e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     if (!e->fusions || !e->appends || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
-    for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) emit_step(e, i);
+    for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
+        const gn_kernel_step *s = &p->layout.steps[i];
+        bool fuses = !e->fusions[i].inside && !e->fusions[i].product && s->tail && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+        e->tail = fuses ? s + 1 : NULL;
+        e->n_tails += fuses;
+        emit_step(e, i);
+        i += fuses;
+    }
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (uint32_t i = 0; i < p->part->n_args; i++) { p->arg_at[i] = args; args += room(node_bytes(p->part, p->part->args[i])); }
@@ -4389,9 +4944,19 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
     return GN_OK;
 }
 
+static gn_result encode_map(executor *x, const tensor_map *m, gn__cu_ptr at, void *out, gn_fault *f) {
+    static const unsigned steps[4] = { 1, 1, 1, 1 };
+    void *p;
+    memcpy(&p, &at, sizeof p);
+    DRIVER(x, f, tensor_map(out, m->dtype == GN_F16 ? 6 : 9, 4, p, m->dims, m->strides, m->box, steps, 0, 3, 2, 0));   /* swizzled by 128 bytes, 128 bytes at a time from the L2, zeros outside */
+    return GN_OK;
+}
+
 static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
     union { gn__cu_ptr p; uint32_t w; uint64_t l; } values[80];
+    struct { _Alignas(64) unsigned char bytes[128]; } maps[4];
     void *list[80];
+    int n_maps = 0;
     for (uint32_t i = 0; i < l->n_params && i < 80; i++) {
         const param *a = &p->emit.params[l->param + i];
         if (a->kind == PARAM_NODE) values[i].p = p->base[a->node] + (gn__cu_ptr)a->offset;
@@ -4399,6 +4964,11 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         else if (a->kind == PARAM_WORD) values[i].w = (uint32_t)a->offset;
         else values[i].l = (uint64_t)a->offset;
         list[i] = &values[i];
+        if (a->kind != PARAM_MAP) continue;
+        const tensor_map *m = &p->emit.maps[a->node];
+        gn_result r = encode_map(x, m, p->base[m->node] + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
+        if (r != GN_OK) return r;
+        list[i] = maps[n_maps++].bytes;
     }
     launch_attribute attributes[2] = { { 0 } };
     launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
@@ -4591,7 +5161,7 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
         p->fresh[u] = old;
     }
     x->stats->kernels_run += p->emit.n_launches;
-    x->stats->nodes_fused += p->layout.fused;
+    x->stats->nodes_fused += p->layout.fused + p->emit.n_tails + p->emit.fused;
     x->stats->state_copies += p->layout.state_copies;
     x->stats->state_copy_bytes += p->layout.state_copy_bytes;
     return GN_OK;

@@ -109,19 +109,72 @@ static void products_of_all_forms_agree_with_the_cpu(void)
 
 static gn_tensor build_batched(gn_ctx *g, const job *j, void **data)
 {
-    gn_tensor a = gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]);
-    gn_tensor b = gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
-    return j->form ? gn_matmul(a, gn_slice(b, 0, 0, 1, 1)) : gn_matmul(a, b);
+    gn_tensor a = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->a), data[0]), 1, 2) : gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]);
+    gn_tensor b = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->e, j->b, j->c), data[1]), 1, 2) : gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
+    if (j->form & 4) return gn_matmul(gn_reshape(a, GN_SHAPE(2, j->e / 2, j->a, j->c)), gn_slice(gn_reshape(b, GN_SHAPE(2, j->e / 2, j->c, j->b)), 1, 0, j->e / 2, 1));
+    return j->form & 1 ? gn_matmul(a, gn_slice(b, 0, 0, 1, 1)) : gn_matmul(a, b);
 }
 
 static void batched_products_agree_with_the_cpu(void)
 {
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
-    for (int k = 0; k < 6; k++) {
-        job j = { dtypes[k / 2], 96, 72, 160, 5, k & 1 };
+    for (int k = 0; k < 15; k++) {
+        job j = { dtypes[k / 5], 96, 72, 160, 6, k % 5 };
         void *data[2] = { random_bytes(j.d, j.e * j.a * j.c, 1), random_bytes(j.d, j.e * j.c * j.b, 1) };
         compare("batched product", build_batched, &j, data, eps_of(j.d) * 16);
         free(data[0]); free(data[1]);
+    }
+}
+
+/* ---- epilogues: form % 8 an activation, bit 3 adds a residual, bit 4 the bias by linear and not by add, bit 5 ends in f32, bit 6 two rows of products ---- */
+
+static gn_tensor build_epilogue(gn_ctx *g, const job *j, void **data)
+{
+    gn_shape rows = j->form & 64 ? GN_SHAPE(2, j->a, j->c) : GN_SHAPE(j->a, j->c), out = j->form & 64 ? GN_SHAPE(2, j->a, j->b) : GN_SHAPE(j->a, j->b);
+    gn_tensor x = gn_data(g, j->d, rows, data[0]), w = gn_data(g, j->d, GN_SHAPE(j->c, j->b), data[1]), b = gn_data(g, j->d, GN_SHAPE(j->b), data[2]), r = gn_data(g, j->d, out, data[3]);
+    gn_tensor y = j->form & 16 ? gn_linear(x, w, b) : gn_add(gn_matmul(x, w), b);
+    switch (j->form % 8) {
+    case 0: y = gn_relu(y); break;
+    case 1: y = gn_gelu(y); break;
+    case 2: y = gn_gelu_tanh(y); break;
+    case 3: y = gn_silu(y); break;
+    case 4: y = gn_tanh(y); break;
+    case 5: y = gn_sigmoid(y); break;
+    case 6: y = gn_add(gn_mul_c(y, 0.5), gn_matmul(x, w)); break;      /* only one of the two products can take the loop */
+    default: break;
+    }
+    if (j->form & 8) y = gn_add(y, r);
+    return j->form & 32 ? gn_cast(y, GN_F32) : y;
+}
+
+static void loops_after_products_agree_with_the_cpu(void)
+{
+    static const int64_t shapes[][3] = { { 17, 40, 32 }, { 64, 64, 64 }, { 136, 72, 200 }, { 33, 65, 9 }, { 1, 96, 64 }, { 3, 50, 70 }, { 64, 192, 1024 }, { 300, 520, 64 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16, GN_F64 };
+    for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
+        job j = { dtypes[k % 4], shapes[k / 4][0], shapes[k / 4][1], shapes[k / 4][2], 0, 0 };
+        void *data[4] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, j.b * j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, 2 * j.a * j.b, 1) };
+        for (int i = 0; i < 16; i++) {
+            j.form = i % 8 | (i & 1 ? 8 : 0) | ((i + k) & 2 ? 16 : 0) | (i & 4 ? 32 : 0) | (i & 8 ? 64 : 0);
+            compare("product with a loop", build_epilogue, &j, data, eps_of(j.d) * 64);
+        }
+        for (int i = 0; i < 4; i++) free(data[i]);
+    }
+}
+
+/* relu(x w + b) + r is one kernel, and so is the loop that reads two products beside the first of them. */
+static void a_loop_after_a_product_is_no_kernel_of_its_own(void)
+{
+    static float x[32 * 32], out[32 * 32];
+    for (int two = 0; two < 2; two++) {
+        gn_stats before, after;
+        gn_tensor a = gn_data(gpu, GN_F32, GN_SHAPE(32, 32), x), y = gn_matmul(a, a);
+        y = gn_add(gn_relu(gn_add(y, gn_slice(gn_reshape(a, GN_SHAPE(1024)), 0, 0, 32, 1))), two ? gn_matmul(a, gn_transpose(a, 0, 1)) : a);
+        gn_get_stats(gpu, &before);
+        CHECK_RESULT(gn_read(y, out, sizeof out), GN_OK);
+        gn_get_stats(gpu, &after);
+        CHECK_INT(after.kernels_run - before.kernels_run, 1 + two);
+        gn_step(gpu);
     }
 }
 
@@ -400,10 +453,10 @@ static void all_kernels_compile(void)
 int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
-        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing),
+        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
         TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(attention_agrees_with_the_cpu),
-        TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
+        TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
     };
     const char *device = getenv("GENIE_TEST_DEVICES");
     test_begin(argc, argv);
@@ -414,7 +467,7 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 5 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 6 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);
