@@ -217,6 +217,11 @@ typedef struct gn_error {
     X(state_copies,       "copies", "states copied because an old version had a later reader")     \
     X(state_copy_bytes,   "bytes",  "bytes of those copies")                                       \
     X(view_copies,        "copies", "reshapes that could not be a view")                           \
+    X(weight_hits,        "weights", "weights of a run that were in the device's memory")          \
+    X(weight_moves,       "moves",  "weights and states that came back to the device")             \
+    X(weight_move_bytes,  "bytes",  "bytes of those moves")                                        \
+    X(evictions,          "moves",  "weights and states that moved to the host to make room")      \
+    X(evicted_bytes,      "bytes",  "bytes of those moves")                                        \
     X(fallbacks,          "ops",    "ops that ran on another device than the one chosen")          \
     X(faults,             "faults", "steps that ended with an error")                              \
     X(sessions,           "sessions", "sessions a server accepted")                                \

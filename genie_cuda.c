@@ -9,6 +9,8 @@
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
+ *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
+ *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 at batch 1: no norm, loop or append inside another kernel
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended
@@ -67,6 +69,7 @@ typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle
     X(cuEventCreate, "cuEventCreate", (gn__cu_handle *, unsigned))                                                           \
     X(cuEventDestroy, "cuEventDestroy_v2", (gn__cu_handle))                                                                  \
     X(cuEventRecord, "cuEventRecord", (gn__cu_handle, gn__cu_handle))                                                        \
+    X(cuStreamWaitEvent, "cuStreamWaitEvent", (gn__cu_handle, gn__cu_handle, unsigned))                                      \
     X(cuEventSynchronize, "cuEventSynchronize", (gn__cu_handle))                                                             \
     X(cuMemAlloc, "cuMemAlloc_v2", (gn__cu_ptr *, size_t))                                                                   \
     X(cuMemFree, "cuMemFree_v2", (gn__cu_ptr))                                                                               \
@@ -4373,7 +4376,21 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 
 /* >>memory ======================================================================================== */
 
-typedef struct slot { uint8_t kind; gn_dtype dtype; gn_shape shape; uint32_t gen; gn__cu_ptr mem; size_t bytes; } slot;
+/* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller (`host`);
+   saving: the copy to `away` is still in the stream; cache: appended to in place; used: clock of the launch or run that used it last. */
+typedef struct slot {
+    uint8_t kind;
+    bool out, saving, cache;
+    gn_dtype dtype;
+    gn_shape shape;
+    uint32_t gen;
+    gn__cu_ptr mem;
+    size_t bytes;
+    char *away;
+    const void *host;
+    uint64_t used;
+    gn__cu_handle here;            /* event: it is back; NULL: the main stream knows */
+} slot;
 /* checked: its run can fail, and leaves its error words behind the value. */
 typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place, checked; } value;
 typedef struct host_block { char *p; size_t bytes; } host_block;   /* pinned memory handed out */
@@ -4398,7 +4415,11 @@ enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
 typedef struct executor {
     struct device *device;
     gn_stats *stats;
-    uint64_t limit, held;
+    uint64_t limit, held;          /* limit: of the session, 0: none */
+    uint64_t device_limit;         /* $GENIE_CUDA_MEMORY, 0: none */
+    uint64_t clock;                /* what slots are used at; those used at this very time do not move */
+    bool evicts;
+    gn__cu_handle copies, main_at; /* stream of weights on their way back; event in the main stream */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     char lost_why[200];
     gn__cu_handle stream;
@@ -4432,6 +4453,7 @@ typedef struct plan {
     gn__cu_ptr *base;              /* per node and update, of this run */
     struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[2];   /* two: exchanged memory comes back every other run */
     uint32_t runs, next_capture;
+    bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
 } plan;
 
 static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
@@ -4464,20 +4486,33 @@ static gn_result enter(executor *x, gn_fault *f) {
 
 static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
-/* Device memory that counts against the limit; *out is 0 for no bytes. */
-static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
-    *out = 0;
-    bytes = room(bytes ? bytes : 1);
+static bool evict_one(executor *x);
+
+/* One try; GN_OUT_OF_MEMORY or GN_LIMIT when something would have to go first. */
+static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
     if (x->limit && x->held + bytes > x->limit)
         return gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(x->held + bytes - x->limit), (unsigned long long)x->limit);
-    if (!x->device->compile_only) {
-        if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, x->stream));
-        else DRIVER(x, f, cuMemAlloc(out, bytes));
-    }
+    if (x->device_limit && x->held + bytes > x->device_limit)
+        return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(x->held + bytes - x->device_limit), (unsigned long long)x->device_limit);
+    if (x->device->compile_only) return GN_OK;
+    if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, stream));
+    else DRIVER(x, f, cuMemAlloc(out, bytes));
+    return GN_OK;
+}
+
+/* Device memory that counts against the limit; *out is 0 for no bytes. Slots that are not in use make room for it. */
+static gn_result take_on(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
+    *out = 0;
+    bytes = room(bytes ? bytes : 1);
+    gn_result r = take_now(x, bytes, stream, out, f);
+    while ((r == GN_OUT_OF_MEMORY || r == GN_LIMIT) && evict_one(x)) r = take_now(x, bytes, stream, out, f);
+    if (r != GN_OK) return r;
     x->held += bytes;
     x->stats->device_bytes += bytes;
     return GN_OK;
 }
+
+static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) { return take_on(x, bytes, x->stream, out, f); }
 
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
@@ -4513,6 +4548,74 @@ static bool same_type(gn_dtype a, const gn_shape *sa, const gn_part *p, uint32_t
 
 /* ---- slots ---- */
 
+/* Weights go first, then states, then the caches that a decode appends to; of each the one that was used longest ago. */
+static int slot_class(const slot *s) { return s->kind == GN_LEAF_WEIGHT ? 0 : s->cache ? 2 : 1; }
+
+/* Moves one slot to pinned memory. False when none may go. */
+static bool evict_one(executor *x) {
+    slot *v = NULL;
+    for (size_t i = 0; i < x->n_slots && x->evicts; i++) {
+        slot *s = &x->slots[i];
+        if (!s->kind || s->out || s->used == x->clock || !s->bytes) continue;
+        if (!v || slot_class(s) < slot_class(v) || (slot_class(s) == slot_class(v) && s->used < v->used)) v = s;
+    }
+    if (!v) return false;
+    bool copied = v->away && v->kind == GN_LEAF_WEIGHT;
+    void *p = v->away;
+    if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
+    if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
+    v->away = (char *)p;
+    if (v->here) { cu.cuStreamWaitEvent(x->stream, v->here, 0); cu.cuEventDestroy(v->here); v->here = NULL; }
+    if (p && !copied && cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) != 0) return false;
+    v->saving = p && !copied;
+    give(x, v->mem, v->bytes);
+    v->mem = 0;
+    v->out = true;
+    x->stats->evictions++;
+    x->stats->evicted_bytes += v->bytes;
+    return true;
+}
+
+/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. */
+static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
+    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
+    if (r != GN_OK) return r;
+    s->out = false;
+    x->stats->weight_moves++;
+    x->stats->weight_move_bytes += s->bytes;
+    if (x->device->compile_only) return GN_OK;
+    if (s->saving) {
+        DRIVER(x, f, cuEventRecord(x->main_at, x->stream));
+        DRIVER(x, f, cuStreamWaitEvent(x->copies, x->main_at, 0));
+        s->saving = false;
+    }
+    DRIVER(x, f, cuMemcpyHtoDAsync(s->mem, s->away ? s->away : (const char *)s->host, s->bytes, x->copies));
+    DRIVER(x, f, cuEventCreate(&s->here, 2));
+    DRIVER(x, f, cuEventRecord(s->here, x->copies));
+    return GN_OK;
+}
+
+static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
+    gn__cu_handle here = s->here;
+    if (!here) return GN_OK;
+    s->here = NULL;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, here, 0));
+    cu.cuEventDestroy(here);
+    return GN_OK;
+}
+
+static void slot_free(executor *x, slot *s) {
+    if (!s->kind) return;
+    if (s->here && !x->lost) { cu.cuStreamWaitEvent(x->stream, s->here, 0); cu.cuEventDestroy(s->here); }
+    if (!s->out) give(x, s->mem, s->bytes);
+    if (s->away && !x->lost) {
+        cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
+        cu.cuStreamSynchronize(x->copies);
+        cu.cuMemFreeHost(s->away);
+    }
+    memset(s, 0, sizeof *s);
+}
+
 enum { SLOTS_MAX = 1 << 20 };
 
 static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
@@ -4525,12 +4628,12 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
         memset(&x->slots[x->n_slots++], 0, sizeof *x->slots);
     }
     slot *s = &x->slots[d->slot];
-    if (s->kind) give(x, s->mem, s->bytes);
-    s->kind = 0;
+    slot_free(x, s);
     size_t bytes = shape_bytes(d->dtype, &d->shape);
     gn__cu_ptr mem;
+    x->clock++;
     if ((r = take(x, bytes, &mem, f)) != GN_OK) return r;
-    *s = (slot){ (uint8_t)d->kind, d->dtype, d->shape, d->gen, mem, bytes };
+    *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
     if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
     DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, x->stream));
@@ -4542,8 +4645,7 @@ static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
     executor *x = (executor *)self;
     if (at >= x->n_slots || !x->slots[at].kind || x->slots[at].gen != gen) return GN_STALE_HANDLE;
     enter(x, NULL);
-    give(x, x->slots[at].mem, x->slots[at].bytes);
-    memset(&x->slots[at], 0, sizeof x->slots[at]);
+    slot_free(x, &x->slots[at]);
     return GN_OK;
 }
 
@@ -4785,6 +4887,8 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     if (r == GN_OK) r = plan_generate(x, p, f);
     if (r == GN_OK) r = plan_compile(x, p, f);
     if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
+    for (uint32_t u = 0; u < part->n_updates; u++)
+        if (p->layout.update_how[u] == GN_UPDATE_INPLACE && part->updates[u].slot < x->n_slots) x->slots[part->updates[u].slot].cache = true;
     x->stats->view_copies += p->layout.view_copies;
     *out_plan = p;
     return GN_OK;
@@ -4912,6 +5016,47 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
     return GN_OK;
 }
 
+/* Marks the slots of nodes of a leaf kind as used now: they do not move. */
+static void run_pin(executor *x, const plan *p, gn_leaf_kind kind) {
+    for (uint32_t i = 0; i < p->part->n_nodes; i++)
+        if (p->part->nodes[i].leaf == kind) x->slots[p->part->nodes[i].slot].used = x->clock;
+    for (uint32_t u = 0; kind == GN_LEAF_STATE && u < p->part->n_updates; u++) x->slots[p->part->updates[u].slot].used = x->clock;
+}
+
+static gn_result run_return(executor *x, plan *p, gn_leaf_kind kind, gn_fault *f) {
+    for (uint32_t i = 0; i < p->part->n_nodes; i++) {
+        slot *s = p->part->nodes[i].leaf == kind ? &x->slots[p->part->nodes[i].slot] : NULL;
+        if (!s) continue;
+        if (!s->out) { x->stats->weight_hits += kind == GN_LEAF_WEIGHT; p->moved = p->moved || s->here; continue; }
+        p->moved = true;
+        gn_result r = slot_return(x, s, f);
+        if (r != GN_OK) return r;
+    }
+    for (uint32_t u = 0; kind == GN_LEAF_STATE && u < p->part->n_updates; u++) {
+        slot *s = &x->slots[p->part->updates[u].slot];
+        gn_result r = s->out ? slot_return(x, s, f) : GN_OK;
+        if (r != GN_OK) return r;
+        p->moved = p->moved || s->here;
+    }
+    return GN_OK;
+}
+
+/* All slots of the plan on the device; when its weights do not fit together, they come and go with the kernels that use them. */
+static gn_result run_slots(executor *x, plan *p, gn_fault *f) {
+    p->moved = p->streams = false;
+    x->clock++;
+    run_pin(x, p, GN_LEAF_STATE);
+    run_pin(x, p, GN_LEAF_WEIGHT);
+    gn_result r = run_return(x, p, GN_LEAF_STATE, f);
+    if (r == GN_OK) r = run_return(x, p, GN_LEAF_WEIGHT, f);
+    if (r != GN_OUT_OF_MEMORY && r != GN_LIMIT) return r;
+    if (!x->evicts) return r;
+    p->streams = true;
+    x->clock++;
+    run_pin(x, p, GN_LEAF_STATE);
+    return run_return(x, p, GN_LEAF_STATE, f);
+}
+
 /* Every base's place in device memory. */
 static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
     const gn_part *part = p->part;
@@ -4920,6 +5065,12 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
         size_t bytes = p->total + p->total / 4;
         gn_result r = take(x, bytes, &block, f);
         if (r != GN_OK) r = take(x, bytes = p->total, &block, f);
+        if (r != GN_OK && !p->streams && x->evicts) {
+            p->streams = true;
+            x->clock++;
+            run_pin(x, p, GN_LEAF_STATE);
+            r = take(x, bytes, &block, f);
+        }
         if (r != GN_OK) return r;
         if (x->block_bytes) give(x, x->block, x->block_bytes);
         x->block = block;
@@ -4939,6 +5090,10 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
         else if (a->place == GN_PLACE_BLOCK) p->base[i] = x->block + a->offset;
         else if (a->place == GN_PLACE_OWN) p->base[i] = p->exchanges ? p->fresh[a->own] : x->block + p->region[REGION_OWN] + p->own_at[a->own];
         else if (a->place == GN_PLACE_INPLACE) p->base[i] = p->base[a->own];
+    }
+    for (uint32_t i = 0; i < part->n_nodes && p->moved; i++) {                     /* states are read from the first kernel on */
+        gn_result r = part->nodes[i].leaf == GN_LEAF_STATE ? slot_await(x, &x->slots[part->nodes[i].slot], f) : GN_OK;
+        if (r != GN_OK) return r;
     }
     for (uint32_t u = 0; u < part->n_updates; u++) p->base[part->n_nodes + u] = p->exchanges ? p->fresh[u] : x->slots[part->updates[u].slot].mem;
     return GN_OK;
@@ -4979,12 +5134,43 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
     return GN_OK;
 }
 
-static gn_result run_launches(executor *x, const plan *p, gn_fault *f) {
-    for (size_t i = 0; i < p->emit.n_launches; i++) {
-        gn_result r = run_launch(x, p, &p->emit.launches[i], f);
-        if (r != GN_OK) return r;
+/* The weight that a parameter shows, or NULL. */
+static slot *param_weight(executor *x, const plan *p, const param *a, uint32_t *out_node) {
+    if (a->kind != PARAM_NODE && a->kind != PARAM_MAP) return NULL;
+    *out_node = a->kind == PARAM_MAP ? p->emit.maps[a->node].node : a->node;
+    return *out_node < p->part->n_nodes && p->part->nodes[*out_node].leaf == GN_LEAF_WEIGHT ? &x->slots[p->part->nodes[*out_node].slot] : NULL;
+}
+
+/* Before launch i of a plan whose weights moved: its own are there, those of the next two are on their way. */
+static gn_result run_weights(executor *x, plan *p, size_t i, gn_fault *f) {
+    enum { AHEAD = 2 };
+    gn_result r = GN_OK;
+    uint32_t node = 0;
+    size_t end = p->streams && i + 1 + AHEAD < p->emit.n_launches ? i + 1 + AHEAD : p->streams ? p->emit.n_launches : i + 1;
+    if (p->streams) { x->clock++; run_pin(x, p, GN_LEAF_STATE); }
+    for (int bring = 0; bring < 2; bring++) {                                      /* first all of them are marked as in use */
+        for (size_t l = i; l < end; l++) {
+            for (uint32_t k = 0; k < p->emit.launches[l].n_params; k++) {
+                slot *s = param_weight(x, p, &p->emit.params[p->emit.launches[l].param + k], &node);
+                if (!s) continue;
+                s->used = x->clock;
+                if (bring && s->out) r = slot_return(x, s, f);
+                if (bring && l == i && r != GN_OK) return r;
+                if (bring && l == i) { p->base[node] = s->mem; r = slot_await(x, s, f); if (r != GN_OK) return r; }
+                if (r != GN_OK) return GN_OK;                                      /* ahead: later then */
+            }
+        }
     }
     return GN_OK;
+}
+
+static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
+    gn_result r = GN_OK;
+    for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
+        if (p->moved || p->streams) r = run_weights(x, p, i, f);
+        if (r == GN_OK) r = run_launch(x, p, &p->emit.launches[i], f);
+    }
+    return r;
 }
 
 /* Captures the plan's launches; false when that is not possible here. */
@@ -5007,7 +5193,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
     int at = -1;
     p->runs++;
-    if (!x->graphs || moves || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
+    if (!x->graphs || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
     for (int i = 0; i < 2; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
     if (at < 0) {
@@ -5105,6 +5291,21 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
     return GN_OK;
 }
 
+/* Results that are weights themselves are on the device. */
+static gn_result run_weight_outs(executor *x, plan *p, gn_fault *f) {
+    gn_result r = GN_OK;
+    for (uint32_t i = 0; i < p->part->n_outs && r == GN_OK; i++) {
+        uint32_t base = p->layout.lay[p->part->outs[i]].base;
+        slot *s = p->part->nodes[base].leaf == GN_LEAF_WEIGHT ? &x->slots[p->part->nodes[base].slot] : NULL;
+        if (!s) continue;
+        s->used = x->clock;
+        if (s->out) r = slot_return(x, s, f);
+        if (r == GN_OK) r = slot_await(x, s, f);
+        p->base[base] = s->mem;
+    }
+    return r;
+}
+
 static size_t staged_bytes(const plan *p, const gn_out *outs) {
     size_t n = p->errors_bytes + p->near_bytes;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
@@ -5119,11 +5320,13 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     r->stage = stage;
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
-    gn_result e = run_bind(x, p, f);
+    gn_result e = run_slots(x, p, f);
     bool moves = false;
+    if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
     if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), r->inherits, f);
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
+    if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
     r->stage_bytes = room(r->stage_bytes + up);
     if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, x->stream));
@@ -5183,12 +5386,14 @@ static void exec_close(void *self) {
     enter(x, NULL);
     while (x->n_runs) run_finish(x);
     exec_values_release(x, UINT64_MAX);
-    for (size_t i = 0; i < x->n_slots; i++) if (x->slots[i].kind) give(x, x->slots[i].mem, x->slots[i].bytes);
+    for (size_t i = 0; i < x->n_slots; i++) slot_free(x, &x->slots[i]);
     if (x->block_bytes) give(x, x->block, x->block_bytes);
     if (!x->device->compile_only) {
         while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
+        if (x->main_at) cu.cuEventDestroy(x->main_at);
+        if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
     gn_free(x->slots);
@@ -5269,6 +5474,8 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     gn_result r = enter(x, f);
     if (r != GN_OK || x->device->compile_only) return r;
     DRIVER(x, f, cuStreamCreate(&x->stream, 1));                                  /* 1: does not wait for the default stream */
+    DRIVER(x, f, cuStreamCreate(&x->copies, 1));
+    DRIVER(x, f, cuEventCreate(&x->main_at, 2));
     void *p = NULL;
     DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
     x->stage = (char *)p;
@@ -5291,6 +5498,8 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->stats = desc->stats;
     x->limit = desc->memory_limit;
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
+    x->evicts = !env_is("GENIE_CUDA_EVICT", "0");
+    x->device_limit = getenv("GENIE_CUDA_MEMORY") ? strtoull(getenv("GENIE_CUDA_MEMORY"), NULL, 10) : 0;
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
     x->overlaps = d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
     r = executor_init(x, f);

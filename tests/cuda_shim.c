@@ -92,6 +92,7 @@ API int cuStreamEndCapture(void *s, void **g) { (void)s; *g = NULL; return 801; 
 API int cuEventCreate(void **e, unsigned f) { (void)f; *e = &shim; return 0; }
 API int cuEventDestroy_v2(void *e) { (void)e; return 0; }
 API int cuEventRecord(void *e, void *s) { (void)e; (void)s; return 0; }
+API int cuStreamWaitEvent(void *s, void *e, unsigned f) { (void)s; (void)e; (void)f; return 0; }
 API int cuEventSynchronize(void *e) { (void)e; return 0; }
 /* Fresh memory holds rubbish, so that what is read before it is written shows. */
 API int cuMemAlloc_v2(ptr *p, size_t n)

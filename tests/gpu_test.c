@@ -326,6 +326,85 @@ static void a_kept_value_is_used_before_its_run_has_ended(void)
     gn_release(w);
 }
 
+/* ---- memory that is too small for the weights ---- */
+
+enum { CROWD = 8, CROWD_SIDE = 128, CROWD_BYTES = CROWD_SIDE * CROWD_SIDE * 4 };
+
+static gn_ctx *open_with(const char *memory, const char *evicts)
+{
+    const char *device = getenv("GENIE_TEST_DEVICES");
+    setenv("GENIE_CUDA_MEMORY", memory, 1);
+    setenv("GENIE_CUDA_EVICT", evicts, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = device ? device : "cuda:0" });
+    unsetenv("GENIE_CUDA_MEMORY");
+    unsetenv("GENIE_CUDA_EVICT");
+    return g;
+}
+
+/* x times the weights whose bit is set; the state counts the steps. */
+static gn_result crowd_step(gn_ctx *g, gn_tensor *w, gn_tensor steps, unsigned which, const float *x, float *out)
+{
+    gn_tensor y = gn_data(g, GN_F32, GN_SHAPE(4, CROWD_SIDE), x);
+    for (int i = 0; i < CROWD; i++)
+        if (which >> i & 1) y = gn_matmul(y, w[i]);
+    gn_tensor n = gn_assign(steps, gn_add_c(steps, 1));
+    gn_tensor want[2] = { y, n };
+    void *to[2] = { out, out + 4 * CROWD_SIDE };
+    gn_result r = gn_read_many(want, 2, to, (size_t[2]){ 4 * CROWD_SIDE * 4, 4 });
+    gn_step(g);
+    return r;
+}
+
+static void weights_beyond_the_memory_come_and_go(void)
+{
+    static const unsigned plans[] = { 0x01, 0xff, 0x06, 0x06, 0x06, 0x81, 0xff, 0xff, 0x18, 0xff, 0x07, 0x07, 0xe0 };
+    char memory[32];
+    static float x[4 * CROWD_SIDE], out[2][4 * CROWD_SIDE + 1];
+    void *data[CROWD];
+    snprintf(memory, sizeof memory, "%d", 4 * CROWD_BYTES + (64 << 10));           /* four of the eight */
+    gn_ctx *g[2] = { cpu, open_with(memory, "1") };
+    gn_tensor w[2][CROWD], steps[2];
+    for (int i = 0; i < 4 * CROWD_SIDE; i++) x[i] = (float)test_random_real(-1, 1);
+    for (int i = 0; i < CROWD; i++) data[i] = random_bytes(GN_F32, CROWD_SIDE * CROWD_SIDE, 0.2);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < CROWD; i++) w[k][i] = gn_weight(g[k], GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[i], "w");
+        steps[k] = gn_state(g[k], GN_F32, GN_SHAPE(1), NULL, "steps");
+    }
+    for (int p = 0; p < TEST_COUNT(plans); p++) {
+        double worst = 0, largest = 0;
+        for (int k = 0; k < 2; k++)
+            if (!CHECK_RESULT(crowd_step(g[k], w[k], steps[k], plans[p], x, out[k]), GN_OK)) printf("%s\n", gn_last_error(g[k])->text);
+        for (int i = 0; i < 4 * CROWD_SIDE; i++) {
+            largest = fabs((double)out[0][i]) > largest ? fabs((double)out[0][i]) : largest;
+            worst = fmax(worst, fabs((double)out[0][i] - (double)out[1][i]));
+        }
+        if (!(worst <= 1e-4 * largest)) test_fail(__FILE__, __LINE__, "plan %d (%x) is %g off, the largest is %g", p, plans[p], worst, largest);
+        CHECK(out[1][4 * CROWD_SIDE] == (float)(p + 1));
+    }
+    gn_stats stats;
+    gn_get_stats(g[1], &stats);
+    CHECK(stats.evictions > 0 && stats.weight_moves > 0 && stats.weight_hits > 0);
+    CHECK(stats.weight_move_bytes == stats.weight_moves * CROWD_BYTES && stats.evicted_bytes == stats.evictions * CROWD_BYTES);
+    CHECK(stats.device_bytes <= (uint64_t)4 * CROWD_BYTES + (64 << 10));
+    float back[2] = { 0 };                                                       /* a weight that is not on the device is read */
+    for (int i = 0; i < CROWD; i++) CHECK_RESULT(gn_read(gn_slice(gn_reshape(w[1][i], GN_SHAPE(CROWD_SIDE * CROWD_SIDE)), 0, 7, 9, 1), back, sizeof back), GN_OK);
+    CHECK(memcmp(back, (float *)data[CROWD - 1] + 7, sizeof back) == 0);
+    gn_close(g[1]);
+    for (int i = 0; i < CROWD; i++) gn_release(w[0][i]);
+    gn_release(steps[0]);
+
+    gn_ctx *none = open_with(memory, "0");                                       /* nothing moves: the fifth weight does not fit */
+    for (int i = 0; i < CROWD; i++) w[1][i] = gn_weight(none, GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[i], "w");
+    steps[1] = gn_state(none, GN_F32, GN_SHAPE(1), NULL, "steps");
+    CHECK_RESULT(crowd_step(none, w[1], steps[1], 0xff, x, out[1]), GN_OUT_OF_MEMORY);
+    gn_close(none);
+    gn_ctx *tiny = open_with("40000", "1");                                      /* one weight alone does not fit */
+    gn_tensor one = gn_weight(tiny, GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[0], "w");
+    CHECK_RESULT(gn_read(gn_sum(one, GN_ALL_AXES, false), back, 4), GN_OUT_OF_MEMORY);
+    gn_close(tiny);
+    for (int i = 0; i < CROWD; i++) free(data[i]);
+}
+
 /* ---- one token at a time: norms, loops, appends and the choice run inside other kernels ---- */
 
 enum { TOKEN_HEADS = 4, TOKEN_VOCAB = 300, TOKEN_PLACES = 200, TOKEN_WEIGHTS = 16 };
@@ -454,7 +533,8 @@ int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
         TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
-        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
+        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(weights_beyond_the_memory_come_and_go),
+        TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(attention_agrees_with_the_cpu),
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
     };
@@ -467,7 +547,7 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 6 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 7 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);
