@@ -38,7 +38,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 3
+#define GN__CU_GENERATOR 4
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1521,6 +1521,19 @@ static const char prelude[] =
     "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; v++) { x[c][v] = get(raw_[v]); sum += x[c][v]; } }\n"
     "  }\n"
     "  if (!P::NORM) return;\n"
+    "  if (sizeof(typename P::T) == 2) {                                 // sums of differences from one element, both at once\n"
+    "    const float one = get(a[0]);\n"
+    "    float d1[4] = { 0.f, 0.f, 0.f, 0.f }, d2[4] = { 0.f, 0.f, 0.f, 0.f };\n"
+    "    UNROLL for (int c = 0; c < CH; c++)\n"
+    "      if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - one; d1[v & 3] += d; d2[v & 3] = gn_fma(d, d, d2[v & 3]); }\n"
+    "    float s1 = (d1[0] + d1[1]) + (d1[2] + d1[3]), s2 = (d2[0] + d2[1]) + (d2[2] + d2[3]);\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) { const float t = exchange(s1, l), u = exchange(s2, l); s1 += t; s2 += u; }\n"
+    "    s1 *= 1.f / (float)P::k;\n"
+    "    s2 = s2 * (1.f / (float)P::k) - s1 * s1;\n"
+    "    *mean = one + s1;\n"
+    "    *scale = rsqrtf((s2 > 0.f ? s2 : 0.f) + (float)P::eps());\n"
+    "    return;\n"
+    "  }\n"
     "  UNROLL for (int l = 16; l > 0; l /= 2) sum += exchange(sum, l);\n"
     "  *mean = sum / (float)P::k;\n"
     "  UNROLL for (int c = 0; c < CH; c++)\n"
@@ -1534,19 +1547,33 @@ static const char prelude[] =
     "  if (P::HAS_SHIFT) y = y + shift;\n"
     "  return y;\n"
     "}\n"
-    "// The best of a warp's values, then of the block's.\n"
-    "template <class P> M void vector_best(best_of<float, false> b, best_of<float, false> *parts) {\n"
-    "  __shared__ best_of<float, false> shared[8];\n"
-    "  UNROLL for (int l = 16; l > 0; l /= 2) b.merge(exchange(b, l));\n"
-    "  if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = b;\n"
+    "D best_of<float, false> fresh(const best_of<float, false> *p) {     // past the L1, which may hold what stood there before\n"
+    "  best_of<float, false> b;\n"
+    "  b.v = *(const volatile float *)&p->v;\n"
+    "  b.at = *(const volatile i64 *)&p->at;\n"
+    "  return b;\n"
+    "}\n"
+    "// The best of the block's values, then of all blocks'. All threads come here; done: 0 before the kernel.\n"
+    "template <class P> M void vector_best(best_of<float, false> b, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "  __shared__ u32 before;\n"
+    "  const u32 n = gridDim.x / P::S;\n"
+    "  b = together<256>(b);\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    parts[blockIdx.x / P::S] = b;\n"
+    "    __threadfence();\n"
+    "    before = atomicAdd(done, 1u);\n"
+    "  }\n"
     "  __syncthreads();\n"
-    "  if (threadIdx.x) return;\n"
-    "  UNROLL for (int w = 1; w < 8; w++) b.merge(shared[w]);\n"
-    "  parts[blockIdx.x / P::S] = b;\n"
+    "  if (before + 1 < n) return;                                       // the last block of all joins the blocks' bests\n"
+    "  __threadfence();\n"
+    "  b.init();\n"
+    "  for (u32 i = threadIdx.x; i < n; i += 256) b.merge(fresh(parts + i));\n"
+    "  b = together<256>(b);\n"
+    "  if (threadIdx.x == 0) *out = b.at;\n"
     "}\n"
     "// A row (k) by B (k,n) whose rows are contiguous: 32 columns to a block, or to the S blocks of a cluster that share k between them.\n"
     "// P: T, k, n, BK, V, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
-    "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts) {\n"
+    "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, TX = 32 / V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
     "  __shared__ float part[P::S * 8][32];\n"
@@ -1596,12 +1623,16 @@ static const char prelude[] =
     "  }\n"
     "  if (rank) return;\n"
     "  float y = 0.f;\n"
-    "  if (mine) { y = part[0][lane]; UNROLL for (int p = 1; p < P::S * 8; p++) y += part[p][lane]; }\n"
+    "  if (mine) {\n"
+    "    float sum[4] = { 0.f, 0.f, 0.f, 0.f };\n"
+    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p & 3] += part[p][lane];\n"
+    "    y = (sum[0] + sum[1]) + (sum[2] + sum[3]);\n"
+    "  }\n"
     "  if (P::BEST) {\n"
     "    best_of<float, false> best;\n"
     "    best.init();\n"
     "    if (mine) best.take(e.value(y), first + lane);\n"
-    "    vector_best<P>(best, parts);\n"
+    "    vector_best<P>(best, parts, done, out);\n"
     "  } else if (mine) e.end(first + lane, y);\n"
     "}\n"
     "// The same with B's columns contiguous (BK 1): R columns at a time to each warp.\n"
@@ -1629,7 +1660,7 @@ static const char prelude[] =
     "  if (lane >= P::R || col + lane >= P::n) return;\n"
     "  if (P::BEST) best.take(e.value(y), col + lane); else e.end(col + lane, y);\n"
     "}\n"
-    "template <class P, class E> M void vector_dot(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts) {\n"
+    "template <class P, class E> M void vector_dot(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, R = P::R, CH = (P::k + 32 * V - 1) / (32 * V), G = CH < 4 ? CH : 4 };\n"
     "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
@@ -1685,7 +1716,7 @@ static const char prelude[] =
     "      if (lane < R && col + lane < P::n) { e.early(col + lane); e.load(col + lane); }\n"
     "    }\n"
     "  }\n"
-    "  if (P::BEST) vector_best<P>(best, parts);\n"
+    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
     "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by attention_join. The row that this\n"
     "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what stood there into saved_k and saved_v.\n"
@@ -1701,23 +1732,23 @@ static const char prelude[] =
     "  let_next_start();\n"
     "  if (P::CLUSTER) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
-    "  i64 n = P::S, place = -1;\n"
-    "  if (P::LENGTH) n = get(*length);\n"
-    "  const bool bad = n < P::CAUSAL || n > P::S;\n"
-    "  if (P::APPEND) place = get(*pos);\n"
-    "  const bool outside = P::APPEND && (place < 0 || place >= P::S);\n"
-    "  if (bad) n = 0;\n"
-    "  const i64 span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
+    "  i64 said = P::S, at_said = -1;\n"
+    "  if (P::LENGTH) said = get(*length);\n"
+    "  const bool bad = said < P::CAUSAL || said > P::S;\n"
+    "  if (P::APPEND) at_said = get(*pos);\n"
+    "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
+    "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
+    "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
     "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), raw_;\n"
     "  const T tag = T();\n"
     "  float x[V], o[V], top = least, sum = 0.f;\n"
     "  UNROLL for (int i = 0; i < V; i++) o[i] = 0.f;\n"
-    "  for (i64 base = begin, first = 1; first || base < end; base += U * STEP, first = 0) {\n"
+    "  for (int base = begin, first = 1; first || base < end; base += U * STEP, first = 0) {\n"
     "    UNROLL for (int u = 0; u < U; u++) {\n"
-    "      const i64 j = base + key + u * STEP;\n"
+    "      const int j = base + key + u * STEP;\n"
     "      kr[u] = vr[u] = zeros();\n"
-    "      if (j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + j * P::KS); vr[u] = *(const uint4 *)(vp + j * P::VS); }\n"
+    "      if (j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + (P::SMALL ? (i64)(j * (int)P::KS) : j * P::KS)); vr[u] = *(const uint4 *)(vp + (P::SMALL ? (i64)(j * (int)P::VS) : j * P::VS)); }\n"
     "    }\n"
     "    if (first) {\n"
     "      await_previous();\n"
@@ -1727,7 +1758,7 @@ static const char prelude[] =
     "    }\n"
     "    float s[U], now = top;\n"
     "    UNROLL for (int u = 0; u < U; u++) {\n"
-    "      const i64 j = base + key + u * STEP;\n"
+    "      const int j = base + key + u * STEP;\n"
     "      if (P::APPEND && j == place && j < end) { kr[u] = nk; vr[u] = nv; }\n"
     "      s[u] = 0.f;\n"
     "      UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(x[i], part_of(kr[u], i, tag), s[u]);\n"
@@ -1761,8 +1792,8 @@ static const char prelude[] =
     "    *(uint4 *)(vp + place * P::VS) = nv;\n"
     "  }\n"
     "  if (blockIdx.x == 0 && t == 0) {\n"
-    "    if (P::APPEND && outside) fault(err, OUT_OF_RANGE, append, place, P::S);\n"
-    "    if (bad) fault(err, OUT_OF_RANGE, node, P::LENGTH ? (i64)get(*length) : 0, P::S);\n"
+    "    if (P::APPEND && outside) fault(err, OUT_OF_RANGE, append, at_said, P::S);\n"
+    "    if (bad) fault(err, OUT_OF_RANGE, node, said, P::S);\n"
     "    if (P::APPEND && !outside) { err[flag_k] = 1; err[flag_v] = 1; }\n"
     "  }\n"
     "  __syncthreads();\n"
@@ -2123,7 +2154,9 @@ typedef struct emit {
     size_t first_param;              /* of the kernel that is being written */
     text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
     size_t scratch, losses;          /* bytes that the kernels of one op use at most */
-    uint32_t *appends, n_appends;    /* in-place appends so far, in their order: each has a flag behind the error words */
+    uint32_t *appends, n_appends;    /* in-place appends so far, in their order */
+    uint32_t *append_flags;
+    uint32_t n_flags;                /* words behind the error words, 0 before the run: that an append has been done, blocks that have ended */
     bool rereads;                    /* what this kernel's pointers show may change while it waits: no restrict */
     bool early;                      /* this kernel waits for those before it by itself */
     uint8_t cluster;
@@ -3450,7 +3483,8 @@ static void emit_attention(emit *e, uint32_t node) {
 static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
     const gn_view *v = view_of(e, input(e, node, 1));
     emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
-    emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_appends);
+    emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
+    e->append_flags[e->n_appends] = e->n_flags++;
     e->appends[e->n_appends++] = node;
     e->save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
 }
@@ -3485,8 +3519,8 @@ static void emit_kv_append(emit *e, uint32_t node) {
 }
 
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
-static void put_undo(emit *e, uint32_t node, uint32_t i, size_t save) {
-    uint32_t y = input(e, node, 1), z = input(e, node, 2);
+static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
+    uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
     gn_view out = dense_view(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
     part.dims[2] = view_of(e, y)->dims[2];
     gn_view co = collapsed(&part);
@@ -3498,7 +3532,7 @@ static void put_undo(emit *e, uint32_t node, uint32_t i, size_t save) {
     emit_node(e, z, types[view_of(e, z)->dtype].name, true, name[0]);
     emit_node(e, node, type, false, name[1]);
     emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
-    put(&e->body, "  if (err[first + %u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", i, (long long)count_of(&part), i, i, (long long)out.strides[2]);
+    put(&e->body, "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", ERROR_WORDS + e->append_flags[at], (long long)count_of(&part), i, i, (long long)out.strides[2]);
     put_offset(&e->body, &co, "i", false);
     put(&e->body, "] = saved%u[i];\n", i);
 }
@@ -3510,12 +3544,12 @@ static void emit_undo(emit *e) {
     const uint32_t *nodes = e->appends, n = e->n_appends;
     size_t save = 0;
     for (uint32_t at = 0; at < n; at += UNDOS_A_KERNEL) {
+        e->rereads = e->early = true;
         emit_errors(e);
-        emit_number(e, "u32", "first", PARAM_WORD, ERROR_WORDS + at);
-        put(&e->body, "  if (!*err) return;\n");
+        put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
         for (uint32_t i = 0; i < UNDOS_A_KERNEL && at + i < n; i++) {
             const gn_view *v = view_of(e, input(e, nodes[at + i], 1));
-            put_undo(e, nodes[at + i], i, save);
+            put_undo(e, at + i, i, save);
             save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
         }
         emit_launch(e, "kv_append_undo", 32, 1, 256);
@@ -3609,7 +3643,7 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
     int64_t blocks = emit_processors(e), tiles = blocks_for(f->p.n, 32);
     f->columns = f->dot ? (uint32_t)(f->p.n / (blocks * 8)) : 32;
     if (f->dot) f->columns = f->columns > 3 ? 3 : f->columns < 1 ? 1 : f->columns;
-    for (f->splits = 1; !f->dot && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks * 3 / 2 && f->p.k / (f->splits * 2) >= 256 / (32 / f->vector);) f->splits *= 2;
+    for (f->splits = 1; !f->dot && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks && f->p.k / (f->splits * 2) >= 256 / (32 / f->vector);) f->splits *= 2;
     int64_t grid = f->dot ? blocks_for(f->p.n, 8 * f->columns) : tiles * f->splits;
     if (f->dot && grid > 2 * blocks) grid = 2 * blocks;
     f->grid = (uint32_t)grid;
@@ -3790,15 +3824,6 @@ static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint
         u->best != 0, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
 }
 
-/* The best of the blocks' bests. */
-static void emit_vector_best(emit *e, uint32_t node, uint32_t parts) {
-    put(&e->types, "struct @_p { typedef best_of<float, false> A; typedef i64 O; enum { PARTS = %u }; static M void end(const A &a, O &out) { out = a.at; } };\n", parts);
-    emit_node(e, node, "i64", false, "o");
-    emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    put(&e->body, "  combine<@_p>((const @_p::A *)parts, o);\n");
-    emit_launch(e, "argmax_combine", 1, 1, 256);
-}
-
 static void emit_vector(emit *e, const fusion *u) {
     uint32_t node = e->layout->steps[u->product - 1].node, norm = u->norm ? e->layout->steps[u->norm - 1].node : node;
     uint32_t xb = input(e, node, 1), n_ins = u->norm ? e->part->nodes[norm].n_ins : 1;
@@ -3818,16 +3843,19 @@ static void emit_vector(emit *e, const fusion *u) {
     emit_node(e, xb, type, true, "b");
     if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
     if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
-    if (u->best) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (u->best) {
+        emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
+        emit_node(e, e->layout->steps[u->best - 1].node, "i64", false, "best");
+    }
     put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, b, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0, members.s ? members.s : "", f.dot ? "dot" : "times", flags & 1 ? "gain" : "0",
-        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts" : "0");
+        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     snprintf(name, sizeof name, "%svector_%s_%s%s", u->norm ? "norm_" : "", f.dot ? "dot" : "times", type, u->loop ? "_loop" : u->best ? "_argmax" : "");
     e->failed = e->failed || members.failed;
     text_free(&members);
     size_t bytes = (size_t)f.grid * 16;
     if (u->best && bytes > e->scratch) e->scratch = bytes;
     emit_launch(e, name, f.grid, 1, 256);
-    if (u->best) emit_vector_best(e, e->layout->steps[u->best - 1].node, f.grid / f.splits);
 }
 
 static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k, const gn_view *rows_v, bool early) {
@@ -3835,8 +3863,8 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
     text *t = &e->types;
     put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q->dtype].name, types[pos].name, types[a->length_type].name,
         (long long)a->dims[1], (long long)a->k->dims[1], (long long)a->dims[3]);
-    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, APPEND = %d, EARLY = %d, CLUSTER = %d };\n", (long long)a->q->dims[3], (long long)a->q->dims[3], 16 / types[a->q->dtype].bytes,
-        (long long)f->parts, a->length, a->causal, u->append[0] != 0, early, f->cluster);
+    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d };\n", (long long)a->q->dims[3], (long long)a->q->dims[3], 16 / types[a->q->dtype].bytes,
+        (long long)f->parts, a->length, a->causal, u->append[0] != 0, early, f->cluster, is_small(a->k) && is_small(a->v));
     put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
         (long long)a->q->strides[0], (long long)a->q->strides[1], (long long)a->k->strides[0], (long long)a->k->strides[1], (long long)a->k->strides[2], (long long)a->v->strides[0], (long long)a->v->strides[1],
         (long long)a->v->strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
@@ -4726,6 +4754,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->emit.params);
     gn_free(p->emit.fusions);
     gn_free(p->emit.appends);
+    gn_free(p->emit.append_flags);
     gn_free(p->emit.maps);
     text_free(&p->emit.types);
     text_free(&p->emit.signature);
@@ -4825,7 +4854,8 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     if (f) f->result = GN_OK;
     e->fusions = (fusion *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->fusions);
     e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
-    if (!e->fusions || !e->appends || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
+    if (!e->fusions || !e->appends || !e->append_flags || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
         const gn_kernel_step *s = &p->layout.steps[i];
         bool fuses = !e->fusions[i].inside && !e->fusions[i].product && s->tail && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
@@ -4838,7 +4868,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (uint32_t i = 0; i < p->part->n_args; i++) { p->arg_at[i] = args; args += room(node_bytes(p->part, p->part->args[i])); }
     p->args_bytes = args;
-    p->errors_bytes = room((ERROR_WORDS + e->n_appends) * 4);
+    p->errors_bytes = room((ERROR_WORDS + e->n_flags) * 4);
     p->near_bytes = plan_near(p);
     const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->losses), room(e->save), outs, own, args, p->errors_bytes, p->near_bytes };
     p->total = room(p->layout.block_bytes);
