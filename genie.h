@@ -832,6 +832,8 @@ typedef struct gn_server_desc {
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
+    const char *record_file;  /* every new plan is added to it, NULL: none. It holds graphs: ops and shapes, no values */
+    const char *warm_file;    /* plans that an earlier server recorded are made before the first client comes, NULL: none */
 } gn_server_desc;
 
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
@@ -8471,8 +8473,10 @@ typedef struct gn__session {
     size_t cap_args, cap_outs;
 } gn__session;
 
+enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
+
 struct gn_server {
-    char *listen, *key, *cert, *ca, *url_file, *home;   /* copies of the desc's */
+    char *listen, *key, *cert, *ca, *url_file, *home, *record_file, *warm_file;   /* copies of the desc's */
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
     int n_devices;
@@ -8486,6 +8490,8 @@ struct gn_server {
     gn__store store;
     gn_stats ended;             /* of sessions that are over */
     uint64_t next_session;
+    uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
+    uint32_t n_recorded;
 };
 
 static bool gn__session_charge(gn__session *s, uint64_t bytes) {
@@ -8825,16 +8831,47 @@ static gn_result gn__served_plan_charge(gn__session *s, gn__served_plan *p, gn_f
     return GN_OK;
 }
 
+/* ---- plans recorded for the next start: 8 bytes that say what the file is, then for each plan u32 bytes, the part as on the wire ---- */
+static const char gn__record_head[8] = { 'G', 'N', 'P', 'L', 'A', 'N', 'S', '1' };
+
+static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_t n) {
+    const uint8_t bytes[4] = { (uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), (uint8_t)(n >> 24) };
+    FILE *f = fopen(path, first ? "wb" : "ab");
+    if (!f) return false;
+    bool ok = (!first || fwrite(gn__record_head, sizeof gn__record_head, 1, f) == 1) && fwrite(bytes, sizeof bytes, 1, f) == 1 && fwrite(p, n, 1, f) == 1;
+    return fclose(f) == 0 && ok;
+}
+
+/* Adds a plan that is not there yet. What does not fit is left out: a record is a help, not a promise. */
+static void gn__server_record(gn_server *s, const gn_part *part, const uint8_t *p, uint64_t n) {
+    if (!s->record_file || n > GN__RECORD_PLAN) return;
+    gn__mutex_lock(&s->lock);
+    bool leave = s->n_recorded == GN__RECORD_PLANS || s->record_bytes + n > GN__RECORD_BYTES;
+    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == part->hash;
+    bool ok = leave || gn__record_add(s->record_file, !s->n_recorded, p, (size_t)n);
+    if (ok && !leave) {
+        s->recorded[s->n_recorded++] = part->hash;
+        s->record_bytes += n;
+    }
+    gn__mutex_unlock(&s->lock);
+    if (!ok) gn_logf(s->desc.log, s->desc.log_user, GN_LOG_WARN, "a plan could not be added to %s", s->record_file);
+}
+
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
     gn__rd r = { d->part.p, d->part.p + d->part.n, false };
-    if (!d->packed) return gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
+    if (!d->packed) {
+        gn_result raw = gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
+        if (!raw) gn__server_record(s->server, p->part, d->part.p, d->part.n);
+        return raw;
+    }
     if (d->packed > s->limit - GN__MIN(s->held, s->limit)) return gn__session_full(s, d->packed, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
     if (!e) e = gn__part_decode(bytes, d->packed, GN__WIRE_NODES, &p->part, f);
+    if (!e) gn__server_record(s->server, p->part, bytes, d->packed);
     gn_free(bytes);
     return e;
 }
@@ -9436,7 +9473,8 @@ static gn_result gn__server_set_desc(gn_server *s, const gn_server_desc *desc, g
     if (d->memory_limit == 0) d->memory_limit = (uint64_t)8 << 30;
     if (d->deadline_ms == 0) d->deadline_ms = GN__DEADLINE_MS;
     bool ok = gn__copy_string(&s->listen, &d->listen) && gn__copy_string(&s->key, &d->key) && gn__copy_string(&s->cert, &d->cert) &&
-              gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home);
+              gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home) &&
+              gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file);
     s->store.limit = d->memory_limit;
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
 }
@@ -9472,6 +9510,68 @@ static gn_result gn__server_add_devices(gn_server *s, gn_fault *f) {
     return e;
 }
 
+/* The bytes of a file of at most GN__RECORD_BYTES; freed by gn_free. */
+static uint8_t *gn__record_read(const char *path, size_t *out_n) {
+    FILE *f = fopen(path, "rb");
+    uint8_t *p = NULL;
+    size_t n = 0, cap = 0, got = 1;
+    while (f && got && n <= GN__RECORD_BYTES) {
+        if (n == cap) {
+            uint8_t *more = (uint8_t *)gn_resize(p, cap = cap ? cap * 2 : 65536);
+            if (!more) { gn_free(p); p = NULL; break; }
+            p = more;
+        }
+        got = fread(p + n, 1, cap - n, f);
+        n += got;
+    }
+    if (f) fclose(f);
+    *out_n = n;
+    return p;
+}
+
+/* Makes a recorded plan once on every device, so that its kernels are compiled. The file is checked as a client is. */
+static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, gn_fault *f) {
+    gn_part *part;
+    gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, &part, f);
+    if (e) return e;
+    for (int i = 0; i < s->n_devices && !e; i++) {
+        gn_stats stats;
+        gn_exec exec = { NULL, NULL };
+        void *plan = NULL;
+        memset(&stats, 0, sizeof stats);
+        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats };
+        e = gn__exec_open(&d, &exec, f);
+        if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
+        if (!e) exec.i->plan_destroy(exec.self, plan);
+        if (exec.i) exec.i->close(exec.self);
+    }
+    gn_free(part);
+    return e;
+}
+
+static gn_result gn__server_warm(gn_server *s, gn_fault *f) {
+    size_t n = 0;
+    uint32_t made = 0, refused = 0;
+    gn_fault why = { GN_OK, GN_NO_NODE, "" };
+    if (!s->warm_file) return GN_OK;
+    uint8_t *bytes = gn__record_read(s->warm_file, &n);
+    if (!bytes) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
+    gn__rd r = { bytes, bytes + n, false };
+    bool ok = n >= sizeof gn__record_head && n <= GN__RECORD_BYTES && memcmp(bytes, gn__record_head, sizeof gn__record_head) == 0;
+    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS;) {
+        uint32_t size = gn__get_u32(&r);
+        ok = !r.bad && size <= (size_t)(r.end - r.p) && size <= GN__RECORD_PLAN;
+        if (!ok) break;
+        if (gn__server_warm_plan(s, r.p, size, &why) == GN_OK) made++;
+        else refused++;
+        r.p += size;
+    }
+    gn_free(bytes);
+    gn_logf(s->desc.log, s->desc.log_user, refused || !ok ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
+            ok ? "" : "; the rest of the file is no record of plans");
+    return GN_OK;
+}
+
 static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
     if (strcmp(s->desc.listen, "none") == 0) return GN_OK;
     if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "listening on %s needs the network unit", s->desc.listen);
@@ -9493,7 +9593,7 @@ static void gn__server_close(gn_server *s) {
     gn__store_deinit(&s->store);
     gn__cond_deinit(&s->changed);
     gn__mutex_deinit(&s->lock);
-    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home };
+    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(s);
 }
@@ -9507,6 +9607,7 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     s->next_session = 1;
     gn_result e = gn__server_set_desc(s, desc, f);
     if (!e) e = gn__server_add_devices(s, f);
+    if (!e) e = gn__server_warm(s, f);
     if (!e) e = gn__server_listen(s, f);
     if (e) gn__server_close(s);
     else *out_server = s;

@@ -3993,6 +3993,8 @@ struct device {
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
+    struct { char key[40]; gn__cu_handle module; } *modules;   /* programs that the driver has loaded */
+    size_t n_modules, cap_modules;
 };
 
 static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only */
@@ -4255,14 +4257,35 @@ static void compile_programs(program *programs, size_t n) {
     for (size_t i = 0; i < more; i++) pthread_join(threads[i], NULL);
 }
 
+/* A program's module, loaded once; NULL when the driver does not take the code. `code` NULL: only when it is loaded already. */
+static gn__cu_handle module_of(struct device *d, const char *key, const char *code) {
+    gn__cu_handle module = NULL;
+    for (size_t i = d->n_modules; i-- > 0;)
+        if (strcmp(d->modules[i].key, key) == 0) return d->modules[i].module;
+    if (!code || cu.cuModuleLoadDataEx(&module, code, 0, NULL, NULL) != 0) return NULL;
+    if (grow(&d->modules, d->n_modules, &d->cap_modules, sizeof *d->modules)) {    /* without room it is loaded again the next time */
+        snprintf(d->modules[d->n_modules].key, sizeof d->modules->key, "%s", key);
+        d->modules[d->n_modules++].module = module;
+    }
+    return module;
+}
+
+static void program_key(program *p) {
+    uint64_t h[2] = { 11, 22 };
+    for (int i = 0; i < p->n; i++)
+        for (int l = 0; l < 2; l++) h[l] = hash_bytes(h[l], p->kernels[i]->key, sizeof p->kernels[i]->key);
+    snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
+}
+
 /* Functions of a program's kernels. False when the driver does not take the code. */
 static bool program_load(program *p, const char *code) {
-    gn__cu_handle module = NULL;
+    program_key(p);
     if (p->device->compile_only) {
         for (int i = 0; i < p->n; i++) p->kernels[i]->compiled = true;
         return true;
     }
-    if (cu.cuModuleLoadDataEx(&module, code, 0, NULL, NULL) != 0) return false;
+    gn__cu_handle module = module_of(p->device, p->key, code);
+    if (!module) return false;
     for (int i = 0; i < p->n; i++)
         if (cu.cuModuleGetFunction(&p->kernels[i]->function, module, p->kernels[i]->name) != 0) return false;
     return true;
@@ -4271,11 +4294,7 @@ static bool program_load(program *p, const char *code) {
 static void kernel_key(const kernel *k, char out[40]) { snprintf(out, 40, "%016llx%016llx", (unsigned long long)k->key[0], (unsigned long long)k->key[1]); }
 
 static void program_store(program *p) {
-    uint64_t h[2] = { 11, 22 };
     char key[40], name[64];
-    for (int i = 0; i < p->n; i++)
-        for (int l = 0; l < 2; l++) h[l] = hash_bytes(h[l], p->kernels[i]->key, sizeof p->kernels[i]->key);
-    snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
     cache_put_program(p->key, p->code, p->bytes);
     for (int i = 0; i < p->n; i++) {
         kernel_key(p->kernels[i], key);
@@ -4296,24 +4315,27 @@ static void compile_alone(kernel *k, struct device *d) {
 
 /* From the cache: loads the program that holds k, and with it all of its kernels that are wanted. */
 static bool kernel_cached(struct device *d, kernel *k, kernel **all, size_t n) {
-    char key[40], name[64], program_key[40] = "";
+    char key[40], name[64], place[40] = "";
     size_t bytes = 0;
     kernel_key(k, key);
     snprintf(name, sizeof name, "%s.in", key);
     char *data = cache_read(name, &bytes);
     if (!data) return false;
-    if (bytes == 32) memcpy(program_key, data, 32);
-    program_key[32] = 0;
+    if (bytes == 32) memcpy(place, data, 32);
+    place[32] = 0;
     gn_free(data);
     if (d->compile_only) {
-        if (!(data = cache_get_program(program_key, &bytes))) return false;
+        if (!(data = cache_get_program(place, &bytes))) return false;
         gn_free(data);
         return k->compiled = true;
     }
-    gn__cu_handle module = NULL;
-    if (!(data = cache_get_program(program_key, &bytes))) return false;
-    bool ok = cu.cuModuleLoadDataEx(&module, data, 0, NULL, NULL) == 0 && cu.cuModuleGetFunction(&k->function, module, k->name) == 0;
-    gn_free(data);
+    gn__cu_handle module = module_of(d, place, NULL);
+    if (!module) {
+        if (!(data = cache_get_program(place, &bytes))) return false;
+        module = module_of(d, place, data);
+        gn_free(data);
+    }
+    bool ok = module && cu.cuModuleGetFunction(&k->function, module, k->name) == 0;
     for (size_t i = 0; i < n && ok; i++) {
         if (all[i]->function) continue;
         if (cu.cuModuleGetFunction(&all[i]->function, module, all[i]->name) != 0) all[i]->function = NULL;
