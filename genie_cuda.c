@@ -38,7 +38,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 4
+#define GN__CU_GENERATOR 5
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1584,7 +1584,7 @@ static const char prelude[] =
     "  T xr[U], g[U], h[U];\n"
     "  const T tag = T();\n"
     "  float acc[V], mean = 0.f, scale = 1.f;\n"
-    "  let_next_start();\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
     "  if (P::S > 1) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  UNROLL for (int v = 0; v < V; v++) acc[v] = 0.f;\n"
@@ -1598,7 +1598,12 @@ static const char prelude[] =
     "      if (P::HAS_GAIN) g[i] = l < end ? gain[l] : T();\n"
     "      if (P::HAS_SHIFT) h[i] = l < end ? shift[l] : T();\n"
     "    }\n"
-    "    if (s == 0) await_previous();\n"
+    "    if (s == 0) {\n"
+    "      if (P::S > 1) cluster_wait();                                 // the cluster's first block has begun\n"
+    "      if (P::NEXT == 1) let_next_start();\n"
+    "      await_previous();\n"
+    "      if (P::NEXT == 2) let_next_start();\n"
+    "    }\n"
     "    UNROLL for (int i = 0; i < U; i++) { const int l = begin + ty + (s + i) * ROWS; xr[i] = l < end ? a[l] : T(); }\n"
     "    if (s == 0 && mine) e.load(first + lane);\n"
     "    if (s == 0 && P::NORM) { float all[(P::k + 32 * V - 1) / (32 * V)][V]; vector_norm<P>(a, all, &mean, &scale); }\n"
@@ -1607,13 +1612,13 @@ static const char prelude[] =
     "      UNROLL for (int v = 0; v < V; v++) acc[v] = gn_fma(x, part_of(w[i], v, tag), acc[v]);\n"
     "    }\n"
     "  }\n"
+    "  if (P::NEXT == 3) let_next_start();\n"
     "  UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a column group keeps one column\n"
     "    UNROLL for (int v = 0; v < half; v++) {\n"
     "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
     "      acc[v] = in + exchange(out, bit);\n"
     "    }\n"
     "  if (P::S > 1) {\n"
-    "    cluster_wait();\n"
     "    put_first(&part[rank * 8 + warp][tx * V + lane / TX], acc[0]);\n"
     "    cluster_arrive();\n"
     "    cluster_wait();\n"
@@ -1669,11 +1674,12 @@ static const char prelude[] =
     "  int col = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R;\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
-    "  let_next_start();\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  UNROLL for (int r = 0; r < R; r++) acc[r] = 0.f;\n"
     "  vector_columns<P, G>(w, b, col, 0);\n"
     "  if (lane < R && col + lane < P::n) e.early(col + lane);\n"
+    "  if (P::NEXT == 1) let_next_start();\n"
     "  if (CH == G) {                                                    // the row in registers\n"
     "    uint4 g[G], h[G];\n"
     "    const T tag = T();\n"
@@ -1684,6 +1690,7 @@ static const char prelude[] =
     "      if (P::HAS_SHIFT && l < P::k) h[c] = stream(shift + l);\n"
     "    }\n"
     "    await_previous();\n"
+    "    if (P::NEXT >= 2) let_next_start();\n"
     "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
     "    vector_norm<P>(a, x, &mean, &scale);\n"
     "    UNROLL for (int c = 0; c < G; c++)\n"
@@ -1698,6 +1705,7 @@ static const char prelude[] =
     "    }\n"
     "  } else {\n"
     "    await_previous();\n"
+    "    if (P::NEXT >= 2) let_next_start();\n"
     "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
     "    while (col < P::n) {\n"
     "      const int at = col;\n"
@@ -1729,7 +1737,7 @@ static const char prelude[] =
     "  const float least = gn_f32(0xff800000u);\n"
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, sub = lane % LANES, key = warp * KEYS + lane / LANES, mine = (int)(blockIdx.x % P::PARTS);\n"
     "  const i64 at = blockIdx.x / P::PARTS, h = at % P::H, b = at / P::H, g = h / (P::H / P::G);\n"
-    "  let_next_start();\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
     "  if (P::CLUSTER) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  i64 said = P::S, at_said = -1;\n"
@@ -1751,7 +1759,10 @@ static const char prelude[] =
     "      if (j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + (P::SMALL ? (i64)(j * (int)P::KS) : j * P::KS)); vr[u] = *(const uint4 *)(vp + (P::SMALL ? (i64)(j * (int)P::VS) : j * P::VS)); }\n"
     "    }\n"
     "    if (first) {\n"
+    "      if (P::CLUSTER) cluster_wait();\n"
+    "      if (P::NEXT == 1) let_next_start();\n"
     "      await_previous();\n"
+    "      if (P::NEXT == 2) let_next_start();\n"
     "      raw_ = *(const uint4 *)(q + b * P::QB + h * P::QH + sub * V);\n"
     "      if (P::APPEND) { nk = *(const uint4 *)(rows_k + b * P::RKB + g * P::RKH + sub * V); nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V); }\n"
     "      UNROLL for (int i = 0; i < V; i++) x[i] = part_of(raw_, i, tag) * (float)P::scale();\n"
@@ -1802,8 +1813,8 @@ static const char prelude[] =
     "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
     "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : gn_exp(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
     "  }\n"
+    "  if (P::NEXT == 3) let_next_start();\n"
     "  if (P::CLUSTER) {\n"
-    "    cluster_wait();\n"
     "    if (t < D_) put_first(&joined[mine][t], num);\n"
     "    if (t == 0) { put_first(&joined[mine][D_], all); put_first(&joined[mine][D_ + 1], den); }\n"
     "    cluster_arrive();\n"
@@ -3625,6 +3636,9 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
     return count_of(v) == n && is_dense(v) && v->offset % align == 0;
 }
 
+/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
+enum { NEXT_STARTS = 2 };
+
 /* How one row is multiplied. dot: the columns of B are contiguous. */
 typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, grid; bool dot; } vector_form;
 
@@ -3818,10 +3832,10 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
 static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint32_t node, bool early) {
     int64_t attrs[2] = { 0, 0 };
     if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
-    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d };\n"
+    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d };\n"
                    "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
         types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
-        u->best != 0, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
+        u->best != 0, NEXT_STARTS, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
 }
 
 static void emit_vector(emit *e, const fusion *u) {
@@ -3863,8 +3877,8 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
     text *t = &e->types;
     put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q->dtype].name, types[pos].name, types[a->length_type].name,
         (long long)a->dims[1], (long long)a->k->dims[1], (long long)a->dims[3]);
-    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d };\n", (long long)a->q->dims[3], (long long)a->q->dims[3], 16 / types[a->q->dtype].bytes,
-        (long long)f->parts, a->length, a->causal, u->append[0] != 0, early, f->cluster, is_small(a->k) && is_small(a->v));
+    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q->dims[3], (long long)a->q->dims[3], 16 / types[a->q->dtype].bytes,
+        (long long)f->parts, a->length, a->causal, u->append[0] != 0, early, f->cluster, is_small(a->k) && is_small(a->v), NEXT_STARTS);
     put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
         (long long)a->q->strides[0], (long long)a->q->strides[1], (long long)a->k->strides[0], (long long)a->k->strides[1], (long long)a->k->strides[2], (long long)a->v->strides[0], (long long)a->v->strides[1],
         (long long)a->v->strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
