@@ -2156,6 +2156,7 @@ typedef struct emit {
     const gn_part *part;
     gn_layout *layout;
     fusion *fusions;                 /* per step */
+    bool *inlined;                   /* per node: an embedding that the loop which reads it looks up by itself */
     uint32_t fused;                  /* steps without a kernel of their own */
     launch *launches;
     param *params;
@@ -2455,6 +2456,29 @@ static void loop_sizes(const emit *e, loop *l) {
     while (l->vector > 1 && l->n % l->vector) l->vector /= 2;
 }
 
+/* A row of an embedding's table instead of its result. */
+static void loop_lookup(emit *e, loop *l, uint32_t i) {
+    uint32_t node = load_of(e, l, i)->base, table = input(e, node, 0), ids_node = input(e, node, 1);
+    const gn_view *a = view_of(e, table);
+    gn_view ids = collapsed(view_of(e, ids_node));
+    char name[32], at[48];
+    snprintf(name, sizeof name, "a%u", i);
+    emit_node(e, table, types[a->dtype].name, true, name);
+    snprintf(name, sizeof name, "ids%u", i);
+    emit_node(e, ids_node, types[ids.dtype].name, true, name);
+    snprintf(name, sizeof name, "lookup%u", i);
+    emit_number(e, "u32", name, PARAM_WORD, node);
+    e->faults = true;
+    snprintf(at, sizeof at, "i / %lldu", (long long)a->dims[1]);
+    put(&e->body, "    const i64 id%u = ids%u[", i, i);
+    put_offset(&e->body, &ids, at, l->small);
+    put(&e->body, "];\n    if (id%u < 0 || id%u >= %lldll) { if (i %% %lldu == 0) fault(err, OUT_OF_RANGE, lookup%u, id%u, %lldll); continue; }\n", i, i, (long long)a->dims[0], (long long)a->dims[1], i, i,
+        (long long)a->dims[0]);
+    put(&e->body, "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + id%u * %lldll + (i64)(i %% %lldu));\n", types[a->dtype].name, i, (long long)l->vector, (long long)l->vector, i, i, i, (long long)a->strides[0],
+        (long long)a->dims[1]);
+    snprintf(l->names[load_of(e, l, i)->reg], sizeof l->names[0], "get(x%u[v])", i);
+}
+
 /* Before the loop over v: what is loaded, in registers or as one element for all. */
 static void loop_load(emit *e, loop *l, uint32_t i) {
     const gn_load *d = load_of(e, l, i);
@@ -2466,6 +2490,7 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
         return;
     }
     snprintf(name, sizeof name, "a%u", i);
+    if (e->inlined[d->base]) { loop_lookup(e, l, i); return; }
     emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
     bool wide = l->vector > 1 && vectorises(&d->view, d->view.offset, l->vector, types[d->dtype].bytes);
     bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % l->vector == 0);
@@ -3343,25 +3368,40 @@ static void emit_argsort(emit *e, uint32_t node) {
         emit_sort_pass(e, node, &r, "argsort_merge", "sort_merge<@_p>(a + @_p::in(row), from + row * @_p::n, i, (i64)width)", half[at], half[at ^ 1], false, width * 2 >= r.n, width);
 }
 
-/* One block walks all elements in order. */
+/* Blocks count what is not 0 in their spans; then each writes its own behind those of the blocks before it, the last one fills up. */
 static void emit_nonzero(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x);
     gn_view c = collapsed(in);
-    int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n;
+    int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
+    int64_t span = (blocks_for(n, blocks) + 255) / 256 * 256;
     text *b = &e->body;
+    if ((size_t)blocks * 4 > e->scratch) e->scratch = (size_t)blocks * 4;
+    if (blocks > 1) {
+        emit_node(e, x, types[in->dtype].name, true, "a");
+        emit_pointer(e, "int", false, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(b, "  sum_of<int> s;\n  s.init();\n  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 i = first + threadIdx.x; i < end; i += 256) s.v += get(a[",
+            (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
+        put_offset(b, &c, "i", is_small(&c));
+        put(b, "]) != 0;\n  s = together<256>(s);\n  if (threadIdx.x == 0) counts[blockIdx.x] = s.v;\n");
+        emit_launch(e, "nonzero_count", (uint64_t)blocks, 1, 256);
+    }
     emit_node(e, x, types[in->dtype].name, true, "a");
     emit_node(e, node, "i64", false, "o");
+    if (blocks > 1) emit_pointer(e, "int", true, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_faults(e, node);
-    put(b, "  __shared__ int last;\n  i64 found = 0;\n  for (i64 base = 0; base < %lldll; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < %lldll && get(a[", (long long)n, (long long)n);
+    put(b, "  __shared__ int last;\n  sum_of<i64> before;\n  before.init();\n%s  before = together<256>(before);\n  i64 found = before.v;\n", blocks > 1 ? "  for (int i = threadIdx.x; i < (int)blockIdx.x; i += 256) before.v += counts[i];\n" : "");
+    put(b, "  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 base = first; base < end; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < end && get(a[",
+        (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
     put_offset(b, &c, "i", is_small(&c));
     put(b, "]) != 0, upto = scan<run_sum<int>, int>(is);\n    const i64 at = found + upto - 1;\n    if (is && at == %lldll) fault(err, OUT_OF_RANGE, node, %lldll, -1);\n    if (is && at < %lldll) {\n", (long long)bound, (long long)bound, (long long)bound);
     for (int k = 0; k < in->rank; k++) {
         below = in->dims[k] ? below / in->dims[k] : 0;
         put(b, "      o[at * %d + %d] = i / %lldll %% %lldll;\n", in->rank, k, (long long)(below ? below : 1), (long long)(in->dims[k] ? in->dims[k] : 1));
     }
-    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", in->rank, (long long)(bound * in->rank));
-    emit_launch(e, "nonzero", 1, 1, 256);
+    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  if (blockIdx.x == %lldu) for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", (long long)(blocks - 1), in->rank,
+        (long long)(bound * in->rank));
+    emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
 }
 
 /* ---- attention and its cache ---- */
@@ -3765,14 +3805,33 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     e->fusions[i] = u;
 }
 
+/* Embeddings that one loop alone reads, element by element, from a constant table. */
+static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
+    if (e->fusions[i].inside || e->fusions[i].product || (i && e->layout->steps[i - 1].tail)) return;
+    for (uint32_t k = 0; k < s->n_loads; k++) {
+        const gn_load *d = &e->layout->loads[s->load + k];
+        uint32_t node = d->base;
+        if (d->constant || !node_is(e, node, "embedding") || r->reads[node] != 1 || r->held[node] || !r->step[node] || !is_whole(e, &d->view, node)) continue;
+        const gn_view *a = view_of(e, input(e, node, 0));
+        int64_t vector = 16 / types[a->dtype].bytes;
+        if (!is_constant(e, input(e, node, 0)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
+        if (count_of(&d->view) != count_of(view_of(e, s->node)) || count_of(&d->view) >= 0x3fffffff || !is_small(view_of(e, input(e, node, 1)))) continue;
+        e->inlined[node] = true;
+        e->fusions[r->step[node] - 1].inside = true;
+        e->fused++;
+        keep_apart(e, input(e, node, 1));
+    }
+}
+
 /* Decides which steps run inside another's kernel. False when there is no memory. */
 static bool fuse_rows(emit *e) {
     readers r = { 0 };
     bool ok = readers_init(&r, e);
     for (uint32_t i = 0; ok && i < e->layout->n_steps && !env_is("GENIE_CUDA_FUSE", "0"); i++) {
         uint32_t node = e->layout->steps[i].node;
-        if (e->layout->steps[i].n_instrs) continue;
-        if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
+        if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
+        else if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
         else if (node_is(e, node, "attention")) fuse_attention(e, &r, i);
     }
     readers_deinit(&r);
@@ -4366,7 +4425,10 @@ static gn_result compile_kernels(struct device *d, kernel **all, size_t n, gn_fa
         if (!kernel_ready(all[i]) && !kernel_cached(d, all[i], all, n)) missing++;
     if (!missing) return GN_OK;
     if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
-    size_t n_programs = (missing + KERNELS_A_PROGRAM - 1) / KERNELS_A_PROGRAM, at = 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t each = missing / (size_t)(cores > 0 ? cores : 1), at = 0;                /* few kernels: one or two to a program, so that all cores compile */
+    each = each < 2 ? 2 : each > KERNELS_A_PROGRAM ? KERNELS_A_PROGRAM : each;
+    size_t n_programs = (missing + each - 1) / each;
     program *programs = (program *)alloc_zero(n_programs * sizeof *programs);
     if (!programs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile %llu kernels", (unsigned long long)missing);
     for (size_t i = 0; i < n; i++) {
@@ -4789,6 +4851,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->emit.launches);
     gn_free(p->emit.params);
     gn_free(p->emit.fusions);
+    gn_free(p->emit.inlined);
     gn_free(p->emit.appends);
     gn_free(p->emit.append_flags);
     gn_free(p->emit.maps);
@@ -4889,9 +4952,10 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->fault = f;
     if (f) f->result = GN_OK;
     e->fusions = (fusion *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->fusions);
+    e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
     e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
-    if (!e->fusions || !e->appends || !e->append_flags || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
         const gn_kernel_step *s = &p->layout.steps[i];
         bool fuses = !e->fusions[i].inside && !e->fusions[i].product && s->tail && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");

@@ -326,6 +326,23 @@ static void a_kept_value_is_used_before_its_run_has_ended(void)
     gn_release(w);
 }
 
+/* More elements than one block counts: positions of what is not 0 in order, then -1. */
+static void nonzero_of_many_elements_agrees_with_the_cpu(void)
+{
+    enum { ROWS = 7, COLUMNS = 5003, BOUND = ROWS * COLUMNS };
+    static float x[BOUND];
+    static int64_t out[2][BOUND * 2];
+    gn_ctx *g[2] = { cpu, gpu };
+    for (int i = 0; i < BOUND; i++) x[i] = test_random_real(0, 1) < 0.3 ? 1 : 0;
+    for (int k = 0; k < 2; k++) {
+        CHECK_RESULT(gn_read(gn_nonzero(gn_data(g[k], GN_F32, GN_SHAPE(ROWS, COLUMNS), x), BOUND), out[k], sizeof out[k]), GN_OK);
+        gn_step(g[k]);
+    }
+    CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0 && out[0][BOUND * 2 - 1] == -1);
+    CHECK(gn_read(gn_nonzero(gn_data(gpu, GN_F32, GN_SHAPE(ROWS, COLUMNS), x), 100), out[1], 1600) != GN_OK);
+    gn_step(gpu);
+}
+
 /* ---- memory that is too small for the weights ---- */
 
 enum { CROWD = 8, CROWD_SIDE = 128, CROWD_BYTES = CROWD_SIDE * CROWD_SIDE * 4 };
@@ -533,7 +550,7 @@ int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
         TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
-        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(weights_beyond_the_memory_come_and_go),
+        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu),
         TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(attention_agrees_with_the_cpu),
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
@@ -547,7 +564,7 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 7 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 8 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);
