@@ -5334,6 +5334,9 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     return GN_OK;
 }
 
+/* No kernel of the plan writes error words, and no earlier run hands any down. */
+static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.faults && !p->emit.n_flags && !inherits; }
+
 /* Argument bytes have left the caller's memory when this returns. */
 static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, uint64_t inherits, gn_fault *f) {
     const gn_part *part = p->part;
@@ -5348,7 +5351,9 @@ static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, c
         DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
         wait = wait || is_pinned(x, args[i].host);
     }
-    if (together) {
+    if (run_is_quiet(p, inherits)) {
+        if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
+    } else if (together) {
         memset(stage + p->args_bytes, 0, p->errors_bytes);
         DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes + p->errors_bytes, x->stream));
     } else DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
@@ -5372,10 +5377,12 @@ static gn__cu_ptr out_place(const executor *x, const plan *p, uint32_t i) {
 /* Large results that fill their memory are computed where they are kept. */
 enum { KEPT_IN_PLACE = 1 << 20 };
 
+/* Smaller ones too in a plan of one kernel, which is not replayed as a graph. */
 static bool keeps_in_place(const plan *p, uint32_t i) {
     const gn_lay *a = &p->layout.lay[p->part->outs[i]];
     const gn_lay *base = &p->layout.lay[a->base];
-    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE;
+    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && p->near_at[i] == SIZE_MAX &&
+           (p->emit.n_launches == 1 || node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE);
 }
 
 /* Memory of the values that this run keeps; *out_moves: some are computed there. */
@@ -5397,7 +5404,11 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *n
 /* Copies of results: small ones through pinned memory, pinned ones directly, large others by the driver's own staging. */
 static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run *r, gn_fault *f) {
     size_t at = p->errors_bytes + p->near_bytes;
-    DRIVER(x, f, cuMemcpyDtoHAsync(r->stage, x->block + p->region[REGION_ERRORS], p->near_bytes ? at : ERROR_WORDS * 4, x->stream));
+    bool quiet = run_is_quiet(p, r->inherits), near = false;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) near = near || (outs[i].host && p->near_at[i] != SIZE_MAX);
+    size_t from = quiet ? p->errors_bytes : 0, to = near ? at : quiet ? from : ERROR_WORDS * 4;
+    memset(r->stage, 0, ERROR_WORDS * 4);
+    if (from < to) DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + from, x->block + p->region[REGION_ERRORS] + from, to - from, x->stream));
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         const value *v = outs[i].keep ? value_find(x, outs[i].keep) : NULL;
         r->keeps = r->keeps || v;
