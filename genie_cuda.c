@@ -1455,8 +1455,34 @@ static const char hopper[] =
     "    }\n"
     "  }\n"
     "}\n"
+    "D void matrix4_put(u32 a, const u32 *r) { asm volatile(\"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\" :: \"r\"(a), \"r\"(r[0]), \"r\"(r[1]), \"r\"(r[2]), \"r\"(r[3]) : \"memory\"); }\n"
+    "D void box_store(const tmap *m, int x, int y, int z, u32 from) {\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5]; cp.async.bulk.commit_group;\" :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(0), \"r\"(from) : \"memory\");\n"
+    "}\n"
+    "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in two buffers of 8192 bytes.\n"
+    "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, const float *d) {\n"
+    "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
+    "  UNROLL for (int x = 0; x < P::BW / 64; x++) {\n"
+    "    const u32 to = buffers + (x & 1) * 8192;\n"
+    "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read 1;\" ::: \"memory\");\n"
+    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
+    "    UNROLL for (int n = 0; n < 8; n += 2) {\n"
+    "      union { typename P::E::O e[2]; u32 w; } y[4];\n"
+    "      UNROLL for (int i = 0; i < 4; i++) {\n"
+    "        const i64 gr = row + r + (i & 1) * 8, c = col + x * 64 + (n + (i >> 1)) * 8 + (l & 3) * 2;\n"
+    "        y[i].w = 0;\n"
+    "        if (gr < P::m && c < P::n) e.template value<2>(((i64)z * P::m + gr) * P::n + c, c, d + (x * 8 + n + (i >> 1)) * 4 + (i & 1) * 2, y[i].e);\n"
+    "      }\n"
+    "      const u32 w[4] = { y[0].w, y[1].w, y[2].w, y[3].w };\n"
+    "      matrix4_put(to + sr * 128 + (((n + (l >> 4)) ^ (sr & 7)) << 4), w);\n"
+    "    }\n"
+    "    asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
+    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
+    "    if (t == 0) box_store(tc, col + x * 64, row, z, to);\n"
+    "  }\n"
+    "}\n"
     "// A group's sums of all tiles of this block; KC 1: stored, otherwise left in `mine`, rows of BW + 8.\n"
-    "template <class P> M void wgmma_compute(const typename P::E &e, u32 base, u32 full, u32 empty, u32 rank, int steps, float *mine) {\n"
+    "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, u32 rank, int steps, float *mine) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128, CELLS = P::BW / 2 };\n"
     "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, r = wg * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
     "  u32 it = 0, z;\n"
@@ -1479,11 +1505,13 @@ static const char hopper[] =
     "    wgmma_keep<CELLS>(d);\n"
     "    if (steps > 0) wgmma_release<P>(empty, it - 1);\n"
     "    if (P::KC > 1) group_sync<P::BM * 2>(1);                             // no group still reads the stages\n"
+    "    if (P::BULK) { wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * 16384, (int)z, row + wg * 64, col, d); continue; }\n"
     "    UNROLL for (int n = 0; n < P::BW / 8; n++) UNROLL for (int h = 0; h < 2; h++) {\n"
     "      if (P::KC == 1) product_put<P, 2>(e, (float *)0, z, row + r + h * 8, col + c + n * 8, d + n * 4 + h * 2);\n"
     "      else *(float2 *)(mine + (r + h * 8) * (P::BW + 8) + c + n * 8) = make_float2(d[n * 4 + h * 2], d[n * 4 + h * 2 + 1]);\n"
     "    }\n"
     "  }\n"
+    "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
     "}\n"
     "// The sums of the cluster's blocks added, each block some rows.\n"
     "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 rank) {\n"
@@ -1497,7 +1525,7 @@ static const char hopper[] =
     "    product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
     "  }\n"
     "}\n"
-    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const typename P::E &e) {\n"
+    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
     "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::MC * P::KC > 1 ? cluster_rank() : 0;\n"
@@ -1513,7 +1541,7 @@ static const char hopper[] =
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
-    "    wgmma_compute<P>(e, base, full, empty, rank, steps, (float *)(panels + (base - at)));\n"
+    "    wgmma_compute<P>(tc, e, base, full, empty, rank, steps, (float *)(panels + (base - at)));\n"
     "  }\n"
     "  if (P::MC * P::KC > 1) cluster_sync();                                 // no block leaves while another writes or reads its memory\n"
     "  if (P::KC > 1) { wgmma_join<P>(e, base, rank); cluster_sync(); }\n"
@@ -2590,7 +2618,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     if (t->has_bias) put(&e->types, " const %s *bias;", type);
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
         if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
-    put(&e->types, "\n  template <int V> M void store(i64 i, i64 c, const %s *in) const {\n    %s y[V]; %s sum[V];\n    UNROLL for (int v = 0; v < V; v++) sum[v] = in[v];\n", types[d].compute, to, types[d].compute);
+    put(&e->types, " typedef %s O;\n  template <int V> M void value(i64 i, i64 c, const %s *in, O *y) const {\n    %s sum[V];\n    UNROLL for (int v = 0; v < V; v++) sum[v] = in[v];\n", to, types[d].compute, types[d].compute);
     emit_node(e, t->result, to, false, "o");
     if (t->has_bias) {
         uint32_t bias = input(e, t->node, 2);
@@ -2603,7 +2631,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     text body = e->body;                                     /* instructions are written into the body */
     e->body = (text){ 0 };
     for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
-    put(&e->types, "%s      put(y[v], %s);\n    }\n    vstore<V>(o + i, y);\n  } };\n", e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum[v]");
+    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *in) const { O y[V]; value<V>(i, c, in, y); vstore<V>(o + i, y); } };\n", e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum[v]", types[d].compute);
     text_free(&e->body);
     e->body = body;
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
@@ -2658,6 +2686,7 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
     gn_dtype d = view_of(e, xa)->dtype;
     text *y = &e->types;
+    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && p->n % 8 == 0 && f->parts == 1;
     int cluster = f->shares * f->parts, h = f->height, w = f->width / f->shares;
     int64_t total = f->tiles * p->batches, most = emit_processors(e) / f->shares;
     char name[64];
@@ -2665,8 +2694,8 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     put_wgmma(y, "@_mma", f->width, d, false, f->at, f->bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, SUPER = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
         (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, MC = %d, KC = %d, AT = %d, BT = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
-        f->stages, f->shares, f->parts, f->at, f->bt);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, MC = %d, KC = %d, AT = %d, BT = %d, BULK = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
+        f->stages, f->shares, f->parts, f->at, f->bt, bulk);
     put_batch(y, "a", &p->a);
     put_batch(y, "b", &p->b);
     put(y, "};\n");
@@ -2674,10 +2703,11 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     else emit_map(e, "a", xa, p->k, p->m, p->am, &p->a, 64, h);
     if (f->bt) emit_map(e, "b", xb, p->n, p->k, p->bk, &p->b, 64, 64);
     else emit_map(e, "b", xb, p->k, p->n, p->bn, &p->b, 64, w);
-    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, e);\n");
+    if (bulk) emit_map(e, "c", t->result, p->n, p->m, p->n, &(gn_view){ .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, 64, 64);
+    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
     e->bounds = bounds[h > 64][cluster == 1 ? 0 : cluster == 2 ? 1 : cluster == 4 ? 2 : 3];
     snprintf(name, sizeof name, "wgmma_%s_%dx%d_%s%s%s", gn_dtype_name(d), f->height, f->width, f->at ? "t" : "n", f->bt ? "t" : "n", e->tail ? "_epilogue" : "");
-    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * cluster), 1, h > 64 ? 384 : 160, f->shared);
+    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * cluster), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
 }
 
 static void emit_product(emit *e, uint32_t node) {
