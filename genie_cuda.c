@@ -1193,6 +1193,57 @@ static const char prelude[] =
     "}\n"
     "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
     "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "// f32 from sm_80 on: 128 x 128 tiles, 8 x 8 a thread, four stages of 16 k in shared memory, as they lie in memory: rows of 16 k, or of 128 elements.\n"
+    "// A row of 16 k has 64 bytes; the pieces of two rows are swizzled, so that rows that are 4 apart meet in no bank.\n"
+    "D u32 single_at(int row, int h) { return (u32)(row >> 1) * 128 + ((((row & 1) * 4 + h) ^ (row >> 2 & 7)) << 4); }\n"
+    "template <bool ALONG> M void single_stage(u32 to, const float *p, i64 first, i64 end, i64 k, i64 k_end, i64 stride) {\n"
+    "  UNROLL for (int q = 0; q < 2; q++) {\n"
+    "    const int c = threadIdx.x + q * 256, r = ALONG ? c >> 2 : c >> 5, h = ALONG ? c & 3 : c & 31;\n"
+    "    const bool in = ALONG ? first + r < end && k + h * 4 < k_end : k + r < k_end && first + h * 4 < end;\n"
+    "    copy16(to + (ALONG ? single_at(r, h) : r * 512 + h * 16), in ? (ALONG ? p + (first + r) * stride + (k + h * 4) : p + (k + r) * stride + (first + h * 4)) : p, in ? 16 : 0);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void sgemm_async(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
+    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  const u32 base = shared_address(memory);\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(&z, &row, &col);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  const int steps = (int)((end - begin + 15) / 16);\n"
+    "  float acc[8][8];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = 0.f;\n"
+    "  UNROLL for (int s = 0; s < 3; s++) {\n"
+    "    if (s < steps) { single_stage<P::AK == 1>(base + s * 16384, a, row, P::m, begin + s * 16, end, P::AK == 1 ? P::AM : P::AK); single_stage<P::BK == 1>(base + s * 16384 + 8192, b, col, P::n, begin + s * 16, end, P::BK == 1 ? P::BN : P::BK); }\n"
+    "    copy_commit();\n"
+    "  }\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    copy_wait<2>();\n"
+    "    __syncthreads();\n"
+    "    const unsigned char *sa = memory + (step & 3) * 16384, *sb = sa + 8192;\n"
+    "    if (step + 3 < steps) {\n"
+    "      const u32 to = base + (step + 3 & 3) * 16384;\n"
+    "      single_stage<P::AK == 1>(to, a, row, P::m, begin + (i64)(step + 3) * 16, end, P::AK == 1 ? P::AM : P::AK);\n"
+    "      single_stage<P::BK == 1>(to + 8192, b, col, P::n, begin + (i64)(step + 3) * 16, end, P::BK == 1 ? P::BN : P::BK);\n"
+    "    }\n"
+    "    copy_commit();\n"
+    "    UNROLL for (int h = 0; h < 4; h++) {\n"
+    "      float x[8][4], y[8][4];\n"
+    "      if (P::AK == 1) { UNROLL for (int i = 0; i < 8; i++) vload<4>(x[i], (const float *)(sa + single_at(tr + (i & 3) + (i >> 2) * 16, h))); }\n"
+    "      if (P::BK == 1) { UNROLL for (int j = 0; j < 8; j++) vload<4>(y[j], (const float *)(sb + single_at(tc + (j & 3) + (j >> 2) * 32, h))); }\n"
+    "      UNROLL for (int k = 0; k < 4; k++) {\n"
+    "        if (P::AK != 1) UNROLL for (int i = 0; i < 8; i += 4) { float v[4]; vload<4>(v, (const float *)(sa + (h * 4 + k) * 512) + tr + i * 4); UNROLL for (int j = 0; j < 4; j++) x[i + j][k] = v[j]; }\n"
+    "        if (P::BK != 1) UNROLL for (int i = 0; i < 8; i += 4) { float v[4]; vload<4>(v, (const float *)(sb + (h * 4 + k) * 512) + tc + i * 8); UNROLL for (int j = 0; j < 4; j++) y[i + j][k] = v[j]; }\n"
+    "        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = fmaf(x[i][k], y[j][k], acc[i][j]);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j += 4)\n"
+    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j >> 2) * 32, &acc[i][j]);\n"
+    "}\n"
     "D int within(i64 n) { return n <= 0 ? 0 : n >= 8 ? 16 : (int)n * 2; }\n"
     "// One stage: A's BM x 32 and B's 32 x BW elements in 16-byte pieces, swizzled so that neither copies nor reads meet in a bank.\n"
     "template <class P> M void tensor_stage(u32 to, const typename P::T *a, const typename P::T *b, i64 row, i64 col, i64 k, i64 end) {\n"
@@ -1755,6 +1806,7 @@ typedef struct emit {
 static int64_t emit_processors(const emit *e);        /* of the device; >>compile knows it */
 static bool emit_has_tensor_cores(const emit *e);
 static bool emit_has_warpgroups(const emit *e);
+static bool emit_has_async_copies(const emit *e);
 static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body);
 
 static void emit_param(emit *e, param p) {
@@ -2550,8 +2602,10 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
         form_tiles(e, p, &f, large ? 128 : 64, large ? 128 : 64, 256, true);
         f.shared = (uint32_t)(f.height + f.width) * 64 * 4;
     } else if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
-        f.body = "sgemm";
+        bool async = emit_has_async_copies(e);
+        f.body = async ? "sgemm_async" : "sgemm";
         form_tiles(e, p, &f, 128, 128, 64, true);
+        f.shared = async ? 65536 : 0;
     }
     return f;
 }
@@ -2731,6 +2785,7 @@ static void emit_product(emit *e, uint32_t node) {
     if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     put(&e->body, large ? "  %s<@_p>(a, b, e, %s);\n" : "  %s<@_p>(a, b, e);\n", f.body, cut ? "parts" : "0");
     snprintf(name, sizeof name, "%s_%s%s", f.body, gn_dtype_name(d), e->tail && !cut ? "_epilogue" : "");
+    if (f.body[0] == 's' && f.shared && (p.ak != 1 || p.bk != 1)) e->bounds = "__launch_bounds__(256, 2)";   /* two blocks a processor hide each other's waits; four k of both do not fit in half the registers */
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)(large ? f.splits : small ? f.columns : 1), 256, f.shared);
     if (!cut) return;
     size_t bytes = (size_t)(f.splits * p.m * p.n) * 4;
@@ -3227,6 +3282,7 @@ static int64_t emit_processors(const emit *e) { return e->device->processors; }
 static bool emit_has_warpgroups(const emit *e) {
     return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) && !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
 }
+static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
 
 static uint64_t prelude_hash(void) {
@@ -3590,7 +3646,7 @@ static bool kind_is_in(const kernel *k, kernel **all, size_t n) {
     return false;
 }
 
-static bool needs_tensor_cores(const kernel *k) { return needs_warpgroups(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0; }
+static bool needs_tensor_cores(const kernel *k) { return needs_warpgroups(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 || strncmp(k->name, "sgemm_async", 11) == 0; }
 
 /* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
    Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
