@@ -2760,7 +2760,9 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     if (bulk) emit_map(e, "c", t->result, p->n, p->m, p->n, &(gn_view){ .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, 64, 64);
     put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
     e->bounds = bounds[h > 64][cluster == 1 ? 0 : cluster == 2 ? 1 : cluster == 4 ? 2 : 3];
-    snprintf(name, sizeof name, "wgmma_%s_%dx%d_%s%s%s", gn_dtype_name(d), f->height, f->width, f->at ? "t" : "n", f->bt ? "t" : "n", e->tail ? "_epilogue" : "");
+    snprintf(name, sizeof name, "wgmma_%s_%dx%d", gn_dtype_name(d), f->height, f->width);
+    if (cluster > 1) snprintf(name + strlen(name), 16, f->parts > 1 ? "_k%d" : "_by%d", cluster);
+    snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
     emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * cluster), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
 }
 
@@ -4420,8 +4422,8 @@ static void exec_describe(void *self, gn_device_info *out) {
     const struct device *d = x->device;
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "cuda:%d", d->ordinal);
-    snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
-             d->compile_only ? " compile only" : "");
+    snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s%s%s%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
+             d->compile_only ? " compile only" : "", env_is("GENIE_CUDA_TENSOR", "0") ? " no tensor cores" : "", env_is("GENIE_CUDA_WGMMA", "0") ? " no wgmma" : "", env_is("GENIE_CUDA_EPILOGUE", "0") ? " no epilogues" : "");
 }
 
 static void exec_close(void *self) {
