@@ -1449,7 +1449,6 @@ static const char hopper[] =
     "D void bar_init(u32 b, u32 n) { asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(n) : \"memory\"); }\n"
     "D void bar_expect(u32 b, u32 bytes) { asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
     "D void bar_arrive(u32 b) { asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(b) : \"memory\"); }\n"
-    "D void bar_arrive_at(u32 b, u32 cta) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];}\" :: \"r\"(b), \"r\"(cta) : \"memory\"); }\n"
     "D void bar_wait(u32 b, u32 parity) { asm volatile(\"{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra E; bra W; E: }\" :: \"r\"(b), \"r\"(parity) : \"memory\"); }\n"
     "D void cluster_sync() { asm volatile(\"barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\n"
     "D u32 cluster_rank() { u32 r; asm(\"mov.u32 %0, %%cluster_ctarank;\" : \"=r\"(r)); return r; }\n"
@@ -1458,11 +1457,9 @@ static const char hopper[] =
     "  asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [r];}\" : \"=f\"(v.x), \"=f\"(v.y), \"=f\"(v.z), \"=f\"(v.w) : \"r\"(a), \"r\"(cta) : \"memory\");\n"
     "  return v;\n"
     "}\n"
-    "// A box of the map at (x, y, z, w) to shared memory; CTAS 2: to both blocks of the cluster\n"
-    "template <int CTAS> M void box_load(u32 to, const tmap *m, int x, int y, int z, int w, u32 bar) {\n"
-    "  if (CTAS == 2) asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;\"\n"
-    "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar), \"h\"((u16)3) : \"memory\");\n"
-    "  else asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
+    "// A box of the map at (x, y, z, w) to shared memory\n"
+    "D void box_load(u32 to, const tmap *m, int x, int y, int z, int w, u32 bar) {\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
     "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar) : \"memory\");\n"
     "}\n"
     "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 columns (when they run along memory) `next` bytes on.\n"
@@ -1472,37 +1469,33 @@ static const char hopper[] =
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
     "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // reads stay below the wait\n"
     "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
-    "// f16 and bf16 by WGS groups of 64 x BW. A cluster of MC blocks shares B's panel, one of KC blocks shares k. P as above; STAGES of 64 k, AT, BT: rows (columns)\n"
-    "// contiguous instead of k, TOTAL tiles, SUPER rows of MC tiles, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch\n"
-    "template <class P> M void wgmma_tile(u32 tile, u32 rank, u32 *z, int *row, int *col) {\n"
-    "  enum { GROUP = 8 / P::MC };\n"
-    "  const u32 in = tile % (P::SUPER * P::COLS), group = in / (GROUP * P::COLS), top = group * GROUP, rows = P::SUPER - top < GROUP ? P::SUPER - top : GROUP, at = in - group * GROUP * P::COLS;\n"
-    "  *z = tile / (P::SUPER * P::COLS);\n"
-    "  *row = (int)((top + at % rows) * P::MC + rank) * P::BM;\n"
+    "// f16 and bf16: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of 64 k, AT, BT: rows (columns) contiguous\n"
+    "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch\n"
+    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
+    "template <class P> M void wgmma_tile(u32 tile, u32 *z, int *row, int *col) {\n"
+    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (8 * P::COLS), top = group * 8, rows = P::ROWS - top < 8 ? P::ROWS - top : 8, at = in - group * 8 * P::COLS;\n"
+    "  *z = tile / (P::ROWS * P::COLS);\n"
+    "  *row = (int)(top + at % rows) * P::BM;\n"
     "  *col = (int)(at / rows) * P::BW;\n"
     "}\n"
-    "template <class P> M void wgmma_release(u32 empty, u32 it) {\n"
-    "  if ((threadIdx.x & 127) >= P::MC) return;\n"
-    "  if (P::MC > 1) bar_arrive_at(empty + 8 * (it % P::STAGES), threadIdx.x & 127); else bar_arrive(empty + 8 * (it % P::STAGES));\n"
-    "}\n"
+    "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & 127) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
     "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
-    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, u32 rank, int first, int steps) {\n"
+    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, int steps) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
-    "  const int half = P::MC > 1 ? (int)rank : 0;\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
-    "  for (u32 tile = blockIdx.x / (P::MC * P::KC); tile < P::TOTAL; tile += gridDim.x / (P::MC * P::KC)) {\n"
-    "    wgmma_tile<P>(tile, half, &z, &row, &col);\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
     "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
     "    for (int k = 0; k < steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
     "      const int k0 = (first + k) * 64;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
-    "      if (!P::AT) box_load<1>(sa, ta, k0, row, az, aw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BM / 64; i++) box_load<1>(sa + i * 8192, ta, row + i * 64, k0, az, aw, bar);\n"
-    "      if (!P::BT) box_load<P::MC>(sb + half * (P::BW / P::MC * 128), tb, k0, col + half * (P::BW / P::MC), bz, bw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BW / 64 / P::MC; i++) { const int c = i + half * (P::BW / 64 / P::MC); box_load<P::MC>(sb + c * 8192, tb, col + c * 64, k0, bz, bw, bar); }\n"
+    "      if (!P::AT) box_load(sa, ta, k0, row, az, aw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BM / 64; i++) box_load(sa + i * 8192, ta, row + i * 64, k0, az, aw, bar);\n"
+    "      if (!P::BT) box_load(sb, tb, k0, col, bz, bw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, bz, bw, bar);\n"
     "    }\n"
     "  }\n"
     "}\n"
@@ -1511,36 +1504,37 @@ static const char hopper[] =
     "  asm volatile(\"cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5]; cp.async.bulk.commit_group;\" :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(0), \"r\"(from) : \"memory\");\n"
     "}\n"
     "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in two buffers of 8192 bytes.\n"
-    "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, const float *d) {\n"
+    "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
     "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
-    "  UNROLL for (int x = 0; x < P::BW / 64; x++) {\n"
+    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {             // one copy of the epilogue's text: the sums move down instead\n"
     "    const u32 to = buffers + (x & 1) * 8192;\n"
+    "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
+    "    UNROLL for (int i = 0; i < 16; i++) {\n"
+    "      const i64 gr = row + r + (i & 1) * 8, c = col + x * 64 + (i >> 1) * 8 + (l & 3) * 2;\n"
+    "      const bool in = gr < P::m && c < P::n;\n"
+    "      e.template value<2>(in ? ((i64)z * P::m + gr) * P::n + c : 0, in ? c : 0, d + i * 2, y[i].e);\n"
+    "    }\n"
     "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read 1;\" ::: \"memory\");\n"
     "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
     "    UNROLL for (int n = 0; n < 8; n += 2) {\n"
-    "      union { typename P::E::O e[2]; u32 w; } y[4];\n"
-    "      UNROLL for (int i = 0; i < 4; i++) {\n"
-    "        const i64 gr = row + r + (i & 1) * 8, c = col + x * 64 + (n + (i >> 1)) * 8 + (l & 3) * 2;\n"
-    "        y[i].w = 0;\n"
-    "        if (gr < P::m && c < P::n) e.template value<2>(((i64)z * P::m + gr) * P::n + c, c, d + (x * 8 + n + (i >> 1)) * 4 + (i & 1) * 2, y[i].e);\n"
-    "      }\n"
-    "      const u32 w[4] = { y[0].w, y[1].w, y[2].w, y[3].w };\n"
+    "      const u32 w[4] = { y[n * 2].w, y[n * 2 + 1].w, y[n * 2 + 2].w, y[n * 2 + 3].w };\n"
     "      matrix4_put(to + sr * 128 + (((n + (l >> 4)) ^ (sr & 7)) << 4), w);\n"
     "    }\n"
     "    asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
     "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
     "    if (t == 0) box_store(tc, col + x * 64, row, z, to);\n"
+    "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
     "  }\n"
     "}\n"
     "// A group's sums of all tiles of this block; KC 1: stored, otherwise left in `mine`, rows of BW + 8.\n"
-    "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, u32 rank, int steps, float *mine) {\n"
+    "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, int steps, float *mine) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128, CELLS = P::BW / 2 };\n"
     "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, r = wg * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
     "  float d[CELLS];\n"
-    "  for (u32 tile = blockIdx.x / (P::MC * P::KC); tile < P::TOTAL; tile += gridDim.x / (P::MC * P::KC)) {\n"
-    "    wgmma_tile<P>(tile, P::MC > 1 ? rank : 0, &z, &row, &col);\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
     "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
     "    for (int k = 0; k < steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES;\n"
@@ -1557,10 +1551,10 @@ static const char hopper[] =
     "    if (steps > 0) wgmma_release<P>(empty, it - 1);\n"
     "    if (P::KC > 1) group_sync<P::BM * 2>(1);                             // no group still reads the stages\n"
     "    if (P::BULK) { wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * 16384, (int)z, row + wg * 64, col, d); continue; }\n"
-    "    UNROLL for (int n = 0; n < P::BW / 8; n++) UNROLL for (int h = 0; h < 2; h++) {\n"
-    "      if (P::KC == 1) product_put<P, 2>(e, (float *)0, z, row + r + h * 8, col + c + n * 8, d + n * 4 + h * 2);\n"
-    "      else *(float2 *)(mine + (r + h * 8) * (P::BW + 8) + c + n * 8) = make_float2(d[n * 4 + h * 2], d[n * 4 + h * 2 + 1]);\n"
-    "    }\n"
+    "    if (P::KC == 1) _Pragma(\"unroll 1\") for (int x = 0; x < P::BW; x += 64) {\n"
+    "      UNROLL for (int i = 0; i < 16; i++) product_put<P, 2>(e, (float *)0, z, row + r + (i & 1) * 8, col + c + x + (i >> 1) * 8, d + i * 2);\n"
+    "      UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
+    "    } else UNROLL for (int i = 0; i < CELLS / 2; i++) *(float2 *)(mine + (r + (i & 1) * 8) * (P::BW + 8) + c + (i >> 1) * 8) = make_float2(d[i * 2], d[i * 2 + 1]);\n"
     "  }\n"
     "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
     "}\n"
@@ -1568,7 +1562,7 @@ static const char hopper[] =
     "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 rank) {\n"
     "  u32 z;\n"
     "  int row, col;\n"
-    "  wgmma_tile<P>(blockIdx.x / P::KC, 0, &z, &row, &col);\n"
+    "  wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
     "  for (int i = threadIdx.x; i < P::BM / P::KC * (P::BW / 4); i += blockDim.x) {\n"
     "    const int r = (int)rank * (P::BM / P::KC) + i / (P::BW / 4), c = i % (P::BW / 4) * 4;\n"
     "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
@@ -1579,23 +1573,22 @@ static const char hopper[] =
     "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
-    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::MC * P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
     "  const int all = (int)((P::k + 63) / 64), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / 64 * P::MC); }\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / 64); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
-    "  if (P::MC * P::KC > 1) cluster_sync(); else __syncthreads();\n"
+    "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
-    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, rank, first, steps);\n"
+    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, steps);\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
-    "    wgmma_compute<P>(tc, e, base, full, empty, rank, steps, (float *)(panels + (base - at)));\n"
+    "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
     "  }\n"
-    "  if (P::MC * P::KC > 1) cluster_sync();                                 // no block leaves while another writes or reads its memory\n"
-    "  if (P::KC > 1) { wgmma_join<P>(e, base, rank); cluster_sync(); }\n"
+    "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
     "}\n"
     "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
     "D float exp2_of(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
@@ -1654,15 +1647,15 @@ static const char hopper[] =
     "  enum { TILE = P::DK * 256 };\n"
     "  const int g = h / (int)(P::H / P::G);\n"
     "  bar_expect(bars, TILE);\n"
-    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
+    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
     "  for (int step = 0; step < steps; step++) {\n"
     "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
     "    bar_wait(ve, parity);\n"
     "    bar_expect(vf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
     "  }\n"
     "}\n"
     "template <class P> M void flash_compute(typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
@@ -2490,7 +2483,7 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
 }
 
 /* How a product is cut: tiles of rows and columns, vector accesses, parts of k. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, shares, parts, stages; bool at, bt; uint32_t shared; } product_form;
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages; bool at, bt; uint32_t shared; } product_form;
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *t = &e->types;
@@ -2551,20 +2544,20 @@ static void form_tiles(const emit *e, const product *p, product_form *f, int hei
     f->splits = p->k ? blocks_for(p->k, f->span) : 1;
 }
 
-/* Warpgroup kernels by tile: rows, columns, stages, blocks that share columns, parts of k. */
-static const struct warpgroup_form { int height, width, stages, shares, parts; } warpgroup_forms[] = {
-    { 128, 256, 4, 2, 1 }, { 128, 256, 4, 1, 1 }, { 128, 128, 6, 2, 1 }, { 128, 128, 6, 1, 1 }, { 64, 64, 10, 1, 1 }, { 64, 64, 10, 1, 2 }, { 64, 64, 8, 1, 4 }, { 64, 64, 8, 1, 8 },
-    { 64, 128, 7, 1, 1 }, { 64, 128, 7, 1, 2 }, { 64, 128, 7, 1, 4 }, { 64, 128, 7, 1, 8 },
+/* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
+static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
+    { 128, 256, 4, 1, 3.0 }, { 128, 128, 6, 1, 1.8 }, { 64, 128, 4, 1, 1.2 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.7 }, { 64, 64, 6, 1, 0.6 }, { 64, 64, 6, 2, 1.1 }, { 64, 64, 6, 4, 1.1 },
 };
 
-/* The form that ends first: waves of tiles, each as long as its steps and a fixed start and end. */
+/* The form that ends first by a model of the H200: a step of 64 k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a processor. */
 static int warpgroup_best(const emit *e, const product *p) {
     int best = 0;
     double least = 1e300;
     for (int i = 0; i < (int)(sizeof warpgroup_forms / sizeof *warpgroup_forms); i++) {
         const struct warpgroup_form *w = &warpgroup_forms[i];
-        int64_t blocks = blocks_for(blocks_for(p->m, w->height), w->shares) * w->shares * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 64), w->parts);
-        double step = w->height * w->width / 64.0 + 160, time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + 12.0 * w->width) + 900.0 * (w->parts > 1);
+        int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 64), w->parts);
+        double moves = 0.00112 * (w->height + w->width), multiplies = w->height * w->width * 1.83e-5, step = moves > multiplies ? moves : multiplies;
+        double time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
         if (time < least) { least = time; best = i; }
     }
     return best;
@@ -2578,9 +2571,8 @@ static bool form_warpgroups(const emit *e, const product *p, product_form *f, ui
     f->height = w->height;
     f->width = w->width;
     f->stages = w->stages;
-    f->shares = w->shares;
     f->parts = w->parts;
-    f->rows = blocks_for(blocks_for(p->m, f->height), f->shares);
+    f->rows = blocks_for(p->m, f->height);
     f->columns = blocks_for(p->n, f->width);
     f->tiles = f->rows * f->columns;
     f->at = !is_panel(p->am, p->ak, p->k, 8, &p->a, base_offset(e, xa), 2);
@@ -2735,21 +2727,21 @@ static void put_wgmma(text *t, const char *name, int width, gn_dtype d, bool reg
 }
 
 static void emit_warpgroups(emit *e, uint32_t node, const product *p, const product_form *f, const epilogue *t) {
-    static const char *const bounds[2][4] = { { "__launch_bounds__(160, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 1)", "__cluster_dims__(8, 1, 1) __launch_bounds__(160, 1)" },
-                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(8, 1, 1) __launch_bounds__(384, 1)" } };
+    static const char *const bounds[2][3] = { { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
+                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" } };
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
     gn_dtype d = view_of(e, xa)->dtype;
     text *y = &e->types;
     bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && p->n % 8 == 0 && f->parts == 1;
-    int cluster = f->shares * f->parts, h = f->height, w = f->width / f->shares;
-    int64_t total = f->tiles * p->batches, most = emit_processors(e) / f->shares;
+    int h = f->height, w = f->width;
+    int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
     char name[64];
     put_epilogue(e, t, d);
     put_wgmma(y, "@_mma", f->width, d, false, f->at, f->bt);
-    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, SUPER = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
+    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
         (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, MC = %d, KC = %d, AT = %d, BT = %d, BULK = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
-        f->stages, f->shares, f->parts, f->at, f->bt, bulk);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
+        f->stages, f->parts, f->at, f->bt, bulk);
     put_batch(y, "a", &p->a);
     put_batch(y, "b", &p->b);
     put(y, "};\n");
@@ -2759,11 +2751,11 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     else emit_map(e, "b", xb, p->k, p->n, p->bn, &p->b, 64, w);
     if (bulk) emit_map(e, "c", t->result, p->n, p->m, p->n, &(gn_view){ .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, 64, 64);
     put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
-    e->bounds = bounds[h > 64][cluster == 1 ? 0 : cluster == 2 ? 1 : cluster == 4 ? 2 : 3];
+    e->bounds = bounds[h > 64][f->parts >> 1];
     snprintf(name, sizeof name, "wgmma_%s_%dx%d", gn_dtype_name(d), f->height, f->width);
-    if (cluster > 1) snprintf(name + strlen(name), 16, f->parts > 1 ? "_k%d" : "_by%d", cluster);
+    if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
     snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
-    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * cluster), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
+    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
 }
 
 static void emit_product(emit *e, uint32_t node) {
