@@ -10,6 +10,7 @@
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
  *   GENIE_CUDA_WGMMA=0                no kernels for the tensor cores of sm_90a alone
+ *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_90a; 10 bits of mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
  *
  * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
@@ -1469,7 +1470,7 @@ static const char hopper[] =
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
     "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // reads stay below the wait\n"
     "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
-    "// f16 and bf16: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of 64 k, AT, BT: rows (columns) contiguous\n"
+    "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
     "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch\n"
     "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
     "template <class P> M void wgmma_tile(u32 tile, u32 *z, int *row, int *col) {\n"
@@ -1489,7 +1490,7 @@ static const char hopper[] =
     "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
     "    for (int k = 0; k < steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
-    "      const int k0 = (first + k) * 64;\n"
+    "      const int k0 = (first + k) * P::STEP;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
     "      if (!P::AT) box_load(sa, ta, k0, row, az, aw, bar);\n"
@@ -1574,7 +1575,7 @@ static const char hopper[] =
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
     "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
-    "  const int all = (int)((P::k + 63) / 64), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
+    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / 64); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
@@ -1589,6 +1590,18 @@ static const char hopper[] =
     "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
     "  }\n"
     "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
+    "}\n"
+    "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
+    "template <class P> M void transposed(const float *a, float *out) {\n"
+    "  __shared__ float tile[32][33];\n"
+    "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
+    "  const u32 z = blockIdx.x / P::TILES;\n"
+    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32, k = (i64)blockIdx.y * 32;\n"
+    "  a += P::at(z);\n"
+    "  out += (i64)z * P::OUTER * P::PITCH;\n"
+    "  UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
     "}\n"
     "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
     "D float exp2_of(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
@@ -1762,8 +1775,8 @@ typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_
    map (`node`: its index). */
 typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 
-/* What TMA is told of a 16-bit matrix: sizes and strides (bytes) from the innermost, and the box that one copy takes. */
-typedef struct tensor_map { uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
+/* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes. */
+typedef struct tensor_map { bool scratch; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
 
 typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; } launch;   /* shared: bytes beyond the kernel's own */
 
@@ -2549,13 +2562,13 @@ static const struct warpgroup_form { int height, width, stages, parts; double ed
     { 128, 256, 4, 1, 3.0 }, { 128, 128, 6, 1, 1.8 }, { 64, 128, 4, 1, 1.2 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.7 }, { 64, 64, 6, 1, 0.6 }, { 64, 64, 6, 2, 1.1 }, { 64, 64, 6, 4, 1.1 },
 };
 
-/* The form that ends first by a model of the H200: a step of 64 k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a processor. */
-static int warpgroup_best(const emit *e, const product *p) {
+/* The form that ends first by a model of the H200: a step of 128 bytes of k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a processor (half of that for TF32). */
+static int warpgroup_best(const emit *e, const product *p, int bytes) {
     int best = 0;
     double least = 1e300;
     for (int i = 0; i < (int)(sizeof warpgroup_forms / sizeof *warpgroup_forms); i++) {
         const struct warpgroup_form *w = &warpgroup_forms[i];
-        int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 64), w->parts);
+        int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
         double moves = 0.00112 * (w->height + w->width), multiplies = w->height * w->width * 1.83e-5, step = moves > multiplies ? moves : multiplies;
         double time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
         if (time < least) { least = time; best = i; }
@@ -2563,9 +2576,10 @@ static int warpgroup_best(const emit *e, const product *p) {
     return best;
 }
 
-static bool form_warpgroups(const emit *e, const product *p, product_form *f, uint32_t xa, uint32_t xb) {
+static bool form_warpgroups(const emit *e, const product *p, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb) {
+    int bytes = types[d].bytes, vector = 16 / bytes;
     if (!emit_has_warpgroups(e) || p->a.rank > 2 || p->b.rank > 2 || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
-    int which = warpgroup_best(e, p);
+    int which = warpgroup_best(e, p, bytes);
     const struct warpgroup_form *w = &warpgroup_forms[which];
     f->body = "wgmma_matmul";
     f->height = w->height;
@@ -2575,8 +2589,8 @@ static bool form_warpgroups(const emit *e, const product *p, product_form *f, ui
     f->rows = blocks_for(p->m, f->height);
     f->columns = blocks_for(p->n, f->width);
     f->tiles = f->rows * f->columns;
-    f->at = !is_panel(p->am, p->ak, p->k, 8, &p->a, base_offset(e, xa), 2);
-    f->bt = !is_panel(p->bn, p->bk, p->k, 8, &p->b, base_offset(e, xb), 2);
+    f->at = !is_panel(p->am, p->ak, p->k, vector, &p->a, base_offset(e, xa), bytes);
+    f->bt = !is_panel(p->bn, p->bk, p->k, vector, &p->b, base_offset(e, xb), bytes);
     f->shared = (uint32_t)((f->height + f->width) * 128 * f->stages + 1024);
     return f->tiles * p->batches < 0x7fffffff;
 }
@@ -2588,12 +2602,13 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
     f.columns = blocks_for(p->n, 64);
     if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
     if ((d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && is_tiled(e, p, 8, bytes, xa, xb)) {
-        if (form_warpgroups(e, p, &f, xa, xb)) return f;
+        if (form_warpgroups(e, p, &f, d, xa, xb)) return f;
         bool large = blocks_for(p->m, 128) * blocks_for(p->n, 128) * p->batches >= emit_processors(e);
         f.body = "tensor_matmul";
         form_tiles(e, p, &f, large ? 128 : 64, large ? 128 : 64, 256, true);
         f.shared = (uint32_t)(f.height + f.width) * 64 * 4;
     } else if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
+        if (env_is("GENIE_TF32", "1") && form_warpgroups(e, p, &f, d, xa, xb)) return f;
         bool async = emit_has_async_copies(e);
         f.body = async ? "sgemm_async" : "sgemm";
         form_tiles(e, p, &f, 128, 128, 64, true);
@@ -2689,18 +2704,46 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 /* ---- warpgroup kernels ---- */
 
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
-static void emit_map(emit *e, const char *name, uint32_t node, int64_t inner, int64_t outer, int64_t stride, const gn_view *batch, int box_inner, int box_outer) {
-    tensor_map m = { .node = e->layout->lay[node].base, .offset = base_offset(e, node), .dtype = view_of(e, node)->dtype, .dims = { (uint64_t)inner, (uint64_t)outer, 1, 1 },
-                     .strides = { outer > 1 ? (uint64_t)stride * 2 : 16, 16, 16 }, .box = { (uint32_t)box_inner, (uint32_t)box_outer, 1, 1 } };
-    for (int i = 0; i < batch->rank; i++) {
-        if (!batch->strides[batch->rank - 1 - i]) continue;
-        m.dims[2 + i] = (uint64_t)batch->dims[batch->rank - 1 - i];
-        m.strides[1 + i] = (uint64_t)batch->strides[batch->rank - 1 - i] * 2;
+typedef struct panels { bool scratch; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
+
+static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
+    uint64_t bytes = types[d].bytes;
+    tensor_map m = { .scratch = p->scratch, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
+                     .strides = { p->outer > 1 ? (uint64_t)p->stride * bytes : 16, 16, 16 }, .box = { (uint32_t)p->box_inner, (uint32_t)p->box_outer, 1, 1 } };
+    for (int i = 0; i < p->batch.rank; i++) {
+        int at = p->batch.rank - 1 - i;
+        if (!p->batch.strides[at]) continue;
+        m.dims[2 + i] = (uint64_t)p->batch.dims[at];
+        m.strides[1 + i] = (uint64_t)p->batch.strides[at] * bytes;
     }
     if (!grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
     e->maps[e->n_maps] = m;
     put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
     emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
+}
+
+/* One side of a product: `tile` rows of it at a time, k along memory or (across) the rows. */
+static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile) {
+    int step = 128 / types[view_of(e, node)->dtype].bytes;
+    panels p = { .node = e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
+                 .box_inner = step, .box_outer = across ? step : tile };
+    return p;
+}
+
+/* TF32 takes panels only with k along memory: others are transposed into scratch memory, from *at on. */
+static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, int tile, size_t *at) {
+    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1;
+    put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)p->stride,
+        (long long)pitch, (long long)tiles);
+    put_offset(&e->types, &p->batch, "z", is_small(&p->batch));
+    put(&e->types, "; }\n};\n");
+    emit_node(e, node, "float", true, "a");
+    emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
+    put(&e->body, "  transposed<@_p>(a, o);\n");
+    emit_launch(e, "wgmma_transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
+    *p = (panels){ .scratch = true, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
+    *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
+    if (*at > e->scratch) e->scratch = *at;
 }
 
 /* The map's coordinates of batch z. */
@@ -2718,9 +2761,11 @@ static void put_batch(text *t, const char *name, const gn_view *batch) {
 static void put_wgmma(text *t, const char *name, int width, gn_dtype d, bool registers, bool at, bool bt) {
     const char *type = gn_dtype_name(d);
     int n = width / 2;
-    put(t, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, type, type);
+    if (d == GN_F32) type = "tf32";
+    put(t, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, d == GN_F32 ? 8 : 16, type, type);
     for (int i = 0; i < n; i++) put(t, "%s%%%d", i ? "," : "", i);
     if (registers) put(t, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1, %d;\"\n    :", n, n + 1, n + 2, n + 3, n + 4, bt);
+    else if (d == GN_F32) put(t, "}, %%%d, %%%d, 1, 1, 1;\"\n    :", n, n + 1);
     else put(t, "}, %%%d, %%%d, 1, 1, 1, %d, %d;\"\n    :", n, n + 1, at, bt);
     for (int i = 0; i < n; i++) put(t, "%s\"+f\"(d[%d])", i ? "," : " ", i);
     put(t, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n" : " : \"l\"(a), \"l\"(b));\n}\n");
@@ -2734,25 +2779,28 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     text *y = &e->types;
     bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && p->n % 8 == 0 && f->parts == 1;
     int h = f->height, w = f->width;
+    panels a = panels_of(e, xa, f->at, p->m, p->k, p->am, p->ak, &p->a, h), b = panels_of(e, xb, f->bt, p->n, p->k, p->bn, p->bk, &p->b, w);
+    bool at = f->at && d != GN_F32, bt = f->bt && d != GN_F32;
+    size_t scratch = 0;
     int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
     char name[64];
+    if (f->at && !at) emit_transposed(e, xa, &a, p->batches, h, &scratch);
+    if (f->bt && !bt) emit_transposed(e, xb, &b, p->batches, w, &scratch);
     put_epilogue(e, t, d);
-    put_wgmma(y, "@_mma", f->width, d, false, f->at, f->bt);
+    put_wgmma(y, "@_mma", f->width, d, false, at, bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
         (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
-        f->stages, f->parts, f->at, f->bt, bulk);
-    put_batch(y, "a", &p->a);
-    put_batch(y, "b", &p->b);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
+        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes);
+    put_batch(y, "a", &a.batch);
+    put_batch(y, "b", &b.batch);
     put(y, "};\n");
-    if (f->at) emit_map(e, "a", xa, p->m, p->k, p->ak, &p->a, 64, 64);
-    else emit_map(e, "a", xa, p->k, p->m, p->am, &p->a, 64, h);
-    if (f->bt) emit_map(e, "b", xb, p->n, p->k, p->bk, &p->b, 64, 64);
-    else emit_map(e, "b", xb, p->k, p->n, p->bn, &p->b, 64, w);
-    if (bulk) emit_map(e, "c", t->result, p->n, p->m, p->n, &(gn_view){ .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, 64, 64);
+    emit_map(e, "a", d, &a);
+    emit_map(e, "b", d, &b);
+    if (bulk) emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype, &(panels){ .node = e->layout->lay[t->result].base, .inner = p->n, .outer = p->m, .stride = p->n, .batch = { .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, .box_inner = 64, .box_outer = 64 });
     put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
     e->bounds = bounds[h > 64][f->parts >> 1];
-    snprintf(name, sizeof name, "wgmma_%s_%dx%d", gn_dtype_name(d), f->height, f->width);
+    snprintf(name, sizeof name, "wgmma_%s_%dx%d", d == GN_F32 ? "tf32" : gn_dtype_name(d), f->height, f->width);
     if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
     snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
     emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
@@ -3069,8 +3117,9 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_attention_type(&e->types, f);
     put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
     for (int i = 0; i < 3; i++) {
-        gn_view batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } };
-        emit_map(e, names[i], input(e, node, (uint32_t)i), d, views[i]->dims[2], views[i]->strides[2], &batch, 64, 128);
+        uint32_t in = input(e, node, (uint32_t)i);
+        emit_map(e, names[i], (gn_dtype)f->q->dtype, &(panels){ .node = e->layout->lay[in].base, .offset = base_offset(e, in), .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
+                 .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
     }
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
     emit_node(e, node, types[f->q->dtype].name, false, "o");
@@ -4201,7 +4250,7 @@ static gn_result encode_map(executor *x, const tensor_map *m, gn__cu_ptr at, voi
     static const unsigned steps[4] = { 1, 1, 1, 1 };
     void *p;
     memcpy(&p, &at, sizeof p);
-    DRIVER(x, f, tensor_map(out, m->dtype == GN_F16 ? 6 : 9, 4, p, m->dims, m->strides, m->box, steps, 0, 3, 2, 0));   /* swizzled by 128 bytes, 128 bytes at a time from the L2, zeros outside */
+    DRIVER(x, f, tensor_map(out, m->dtype == GN_F16 ? 6 : m->dtype == GN_BF16 ? 9 : 11, 4, p, m->dims, m->strides, m->box, steps, 0, 3, 2, 0));   /* swizzled by 128 bytes, 128 bytes at a time from the L2, zeros outside; 11: f32 rounded to TF32 */
     return GN_OK;
 }
 
@@ -4219,7 +4268,7 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         list[i] = &values[i];
         if (a->kind != PARAM_MAP) continue;
         const tensor_map *m = &p->emit.maps[a->node];
-        gn_result r = encode_map(x, m, p->base[m->node] + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
+        gn_result r = encode_map(x, m, (m->scratch ? x->block + p->region[REGION_SCRATCH] : p->base[m->node]) + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
         if (r != GN_OK) return r;
         list[i] = maps[n_maps++].bytes;
     }
@@ -4415,7 +4464,7 @@ static void exec_describe(void *self, gn_device_info *out) {
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "cuda:%d", d->ordinal);
     snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s%s%s%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
-             d->compile_only ? " compile only" : "", env_is("GENIE_CUDA_TENSOR", "0") ? " no tensor cores" : "", env_is("GENIE_CUDA_WGMMA", "0") ? " no wgmma" : "", env_is("GENIE_CUDA_EPILOGUE", "0") ? " no epilogues" : "");
+             d->compile_only ? " compile only" : "", env_is("GENIE_CUDA_TENSOR", "0") ? " no tensor cores" : "", env_is("GENIE_CUDA_WGMMA", "0") ? " no wgmma" : env_is("GENIE_TF32", "1") ? " tf32" : "", env_is("GENIE_CUDA_EPILOGUE", "0") ? " no epilogues" : "");
 }
 
 static void exec_close(void *self) {
