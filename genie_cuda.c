@@ -1137,6 +1137,18 @@ static const char prelude[] =
     "  *row = (i64)(first + in % rows) * P::BM;\n"
     "  *col = (i64)(in / rows) * P::BW;\n"
     "}\n"
+    "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
+    "template <class P> M void transposed(const float *a, float *out) {\n"
+    "  __shared__ float tile[32][33];\n"
+    "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
+    "  const u32 z = blockIdx.x / P::TILES;\n"
+    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32, k = (i64)blockIdx.y * 32;\n"
+    "  a += P::at(z);\n"
+    "  out += (i64)z * P::OUTER * P::PITCH;\n"
+    "  UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "}\n"
     "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
     "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
     "  __shared__ float as[2][8][132], bs[2][8][132];\n"
@@ -1194,20 +1206,19 @@ static const char prelude[] =
     "}\n"
     "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
     "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
-    "// f32 from sm_80 on: 128 x 128 tiles, 8 x 8 a thread, four stages of 16 k in shared memory, as they lie in memory: rows of 16 k, or of 128 elements.\n"
-    "// A row of 16 k has 64 bytes; the pieces of two rows are swizzled, so that rows that are 4 apart meet in no bank.\n"
-    "D u32 single_at(int row, int h) { return (u32)(row >> 1) * 128 + ((((row & 1) * 4 + h) ^ (row >> 2 & 7)) << 4); }\n"
-    "template <bool ALONG> M void single_stage(u32 to, const float *p, i64 first, i64 end, i64 k, i64 k_end, i64 stride) {\n"
-    "  UNROLL for (int q = 0; q < 2; q++) {\n"
-    "    const int c = threadIdx.x + q * 256, r = ALONG ? c >> 2 : c >> 5, h = ALONG ? c & 3 : c & 31;\n"
-    "    const bool in = ALONG ? first + r < end && k + h * 4 < k_end : k + r < k_end && first + h * 4 < end;\n"
-    "    copy16(to + (ALONG ? single_at(r, h) : r * 512 + h * 16), in ? (ALONG ? p + (first + r) * stride + (k + h * 4) : p + (k + r) * stride + (first + h * 4)) : p, in ? 16 : 0);\n"
+    "// f32 from sm_80 on: 128 x BW tiles (128 or 256), 8 x BW / 16 a thread, four stages of 16 k. m and n run along memory on both sides, their strides are multiples of 4.\n"
+    "template <int N> M void single_stage(u32 to, const float *p, i64 first, i64 end, i64 k, i64 k_end, i64 stride) {\n"
+    "  UNROLL for (int q = 0; q < N / 64; q++) {\n"
+    "    const int c = threadIdx.x + q * 256, r = c / (N / 4), h = c % (N / 4) * 4;\n"
+    "    const bool in = k + r < k_end && first + h < end;\n"
+    "    copy16(to + c * 16, in ? p + (k + r) * stride + (first + h) : p, in ? 16 : 0);\n"
     "  }\n"
     "}\n"
     "template <class P> M void sgemm_async(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
+    "  enum { NJ = P::BW / 16, A = 8192, STAGE = A + P::BW * 64 };\n"
     "  extern __shared__ __align__(128) unsigned char memory[];\n"
     "  const u32 base = shared_address(memory);\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
     "  product_tile<P>(&z, &row, &col);\n"
@@ -1215,35 +1226,31 @@ static const char prelude[] =
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
     "  const int steps = (int)((end - begin + 15) / 16);\n"
-    "  float acc[8][8];\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = 0.f;\n"
+    "  float acc[8][NJ];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = 0.f;\n"
     "  UNROLL for (int s = 0; s < 3; s++) {\n"
-    "    if (s < steps) { single_stage<P::AK == 1>(base + s * 16384, a, row, P::m, begin + s * 16, end, P::AK == 1 ? P::AM : P::AK); single_stage<P::BK == 1>(base + s * 16384 + 8192, b, col, P::n, begin + s * 16, end, P::BK == 1 ? P::BN : P::BK); }\n"
+    "    if (s < steps) { single_stage<128>(base + s * STAGE, a, row, P::m, begin + s * 16, end, P::AK); single_stage<P::BW>(base + s * STAGE + A, b, col, P::n, begin + s * 16, end, P::BK); }\n"
     "    copy_commit();\n"
     "  }\n"
     "  for (int step = 0; step < steps; step++) {\n"
     "    copy_wait<2>();\n"
     "    __syncthreads();\n"
-    "    const unsigned char *sa = memory + (step & 3) * 16384, *sb = sa + 8192;\n"
+    "    const float *sa = (const float *)(memory + (step & 3) * STAGE) + tr, *sb = (const float *)(memory + (step & 3) * STAGE + A) + tc;\n"
     "    if (step + 3 < steps) {\n"
-    "      const u32 to = base + (step + 3 & 3) * 16384;\n"
-    "      single_stage<P::AK == 1>(to, a, row, P::m, begin + (i64)(step + 3) * 16, end, P::AK == 1 ? P::AM : P::AK);\n"
-    "      single_stage<P::BK == 1>(to + 8192, b, col, P::n, begin + (i64)(step + 3) * 16, end, P::BK == 1 ? P::BN : P::BK);\n"
+    "      const u32 to = base + (step + 3 & 3) * STAGE;\n"
+    "      single_stage<128>(to, a, row, P::m, begin + (i64)(step + 3) * 16, end, P::AK);\n"
+    "      single_stage<P::BW>(to + A, b, col, P::n, begin + (i64)(step + 3) * 16, end, P::BK);\n"
     "    }\n"
     "    copy_commit();\n"
-    "    UNROLL for (int h = 0; h < 4; h++) {\n"
-    "      float x[8][4], y[8][4];\n"
-    "      if (P::AK == 1) { UNROLL for (int i = 0; i < 8; i++) vload<4>(x[i], (const float *)(sa + single_at(tr + (i & 3) + (i >> 2) * 16, h))); }\n"
-    "      if (P::BK == 1) { UNROLL for (int j = 0; j < 8; j++) vload<4>(y[j], (const float *)(sb + single_at(tc + (j & 3) + (j >> 2) * 32, h))); }\n"
-    "      UNROLL for (int k = 0; k < 4; k++) {\n"
-    "        if (P::AK != 1) UNROLL for (int i = 0; i < 8; i += 4) { float v[4]; vload<4>(v, (const float *)(sa + (h * 4 + k) * 512) + tr + i * 4); UNROLL for (int j = 0; j < 4; j++) x[i + j][k] = v[j]; }\n"
-    "        if (P::BK != 1) UNROLL for (int i = 0; i < 8; i += 4) { float v[4]; vload<4>(v, (const float *)(sb + (h * 4 + k) * 512) + tc + i * 8); UNROLL for (int j = 0; j < 4; j++) y[i + j][k] = v[j]; }\n"
-    "        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = fmaf(x[i][k], y[j][k], acc[i][j]);\n"
-    "      }\n"
+    "    UNROLL for (int k = 0; k < 16; k++) {\n"
+    "      float x[8], y[NJ];\n"
+    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * 128 + i * 4);\n"
+    "      UNROLL for (int j = 0; j < NJ; j += 4) vload<4>(y + j, sb + k * P::BW + j * 8);\n"
+    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
     "    }\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j += 4)\n"
-    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j >> 2) * 32, &acc[i][j]);\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j += 4)\n"
+    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
     "}\n"
     "D int within(i64 n) { return n <= 0 ? 0 : n >= 8 ? 16 : (int)n * 2; }\n"
     "// One stage: A's BM x 32 and B's 32 x BW elements in 16-byte pieces, swizzled so that neither copies nor reads meet in a bank.\n"
@@ -1591,18 +1598,6 @@ static const char hopper[] =
     "  }\n"
     "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
     "}\n"
-    "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
-    "template <class P> M void transposed(const float *a, float *out) {\n"
-    "  __shared__ float tile[32][33];\n"
-    "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
-    "  const u32 z = blockIdx.x / P::TILES;\n"
-    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32, k = (i64)blockIdx.y * 32;\n"
-    "  a += P::at(z);\n"
-    "  out += (i64)z * P::OUTER * P::PITCH;\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
-    "  __syncthreads();\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
-    "}\n"
     "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
     "D float exp2_of(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
     "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
@@ -1639,7 +1634,7 @@ static const char hopper[] =
     "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound) {\n"
     "  const float least = gn_f32(0xff800000u);\n"
     "  float now[2] = { least, least };\n"
-    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
+    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
     "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
     "  UNROLL for (int h = 0; h < 2; h++) {\n"
     "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
@@ -2609,10 +2604,15 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
         f.shared = (uint32_t)(f.height + f.width) * 64 * 4;
     } else if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
         if (env_is("GENIE_TF32", "1") && form_warpgroups(e, p, &f, d, xa, xb)) return f;
-        bool async = emit_has_async_copies(e);
+        f.at = !is_panel(p->ak, p->am, p->m, 4, &p->a, base_offset(e, xa), bytes);
+        f.bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, base_offset(e, xb), bytes);
+        bool async = emit_has_async_copies(e) && (!f.at || p->n >= 1024) && (!f.bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
+        bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
         f.body = async ? "sgemm_async" : "sgemm";
-        form_tiles(e, p, &f, 128, 128, 64, true);
-        f.shared = async ? 65536 : 0;
+        f.at = f.at && async;
+        f.bt = f.bt && async;
+        form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
+        f.shared = async ? (uint32_t)(128 + f.width) * 256 : 0;
     }
     return f;
 }
@@ -2730,7 +2730,7 @@ static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer
     return p;
 }
 
-/* TF32 takes panels only with k along memory: others are transposed into scratch memory, from *at on. */
+/* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
 static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, int tile, size_t *at) {
     int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1;
     put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)p->stride,
@@ -2740,7 +2740,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     emit_node(e, node, "float", true, "a");
     emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
     put(&e->body, "  transposed<@_p>(a, o);\n");
-    emit_launch(e, "wgmma_transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
+    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
     *p = (panels){ .scratch = true, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
     *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
     if (*at > e->scratch) e->scratch = *at;
@@ -2806,6 +2806,28 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
 }
 
+/* Where one side of a product lies; turned: a copy that runs along its rows, in scratch memory. */
+static param product_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t *outer_stride, int64_t *k_stride, gn_view *batch, size_t *scratch) {
+    panels q = { .inner = p->k, .outer = outer, .stride = *outer_stride, .batch = *batch };
+    if (!turned) return at_node(e, node, 0);
+    emit_transposed(e, node, &q, p->batches, 0, scratch);
+    *outer_stride = 1;
+    *k_stride = q.stride;
+    *batch = q.batch;
+    return (param){ PARAM_PLAN, REGION_SCRATCH, q.offset };
+}
+
+/* The sums of the parts of k, in scratch memory from `at` on. */
+static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
+    size_t bytes = at + (size_t)(f->splits * p->m * p->n) * 4;
+    if (bytes > e->scratch) e->scratch = bytes;
+    put_epilogue(e, t, d);
+    put_product_type(e, p, f, d, t->vector);
+    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
+    put(&e->body, "  product_sum<@_p>(parts, e);\n");
+    emit_launch(e, t->loop ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p->m * p->n, 256 * (t->vector < 4 ? t->vector : 4)), 1, 256);
+}
+
 static void emit_product(emit *e, uint32_t node) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
     gn_dtype d = view_of(e, xa)->dtype;
@@ -2816,27 +2838,22 @@ static void emit_product(emit *e, uint32_t node) {
     product_form f = product_choose(e, &p, d, xa, xb);
     bool large = f.body[0] == 't' || f.body[0] == 's', small = f.body[0] == 'm', cut = f.splits > 1;
     char name[64];
+    size_t scratch = 0;
     t.vector = epilogue_vector(e, &t, p.n);
     if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
+    param a = product_side(e, xa, f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (!cut) put_epilogue(e, &t, d);
     else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const float *) const {} };\n");   /* sums of parts are stored as they are */
     if (cut) put(&e->body, "  const @_e e = {};\n");
     put_product_type(e, &p, &f, d, t.vector);
-    emit_node(e, xa, type, true, "a");
-    emit_node(e, xb, type, true, "b");
-    if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_pointer(e, type, true, "a", a);
+    emit_pointer(e, type, true, "b", b);
+    if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)scratch });
     put(&e->body, large ? "  %s<@_p>(a, b, e, %s);\n" : "  %s<@_p>(a, b, e);\n", f.body, cut ? "parts" : "0");
     snprintf(name, sizeof name, "%s_%s%s", f.body, gn_dtype_name(d), e->tail && !cut ? "_epilogue" : "");
-    if (f.body[0] == 's' && f.shared && (p.ak != 1 || p.bk != 1)) e->bounds = "__launch_bounds__(256, 2)";   /* two blocks a processor hide each other's waits; four k of both do not fit in half the registers */
+    if (f.body[0] == 's' && f.shared && f.width == 128) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)(large ? f.splits : small ? f.columns : 1), 256, f.shared);
-    if (!cut) return;
-    size_t bytes = (size_t)(f.splits * p.m * p.n) * 4;
-    if (bytes > e->scratch) e->scratch = bytes;
-    put_epilogue(e, &t, d);
-    put_product_type(e, &p, &f, d, t.vector);
-    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    put(&e->body, "  product_sum<@_p>(parts, e);\n");
-    emit_launch(e, e->tail ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p.m * p.n, 256 * (t.vector < 4 ? t.vector : 4)), 1, 256);
+    if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
 
 /* ---- indexing ---- */

