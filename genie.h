@@ -1174,6 +1174,19 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #pragma GCC optimize("fp-contract=off")
 #endif
 
+/* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
+ * has to compile in seconds. */
+#if defined(__clang__)
+#define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
+#define GN__COLD_END _Pragma("clang attribute pop")
+#elif defined(__GNUC__) && defined(__OPTIMIZE__)
+#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define GN__COLD_END _Pragma("GCC pop_options")
+#else
+#define GN__COLD_BEGIN
+#define GN__COLD_END
+#endif
+
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define GN__MAX(a, b) ((a) > (b) ? (a) : (b))
 #define GN__LENGTH(a) (sizeof(a) / sizeof((a)[0]))
@@ -1871,90 +1884,101 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
     return r;
 }
 
-/* n elements, `stride` apart, from memory of dtype d to a compute type and back. */
+/* n elements, `stride` apart, from memory of dtype d to a compute type and back. Those of the dtypes that are computed in f32
+ * are vector code where elements lie in a row; the others are short. */
+#define GN__LOAD_LOOP(src_t, step, expr) do { const src_t *s = (const src_t *)p; for (int64_t i = 0; i < n; i++, s += step) dst[i] = expr; } while (0)
+#define GN__STORE_LOOP(dst_t, step, expr) do { dst_t *o = (dst_t *)p; for (int64_t i = 0; i < n; i++, o += step) *o = (dst_t)(expr); } while (0)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
 #endif
-#define GN__LOAD_LOOP(src_t, expr) do {                                                          \
-        const src_t *s = (const src_t *)p;                                                       \
-        if (stride == 1) for (int64_t i = 0; i < n; i++, s++) { dst[i] = expr; }                 \
-        else for (int64_t i = 0; i < n; i++, s += stride) { dst[i] = expr; }                     \
-    } while (0)
-#define GN__DEFINE_LOAD(name, T)                                                          \
-    static void name(T *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {      \
-        switch (d) {                                                                      \
-        case GN_F32: GN__LOAD_LOOP(float, (T)*s); break;                                  \
-        case GN_F64: GN__LOAD_LOOP(double, (T)*s); break;                                 \
-        case GN_F16: GN__LOAD_LOOP(uint16_t, (T)gn__f16_f32(*s)); break;                  \
-        case GN_BF16: GN__LOAD_LOOP(uint16_t, (T)gn__bf16_f32(*s)); break;                \
-        case GN_I32: GN__LOAD_LOOP(int32_t, (T)*s); break;                                \
-        case GN_I64: GN__LOAD_LOOP(int64_t, (T)*s); break;                                \
-        case GN_BOOL: GN__LOAD_LOOP(uint8_t, (T)(*s != 0)); break;                        \
-        case GN_I8: GN__LOAD_LOOP(int8_t, (T)*s); break;                                  \
-        case GN_I16: GN__LOAD_LOOP(int16_t, (T)*s); break;                                \
-        case GN_U16: GN__LOAD_LOOP(uint16_t, (T)*s); break;                               \
-        case GN_U32: GN__LOAD_LOOP(uint32_t, (T)*s); break;                               \
-        default: GN__LOAD_LOOP(uint8_t, (T)*s); break;                                    \
-        }                                                                                 \
-    }
-GN__DEFINE_LOAD(gn__load_f32, float)      /* of f32, f16, bf16 only: others would lose bits */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
-GN__DEFINE_LOAD(gn__load_f64, double)
-GN__DEFINE_LOAD(gn__load_i32, int32_t)    /* not of i64 and u32 */
-GN__DEFINE_LOAD(gn__load_i64, int64_t)    /* of integers only */
+static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of f32, f16, bf16 only: others would lose bits */
+    if (d == GN_F16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
+    else if (d == GN_F16) GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
+    else if (d == GN_BF16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
+    else if (d == GN_BF16) GN__LOAD_LOOP(uint16_t, stride, gn__bf16_f32(*s));
+    else if (stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
+    else GN__LOAD_LOOP(float, stride, *s);
+}
 
-#define GN__STORE_LOOP(dst_t, expr) do {                                                         \
-        dst_t *o = (dst_t *)p;                                                                   \
-        if (stride == 1) for (int64_t i = 0; i < n; i++, o++) { *o = expr; }                     \
-        else for (int64_t i = 0; i < n; i++, o += stride) { *o = expr; }                         \
-    } while (0)
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
-#endif
-static void gn__store_f32(const float *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (d) {
-    case GN_F16: GN__STORE_LOOP(uint16_t, gn__f32_f16(src[i])); break;
-    case GN_BF16: GN__STORE_LOOP(uint16_t, gn__f32_bf16(src[i])); break;
-    default: GN__STORE_LOOP(float, src[i]); break;
-    }
+static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    if (d == GN_F16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
+    else if (d == GN_F16) GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
+    else if (d == GN_BF16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
+    else if (d == GN_BF16) GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
+    else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
+    else GN__STORE_LOOP(float, stride, src[i]);
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
+GN__COLD_BEGIN
+static void gn__load_i32(int32_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* not of i64 and u32 */
+    switch (d) {
+    case GN_I32: GN__LOAD_LOOP(int32_t, stride, *s); break;
+    case GN_BOOL: GN__LOAD_LOOP(uint8_t, stride, *s != 0); break;
+    case GN_I8: GN__LOAD_LOOP(int8_t, stride, *s); break;
+    case GN_I16: GN__LOAD_LOOP(int16_t, stride, *s); break;
+    case GN_U16: GN__LOAD_LOOP(uint16_t, stride, *s); break;
+    default: GN__LOAD_LOOP(uint8_t, stride, *s); break;
+    }
+}
+
+enum { GN__WIDEN = 64 };   /* elements of a stack buffer between two conversions */
+
+/* A piece at a time by way of f32 or i32, of whose dtypes every value is exact in T. */
+#define GN__LOAD_NARROW(T, narrow_t, load) do {                                                          \
+        narrow_t w[GN__WIDEN];                                                                           \
+        for (int64_t at = 0, m; at < n; at += m) {                                                       \
+            m = GN__MIN(n - at, (int64_t)GN__WIDEN);                                                     \
+            load(w, d, (const char *)p + at * stride * (int64_t)gn__bytes_of(d), stride, m);             \
+            for (int64_t i = 0; i < m; i++) dst[at + i] = (T)w[i];                                       \
+        }                                                                                                \
+    } while (0)
+static void gn__load_i64(int64_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of integers only */
+    if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, *s);
+    else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, *s);
+    else GN__LOAD_NARROW(int64_t, int32_t, gn__load_i32);
+}
+
+static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
+    if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
+    else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
+    else if (gn__dtypes[d].compute == GN__F32) GN__LOAD_NARROW(double, float, gn__load_f32);
+    else if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, (double)*s);
+    else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, (double)*s);
+    else GN__LOAD_NARROW(double, int32_t, gn__load_i32);
+}
+
 static void gn__store_f64(const double *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
     switch (d) {
-    case GN_F16: GN__STORE_LOOP(uint16_t, gn__f32_f16(gn__f64_f32_odd(src[i]))); break;
-    case GN_BF16: GN__STORE_LOOP(uint16_t, gn__f32_bf16(gn__f64_f32_odd(src[i]))); break;
-    case GN_F32: GN__STORE_LOOP(float, (float)src[i]); break;
-    default: GN__STORE_LOOP(double, src[i]); break;
+    case GN_F16: GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(gn__f64_f32_odd(src[i]))); break;
+    case GN_BF16: GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(gn__f64_f32_odd(src[i]))); break;
+    case GN_F32: GN__STORE_LOOP(float, stride, src[i]); break;
+    default: GN__STORE_LOOP(double, stride, src[i]); break;
     }
 }
 
 static void gn__store_i64(const int64_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (d) {
-    case GN_I32: GN__STORE_LOOP(int32_t, (int32_t)(uint32_t)(uint64_t)src[i]); break;
-    case GN_I64: GN__STORE_LOOP(int64_t, src[i]); break;
-    case GN_BOOL: GN__STORE_LOOP(uint8_t, src[i] != 0); break;
-    case GN_U32: GN__STORE_LOOP(uint32_t, (uint32_t)(uint64_t)src[i]); break;
-    case GN_I16: case GN_U16: GN__STORE_LOOP(uint16_t, (uint16_t)(uint64_t)src[i]); break;
-    default: GN__STORE_LOOP(uint8_t, (uint8_t)(uint64_t)src[i]); break;
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
+    case 1: GN__STORE_LOOP(uint8_t, stride, (uint64_t)src[i]); break;
+    case 2: GN__STORE_LOOP(uint16_t, stride, (uint64_t)src[i]); break;
+    case 4: GN__STORE_LOOP(uint32_t, stride, (uint64_t)src[i]); break;
+    default: GN__STORE_LOOP(int64_t, stride, src[i]); break;
     }
 }
 
 static void gn__store_i32(const int32_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (d) {
-    case GN_I32: GN__STORE_LOOP(int32_t, src[i]); break;
-    case GN_BOOL: GN__STORE_LOOP(uint8_t, src[i] != 0); break;
-    case GN_I16: case GN_U16: GN__STORE_LOOP(uint16_t, (uint16_t)(uint32_t)src[i]); break;
-    default: GN__STORE_LOOP(uint8_t, (uint8_t)(uint32_t)src[i]); break;
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
+    case 1: GN__STORE_LOOP(uint8_t, stride, (uint32_t)src[i]); break;
+    case 2: GN__STORE_LOOP(uint16_t, stride, (uint32_t)src[i]); break;
+    default: GN__STORE_LOOP(int32_t, stride, src[i]); break;
     }
 }
+GN__COLD_END
 
 static int64_t gn__read_int(gn_dtype d, const void *p) {
     int64_t v;
@@ -2433,7 +2457,9 @@ typedef struct gn__call {
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
 
-/* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. */
+/* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. Vector code goes in whole steps of GN__TILE_STEP:
+ * there are that many elements of memory behind every pointer, and n is a multiple of it. */
+enum { GN__TILE_STEP = 32 };
 typedef void (*gn__tile_fn)(void *y, const void *const *x, const double *p, int64_t n);
 
 typedef struct gn__grads gn__grads;                         /* see >>graph */
@@ -2467,7 +2493,8 @@ typedef struct gn__op_row {
         const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1], *xc = (const GN__T *)x[2];         \
         const GN__T p0 = GN__PARAM(p[0]), p1 = GN__PARAM(p[1]);                                              \
         (void)p0; (void)p1;                                                                                  \
-        for (int64_t i = 0; i < n; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
+        const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);     /* says so to the compiler: no code for a rest */ \
+        for (int64_t i = 0; i < whole; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
     }
 #define GN__TILE_U(NAME, name, wire, cls, mask, flops, tol, body, ...) GN__WHEN_##cls(GN__TILE(NAME, GN__T, body))
 #define GN__TILE_C(NAME, name, wire, cls, mask, flops, tol, body) GN__WHEN_##cls(GN__TILE(NAME, int32_t, body))
@@ -2557,7 +2584,7 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
         const T *a = (const T *)x[1], *b = (const T *)x[2];                                          \
         T *restrict out = (T *)y;                                                                    \
         (void)p;                                                                                     \
-        for (int64_t i = 0; i < n; i++) out[i] = c[i] ? a[i] : b[i];                                 \
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) out[i] = c[i] ? a[i] : b[i]; \
     }
 GN__DEFINE_WHERE(f32, float)
 GN__DEFINE_WHERE(f64, double)
@@ -2663,6 +2690,7 @@ static gn_result gn__infer_dims(const gn__infer_call *c, int first, gn_shape *ou
     return gn__shape_ok(out) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension is negative or the tensor too large");
 }
 
+GN__COLD_BEGIN
 /* ---- generators ---- */
 
 static gn_result gn__infer_full(const gn__infer_call *c) {
@@ -2760,6 +2788,7 @@ static gn_result gn__random(const gn__call *c, bool normal) {
 }
 static gn_result gn__cpu_random_uniform(const gn__call *c) { return gn__random(c, false); }
 static gn_result gn__cpu_random_normal(const gn__call *c) { return gn__random(c, true); }
+GN__COLD_END
 
 /* ---- reductions: attrs = axes as bits, keep ---- */
 
@@ -2824,12 +2853,12 @@ typedef struct gn__kernels {
     void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
     float (*top)(const float *x, int64_t n, float sign);             /* largest of sign * x, NaN if there is one */
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul);   /* (x - sub) * mul */
-    void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; either may be NULL */
+    void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; one of them may be NULL */
 } gn__kernels;
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O3,fp-contract=fast")
+#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")      /* vectors are written out */
 #define GN__UNROLL _Pragma("GCC unroll 16")
 #define GN__CONTRACT
 #elif defined(__clang__)
@@ -2884,6 +2913,46 @@ GN__INLINE float gn__lanes_sum(float *s) {
             y[r] += gn__lanes_sum(s);                                                                        \
         }                                                                                                    \
     }
+#define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
+    attribute static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
+        GN__CONTRACT                                                                                         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        for (; rows >= 4; rows -= 4, x += 4, b += 4 * ldb) {                                                 \
+            const float *b1 = b + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb, x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
+            int64_t i = 0;                                                                                   \
+            for (; i + W <= n; i += W) {                                                                     \
+                vec t = *(const vec *)(y + i);                                                               \
+                t += x0 * *(const vec *)(b + i);                                                             \
+                t += x1 * *(const vec *)(b1 + i);                                                            \
+                t += x2 * *(const vec *)(b2 + i);                                                            \
+                t += x3 * *(const vec *)(b3 + i);                                                            \
+                *(vec *)(y + i) = t;                                                                         \
+            }                                                                                                \
+            for (; i < n; i++) { float t = y[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; y[i] = t; } \
+        }                                                                                                    \
+        for (; rows > 0; rows--, x++, b += ldb) {                                                            \
+            int64_t i = 0;                                                                                   \
+            for (; i + W <= n; i += W) *(vec *)(y + i) += x[0] * *(const vec *)(b + i);                      \
+            for (; i < n; i++) y[i] += x[0] * b[i];                                                          \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                     \
+    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {        \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                    \
+        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                        \
+    }                                                                                                        \
+    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                \
+        GN__CONTRACT                                                                                         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= n; i += W) {                                                                         \
+            vec t = *(const vec *)(y + i);                                                                   \
+            *(vec *)(y + i) = g && b ? t * *(const vec *)(g + i) + *(const vec *)(b + i) : g ? t * *(const vec *)(g + i) : t + *(const vec *)(b + i); \
+        }                                                                                                    \
+        for (; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];               \
+    }
 #else
 #define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                            \
     static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) {  \
@@ -2902,17 +2971,19 @@ GN__INLINE float gn__lanes_sum(float *s) {
             y[r] += gn__lanes_sum(s);                                                                        \
         }                                                                                                    \
     }
-#endif
-#define GN__DEFINE_AXPY(S, attribute)                                                                        \
-    attribute static void gn__axpy_##S(float *restrict y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
-        GN__CONTRACT                                                                                         \
-        for (; rows >= 4; rows -= 4, x += 4, b += 4 * ldb) {                                                 \
-            const float *b1 = b + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb, x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
-            for (int64_t i = 0; i < n; i++) { float t = y[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; y[i] = t; } \
-        }                                                                                                    \
+#define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
+    static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
         for (; rows > 0; rows--, x++, b += ldb)                                                              \
             for (int64_t i = 0; i < n; i++) y[i] += x[0] * b[i];                                             \
     }
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                     \
+    static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                  \
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                           \
+    }                                                                                                        \
+    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                          \
+        for (int64_t i = 0; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];  \
+    }
+#endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__DEFINE_TOP(S, attribute, W)                                                                      \
     attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                              \
@@ -2943,21 +3014,12 @@ GN__INLINE float gn__lanes_sum(float *s) {
         return best;                                                                                         \
     }
 #endif
-#define GN__DEFINE_MAPS(S, attribute)                                                                        \
-    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {        \
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                           \
-    }                                                                                                        \
-    attribute static void gn__gain_##S(float *restrict y, const float *g, const float *b, int64_t n) {       \
-        if (g && b) for (int64_t i = 0; i < n; i++) y[i] = y[i] * g[i] + b[i];                               \
-        else if (g) for (int64_t i = 0; i < n; i++) y[i] *= g[i];                                            \
-        else if (b) for (int64_t i = 0; i < n; i++) y[i] += b[i];                                            \
-    }
 #define GN__DEFINE_KERNELS(S, attribute, W, MR, NV) \
     GN__DEFINE_TOP(S, attribute, W)                 \
-    GN__DEFINE_MAPS(S, attribute)                   \
+    GN__DEFINE_MAPS(S, attribute, W)                \
     GN__DEFINE_MICRO(S, attribute, W, MR, NV)       \
     GN__DEFINE_DOT(S, attribute, W)                 \
-    GN__DEFINE_AXPY(S, attribute)
+    GN__DEFINE_AXPY(S, attribute, W)
 #define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
 
 #if defined(__aarch64__)
@@ -2991,9 +3053,14 @@ static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) 
 #else
     static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32 };
 #endif
-    const void *in[3] = { x, x, x };
+    float rest[GN__TILE_STEP] = { 0 };
+    const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };
     const double none[2] = { 0, 0 };
-    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, n);
+    int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);
+    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, whole);
+    memcpy(rest, x + whole, (size_t)(n - whole) * sizeof *rest);
+    tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0);
+    memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);
 }
 
 /* Sum over a row of f32: lanes within pieces, pieces in f64. */
@@ -3183,6 +3250,7 @@ static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
 }
 
 
+GN__COLD_BEGIN
 static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
     double x[GN__CHUNK], top = -INFINITY, sum = 0;
     int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
@@ -3205,6 +3273,7 @@ static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
         gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
     }
 }
+GN__COLD_END
 
 /* f32, f16 and bf16 rows: in f32, in `row` (n floats) or where they lie. */
 static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
@@ -3257,6 +3326,7 @@ static gn_result gn__softmax(const gn__call *c, bool log) {
 static gn_result gn__cpu_softmax(const gn__call *c) { return gn__softmax(c, false); }
 static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, true); }
 
+GN__COLD_BEGIN
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
     double x[GN__CHUNK], w[GN__CHUNK], sum = 0, square = 0, eps = gn__word_f64(c->attrs[0]);
@@ -3286,6 +3356,7 @@ static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
         gn__store_f64(x, j->out.dtype, o + i * ib, 1, m);
     }
 }
+GN__COLD_END
 
 /* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
 static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o, float *row, const float *gain, const float *bias) {
@@ -3305,7 +3376,7 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     }
     double variance = square / (double)n - off * off;
     k->affine(y, y, n, (float)off, (float)(1.0 / sqrt((variance > 0 ? variance : variance != variance ? variance : 0) + gn__word_f64(j->c->attrs[0]))));
-    k->gain(y, gain, bias, n);
+    if (gain || bias) k->gain(y, gain, bias, n);
     if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
@@ -3572,6 +3643,7 @@ static bool gn__gemm_f32(const gn__gemm *g, gn__pool *pool) {
     return true;
 }
 
+GN__COLD_BEGIN
 /* f64 and integers. */
 static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm *g = (const gn__gemm *)arg;
@@ -3602,6 +3674,7 @@ static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
         else gn__store_i64(y.i, g->dtype, o, 1, n);
     }
 }
+GN__COLD_END
 
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (g->m == 0 || g->n == 0) return true;
@@ -3650,6 +3723,8 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
 }
 static gn_result gn__cpu_matmul(const gn__call *c) { return gn__matmul(c, NULL); }
 static gn_result gn__cpu_linear(const gn__call *c) { return gn__matmul(c, c->n_in > 2 ? &c->in[2] : NULL); }
+
+GN__COLD_BEGIN
 
 /* ---- movement. Reshape, permute, slice and broadcast are views where they can be; their kernels are copies ---- */
 
@@ -3862,12 +3937,6 @@ static gn_result gn__cpu_concat(const gn__call *c) {
     return GN_OK;
 }
 
-
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
-
 /* ---- indexing: every index is checked where it is used ---- */
 
 static gn_result gn__bad_index(gn_fault *f, int64_t index, int64_t size) {
@@ -4072,9 +4141,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
@@ -4116,6 +4183,7 @@ typedef struct gn__attention_job {
     gn__atomic failed;          /* no memory for scores; set by any thread */
 } gn__attention_job;
 
+GN__COLD_BEGIN
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
@@ -4148,6 +4216,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     for (int64_t l = 0; l < E && sum != 0; l++) o[l] /= sum;
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
+GN__COLD_END
 
 /* Adds the mask's row to the scores; false hides. */
 static void gn__attention_mask(const gn__attention_job *j, const char *m, float *s, int64_t n) {
@@ -4264,10 +4333,7 @@ static gn_result gn__cpu_kv_append(const gn__call *c) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* ---- running along an axis: attrs = axis. Row by row, in f64 or i64, in order ---- */
 
@@ -4477,9 +4543,7 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* ---- the table ---- */
 
@@ -5226,10 +5290,7 @@ static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const
 static bool gn__plan_same(const void *owner, uint32_t i, const void *key) { return gn__part_equal(((const gn_ctx *)owner)->plans[i].part, (const gn_part *)key); }
 
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* ---- gradients: the table's column, applied from the loss down ---- */
 
@@ -5677,14 +5738,9 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     return r;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* >>meaning ========================================================================================
  * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
@@ -6086,14 +6142,9 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -6858,12 +6909,12 @@ static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes,
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* >>exec ===========================================================================================
  * The null and the CPU executor. Runs are synchronous: a ticket is done when submit returns. */
+
+GN__COLD_BEGIN
 
 /* ---- null: checks and counts, computes nothing ---- */
 
@@ -7154,6 +7205,8 @@ static void gn__run_place_outs(gn__run *r, const gn_out *outs) {
     }
 }
 
+GN__COLD_END
+
 /* ---- loops: a tile of each register at a time ---- */
 
 enum { GN__TILE_N = 1024 };
@@ -7176,7 +7229,7 @@ static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node)
     gn__mutex_unlock(&p->lock);
 }
 
-/* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type. */
+/* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole step. */
 static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = compute == GN__F64 || compute == GN__I64 ? 8 : 4;
@@ -7192,6 +7245,7 @@ static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n
         else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, m);
         done += m;
     }
+    memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
 }
 
 static void gn__fill_tile(void *dst, gn_dtype d, double value, int64_t n) {
@@ -7236,17 +7290,19 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     }
 }
 
-/* One instruction on one tile. Narrow integers are wrapped after each op, floats are not rounded before the loop's edge. */
+/* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped after each
+ * op, floats are not rounded before the loop's edge. */
 static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x, int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
-    if (in->op == GN__OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, n); return GN_OK; }
+    int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
+    if (in->op == GN__OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, whole); return GN_OK; }
     if (gn__op_divides(in->op) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n)) return GN_DIVISION_BY_ZERO;
     if (in->op == GN__OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64, gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
-        where[compute](y, x, in->p, n);
-    } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, n);
-    gn__tile_wrap(y, d, n);
+        where[compute](y, x, in->p, whole);
+    } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
+    gn__tile_wrap(y, d, whole);
     return GN_OK;
 }
 
@@ -7295,7 +7351,7 @@ static void gn__stream(gn__isa isa, char *to, const char *from, int64_t bytes) {
 /* Memory that can be used in place of a register: n elements of the compute type in a row. NULL: they have to be fetched. */
 static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
     int last = v->rank - 1;
-    if (gn__dtypes[v->dtype].narrow || v->rank == 0 || v->strides[last] != 1) return NULL;
+    if (gn__dtypes[v->dtype].narrow || v->rank == 0 || v->strides[last] != 1 || n % GN__TILE_STEP) return NULL;
     int64_t row = at / v->dims[last], col = at % v->dims[last];
     if (col + n > v->dims[last]) return NULL;
     return p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col) * (int64_t)gn__bytes_of(v->dtype);
@@ -7326,7 +7382,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     for (uint32_t i = 0; i < s->n_instrs; i++) {
         const gn_instr *in = &l->instrs[s->instr + i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
-        bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams;
+        bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
         gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
         if (r != GN_OK) { *out_node = in->node; return r; }
@@ -7369,6 +7425,8 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
     if (j.failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j.node, j.failed, "an integer divisor is 0");
     return j.failed ? gn__run_fail(r, j.node, j.failed, "no memory for the tiles of a loop") : GN_OK;
 }
+
+GN__COLD_BEGIN
 
 /* The rows that an append in place will overwrite are kept until the run has ended well. */
 static gn_result gn__run_save(gn__run *r, const gn__call *c) {
@@ -7526,11 +7584,6 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     if (n && strncmp(d->device, gn__driver->prefix, n) == 0 && (d->device[n] == ':' || !d->device[n])) return gn__driver->open(d, out, f);
     return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
 }
-
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
 
 /* >>session ========================================================================================
  * The two ends of protocol 1 over a transport. The client's end is an executor like any other; the server's end puts the
@@ -9540,9 +9593,7 @@ void gn_server_stats(gn_server *s, gn_stats *out_stats) {
 
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) { return gn__server_take(s, t, tenant ? tenant : ""); }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* >>check ==========================================================================================
  * Handles to nodes. Misuse becomes a failed node or a result; nothing here computes. */
@@ -9605,6 +9656,8 @@ static void gn__inputs(gn_ctx *g, gn__loc at, int op, const gn_tensor *t, int n,
         if (why != GN_OK) out[i] = gn__failed_with(g, at, op, why, "input %d: %s", i, gn__handle_text(why));
     }
 }
+
+GN__COLD_BEGIN
 
 /* ---- one submission: cut, find or make the plan, bring slots to the device, run ---- */
 
@@ -9940,6 +9993,8 @@ gn_result gn_sync(gn_ctx *g) {
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
+GN__COLD_END
+
 /* ---- leaves ---- */
 
 gn_tensor gn_data_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host) {
@@ -10225,6 +10280,8 @@ gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, cons
     return gn__handle(g, gn__build(g, at, op, n_in, x, n_attrs, attrs));
 }
 
+GN__COLD_BEGIN
+
 /* ---- states ---- */
 
 gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor value) {
@@ -10339,10 +10396,6 @@ void gn_phase(gn_ctx *g, gn_phase_kind phase) {
 }
 
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
 
 /* ---- gradients and optimisers ---- */
 
@@ -10456,14 +10509,9 @@ gn_result gn_get_op(int index, gn_op_info *out) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
 
@@ -11258,9 +11306,7 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
