@@ -1078,6 +1078,50 @@ typedef struct gn_net_i {
     uint32_t codecs;         /* bit c set: codec c is known; codec 0 (raw) is always */
 } gn_net_i;
 
+/* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
+ * columns are named in >>ops. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
+#define GN_STRUCTURED_OPS(X)                                                                             \
+    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
+    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
+    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
+    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
+    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
+    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
+    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
+    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
+    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
+    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
+    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
+    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
+    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
+    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
+    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
+    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
+    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
+    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
+    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
+    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
+    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
+    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
+    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
+    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
+    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
+    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
+    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
+    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
+    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
+    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
+    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
+    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
+    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
+    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
+    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
+    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
+
 /* ---- driver: what genie_cuda.c provides ---- */
 typedef struct gn_driver_i {
     const char *prefix;      /* "cuda": serves devices "cuda:N" */
@@ -2349,49 +2393,6 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     T( FMA,          fma,          0xb0, A, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
     T( LERP,         lerp,         0xb1, F, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
 
-/* Structured rows. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
-#define GN__STRUCTURED_OPS(X)                                                                            \
-    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
-    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
-    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
-    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
-    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
-    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
-    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
-    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
-    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
-    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
-    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
-    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
-    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
-    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
-    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
-    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
-    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
-    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
-    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
-    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
-    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
-    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
-    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
-    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
-    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
-    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
-
 /* Leaves; gn_part_node.leaf says the kind. X(NAME, name, wire) */
 #define GN__LEAF_OPS(X) X(DATA, data, 0x01) X(VALUE, value, 0x02) X(WEIGHT, weight, 0x03) X(STATE, state, 0x04)
 
@@ -2404,7 +2405,7 @@ typedef enum gn__op_index {
     GN__SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
 #undef GN__U
 #define GN__X(NAME, ...) GN__OP_##NAME,
-    GN__STRUCTURED_OPS(GN__X)
+    GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
     GN__OP__COUNT
 } gn__op_index;
@@ -4491,7 +4492,7 @@ GN__SCALAR_OPS(GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
 #define GN__DECLARE_GRAD_true(name) static void gn__grad_##name(gn__grads *k);
 #define GN__DECLARE_GRAD_false(name)
 #define GN__X(NAME, name, w, kind, least, most, attrs, mask, tol, grad) GN__DECLARE_GRAD_##grad(name)
-GN__STRUCTURED_OPS(GN__X)
+GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 
 #define GN__TILES_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
@@ -4538,7 +4539,7 @@ static const gn__op_row gn__ops[GN__OP__COUNT] = {
     [GN__OP_FAILED] = { .name = "failed", .kind = GN_CLASS_LEAF },
     GN__LEAF_OPS(GN__L)
     GN__SCALAR_OPS(GN__U, GN__B, GN__UN, GN__BN, GN__C, GN__U, GN__T3)
-    GN__STRUCTURED_OPS(GN__X)
+    GN_STRUCTURED_OPS(GN__X)
 };
 #undef GN__U
 #undef GN__B
