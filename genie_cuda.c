@@ -3285,10 +3285,13 @@ static bool is_pinned(const executor *x, const void *p) {
 
 /* >>run =========================================================================================== */
 
+static _Thread_local struct { executor *x; plan *p; } latest;   /* the plan that this thread submitted last, for gn_cuda_launch_again */
+
 static void exec_plan_destroy(void *self, void *handle) {
     executor *x = (executor *)self;
     plan *p = (plan *)handle;
     bool here = enter(x, NULL) == GN_OK;
+    if (latest.p == p) latest.p = NULL;
     for (int i = 0; i < 2; i++) {
         if (p->captured[i].graph && here) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
@@ -3755,10 +3758,34 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
         s->mem = p->fresh[u];
         p->fresh[u] = old;
     }
+    latest.x = x;
+    latest.p = p;
     x->stats->kernels_run += p->emit.n_launches;
     x->stats->nodes_fused += p->layout.fused;
     x->stats->state_copies += p->layout.state_copies;
     x->stats->state_copy_bytes += p->layout.state_copy_bytes;
+    return GN_OK;
+}
+
+/* For bench_gpu: the kernels of the plan that this thread submitted last, launched again as they were, without anything of Genie
+   around them; seconds of one such launch with its wait. */
+GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
+gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels) {
+    executor *x = latest.x;
+    const plan *p = latest.p;
+    gn_fault f = { 0 };
+    if (!p || x->device->compile_only || times < 1 || enter(x, &f) != GN_OK) return GN_NO_VALUE;
+    DRIVER(x, &f, cuStreamSynchronize(x->stream));
+    uint64_t from = gn_now_us();
+    for (int i = 0; i < times; i++) {
+        for (size_t l = 0; l < p->emit.n_launches; l++) {
+            gn_result r = run_launch(x, p, &p->emit.launches[l], &f);
+            if (r != GN_OK) return r;
+        }
+        DRIVER(x, &f, cuStreamSynchronize(x->stream));
+    }
+    *out_seconds = (double)(gn_now_us() - from) * 1e-6 / times;
+    *out_kernels = (int)p->emit.n_launches;
     return GN_OK;
 }
 
