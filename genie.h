@@ -221,6 +221,8 @@ typedef struct gn_error {
     X(faults,             "faults", "steps that ended with an error")                              \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
+    X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
+    X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
     X(device_bytes,       "bytes",  "bytes held now on the device for this context")
 
 typedef struct gn_stats {
@@ -829,6 +831,9 @@ typedef struct gn_server_desc {
     void *log_user;
 } gn_server_desc;
 
+/* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
+   install, and returns the line's length; 0 when there is no such GPU. Index 0 always has a line. */
+GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
 /* Waits until gn_server_stop. */
@@ -9890,6 +9895,12 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
 
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
+
+int gn_list_gpus(int index, char *out_text, size_t cap) {
+    if (index < 0 || !out_text || cap == 0) return 0;
+    if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
+    return index == 0 ? snprintf(out_text, cap, "cuda: absent: genie_cuda.c is not linked into this program") : 0;
+}
 
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }

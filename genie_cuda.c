@@ -6,6 +6,7 @@
  *   GENIE_CACHE                       folder of compiled kernels (else ~/.cache/genie)
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
+ *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
@@ -2637,6 +2638,7 @@ struct kernel {
     uint64_t key[2];               /* of source, prelude, arch, versions */
     gn__cu_handle function;        /* NULL: not loaded */
     bool compiled;                 /* without a device: the compiler took it */
+    bool chosen;                   /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
     char *why;                     /* it did not compile */
     kernel *next;                  /* in its bucket */
     kernel *older;                 /* in order of making */
@@ -2655,6 +2657,7 @@ struct device {
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
+    uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
 };
 
 static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only */
@@ -2926,6 +2929,7 @@ static void kernel_key(const kernel *k, char out[40]) { snprintf(out, 40, "%016l
 static void program_store(program *p) {
     uint64_t h[2] = { 11, 22 };
     char key[40], name[64];
+    if (p->device->compile_only && !getenv("GENIE_CACHE")) return;      /* a check of all kernels would fill the user's cache */
     for (int i = 0; i < p->n; i++)
         for (int l = 0; l < 2; l++) h[l] = hash_bytes(h[l], p->kernels[i]->key, sizeof p->kernels[i]->key);
     snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
@@ -3019,6 +3023,23 @@ static bool kind_is_in(const kernel *k, kernel **all, size_t n) {
     return false;
 }
 
+/* For tests that cannot run every shape ($GENIE_CUDA_ONE_OF_EACH): a plan is wanted when a kind of kernel is new in it. */
+static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t n) {
+    bool is_new = false;
+    pthread_mutex_lock(&d->lock);
+    for (size_t i = 0; i < n; i++) {
+        const kernel *k = launches[i].kernel;
+        uint64_t h = hash_bytes(3, k->name, kind_length(k)) | 1;
+        size_t at = (size_t)h & 4095;
+        while (d->kinds[at] && d->kinds[at] != h) at = (at + 1) & 4095;
+        is_new = is_new || !d->kinds[at];
+        d->kinds[at] = h;
+    }
+    for (size_t i = 0; i < n && is_new; i++) launches[i].kernel->chosen = true;
+    pthread_mutex_unlock(&d->lock);
+    return is_new;
+}
+
 static bool needs_tensor_cores(const kernel *k) { return strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0; }
 
 /* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
@@ -3035,7 +3056,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     bool same = strcmp(d->arch_name, arch) == 0;
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     for (kernel *k = d->newest; k; k = k->older) {
-        if (one_of_each && kind_is_in(k, all, n)) continue;
+        if (one_of_each && (env_is("GENIE_CUDA_ONE_OF_EACH", "1") ? !k->chosen : kind_is_in(k, all, n))) continue;
         if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;   /* such a GPU is never given this kernel */
         k->compiled = false;
         gn_free(k->why);
@@ -3212,6 +3233,7 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     *s = (slot){ (uint8_t)d->kind, d->dtype, d->shape, d->gen, mem, bytes };
     if (x->device->compile_only || !bytes) return GN_OK;
     if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
+    x->stats->bytes_to_device += bytes;
     DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, x->stream));
     DRIVER(x, f, cuStreamSynchronize(x->stream));
     return GN_OK;
@@ -3430,6 +3452,8 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     if (!p->part || !p->arg_at || !p->out_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
+    if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
+        r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
     if (r == GN_OK) r = plan_compile(x, p, f);
     if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
     x->stats->view_copies += p->layout.view_copies;
@@ -3635,6 +3659,7 @@ static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, c
         size_t bytes = node_bytes(part, node);
         if (!bytes) continue;
         if (part->nodes[node].leaf == GN_LEAF_VALUE) continue;
+        x->stats->bytes_to_device += bytes;
         if (together) { memcpy(stage + p->arg_at[i], args[i].host, bytes); continue; }
         DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
         wait = wait || is_pinned(x, args[i].host);
@@ -3689,6 +3714,7 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
         r->keeps = r->keeps || v;
         if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
         if (!outs[i].host || !outs[i].bytes) continue;
+        x->stats->bytes_to_host += outs[i].bytes;
         at = (at + 63) & ~(size_t)63;
         bool direct = outs[i].bytes > 65536 && is_pinned(x, outs[i].host);
         if (direct || at + outs[i].bytes > r->stage_bytes) {
@@ -3919,18 +3945,41 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     return GN_OK;
 }
 
-/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 13.0, NVRTC 13.0"; for 0 also why there is none. */
+/* The driver's own version, as "580.95.05", where the system tells it. */
+static void driver_release(char *out, size_t cap) {
+    char line[300] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "r");
+    *out = 0;
+    if (!f) return;
+    if (!fgets(line, sizeof line, f)) line[0] = 0;
+    fclose(f);
+    for (char *save = NULL, *word = strtok_r(line, " \t\n", &save); word; word = strtok_r(NULL, " \t\n", &save))
+        if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) { snprintf(out, cap, "%s ", word); return; }
+}
+
+/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 580.95.05 (CUDA 13.0), NVRTC 13.0", with what is missing; for 0
+   also why there is no GPU at all. */
 static int driver_list(int index, char *out, size_t cap) {
-    int count = 0;
+    int count = 0, handle, major = 0, minor = 0;
+    char release[40], compiler[40], name[96] = "?";
+    size_t memory = 0;
     gn_fault f = { 0 };
     struct device *d;
     load_libraries();
-    if (*cu.why) return index == 0 ? snprintf(out, cap, "cuda: absent: %s", cu.why) : 0;
+    driver_release(release, sizeof release);
+    snprintf(compiler, sizeof compiler, "NVRTC %d.%d", cu.nvrtc_version / 1000, cu.nvrtc_version % 1000 / 10);
+    if (*cu.nvrtc_why) snprintf(compiler, sizeof compiler, "no NVRTC");
+    if (*cu.why) return index ? 0 : snprintf(out, cap, "cuda: absent: %s; %s", cu.why, *cu.nvrtc_why ? cu.nvrtc_why : compiler);
     cu.cuDeviceGetCount(&count);
-    if (index >= count) return index == 0 ? snprintf(out, cap, "cuda: absent: the driver sees no GPU") : 0;
-    if (device_find(index, &d, &f) != GN_OK) return snprintf(out, cap, "cuda:%d: absent: %s", index, f.text);
-    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %d.%d, NVRTC %d.%d", index, d->name, (double)d->memory / 1073741824.0, d->arch / 10, d->arch % 10,
-                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, cu.nvrtc_version / 1000, cu.nvrtc_version % 1000 / 10);
+    if (index >= count) return index ? 0 : snprintf(out, cap, "cuda: absent: driver %s(CUDA %d.%d) sees no GPU", release, cu.driver_version / 1000, cu.driver_version % 1000 / 10);
+    if (cu.cuDeviceGet(&handle, index) != 0) return snprintf(out, cap, "cuda:%d absent: the driver does not give it", index);
+    cu.cuDeviceGetName(name, (int)sizeof name, handle);
+    cu.cuDeviceTotalMem(&memory, handle);
+    cu.cuDeviceGetAttribute(&major, 75, handle);
+    cu.cuDeviceGetAttribute(&minor, 76, handle);
+    bool ok = device_find(index, &d, &f) == GN_OK;
+    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %s(CUDA %d.%d), %s%s%s", index, name, (double)memory / 1073741824.0, major, minor, release,
+                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, compiler, ok ? "" : "; absent: ", ok ? "" : f.text);
 }
 
 static const gn_driver_i driver_table = { "cuda", driver_open, driver_list };

@@ -15,17 +15,14 @@ static void on_signal(int number) {
 
 /* One line for each device, or why it is absent. */
 static int list_devices(void) {
-    char name[32] = "cpu:0";
-    for (int i = -1;; i++) {
-        if (i >= 0) snprintf(name, sizeof name, "cuda:%d", i);
-        gn_ctx *g = gn_open(&(gn_desc){ .devices = name });
-        gn_device_info info = { 0 };
-        bool ok = gn_status(g) == GN_OK && gn_get_device(g, &info) == GN_OK;
-        if (ok) printf("%-8s %s\n", name, info.identity);
-        else if (i <= 0) printf("%-8s absent: %s\n", name, gn_last_error(g)->text);
-        gn_close(g);
-        if (!ok) return i < 0 ? EX_FAILED : EX_OK;
-    }
+    char text[800];
+    gn_device_info info = { 0 };
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu:0" });
+    bool ok = ex_check(g, gn_get_device(g, &info), "cpu:0");
+    if (ok) printf("cpu:0 %s\n", info.identity);
+    for (int i = 0; gn_list_gpus(i, text, sizeof text) > 0; i++) printf("%s\n", text);
+    gn_close(g);
+    return ok ? EX_OK : EX_FAILED;
 }
 
 /* Where the URL is kept when --url-file does not say: beside the server's key. */
