@@ -80,7 +80,7 @@ API int cuGetErrorString(int r, const char **s) { (void)r; *s = "an error of the
 API int cuDeviceGetCount(int *n) { *n = 1; return 0; }
 API int cuDeviceGet(int *d, int i) { *d = i; return 0; }
 API int cuDeviceGetName(char *s, int n, int d) { (void)d; snprintf(s, (size_t)n, "fibres on this CPU"); return 0; }
-API int cuDeviceGetAttribute(int *v, int what, int d) { (void)d; *v = what == 75 ? 6 : what == 16 ? 4 : 0; return 0; }
+API int cuDeviceGetAttribute(int *v, int what, int d) { (void)d; *v = what == 75 ? 6 : what == 16 ? 132 : 0; return 0; }   /* processors as of the compile-only device */
 API int cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = (size_t)1 << 34; return 0; }
 API int cuDevicePrimaryCtxRetain(void **c, int d) { (void)d; *c = &shim; return 0; }
 API int cuCtxSetCurrent(void *c) { (void)c; return 0; }
