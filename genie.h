@@ -827,6 +827,7 @@ typedef struct gn_server_desc {
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
     uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
+    int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
 } gn_server_desc;
@@ -836,8 +837,11 @@ typedef struct gn_server_desc {
 GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
-/* Waits until gn_server_stop. */
+/* Waits until gn_server_stop. GN_DEVICE_LOST when a device is lost before: only another process can use that GPU again. */
 GN_API gn_result gn_server_run(gn_server *s);
+/* Ends every session with the cause, and returns the listening socket as a descriptor that stays open across exec, -1 if there is
+   none: connections wait there until a server opens with it as listen_fd. Takes at most 2 seconds; what follows is exec or close. */
+GN_API int gn_server_handover(gn_server *s);
 /* Makes gn_server_run return. May be called from any thread and from a signal handler. */
 GN_API void gn_server_stop(gn_server *s);
 /* Stops, ends every session, frees. */
@@ -1072,6 +1076,8 @@ typedef struct gn_net_i {
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
+    /* The listening socket as a descriptor that stays open across exec, -1 if that fails. */
+    int (*handover)(void *listener);
     /* An unencrypted, unauthenticated transport over an open stream socket, which it owns: for tests. */
     gn_result (*plain)(int fd, gn_transport *out);
     void (*sha256)(const void *data, size_t n, uint8_t out[32]);
@@ -8470,9 +8476,10 @@ struct gn_server {
     void *listener;
     gn__thread accept;
     bool accepting;
-    gn__atomic stop;
+    gn__atomic stop, lost;
     gn__mutex lock;             /* of all below */
     gn__cond changed;
+    gn_fault lost_why;
     gn__session *sessions;
     gn__store store;
     gn_stats ended;             /* of sessions that are over */
@@ -9046,7 +9053,19 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
 
 /* ---- answers ---- */
 
+/* gn_server_run returns: a lost GPU comes back in another process only. */
+static void gn__server_lose(gn_server *server, const gn_fault *why) {
+    gn__mutex_lock(&server->lock);
+    bool first = !gn__atomic_load(&server->lost);
+    if (first) server->lost_why = *why;
+    gn__atomic_store(&server->lost, 1);
+    gn__cond_broadcast(&server->changed);
+    gn__mutex_unlock(&server->lock);
+    if (first) gn_logf(server->desc.log, server->desc.log_user, GN_LOG_ERROR, "%s", why->text);
+}
+
 static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_fault *fault, bool fatal) {
+    if (fault->result == GN_DEVICE_LOST) gn__server_lose(s->server, fault);
     gn__msg_error m = { (uint16_t)fault->result, fatal, fault->node, gn__span_of_text(fault->text, 399) };
     s->stats.faults++;
     return gn__outbox_message(&s->link.out, GN__MSG_ERROR, request, &m);
@@ -9332,6 +9351,7 @@ static void gn__session_main(void *arg) {
         e = gn__session_serve(s, &request, &why);
     }
     why.result = e;
+    if (e == GN_CANCELLED && gn__atomic_load(&s->server->lost)) why = s->server->lost_why;   /* written once, before `lost` */
     gn__session_part(s, request, &why);
     gn__session_end(s, &why);
 }
@@ -9506,8 +9526,22 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
 
 static void gn__server_wait(gn_server *s) {
     gn__mutex_lock(&s->lock);
-    while (!gn__atomic_load(&s->stop)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    while (!gn__atomic_load(&s->stop) && !gn__atomic_load(&s->lost)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
     gn__mutex_unlock(&s->lock);
+}
+
+enum { GN__HANDOVER_MS = 2000 };
+
+static int gn__server_handover(gn_server *s) {
+    int fd = s->listener && gn__net->handover ? gn__net->handover(s->listener) : -1;
+    uint64_t end = gn_now_us() + GN__HANDOVER_MS * 1000u;
+    gn__atomic_store(&s->stop, 1);
+    if (s->accepting) gn__thread_join(&s->accept);
+    s->accepting = false;
+    gn__mutex_lock(&s->lock);
+    for (gn__server_reap(s); s->sessions && gn_now_us() < end; gn__server_reap(s)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    gn__mutex_unlock(&s->lock);
+    return fd;
 }
 
 static void gn__server_get_stats(gn_server *s, gn_stats *out) {
@@ -9531,8 +9565,10 @@ gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_
 gn_result gn_server_run(gn_server *s) {
     if (!s) return GN_BAD_ARGUMENT;
     gn__server_wait(s);
-    return GN_OK;
+    return gn__atomic_load(&s->lost) ? GN_DEVICE_LOST : GN_OK;
 }
+
+int gn_server_handover(gn_server *s) { return s ? gn__server_handover(s) : -1; }
 
 void gn_server_stop(gn_server *s) { if (s) gn__atomic_store(&s->stop, 1); }
 void gn_server_close(gn_server *s) { if (s) gn__server_close(s); }

@@ -23,6 +23,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -2653,6 +2654,9 @@ struct device {
     size_t memory;
     int processors;
     bool compile_only, has_pools;
+    atomic_bool proved;            /* a first kernel gave what it should */
+    atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
+    char lost_why[200];
     gn__cu_handle context;
     kernel *buckets[4096];
     kernel *newest;
@@ -3134,6 +3138,15 @@ typedef struct plan {
     uint32_t runs, next_capture;
 } plan;
 
+/* For every session of the device: the first cause counts. */
+static void device_lose(struct device *d, const char *why) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    if (!atomic_load(&d->lost)) snprintf(d->lost_why, sizeof d->lost_why, "%s", why);
+    atomic_store(&d->lost, true);
+    pthread_mutex_unlock(&lock);
+}
+
 static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
     const char *name = NULL, *said = NULL;
     cu.cuGetErrorName(r, &name);
@@ -3143,6 +3156,7 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
     if (r != 1 && r != 801 && r != 701) {
         x->lost = true;
         snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
+        device_lose(x->device, x->lost_why);
         return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
     }
     return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", said ? said : "unknown", what);
@@ -3156,6 +3170,10 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
     } while (0)
 
 static gn_result enter(executor *x, gn_fault *f) {
+    if (!x->lost && atomic_load(&x->device->lost)) {
+        x->lost = true;
+        memcpy(x->lost_why, x->device->lost_why, sizeof x->lost_why);
+    }
     if (x->lost) return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
     if (x->device->compile_only) return GN_OK;
     DRIVER(x, f, cuCtxSetCurrent(x->device->context));
@@ -3923,6 +3941,36 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     return GN_OK;
 }
 
+enum { CANARY = 64 };
+
+/* The first kernel on a device: what reports itself ready has computed something. */
+static gn_result canary(executor *x, gn_fault *f) {
+    text types_text = { 0 }, signature = { 0 }, body = { 0 };
+    uint32_t words[CANARY] = { 0 };
+    gn__cu_ptr memory = 0;
+    void *params[1] = { &memory };
+    put(&signature, "u32 *o");
+    put(&body, "  o[threadIdx.x] = threadIdx.x * 3u + 7u;\n");
+    kernel *k = kernel_of(x->device, "canary", &types_text, &signature, &body);
+    text_free(&signature);
+    text_free(&body);
+    if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
+    pthread_mutex_lock(&x->device->lock);
+    gn_result r = compile_kernels(x->device, &k, 1, f);
+    pthread_mutex_unlock(&x->device->lock);
+    if (r != GN_OK) return r;
+    if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
+    DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
+    DRIVER(x, f, cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL));
+    DRIVER(x, f, cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream));
+    DRIVER(x, f, cuStreamSynchronize(x->stream));
+    cu.cuMemFree(memory);
+    for (uint32_t i = 0; i < CANARY; i++)
+        if (words[i] != i * 3 + 7) return gn_fail(f, GN_DEVICE_LOST, "the first kernel on %s gives a wrong result", x->device->name);
+    atomic_store(&x->device->proved, true);
+    return GN_OK;
+}
+
 static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     const char *colon = strchr(desc->device, ':');
     struct device *d;
@@ -3939,6 +3987,7 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
     r = executor_init(x, f);
+    if (r == GN_OK && !d->compile_only && !atomic_load(&d->proved)) r = canary(x, f);
     if (r != GN_OK) { exec_close(x); return r; }
     *out = (gn_exec){ &exec_table, x };
     return GN_OK;

@@ -37,9 +37,34 @@ static void log_line(void *user, gn_log_level level, const char *text) {
     if (level <= *(const gn_log_level *)user) fprintf(stderr, "genie_serve: %s\n", text);
 }
 
-static int serve(const gn_server_desc *desc) {
+/* A process whose GPU is lost cannot use it again: this program starts anew in its place, with the socket that clients connect
+   to. Returns only when that fails. */
+static int start_again(char **argv) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", gn_server_handover(server));
+    setenv("GENIE_LISTEN_FD", text, 1);
+    fprintf(stderr, "genie_serve: starting again\n");
+    execv("/proc/self/exe", argv);
+    perror("genie_serve: cannot start again");
+    return EX_FAILED;
+}
+
+/* After a loss the GPU may need a moment. */
+static gn_result open_server(gn_server_desc *desc, gn_error *error) {
+    const char *fd = getenv("GENIE_LISTEN_FD");
+    desc->listen_fd = fd ? atoi(fd) : 0;
+    unsetenv("GENIE_LISTEN_FD");
+    gn_result r = gn_server_open(desc, &server, error);
+    for (int i = 0; fd && i < 60 && (r == GN_DEVICE_LOST || r == GN_NO_DEVICE || r == GN_OUT_OF_MEMORY); i++) {
+        nanosleep(&(struct timespec){ 0, 500000000 }, NULL);
+        r = gn_server_open(desc, &server, error);
+    }
+    return r;
+}
+
+static int serve(gn_server_desc *desc, char **argv) {
     gn_error error;
-    if (gn_server_open(desc, &server, &error) != GN_OK) { ex_print_error("genie_serve", &error); return EX_FAILED; }
+    if (open_server(desc, &error) != GN_OK) { ex_print_error("genie_serve", &error); return EX_FAILED; }
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     /* The URL holds a code, so it goes to a person's terminal and into the file, not into a log. */
@@ -48,6 +73,7 @@ static int serve(const gn_server_desc *desc) {
     if (desc->url_file) printf("the URL is in %s: --connect @%s\n", desc->url_file, desc->url_file);
     fflush(stdout);
     gn_result r = gn_server_run(server);
+    if (r == GN_DEVICE_LOST) return start_again(argv);
     gn_stats stats;
     gn_server_stats(server, &stats);
     printf("stopped: %llu sessions served, %llu refused, %llu steps run\n", (unsigned long long)stats.sessions,
@@ -83,5 +109,5 @@ int main(int argc, char **argv) {
     desc.log_user = &level;
     desc.max_sessions = (uint32_t)sessions;
     desc.threads = (uint32_t)threads;
-    return serve(&desc);
+    return serve(&desc, argv);
 }

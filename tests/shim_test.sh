@@ -33,6 +33,29 @@ known_values() {
 listed() { on_shim "$EXAMPLES/genie_serve" --devices list | grep -E '^cuda:0 fibres on this CPU, 16.0 GiB, compute capability 6.0, driver .*CUDA 13.0.*NVRTC'; }
 smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee "$WORK/smoke" | tail -n 20; [ "$(tail -n 1 "$WORK/smoke")" = '5 passed, 0 failed, 0 skipped' ]; }
 
+
+# ---- faults: locally, then of a server, which starts again when its device is lost ----
+
+faults_here() {
+    GENIE_SHIM_FAULTS=$WORK/fault on_shim "$BUILD/tests/gpu_test" fault_of fault_that --seed 1 >"$WORK/faults" 2>&1
+    holds "$WORK/faults" 3
+}
+faults_of_a_server() {
+    GENIE_LIBCUDA=$WORK/shim.so GENIE_NVRTC=$WORK/shim.so GENIE_SHIM_FAULTS=$WORK/fault start_server "$WORK/server" --devices cuda:0 || return 1
+    cp "$WORK/server/url" "$WORK/url.before"
+    GENIE_HOME=$WORK/client GENIE_DEVICES=@$WORK/server/url "$EXAMPLES/hello" || return 1
+    cp "$WORK/server/url" "$WORK/url.before"
+    GENIE_HOME=$WORK/client GENIE_SHIM_FAULTS=$WORK/fault GENIE_TEST_DEVICES=127.0.0.1:$server_port "$BUILD/tests/gpu_test" fault_of fault_that --seed 1 >"$WORK/faults" 2>&1
+    cat "$WORK/server/log"
+    holds "$WORK/faults" 3
+}
+server_started_again_in_its_process() { kill -0 "$server_process" && grep -q 'starting again' "$WORK/server/log" && [ "$(grep -c '^serving' "$WORK/server/log")" = 2 ]; }
+url_is_still_good() {
+    cmp "$WORK/url.before" "$WORK/server/url" || return 1
+    GENIE_HOME=$WORK/stranger GENIE_DEVICES=@$WORK/url.before timeout 30 "$EXAMPLES/hello" | grep -F "127.0.0.1:$server_port/cuda:0"
+}
+ends_on_term() { kill -TERM "$server_process" && ended 10 "$server_process"; }
+
 if ! has "$CXX"; then
     skip kernels_on_the_shim "no C++ compiler ($CXX) here"
     finish
@@ -42,5 +65,10 @@ check device_of_the_shim_is_listed_with_its_parts listed
 check kernels_of_each_kind_compile_for_the_host compile
 check kernels_of_each_kind_agree_with_the_reference conformance
 check known_values_replay_and_fault_on_the_shim known_values
+check faults_are_typed_errors_here faults_here
+check faults_are_typed_errors_of_one_client_of_a_server faults_of_a_server
+check server_whose_device_was_lost_started_again_in_its_process server_started_again_in_its_process
+check url_of_a_server_that_started_again_still_pairs url_is_still_good
+check server_that_started_again_ends_on_sigterm ends_on_term
 check gpu_script_smoke_run_passes_on_the_shim smoke
 finish
