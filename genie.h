@@ -221,6 +221,8 @@ typedef struct gn_error {
     X(faults,             "faults", "steps that ended with an error")                              \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
+    X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
+    X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
     X(device_bytes,       "bytes",  "bytes held now on the device for this context")
 
 typedef struct gn_stats {
@@ -825,14 +827,21 @@ typedef struct gn_server_desc {
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
     uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
+    int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
 } gn_server_desc;
 
+/* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
+   install, and returns the line's length; 0 when there is no such GPU. Index 0 always has a line. */
+GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
-/* Waits until gn_server_stop. */
+/* Waits until gn_server_stop. GN_DEVICE_LOST when a device is lost before: only another process can use that GPU again. */
 GN_API gn_result gn_server_run(gn_server *s);
+/* Ends every session with the cause, and returns the listening socket as a descriptor that stays open across exec, -1 if there is
+   none: connections wait there until a server opens with it as listen_fd. Takes at most 2 seconds; what follows is exec or close. */
+GN_API int gn_server_handover(gn_server *s);
 /* Makes gn_server_run return. May be called from any thread and from a signal handler. */
 GN_API void gn_server_stop(gn_server *s);
 /* Stops, ends every session, frees. */
@@ -1067,6 +1076,8 @@ typedef struct gn_net_i {
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
+    /* The listening socket as a descriptor that stays open across exec, -1 if that fails. */
+    int (*handover)(void *listener);
     /* An unencrypted, unauthenticated transport over an open stream socket, which it owns: for tests. */
     gn_result (*plain)(int fd, gn_transport *out);
     void (*sha256)(const void *data, size_t n, uint8_t out[32]);
@@ -1077,6 +1088,50 @@ typedef struct gn_net_i {
     gn_result (*unpack)(uint8_t codec, const void *src, size_t n, int elem, void *dst, size_t raw_n);
     uint32_t codecs;         /* bit c set: codec c is known; codec 0 (raw) is always */
 } gn_net_i;
+
+/* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
+ * columns are named in >>ops. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
+#define GN_STRUCTURED_OPS(X)                                                                             \
+    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
+    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
+    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
+    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
+    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
+    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
+    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
+    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
+    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
+    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
+    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
+    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
+    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
+    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
+    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
+    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
+    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
+    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
+    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
+    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
+    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
+    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
+    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
+    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
+    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
+    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
+    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
+    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
+    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
+    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
+    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
+    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
+    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
+    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
+    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
+    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
 
 /* ---- driver: what genie_cuda.c provides ---- */
 typedef struct gn_driver_i {
@@ -2373,49 +2428,6 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     T( FMA,          fma,          0xb0, A, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
     T( LERP,         lerp,         0xb1, F, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
 
-/* Structured rows. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
-#define GN__STRUCTURED_OPS(X)                                                                            \
-    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
-    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
-    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
-    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
-    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
-    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
-    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
-    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
-    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
-    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
-    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
-    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
-    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
-    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
-    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
-    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
-    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
-    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
-    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
-    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
-    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
-    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
-    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
-    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
-    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
-    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
-
 /* Leaves; gn_part_node.leaf says the kind. X(NAME, name, wire) */
 #define GN__LEAF_OPS(X) X(DATA, data, 0x01) X(VALUE, value, 0x02) X(WEIGHT, weight, 0x03) X(STATE, state, 0x04)
 
@@ -2428,7 +2440,7 @@ typedef enum gn__op_index {
     GN__SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
 #undef GN__U
 #define GN__X(NAME, ...) GN__OP_##NAME,
-    GN__STRUCTURED_OPS(GN__X)
+    GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
     GN__OP__COUNT
 } gn__op_index;
@@ -4555,7 +4567,7 @@ GN__SCALAR_OPS(GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
 #define GN__DECLARE_GRAD_true(name) static void gn__grad_##name(gn__grads *k);
 #define GN__DECLARE_GRAD_false(name)
 #define GN__X(NAME, name, w, kind, least, most, attrs, mask, tol, grad) GN__DECLARE_GRAD_##grad(name)
-GN__STRUCTURED_OPS(GN__X)
+GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 
 #define GN__TILES_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
@@ -4602,7 +4614,7 @@ static const gn__op_row gn__ops[GN__OP__COUNT] = {
     [GN__OP_FAILED] = { .name = "failed", .kind = GN_CLASS_LEAF },
     GN__LEAF_OPS(GN__L)
     GN__SCALAR_OPS(GN__U, GN__B, GN__UN, GN__BN, GN__C, GN__U, GN__T3)
-    GN__STRUCTURED_OPS(GN__X)
+    GN_STRUCTURED_OPS(GN__X)
 };
 #undef GN__U
 #undef GN__B
@@ -8517,9 +8529,10 @@ struct gn_server {
     void *listener;
     gn__thread accept;
     bool accepting;
-    gn__atomic stop;
+    gn__atomic stop, lost;
     gn__mutex lock;             /* of all below */
     gn__cond changed;
+    gn_fault lost_why;
     gn__session *sessions;
     gn__store store;
     gn_stats ended;             /* of sessions that are over */
@@ -9093,7 +9106,19 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
 
 /* ---- answers ---- */
 
+/* gn_server_run returns: a lost GPU comes back in another process only. */
+static void gn__server_lose(gn_server *server, const gn_fault *why) {
+    gn__mutex_lock(&server->lock);
+    bool first = !gn__atomic_load(&server->lost);
+    if (first) server->lost_why = *why;
+    gn__atomic_store(&server->lost, 1);
+    gn__cond_broadcast(&server->changed);
+    gn__mutex_unlock(&server->lock);
+    if (first) gn_logf(server->desc.log, server->desc.log_user, GN_LOG_ERROR, "%s", why->text);
+}
+
 static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_fault *fault, bool fatal) {
+    if (fault->result == GN_DEVICE_LOST) gn__server_lose(s->server, fault);
     gn__msg_error m = { (uint16_t)fault->result, fatal, fault->node, gn__span_of_text(fault->text, 399) };
     s->stats.faults++;
     return gn__outbox_message(&s->link.out, GN__MSG_ERROR, request, &m);
@@ -9379,6 +9404,7 @@ static void gn__session_main(void *arg) {
         e = gn__session_serve(s, &request, &why);
     }
     why.result = e;
+    if (e == GN_CANCELLED && gn__atomic_load(&s->server->lost)) why = s->server->lost_why;   /* written once, before `lost` */
     gn__session_part(s, request, &why);
     gn__session_end(s, &why);
 }
@@ -9553,8 +9579,22 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
 
 static void gn__server_wait(gn_server *s) {
     gn__mutex_lock(&s->lock);
-    while (!gn__atomic_load(&s->stop)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    while (!gn__atomic_load(&s->stop) && !gn__atomic_load(&s->lost)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
     gn__mutex_unlock(&s->lock);
+}
+
+enum { GN__HANDOVER_MS = 2000 };
+
+static int gn__server_handover(gn_server *s) {
+    int fd = s->listener && gn__net->handover ? gn__net->handover(s->listener) : -1;
+    uint64_t end = gn_now_us() + GN__HANDOVER_MS * 1000u;
+    gn__atomic_store(&s->stop, 1);
+    if (s->accepting) gn__thread_join(&s->accept);
+    s->accepting = false;
+    gn__mutex_lock(&s->lock);
+    for (gn__server_reap(s); s->sessions && gn_now_us() < end; gn__server_reap(s)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    gn__mutex_unlock(&s->lock);
+    return fd;
 }
 
 static void gn__server_get_stats(gn_server *s, gn_stats *out) {
@@ -9578,8 +9618,10 @@ gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_
 gn_result gn_server_run(gn_server *s) {
     if (!s) return GN_BAD_ARGUMENT;
     gn__server_wait(s);
-    return GN_OK;
+    return gn__atomic_load(&s->lost) ? GN_DEVICE_LOST : GN_OK;
 }
+
+int gn_server_handover(gn_server *s) { return s ? gn__server_handover(s) : -1; }
 
 void gn_server_stop(gn_server *s) { if (s) gn__atomic_store(&s->stop, 1); }
 void gn_server_close(gn_server *s) { if (s) gn__server_close(s); }
@@ -9942,6 +9984,12 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
 
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
+
+int gn_list_gpus(int index, char *out_text, size_t cap) {
+    if (index < 0 || !out_text || cap == 0) return 0;
+    if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
+    return index == 0 ? snprintf(out_text, cap, "cuda: absent: genie_cuda.c is not linked into this program") : 0;
+}
 
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
