@@ -484,7 +484,7 @@ GN__DECL2(atan2)          /* the angle of the point (b, a); C99 */
 #define gn_atan2(...) gn_atan2_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(fmod)           /* a - b trunc(a / b), the sign of a, exact; a zero divisor: NaN, ints GN_DIVISION_BY_ZERO, as the following */
 #define gn_fmod(...) gn_fmod_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(remainder)      /* a - b floor(a / b), the sign of b (Python's %) */
+GN__DECL2(remainder)      /* a - b floor(a / b), the sign of b (Python's %), but a 0 has a's */
 #define gn_remainder(...) gn_remainder_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(floor_divide)   /* floor(a / b) of the exact quotient (Python's //); floats: a / 0 as in div */
 #define gn_floor_divide(...) gn_floor_divide_at(GN_HERE, __VA_ARGS__)
@@ -570,14 +570,14 @@ GN__DECLR(all)      /* bool: none is 0; over nothing true */
 #define gn_all(...) gn_all_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(count_nonzero) /* i64; NaN is not 0 */
 #define gn_count_nonzero(...) gn_count_nonzero_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(l1_norm)  /* sum of |a| */
+GN__DECLR(l1_norm)  /* sum of |a|; ints and bool: i64 */
 #define gn_l1_norm(...) gn_l1_norm_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(l2_norm)  /* sqrt of the sum of a^2, floats; squares past the largest number give an infinity; no gradient at 0 (NaN) */
+GN__DECLR(l2_norm)  /* sqrt of the sum of a^2, floats; squares past the largest number give an infinity; the gradient at 0 is 0 */
 #define gn_l2_norm(...) gn_l2_norm_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(logsumexp) /* log of the sum of exp(a), floats, without overflow; over nothing an error (Blanchard et al. 2021) */
+GN__DECLR(logsumexp) /* log of the sum of exp(a), floats, without overflow; over nothing -infinity (Blanchard et al. 2021) */
 #define gn_logsumexp(...) gn_logsumexp_at(GN_HERE, __VA_ARGS__)
 /* Floats, in two passes. Divisor n - correction: 0 for a population, 1 for a sample (Bessel); no more elements than
-   correction: NaN. std is the square root. */
+   correction: division by 0 as in NumPy. std is the square root, its gradient at 0 is 0. */
 GN_API gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep);
 #define gn_variance(...) gn_variance_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep);
@@ -713,7 +713,7 @@ GN_API gn_tensor gn_scatter_add_at(const char *file, int line, gn_tensor a, int 
 /* As scatter_add, but sets; of equal indices the last in row-major order counts. */
 GN_API gn_tensor gn_scatter_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter(...) gn_scatter_at(GN_HERE, __VA_ARGS__)
-/* As scatter_add, but keeps the larger; NaN wins. */
+/* As scatter_add, but keeps the larger; NaN wins. The gradient is shared evenly among equals. */
 GN_API gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter_max(...) gn_scatter_max_at(GN_HERE, __VA_ARGS__)
 /* Slices of one axis by a vector of indices. */
@@ -737,7 +737,8 @@ GN_API gn_tensor gn_cross_entropy_at(const char *file, int line, gn_tensor logit
 /* mean of (a - b)^2 over everything, 0-d */
 GN_API gn_tensor gn_mse_loss_at(const char *file, int line, gn_tensor a, gn_tensor b);
 #define gn_mse_loss(...) gn_mse_loss_at(GN_HERE, __VA_ARGS__)
-/* Means over everything, 0-d. p in [0,1] and logits floats, target of the same shape in [0,1]; logarithms are not taken below -100. */
+/* Means over everything, 0-d. p in [0,1] and logits floats, target of the same shape in [0,1]; logarithms are cut
+   off at -100, with slope 0 there. */
 GN_API gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target);      /* -(t log p + (1-t) log(1-p)) */
 #define gn_bce_loss(...) gn_bce_loss_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target);   /* the same of sigmoid(logits), stable */
@@ -745,10 +746,10 @@ GN_API gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor log
 /* log_p (…,C), targets (…) as for cross_entropy: mean of -log_p[target]. */
 GN_API gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets);
 #define gn_nll_loss(...) gn_nll_loss_at(GN_HERE, __VA_ARGS__)
-/* Mean over rows (…,C) of the sum of q (log q - log_p); 0 where q is 0 (Kullback & Leibler 1951). */
+/* Mean over rows (…,C) of the sum of q (log q - log_p); 0 where q is 0, NaN where it is below (Kullback & Leibler 1951). */
 GN_API gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q);
 #define gn_kl_loss(...) gn_kl_loss_at(GN_HERE, __VA_ARGS__)
-/* Mean of d^2 / (2 beta) where d = |a - b| < beta, else d - beta / 2; beta > 0 (Girshick 2015). */
+/* Mean of d^2 / (2 beta) where d = |a - b| < beta, else d - beta / 2; beta >= 0 (Girshick 2015). */
 GN_API gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta);
 #define gn_smooth_l1_loss(...) gn_smooth_l1_loss_at(GN_HERE, __VA_ARGS__)
 /* cross_entropy with targets smoothed: (1 - s) of it and s times the mean of -log softmax over all classes (Szegedy et al. 2016). */
@@ -5302,8 +5303,9 @@ static uint32_t gn__pow_grad_base(gn__grads *k) {          /* b a^(b-1), 0 where
     uint32_t a = k->x[0], b = k->x[1], d = gn__mul(k, b, gn__pow(k, a, gn__sub(k, b, gn__num(k, 1))));
     return gn__mul(k, k->gy, gn__choose(k, gn__ne(k, b, gn__num(k, 0)), d));
 }
-static uint32_t gn__pow_grad_exponent(gn__grads *k) {      /* y log a, 0 where y is 0 */
-    return gn__mul(k, k->gy, gn__choose(k, gn__ne(k, k->y, gn__num(k, 0)), gn__mul(k, k->y, gn__log(k, k->x[0]))));
+static uint32_t gn__pow_grad_exponent(gn__grads *k) {      /* y log a, 0 where y or a is 0 */
+    uint32_t some = gn__and(k, gn__ne(k, k->y, gn__num(k, 0)), gn__ne(k, k->x[0], gn__num(k, 0)));
+    return gn__mul(k, k->gy, gn__choose(k, some, gn__mul(k, k->y, gn__log(k, k->x[0]))));
 }
 static uint32_t gn__gelu_grad(gn__grads *k) {              /* Phi(x) + x phi(x); Phi = gelu(x) / x, taken as erf through gelu of 1 where x is 0 */
     uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0));
@@ -5535,10 +5537,13 @@ static void gn__grad_scatter(gn__grads *k) {
     k->gx[0] = gn__build(k->g, k->at, GN__OP_SCATTER, 3, in, 1, k->attrs);
     k->gx[2] = gn__choose(k, gn__scatter_stays(k), gn__gather_of(k, k->gy, k->attrs[0], k->x[1]));
 }
-static void gn__grad_scatter_max(gn__grads *k) {           /* to each of equals */
-    uint32_t y = gn__gather_of(k, k->y, k->attrs[0], k->x[1]), gy = gn__gather_of(k, k->gy, k->attrs[0], k->x[1]);
-    k->gx[0] = gn__choose(k, gn__eq(k, k->x[0], k->y), k->gy);
-    k->gx[2] = gn__choose(k, gn__eq(k, k->x[2], y), gy);
+static void gn__grad_scatter_max(gn__grads *k) {           /* shared evenly among equals */
+    gn_dtype d = (gn_dtype)k->g->nodes[k->gy].dtype;
+    uint32_t kept = gn__eq(k, k->x[0], k->y), put = gn__eq(k, k->x[2], gn__gather_of(k, k->y, k->attrs[0], k->x[1]));
+    uint32_t count = gn__scatter_of(k, gn__cast_to(k->g, k->at, kept, d), k->attrs[0], k->x[1], gn__cast_to(k->g, k->at, put, d));
+    uint32_t share = gn__div(k, k->gy, count);
+    k->gx[0] = gn__choose(k, kept, share);
+    k->gx[2] = gn__choose(k, put, gn__gather_of(k, share, k->attrs[0], k->x[1]));
 }
 /* To the latest element that the running maximum has met. */
 static void gn__grad_cummax(gn__grads *k) {
@@ -10608,28 +10613,42 @@ gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, 
     return gn__to_dtype(GN__AT, gn_div_at(GN__AT, sum, gn_like_at(GN__AT, sum, GN__MAX(n - correction, 0.0))), t.dtype);
 }
 
+/* Square root with slope 0 at 0, where that of sqrt is infinite: of a norm every element is 0 there. */
+static gn_tensor gn__root(const char *file, int line, gn_tensor a) {
+    gn_tensor zero = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+    return gn_where_at(GN__AT, zero, a, gn_sqrt_at(GN__AT, gn_where_at(GN__AT, zero, gn_like_at(GN__AT, a, 1), a)));
+}
+
 gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "std", a, &t, &bad)) return bad;
-    return gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, gn_variance_at(GN__AT, gn__widened(GN__AT, a), axes, correction, keep)), t.dtype);
+    return gn__to_dtype(GN__AT, gn__root(GN__AT, gn_variance_at(GN__AT, gn__widened(GN__AT, a), axes, correction, keep)), t.dtype);
 }
 
-gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) { return gn_sum_at(GN__AT, gn_abs_at(GN__AT, a), axes, keep); }
+/* Ints are widened first: the lowest of a narrow one has no negative. */
+gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    return gn_sum_at(GN__AT, gn_abs_at(GN__AT, gn__is_float(t.dtype) ? a : gn__to_dtype(GN__AT, a, GN_I64)), axes, keep);
+}
 
 gn_tensor gn_l2_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "l2_norm", a, &t, &bad)) return bad;
-    return gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, gn_sum_at(GN__AT, gn_square_at(GN__AT, gn__widened(GN__AT, a)), axes, keep)), t.dtype);
+    return gn__to_dtype(GN__AT, gn__root(GN__AT, gn_sum_at(GN__AT, gn_square_at(GN__AT, gn__widened(GN__AT, a)), axes, keep)), t.dtype);
 }
 
-/* An infinite largest value is not subtracted: inf - inf would be NaN. */
+/* An infinite largest value is not subtracted: inf - inf would be NaN. An empty tensor has no largest. */
 gn_tensor gn_logsumexp_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
     gn__type t, s;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "logsumexp", a, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, a), top = gn_max_at(GN__AT, x, axes, true);
+    gn_tensor x = gn__widened(GN__AT, a);
+    if (gn__count(&t.shape) == 0) return gn__to_dtype(GN__AT, gn_log_at(GN__AT, gn_sum_at(GN__AT, gn_exp_at(GN__AT, x), axes, keep)), t.dtype);
+    gn_tensor top = gn_max_at(GN__AT, x, axes, true);
     top = gn_where_at(GN__AT, gn_isfinite_at(GN__AT, top), top, gn_like_at(GN__AT, top, 0));
     gn_tensor sum = gn_sum_at(GN__AT, gn_exp_at(GN__AT, gn_sub_at(GN__AT, x, top)), axes, keep);
     if (!gn__known(GN__AT, sum, &s, &bad)) return bad;
@@ -10673,9 +10692,11 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
 /* ---- rows ---- */
 
 gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad)) return bad;
+    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) || (gain.ctx && !gn__known_float(GN__AT, "rmsnorm", gain, &u, &bad))) return bad;
+    if (gain.ctx && t.shape.rank && (u.shape.rank != 1 || u.shape.dims[0] != t.shape.dims[t.shape.rank - 1]))
+        return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
     gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn__add_num(GN__AT, mean, eps)));
     if (gain.ctx) y = gn_mul_at(GN__AT, y, gn__widened(GN__AT, gain));
@@ -11033,20 +11054,35 @@ gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positi
 
 static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d) { return gn__to_dtype(GN__AT, gn_mean_at(GN__AT, a, GN_ALL_AXES, false), d); }
 
+/* log(a), or log(1 - a), but -100 where it is less; there its slope is 0. */
+static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
+    gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)), x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
+    gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
+    return gn_where_at(GN__AT, end, least, gn_maximum_at(GN__AT, y, least));
+}
+
+/* A float input and a target of its shape. */
+static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out, gn_tensor *out_bad) {
+    gn__type t;
+    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, target, &t, out_bad)) return false;
+    if (gn__shape_equal(&out->shape, &t.shape)) return true;
+    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
+    return false;
+}
+
 gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "bce_loss", p, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target), least = gn_like_at(GN__AT, x, -100), one = gn_like_at(GN__AT, x, 1);
-    gn_tensor yes = gn_mul_at(GN__AT, y, gn_maximum_at(GN__AT, gn_log_at(GN__AT, x), least));
-    gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, one, y), gn_maximum_at(GN__AT, gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)), least));
+    if (!gn__known_pair(GN__AT, "bce_loss", p, target, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target), yes = gn_mul_at(GN__AT, y, gn__log_cut(GN__AT, x, false));
+    gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), gn__log_cut(GN__AT, x, true));
     return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
 }
 
 gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "bce_logits_loss", logits, &t, &bad)) return bad;
+    if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, logits);
     return gn__mean_as(GN__AT, gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))), t.dtype);
 }
@@ -11066,7 +11102,7 @@ gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn_gt_at(GN__AT, y, gn_like_at(GN__AT, y, 0));
+    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn__is_set(GN__AT, y);
     gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
     gn_tensor terms = gn_where_at(GN__AT, some, gn_mul_at(GN__AT, y, gn_sub_at(GN__AT, log_q, x)), gn_like_at(GN__AT, y, 0));
     return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
@@ -11076,8 +11112,9 @@ gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tenso
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "smooth_l1_loss", a, &t, &bad)) return bad;
-    if (!(beta > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is not above 0", beta);
+    if (!(beta >= 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
     gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
+    if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
     gn_tensor near = gn__mul_num(GN__AT, gn_square_at(GN__AT, d), 0.5 / beta), far = gn__add_num(GN__AT, d, -0.5 * beta);
     return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far), t.dtype);
 }
@@ -11088,6 +11125,7 @@ gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logit
     if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
     if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, logits.ctx, GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
     gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
+    if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);      /* 0 times the other classes' infinities would be NaN */
     gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
     return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn__mul_num(GN__AT, hit, 1 - smoothing), gn__mul_num(GN__AT, all, smoothing)), t.dtype);
 }

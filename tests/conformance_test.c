@@ -1568,7 +1568,7 @@ static void cases_all(void) { reduction_cases((sample){ .build = build_all, .ref
 static void cases_count_nonzero(void) { reduction_cases((sample){ .build = build_count_nonzero, .refer = refer_reduce, .p = { REF_COUNT } }, false, FILL_SUMMABLE); }
 static void cases_l1_norm(void) { reduction_cases((sample){ .build = build_l1_norm, .refer = refer_reduce, .p = { REF_L1 } }, false, FILL_SUMMABLE); }
 static void cases_l2_norm(void) { reduction_cases((sample){ .build = build_l2_norm, .refer = refer_reduce, .p = { REF_L2 } }, false, FILL_SUMMABLE); }
-static void cases_logsumexp(void) { reduction_cases((sample){ .build = build_logsumexp, .refer = refer_reduce, .p = { REF_LOGSUMEXP } }, true, FILL_SPECIAL); }
+static void cases_logsumexp(void) { reduction_cases((sample){ .build = build_logsumexp, .refer = refer_reduce, .p = { REF_LOGSUMEXP } }, false, FILL_SPECIAL); }
 static void cases_variance(void)
 {
     reduction_cases((sample){ .build = build_variance, .refer = refer_reduce, .p = { REF_VARIANCE, 0 } }, false, FILL_SUMMABLE);
@@ -2301,7 +2301,7 @@ static const composite composites[] = {
     { "logical_not", ALL_DTYPES, 0, cases_logical_not }, { "logical_and", ALL_DTYPES, 0, cases_logical_and }, { "logical_or", ALL_DTYPES, 0, cases_logical_or },
     { "logical_xor", ALL_DTYPES, 0, cases_logical_xor }, { "leaky_relu", FLOAT_DTYPES, 2, cases_leaky_relu }, { "prelu", FLOAT_DTYPES, 2, cases_prelu },
     { "elu", FLOAT_DTYPES, 4, cases_elu }, { "celu", FLOAT_DTYPES, 4, cases_celu }, { "any", ALL_DTYPES, 0, cases_any }, { "all", ALL_DTYPES, 0, cases_all },
-    { "count_nonzero", ALL_DTYPES, 0, cases_count_nonzero }, { "l1_norm", NUMBER_DTYPES, 2, cases_l1_norm }, { "l2_norm", FLOAT_DTYPES, 4, cases_l2_norm },
+    { "count_nonzero", ALL_DTYPES, 0, cases_count_nonzero }, { "l1_norm", ALL_DTYPES, 2, cases_l1_norm }, { "l2_norm", FLOAT_DTYPES, 4, cases_l2_norm },
     { "logsumexp", FLOAT_DTYPES, 4, cases_logsumexp }, { "variance", FLOAT_DTYPES, 4, cases_variance }, { "std", FLOAT_DTYPES, 4, cases_std },
     { "sort", ALL_DTYPES, 0, cases_sort }, { "topk", ALL_DTYPES, 0, cases_topk }, { "rmsnorm", FLOAT_DTYPES, 4, cases_rmsnorm },
     { "normalize", FLOAT_DTYPES, 4, cases_normalize }, { "einsum", NUMBER_DTYPES, 4, cases_einsum }, { "outer", ALL_DTYPES, 1, cases_outer },
