@@ -2400,7 +2400,8 @@ static void einsum_refuses_what_makes_no_sense(void)
     gn_tensor many[3] = { gn_full(g, GN_F32, GN_SHAPE(1, 1, 1, 1), 1), gn_full(g, GN_F32, GN_SHAPE(1, 1, 1, 1), 1), a };
     static const struct { const char *text; int n; gn_result failure; } forms[] = {
         { "ij,jk->ik", 2, GN_BAD_SHAPE }, { "ij", 2, GN_BAD_ARGUMENT }, { "ij,ki,k", 2, GN_BAD_ARGUMENT }, { "ijk,kj", 2, GN_BAD_RANK }, { "i,ki", 2, GN_BAD_RANK },
-        { "i2,k2", 2, GN_BAD_ARGUMENT }, { "...,ki", 2, GN_BAD_ARGUMENT }, { "ij,ki->x", 2, GN_BAD_ARGUMENT }, { "ij,ki-", 2, GN_BAD_ARGUMENT }, { NULL, 2, GN_BAD_ARGUMENT },
+        { "i2,k2", 2, GN_BAD_ARGUMENT }, { "...,ki", 2, GN_OK }, { "..,ki", 2, GN_BAD_ARGUMENT }, { "....,ki", 2, GN_BAD_ARGUMENT },
+        { "...i...,ki", 2, GN_BAD_ARGUMENT }, { "...ijk,ki", 2, GN_BAD_RANK }, { "...,...", 2, GN_BAD_SHAPE }, { "ij,ki->..", 2, GN_BAD_ARGUMENT }, { "i...,ki->......", 2, GN_BAD_ARGUMENT }, { "ij,ki->x", 2, GN_BAD_ARGUMENT }, { "ij,ki-", 2, GN_BAD_ARGUMENT }, { NULL, 2, GN_BAD_ARGUMENT },
         { "", 2, GN_BAD_RANK }, { "ij,ki->kj>", 2, GN_BAD_ARGUMENT }, { "ii,kj", 2, GN_BAD_SHAPE }, { "ij->\xc3\xa9", 1, GN_BAD_ARGUMENT }, { " i j , k i -> k j ", 2, GN_OK },
     };
     for (int k = 0; k < TEST_COUNT(forms); k++) {

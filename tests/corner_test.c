@@ -339,6 +339,51 @@ TEST(einsum_without_an_arrow_keeps_letters_that_occur_once_in_order)
     IS(gn_einsum("kj,ki", two, 2), 13, 18, 17, 24, 21, 30);
 }
 
+TEST(einsum_with_an_ellipsis_broadcasts_what_has_no_letter)
+{
+    gn_tensor a = gn_reshape(V(GN_F64, 1, 2, 3, 4, 5, 6, 7, 8), GN_SHAPE(2, 2, 2)), m = ROWS(V(GN_F64, 1, 1, 0, 2), 2);
+    gn_tensor one = gn_reshape(V(GN_F64, 10, 20), GN_SHAPE(1, 2)), two[2] = { a, m }, narrow[2] = { a, one };
+    IS(gn_einsum("...j->...", &a, 1), 3, 7, 11, 15);
+    IS(gn_einsum("i...->...", &a, 1), 6, 8, 10, 12);
+    IS(gn_einsum("...ii->...", &a, 1), 5, 13);
+    IS(gn_einsum("...ij->...ji", &a, 1), 1, 3, 2, 4, 5, 7, 6, 8);
+    IS(gn_einsum("i...j->ij", &a, 1), 4, 6, 12, 14);    /* not in the output: summed, as by PyTorch */
+    IS(gn_einsum("...ij,jk", two, 2), 1, 5, 3, 11, 5, 17, 7, 23);
+    IS(gn_einsum("...,...->...", narrow, 2), 10, 40, 30, 80, 50, 120, 70, 160);
+    IS(gn_einsum("i...,...->i", narrow, 2), 160, 400);
+    IS(gn_einsum("...", &a, 1), 1, 2, 3, 4, 5, 6, 7, 8);
+    IS(gn_einsum("ij...,ij->...", two, 2), 0 + 1 + 3 + 2 * 7, 2 + 4 + 2 * 8);
+}
+
+/* ---- numbers as the second operand ---- */
+
+static gn_tensor counted(int *calls, gn_tensor t)
+{
+    ++*calls;
+    return t;
+}
+
+TEST(ops_with_a_number_evaluate_their_tensor_once)
+{
+    int calls = 0;
+    gn_tensor a = V(GN_F32, 1, 2, 3);
+    IS(gn_add_c(counted(&calls, a), 0.5), 1.5, 2.5, 3.5);
+    IS(gn_sub_c(counted(&calls, a), 1), 0, 1, 2);
+    IS(gn_mul_c(counted(&calls, a), 2), 2, 4, 6);
+    IS(gn_div_c(counted(&calls, a), 2), 0.5, 1, 1.5);
+    IS(gn_pow_c(counted(&calls, a), 2), 1, 4, 9);
+    IS(gn_minimum_c(counted(&calls, a), 2), 1, 2, 2);
+    IS(gn_maximum_c(counted(&calls, a), 2), 2, 2, 3);
+    IS(gn_eq_c(counted(&calls, a), 2), 0, 1, 0);
+    IS(gn_ne_c(counted(&calls, a), 2), 1, 0, 1);
+    IS(gn_lt_c(counted(&calls, a), 2), 1, 0, 0);
+    IS(gn_le_c(counted(&calls, a), 2), 1, 1, 0);
+    IS(gn_gt_c(counted(&calls, a), 2), 0, 0, 1);
+    IS(gn_ge_c(counted(&calls, a), 2), 0, 1, 1);
+    CHECK_INT(calls, 13);
+    IS(gn_add_c(V(GN_I32, 1, 2), 2.9), 3, 4);    /* the number is converted like gn_cast */
+}
+
 int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
@@ -365,6 +410,8 @@ int main(int argc, char **argv)
         TEST_ENTRY(rmsnorm_takes_a_gain_of_the_last_axis_alone),
         TEST_ENTRY(activations_at_infinity_have_their_limits_or_say_nan),
         TEST_ENTRY(einsum_without_an_arrow_keeps_letters_that_occur_once_in_order),
+        TEST_ENTRY(einsum_with_an_ellipsis_broadcasts_what_has_no_letter),
+        TEST_ENTRY(ops_with_a_number_evaluate_their_tensor_once),
     };
     test_begin(argc, argv);
     g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
