@@ -486,7 +486,7 @@ GN__DECL2(atan2)          /* the angle of the point (b, a); C99 */
 #define gn_atan2(...) gn_atan2_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(fmod)           /* a - b trunc(a / b), the sign of a, exact; a zero divisor: NaN, ints GN_DIVISION_BY_ZERO, as the following */
 #define gn_fmod(...) gn_fmod_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(remainder)      /* a - b floor(a / b), the sign of b (Python's %) */
+GN__DECL2(remainder)      /* a - b floor(a / b), the sign of b (Python's %), but a 0 has a's */
 #define gn_remainder(...) gn_remainder_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(floor_divide)   /* floor(a / b) of the exact quotient (Python's //); floats: a / 0 as in div */
 #define gn_floor_divide(...) gn_floor_divide_at(GN_HERE, __VA_ARGS__)
@@ -539,13 +539,35 @@ GN_API gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha
 GN_API gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha);
 #define gn_celu(...) gn_celu_at(GN_HERE, __VA_ARGS__)
 
-/* With a C number, baked in with the tensor's dtype. */
-#define gn_add_c(a, c) gn_add(a, gn_like(a, c))
-#define gn_sub_c(a, c) gn_sub(a, gn_like(a, c))
-#define gn_mul_c(a, c) gn_mul(a, gn_like(a, c))
-#define gn_div_c(a, c) gn_div(a, gn_like(a, c))
-#define gn_pow_c(a, c) gn_pow(a, gn_like(a, c))
-/* A 0-d constant of a's dtype. */
+/* The ops above with a C number as b, baked in with a's dtype as by gn_like. */
+#define GN__DECLN(name) GN_API gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c);
+GN__DECLN(add)
+#define gn_add_c(...) gn_add_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(sub)
+#define gn_sub_c(...) gn_sub_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(mul)
+#define gn_mul_c(...) gn_mul_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(div)
+#define gn_div_c(...) gn_div_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(pow)
+#define gn_pow_c(...) gn_pow_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(minimum)
+#define gn_minimum_c(...) gn_minimum_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(maximum)
+#define gn_maximum_c(...) gn_maximum_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(eq)
+#define gn_eq_c(...) gn_eq_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(ne)
+#define gn_ne_c(...) gn_ne_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(lt)
+#define gn_lt_c(...) gn_lt_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(le)
+#define gn_le_c(...) gn_le_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(gt)
+#define gn_gt_c(...) gn_gt_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(ge)
+#define gn_ge_c(...) gn_ge_c_at(GN_HERE, __VA_ARGS__)
+/* A 0-d constant of a's dtype, converted like gn_cast. */
 GN_API gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value);
 #define gn_like(...) gn_like_at(GN_HERE, __VA_ARGS__)
 
@@ -572,14 +594,14 @@ GN__DECLR(all)      /* bool: none is 0; over nothing true */
 #define gn_all(...) gn_all_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(count_nonzero) /* i64; NaN is not 0 */
 #define gn_count_nonzero(...) gn_count_nonzero_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(l1_norm)  /* sum of |a| */
+GN__DECLR(l1_norm)  /* sum of |a|; ints and bool: i64 */
 #define gn_l1_norm(...) gn_l1_norm_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(l2_norm)  /* sqrt of the sum of a^2, floats; squares past the largest number give an infinity; no gradient at 0 (NaN) */
+GN__DECLR(l2_norm)  /* sqrt of the sum of a^2, floats; squares past the largest number give an infinity; the gradient at 0 is 0 */
 #define gn_l2_norm(...) gn_l2_norm_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(logsumexp) /* log of the sum of exp(a), floats, without overflow; over nothing an error (Blanchard et al. 2021) */
+GN__DECLR(logsumexp) /* log of the sum of exp(a), floats, without overflow; over nothing -infinity (Blanchard et al. 2021) */
 #define gn_logsumexp(...) gn_logsumexp_at(GN_HERE, __VA_ARGS__)
 /* Floats, in two passes. Divisor n - correction: 0 for a population, 1 for a sample (Bessel); no more elements than
-   correction: NaN. std is the square root. */
+   correction: division by 0 as in NumPy. std is the square root, its gradient at 0 is 0. */
 GN_API gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep);
 #define gn_variance(...) gn_variance_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep);
@@ -631,8 +653,9 @@ GN__DECL2(outer)
 GN_API gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis);
 #define gn_vecdot(...) gn_vecdot_at(GN_HERE, __VA_ARGS__)
 /* Einstein's sum: "bij,bjk->bik". A letter an axis, commas between tensors, blanks are skipped; letters that are not after the
-   arrow are summed; without an arrow the result has the letters that occur once, in alphabetical order. A letter twice in one
-   tensor takes its diagonal. Sizes must agree. n tensors, multiplied from left to right. */
+   arrow are summed; without an arrow the result has the letters that occur once, in alphabetical order (capitals first). A letter
+   twice in one tensor takes its diagonal. Sizes must agree. "..." stands for the axes without a letter, which broadcast; without
+   an arrow they come first. n tensors of one dtype, multiplied from left to right. (NumPy's, PyTorch's) */
 GN_API gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n);
 #define gn_einsum(...) gn_einsum_at(GN_HERE, __VA_ARGS__)
 
@@ -715,7 +738,7 @@ GN_API gn_tensor gn_scatter_add_at(const char *file, int line, gn_tensor a, int 
 /* As scatter_add, but sets; of equal indices the last in row-major order counts. */
 GN_API gn_tensor gn_scatter_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter(...) gn_scatter_at(GN_HERE, __VA_ARGS__)
-/* As scatter_add, but keeps the larger; NaN wins. */
+/* As scatter_add, but keeps the larger; NaN wins. The gradient is shared evenly among equals. */
 GN_API gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter_max(...) gn_scatter_max_at(GN_HERE, __VA_ARGS__)
 /* Slices of one axis by a vector of indices. */
@@ -739,7 +762,8 @@ GN_API gn_tensor gn_cross_entropy_at(const char *file, int line, gn_tensor logit
 /* mean of (a - b)^2 over everything, 0-d */
 GN_API gn_tensor gn_mse_loss_at(const char *file, int line, gn_tensor a, gn_tensor b);
 #define gn_mse_loss(...) gn_mse_loss_at(GN_HERE, __VA_ARGS__)
-/* Means over everything, 0-d. p in [0,1] and logits floats, target of the same shape in [0,1]; logarithms are not taken below -100. */
+/* Means over everything, 0-d. p in [0,1] and logits floats, target of the same shape in [0,1]; logarithms are cut
+   off at -100, with slope 0 there. */
 GN_API gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target);      /* -(t log p + (1-t) log(1-p)) */
 #define gn_bce_loss(...) gn_bce_loss_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target);   /* the same of sigmoid(logits), stable */
@@ -747,10 +771,10 @@ GN_API gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor log
 /* log_p (…,C), targets (…) as for cross_entropy: mean of -log_p[target]. */
 GN_API gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets);
 #define gn_nll_loss(...) gn_nll_loss_at(GN_HERE, __VA_ARGS__)
-/* Mean over rows (…,C) of the sum of q (log q - log_p); 0 where q is 0 (Kullback & Leibler 1951). */
+/* Mean over rows (…,C) of the sum of q (log q - log_p); 0 where q is 0, NaN where it is below (Kullback & Leibler 1951). */
 GN_API gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q);
 #define gn_kl_loss(...) gn_kl_loss_at(GN_HERE, __VA_ARGS__)
-/* Mean of d^2 / (2 beta) where d = |a - b| < beta, else d - beta / 2; beta > 0 (Girshick 2015). */
+/* Mean of d^2 / (2 beta) where d = |a - b| < beta, else d - beta / 2; beta >= 0 (Girshick 2015). */
 GN_API gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta);
 #define gn_smooth_l1_loss(...) gn_smooth_l1_loss_at(GN_HERE, __VA_ARGS__)
 /* cross_entropy with targets smoothed: (1 - s) of it and s times the mean of -log softmax over all classes (Szegedy et al. 2016). */
@@ -5375,8 +5399,9 @@ static uint32_t gn__pow_grad_base(gn__grads *k) {          /* b a^(b-1), 0 where
     uint32_t a = k->x[0], b = k->x[1], d = gn__mul(k, b, gn__pow(k, a, gn__sub(k, b, gn__num(k, 1))));
     return gn__mul(k, k->gy, gn__choose(k, gn__ne(k, b, gn__num(k, 0)), d));
 }
-static uint32_t gn__pow_grad_exponent(gn__grads *k) {      /* y log a, 0 where y is 0 */
-    return gn__mul(k, k->gy, gn__choose(k, gn__ne(k, k->y, gn__num(k, 0)), gn__mul(k, k->y, gn__log(k, k->x[0]))));
+static uint32_t gn__pow_grad_exponent(gn__grads *k) {      /* y log a, 0 where y or a is 0 */
+    uint32_t some = gn__and(k, gn__ne(k, k->y, gn__num(k, 0)), gn__ne(k, k->x[0], gn__num(k, 0)));
+    return gn__mul(k, k->gy, gn__choose(k, some, gn__mul(k, k->y, gn__log(k, k->x[0]))));
 }
 static uint32_t gn__gelu_grad(gn__grads *k) {              /* Phi(x) + x phi(x); Phi = gelu(x) / x, taken as erf through gelu of 1 where x is 0 */
     uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0));
@@ -5608,10 +5633,13 @@ static void gn__grad_scatter(gn__grads *k) {
     k->gx[0] = gn__build(k->g, k->at, GN__OP_SCATTER, 3, in, 1, k->attrs);
     k->gx[2] = gn__choose(k, gn__scatter_stays(k), gn__gather_of(k, k->gy, k->attrs[0], k->x[1]));
 }
-static void gn__grad_scatter_max(gn__grads *k) {           /* to each of equals */
-    uint32_t y = gn__gather_of(k, k->y, k->attrs[0], k->x[1]), gy = gn__gather_of(k, k->gy, k->attrs[0], k->x[1]);
-    k->gx[0] = gn__choose(k, gn__eq(k, k->x[0], k->y), k->gy);
-    k->gx[2] = gn__choose(k, gn__eq(k, k->x[2], y), gy);
+static void gn__grad_scatter_max(gn__grads *k) {           /* shared evenly among equals */
+    gn_dtype d = (gn_dtype)k->g->nodes[k->gy].dtype;
+    uint32_t kept = gn__eq(k, k->x[0], k->y), put = gn__eq(k, k->x[2], gn__gather_of(k, k->y, k->attrs[0], k->x[1]));
+    uint32_t count = gn__scatter_of(k, gn__cast_to(k->g, k->at, kept, d), k->attrs[0], k->x[1], gn__cast_to(k->g, k->at, put, d));
+    uint32_t share = gn__div(k, k->gy, count);
+    k->gx[0] = gn__choose(k, kept, share);
+    k->gx[2] = gn__choose(k, put, gn__gather_of(k, share, k->attrs[0], k->x[1]));
 }
 /* To the latest element that the running maximum has met. */
 static void gn__grad_cummax(gn__grads *k) {
@@ -9607,7 +9635,7 @@ static void gn__server_get_stats(gn_server *s, gn_stats *out) {
 
 gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    gn_result e = gn__server_open(desc, out_server, &f);
+    gn_result e = out_server ? gn__server_open(desc, out_server, &f) : gn_fail(&f, GN_BAD_ARGUMENT, "there is no place for the server");
     if (!out_error) return e;
     memset(out_error, 0, sizeof *out_error);
     out_error->result = e;
@@ -9629,6 +9657,7 @@ const char *gn_server_url(gn_server *s) { return s && s->listener ? gn__net->url
 uint16_t gn_server_port(gn_server *s) { return s && s->listener ? gn__net->port(s->listener) : 0; }
 
 void gn_server_stats(gn_server *s, gn_stats *out_stats) {
+    if (!out_stats) return;
     memset(out_stats, 0, sizeof *out_stats);
     if (s) gn__server_get_stats(s, out_stats);
 }
@@ -10021,11 +10050,13 @@ const char *gn_result_name(gn_result r) { return gn__result_name(r); }
 const char *gn_result_text(gn_result r) { return gn__result_text(r); }
 
 void gn_get_stats(gn_ctx *g, gn_stats *out_stats) {
+    if (!out_stats) return;
     if (g) *out_stats = g->stats;
     else memset(out_stats, 0, sizeof *out_stats);
 }
 
 gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
+    if (!out_info) return GN_BAD_ARGUMENT;
     memset(out_info, 0, sizeof *out_info);
     if (!gn__usable(g)) return gn_status(g);
     g->exec.i->describe(g->exec.self, out_info);
@@ -10124,6 +10155,7 @@ static gn_tensor gn__op(const char *file, int line, int op, const gn_tensor *in,
     gn_ctx *g = in[0].ctx;
     gn__loc at = { file, line };
     uint32_t x[GN__MAX_INPUTS];
+    for (int i = 1; i < n_in && !g; i++) g = in[i].ctx;       /* the error of a missing input goes where it can be read */
     if (!gn__usable(g)) return GN__DEAD(g);
     if (n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, op, GN_BAD_ARGUMENT, "%d inputs are more than %d", n_in, GN__MAX_INPUTS));
     gn__inputs(g, at, op, in, n_in, x);
@@ -10265,7 +10297,7 @@ gn_tensor gn_slice_put_at(const char *file, int line, gn_tensor a, gn_tensor b, 
 
 gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     int64_t attr = axis;
-    if (n < 1) return GN_NONE;
+    if (n < 1 || !parts) return GN_NONE;
     if (n <= GN__MAX_INPUTS) return gn__op(file, line, GN__OP_CONCAT, parts, n, -1, &attr, 1);
     gn_tensor two[2] = { gn_concat_at(file, line, parts, GN__MAX_INPUTS, axis), GN_NONE };
     for (int i = GN__MAX_INPUTS; i < n; i += GN__MAX_INPUTS) {   /* more than a node takes: piece by piece */
@@ -10389,18 +10421,19 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
 }
 
 gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
-    if (n <= 0) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
+    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
     return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes) : gn_status(t[0].ctx);
 }
 gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes) : gn_status(t.ctx); }
 
 gn_result gn_realize(const gn_tensor *t, int n) {
-    if (n <= 0) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
+    if (n <= 0 || !t) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
     return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL) : gn_status(t[0].ctx);
 }
 
 gn_result gn_describe(gn_tensor t, gn_info *out) {
     gn_ctx *g = t.ctx;
+    if (!out) return GN_BAD_ARGUMENT;
     memset(out, 0, sizeof *out);
     out->op = out->label = "";
     out->phase = gn__phase_names[0];
@@ -10447,14 +10480,16 @@ void gn_phase(gn_ctx *g, gn_phase_kind phase) {
 
 /* ---- gradients and optimisers ---- */
 
+static const char gn__bad_parameters[] = "the number of parameters is negative, or an array of tensors is NULL";
+
 gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor *params, int n, gn_tensor *out_grads) {
     gn_ctx *g = loss.ctx;
     gn__loc at = { file, line };
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn_result why;
-    for (int i = 0; i < n; i++) out_grads[i] = GN_NONE;
+    for (int i = 0; i < n && out_grads; i++) out_grads[i] = GN_NONE;
     if (!gn__usable(g)) return gn_status(g);
-    if (n <= 0) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", "the number of parameters is negative");
+    if (n <= 0 || !params || !out_grads) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
     uint32_t *x = (uint32_t *)gn_alloc((size_t)n * sizeof *x), *gx = (uint32_t *)gn__alloc_zero((size_t)n * sizeof *gx);
     gn_result r = x && gx ? gn__roots(g, params, n, x) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for the gradients");
     uint32_t root = gn__resolve(g, loss, &why);
@@ -10484,8 +10519,9 @@ static gn_result gn__assigned(gn_ctx *g, uint32_t id) { return g->nodes[id].op =
 
 gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *velocity, int n) {
     gn__loc at = { file, line };
-    gn_ctx *g = d->lr.ctx;
+    gn_ctx *g = d ? d->lr.ctx : NULL;
     if (!gn__usable(g)) return gn_status(g);
+    if (n < 0 || (n > 0 && (!params || !grads))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
     if (d->momentum != 0 && !velocity) return gn__error_set(g, GN_BAD_ARGUMENT, "", "momentum needs velocity states");
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
@@ -10503,9 +10539,10 @@ gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_t
 
 gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *m, const gn_tensor *v, int n) {
     gn__loc at = { file, line };
-    gn_ctx *g = d->lr.ctx;
-    double b1 = d->beta1 != 0 ? d->beta1 : 0.9, b2 = d->beta2 != 0 ? d->beta2 : 0.999, eps = d->eps != 0 ? d->eps : 1e-8;
+    gn_ctx *g = d ? d->lr.ctx : NULL;
     if (!gn__usable(g)) return gn_status(g);
+    if (n < 0 || (n > 0 && (!params || !grads || !m || !v))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
+    double b1 = d->beta1 != 0 ? d->beta1 : 0.9, b2 = d->beta2 != 0 ? d->beta2 : 0.999, eps = d->eps != 0 ? d->eps : 1e-8;
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
         gn_tensor in[6] = { params[i], grads[i], d->lr, d->step, m[i], v[i] };
@@ -10551,7 +10588,7 @@ void gn_host_free(gn_ctx *g, void *p) {
 int gn_op_count(void) { return GN__OP__COUNT - 1; }
 
 gn_result gn_get_op(int index, gn_op_info *out) {
-    if (index < 0 || index >= gn_op_count()) return GN_BAD_ARGUMENT;
+    if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
     const gn__op_row *o = &gn__ops[index + 1];
     *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, o->compares, o->grad != NULL, o->tolerance, o->text };
     return GN_OK;
@@ -10620,8 +10657,12 @@ static gn_tensor gn__widened(const char *file, int line, gn_tensor a) {
 }
 
 static gn_axes gn__one_axis(int axis) { return (gn_axes){ 1, { axis } }; }
-static gn_tensor gn__add_num(const char *file, int line, gn_tensor a, double v) { return gn_add_at(GN__AT, a, gn_like_at(GN__AT, a, v)); }
-static gn_tensor gn__mul_num(const char *file, int line, gn_tensor a, double v) { return gn_mul_at(GN__AT, a, gn_like_at(GN__AT, a, v)); }
+
+#define GN__PN(name) gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c) { return gn_##name##_at(GN__AT, a, gn_like_at(GN__AT, a, c)); }
+GN__PN(add) GN__PN(sub) GN__PN(mul) GN__PN(div) GN__PN(pow) GN__PN(minimum) GN__PN(maximum)
+GN__PN(eq) GN__PN(ne) GN__PN(lt) GN__PN(le) GN__PN(gt) GN__PN(ge)
+#undef GN__PN
+
 static gn_tensor gn__is_set(const char *file, int line, gn_tensor a) { return gn_ne_at(GN__AT, a, gn_like_at(GN__AT, a, 0)); }
 
 /* ---- of one element ---- */
@@ -10662,7 +10703,7 @@ gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha) {
     if (!gn__known_float(GN__AT, "celu", a, &t, &bad)) return bad;
     if (!(alpha > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "celu: alpha %g is not above 0", alpha);
     gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);       /* no infinity where a is above */
-    gn_tensor curve = gn__mul_num(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, below, gn_like_at(GN__AT, a, alpha))), alpha);
+    gn_tensor curve = gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, below, gn_like_at(GN__AT, a, alpha))), alpha);
     return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, curve);
 }
 
@@ -10671,7 +10712,7 @@ gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha) {
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "elu", a, &t, &bad)) return bad;
     gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);
-    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, gn__mul_num(GN__AT, gn_expm1_at(GN__AT, below), alpha));
+    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, below), alpha));
 }
 
 gn_tensor gn_masked_fill_at(const char *file, int line, gn_tensor a, gn_tensor mask, double value) {
@@ -10704,28 +10745,42 @@ gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, 
     return gn__to_dtype(GN__AT, gn_div_at(GN__AT, sum, gn_like_at(GN__AT, sum, GN__MAX(n - correction, 0.0))), t.dtype);
 }
 
+/* Square root with slope 0 at 0, where that of sqrt is infinite: of a norm every element is 0 there. */
+static gn_tensor gn__root(const char *file, int line, gn_tensor a) {
+    gn_tensor zero = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+    return gn_where_at(GN__AT, zero, a, gn_sqrt_at(GN__AT, gn_where_at(GN__AT, zero, gn_like_at(GN__AT, a, 1), a)));
+}
+
 gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "std", a, &t, &bad)) return bad;
-    return gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, gn_variance_at(GN__AT, gn__widened(GN__AT, a), axes, correction, keep)), t.dtype);
+    return gn__to_dtype(GN__AT, gn__root(GN__AT, gn_variance_at(GN__AT, gn__widened(GN__AT, a), axes, correction, keep)), t.dtype);
 }
 
-gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) { return gn_sum_at(GN__AT, gn_abs_at(GN__AT, a), axes, keep); }
+/* Ints are widened first: the lowest of a narrow one has no negative. */
+gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    return gn_sum_at(GN__AT, gn_abs_at(GN__AT, gn__is_float(t.dtype) ? a : gn__to_dtype(GN__AT, a, GN_I64)), axes, keep);
+}
 
 gn_tensor gn_l2_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "l2_norm", a, &t, &bad)) return bad;
-    return gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, gn_sum_at(GN__AT, gn_square_at(GN__AT, gn__widened(GN__AT, a)), axes, keep)), t.dtype);
+    return gn__to_dtype(GN__AT, gn__root(GN__AT, gn_sum_at(GN__AT, gn_square_at(GN__AT, gn__widened(GN__AT, a)), axes, keep)), t.dtype);
 }
 
-/* An infinite largest value is not subtracted: inf - inf would be NaN. */
+/* An infinite largest value is not subtracted: inf - inf would be NaN. An empty tensor has no largest. */
 gn_tensor gn_logsumexp_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
     gn__type t, s;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "logsumexp", a, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, a), top = gn_max_at(GN__AT, x, axes, true);
+    gn_tensor x = gn__widened(GN__AT, a);
+    if (gn__count(&t.shape) == 0) return gn__to_dtype(GN__AT, gn_log_at(GN__AT, gn_sum_at(GN__AT, gn_exp_at(GN__AT, x), axes, keep)), t.dtype);
+    gn_tensor top = gn_max_at(GN__AT, x, axes, true);
     top = gn_where_at(GN__AT, gn_isfinite_at(GN__AT, top), top, gn_like_at(GN__AT, top, 0));
     gn_tensor sum = gn_sum_at(GN__AT, gn_exp_at(GN__AT, gn_sub_at(GN__AT, x, top)), axes, keep);
     if (!gn__known(GN__AT, sum, &s, &bad)) return bad;
@@ -10769,11 +10824,13 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
 /* ---- rows ---- */
 
 gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad)) return bad;
+    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) || (gain.ctx && !gn__known_float(GN__AT, "rmsnorm", gain, &u, &bad))) return bad;
+    if (gain.ctx && t.shape.rank && (u.shape.rank != 1 || u.shape.dims[0] != t.shape.dims[t.shape.rank - 1]))
+        return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
-    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn__add_num(GN__AT, mean, eps)));
+    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_c_at(GN__AT, mean, eps)));
     if (gain.ctx) y = gn_mul_at(GN__AT, y, gn__widened(GN__AT, gain));
     return gn__to_dtype(GN__AT, y, t.dtype);
 }
@@ -10872,7 +10929,7 @@ gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes) {
 gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     gn__type t;
     gn_tensor bad;
-    if (n < 1) return GN_NONE;
+    if (n < 1 || !parts) return GN_NONE;
     if (!gn__known(GN__AT, parts[0], &t, &bad)) return bad;
     gn_tensor *x = (gn_tensor *)gn_alloc((size_t)n * sizeof *x);
     if (!x) return gn__handle(parts[0].ctx, 0);
@@ -10885,6 +10942,7 @@ gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n,
 void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_t *sizes, int n, gn_tensor *out) {
     gn__type t;
     gn_tensor bad;
+    if (!out) return;
     bool ok = gn__known_axis(GN__AT, "split", a, &axis, &t, &bad);
     if (ok && n > 0) {
         int64_t d = t.shape.dims[axis], left = d;
@@ -11069,7 +11127,7 @@ static gn_tensor gn__window_index(const char *file, int line, gn_ctx *g, const i
         gn_tensor inside = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, kernel->dims[i], 0, (double)dilation->dims[i]), k);
         at[i] = gn_add_at(GN__AT, inside, gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, out[i], 0, (double)stride->dims[i]), o));
     }
-    return gn_reshape_at(GN__AT, gn_add_at(GN__AT, gn__mul_num(GN__AT, at[0], (double)width), at[1]), GN_SHAPE(-1));
+    return gn_reshape_at(GN__AT, gn_add_at(GN__AT, gn_mul_c_at(GN__AT, at[0], (double)width), at[1]), GN_SHAPE(-1));
 }
 
 gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel, gn_shape stride, gn_shape pad, gn_shape dilation) {
@@ -11129,20 +11187,35 @@ gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positi
 
 static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d) { return gn__to_dtype(GN__AT, gn_mean_at(GN__AT, a, GN_ALL_AXES, false), d); }
 
+/* log(a), or log(1 - a), but -100 where it is less; there its slope is 0. */
+static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
+    gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)), x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
+    gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
+    return gn_where_at(GN__AT, end, least, gn_maximum_at(GN__AT, y, least));
+}
+
+/* A float input and a target of its shape. */
+static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out, gn_tensor *out_bad) {
+    gn__type t;
+    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, target, &t, out_bad)) return false;
+    if (gn__shape_equal(&out->shape, &t.shape)) return true;
+    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
+    return false;
+}
+
 gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "bce_loss", p, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target), least = gn_like_at(GN__AT, x, -100), one = gn_like_at(GN__AT, x, 1);
-    gn_tensor yes = gn_mul_at(GN__AT, y, gn_maximum_at(GN__AT, gn_log_at(GN__AT, x), least));
-    gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, one, y), gn_maximum_at(GN__AT, gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)), least));
+    if (!gn__known_pair(GN__AT, "bce_loss", p, target, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target), yes = gn_mul_at(GN__AT, y, gn__log_cut(GN__AT, x, false));
+    gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), gn__log_cut(GN__AT, x, true));
     return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
 }
 
 gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "bce_logits_loss", logits, &t, &bad)) return bad;
+    if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, logits);
     return gn__mean_as(GN__AT, gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))), t.dtype);
 }
@@ -11162,7 +11235,7 @@ gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn_gt_at(GN__AT, y, gn_like_at(GN__AT, y, 0));
+    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn__is_set(GN__AT, y);
     gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
     gn_tensor terms = gn_where_at(GN__AT, some, gn_mul_at(GN__AT, y, gn_sub_at(GN__AT, log_q, x)), gn_like_at(GN__AT, y, 0));
     return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
@@ -11172,9 +11245,10 @@ gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tenso
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "smooth_l1_loss", a, &t, &bad)) return bad;
-    if (!(beta > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is not above 0", beta);
+    if (!(beta >= 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
     gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
-    gn_tensor near = gn__mul_num(GN__AT, gn_square_at(GN__AT, d), 0.5 / beta), far = gn__add_num(GN__AT, d, -0.5 * beta);
+    if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
+    gn_tensor near = gn_mul_c_at(GN__AT, gn_square_at(GN__AT, d), 0.5 / beta), far = gn_add_c_at(GN__AT, d, -0.5 * beta);
     return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far), t.dtype);
 }
 
@@ -11184,8 +11258,9 @@ gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logit
     if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
     if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, logits.ctx, GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
     gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
+    if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);      /* 0 times the other classes' infinities would be NaN */
     gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
-    return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn__mul_num(GN__AT, hit, 1 - smoothing), gn__mul_num(GN__AT, all, smoothing)), t.dtype);
+    return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn_mul_c_at(GN__AT, hit, 1 - smoothing), gn_mul_c_at(GN__AT, all, smoothing)), t.dtype);
 }
 
 /* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */
@@ -11212,24 +11287,48 @@ static bool gn__einsum_bad(gn__einsum *e, gn_result r, const char *why, char lab
 static bool gn__label_ok(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 static bool gn__has_label(const char *labels, int n, char c) { return n > 0 && memchr(labels, c, (size_t)n) != NULL; }
 
+/* The next axis of an operand has this label: a letter, or a digit for one of an ellipsis, counted so that the last is '7'. */
+static bool gn__einsum_axis(gn__einsum *e, const gn_shape *s, gn__term *out, char c) {
+    if (out->n == s->rank) return gn__einsum_bad(e, GN_BAD_RANK, "more labels than axes at", c);
+    int64_t d = s->dims[out->n], *size = &e->size[(int)c];
+    if (e->seen[(int)c] && *size != d && (c >= 'A' || (d != 1 && *size != 1))) return gn__einsum_bad(e, GN_BAD_SHAPE, "two sizes for", c < 'A' ? '.' : c);
+    if (!e->seen[(int)c] || *size == 1) *size = d;
+    e->seen[(int)c] = true;
+    out->labels[out->n++] = c;
+    return true;
+}
+
+/* "..." at *at, in an operand that begins at `begin`: the axes that its letters leave. */
+static bool gn__einsum_dots(gn__einsum *e, const char *begin, const char **at, const gn_shape *s, gn__term *out) {
+    int left = s->rank;
+    for (const char *p = begin; *p && *p != ',' && *p != '-'; p++) left -= gn__label_ok(*p);
+    if (strncmp(*at, "...", 3) != 0 || memchr(begin, '.', (size_t)(*at - begin))) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in a tensor", 0);
+    *at += 2;
+    while (left > 0)
+        if (!gn__einsum_axis(e, s, out, (char)('8' - left--))) return false;
+    return true;
+}
+
 /* The labels of one operand from *at on; a repeated label takes the diagonal. */
 static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__term *out) {
     gn__type type;
+    const char *begin = *at;
+    bool grows = false;
     out->t = t;
     out->n = 0;
     if (!gn__known(e->file, e->line, t, &type, &e->bad)) return false;
     for (; **at && **at != ',' && **at != '-'; ++*at) {
         char c = **at;
         if (c == ' ') continue;
-        if (!gn__label_ok(c)) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "a label is a letter, not", c);
-        if (out->n == type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "more labels than axes at", c);
-        int64_t d = type.shape.dims[out->n];
-        if (e->seen[(int)c] && e->size[(int)c] != d) return gn__einsum_bad(e, GN_BAD_SHAPE, "two sizes for", c);
-        e->seen[(int)c] = true;
-        e->size[(int)c] = d;
-        out->labels[out->n++] = c;
+        if (c != '.' && !gn__label_ok(c)) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "a label is a letter, not", c);
+        if (!(c == '.' ? gn__einsum_dots(e, begin, at, &type.shape, out) : gn__einsum_axis(e, &type.shape, out, c))) return false;
     }
     if (out->n != type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "fewer labels than axes", 0);
+    for (int i = 0; i < out->n; i++) {
+        grows = grows || type.shape.dims[i] != e->size[(int)out->labels[i]];
+        type.shape.dims[i] = e->size[(int)out->labels[i]];
+    }
+    if (grows) out->t = gn_broadcast_at(e->file, e->line, out->t, type.shape);
     for (int i = 0; i < out->n; i++)
         for (int j = i + 1; j < out->n; j++) {
             if (out->labels[i] != out->labels[j]) continue;
@@ -11245,27 +11344,52 @@ static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__
     return true;
 }
 
-/* Labels after "->"; without it those that occur once, in alphabetical order. `text` is all operands' text. */
+static bool gn__einsum_out(gn__einsum *e, char c) {
+    if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
+    e->out[e->n_out++] = c;
+    return true;
+}
+
+/* The axes of the ellipsis. */
+static bool gn__einsum_out_dots(gn__einsum *e) {
+    for (char c = '0'; c < '8'; c++)
+        if (e->seen[(int)c] && !gn__einsum_out(e, c)) return false;
+    return true;
+}
+
+/* Labels after "->"; without it the ellipsis, then those that occur once, in alphabetical order. `text` is all operands' text. */
 static bool gn__einsum_output(gn__einsum *e, const char *text, const char *at) {
     if (*at == '-') {
         if (at[1] != '>') return gn__einsum_bad(e, GN_BAD_ARGUMENT, "'-' without '>'", 0);
-        for (at += 2; *at; at++) {
+        const char *begin = at += 2;
+        for (; *at; at++) {
             if (*at == ' ') continue;
+            if (*at == '.') {
+                if (strncmp(at, "...", 3) != 0 || memchr(begin, '.', (size_t)(at - begin))) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in the output", 0);
+                at += 2;
+                if (!gn__einsum_out_dots(e)) return false;
+                continue;
+            }
             if (!gn__label_ok(*at) || !e->seen[(int)*at] || gn__has_label(e->out, e->n_out, *at))
                 return gn__einsum_bad(e, GN_BAD_ARGUMENT, "not a label of the inputs, or twice in the output:", *at);
-            if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
-            e->out[e->n_out++] = *at;
+            if (!gn__einsum_out(e, *at)) return false;
         }
         return true;
     }
+    if (!gn__einsum_out_dots(e)) return false;
     for (char c = 'A'; c <= 'z'; c++) {
         int count = 0;
         for (const char *p = text; *p; p++) count += *p == c;
-        if (!gn__label_ok(c) || count != 1) continue;
-        if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
-        e->out[e->n_out++] = c;
+        if (gn__label_ok(c) && count == 1 && !gn__einsum_out(e, c)) return false;
     }
     return true;
+}
+
+/* Operands to come have the label; `rest` is their text. */
+static bool gn__einsum_later(const char *rest, char c) {
+    for (; *rest && *rest != '-'; rest++)
+        if (*rest == c || (*rest == '.' && c < 'A')) return true;
+    return false;
 }
 
 /* Sums out the labels that neither `a` nor the output needs; `rest`: text of the operands to come. */
@@ -11276,9 +11400,7 @@ static void gn__einsum_drop(const gn__einsum *e, gn__term *x, const char *a, int
     gn_tensor bad;
     for (int i = 0; i < x->n; i++) {
         char c = x->labels[i];
-        bool needed = gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c);
-        for (const char *p = rest; *p && *p != '-' && !needed; p++) needed = *p == c;
-        if (needed) x->labels[n++] = c;
+        if (gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c)) x->labels[n++] = c;
         else axes.axis[axes.n++] = i;
     }
     x->n = n;
@@ -11304,8 +11426,7 @@ static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char 
     for (int pass = 0; pass < 3; pass++)                /* labels of both that stay, of a alone, of both that are summed */
         for (int i = 0; i < a->n; i++) {
             char c = a->labels[i];
-            bool shared = gn__has_label(b->labels, b->n, c), stays = gn__has_label(e->out, e->n_out, c);
-            for (const char *p = rest; *p && *p != '-' && !stays; p++) stays = *p == c;
+            bool shared = gn__has_label(b->labels, b->n, c), stays = gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c);
             if ((shared ? stays ? 0 : 2 : 1) != pass) continue;
             la[na++] = c;
             if (pass != 1) lb[nb++] = c;
@@ -11330,10 +11451,10 @@ static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char 
 }
 
 gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
-    gn__einsum e = { .file = file, .line = line, .g = n > 0 ? in[0].ctx : NULL };
+    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL };
     gn__term all = { GN_NONE, "", 0 }, next;
     const char *at = spec, *scan = spec;
-    if (n < 1) return GN_NONE;
+    if (n < 1 || !in) return GN_NONE;
     if (!gn__usable(e.g)) return GN__DEAD(e.g);
     if (!spec) return gn__refuse(GN__AT, e.g, GN_BAD_ARGUMENT, "einsum: the text is NULL");
     for (int i = 0; i < n; i++) {                       /* sizes and output first: what is summed depends on them */
