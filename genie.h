@@ -214,6 +214,7 @@ typedef struct gn_error {
     X(kv_bytes_moved,     "bytes",  "bytes of KV cache that crossed the network")                  \
     X(kernels_run,        "calls",  "kernels or loops executed")                                   \
     X(nodes_fused,        "nodes",  "nodes that ran inside another node's loop")                   \
+    X(nodes_shared,       "nodes",  "nodes left out of a step because an equal one was in it")     \
     X(state_copies,       "copies", "states copied because an old version had a later reader")     \
     X(state_copy_bytes,   "bytes",  "bytes of those copies")                                       \
     X(view_copies,        "copies", "reshapes that could not be a view")                           \
@@ -4767,6 +4768,7 @@ typedef struct gn__cut {     /* scratch of the latest cut; `part` points into it
     GN__ARRAY(uint32_t, ids);      /* context node of each part node */
     GN__ARRAY(uint64_t, marks);    /* bit per context node; all zero between cuts */
     GN__ARRAY(uint32_t, where);    /* part node of each context node that is marked */
+    GN__ARRAY(uint64_t, seen);     /* open addressing over the part's nodes: serial of the cut, 1 + node; its room is n_seen */
     uint32_t serial;
     gn_part part;
 } gn__cut;
@@ -5213,6 +5215,12 @@ static bool gn__cut_reserve(gn_ctx *g) {
     size_t words = g->n_nodes / 64 + 1, old = c->cap_marks;
     if (!GN__GROW(c, marks, words)) return false;
     if (c->cap_marks > old) memset(c->marks + old, 0, (c->cap_marks - old) * sizeof *c->marks);
+    if (c->n_seen < 2 * g->n_nodes) {
+        while (c->n_seen < 2 * g->n_nodes) c->n_seen = GN__MAX(2 * c->n_seen, (size_t)64);
+        gn_free(c->seen);
+        c->seen = (uint64_t *)gn__alloc_zero(c->n_seen * sizeof *c->seen);
+        if (!c->seen) { c->n_seen = 0; return false; }
+    }
     c->serial++;
     c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where = 0;
     return GN__GROW(c, where, g->n_nodes);
@@ -5280,6 +5288,38 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
     return true;
 }
 
+/* Ops of which each use counts: a generator draws anew, a version of a state is an effect. */
+static bool gn__is_single(int op) { return op == GN__OP_RANDOM_UNIFORM || op == GN__OP_RANDOM_NORMAL || op == GN__OP_ASSIGN || op == GN__OP_KV_APPEND; }
+
+static bool gn__cut_same(const gn__cut *c, const gn_part_node *a, const gn_part_node *b) {
+    return a->op == b->op && a->dtype == b->dtype && a->phase == b->phase && a->n_ins == b->n_ins && a->n_attrs == b->n_attrs && a->leaf == GN_LEAF_NONE &&
+           (a->n_ins == 0 || memcmp(c->ins + a->ins, c->ins + b->ins, a->n_ins * sizeof *c->ins) == 0) && (a->n_attrs == 0 || memcmp(c->attrs + a->attrs, c->attrs + b->attrs, a->n_attrs * sizeof *c->attrs) == 0);
+}
+
+/* The node just taken, `id`, is given back when an equal one was taken before: same op on the same inputs with the same attributes. */
+static void gn__cut_share(gn_ctx *g, uint32_t id) {
+    gn__cut *c = &g->cut;
+    const gn_part_node *n = &c->nodes[c->n_nodes - 1];
+    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__is_single(n->op)) return;
+    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->phase << 16) | n->dtype, n->n_ins);
+    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, c->ins[n->ins + i]);
+    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[n->attrs + i]);
+    size_t at = (size_t)h & (c->n_seen - 1);
+    for (; c->seen[at] >> 32 == c->serial; at = (at + 1) & (c->n_seen - 1)) {
+        uint32_t other = (uint32_t)c->seen[at] - 1;
+        if (!gn__cut_same(c, &c->nodes[other], n)) continue;
+        c->where[id] = other;
+        c->n_ins = n->ins;
+        c->n_attrs = n->attrs;
+        c->n_dims = n->dims;
+        c->n_nodes--;
+        c->n_ids--;
+        g->stats.nodes_shared++;
+        return;
+    }
+    c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
+}
+
 /* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
 static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
@@ -5296,6 +5336,7 @@ static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
             else if (gn__cut_leaf(n) == GN_LEAF_STATE && n->extra != g->slots[n->slot - 1].version) r = GN_SUPERSEDED;
             else if ((n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) && g->slots[n->slot - 1].kind == GN_LEAF_NONE) r = GN_STALE_HANDLE;
             else if (!gn__cut_emit(g, id)) r = GN_OUT_OF_MEMORY;
+            else gn__cut_share(g, id);
         }
     }
     return r;
@@ -9967,7 +10008,7 @@ static void gn__context_free(gn_ctx *g) {
     for (size_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)g->slots[i].host);
     void *arrays[] = { g->nodes, g->ins, g->attrs, g->shapes, g->data, g->errors, g->labels, g->slots, g->pending, g->plans, g->shape_table, g->plan_table, g->label_table,
-                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.ids, g->cut.marks, g->cut.where };
+                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
 
