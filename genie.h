@@ -1964,6 +1964,23 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
     return r;
 }
 
+/* Adjacent dims that one stride covers become one: fewer, longer runs. */
+static gn_view gn__view_collapse(const gn_view *v) {
+    gn_view r = *v;
+    r.rank = 0;
+    for (int i = 0; i < v->rank; i++) {
+        if (v->dims[i] == 1) continue;
+        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
+            r.dims[r.rank - 1] *= v->dims[i];
+            r.strides[r.rank - 1] = v->strides[i];
+            continue;
+        }
+        r.dims[r.rank] = v->dims[i];
+        r.strides[r.rank++] = v->strides[i];
+    }
+    return r;
+}
+
 /* n elements, `stride` apart, from memory of dtype d to a compute type and back. Those of the dtypes that are computed in f32
  * are vector code where elements lie in a row; the others are short. */
 #define GN__LOAD_LOOP(src_t, step, expr) do { const src_t *s = (const src_t *)p; for (int64_t i = 0; i < n; i++, s += step) dst[i] = expr; } while (0)
@@ -2870,9 +2887,12 @@ typedef enum gn__reduce_kind { GN__REDUCE_SUM, GN__REDUCE_MEAN, GN__REDUCE_PROD,
 typedef struct gn__reduce_job {
     const gn__call *c;
     gn__reduce_kind kind;
-    gn_view kept, reduced;    /* the input's dims split in two; both start at the input's first element */
+    gn_view kept, reduced;    /* the input's dims split in two, those reduced collapsed; both start at the input's first element */
     int64_t n, inner;          /* reduced elements, and of its last dim */
-    bool integer;
+    int64_t blocks;            /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever the number of threads */
+    bool integer, columns;
+    struct gn__partial *partials;   /* results by blocks, when these are several */
+    double *sums;              /* the same down columns: blocks by results */
 } gn__reduce_job;
 
 enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
@@ -3151,96 +3171,168 @@ static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, in
     }
 }
 
-static void gn__reduce_one(const gn__reduce_job *j, int64_t at) {
-    const gn_view *in = &j->c->in[0], *out = &j->c->out;
-    size_t bytes = gn__bytes_of(in->dtype), out_bytes = gn__bytes_of(out->dtype);
-    const char *base = in->p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)bytes;
-    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
-    gn__best best = { 0, 0, 0, false };
-    double sum = j->kind == GN__REDUCE_PROD;
-    uint64_t isum = j->kind == GN__REDUCE_PROD;
-    union { double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
-    for (int64_t row = 0; j->n && row < j->n / j->inner; row++) {
-        const char *p = base + gn__view_offset(&j->reduced, GN__MAX(j->reduced.rank - 1, 0), row) * (int64_t)bytes;
-        for (int64_t i = 0; i < j->inner; i += GN__CHUNK) {
-            int64_t m = GN__MIN(j->inner - i, (int64_t)GN__CHUNK);
-            const char *q = p + i * stride * (int64_t)bytes;
-            if (j->integer) gn__load_i64(x.i, in->dtype, q, stride, m);
-            else gn__load_f64(x.f, in->dtype, q, stride, m);
-            if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&best, j->kind, x.i, m, row * j->inner + i);
-            else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&best, j->kind, x.f, m, row * j->inner + i);
-            else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < m; l++) isum *= (uint64_t)x.i[l];
-            else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < m; l++) sum *= x.f[l];
-            else if (j->integer) for (int64_t l = 0; l < m; l++) isum += (uint64_t)x.i[l];
-            else sum += gn__sum_f64(x.f, m);
-        }
+/* What is known after some elements of one result. */
+typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__partial;
+
+enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8 };
+
+/* Extremes of f32: a vector search for the value, then one for its place where it is a new one. */
+static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, int64_t n, int64_t at) {
+    bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN;
+    float sign = least ? -1 : 1, top = sign * gn__kernels_of(j->c->pool)->top(x, n, sign);
+    bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;
+    if (b->any && (b->f != b->f || !(better || nan))) return;
+    int64_t i = 0;
+    while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;
+    *b = (gn__best){ (double)x[i], 0, at + i, true };
+}
+
+/* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
+static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m, int64_t at) {
+    gn_dtype d = j->c->in[0].dtype;
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    bool f32 = !j->integer && gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union { float s[GN__CHUNK]; double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
+        const double *f = direct && d == GN_F64 ? (const double *)(const void *)p : x.f;
+        if (j->integer) gn__load_i64(x.i, d, p, stride, n);
+        else if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
+        else if (!f32 && f == x.f) gn__load_f64(x.f, d, p, stride, n);
+        if (f32 && j->kind >= GN__REDUCE_MAX) gn__best_f32(j, &a->best, s, n, at + i);
+        else if (f32) a->sum += gn__sum_f32(gn__kernels_of(j->c->pool), s, n);
+        else if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&a->best, j->kind, x.i, n, at + i);
+        else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&a->best, j->kind, f, n, at + i);
+        else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < n; l++) a->isum *= (uint64_t)x.i[l];
+        else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < n; l++) a->sum *= f[l];
+        else if (j->integer) for (int64_t l = 0; l < n; l++) a->isum += (uint64_t)x.i[l];
+        else a->sum += gn__sum_f64(f, n);
     }
-    char *o = out->p + at * (int64_t)out_bytes;
-    int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? best.at : j->kind >= GN__REDUCE_MAX ? best.i : (int64_t)isum;
-    double real = j->kind >= GN__REDUCE_MAX ? best.f : j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum;
+}
+
+/* Elements [begin, end) of the reduced ones of result `at`. */
+static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
+    gn__partial a = { j->kind == GN__REDUCE_PROD, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
+    int last = GN__MAX(j->reduced.rank - 1, 0);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), stride = j->reduced.rank ? j->reduced.strides[last] : 1;
+    const char *base = j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * bytes;
+    for (int64_t i = begin, m; i < end; i += m) {
+        int64_t col = i % j->inner;
+        m = GN__MIN(end - i, j->inner - col);
+        gn__reduce_run(j, &a, base + (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * bytes, stride, m, i);
+    }
+    return a;
+}
+
+/* a followed by b. */
+static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b) {
+    int64_t at = a->best.at;
+    if (j->kind == GN__REDUCE_PROD) { a->sum *= b->sum; a->isum *= b->isum; }
+    else { a->sum += b->sum; a->isum += b->isum; }
+    if (j->kind < GN__REDUCE_MAX) return;
+    a->best.at = -1;
+    if (j->integer) gn__best_i64(&a->best, j->kind, &b->best.i, 1, b->best.at);
+    else gn__best_f64(&a->best, j->kind, &b->best.f, 1, b->best.at);
+    if (a->best.at < 0) a->best.at = at;
+}
+
+static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
+    const gn_view *out = &j->c->out;
+    char *o = out->p + at * (int64_t)gn__bytes_of(out->dtype);
+    int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at : j->kind >= GN__REDUCE_MAX ? a->best.i : (int64_t)a->isum;
+    double real = j->kind >= GN__REDUCE_MAX ? a->best.f : j->kind == GN__REDUCE_MEAN ? a->sum / (double)j->n : a->sum;
     if (gn__is_float(out->dtype)) gn__store_f64(&real, out->dtype, o, 1, 1);
     else gn__store_i64(&whole, out->dtype, o, 1, 1);
 }
 
-/* Sums and extremes of f32 whose elements lie in a row. */
-static bool gn__reduce_row_f32(const gn__reduce_job *j, int64_t at) {
-    const gn_view *in = &j->c->in[0];
-    bool sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN, tops = j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN;
-    if (in->dtype != GN_F32 || j->reduced.rank == 0 || j->reduced.strides[j->reduced.rank - 1] != 1 || j->n < 16 || !(sums || tops)) return false;
-    const gn__kernels *k = gn__kernels_of(j->c->pool);
-    const float *base = (const float *)(const void *)in->p + gn__view_offset(&j->kept, j->kept.rank, at);
-    float sign = j->kind == GN__REDUCE_MIN ? -1 : 1, best = -INFINITY;
-    double sum = 0;
-    for (int64_t row = 0; row < j->n / j->inner; row++) {
-        const float *p = base + gn__view_offset(&j->reduced, j->reduced.rank - 1, row);
-        float t = tops ? k->top(p, j->inner, sign) : 0;
-        if (sums) sum += gn__sum_f32(k, p, j->inner);
-        else best = t > best || t != t ? t : best;
+/* A task is a block of a result. */
+static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t from = t % j->blocks * GN__REDUCE_BLOCK;
+        gn__partial a = gn__reduce_part(j, t / j->blocks, from, j->blocks == 1 ? j->n : GN__MIN(from + GN__REDUCE_BLOCK, j->n));
+        if (j->blocks == 1) gn__reduce_store(j, t, &a);
+        else j->partials[t] = a;
     }
-    ((float *)(void *)j->c->out.p)[at] = tops ? sign * best : (float)(j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum);
-    return true;
 }
 
-/* Sums down columns: a block of neighbours at a time, in f64. */
+/* Rows [begin, end) of m neighbouring columns, added to f64 sums: a few rows in f32, then those sums. */
+static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end, int64_t m, double *sum) {
+    static const float ones[GN__REDUCE_DEEP] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    gn_dtype d = j->c->in[0].dtype;
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    bool f32 = gn__dtypes[d].compute == GN__F32, direct = d == GN_F32 && j->reduced.rank == 1;
+    union { float s[2][GN__CHUNK]; double f[GN__CHUNK]; } x;
+    for (int64_t r = begin, n; r < end; r += n) {
+        n = f32 ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
+        if (f32) memset(x.s[0], 0, sizeof x.s[0]);
+        if (direct) k->axpy(x.s[0], ones, (const float *)(const void *)(base + r * j->reduced.strides[0] * bytes), j->reduced.strides[0], n, m);
+        for (int64_t l = 0; l < n && !direct; l++) {
+            const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r + l) * bytes;
+            if (f32) gn__load_f32(x.s[1], d, p, 1, m);
+            else gn__load_f64(x.f, d, p, 1, m);
+            if (f32) k->axpy(x.s[0], ones, x.s[1], 0, 1, m);
+        }
+        for (int64_t i = 0; i < m; i++) sum[i] += f32 ? (double)x.s[0][i] : x.f[i];
+    }
+}
+
+/* Sums down columns. A task is a block of neighbours in a block of rows. */
 static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
-    const gn_view *in = &j->c->in[0];
-    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), blocks = (width + GN__CHUNK - 1) / GN__CHUNK;
-    double x[GN__CHUNK], sum[GN__CHUNK];
+    const gn_view *in = &j->c->in[0], *out = &j->c->out;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), wide = (width + GN__CHUNK - 1) / GN__CHUNK;
+    double sum[GN__CHUNK];
     for (int64_t t = begin; t < end; t++) {
-        int64_t outer = t / blocks, col = t % blocks * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK);
-        const char *base = in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes;
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
         memset(sum, 0, sizeof sum);
-        for (int64_t r = 0; r < j->n; r++) {
-            gn__load_f64(x, in->dtype, base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes, 1, m);
-            for (int64_t i = 0; i < m; i++) sum[i] += x[i];
-        }
+        gn__columns_add(j, in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m, sum);
+        if (j->blocks > 1) { memcpy(j->sums + (t % j->blocks * gn__view_count(out) + outer * width + col), sum, (size_t)m * sizeof *sum); continue; }
         for (int64_t i = 0; i < m && j->kind == GN__REDUCE_MEAN; i++) sum[i] /= (double)j->n;
-        gn__store_f64(sum, j->c->out.dtype, j->c->out.p + (outer * width + col) * bytes, 1, m);
+        gn__store_f64(sum, out->dtype, out->p + (outer * width + col) * bytes, 1, m);
     }
 }
 
-static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++)
-        if (!gn__reduce_row_f32((const gn__reduce_job *)arg, i)) gn__reduce_one((const gn__reduce_job *)arg, i);
+/* Blocks of a result put together, in order. */
+static void gn__reduce_finish(const gn__reduce_job *j) {
+    int64_t total = gn__view_count(&j->c->out), bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
+    for (int64_t i = 0; i < total && !j->columns; i++) {
+        gn__partial a = j->partials[i * j->blocks];
+        for (int64_t b = 1; b < j->blocks; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
+        gn__reduce_store(j, i, &a);
+    }
+    for (int64_t i = 0; i < total && j->columns; i++) {
+        double sum = 0;
+        for (int64_t b = 0; b < j->blocks; b++) sum += j->sums[b * total + i];
+        if (j->kind == GN__REDUCE_MEAN) sum /= (double)j->n;
+        gn__store_f64(&sum, j->c->out.dtype, j->c->out.p + i * bytes, 1, 1);
+    }
 }
 
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
-    gn__reduce_job j = { c, kind, c->in[0], c->in[0], 1, 1, !gn__is_float(c->in[0].dtype) };
+    gn__reduce_job j = { .c = c, .kind = kind, .kept = c->in[0], .reduced = c->in[0], .inner = 1, .integer = !gn__is_float(c->in[0].dtype) };
     j.kept.rank = j.reduced.rank = 0;
     for (int i = 0; i < c->in[0].rank; i++) {
         gn_view *v = (c->attrs[0] >> i) & 1 ? &j.reduced : &j.kept;
         v->dims[v->rank] = c->in[0].dims[i];
         v->strides[v->rank++] = c->in[0].strides[i];
     }
+    j.reduced = gn__view_collapse(&j.reduced);
     j.n = gn__view_count(&j.reduced);
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
-    int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0;
-    if ((kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1) {
-        gn__pool_for(c->pool, gn__view_count(&j.kept) / width * ((width + GN__CHUNK - 1) / GN__CHUNK), 1 + 16384 / GN__MAX(j.n * GN__CHUNK, 1), gn__reduce_columns, &j);
-        return GN_OK;
-    }
-    gn__pool_for(c->pool, gn__view_count(&j.kept), 1 + 16384 / GN__MAX(j.n, 1), gn__reduce_range, &j);
+    int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
+    j.columns = (kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1;
+    int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
+    j.blocks = GN__MAX((j.n + block - 1) / block, 1);
+    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
+    j.partials = (gn__partial *)room;
+    j.sums = (double *)room;
+    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? gn__reduce_columns : gn__reduce_range, &j);
+    if (j.blocks > 1) gn__reduce_finish(&j);
+    gn_free(room);
     return GN_OK;
 }
 static gn_result gn__cpu_sum(const gn__call *c) { return gn__reduce(c, GN__REDUCE_SUM); }
@@ -6062,23 +6154,6 @@ static uint16_t gn__reg_take(gn__regs *r) {
     return 0;
 }
 static void gn__reg_give(gn__regs *r, uint16_t i) { r->used[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
-
-/* Adjacent dims that one stride covers become one: fewer, longer runs. */
-static gn_view gn__view_collapse(const gn_view *v) {
-    gn_view r = *v;
-    r.rank = 0;
-    for (int i = 0; i < v->rank; i++) {
-        if (v->dims[i] == 1) continue;
-        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
-            r.dims[r.rank - 1] *= v->dims[i];
-            r.strides[r.rank - 1] = v->strides[i];
-            continue;
-        }
-        r.dims[r.rank] = v->dims[i];
-        r.strides[r.rank++] = v->strides[i];
-    }
-    return r;
-}
 
 /* A collapsed view that shows one element everywhere. */
 static bool gn__view_is_one(const gn_view *v) { return v->rank == 0 || (v->rank == 1 && v->strides[0] == 0); }
