@@ -5693,8 +5693,10 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     if (r == GN_OK) {
         gn__grad_reached(g, loss, params, n, reached);
         grads[loss] = gn__full(g, at, t.dtype, &t.shape, 1);
-        for (uint32_t id = loss; id > 0; id--)
-            if (grads[id] && reached[id] && g->nodes[id].n_ins) gn__grad_node(g, at, id, grads, reached);
+        for (uint32_t id = loss; id > 0; id--) {
+            int op = g->nodes[id].op;                       /* a parameter may come from an op without a gradient, and ends the way there */
+            if (grads[id] && reached[id] && g->nodes[id].n_ins && (gn__ops[op].grad || op == GN__OP_ASSIGN)) gn__grad_node(g, at, id, grads, reached);
+        }
     }
     for (int i = 0; i < n && r == GN_OK; i++) {
         out[i] = params[i] <= loss ? grads[params[i]] : 0;
@@ -10852,9 +10854,9 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
         int64_t d = t.shape.dims[axis], left = d;
         for (int i = 0; i < n && ok; i++) {
             int64_t size = sizes ? sizes[i] : d / n;
-            ok = size >= 0 && size <= left;
+            if (!(ok = size >= 0 && size <= left)) break;
             left -= size;
-            if (ok) out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
+            out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
         }
         ok = ok && left == 0;
         if (!ok) bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);
