@@ -10508,6 +10508,7 @@ gn_result gn_get_op(int index, gn_op_info *out) {
 
 #define GN__AT file, line
 
+/* The text's first word is the op, which has no row of its own. */
 GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, gn_result r, const char *format, ...) {
     gn__loc at = { file, line };
     gn_fault f;
@@ -10515,7 +10516,10 @@ GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx 
     va_start(args, format);
     gn__fail_v(&f, r, format, args);
     va_end(args);
-    return gn__handle(g, gn__failed(g, at, GN__OP_FAILED, &f));
+    uint32_t bad = gn__failed(g, at, GN__OP_FAILED, &f);
+    char *op = bad ? g->errors[g->nodes[bad].extra].op : NULL;
+    if (op) memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof g->error.op - 1));       /* the rest of op is 0 */
+    return gn__handle(g, bad);
 }
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
