@@ -221,6 +221,8 @@ typedef struct gn_error {
     X(faults,             "faults", "steps that ended with an error")                              \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
+    X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
+    X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
     X(device_bytes,       "bytes",  "bytes held now on the device for this context")
 
 typedef struct gn_stats {
@@ -849,14 +851,21 @@ typedef struct gn_server_desc {
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
     uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
+    int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
 } gn_server_desc;
 
+/* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
+   install, and returns the line's length; 0 when there is no such GPU. Index 0 always has a line. */
+GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
-/* Waits until gn_server_stop. */
+/* Waits until gn_server_stop. GN_DEVICE_LOST when a device is lost before: only another process can use that GPU again. */
 GN_API gn_result gn_server_run(gn_server *s);
+/* Ends every session with the cause, and returns the listening socket as a descriptor that stays open across exec, -1 if there is
+   none: connections wait there until a server opens with it as listen_fd. Takes at most 2 seconds; what follows is exec or close. */
+GN_API int gn_server_handover(gn_server *s);
 /* Makes gn_server_run return. May be called from any thread and from a signal handler. */
 GN_API void gn_server_stop(gn_server *s);
 /* Stops, ends every session, frees. */
@@ -1091,6 +1100,8 @@ typedef struct gn_net_i {
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
+    /* The listening socket as a descriptor that stays open across exec, -1 if that fails. */
+    int (*handover)(void *listener);
     /* An unencrypted, unauthenticated transport over an open stream socket, which it owns: for tests. */
     gn_result (*plain)(int fd, gn_transport *out);
     void (*sha256)(const void *data, size_t n, uint8_t out[32]);
@@ -1101,6 +1112,50 @@ typedef struct gn_net_i {
     gn_result (*unpack)(uint8_t codec, const void *src, size_t n, int elem, void *dst, size_t raw_n);
     uint32_t codecs;         /* bit c set: codec c is known; codec 0 (raw) is always */
 } gn_net_i;
+
+/* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
+ * columns are named in >>ops. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
+#define GN_STRUCTURED_OPS(X)                                                                             \
+    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
+    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
+    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
+    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
+    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
+    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
+    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
+    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
+    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
+    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
+    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
+    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
+    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
+    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
+    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
+    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
+    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
+    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
+    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
+    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
+    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
+    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
+    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
+    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
+    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
+    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
+    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
+    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
+    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
+    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
+    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
+    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
+    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
+    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
+    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
+    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
 
 /* ---- driver: what genie_cuda.c provides ---- */
 typedef struct gn_driver_i {
@@ -1196,6 +1251,19 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
+#endif
+
+/* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
+ * has to compile in seconds. */
+#if defined(__clang__)
+#define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
+#define GN__COLD_END _Pragma("clang attribute pop")
+#elif defined(__GNUC__) && defined(__OPTIMIZE__)
+#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define GN__COLD_END _Pragma("GCC pop_options")
+#else
+#define GN__COLD_BEGIN
+#define GN__COLD_END
 #endif
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -1895,90 +1963,101 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
     return r;
 }
 
-/* n elements, `stride` apart, from memory of dtype d to a compute type and back. */
+/* n elements, `stride` apart, from memory of dtype d to a compute type and back. Those of the dtypes that are computed in f32
+ * are vector code where elements lie in a row; the others are short. */
+#define GN__LOAD_LOOP(src_t, step, expr) do { const src_t *s = (const src_t *)p; for (int64_t i = 0; i < n; i++, s += step) dst[i] = expr; } while (0)
+#define GN__STORE_LOOP(dst_t, step, expr) do { dst_t *o = (dst_t *)p; for (int64_t i = 0; i < n; i++, o += step) *o = (dst_t)(expr); } while (0)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
 #endif
-#define GN__LOAD_LOOP(src_t, expr) do {                                                          \
-        const src_t *s = (const src_t *)p;                                                       \
-        if (stride == 1) for (int64_t i = 0; i < n; i++, s++) { dst[i] = expr; }                 \
-        else for (int64_t i = 0; i < n; i++, s += stride) { dst[i] = expr; }                     \
-    } while (0)
-#define GN__DEFINE_LOAD(name, T)                                                          \
-    static void name(T *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {      \
-        switch (d) {                                                                      \
-        case GN_F32: GN__LOAD_LOOP(float, (T)*s); break;                                  \
-        case GN_F64: GN__LOAD_LOOP(double, (T)*s); break;                                 \
-        case GN_F16: GN__LOAD_LOOP(uint16_t, (T)gn__f16_f32(*s)); break;                  \
-        case GN_BF16: GN__LOAD_LOOP(uint16_t, (T)gn__bf16_f32(*s)); break;                \
-        case GN_I32: GN__LOAD_LOOP(int32_t, (T)*s); break;                                \
-        case GN_I64: GN__LOAD_LOOP(int64_t, (T)*s); break;                                \
-        case GN_BOOL: GN__LOAD_LOOP(uint8_t, (T)(*s != 0)); break;                        \
-        case GN_I8: GN__LOAD_LOOP(int8_t, (T)*s); break;                                  \
-        case GN_I16: GN__LOAD_LOOP(int16_t, (T)*s); break;                                \
-        case GN_U16: GN__LOAD_LOOP(uint16_t, (T)*s); break;                               \
-        case GN_U32: GN__LOAD_LOOP(uint32_t, (T)*s); break;                               \
-        default: GN__LOAD_LOOP(uint8_t, (T)*s); break;                                    \
-        }                                                                                 \
-    }
-GN__DEFINE_LOAD(gn__load_f32, float)      /* of f32, f16, bf16 only: others would lose bits */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
-GN__DEFINE_LOAD(gn__load_f64, double)
-GN__DEFINE_LOAD(gn__load_i32, int32_t)    /* not of i64 and u32 */
-GN__DEFINE_LOAD(gn__load_i64, int64_t)    /* of integers only */
+static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of f32, f16, bf16 only: others would lose bits */
+    if (d == GN_F16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
+    else if (d == GN_F16) GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
+    else if (d == GN_BF16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
+    else if (d == GN_BF16) GN__LOAD_LOOP(uint16_t, stride, gn__bf16_f32(*s));
+    else if (stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
+    else GN__LOAD_LOOP(float, stride, *s);
+}
 
-#define GN__STORE_LOOP(dst_t, expr) do {                                                         \
-        dst_t *o = (dst_t *)p;                                                                   \
-        if (stride == 1) for (int64_t i = 0; i < n; i++, o++) { *o = expr; }                     \
-        else for (int64_t i = 0; i < n; i++, o += stride) { *o = expr; }                         \
-    } while (0)
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
-#endif
-static void gn__store_f32(const float *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (d) {
-    case GN_F16: GN__STORE_LOOP(uint16_t, gn__f32_f16(src[i])); break;
-    case GN_BF16: GN__STORE_LOOP(uint16_t, gn__f32_bf16(src[i])); break;
-    default: GN__STORE_LOOP(float, src[i]); break;
-    }
+static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    if (d == GN_F16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
+    else if (d == GN_F16) GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
+    else if (d == GN_BF16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
+    else if (d == GN_BF16) GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
+    else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
+    else GN__STORE_LOOP(float, stride, src[i]);
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
+GN__COLD_BEGIN
+static void gn__load_i32(int32_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* not of i64 and u32 */
+    switch (d) {
+    case GN_I32: GN__LOAD_LOOP(int32_t, stride, *s); break;
+    case GN_BOOL: GN__LOAD_LOOP(uint8_t, stride, *s != 0); break;
+    case GN_I8: GN__LOAD_LOOP(int8_t, stride, *s); break;
+    case GN_I16: GN__LOAD_LOOP(int16_t, stride, *s); break;
+    case GN_U16: GN__LOAD_LOOP(uint16_t, stride, *s); break;
+    default: GN__LOAD_LOOP(uint8_t, stride, *s); break;
+    }
+}
+
+enum { GN__WIDEN = 64 };   /* elements of a stack buffer between two conversions */
+
+/* A piece at a time by way of f32 or i32, of whose dtypes every value is exact in T. */
+#define GN__LOAD_NARROW(T, narrow_t, load) do {                                                          \
+        narrow_t w[GN__WIDEN];                                                                           \
+        for (int64_t at = 0, m; at < n; at += m) {                                                       \
+            m = GN__MIN(n - at, (int64_t)GN__WIDEN);                                                     \
+            load(w, d, (const char *)p + at * stride * (int64_t)gn__bytes_of(d), stride, m);             \
+            for (int64_t i = 0; i < m; i++) dst[at + i] = (T)w[i];                                       \
+        }                                                                                                \
+    } while (0)
+static void gn__load_i64(int64_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of integers only */
+    if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, *s);
+    else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, *s);
+    else GN__LOAD_NARROW(int64_t, int32_t, gn__load_i32);
+}
+
+static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
+    if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
+    else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
+    else if (gn__dtypes[d].compute == GN__F32) GN__LOAD_NARROW(double, float, gn__load_f32);
+    else if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, (double)*s);
+    else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, (double)*s);
+    else GN__LOAD_NARROW(double, int32_t, gn__load_i32);
+}
+
 static void gn__store_f64(const double *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
     switch (d) {
-    case GN_F16: GN__STORE_LOOP(uint16_t, gn__f32_f16(gn__f64_f32_odd(src[i]))); break;
-    case GN_BF16: GN__STORE_LOOP(uint16_t, gn__f32_bf16(gn__f64_f32_odd(src[i]))); break;
-    case GN_F32: GN__STORE_LOOP(float, (float)src[i]); break;
-    default: GN__STORE_LOOP(double, src[i]); break;
+    case GN_F16: GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(gn__f64_f32_odd(src[i]))); break;
+    case GN_BF16: GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(gn__f64_f32_odd(src[i]))); break;
+    case GN_F32: GN__STORE_LOOP(float, stride, src[i]); break;
+    default: GN__STORE_LOOP(double, stride, src[i]); break;
     }
 }
 
 static void gn__store_i64(const int64_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (d) {
-    case GN_I32: GN__STORE_LOOP(int32_t, (int32_t)(uint32_t)(uint64_t)src[i]); break;
-    case GN_I64: GN__STORE_LOOP(int64_t, src[i]); break;
-    case GN_BOOL: GN__STORE_LOOP(uint8_t, src[i] != 0); break;
-    case GN_U32: GN__STORE_LOOP(uint32_t, (uint32_t)(uint64_t)src[i]); break;
-    case GN_I16: case GN_U16: GN__STORE_LOOP(uint16_t, (uint16_t)(uint64_t)src[i]); break;
-    default: GN__STORE_LOOP(uint8_t, (uint8_t)(uint64_t)src[i]); break;
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
+    case 1: GN__STORE_LOOP(uint8_t, stride, (uint64_t)src[i]); break;
+    case 2: GN__STORE_LOOP(uint16_t, stride, (uint64_t)src[i]); break;
+    case 4: GN__STORE_LOOP(uint32_t, stride, (uint64_t)src[i]); break;
+    default: GN__STORE_LOOP(int64_t, stride, src[i]); break;
     }
 }
 
 static void gn__store_i32(const int32_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (d) {
-    case GN_I32: GN__STORE_LOOP(int32_t, src[i]); break;
-    case GN_BOOL: GN__STORE_LOOP(uint8_t, src[i] != 0); break;
-    case GN_I16: case GN_U16: GN__STORE_LOOP(uint16_t, (uint16_t)(uint32_t)src[i]); break;
-    default: GN__STORE_LOOP(uint8_t, (uint8_t)(uint32_t)src[i]); break;
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
+    case 1: GN__STORE_LOOP(uint8_t, stride, (uint32_t)src[i]); break;
+    case 2: GN__STORE_LOOP(uint16_t, stride, (uint32_t)src[i]); break;
+    default: GN__STORE_LOOP(int32_t, stride, src[i]); break;
     }
 }
+GN__COLD_END
 
 static int64_t gn__read_int(gn_dtype d, const void *p) {
     int64_t v;
@@ -2373,49 +2452,6 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     T( FMA,          fma,          0xb0, A, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
     T( LERP,         lerp,         0xb1, F, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
 
-/* Structured rows. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
-#define GN__STRUCTURED_OPS(X)                                                                            \
-    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
-    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
-    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
-    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
-    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
-    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
-    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
-    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
-    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
-    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
-    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
-    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
-    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
-    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
-    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
-    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
-    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
-    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
-    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
-    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
-    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
-    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
-    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
-    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
-    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
-    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
-
 /* Leaves; gn_part_node.leaf says the kind. X(NAME, name, wire) */
 #define GN__LEAF_OPS(X) X(DATA, data, 0x01) X(VALUE, value, 0x02) X(WEIGHT, weight, 0x03) X(STATE, state, 0x04)
 
@@ -2428,7 +2464,7 @@ typedef enum gn__op_index {
     GN__SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
 #undef GN__U
 #define GN__X(NAME, ...) GN__OP_##NAME,
-    GN__STRUCTURED_OPS(GN__X)
+    GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
     GN__OP__COUNT
 } gn__op_index;
@@ -2457,7 +2493,9 @@ typedef struct gn__call {
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
 
-/* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. */
+/* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. Vector code goes in whole steps of GN__TILE_STEP:
+ * there are that many elements of memory behind every pointer, and n is a multiple of it. */
+enum { GN__TILE_STEP = 32 };
 typedef void (*gn__tile_fn)(void *y, const void *const *x, const double *p, int64_t n);
 
 typedef struct gn__grads gn__grads;                         /* see >>graph */
@@ -2491,7 +2529,8 @@ typedef struct gn__op_row {
         const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1], *xc = (const GN__T *)x[2];         \
         const GN__T p0 = GN__PARAM(p[0]), p1 = GN__PARAM(p[1]);                                              \
         (void)p0; (void)p1;                                                                                  \
-        for (int64_t i = 0; i < n; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
+        const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);     /* says so to the compiler: no code for a rest */ \
+        for (int64_t i = 0; i < whole; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
     }
 #define GN__TILE_U(NAME, name, wire, cls, mask, flops, tol, body, ...) GN__WHEN_##cls(GN__TILE(NAME, GN__T, body))
 #define GN__TILE_C(NAME, name, wire, cls, mask, flops, tol, body) GN__WHEN_##cls(GN__TILE(NAME, int32_t, body))
@@ -2581,7 +2620,7 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
         const T *a = (const T *)x[1], *b = (const T *)x[2];                                          \
         T *restrict out = (T *)y;                                                                    \
         (void)p;                                                                                     \
-        for (int64_t i = 0; i < n; i++) out[i] = c[i] ? a[i] : b[i];                                 \
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) out[i] = c[i] ? a[i] : b[i]; \
     }
 GN__DEFINE_WHERE(f32, float)
 GN__DEFINE_WHERE(f64, double)
@@ -2687,6 +2726,7 @@ static gn_result gn__infer_dims(const gn__infer_call *c, int first, gn_shape *ou
     return gn__shape_ok(out) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension is negative or the tensor too large");
 }
 
+GN__COLD_BEGIN
 /* ---- generators ---- */
 
 static gn_result gn__infer_full(const gn__infer_call *c) {
@@ -2784,6 +2824,7 @@ static gn_result gn__random(const gn__call *c, bool normal) {
 }
 static gn_result gn__cpu_random_uniform(const gn__call *c) { return gn__random(c, false); }
 static gn_result gn__cpu_random_normal(const gn__call *c) { return gn__random(c, true); }
+GN__COLD_END
 
 /* ---- reductions: attrs = axes as bits, keep ---- */
 
@@ -2848,12 +2889,12 @@ typedef struct gn__kernels {
     void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
     float (*top)(const float *x, int64_t n, float sign);             /* largest of sign * x, NaN if there is one */
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul);   /* (x - sub) * mul */
-    void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; either may be NULL */
+    void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; one of them may be NULL */
 } gn__kernels;
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O3,fp-contract=fast")
+#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")      /* vectors are written out */
 #define GN__UNROLL _Pragma("GCC unroll 16")
 #define GN__CONTRACT
 #elif defined(__clang__)
@@ -2908,6 +2949,46 @@ GN__INLINE float gn__lanes_sum(float *s) {
             y[r] += gn__lanes_sum(s);                                                                        \
         }                                                                                                    \
     }
+#define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
+    attribute static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
+        GN__CONTRACT                                                                                         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        for (; rows >= 4; rows -= 4, x += 4, b += 4 * ldb) {                                                 \
+            const float *b1 = b + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb, x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
+            int64_t i = 0;                                                                                   \
+            for (; i + W <= n; i += W) {                                                                     \
+                vec t = *(const vec *)(y + i);                                                               \
+                t += x0 * *(const vec *)(b + i);                                                             \
+                t += x1 * *(const vec *)(b1 + i);                                                            \
+                t += x2 * *(const vec *)(b2 + i);                                                            \
+                t += x3 * *(const vec *)(b3 + i);                                                            \
+                *(vec *)(y + i) = t;                                                                         \
+            }                                                                                                \
+            for (; i < n; i++) { float t = y[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; y[i] = t; } \
+        }                                                                                                    \
+        for (; rows > 0; rows--, x++, b += ldb) {                                                            \
+            int64_t i = 0;                                                                                   \
+            for (; i + W <= n; i += W) *(vec *)(y + i) += x[0] * *(const vec *)(b + i);                      \
+            for (; i < n; i++) y[i] += x[0] * b[i];                                                          \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                     \
+    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {        \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                    \
+        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                        \
+    }                                                                                                        \
+    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                \
+        GN__CONTRACT                                                                                         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= n; i += W) {                                                                         \
+            vec t = *(const vec *)(y + i);                                                                   \
+            *(vec *)(y + i) = g && b ? t * *(const vec *)(g + i) + *(const vec *)(b + i) : g ? t * *(const vec *)(g + i) : t + *(const vec *)(b + i); \
+        }                                                                                                    \
+        for (; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];               \
+    }
 #else
 #define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                            \
     static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) {  \
@@ -2926,17 +3007,19 @@ GN__INLINE float gn__lanes_sum(float *s) {
             y[r] += gn__lanes_sum(s);                                                                        \
         }                                                                                                    \
     }
-#endif
-#define GN__DEFINE_AXPY(S, attribute)                                                                        \
-    attribute static void gn__axpy_##S(float *restrict y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
-        GN__CONTRACT                                                                                         \
-        for (; rows >= 4; rows -= 4, x += 4, b += 4 * ldb) {                                                 \
-            const float *b1 = b + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb, x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
-            for (int64_t i = 0; i < n; i++) { float t = y[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; y[i] = t; } \
-        }                                                                                                    \
+#define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
+    static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
         for (; rows > 0; rows--, x++, b += ldb)                                                              \
             for (int64_t i = 0; i < n; i++) y[i] += x[0] * b[i];                                             \
     }
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                     \
+    static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                  \
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                           \
+    }                                                                                                        \
+    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                          \
+        for (int64_t i = 0; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];  \
+    }
+#endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__DEFINE_TOP(S, attribute, W)                                                                      \
     attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                              \
@@ -2967,21 +3050,12 @@ GN__INLINE float gn__lanes_sum(float *s) {
         return best;                                                                                         \
     }
 #endif
-#define GN__DEFINE_MAPS(S, attribute)                                                                        \
-    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {        \
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                           \
-    }                                                                                                        \
-    attribute static void gn__gain_##S(float *restrict y, const float *g, const float *b, int64_t n) {       \
-        if (g && b) for (int64_t i = 0; i < n; i++) y[i] = y[i] * g[i] + b[i];                               \
-        else if (g) for (int64_t i = 0; i < n; i++) y[i] *= g[i];                                            \
-        else if (b) for (int64_t i = 0; i < n; i++) y[i] += b[i];                                            \
-    }
 #define GN__DEFINE_KERNELS(S, attribute, W, MR, NV) \
     GN__DEFINE_TOP(S, attribute, W)                 \
-    GN__DEFINE_MAPS(S, attribute)                   \
+    GN__DEFINE_MAPS(S, attribute, W)                \
     GN__DEFINE_MICRO(S, attribute, W, MR, NV)       \
     GN__DEFINE_DOT(S, attribute, W)                 \
-    GN__DEFINE_AXPY(S, attribute)
+    GN__DEFINE_AXPY(S, attribute, W)
 #define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
 
 #if defined(__aarch64__)
@@ -3015,9 +3089,14 @@ static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) 
 #else
     static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32 };
 #endif
-    const void *in[3] = { x, x, x };
+    float rest[GN__TILE_STEP] = { 0 };
+    const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };
     const double none[2] = { 0, 0 };
-    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, n);
+    int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);
+    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, whole);
+    memcpy(rest, x + whole, (size_t)(n - whole) * sizeof *rest);
+    tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0);
+    memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);
 }
 
 /* Sum over a row of f32: lanes within pieces, pieces in f64. */
@@ -3207,6 +3286,7 @@ static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
 }
 
 
+GN__COLD_BEGIN
 static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
     double x[GN__CHUNK], top = -INFINITY, sum = 0;
     int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
@@ -3229,6 +3309,7 @@ static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
         gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
     }
 }
+GN__COLD_END
 
 /* f32, f16 and bf16 rows: in f32, in `row` (n floats) or where they lie. */
 static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
@@ -3281,6 +3362,7 @@ static gn_result gn__softmax(const gn__call *c, bool log) {
 static gn_result gn__cpu_softmax(const gn__call *c) { return gn__softmax(c, false); }
 static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, true); }
 
+GN__COLD_BEGIN
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
     double x[GN__CHUNK], w[GN__CHUNK], sum = 0, square = 0, eps = gn__word_f64(c->attrs[0]);
@@ -3310,6 +3392,7 @@ static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
         gn__store_f64(x, j->out.dtype, o + i * ib, 1, m);
     }
 }
+GN__COLD_END
 
 /* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
 static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o, float *row, const float *gain, const float *bias) {
@@ -3329,7 +3412,7 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     }
     double variance = square / (double)n - off * off;
     k->affine(y, y, n, (float)off, (float)(1.0 / sqrt((variance > 0 ? variance : variance != variance ? variance : 0) + gn__word_f64(j->c->attrs[0]))));
-    k->gain(y, gain, bias, n);
+    if (gain || bias) k->gain(y, gain, bias, n);
     if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
@@ -3596,6 +3679,7 @@ static bool gn__gemm_f32(const gn__gemm *g, gn__pool *pool) {
     return true;
 }
 
+GN__COLD_BEGIN
 /* f64 and integers. */
 static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm *g = (const gn__gemm *)arg;
@@ -3626,6 +3710,7 @@ static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
         else gn__store_i64(y.i, g->dtype, o, 1, n);
     }
 }
+GN__COLD_END
 
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (g->m == 0 || g->n == 0) return true;
@@ -3674,6 +3759,8 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
 }
 static gn_result gn__cpu_matmul(const gn__call *c) { return gn__matmul(c, NULL); }
 static gn_result gn__cpu_linear(const gn__call *c) { return gn__matmul(c, c->n_in > 2 ? &c->in[2] : NULL); }
+
+GN__COLD_BEGIN
 
 /* ---- movement. Reshape, permute, slice and broadcast are views where they can be; their kernels are copies ---- */
 
@@ -3886,12 +3973,6 @@ static gn_result gn__cpu_concat(const gn__call *c) {
     return GN_OK;
 }
 
-
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
-
 /* ---- indexing: every index is checked where it is used ---- */
 
 static gn_result gn__bad_index(gn_fault *f, int64_t index, int64_t size) {
@@ -4096,9 +4177,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
@@ -4140,6 +4219,7 @@ typedef struct gn__attention_job {
     gn__atomic failed;          /* no memory for scores; set by any thread */
 } gn__attention_job;
 
+GN__COLD_BEGIN
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
@@ -4172,6 +4252,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     for (int64_t l = 0; l < E && sum != 0; l++) o[l] /= sum;
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
+GN__COLD_END
 
 /* Adds the mask's row to the scores; false hides. */
 static void gn__attention_mask(const gn__attention_job *j, const char *m, float *s, int64_t n) {
@@ -4288,10 +4369,7 @@ static gn_result gn__cpu_kv_append(const gn__call *c) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* ---- running along an axis: attrs = axis. Row by row, in f64 or i64, in order ---- */
 
@@ -4501,9 +4579,7 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* ---- the table ---- */
 
@@ -4515,7 +4591,7 @@ GN__SCALAR_OPS(GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
 #define GN__DECLARE_GRAD_true(name) static void gn__grad_##name(gn__grads *k);
 #define GN__DECLARE_GRAD_false(name)
 #define GN__X(NAME, name, w, kind, least, most, attrs, mask, tol, grad) GN__DECLARE_GRAD_##grad(name)
-GN__STRUCTURED_OPS(GN__X)
+GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 
 #define GN__TILES_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
@@ -4562,7 +4638,7 @@ static const gn__op_row gn__ops[GN__OP__COUNT] = {
     [GN__OP_FAILED] = { .name = "failed", .kind = GN_CLASS_LEAF },
     GN__LEAF_OPS(GN__L)
     GN__SCALAR_OPS(GN__U, GN__B, GN__UN, GN__BN, GN__C, GN__U, GN__T3)
-    GN__STRUCTURED_OPS(GN__X)
+    GN_STRUCTURED_OPS(GN__X)
 };
 #undef GN__U
 #undef GN__B
@@ -5250,10 +5326,7 @@ static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const
 static bool gn__plan_same(const void *owner, uint32_t i, const void *key) { return gn__part_equal(((const gn_ctx *)owner)->plans[i].part, (const gn_part *)key); }
 
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* ---- gradients: the table's column, applied from the loss down ---- */
 
@@ -5707,14 +5780,9 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     return r;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* >>meaning ========================================================================================
  * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
@@ -6116,14 +6184,9 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -6888,12 +6951,12 @@ static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes,
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* >>exec ===========================================================================================
  * The null and the CPU executor. Runs are synchronous: a ticket is done when submit returns. */
+
+GN__COLD_BEGIN
 
 /* ---- null: checks and counts, computes nothing ---- */
 
@@ -7184,6 +7247,8 @@ static void gn__run_place_outs(gn__run *r, const gn_out *outs) {
     }
 }
 
+GN__COLD_END
+
 /* ---- loops: a tile of each register at a time ---- */
 
 enum { GN__TILE_N = 1024 };
@@ -7206,7 +7271,7 @@ static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node)
     gn__mutex_unlock(&p->lock);
 }
 
-/* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type. */
+/* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole step. */
 static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = compute == GN__F64 || compute == GN__I64 ? 8 : 4;
@@ -7222,6 +7287,7 @@ static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n
         else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, m);
         done += m;
     }
+    memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
 }
 
 static void gn__fill_tile(void *dst, gn_dtype d, double value, int64_t n) {
@@ -7266,17 +7332,19 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     }
 }
 
-/* One instruction on one tile. Narrow integers are wrapped after each op, floats are not rounded before the loop's edge. */
+/* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped after each
+ * op, floats are not rounded before the loop's edge. */
 static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x, int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
-    if (in->op == GN__OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, n); return GN_OK; }
+    int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
+    if (in->op == GN__OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, whole); return GN_OK; }
     if (gn__op_divides(in->op) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n)) return GN_DIVISION_BY_ZERO;
     if (in->op == GN__OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64, gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
-        where[compute](y, x, in->p, n);
-    } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, n);
-    gn__tile_wrap(y, d, n);
+        where[compute](y, x, in->p, whole);
+    } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
+    gn__tile_wrap(y, d, whole);
     return GN_OK;
 }
 
@@ -7325,7 +7393,7 @@ static void gn__stream(gn__isa isa, char *to, const char *from, int64_t bytes) {
 /* Memory that can be used in place of a register: n elements of the compute type in a row. NULL: they have to be fetched. */
 static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
     int last = v->rank - 1;
-    if (gn__dtypes[v->dtype].narrow || v->rank == 0 || v->strides[last] != 1) return NULL;
+    if (gn__dtypes[v->dtype].narrow || v->rank == 0 || v->strides[last] != 1 || n % GN__TILE_STEP) return NULL;
     int64_t row = at / v->dims[last], col = at % v->dims[last];
     if (col + n > v->dims[last]) return NULL;
     return p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col) * (int64_t)gn__bytes_of(v->dtype);
@@ -7356,7 +7424,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     for (uint32_t i = 0; i < s->n_instrs; i++) {
         const gn_instr *in = &l->instrs[s->instr + i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
-        bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams;
+        bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
         gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
         if (r != GN_OK) { *out_node = in->node; return r; }
@@ -7399,6 +7467,8 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
     if (j.failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j.node, j.failed, "an integer divisor is 0");
     return j.failed ? gn__run_fail(r, j.node, j.failed, "no memory for the tiles of a loop") : GN_OK;
 }
+
+GN__COLD_BEGIN
 
 /* The rows that an append in place will overwrite are kept until the run has ended well. */
 static gn_result gn__run_save(gn__run *r, const gn__call *c) {
@@ -7556,11 +7626,6 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     if (n && strncmp(d->device, gn__driver->prefix, n) == 0 && (d->device[n] == ':' || !d->device[n])) return gn__driver->open(d, out, f);
     return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
 }
-
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
 
 /* >>session ========================================================================================
  * The two ends of protocol 1 over a transport. The client's end is an executor like any other; the server's end puts the
@@ -8494,9 +8559,10 @@ struct gn_server {
     void *listener;
     gn__thread accept;
     bool accepting;
-    gn__atomic stop;
+    gn__atomic stop, lost;
     gn__mutex lock;             /* of all below */
     gn__cond changed;
+    gn_fault lost_why;
     gn__session *sessions;
     gn__store store;
     gn_stats ended;             /* of sessions that are over */
@@ -9070,7 +9136,19 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
 
 /* ---- answers ---- */
 
+/* gn_server_run returns: a lost GPU comes back in another process only. */
+static void gn__server_lose(gn_server *server, const gn_fault *why) {
+    gn__mutex_lock(&server->lock);
+    bool first = !gn__atomic_load(&server->lost);
+    if (first) server->lost_why = *why;
+    gn__atomic_store(&server->lost, 1);
+    gn__cond_broadcast(&server->changed);
+    gn__mutex_unlock(&server->lock);
+    if (first) gn_logf(server->desc.log, server->desc.log_user, GN_LOG_ERROR, "%s", why->text);
+}
+
 static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_fault *fault, bool fatal) {
+    if (fault->result == GN_DEVICE_LOST) gn__server_lose(s->server, fault);
     gn__msg_error m = { (uint16_t)fault->result, fatal, fault->node, gn__span_of_text(fault->text, 399) };
     s->stats.faults++;
     return gn__outbox_message(&s->link.out, GN__MSG_ERROR, request, &m);
@@ -9356,6 +9434,7 @@ static void gn__session_main(void *arg) {
         e = gn__session_serve(s, &request, &why);
     }
     why.result = e;
+    if (e == GN_CANCELLED && gn__atomic_load(&s->server->lost)) why = s->server->lost_why;   /* written once, before `lost` */
     gn__session_part(s, request, &why);
     gn__session_end(s, &why);
 }
@@ -9530,8 +9609,22 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
 
 static void gn__server_wait(gn_server *s) {
     gn__mutex_lock(&s->lock);
-    while (!gn__atomic_load(&s->stop)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    while (!gn__atomic_load(&s->stop) && !gn__atomic_load(&s->lost)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
     gn__mutex_unlock(&s->lock);
+}
+
+enum { GN__HANDOVER_MS = 2000 };
+
+static int gn__server_handover(gn_server *s) {
+    int fd = s->listener && gn__net->handover ? gn__net->handover(s->listener) : -1;
+    uint64_t end = gn_now_us() + GN__HANDOVER_MS * 1000u;
+    gn__atomic_store(&s->stop, 1);
+    if (s->accepting) gn__thread_join(&s->accept);
+    s->accepting = false;
+    gn__mutex_lock(&s->lock);
+    for (gn__server_reap(s); s->sessions && gn_now_us() < end; gn__server_reap(s)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    gn__mutex_unlock(&s->lock);
+    return fd;
 }
 
 static void gn__server_get_stats(gn_server *s, gn_stats *out) {
@@ -9555,8 +9648,10 @@ gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_
 gn_result gn_server_run(gn_server *s) {
     if (!s) return GN_BAD_ARGUMENT;
     gn__server_wait(s);
-    return GN_OK;
+    return gn__atomic_load(&s->lost) ? GN_DEVICE_LOST : GN_OK;
 }
+
+int gn_server_handover(gn_server *s) { return s ? gn__server_handover(s) : -1; }
 
 void gn_server_stop(gn_server *s) { if (s) gn__atomic_store(&s->stop, 1); }
 void gn_server_close(gn_server *s) { if (s) gn__server_close(s); }
@@ -9571,9 +9666,7 @@ void gn_server_stats(gn_server *s, gn_stats *out_stats) {
 
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) { return gn__server_take(s, t, tenant ? tenant : ""); }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* >>check ==========================================================================================
  * Handles to nodes. Misuse becomes a failed node or a result; nothing here computes. */
@@ -9636,6 +9729,8 @@ static void gn__inputs(gn_ctx *g, gn__loc at, int op, const gn_tensor *t, int n,
         if (why != GN_OK) out[i] = gn__failed_with(g, at, op, why, "input %d: %s", i, gn__handle_text(why));
     }
 }
+
+GN__COLD_BEGIN
 
 /* ---- one submission: cut, find or make the plan, bring slots to the device, run ---- */
 
@@ -9921,6 +10016,12 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
+int gn_list_gpus(int index, char *out_text, size_t cap) {
+    if (index < 0 || !out_text || cap == 0) return 0;
+    if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
+    return index == 0 ? snprintf(out_text, cap, "cuda: absent: genie_cuda.c is not linked into this program") : 0;
+}
+
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 
@@ -9972,6 +10073,8 @@ gn_result gn_sync(gn_ctx *g) {
     gn_result r = g->exec.i->wait(g->exec.self, g->last_ticket, &f);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
+
+GN__COLD_END
 
 /* ---- leaves ---- */
 
@@ -10259,6 +10362,8 @@ gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, cons
     return gn__handle(g, gn__build(g, at, op, n_in, x, n_attrs, attrs));
 }
 
+GN__COLD_BEGIN
+
 /* ---- states ---- */
 
 gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor value) {
@@ -10374,10 +10479,6 @@ void gn_phase(gn_ctx *g, gn_phase_kind phase) {
 }
 
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
 
 /* ---- gradients and optimisers ---- */
 
@@ -10495,14 +10596,9 @@ gn_result gn_get_op(int index, gn_op_info *out) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
 
@@ -11385,9 +11481,7 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
