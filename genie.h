@@ -5899,8 +5899,10 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     if (r == GN_OK) {
         gn__grad_reached(g, loss, params, n, reached);
         grads[loss] = gn__full(g, at, t.dtype, &t.shape, 1);
-        for (uint32_t id = loss; id > 0; id--)
-            if (grads[id] && reached[id] && g->nodes[id].n_ins) gn__grad_node(g, at, id, grads, reached);
+        for (uint32_t id = loss; id > 0; id--) {
+            int op = g->nodes[id].op;                       /* a parameter may come from an op without a gradient, and ends the way there */
+            if (grads[id] && reached[id] && g->nodes[id].n_ins && (gn__ops[op].grad || op == GN__OP_ASSIGN)) gn__grad_node(g, at, id, grads, reached);
+        }
     }
     for (int i = 0; i < n && r == GN_OK; i++) {
         out[i] = params[i] <= loss ? grads[params[i]] : 0;
@@ -10718,6 +10720,7 @@ GN__COLD_BEGIN
 
 #define GN__AT file, line
 
+/* The text's first word is the op, which has no row of its own. */
 GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, gn_result r, const char *format, ...) {
     gn__loc at = { file, line };
     gn_fault f;
@@ -10725,7 +10728,10 @@ GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx 
     va_start(args, format);
     gn__fail_v(&f, r, format, args);
     va_end(args);
-    return gn__handle(g, gn__failed(g, at, GN__OP_FAILED, &f));
+    uint32_t bad = gn__failed(g, at, GN__OP_FAILED, &f);
+    char *op = bad ? g->errors[g->nodes[bad].extra].op : NULL;
+    if (op) memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof g->error.op - 1));       /* the rest of op is 0 */
+    return gn__handle(g, bad);
 }
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
@@ -11064,9 +11070,9 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
         int64_t d = t.shape.dims[axis], left = d;
         for (int i = 0; i < n && ok; i++) {
             int64_t size = sizes ? sizes[i] : d / n;
-            ok = size >= 0 && size <= left;
+            if (!(ok = size >= 0 && size <= left)) break;
             left -= size;
-            if (ok) out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
+            out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
         }
         ok = ok && left == 0;
         if (!ok) bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);
