@@ -232,6 +232,14 @@ typedef struct gn_stats {
 typedef enum gn_log_level { GN_LOG_ERROR = 1, GN_LOG_WARN, GN_LOG_INFO, GN_LOG_DEBUG } gn_log_level;
 typedef void (*gn_log_fn)(void *user, gn_log_level level, const char *text);
 
+/* What a placement over several devices is chosen by. */
+typedef enum gn_policy {
+    GN_LEAST_LATENCY,      /* the time of one step, from the program's inputs to its outputs */
+    GN_MOST_THROUGHPUT,    /* the time between two steps that follow each other without waiting: that of the busiest device or link */
+    GN_LEAST_BYTES,        /* the bytes that cross links in one step */
+    GN_POLICY__COUNT
+} gn_policy;
+
 /* ---- context ---------------------------------------------------------------------------------------
  * One thread at a time in one context; different contexts may be used by different threads at once. */
 
@@ -801,6 +809,47 @@ typedef enum gn_phase_kind { GN_PHASE_UNKNOWN, GN_FORWARD, GN_PREFILL, GN_DECODE
 /* Says the phase of the nodes built from here on; GN_PHASE_UNKNOWN returns to guessing. What is said wins. */
 GN_API void gn_phase(gn_ctx *g, gn_phase_kind phase);
 
+/* ---- cluster and explanation ----------------------------------------------------------------------------*/
+/* What is known of the devices and the links between them. Every number that is 0 means "no limit, no cost". */
+typedef enum gn_rate { GN_RATE_F32, GN_RATE_HALF /* f16, bf16 */, GN_RATE_F64, GN_RATE_INT, GN_RATE__COUNT } gn_rate;
+
+typedef struct gn_cluster_device {
+    char name[96];                        /* as in gn_desc.devices, secrets removed */
+    double flops_per_s[GN_RATE__COUNT];   /* arithmetic of matrix products, by element type */
+    double bytes_per_s;                   /* of its memory */
+    double launch_s;                      /* of each kernel */
+    double queue_s;                       /* until it begins what is sent to it now */
+    uint64_t memory;                      /* bytes it has */
+    uint64_t memory_free;                 /* bytes of it that can be filled besides what it holds for this program already; read when memory is not 0 */
+    const uint8_t *ops;                   /* bit w set: it has the op of wire id w; NULL: all */
+    size_t n_ops;                         /* bytes of ops; what lies beyond is not there */
+} gn_cluster_device;
+
+typedef struct gn_cluster_link { double latency_s, bytes_per_s; } gn_cluster_link;
+
+typedef struct gn_cluster {
+    uint32_t n_devices;
+    const gn_cluster_device *devices;
+    const gn_cluster_link *links;         /* links[from * (n_devices + 1) + to]; index n_devices is the program itself. What lies on
+                                             the diagonal is not read */
+} gn_cluster;
+
+typedef enum gn_explain_format { GN_EXPLAIN_TEXT, GN_EXPLAIN_SVG, GN_EXPLAIN__COUNT } gn_explain_format;
+
+typedef struct gn_explain_desc {
+    gn_explain_format format;
+    const gn_cluster *cluster;            /* an invented one; NULL: the devices of the context */
+    gn_policy policy;                     /* for an invented cluster; else the context's own counts */
+} gn_explain_desc;
+
+/* Tells how t[0 … n) would be computed now, without computing it: where each part runs and why, what crosses links and what
+   does not have to, in how many seconds the cost model expects it. Words, or a picture (SVG 1.1): boxes are groups of nodes,
+   colours their roles, lanes devices, arrows transfers, time goes from left to right. Writes at most cap bytes, a NUL
+   included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0 asks
+   for the room. desc may be NULL: words on the context's devices. GN_BAD_SIZE when it does not fit; what gn_read says of the
+   tensors; GN_OUT_OF_MEMORY also when the graph fits on no device. */
+GN_API gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes);
+
 /* ---- dtypes and sizes -----------------------------------------------------------------------------------*/
 GN_API size_t gn_dtype_bytes(gn_dtype d);        /* 0 for an unknown dtype */
 GN_API const char *gn_dtype_name(gn_dtype d);    /* "bf16" */
@@ -979,6 +1028,103 @@ typedef struct gn_layout {
 /* Fills *out_layout, which keeps a pointer to the part. GN_OUT_OF_MEMORY. */
 GN_API gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
+
+/* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
+ * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
+#define GN_NO_DEVICE UINT32_MAX
+
+/* Why a group of nodes runs where it runs. X(NAME, text) */
+#define GN_PLACE_REASONS(X) \
+    X(ONLY,      "the only device") \
+    X(BEST,      "the best single device for all of it") \
+    X(SAID,      "the program said so (gn_on)") \
+    X(HOME,      "its state lives there") \
+    X(OPS,       "the other devices lack an operation of it") \
+    X(MEMORY,    "what one device holds is not enough") \
+    X(PARALLEL,  "runs at the same time as another part") \
+    X(STAGE,     "a stage of its own, so that steps follow each other sooner") \
+    X(BYTES,     "fewer bytes cross links")
+typedef enum gn_place_reason {
+#define GN__X(name, text) GN_PLACED_##name,
+    GN_PLACE_REASONS(GN__X)
+#undef GN__X
+    GN_PLACED__COUNT
+} gn_place_reason;
+
+/* Why a value crosses a link. X(NAME, text) */
+#define GN_TRANSFER_REASONS(X) \
+    X(INPUT,      "data of this step") \
+    X(VALUE,      "kept by an earlier step on another device") \
+    X(RESULT,     "computed on one device, used on another") \
+    X(STATE_READ, "a state read where it does not live") \
+    X(STATE_MOVE, "a state that moves to another device and stays there") \
+    X(OUTPUT,     "read by the program")
+typedef enum gn_transfer_reason {
+#define GN__X(name, text) GN_TRANSFER_##name,
+    GN_TRANSFER_REASONS(GN__X)
+#undef GN__X
+    GN_TRANSFER__COUNT
+} gn_transfer_reason;
+
+/* Bytes that cross no link. X(NAME, text) */
+#define GN_AVOIDED(X) \
+    X(WEIGHTS,   "weights that stay on their device") \
+    X(STATES,    "states and KV caches that stay on their device") \
+    X(ONCE,      "values with several readers on a device, sent there once") \
+    X(RECOMPUTE, "values computed again where they are used, instead of being sent")
+typedef enum gn_avoided {
+#define GN__X(name, text) GN_AVOIDED_##name,
+    GN_AVOIDED(GN__X)
+#undef GN__X
+    GN_AVOIDED__COUNT
+} gn_avoided;
+
+/* Runs on one device without waiting for another in between: what it needs is there when it begins, what others need of it
+   leaves when it ends. */
+typedef struct gn_segment {
+    uint32_t device;
+    uint32_t first, n;             /* gn_schedule.nodes[first … first + n): ops, in topological order; leaves stand in no segment */
+    double start_s, end_s;         /* by the cost model, from the begin of the step */
+} gn_segment;
+
+/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. */
+typedef struct gn_transfer {
+    uint32_t node;                 /* an op's result or a leaf (data, kept value, state) */
+    uint32_t from, to;             /* devices; n_devices is the program */
+    uint32_t producer, consumer;   /* segments: that computes it (UINT32_MAX: a leaf), that first needs it (UINT32_MAX: the program) */
+    uint64_t bytes;
+    double start_s, end_s;
+    uint8_t why;                   /* gn_transfer_reason */
+} gn_transfer;
+
+typedef struct gn_schedule {
+    uint32_t n_nodes, n_devices, n_segments, n_transfers, n_groups;
+    uint32_t *device;              /* per node: where it runs first; a leaf: a state's home from now on, else its first reader's device */
+    uint32_t *nodes;               /* of the segments. A node that is computed again on another device stands there too */
+    gn_segment *segments;          /* in an order in which they may run one after the other */
+    gn_transfer *transfers;        /* by consumer, then node; those to the program last */
+    uint8_t *why;                  /* per group of the meaning: gn_place_reason */
+    double seconds;                /* of one step */
+    double step_seconds;           /* between steps that do not wait for each other */
+    double best_single_seconds;    /* of one step on the best device alone, by the policy; 0 when no device can */
+    uint32_t best_single;          /* that device; GN_NO_DEVICE: none has the memory and the operations */
+    double refused_seconds;        /* of the best split, when it was refused because it loses; else 0 */
+    bool refused;
+    uint64_t bytes;                /* that cross links in each step; moves of states are not of each step */
+    uint64_t move_bytes;           /* of states that move */
+    uint64_t upload_bytes;         /* weights and first values of states that their device does not hold yet: sent once */
+    uint64_t avoided[GN_AVOIDED__COUNT];
+    uint32_t recomputed;           /* nodes that stand in more than one segment, counted once for each further one */
+    uint64_t *memory;              /* per device: bytes of weights, states and live activations at their most */
+} gn_schedule;
+
+struct gn_meaning;
+/* `homes`: per node of the part, of a weight, state or value leaf: bit d set when device d holds it (of the first 32 devices); NULL:
+   nothing is anywhere. GN_OUT_OF_MEMORY also when no placement within the memory of the devices is found, GN_UNSUPPORTED when
+   no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside it. */
+GN_API gn_result gn_schedule_make(const gn_part *part, const struct gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes,
+                                  gn_schedule *out_schedule, gn_fault *f);
+GN_API void gn_schedule_deinit(gn_schedule *s);
 
 /* ---- executor: a device. Slots of one executor are called by one thread at a time. ---- */
 typedef struct gn_slot_desc {
