@@ -218,6 +218,7 @@ typedef struct gn_error {
     X(state_copy_bytes,   "bytes",  "bytes of those copies")                                       \
     X(view_copies,        "copies", "reshapes that could not be a view")                           \
     X(fallbacks,          "ops",    "ops that ran on another device than the one chosen")          \
+    X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
@@ -349,8 +350,10 @@ typedef struct gn_info {
     bool computed;         /* a value exists (leaves: always) */
     char device[96];       /* where the value is, "" when not computed or on the host */
     const char *label;     /* "" if none; valid until gn_close */
-    const char *phase;     /* "unknown", "forward", "prefill", "decode", "training" */
-    const char *residency; /* "input", "weight", "state", "kv cache", "activation" */
+    const char *phase;     /* "unknown", "forward", "prefill"… as said */
+    const char *role;      /* "none", "attention"… as said */
+    const char *residency; /* "input", "weight", "state", "kv cache", "activation"… as said, else by the kind of tensor */
+    const char *modality;  /* "unknown", "text"… as said */
 } gn_info;
 
 /* What is known of a tensor without computing anything. Returns the node's own result. */
@@ -805,9 +808,44 @@ GN_API gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *de
 #define gn_adamw(...) gn_adamw_at(GN_HERE, __VA_ARGS__)
 
 /* ---- meaning --------------------------------------------------------------------------------------------*/
-typedef enum gn_phase_kind { GN_PHASE_UNKNOWN, GN_FORWARD, GN_PREFILL, GN_DECODE, GN_TRAINING, GN_PHASE__COUNT } gn_phase_kind;
-/* Says the phase of the nodes built from here on; GN_PHASE_UNKNOWN returns to guessing. What is said wins. */
-GN_API void gn_phase(gn_ctx *g, gn_phase_kind phase);
+/* What a node is for. Genie recognises it from the structure of the graph; a program may say it, and what is said wins. The
+ * numbers of phases are pinned: they travel. X(NAME, number, text) */
+#define GN_PHASES(X)                                                                                            \
+    X(PHASE_UNKNOWN, 0, "unknown") X(FORWARD, 1, "forward") X(PREFILL, 2, "prefill") X(DECODE, 3, "decode")      \
+    X(TRAINING, 4, "training") X(ENCODE, 5, "encode") X(DENOISE, 6, "denoise")
+#define GN_ROLES(X)                                                                                             \
+    X(NONE, 0, "none") X(EMBEDDING, 1, "embedding") X(LINEAR, 2, "linear") X(MLP, 3, "mlp")                      \
+    X(ATTENTION, 4, "attention") X(CROSS_ATTENTION, 5, "cross attention") X(GROUPED_ATTENTION, 6, "grouped attention") \
+    X(KV_APPEND, 7, "kv append") X(NORM, 8, "norm") X(RESIDUAL, 9, "residual") X(LOSS, 10, "loss")               \
+    X(OPTIMIZER, 11, "optimizer") X(HEAD, 12, "head") X(SAMPLING, 13, "sampling") X(CONV, 14, "conv")
+#define GN_RESIDENCIES(X)                                                                                       \
+    X(UNKNOWN, 0, "unknown") X(ACTIVATION, 1, "activation") X(WEIGHT, 2, "weight") X(STATE, 3, "state")          \
+    X(KV_CACHE, 4, "kv cache") X(GRADIENT, 5, "gradient") X(INPUT, 6, "input")
+#define GN_MODALITIES(X)                                                                                        \
+    X(UNKNOWN, 0, "unknown") X(TEXT, 1, "text") X(VISION, 2, "vision") X(AUDIO, 3, "audio") X(TABULAR, 4, "tabular") X(MIXED, 5, "mixed")
+
+#define GN__X(name, number, text) GN_##name = number,
+typedef enum gn_phase_kind { GN_PHASES(GN__X) GN_PHASE__COUNT } gn_phase_kind;
+#undef GN__X
+#define GN__X(name, number, text) GN_ROLE_##name = number,
+typedef enum gn_role_kind { GN_ROLES(GN__X) GN_ROLE__COUNT } gn_role_kind;
+#undef GN__X
+#define GN__X(name, number, text) GN_RESIDENCY_##name = number,
+typedef enum gn_residency_kind { GN_RESIDENCIES(GN__X) GN_RESIDENCY__COUNT } gn_residency_kind;
+#undef GN__X
+#define GN__X(name, number, text) GN_MODALITY_##name = number,
+typedef enum gn_modality_kind { GN_MODALITIES(GN__X) GN_MODALITY__COUNT } gn_modality_kind;
+#undef GN__X
+
+/* Scopes: each holds for the nodes, weights and states made from here on until the next call; 0 returns to recognising. A kind
+   out of range is GN_BAD_ARGUMENT and changes nothing. */
+GN_API gn_result gn_phase(gn_ctx *g, gn_phase_kind phase);
+GN_API gn_result gn_role(gn_ctx *g, gn_role_kind role);
+GN_API gn_result gn_residency(gn_ctx *g, gn_residency_kind residency);
+GN_API gn_result gn_modality(gn_ctx *g, gn_modality_kind modality);
+/* Where the nodes made from here on run: a name as in gn_desc.devices (what follows a '?' does not count) or its index, "0" for the
+   first; NULL lets the scheduler decide. A device that the context does not have is GN_NO_DEVICE and changes nothing. */
+GN_API gn_result gn_on(gn_ctx *g, const char *device);
 
 /* ---- cluster and explanation ----------------------------------------------------------------------------*/
 /* What is known of the devices and the links between them. Every number that is 0 means "no limit, no cost". */
@@ -958,6 +996,12 @@ typedef struct gn_part_node {
 
 typedef struct gn_part_update { uint32_t slot, gen, node; } gn_part_update;
 
+/* What the program said of a node; 0: nothing. */
+typedef struct gn_part_hint {
+    uint8_t phase, role, residency, modality;
+    uint32_t on;         /* 1 + index of a device in gn_desc.devices */
+} gn_part_hint;
+
 typedef struct gn_part {
     uint64_t hash;                     /* of everything below, equal on every machine */
     uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates;
@@ -968,7 +1012,50 @@ typedef struct gn_part {
     const uint32_t *args;              /* node of each argument */
     const uint32_t *outs;              /* node of each output */
     const gn_part_update *updates;     /* states that become the value of a node when the run ends well */
+    const gn_part_hint *hints;         /* per node; NULL: nothing was said. They do not travel and are no part of the hash */
 } gn_part;
+
+/* ---- meaning: what the nodes of a part are for, what they cost, and which run as a unit. A pure function of the part. ---- */
+enum { GN_SAID_PHASE = 1, GN_SAID_ROLE = 2, GN_SAID_RESIDENCY = 4, GN_SAID_MODALITY = 8 };
+
+typedef struct gn_node_meaning {
+    uint8_t phase, role, residency, modality;   /* gn_phase_kind, gn_role_kind, gn_residency_kind, gn_modality_kind */
+    uint8_t said;              /* GN_SAID_*: these come from the program */
+    bool critical;             /* on the longest path through the part */
+    uint32_t group;
+    double flops;              /* of this node alone */
+    uint64_t bytes_read, bytes_written;   /* by a kernel of its own: rows that are gathered or appended count, not their tables; views: 0 */
+} gn_node_meaning;
+
+typedef struct gn_edge_meaning {
+    uint64_t bytes;            /* of the producer's result that the consumer reads */
+    double change;             /* bytes of the consumer's result over bytes of the producer's */
+    bool critical;
+} gn_edge_meaning;
+
+/* Nodes that run, and are placed, together. The graph of groups has no cycle, and groups stand in topological order. */
+typedef struct gn_group {
+    uint8_t role, phase, modality;
+    uint32_t first, n_nodes;   /* gn_meaning.members[first …], rising */
+    uint32_t kernels;          /* launches, about: fused loops count once, views and leaves not */
+    double flops;
+    uint64_t bytes;            /* read and written by its kernels */
+} gn_group;
+
+typedef struct gn_disagreement { uint32_t node; uint8_t which /* a GN_SAID_ bit */, said, recognised; } gn_disagreement;
+
+typedef struct gn_meaning {
+    uint32_t n_nodes, n_edges, n_groups, n_disagreements;
+    gn_node_meaning *nodes;            /* per node of the part */
+    gn_edge_meaning *edges;            /* per entry of part->ins */
+    gn_group *groups;
+    uint32_t *members;                 /* every node once, group by group */
+    gn_disagreement *disagreements;    /* in the order of the nodes */
+} gn_meaning;
+
+/* recognisers_off: bit r set: the recogniser of role r does not run. GN_OUT_OF_MEMORY, with *out_meaning empty. */
+GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f);
+GN_API void gn_meaning_deinit(gn_meaning *m);
 
 /* ---- layout: how a part runs on one device, by the same code for every executor: which nodes are views, which run in one
  * loop, where each result lies in one block of memory. A pure function of the part. ---- */
@@ -4764,8 +4851,8 @@ typedef struct gn__node {
     uint32_t slot;           /* 1 + slot of a weight, a state or a version of one; 0: none */
     uint32_t extra;          /* data: index into data; failed: into errors; state and committed version: the version */
     uint32_t label;          /* index into labels, 0: none */
-    uint8_t phase;
     bool committed;          /* a version node that has become its state's value */
+    gn_part_hint hint;       /* what the program said */
     uint64_t value;          /* id of the kept value, 0: none */
 } gn__node;
 
@@ -4780,6 +4867,7 @@ typedef struct gn__slot {
     uint32_t pending;        /* node that becomes the next version; 0: none */
     uint32_t cut_node, cut_serial;           /* part node of the current version in the latest cut that met it */
     bool on_device, kv;
+    gn_part_hint hint;                       /* said where it was made */
 } gn__slot;
 
 typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op; } gn__origin;
@@ -4810,10 +4898,12 @@ typedef struct gn__cut {     /* scratch of the latest cut; `part` points into it
     GN__ARRAY(uint32_t, args);
     GN__ARRAY(uint32_t, outs);
     GN__ARRAY(gn_part_update, updates);
+    GN__ARRAY(gn_part_hint, hints);
     GN__ARRAY(uint32_t, ids);      /* context node of each part node */
     GN__ARRAY(uint64_t, marks);    /* bit per context node; all zero between cuts */
     GN__ARRAY(uint32_t, where);    /* part node of each context node that is marked */
     uint32_t serial;
+    bool said;                     /* of any node */
     gn_part part;
 } gn__cut;
 
@@ -4847,7 +4937,8 @@ struct gn_ctx {
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
     uint32_t failed_effect;  /* first failed assign of this step, 0: none */
-    uint8_t phase;
+    gn_part_hint hint;       /* what the scopes in force say */
+    char *device_names;      /* as given, comma-separated, without what follows a '?' */
 };
 
 #define GN__SLOT_BIT 0x80000000u    /* of a handle's id: a weight or state, not a node */
@@ -4959,7 +5050,7 @@ static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, u
     n->n_ins = (uint16_t)n_in;
     n->attrs = (uint32_t)g->n_attrs;
     n->n_attrs = (uint16_t)n_attrs;
-    n->phase = g->phase;
+    n->hint = g->hint;
     g->stats.nodes_built++;
     return (uint32_t)g->n_nodes++;
 }
@@ -5124,6 +5215,8 @@ static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
     n->slot = slot + 1;
     n->extra = s->version;
     n->label = s->label;
+    n->hint = s->hint;
+    n->hint.phase = g->hint.phase;
     gn__node_hash(g, id);
     s->leaf = id;
     s->leaf_gen = g->step_gen;
@@ -5168,14 +5261,14 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
 
 /* ---- parts ---- */
 
-typedef struct gn__part_size { uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates; } gn__part_size;
+typedef struct gn__part_size { uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints; } gn__part_size;
 
 /* One block: gn_free releases it. Arrays are zeroed. */
 static gn_part *gn__part_alloc(const gn__part_size *s) {
     size_t at[8], n = sizeof(gn_part);
-    const size_t sizes[7] = { s->n_nodes * sizeof(gn_part_node), s->n_attrs * sizeof(int64_t), s->n_dims * sizeof(int64_t), s->n_ins * sizeof(uint32_t),
-                              s->n_args * sizeof(uint32_t), s->n_outs * sizeof(uint32_t), s->n_updates * sizeof(gn_part_update) };
-    for (int i = 0; i < 7; i++) {
+    const size_t sizes[8] = { s->n_nodes * sizeof(gn_part_node), s->n_attrs * sizeof(int64_t), s->n_dims * sizeof(int64_t), s->n_ins * sizeof(uint32_t),
+                              s->n_args * sizeof(uint32_t), s->n_outs * sizeof(uint32_t), s->n_updates * sizeof(gn_part_update), s->n_hints * sizeof(gn_part_hint) };
+    for (int i = 0; i < 8; i++) {
         at[i] = n = (n + 7) & ~(size_t)7;
         n += sizes[i];
     }
@@ -5196,6 +5289,7 @@ static gn_part *gn__part_alloc(const gn__part_size *s) {
     part->args = (const uint32_t *)(void *)(p + at[4]);
     part->outs = (const uint32_t *)(void *)(p + at[5]);
     part->updates = (const gn_part_update *)(void *)(p + at[6]);
+    part->hints = s->n_hints ? (const gn_part_hint *)(void *)(p + at[7]) : NULL;
     return part;
 }
 
@@ -5219,12 +5313,13 @@ static uint64_t gn__part_hash(const gn_part *p) {
 static bool gn__part_equal(const gn_part *a, const gn_part *b) {
 #define GN__SAME(n, array) (a->n == b->n && (a->n == 0 || memcmp(a->array, b->array, a->n * sizeof *a->array) == 0))
     return a->hash == b->hash && GN__SAME(n_nodes, nodes) && GN__SAME(n_ins, ins) && GN__SAME(n_attrs, attrs) && GN__SAME(n_dims, dims) &&
-           GN__SAME(n_args, args) && GN__SAME(n_outs, outs) && GN__SAME(n_updates, updates);
+           GN__SAME(n_args, args) && GN__SAME(n_outs, outs) && GN__SAME(n_updates, updates) && !a->hints == !b->hints &&
+           (!a->hints || memcmp(a->hints, b->hints, a->n_nodes * sizeof *a->hints) == 0);
 #undef GN__SAME
 }
 
 static gn_part *gn__part_copy(const gn_part *p) {
-    gn__part_size s = { p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates };
+    gn__part_size s = { p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
     gn_part *c = gn__part_alloc(&s);
     if (!c) return NULL;
 #define GN__TAKE(n, array) do { if (p->n) memcpy((void *)(uintptr_t)c->array, p->array, p->n * sizeof *p->array); } while (0)
@@ -5235,6 +5330,7 @@ static gn_part *gn__part_copy(const gn_part *p) {
     GN__TAKE(n_args, args);
     GN__TAKE(n_outs, outs);
     GN__TAKE(n_updates, updates);
+    if (c->hints) GN__TAKE(n_nodes, hints);
 #undef GN__TAKE
     c->hash = p->hash;
     return c;
@@ -5260,7 +5356,8 @@ static bool gn__cut_reserve(gn_ctx *g) {
     if (!GN__GROW(c, marks, words)) return false;
     if (c->cap_marks > old) memset(c->marks + old, 0, (c->cap_marks - old) * sizeof *c->marks);
     c->serial++;
-    c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where = 0;
+    c->said = false;
+    c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where = c->n_hints = 0;
     return GN__GROW(c, where, g->n_nodes);
 }
 
@@ -5295,14 +5392,18 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
     gn_leaf_kind leaf = gn__cut_leaf(n);
     gn__slot *slot = leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE ? &g->slots[n->slot - 1] : NULL;
     if (slot && slot->cut_serial == c->serial) { c->where[id] = slot->cut_node; return true; }
-    if (!GN__GROW(c, nodes, 1) || !GN__GROW(c, ids, 1) || !GN__GROW(c, ins, n->n_ins) || !GN__GROW(c, attrs, n->n_attrs) || !GN__GROW(c, dims, (size_t)s->rank) || !GN__GROW(c, args, 1)) return false;
+    if (!GN__GROW(c, nodes, 1) || !GN__GROW(c, ids, 1) || !GN__GROW(c, ins, n->n_ins) || !GN__GROW(c, attrs, n->n_attrs) || !GN__GROW(c, dims, (size_t)s->rank) || !GN__GROW(c, args, 1) || !GN__GROW(c, hints, 1)) return false;
     gn_part_node *p = &c->nodes[c->n_nodes];
     memset(p, 0, sizeof *p);
     p->op = leaf ? (uint16_t)gn__op_leaf(leaf) : n->op;
     p->dtype = n->dtype;
     p->leaf = (uint8_t)leaf;
     p->rank = (uint8_t)s->rank;
-    p->phase = n->phase;
+    p->phase = n->hint.phase;
+    uint64_t said;
+    memcpy(&said, &n->hint, sizeof said);
+    c->said |= said != 0;
+    c->hints[c->n_hints++] = n->hint;
     p->ins = (uint32_t)c->n_ins;
     p->attrs = (uint32_t)c->n_attrs;
     p->dims = (uint32_t)c->n_dims;
@@ -5363,7 +5464,7 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
         c->updates[c->n_updates++] = (gn_part_update){ g->pending[i], s->gen, c->where[s->pending] };
     }
     c->part = (gn_part){ 0, (uint32_t)c->n_nodes, (uint32_t)c->n_ins, (uint32_t)c->n_attrs, (uint32_t)c->n_dims, (uint32_t)c->n_args, (uint32_t)c->n_outs,
-                         (uint32_t)c->n_updates, c->nodes, c->ins, c->attrs, c->dims, c->args, c->outs, c->updates };
+                         (uint32_t)c->n_updates, c->nodes, c->ins, c->attrs, c->dims, c->args, c->outs, c->updates, c->said ? c->hints : NULL };
     c->part.hash = gn__part_hash(&c->part);
     return GN_OK;
 }
@@ -5835,12 +5936,27 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
 /* >>meaning ========================================================================================
  * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
 
-static const char *const gn__phase_names[GN_PHASE__COUNT] = { "unknown", "forward", "prefill", "decode", "training" };
+#define GN__X(name, number, text) text,
+static const char *const gn__phase_names[GN_PHASE__COUNT] = { GN_PHASES(GN__X) };
+static const char *const gn__role_names[GN_ROLE__COUNT] = { GN_ROLES(GN__X) };
+static const char *const gn__residency_names[GN_RESIDENCY__COUNT] = { GN_RESIDENCIES(GN__X) };
+static const char *const gn__modality_names[GN_MODALITY__COUNT] = { GN_MODALITIES(GN__X) };
+#undef GN__X
 
 static const char *gn__residency_name(const gn_ctx *g, uint32_t id) {
     const gn__node *n = &g->nodes[id];
+    if (n->hint.residency) return gn__residency_names[n->hint.residency];
     if (n->slot && n->leaf != GN_LEAF_WEIGHT) return g->slots[n->slot - 1].kv ? "kv cache" : "state";
     return n->leaf == GN_LEAF_WEIGHT ? "weight" : n->leaf == GN_LEAF_DATA ? "input" : "activation";
+}
+
+static void gn__meaning_deinit(gn_meaning *m) {
+    gn_free(m->nodes);
+    gn_free(m->edges);
+    gn_free(m->groups);
+    gn_free(m->members);
+    gn_free(m->disagreements);
+    memset(m, 0, sizeof *m);
 }
 
 /* >>plan ===========================================================================================
@@ -6961,7 +7077,7 @@ static gn_result gn__part_get_ends(gn__part_in *in) {
 
 /* Reads the head and allocates; what is allocated is bounded by a small multiple of the bytes that are there. */
 static gn_result gn__part_get_head(gn__part_in *in, uint32_t max_nodes) {
-    gn__part_size s;
+    gn__part_size s = { 0 };
     s.n_nodes = gn__get_u32(&in->r);
     s.n_ins = gn__get_u32(&in->r);
     s.n_attrs = gn__get_u32(&in->r);
@@ -9937,11 +10053,42 @@ static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *dev
     *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats };
 }
 
+static const char *gn__device_list(const gn_desc *d) {
+    const char *all = d->devices ? d->devices : getenv("GENIE_DEVICES");
+    return all && all[0] ? all : "cpu";
+}
+
+/* What follows a '?' is a secret and is not kept. */
+static bool gn__device_names_keep(gn_ctx *g, const char *all) {
+    g->device_names = (char *)gn_alloc(strlen(all) + 1);
+    if (!g->device_names) return false;
+    char *to = g->device_names;
+    for (bool secret = false; *all; all++) {
+        secret = *all != ',' && (secret || *all == '?');
+        if (!secret) *to++ = *all;
+    }
+    *to = 0;
+    return true;
+}
+
+/* 1 + index of the device with this name or decimal index, 0: none. */
+static uint32_t gn__device_index(const gn_ctx *g, const char *device) {
+    char digits[12];
+    size_t n = strcspn(device, "?");
+    uint32_t index = 0;
+    for (const char *at = g->device_names;; at++) {
+        size_t length = strcspn(at, ",");
+        snprintf(digits, sizeof digits, "%u", index++);
+        if ((n && n == length && memcmp(at, device, n) == 0) || strcmp(digits, device) == 0) return index;
+        at += length;
+        if (!*at) return 0;
+    }
+}
+
 /* The first device named runs the graph. */
 static gn_result gn__device_open(gn_ctx *g, gn_fault *f) {
     char device[512], on_server[64];
-    const char *all = g->desc.devices ? g->desc.devices : getenv("GENIE_DEVICES");
-    if (!all || !all[0]) all = "cpu";
+    const char *all = gn__device_list(&g->desc);
     size_t n = strcspn(all, ",");
     if (n >= sizeof device) return gn_fail(f, GN_BAD_ARGUMENT, "the device's name is longer than %d characters", (int)sizeof device - 1);
     memcpy(device, all, n);
@@ -9966,7 +10113,7 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const gn_transport *t, cons
     if (desc) g->desc = *desc;
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
-    g->status = gn__context_init(g) ? GN_OK : GN_OUT_OF_MEMORY;
+    g->status = gn__context_init(g) && gn__device_names_keep(g, t ? device ? device : "" : gn__device_list(&g->desc)) ? GN_OK : GN_OUT_OF_MEMORY;
     if (g->status == GN_OK) g->status = t ? gn__remote_open(&g->desc, *t, device ? device : "", &g->stats, &g->exec, &f) : gn__device_open(g, &f);
     else if (t) t->i->close(t->self);
     g->desc.devices = g->desc.home = g->desc.label = NULL;      /* the caller's strings need not outlive the call */
@@ -9989,7 +10136,7 @@ static void gn__context_free(gn_ctx *g) {
     for (size_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)g->slots[i].host);
     void *arrays[] = { g->nodes, g->ins, g->attrs, g->shapes, g->data, g->errors, g->labels, g->slots, g->pending, g->plans, g->shape_table, g->plan_table, g->label_table,
-                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.ids, g->cut.marks, g->cut.where };
+                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
 
@@ -10027,6 +10174,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     s->host = kind == GN_LEAF_STATE ? copy : host;
     s->kind = kind;
     s->gen = ++g->gen;
+    s->hint = g->hint;
     s->label = gn__label_intern(g, label);
     return (gn_tensor){ g, (uint32_t)slot | GN__SLOT_BIT, s->gen };
 }
@@ -10445,7 +10593,9 @@ gn_result gn_describe(gn_tensor t, gn_info *out) {
     memset(out, 0, sizeof *out);
     out->op = out->label = "";
     out->phase = gn__phase_names[0];
-    out->residency = "activation";
+    out->role = gn__role_names[0];
+    out->residency = gn__residency_names[GN_RESIDENCY_ACTIVATION];
+    out->modality = gn__modality_names[0];
     if (!gn__usable(g)) return out->result = gn_status(g);
     uint32_t id = gn__resolve(g, t, &out->result);
     if (out->result != GN_OK) return gn__error_set(g, out->result, "", gn__handle_text(out->result));
@@ -10458,7 +10608,9 @@ gn_result gn_describe(gn_tensor t, gn_info *out) {
     out->shape = type.shape;
     out->bytes = gn__type_bytes(&type);
     out->flops = gn__node_flops(g, id);
-    out->phase = gn__phase_names[n->phase];
+    out->phase = gn__phase_names[n->hint.phase];
+    out->role = gn__role_names[n->hint.role];
+    out->modality = gn__modality_names[n->hint.modality];
     out->residency = gn__residency_name(g, id);
     out->computed = n->leaf || n->committed || n->value;
     if (!out->computed || n->leaf == GN_LEAF_DATA) return GN_OK;
@@ -10480,8 +10632,25 @@ gn_tensor gn_label(gn_tensor t, const char *label) {
     return t;
 }
 
-void gn_phase(gn_ctx *g, gn_phase_kind phase) {
-    if (gn__usable(g) && (int)phase >= 0 && phase < GN_PHASE__COUNT) g->phase = (uint8_t)phase;
+#define GN__SCOPE(name, NAME)                                                                                                 \
+    gn_result gn_##name(gn_ctx *g, gn_##name##_kind kind) {                                                                   \
+        if (!gn__usable(g)) return gn_status(g);                                                                              \
+        if ((int)kind < 0 || (int)kind >= (int)GN_##NAME##__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_" #name ": there is no such " #name); \
+        g->hint.name = (uint8_t)kind;                                                                                         \
+        return GN_OK;                                                                                                         \
+    }
+GN__SCOPE(phase, PHASE)
+GN__SCOPE(role, ROLE)
+GN__SCOPE(residency, RESIDENCY)
+GN__SCOPE(modality, MODALITY)
+#undef GN__SCOPE
+
+gn_result gn_on(gn_ctx *g, const char *device) {
+    if (!gn__usable(g)) return gn_status(g);
+    uint32_t index = device ? gn__device_index(g, device) : 0;
+    if (device && !index) return gn__error_set(g, GN_NO_DEVICE, "", "gn_on: the context has no device of this name or index");
+    g->hint.on = index;
+    return GN_OK;
 }
 
 
