@@ -1036,6 +1036,7 @@ typedef struct gn_edge_meaning {
 /* Nodes that run, and are placed, together. The graph of groups has no cycle, and groups stand in topological order. */
 typedef struct gn_group {
     uint8_t role, phase, modality;
+    uint32_t on;               /* 1 + the device the program said; 0: free */
     uint32_t first, n_nodes;   /* gn_meaning.members[first …], rising */
     uint32_t kernels;          /* launches, about: fused loops count once, views and leaves not */
     double flops;
@@ -1053,7 +1054,10 @@ typedef struct gn_meaning {
     gn_disagreement *disagreements;    /* in the order of the nodes */
 } gn_meaning;
 
-/* recognisers_off: bit r set: the recogniser of role r does not run. GN_OUT_OF_MEMORY, with *out_meaning empty. */
+/* Bits of recognisers_off: what is not to be recognised. */
+#define GN_OFF_ROLE(role) (1u << (role))
+#define GN_OFF_PHASE(phase) (1u << (16 + (phase)))
+/* GN_OUT_OF_MEMORY, with *out_meaning empty. gn_meaning_deinit frees what it holds. */
 GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
 
@@ -5950,6 +5954,968 @@ static const char *gn__residency_name(const gn_ctx *g, uint32_t id) {
     return n->leaf == GN_LEAF_WEIGHT ? "weight" : n->leaf == GN_LEAF_DATA ? "input" : "activation";
 }
 
+/* ---- recognising: one pass over the nodes for each recogniser, each with bounded work at a node. What is matched is the
+ * graph without views and casts: `base` leads through them ---- */
+
+enum {
+    GN__FREE = 1,        /* a leaf, a constant, or a view of one: it can be wherever it is used */
+    GN__PARAM = 2,       /* depends on a weight or a state */
+    GN__RESULT = 4,      /* an output or an update shows it */
+    GN__GRADIENT = 8,
+    GN__DROPPED = 16     /* it was read from outside its unit before the unit's end */
+};
+enum { GN__SCALARS = 1, GN__REDUCTIONS = 2, GN__SOFTMAXES = 4, GN__CHOICES = 8 };     /* what a walk passes */
+enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
+#define GN__SEVERAL UINT32_MAX
+
+typedef struct gn__recognition {
+    const gn_part *p;
+    gn_meaning *m;
+    uint32_t n, off;
+    uint32_t *base;      /* the node whose elements this one shows */
+    uint32_t *reader;    /* first node that reads it, n: none */
+    uint32_t *reads;     /* how often it is read */
+    uint32_t *unit;      /* parents of a union-find; after gn__units_number 1 + the unit's last node, 0: of none */
+    uint32_t *last;      /* of a root: the unit's last node */
+    uint32_t *keys;      /* 1 + the first attention that reads it as keys or values */
+    size_t disagreements_room;
+    uint8_t *facts, *role, *kind, *phase;   /* role: recognised; kind: of the node a unit formed around, the unit's role; phase: recognised here */
+} gn__recognition;
+
+typedef struct gn__walk { uint32_t inside[GN__WALK_MOST], edge[GN__WALK_MOST], n_inside, n_edge; } gn__walk;
+
+static int gn__op_at(const gn__recognition *w, uint32_t i) { return w->p->nodes[i].leaf ? GN__OP_FAILED : w->p->nodes[i].op; }
+static uint32_t gn__in(const gn__recognition *w, uint32_t i, uint32_t k) { return w->p->ins[w->p->nodes[i].ins + k]; }
+static uint32_t gn__in_base(const gn__recognition *w, uint32_t i, uint32_t k) { return w->base[gn__in(w, i, k)]; }
+static bool gn__is_free(const gn__recognition *w, uint32_t i) { return (w->facts[i] & GN__FREE) != 0; }
+static int64_t gn__dim(const gn__recognition *w, uint32_t i, int axis) { return w->p->dims[w->p->nodes[i].dims + (uint32_t)axis]; }
+
+static int64_t gn__elements(const gn__recognition *w, uint32_t i) {
+    int64_t n = 1;
+    for (int k = 0; k < w->p->nodes[i].rank; k++) n *= gn__dim(w, i, k);
+    return n;
+}
+
+/* Shows elements of its input as they are, or as another dtype. */
+static bool gn__is_glue(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (gn__is_view_op(n->op) || n->op == GN__OP_CAST); }
+
+/* A weight, or a state that is used as one. */
+static bool gn__is_param(const gn__recognition *w, uint32_t i) {
+    uint8_t leaf = w->p->nodes[w->base[i]].leaf;
+    return leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE;
+}
+static bool gn__is_table(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *b = &w->p->nodes[w->base[i]];
+    return b->leaf == GN_LEAF_WEIGHT || (b->leaf == GN_LEAF_STATE && b->rank <= 2);
+}
+
+static unsigned gn__op_sort(int op) {
+    switch (op) {
+    case GN__OP_FAILED: return 0;
+    case GN__OP_SUM: case GN__OP_MEAN: case GN__OP_MAX: return GN__REDUCTIONS;
+    case GN__OP_SOFTMAX: case GN__OP_LOG_SOFTMAX: return GN__SOFTMAXES;
+    case GN__OP_ARGMAX: case GN__OP_ARGSORT: case GN__OP_GATHER: case GN__OP_CUMSUM: return GN__CHOICES;
+    default: return gn__ops[op].kind == GN_CLASS_SCALAR ? GN__SCALARS : 0;
+    }
+}
+
+static bool gn__walk_add(uint32_t *list, uint32_t *n, uint32_t node) {
+    for (uint32_t k = 0; k < *n; k++)
+        if (list[k] == node) return true;
+    if (*n == GN__WALK_MOST) return false;
+    list[(*n)++] = node;
+    return true;
+}
+
+/* From `from` towards the leaves through ops of these sorts, not past `stop`; `edge` is what it ends at, leaves and constants
+   left out. False: the region is too large to be one of those that are looked for. */
+static bool gn__walk_up(const gn__recognition *w, uint32_t from, unsigned sorts, uint32_t stop, gn__walk *out) {
+    out->n_inside = out->n_edge = 0;
+    gn__walk_add(out->inside, &out->n_inside, from);
+    for (uint32_t k = 0; k < out->n_inside; k++) {
+        const gn_part_node *n = &w->p->nodes[out->inside[k]];
+        for (uint32_t j = 0; j < n->n_ins; j++) {
+            uint32_t x = w->base[w->p->ins[n->ins + j]];
+            if (gn__is_free(w, x)) continue;
+            bool in = x != stop && (gn__op_sort(gn__op_at(w, x)) & sorts) && !(w->facts[x] & GN__GRADIENT);
+            if (!(in ? gn__walk_add(out->inside, &out->n_inside, x) : gn__walk_add(out->edge, &out->n_edge, x))) return false;
+        }
+    }
+    return true;
+}
+
+static bool gn__walk_has(const gn__recognition *w, const gn__walk *walk, int op) {
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        if (gn__op_at(w, walk->inside[k]) == op) return true;
+    return false;
+}
+
+/* None of its nodes belongs to another recogniser. */
+static bool gn__walk_is_new(const gn__recognition *w, const gn__walk *walk) {
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        if (w->role[walk->inside[k]]) return false;
+    return true;
+}
+
+/* ---- units: what recognisers put together ---- */
+
+static uint32_t gn__unit_root(gn__recognition *w, uint32_t i) {
+    while (w->unit[i] != i) i = w->unit[i] = w->unit[w->unit[i]];
+    return i;
+}
+
+static uint32_t gn__said_on(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].on : 0; }
+static uint8_t gn__said_role(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].role : 0; }
+
+/* Node i runs with node `with`, unless the program put them on different devices or in scopes of different roles. */
+static void gn__unite(gn__recognition *w, uint32_t i, uint32_t with) {
+    uint32_t a = gn__unit_root(w, i), b = gn__unit_root(w, with);
+    if (a != b && gn__said_on(w, i) == gn__said_on(w, with) && gn__said_role(w, i) == gn__said_role(w, with)) w->unit[a] = b;
+}
+
+/* Node i has this role and runs with node `with`, unless another recogniser has taken it. */
+static void gn__claim(gn__recognition *w, uint32_t i, uint8_t role, uint32_t with) {
+    if (!w->kind[with]) w->kind[with] = role;
+    if (w->role[i]) return;
+    w->role[i] = role;
+    gn__unite(w, i, with);
+}
+
+static void gn__claim_walk(gn__recognition *w, const gn__walk *walk, uint8_t role, uint32_t with) {
+    for (uint32_t k = 0; k < walk->n_inside; k++) gn__claim(w, walk->inside[k], role, with);
+}
+
+static void gn__seed_phase(gn__recognition *w, uint32_t i, uint8_t phase) {
+    if (!(w->off & GN_OFF_PHASE(phase)) && !w->phase[i]) w->phase[i] = phase;
+}
+
+/* The first reader, past views; n: none. */
+static uint32_t gn__reader_of(const gn__recognition *w, uint32_t i) {
+    uint32_t r = w->reader[i];
+    for (int k = 0; k < GN__TRACE_MOST && r < w->n && gn__is_glue(&w->p->nodes[r]); k++) r = w->reader[r];
+    return r;
+}
+
+/* ---- what several recognisers ask ---- */
+
+/* The other input of a product with parameters, which `i` is; GN_NO_NODE: it is none. */
+static uint32_t gn__linear_input(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN__OP_LINEAR) return gn__in(w, i, 0);
+    if (op != GN__OP_MATMUL || gn__is_param(w, gn__in(w, i, 0)) == gn__is_param(w, gn__in(w, i, 1))) return GN_NO_NODE;
+    return gn__in(w, i, gn__is_param(w, gn__in(w, i, 0)) ? 1 : 0);
+}
+
+/* Input k of a scalar op when the other one is a leaf or constant, else GN_NO_NODE. */
+static uint32_t gn__scaled_input(const gn__recognition *w, uint32_t i) {
+    uint32_t found = GN_NO_NODE;
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
+        uint32_t x = gn__in_base(w, i, k);
+        if (gn__is_free(w, x)) continue;
+        if (found != GN_NO_NODE) return GN_NO_NODE;
+        found = x;
+    }
+    return found;
+}
+
+/* A bias and an activation directly behind `i` run with it. */
+static void gn__claim_tail(gn__recognition *w, uint32_t i, uint8_t role) {
+    uint32_t at = i;
+    for (int k = 0; k < 3; k++) {
+        uint32_t r = gn__reader_of(w, at);
+        if (r >= w->n || w->role[r] || gn__op_sort(gn__op_at(w, r)) != GN__SCALARS || gn__scaled_input(w, r) != at) return;
+        if (w->p->nodes[r].n_ins > 1 && gn__op_at(w, r) != GN__OP_ADD && gn__op_at(w, r) != GN__OP_MAXIMUM) return;
+        gn__claim(w, r, role, i);
+        at = r;
+    }
+}
+
+/* The way a value came: through the first input that parameters take part in. */
+static uint32_t gn__main_input(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    uint32_t other = GN_NO_NODE;
+    for (uint32_t k = 0; k < n->n_ins && k < 4; k++) {
+        uint32_t x = gn__in_base(w, i, k);
+        if (gn__is_free(w, x)) continue;
+        if (w->facts[x] & GN__PARAM) return x;
+        if (other == GN_NO_NODE) other = x;
+    }
+    return other != GN_NO_NODE ? other : n->n_ins ? gn__in_base(w, i, 0) : i;
+}
+
+/* ---- norm ---- */
+
+/* What a is when it is written x - mean(x): x; else a itself. */
+static uint32_t gn__uncentred(const gn__recognition *w, uint32_t a) {
+    if (gn__op_at(w, a) != GN__OP_SUB) return a;
+    uint32_t x = gn__in_base(w, a, 0), m = gn__in_base(w, a, 1);
+    if (gn__op_at(w, m) == GN__OP_DIV || gn__op_at(w, m) == GN__OP_MUL) m = gn__scaled_input(w, m);   /* a sum over the number */
+    bool mean = m != GN_NO_NODE && (gn__op_at(w, m) == GN__OP_MEAN || gn__op_at(w, m) == GN__OP_SUM);
+    return mean && gn__in_base(w, m, 0) == x ? x : a;
+}
+
+static bool gn__squares(const gn__recognition *w, const gn__walk *walk) {
+    bool square = false, reduced = false;
+    for (uint32_t k = 0; k < walk->n_inside; k++) {
+        uint32_t i = walk->inside[k];
+        int op = gn__op_at(w, i);
+        reduced |= op == GN__OP_SUM || op == GN__OP_MEAN;
+        square |= op == GN__OP_SQUARE || op == GN__OP_POW || (op == GN__OP_MUL && gn__in_base(w, i, 0) == gn__in_base(w, i, 1));
+    }
+    return square && reduced;
+}
+
+/* x when `i` is x, or x less its mean, over the root of a mean of squares of it; GN_NO_NODE otherwise. */
+static uint32_t gn__normed(const gn__recognition *w, uint32_t i, gn__walk *out) {
+    int op = gn__op_at(w, i);
+    out->n_inside = 0;
+    if (op == GN__OP_LAYERNORM) return gn__in_base(w, i, 0);
+    if (op != GN__OP_MUL && op != GN__OP_DIV) return GN_NO_NODE;
+    for (uint32_t side = op == GN__OP_DIV ? 1 : 0; side < 2; side++) {
+        uint32_t root = gn__in_base(w, i, side), x = gn__uncentred(w, gn__in_base(w, i, 1 - side));
+        if (gn__op_sort(gn__op_at(w, root)) != GN__SCALARS || root == x) continue;
+        if (!gn__walk_up(w, root, GN__SCALARS | GN__REDUCTIONS, x, out) || out->n_edge != (gn__is_free(w, x) ? 0u : 1u) || (out->n_edge && out->edge[0] != x)) continue;
+        bool rooted = gn__walk_has(w, out, GN__OP_SQRT) || gn__walk_has(w, out, GN__OP_RSQRT) || gn__walk_has(w, out, GN__OP_POW);
+        if (rooted && gn__squares(w, out)) return x;
+    }
+    return GN_NO_NODE;
+}
+
+/* A norm with its gain and bias; layernorm and rmsnorm alike. */
+static void gn__see_norm(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    uint32_t x = gn__normed(w, i, &walk), at = i;
+    if (x == GN_NO_NODE || w->role[i]) return;
+    gn__claim(w, i, GN_ROLE_NORM, i);
+    gn__claim_walk(w, &walk, GN_ROLE_NORM, i);
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins && gn__op_at(w, i) != GN__OP_LAYERNORM; k++) {
+        uint32_t a = gn__in_base(w, i, k);
+        if (a != x && gn__uncentred(w, a) == x) gn__claim(w, a, GN_ROLE_NORM, i);
+    }
+    for (int k = 0; k < 2; k++, at = gn__reader_of(w, at)) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN__OP_FAILED;
+        bool affine = (op == GN__OP_MUL || op == GN__OP_ADD || op == GN__OP_FMA) && gn__scaled_input(w, r) == at && gn__elements(w, r) == gn__elements(w, at);
+        if (!affine) return;
+        gn__claim(w, r, GN_ROLE_NORM, i);
+    }
+}
+
+/* What goes into the norm that `i` is the result of, else i itself. */
+static uint32_t gn__before_norm(const gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    for (int k = 0; k < 3; k++) {
+        uint32_t x = gn__normed(w, i, &walk);
+        if (x != GN_NO_NODE) return x;
+        x = gn__op_at(w, i) == GN__OP_MUL || gn__op_at(w, i) == GN__OP_ADD || gn__op_at(w, i) == GN__OP_FMA ? gn__scaled_input(w, i) : GN_NO_NODE;
+        if (x == GN_NO_NODE) return i;
+        i = x;
+    }
+    return i;
+}
+
+/* ---- attention ---- */
+
+typedef struct gn__attention_parts {
+    uint32_t q, k, v, scores;    /* scores: GN_NO_NODE for the op */
+    bool masked, swapped;        /* swapped: written for columns, v^T p^T */
+    gn__walk walk;
+} gn__attention_parts;
+
+/* softmax(q k^T …) v written out; the products stand in either order. */
+static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
+    for (uint32_t side = 0; side < 2; side++) {
+        uint32_t p = gn__in_base(w, i, side);
+        s->scores = GN_NO_NODE;
+        s->v = gn__in(w, i, 1 - side);
+        if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) || gn__is_table(w, s->v)) continue;
+        if (!gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, &s->walk)) continue;
+        bool softmax = gn__walk_has(w, &s->walk, GN__OP_SOFTMAX) || (gn__walk_has(w, &s->walk, GN__OP_EXP) && gn__walk_has(w, &s->walk, GN__OP_SUM)), other = false;
+        for (uint32_t k = 0; k < s->walk.n_edge; k++) {
+            bool product = gn__op_at(w, s->walk.edge[k]) == GN__OP_MATMUL;
+            other |= product ? s->scores != GN_NO_NODE : (w->facts[s->walk.edge[k]] & GN__PARAM) != 0;
+            if (product) s->scores = s->walk.edge[k];
+        }
+        if (!softmax || other || s->scores == GN_NO_NODE) continue;
+        s->swapped = side == 1;
+        s->q = gn__in(w, s->scores, s->swapped ? 1 : 0);
+        s->k = gn__in(w, s->scores, s->swapped ? 0 : 1);
+        s->masked = gn__walk_has(w, &s->walk, GN__OP_ADD) || gn__walk_has(w, &s->walk, GN__OP_WHERE) || gn__walk_has(w, &s->walk, GN__OP_FMA);
+        if (!gn__is_table(w, s->k) && !gn__is_table(w, s->q)) return true;
+    }
+    return false;
+}
+
+static bool gn__attention_at(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
+    memset(s, 0, sizeof *s);
+    if (gn__op_at(w, i) == GN__OP_MATMUL) return gn__attention_written(w, i, s);
+    if (gn__op_at(w, i) != GN__OP_ATTENTION) return false;
+    s->q = gn__in(w, i, 0);
+    s->k = gn__in(w, i, 1);
+    s->v = gn__in(w, i, 2);
+    s->scores = GN_NO_NODE;
+    s->masked = (w->p->attrs[w->p->nodes[i].attrs] & 3) != 0;
+    return true;
+}
+
+/* Where queries or keys come from: the tensor that is projected to them, before its norm; *out_projected: there was a projection. */
+static uint32_t gn__source(const gn__recognition *w, uint32_t x, bool *out_projected) {
+    uint32_t at = w->base[x];
+    *out_projected = false;
+    for (int k = 0; k < GN__TRACE_MOST && !gn__is_free(w, at); k++) {
+        uint32_t in = gn__linear_input(w, at);
+        *out_projected = in != GN_NO_NODE;
+        if (*out_projected) return gn__before_norm(w, w->base[in]);
+        int op = gn__op_at(w, at);
+        if (op == GN__OP_KV_APPEND || op == GN__OP_SLICE_PUT) at = gn__in_base(w, at, 1);
+        else if (gn__op_sort(op) == GN__SCALARS || op == GN__OP_CONCAT || op == GN__OP_LAYERNORM) at = gn__main_input(w, at);
+        else return at;
+    }
+    return at;
+}
+
+/* Keys that several heads of queries share: fewer heads, repeated by a broadcast or by the product. */
+static bool gn__keys_shared(const gn__recognition *w, const gn__attention_parts *s) {
+    const gn_part_node *q = &w->p->nodes[s->q], *n = &w->p->nodes[s->k];
+    if (s->scores == GN_NO_NODE) return gn__dim(w, s->q, 1) != gn__dim(w, s->k, 1);
+    for (int axis = 1; axis + 2 < n->rank && n->rank == q->rank; axis++)
+        if (gn__dim(w, s->k, axis) == 1 && gn__dim(w, s->q, axis) > 1) return true;
+    uint32_t at = s->k;
+    for (int k = 0; k < GN__TRACE_MOST && gn__is_glue(&w->p->nodes[at]); k++) {
+        uint32_t before = gn__in(w, at, gn__op_at(w, at) == GN__OP_ASSIGN ? 1 : 0);
+        if (gn__op_at(w, at) == GN__OP_BROADCAST && gn__elements(w, at) > gn__elements(w, before)) return true;
+        at = before;
+    }
+    return false;
+}
+
+static bool gn__is_cache(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *b = &w->p->nodes[w->base[i]];
+    return (b->leaf == GN_LEAF_STATE || b->leaf == GN_LEAF_VALUE) && b->rank >= 3;
+}
+
+static bool gn__is_append(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN__OP_KV_APPEND) return true;
+    return w->keys[i] && (op == GN__OP_SLICE_PUT || op == GN__OP_SCATTER || (op == GN__OP_CONCAT && w->p->nodes[i].n_ins == 2)) && w->p->nodes[gn__in_base(w, i, 0)].leaf;
+}
+
+static uint8_t gn__attention_kind(const gn__recognition *w, const gn__attention_parts *s) {
+    bool q, k;
+    if (gn__keys_shared(w, s)) return GN_ROLE_GROUPED_ATTENTION;
+    if (gn__is_append(w, w->base[s->k])) return GN_ROLE_ATTENTION;
+    uint32_t from = gn__source(w, s->q, &q), to = gn__source(w, s->k, &k);
+    return q && (k || gn__is_cache(w, s->k)) && from != to ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION;
+}
+
+/* Self, cross and grouped attention, as the op or written out. */
+static void gn__see_attention(gn__recognition *w, uint32_t i) {
+    gn__attention_parts s;
+    if (w->role[i] || !gn__attention_at(w, i, &s)) return;
+    uint32_t keys = w->base[s.k], values = w->base[s.v];
+    uint8_t was[2] = { (uint8_t)(w->keys[keys] != 0), (uint8_t)(w->keys[values] != 0) };
+    if (!was[0]) w->keys[keys] = i + 1;
+    if (!was[1]) w->keys[values] = i + 1;
+    uint8_t role = gn__attention_kind(w, &s);
+    if (w->off & GN_OFF_ROLE(role)) {
+        if (!was[0]) w->keys[keys] = 0;
+        if (!was[1]) w->keys[values] = 0;
+        return;
+    }
+    gn__claim(w, i, role, i);
+    if (s.scores != GN_NO_NODE) {
+        gn__claim_walk(w, &s.walk, role, i);
+        gn__claim(w, s.scores, role, i);
+    }
+    int rank = w->p->nodes[s.q].rank;
+    bool one = rank >= 2 && gn__dim(w, s.q, rank - (s.swapped ? 1 : 2)) == 1;
+    if (gn__is_cache(w, s.k) && one) gn__seed_phase(w, i, GN_DECODE);
+    else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, s.k)) gn__seed_phase(w, i, GN_ENCODE);
+}
+
+/* Rows written into a cache: the op, or a slice, scatter or concatenation that an attention reads as keys or values. One row
+   is a step of decoding, several are a prefill. */
+static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || !gn__is_append(w, i)) return;
+    const gn_part_node *n = &w->p->nodes[i], *rows = &w->p->nodes[gn__in(w, i, 1)];
+    int64_t axis = gn__op_at(w, i) == GN__OP_KV_APPEND ? 2 : w->p->attrs[n->attrs];
+    if (axis < 0) axis += n->rank;
+    if (axis < 0 || axis >= rows->rank) return;
+    uint8_t phase = gn__dim(w, gn__in(w, i, 1), (int)axis) == 1 ? GN_DECODE : GN_PREFILL;
+    gn__claim(w, i, GN_ROLE_KV_APPEND, i);
+    gn__seed_phase(w, i, phase);
+    if (!w->keys[i]) return;
+    gn__seed_phase(w, w->keys[i] - 1, phase);
+    w->kind[i] = GN_ROLE_NONE;                             /* the unit is the attention's */
+    gn__unite(w, i, w->keys[i] - 1);
+}
+
+/* ---- embedding, linear, convolution, MLP, head ---- */
+
+static bool gn__is_lookup(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN__OP_EMBEDDING) return gn__is_param(w, gn__in(w, i, 0));
+    if (op == GN__OP_GATHER) return gn__is_param(w, gn__in(w, i, 0)) && w->p->attrs[w->p->nodes[i].attrs] == 0 && w->p->nodes[i].rank == 2;
+    for (uint32_t k = 0; k < 2 && op == GN__OP_MATMUL; k++)                      /* one_hot(ids) @ table */
+        if (gn__op_at(w, gn__in_base(w, i, k)) == GN__OP_ONE_HOT && gn__is_param(w, gn__in(w, i, 1 - k))) return true;
+    return false;
+}
+
+/* Rows of a table of parameters, with the sum of several (tokens, positions) and a factor. */
+static void gn__see_embedding(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || !gn__is_lookup(w, i)) return;
+    gn__claim(w, i, GN_ROLE_EMBEDDING, i);
+    if (gn__op_at(w, i) == GN__OP_MATMUL)
+        for (uint32_t k = 0; k < 2; k++)
+            if (gn__op_at(w, gn__in_base(w, i, k)) == GN__OP_ONE_HOT) gn__claim(w, gn__in_base(w, i, k), GN_ROLE_EMBEDDING, i);
+    uint32_t at = i;
+    for (int step = 0; step < 4; step++) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN__OP_FAILED;
+        if ((op != GN__OP_ADD && op != GN__OP_MUL) || w->role[r]) return;
+        for (uint32_t k = 0; k < 2; k++) {
+            uint32_t x = gn__in_base(w, r, k);
+            if (!gn__is_free(w, x) && w->role[x] != GN_ROLE_EMBEDDING) return;
+            if (!gn__is_free(w, x)) gn__unite(w, x, i);
+        }
+        gn__claim(w, r, GN_ROLE_EMBEDDING, i);
+        at = r;
+    }
+}
+
+static void gn__see_linear(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__linear_input(w, i) == GN_NO_NODE) return;
+    gn__claim(w, i, GN_ROLE_LINEAR, i);
+    gn__claim_tail(w, i, GN_ROLE_LINEAR);
+}
+
+/* A product of filters with windows of an image that fixed indices pick (im2col). */
+static void gn__see_conv(gn__recognition *w, uint32_t i) {
+    uint32_t x = gn__linear_input(w, i);
+    if (w->role[i] || x == GN_NO_NODE) return;
+    uint32_t windows = w->base[x];
+    int op = gn__op_at(w, windows);
+    if ((op != GN__OP_GATHER && op != GN__OP_EMBEDDING) || gn__is_param(w, gn__in(w, windows, 0)) || (w->facts[gn__in_base(w, windows, 1)] & GN__PARAM)) return;
+    gn__claim(w, i, GN_ROLE_CONV, i);
+    gn__claim(w, windows, GN_ROLE_CONV, i);
+    gn__claim_tail(w, i, GN_ROLE_CONV);
+}
+
+static bool gn__bends(int op) {
+    return gn__op_sort(op) == GN__SCALARS && op != GN__OP_ADD && op != GN__OP_SUB && op != GN__OP_MUL && op != GN__OP_DIV && op != GN__OP_NEG && op != GN__OP_FMA;
+}
+
+/* Two products with an activation between them, which may be gated: down(act(gate(x)) * up(x)). */
+static void gn__see_mlp(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    uint32_t x = gn__linear_input(w, i);
+    bool bends = false;
+    if (w->role[i] || x == GN_NO_NODE || gn__op_sort(gn__op_at(w, w->base[x])) != GN__SCALARS) return;
+    if (!gn__walk_up(w, w->base[x], GN__SCALARS, GN_NO_NODE, &walk) || walk.n_edge < 1 || walk.n_edge > 2 || !gn__walk_is_new(w, &walk)) return;
+    for (uint32_t k = 0; k < walk.n_edge; k++)
+        if (w->role[walk.edge[k]] || gn__linear_input(w, walk.edge[k]) == GN_NO_NODE) return;
+    for (uint32_t k = 0; k < walk.n_inside; k++) bends |= gn__bends(gn__op_at(w, walk.inside[k]));
+    if (!bends) return;
+    gn__claim(w, i, GN_ROLE_MLP, i);
+    gn__claim_walk(w, &walk, GN_ROLE_MLP, i);
+    for (uint32_t k = 0; k < walk.n_edge; k++) gn__claim(w, walk.edge[k], GN_ROLE_MLP, i);
+    gn__claim_tail(w, i, GN_ROLE_MLP);
+}
+
+/* What the part ends with: logits from a product with parameters, then a choice among them or their softmax. */
+static void gn__see_head(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    if (!(w->facts[i] & GN__RESULT) || !(gn__op_sort(gn__op_at(w, i)) & (GN__SOFTMAXES | GN__CHOICES | GN__SCALARS))) return;
+    if (!gn__walk_up(w, i, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES | GN__CHOICES, GN_NO_NODE, &walk) || walk.n_edge != 1) return;
+    uint32_t logits = walk.edge[0];
+    bool chooses = gn__walk_has(w, &walk, GN__OP_ARGMAX) || gn__walk_has(w, &walk, GN__OP_ARGSORT) || gn__walk_has(w, &walk, GN__OP_SOFTMAX) || gn__walk_has(w, &walk, GN__OP_LOG_SOFTMAX);
+    bool taken = w->role[logits] && w->role[logits] != GN_ROLE_HEAD;
+    if (!chooses || taken || gn__linear_input(w, logits) == GN_NO_NODE) return;
+    gn__claim(w, logits, GN_ROLE_HEAD, logits);
+    for (uint32_t k = 0; k < walk.n_inside; k++) {
+        uint32_t x = walk.inside[k];
+        bool bias = gn__op_at(w, x) == GN__OP_ADD && gn__scaled_input(w, x) == logits;
+        if (bias) gn__claim(w, x, GN_ROLE_HEAD, logits);
+        else if (!w->role[x] && !(w->off & GN_OFF_ROLE(GN_ROLE_SAMPLING))) gn__claim(w, x, GN_ROLE_SAMPLING, logits);
+    }
+}
+
+/* ---- residual, loss, optimiser ---- */
+
+/* x + f(x): the way back from one summand meets the other. It runs with what made f(x), if it is the first to read that. */
+static void gn__see_residual(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__op_at(w, i) != GN__OP_ADD) return;
+    uint32_t a = gn__in_base(w, i, 0), b = gn__in_base(w, i, 1), skip = GN__MIN(a, b), made = GN__MAX(a, b), at = made;
+    if (a == b || gn__is_free(w, made) || gn__elements(w, a) != gn__elements(w, b)) return;
+    for (int k = 0; k < GN__TRACE_MOST && at > skip; k++) {
+        uint32_t next = gn__main_input(w, at);
+        if (next == at) return;
+        at = next;
+    }
+    if (at != skip) return;
+    w->role[i] = GN_ROLE_RESIDUAL;
+    if (w->role[made] && gn__reader_of(w, made) == i) gn__unite(w, i, made);
+}
+
+/* A target: given with the run, not computed from parameters. */
+static bool gn__has_target(const gn__recognition *w, const gn__walk *walk) {
+    for (uint32_t k = 0; k < walk->n_edge; k++)
+        if (!(w->facts[walk->edge[k]] & GN__PARAM)) return true;
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
+            uint32_t x = gn__in_base(w, walk->inside[k], j);
+            uint8_t leaf = w->p->nodes[x].leaf;
+            if ((leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE) && gn__elements(w, x) > 1) return true;
+        }
+    return false;
+}
+
+static bool gn__is_loss(const gn__recognition *w, uint32_t i, gn__walk *walk) {
+    int op = gn__op_at(w, i);
+    walk->n_inside = 0;
+    if (op == GN__OP_CROSS_ENTROPY || op == GN__OP_MSE_LOSS) return true;
+    if ((op != GN__OP_MEAN && op != GN__OP_SUM) || gn__elements(w, i) != 1 || gn__elements(w, gn__in(w, i, 0)) == 1) return false;
+    if (!gn__walk_up(w, i, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES | GN__CHOICES, GN_NO_NODE, walk)) return false;
+    bool predicted = false, likelihood = false, distance = gn__walk_has(w, walk, GN__OP_SUB);
+    for (uint32_t k = 0; k < walk->n_edge; k++) predicted |= (w->facts[walk->edge[k]] & GN__PARAM) != 0;
+    static const int logs[] = { GN__OP_LOG, GN__OP_LOG_SOFTMAX, GN__OP_LOG1P, GN__OP_SOFTPLUS, GN__OP_LOG_SIGMOID };
+    for (size_t k = 0; k < GN__LENGTH(logs); k++) likelihood |= gn__walk_has(w, walk, logs[k]);
+    distance = distance && (gn__walk_has(w, walk, GN__OP_SQUARE) || gn__walk_has(w, walk, GN__OP_MUL) || gn__walk_has(w, walk, GN__OP_ABS) || gn__walk_has(w, walk, GN__OP_POW));
+    return predicted && (likelihood || distance) && gn__has_target(w, walk);
+}
+
+/* One number from predictions and targets: the ops, or a mean of likelihoods or distances written out, with its sign and scale. */
+static void gn__see_loss(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    if (w->role[i] || !gn__is_loss(w, i, &walk)) return;
+    gn__claim(w, i, GN_ROLE_LOSS, i);
+    gn__claim_walk(w, &walk, GN_ROLE_LOSS, i);
+    uint32_t at = i;
+    for (int k = 0; k < 3; k++) {
+        uint32_t r = gn__reader_of(w, at);
+        if (r >= w->n || gn__op_sort(gn__op_at(w, r)) != GN__SCALARS || gn__scaled_input(w, r) != at || gn__elements(w, r) != 1) return;
+        gn__claim(w, r, GN_ROLE_LOSS, i);
+        at = r;
+    }
+}
+
+/* value is p, plain or scaled by a number, plus or minus something; *out_minus: the last is subtracted. */
+static bool gn__is_step_of(const gn__recognition *w, uint32_t value, uint32_t p, bool *out_minus) {
+    uint32_t at = value;
+    for (int k = 0; k < 8; k++) {
+        int op = gn__op_at(w, at);
+        if (op != GN__OP_SUB && op != GN__OP_ADD) return false;
+        *out_minus = op == GN__OP_SUB;
+        uint32_t a = gn__in_base(w, at, 0), b = gn__in_base(w, at, 1);
+        for (uint32_t side = 0; side < (op == GN__OP_ADD ? 2u : 1u); side++) {
+            uint32_t x = side ? b : a;
+            bool scaled = gn__op_at(w, x) == GN__OP_MUL && gn__elements(w, gn__in_base(w, x, gn__in_base(w, x, 0) == p)) == 1;
+            if (x == p || (scaled && (gn__in_base(w, x, 0) == p || gn__in_base(w, x, 1) == p))) return true;
+        }
+        at = a;
+    }
+    return false;
+}
+
+static uint32_t gn__reads_inside(const gn__recognition *w, const gn__walk *walk, uint32_t x) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) n += gn__in(w, walk->inside[k], j) == x;
+    return n;
+}
+
+/* Something of the parameter's size that is not the parameter itself goes into the step. */
+static bool gn__has_gradient(const gn__recognition *w, const gn__walk *walk, uint32_t p) {
+    for (uint32_t k = 0; k < walk->n_edge; k++)
+        if (gn__elements(w, walk->edge[k]) == gn__elements(w, p)) return true;
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
+            uint32_t x = gn__in_base(w, walk->inside[k], j);
+            uint8_t leaf = w->p->nodes[x].leaf;
+            if ((leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE) && gn__elements(w, x) == gn__elements(w, p)) return true;
+        }
+    return false;
+}
+
+/* A state that becomes itself less a scaled gradient, with the moments that go into it. That it is a parameter shows in the
+   rest of the part reading it, or in the scaled difference. */
+static void gn__see_optimizer(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    bool minus = false;
+    if (w->role[i] || gn__op_at(w, i) != GN__OP_ASSIGN || !(w->facts[i] & GN__RESULT)) return;
+    uint32_t p = gn__in_base(w, i, 0), value = gn__in_base(w, i, 1);
+    if (w->p->nodes[p].leaf != GN_LEAF_STATE || gn__is_free(w, value) || !gn__is_step_of(w, value, p, &minus)) return;
+    if (!gn__walk_up(w, value, GN__SCALARS, GN_NO_NODE, &walk) || !gn__has_gradient(w, &walk, p)) return;
+    bool elsewhere = w->reads[p] > gn__reads_inside(w, &walk, p) + 1;
+    if (!elsewhere && !(minus && gn__walk_has(w, &walk, GN__OP_MUL))) return;
+    gn__claim(w, value, GN_ROLE_OPTIMIZER, value);
+    gn__claim_walk(w, &walk, GN_ROLE_OPTIMIZER, value);
+    gn__claim(w, i, GN_ROLE_OPTIMIZER, value);
+    for (uint32_t k = 0; k < walk.n_edge; k++)
+        if (gn__elements(w, walk.edge[k]) == gn__elements(w, p)) w->facts[walk.edge[k]] |= GN__GRADIENT;
+    gn__seed_phase(w, i, GN_TRAINING);
+}
+
+/* In this order: what an earlier one takes, a later one leaves. */
+static const struct { uint8_t role; void (*see)(gn__recognition *w, uint32_t i); } gn__recognisers[] = {
+    { GN_ROLE_NORM, gn__see_norm },       { GN_ROLE_NONE, gn__see_attention },      { GN_ROLE_KV_APPEND, gn__see_kv_append },
+    { GN_ROLE_EMBEDDING, gn__see_embedding }, { GN_ROLE_LOSS, gn__see_loss },       { GN_ROLE_OPTIMIZER, gn__see_optimizer },
+    { GN_ROLE_CONV, gn__see_conv },       { GN_ROLE_HEAD, gn__see_head },           { GN_ROLE_MLP, gn__see_mlp },
+    { GN_ROLE_LINEAR, gn__see_linear },   { GN_ROLE_RESIDUAL, gn__see_residual },
+};
+
+/* ---- preparing ---- */
+
+static void gn__recognition_deinit(gn__recognition *w) { gn_free(w->base); gn_free(w->facts); }
+
+static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, gn_meaning *m) {
+    size_t n = (size_t)p->n_nodes + 1;
+    memset(w, 0, sizeof *w);
+    w->p = p;
+    w->m = m;
+    w->n = p->n_nodes;
+    w->off = off;
+    w->base = (uint32_t *)gn__alloc_zero(6 * n * sizeof *w->base);
+    w->facts = (uint8_t *)gn__alloc_zero(4 * n);
+    if (!w->base || !w->facts) return false;
+    w->reader = w->base + n;
+    w->reads = w->base + 2 * n;
+    w->unit = w->base + 3 * n;
+    w->last = w->base + 4 * n;
+    w->keys = w->base + 5 * n;
+    w->role = w->facts + n;
+    w->kind = w->facts + 2 * n;
+    w->phase = w->facts + 3 * n;
+    return true;
+}
+
+static void gn__facts_of(gn__recognition *w, uint32_t i) {
+    const gn_part *p = w->p;
+    const gn_part_node *n = &p->nodes[i];
+    bool glue = gn__is_glue(n), free = n->leaf || gn__ops[n->op].kind == GN_CLASS_GENERATOR || glue;
+    w->base[i] = glue ? w->base[p->ins[n->ins + (n->op == GN__OP_ASSIGN ? 1 : 0)]] : i;
+    w->reader[i] = w->n;
+    w->unit[i] = i;
+    if (n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) w->facts[i] |= GN__PARAM;
+    for (uint32_t k = 0; k < n->n_ins; k++) {
+        uint32_t x = p->ins[n->ins + k];
+        free &= (w->facts[x] & GN__FREE) != 0;
+        w->facts[i] |= w->facts[x] & GN__PARAM;
+        w->reads[x]++;
+        if (w->reader[x] == w->n) w->reader[x] = i;
+    }
+    if (free) w->facts[i] |= GN__FREE;
+    if (p->hints && p->hints[i].residency == GN_RESIDENCY_GRADIENT) w->facts[i] |= GN__GRADIENT;
+}
+
+static void gn__recognise(gn__recognition *w) {
+    const gn_part *p = w->p;
+    for (uint32_t i = 0; i < w->n; i++) gn__facts_of(w, i);
+    for (uint32_t i = 0; i < p->n_outs; i++) w->facts[w->base[p->outs[i]]] |= GN__RESULT;
+    for (uint32_t i = 0; i < p->n_updates; i++) {
+        w->facts[p->updates[i].node] |= GN__RESULT;
+        w->facts[w->base[p->updates[i].node]] |= GN__RESULT;
+    }
+    for (uint32_t i = 0; i < w->n && p->hints; i++)        /* scopes: neighbours of which the same role was said run together */
+        for (uint32_t k = 0; k < p->nodes[i].n_ins && p->hints[i].role; k++)
+            if (!gn__is_free(w, gn__in(w, i, k))) gn__unite(w, gn__in(w, i, k), i);
+    for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
+        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++)
+            if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
+}
+
+/* ---- groups. A unit stays one as far as every node that reads a member from outside comes after the unit's last node: then
+ * no path leaves it and comes back, whatever the other units are, and the order of the last nodes is topological ---- */
+
+/* Names units by 1 + their last node. */
+static void gn__units_number(gn__recognition *w) {
+    for (uint32_t i = 0; i < w->n; i++)
+        if (!gn__is_free(w, i)) w->last[gn__unit_root(w, i)] = i;
+    for (uint32_t i = 0; i < w->n; i++) w->reads[i] = w->last[gn__unit_root(w, i)] + 1;    /* roots keep their links until all are named */
+    for (uint32_t i = 0; i < w->n; i++) {
+        bool alone = w->reads[i] == i + 1 && !w->role[i] && !gn__said_role(w, i);
+        w->unit[i] = gn__is_free(w, i) || alone ? 0 : w->reads[i];
+    }
+}
+
+/* From the last node down, when all that read a node have been settled: who is read too early leaves its unit, a view joins
+   its readers when they are of one unit. `want`: the unit of all readers so far. */
+static void gn__units_settle(gn__recognition *w, uint32_t *want) {
+    const gn_part *p = w->p;
+    memset(want, 0, w->n * sizeof *want);
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &p->nodes[i];
+        if (gn__is_free(w, i)) continue;
+        if (w->facts[i] & GN__DROPPED) w->unit[i] = i + 1;
+        if (!w->unit[i] && gn__is_glue(n)) w->unit[i] = want[i] && want[i] != GN__SEVERAL && !gn__said_on(w, i) ? want[i] : GN__SEVERAL;
+        if (!w->unit[i]) w->unit[i] = i + 1;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = p->ins[n->ins + k];
+            want[x] = !want[x] || want[x] == w->unit[i] ? w->unit[i] : GN__SEVERAL;
+            if (w->unit[x] && w->unit[x] != w->unit[i] && i < w->unit[x]) w->facts[x] |= GN__DROPPED;
+        }
+    }
+}
+
+/* A view that several units read, or nobody, goes with what it shows. */
+static void gn__units_follow(gn__recognition *w) {
+    for (uint32_t i = 0; i < w->n; i++) {
+        if (w->unit[i] != GN__SEVERAL) continue;
+        const gn_part_node *n = &w->p->nodes[i];
+        uint32_t shown = w->unit[w->base[i]];
+        bool alone = gn__said_on(w, i) != 0 || i < shown || gn__is_free(w, w->base[i]);
+        for (uint32_t k = 0; k < n->n_ins && n->op == GN__OP_ASSIGN; k++) alone |= k == 0 && !gn__is_free(w, gn__in(w, i, k));
+        w->unit[i] = alone ? i + 1 : shown;
+    }
+}
+
+/* Leaves and constants go with the first unit that reads them. */
+static void gn__units_leaves(gn__recognition *w, uint32_t *want) {
+    memset(want, 0, w->n * sizeof *want);
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &w->p->nodes[i];
+        if (gn__is_free(w, i)) w->unit[i] = want[i] && !gn__said_on(w, i) ? want[i] : i + 1;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = w->p->ins[n->ins + k];
+            if (!want[x] || w->unit[i] < want[x]) want[x] = w->unit[i];
+        }
+    }
+}
+
+/* Units become groups in the order of their last nodes. `at`: n + 1 words. */
+static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
+    gn_meaning *m = w->m;
+    memset(at, 0, (w->n + 1) * sizeof *at);
+    for (uint32_t i = 0; i < w->n; i++) at[w->unit[i] - 1] = 1;
+    for (uint32_t i = 0; i < w->n; i++) m->n_groups += at[i];
+    m->groups = (gn_group *)gn__alloc_zero((m->n_groups + 1) * sizeof *m->groups);
+    m->members = (uint32_t *)gn__alloc_zero((w->n + 1) * sizeof *m->members);
+    if (!m->groups || !m->members) return false;
+    for (uint32_t i = 0, group = 0; i < w->n; i++)
+        if (at[i]) at[i] = group++;
+    for (uint32_t i = 0; i < w->n; i++) {
+        m->nodes[i].group = at[w->unit[i] - 1];
+        m->groups[m->nodes[i].group].n_nodes++;
+    }
+    for (uint32_t k = 0, first = 0; k < m->n_groups; k++) {
+        m->groups[k].first = first;
+        first += m->groups[k].n_nodes;
+        m->groups[k].n_nodes = 0;
+    }
+    for (uint32_t i = 0; i < w->n; i++) {
+        gn_group *g = &m->groups[m->nodes[i].group];
+        m->members[g->first + g->n_nodes++] = i;
+        if (!g->on) g->on = gn__said_on(w, i);
+        if (gn__is_free(w, i)) continue;
+        if (gn__said_role(w, i)) g->role = gn__said_role(w, i);
+        else if (!g->role) g->role = w->kind[i];
+        if (!g->role && w->unit[i] == i + 1) g->role = w->role[i];
+    }
+    return true;
+}
+
+/* ---- what each node means: roles, residency, phase, modality; what was said wins ---- */
+
+/* A scope around a block covers the parts of the block. */
+static bool gn__role_covers(uint8_t said, uint8_t recognised) {
+    bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL || recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING;
+    bool block = said != GN_ROLE_LINEAR && said != GN_ROLE_NORM && said != GN_ROLE_RESIDUAL && said != GN_ROLE_KV_APPEND && said != GN_ROLE_SAMPLING;
+    bool attention = said == GN_ROLE_ATTENTION && (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
+    return said == recognised || (part && block) || attention;
+}
+
+static bool gn__residency_covers(uint8_t said, uint8_t recognised) {
+    if (said == recognised) return true;
+    if (recognised == GN_RESIDENCY_STATE) return said == GN_RESIDENCY_KV_CACHE || said == GN_RESIDENCY_WEIGHT || said == GN_RESIDENCY_GRADIENT;
+    if (recognised == GN_RESIDENCY_KV_CACHE) return said == GN_RESIDENCY_STATE;
+    return recognised == GN_RESIDENCY_ACTIVATION && said == GN_RESIDENCY_GRADIENT;
+}
+
+static uint8_t gn__residency_of(const gn__recognition *w, uint32_t i) {
+    static const uint8_t leaves[GN_LEAF__COUNT] = { [GN_LEAF_NONE] = GN_RESIDENCY_ACTIVATION, [GN_LEAF_DATA] = GN_RESIDENCY_INPUT, [GN_LEAF_VALUE] = GN_RESIDENCY_ACTIVATION,
+                                                    [GN_LEAF_WEIGHT] = GN_RESIDENCY_WEIGHT, [GN_LEAF_STATE] = GN_RESIDENCY_STATE };
+    if (w->role[i] == GN_ROLE_KV_APPEND || (w->facts[i] & GN__GRADIENT)) return w->role[i] == GN_ROLE_KV_APPEND ? GN_RESIDENCY_KV_CACHE : GN_RESIDENCY_GRADIENT;
+    if (gn__op_at(w, i) == GN__OP_ASSIGN) return GN_RESIDENCY_STATE;
+    const gn_part_node *b = &w->p->nodes[w->base[i]];
+    uint32_t r = w->reader[w->base[i]];
+    if (b->leaf == GN_LEAF_STATE && ((r < w->n && w->role[r] == GN_ROLE_KV_APPEND) || w->keys[w->base[i]])) return GN_RESIDENCY_KV_CACHE;
+    return leaves[b->leaf];
+}
+
+static bool gn__disagree(gn__recognition *w, uint32_t i, uint8_t which, uint8_t said, uint8_t recognised) {
+    gn_meaning *m = w->m;
+    size_t cap = w->disagreements_room;
+    void *p = m->disagreements;
+    bool ok = gn__reserve(&p, &cap, m->n_disagreements + 1u, sizeof *m->disagreements);
+    m->disagreements = (gn_disagreement *)p;
+    w->disagreements_room = cap;
+    if (ok) m->disagreements[m->n_disagreements++] = (gn_disagreement){ i, which, said, recognised };
+    return ok;
+}
+
+static const gn_part_hint gn__no_hint = { 0, 0, 0, 0, 0 };
+static const gn_part_hint *gn__hint_of(const gn__recognition *w, uint32_t i) { return w->p->hints ? &w->p->hints[i] : &gn__no_hint; }
+
+/* Residency and role; a view without a role has its group's. */
+static bool gn__roles_tell(gn__recognition *w) {
+    bool ok = true;
+    for (uint32_t i = 0; i < w->n && ok; i++) {
+        gn_node_meaning *t = &w->m->nodes[i];
+        const gn_part_hint *h = gn__hint_of(w, i);
+        uint8_t residency = gn__residency_of(w, i);
+        bool follows = gn__is_free(w, i) || gn__is_glue(&w->p->nodes[i]);
+        t->role = h->role ? h->role : w->role[i] ? w->role[i] : follows ? w->m->groups[t->group].role : (uint8_t)GN_ROLE_NONE;
+        t->residency = h->residency ? h->residency : residency;
+        t->said = (uint8_t)((w->p->nodes[i].phase ? GN_SAID_PHASE : 0) | (h->role ? GN_SAID_ROLE : 0) | (h->residency ? GN_SAID_RESIDENCY : 0) | (h->modality ? GN_SAID_MODALITY : 0));
+        if (h->role && w->role[i] && !gn__role_covers(h->role, w->role[i])) ok = gn__disagree(w, i, GN_SAID_ROLE, h->role, w->role[i]);
+        if (ok && h->residency && !gn__residency_covers(h->residency, residency)) ok = gn__disagree(w, i, GN_SAID_RESIDENCY, h->residency, residency);
+        uint8_t said = w->p->nodes[i].phase, seen = w->phase[i];
+        bool same = said == seen || (said == GN_FORWARD && seen != GN_TRAINING) || (said == GN_TRAINING && seen == GN_ENCODE) || (said == GN_DENOISE && seen == GN_ENCODE);
+        if (ok && said && seen && !same) ok = gn__disagree(w, i, GN_SAID_PHASE, said, seen);
+    }
+    return ok;
+}
+
+/* Of two phases that meet, the one that says more of when the node runs. */
+static uint8_t gn__phase_of_both(uint8_t a, uint8_t b) {
+    static const uint8_t rank[GN_PHASE__COUNT] = { [GN_FORWARD] = 1, [GN_ENCODE] = 2, [GN_PREFILL] = 3, [GN_DECODE] = 4, [GN_DENOISE] = 5, [GN_TRAINING] = 6 };
+    return rank[a] >= rank[b] ? a : b;
+}
+
+/* Recognised phases spread to what follows, then to what leads there; a part with an optimiser step or gradients is training. */
+static void gn__phases_tell(gn__recognition *w) {
+    gn_node_meaning *t = w->m->nodes;
+    bool training = false, roles = false;
+    for (uint32_t i = 0; i < w->n; i++) {
+        training |= w->phase[i] == GN_TRAINING || (w->facts[i] & GN__GRADIENT);
+        roles |= w->role[i] && w->role[i] != GN_ROLE_RESIDUAL;
+    }
+    uint8_t rest = training ? GN_TRAINING : roles ? GN_FORWARD : GN_PHASE_UNKNOWN;
+    for (uint32_t i = 0; i < w->n; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        t[i].phase = n->phase ? n->phase : training ? (uint8_t)GN_TRAINING : w->phase[i];
+        for (uint32_t k = 0; k < n->n_ins && !n->phase && !w->phase[i]; k++) t[i].phase = gn__phase_of_both(t[i].phase, t[gn__in(w, i, k)].phase);
+    }
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &w->p->nodes[i];
+        if (!t[i].phase) t[i].phase = rest;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            if (!t[x].phase) t[x].phase = t[i].phase == rest ? (uint8_t)GN_PHASE_UNKNOWN : t[i].phase;
+        }
+    }
+}
+
+/* ids into an embedding are text, four axes of an image vision, two of floats into a product with parameters a table. */
+static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i) {
+    uint32_t x = gn__linear_input(w, i);
+    if (w->role[i] == GN_ROLE_EMBEDDING && gn__op_at(w, i) != GN__OP_ADD && gn__op_at(w, i) != GN__OP_MUL) return GN_MODALITY_TEXT;
+    if (w->role[i] == GN_ROLE_CONV) return GN_MODALITY_VISION;
+    if (x == GN_NO_NODE || w->p->nodes[w->base[x]].leaf != GN_LEAF_DATA) return GN_MODALITY_UNKNOWN;
+    const gn_part_node *b = &w->p->nodes[w->base[x]];
+    return gn__is_float((gn_dtype)b->dtype) ? b->rank == 4 ? GN_MODALITY_VISION : b->rank == 2 ? GN_MODALITY_TABULAR : GN_MODALITY_UNKNOWN : GN_MODALITY_UNKNOWN;
+}
+
+static bool gn__modalities_tell(gn__recognition *w) {
+    gn_node_meaning *t = w->m->nodes;
+    bool ok = true;
+    for (uint32_t i = 0; i < w->n && ok; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        uint8_t said = gn__hint_of(w, i)->modality, seen = gn__modality_seen(w, i), mix = seen;
+        for (uint32_t k = 0; k < n->n_ins && !seen; k++) {
+            uint8_t from = t[gn__in(w, i, k)].modality;
+            if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
+        }
+        t[i].modality = said ? said : mix;
+        if (said && seen && said != seen) ok = gn__disagree(w, i, GN_SAID_MODALITY, said, seen);
+    }
+    for (uint32_t i = w->n; i-- > 0;)                      /* leaves are what they are read as */
+        for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
+            gn_node_meaning *x = &t[gn__in(w, i, k)];
+            if (gn__is_free(w, gn__in(w, i, k)) && !x->modality) x->modality = t[i].modality;
+        }
+    return ok;
+}
+
+/* ---- cost ---- */
+
+/* Bytes that a kernel of its own reads of input k: rows of a table, rows that are appended, one copy of what is broadcast. */
+static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
+    gn__type x = gn__part_type(w->p, gn__in(w, i, k)), b = gn__part_type(w->p, gn__in_base(w, i, k)), out = gn__part_type(w->p, i);
+    uint64_t all = GN__MIN(gn__type_bytes(&x), (uint64_t)gn__count(&b.shape) * gn__bytes_of(x.dtype));
+    int op = gn__op_at(w, i);
+    if (k == 0 && (op == GN__OP_EMBEDDING || op == GN__OP_GATHER)) return GN__MIN(all, gn__type_bytes(&out));
+    if (k == 0 && op == GN__OP_KV_APPEND) return 0;
+    return all;
+}
+
+static void gn__cost_tell(gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    gn_node_meaning *t = &w->m->nodes[i];
+    gn__type in[3], out = gn__part_type(w->p, i);
+    memset(in, 0, sizeof in);
+    for (uint32_t k = 0; k < n->n_ins; k++) {
+        gn_edge_meaning *e = &w->m->edges[n->ins + k];
+        gn__type x = gn__part_type(w->p, gn__in(w, i, k));
+        if (k < 3) in[k] = x;
+        e->bytes = gn__type_bytes(&x);
+        e->change = e->bytes ? (double)gn__type_bytes(&out) / (double)e->bytes : 0;
+        if (!gn__is_view_op(n->op)) t->bytes_read += gn__bytes_in(w, i, k);
+    }
+    if (n->leaf) return;
+    t->flops = gn__op_flops(n->op, in, (int)n->n_ins, &out);
+    if (gn__is_view_op(n->op) || n->op == GN__OP_FULL) return;
+    t->bytes_written = gn__op_at(w, i) == GN__OP_KV_APPEND ? gn__type_bytes(&in[1]) : gn__type_bytes(&out);
+}
+
+/* Sums of the groups. A scalar op whose readers are all scalar ops of its group runs in their loop: it is no kernel, and what
+   passes between them does not touch memory. `outside`: some reader is not so. */
+static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
+    gn_meaning *m = w->m;
+    memset(outside, 0, w->n);
+    for (uint32_t i = 0; i < w->p->n_outs; i++) outside[w->p->outs[i]] = 1;
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &w->p->nodes[i];
+        gn_group *g = &m->groups[m->nodes[i].group];
+        bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS, works = !n->leaf && !gn__is_view_op(n->op) && n->op != GN__OP_FULL;
+        bool loops = scalar && w->reader[i] < w->n && !outside[i];
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            bool together = scalar && gn__op_sort(gn__op_at(w, x)) == GN__SCALARS && m->nodes[x].group == m->nodes[i].group && gn__elements(w, x) == gn__elements(w, i);
+            if (!together) outside[x] = 1;
+            if (works && (!together || outside[x])) g->bytes += gn__bytes_in(w, i, k);
+        }
+        g->flops += m->nodes[i].flops;
+        g->kernels += works && !loops;
+        if (works && !loops) g->bytes += m->nodes[i].bytes_written;
+        g->phase = gn__phase_of_both(g->phase, m->nodes[i].phase);
+        uint8_t modality = m->nodes[i].modality;
+        if (modality && !gn__is_free(w, i)) g->modality = !g->modality || g->modality == modality ? modality : (uint8_t)GN_MODALITY_MIXED;
+    }
+}
+
+/* The longest way through the part, on a machine of 10^13 operations and 10^12 bytes a second and 2 us a kernel; of equal ways
+   the one through the first inputs. */
+static void gn__critical_tell(gn__recognition *w, double *way, uint32_t *before) {
+    gn_meaning *m = w->m;
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < w->n; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        const gn_node_meaning *t = &m->nodes[i];
+        double longest = 0, own = gn__is_free(w, i) || gn__is_view_op(n->op) ? 0 : 2e-6 + GN__MAX(t->flops / 1e13, (double)(t->bytes_read + t->bytes_written) / 1e12);
+        before[i] = GN_NO_NODE;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            if (before[i] != GN_NO_NODE && way[x] <= longest) continue;
+            longest = way[x];
+            before[i] = n->ins + k;
+        }
+        way[i] = longest + own;
+        if (way[i] > way[end]) end = i;
+    }
+    for (uint32_t i = end; m->nodes[i].critical = true, before[i] != GN_NO_NODE; i = w->p->ins[before[i]]) m->edges[before[i]].critical = true;
+}
+
 static void gn__meaning_deinit(gn_meaning *m) {
     gn_free(m->nodes);
     gn_free(m->edges);
@@ -5957,6 +6923,40 @@ static void gn__meaning_deinit(gn_meaning *m) {
     gn_free(m->members);
     gn_free(m->disagreements);
     memset(m, 0, sizeof *m);
+}
+
+static bool gn__meaning_fill(gn__recognition *w, double *way) {
+    gn_meaning *m = w->m;
+    uint32_t *want = w->last;                              /* free once the units are numbered */
+    gn__recognise(w);
+    gn__units_number(w);
+    gn__units_settle(w, want);
+    gn__units_follow(w);
+    gn__units_leaves(w, want);
+    if (!gn__groups_make(w, want) || !gn__roles_tell(w)) return false;
+    gn__phases_tell(w);
+    if (!gn__modalities_tell(w)) return false;
+    for (uint32_t i = 0; i < w->n; i++) gn__cost_tell(w, i);
+    gn__groups_cost(w, w->kind);
+    if (m->n_nodes) gn__critical_tell(w, way, want);
+    return true;
+}
+
+static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m, gn_fault *f) {
+    gn__recognition w;
+    memset(m, 0, sizeof *m);
+    double *way = (double *)gn_alloc(((size_t)p->n_nodes + 1) * sizeof *way);
+    bool ok = gn__recognition_init(&w, p, off, m) && way;
+    m->n_nodes = p->n_nodes;
+    m->n_edges = p->n_ins;
+    m->nodes = (gn_node_meaning *)gn__alloc_zero(((size_t)p->n_nodes + 1) * sizeof *m->nodes);
+    m->edges = (gn_edge_meaning *)gn__alloc_zero(((size_t)p->n_ins + 1) * sizeof *m->edges);
+    ok = ok && m->nodes && m->edges && gn__meaning_fill(&w, way);
+    gn__recognition_deinit(&w);
+    gn_free(way);
+    if (ok) return GN_OK;
+    gn__meaning_deinit(m);
+    return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the meaning of %u nodes", p->n_nodes);
 }
 
 /* >>plan ===========================================================================================
@@ -11409,6 +12409,8 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
+gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f) { return gn__meaning_make(part, recognisers_off, out_meaning, f); }
+void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
