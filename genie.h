@@ -7355,6 +7355,7 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
  * values cross links. Where a state lives decides where its writers run. */
 
 #define GN__GAIN 0.95              /* a split counts when it takes less than this share of the best device's time */
+#define GN__UPLOAD_STEPS 64.0      /* sending a weight again that another device holds is spread over so many steps */
 #define GN__NONE UINT32_MAX
 enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
 
@@ -7379,7 +7380,7 @@ typedef struct gn__hop {           /* a value on a device other than its own: se
 
 typedef struct gn__seg { uint32_t device, units, first, head, tail; double work, start, end; } gn__seg;
 typedef struct gn__rated { double rank; uint32_t at; } gn__rated;
-typedef struct gn__verdict { double seconds, step; uint64_t bytes; uint32_t devices; } gn__verdict;
+typedef struct gn__verdict { double seconds, step, again_s; uint64_t bytes, again; uint32_t devices; } gn__verdict;   /* again: of weights that are elsewhere already */
 
 typedef struct gn__sched {
     const gn_part *p;
@@ -7616,7 +7617,7 @@ static void gn__sched_cheap(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
         uint32_t count = 1;
-        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN) continue;
+        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN || gn__sched_said(s, i) != GN_NO_DEVICE) continue;
         for (uint32_t k = 0; k < n->n_ins && count; k++) {
             uint32_t x = s->p->ins[n->ins + k];
             if (s->p->nodes[x].leaf == GN_LEAF_DATA) continue;
@@ -7816,9 +7817,16 @@ static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t se
         else gn__hop_add(s, v, from, d, leaf == GN_LEAF_DATA ? GN_TRANSFER_INPUT : leaf ? GN_TRANSFER_VALUE : GN_TRANSFER_RESULT, seg);
     }
     for (uint32_t k = 0; k < u->n_slots && !s->bad; k++) {
-        uint32_t v = s->slots[u->slot + k], home = s->p->nodes[v].leaf == GN_LEAF_STATE ? gn__sched_where(s, v) : d;
-        if (s->p->nodes[v].leaf != GN_LEAF_STATE || gn__hop_find(s, v, d)) continue;
-        if (home != d) gn__hop_add(s, v, home, d, GN_TRANSFER_STATE_READ, seg);
+        uint32_t v = s->slots[u->slot + k];
+        bool state = s->p->nodes[v].leaf == GN_LEAF_STATE, held = gn__sched_homes(s, v) != 0;
+        uint32_t home = state ? gn__sched_where(s, v) : d;
+        if (gn__hop_find(s, v, d)) continue;
+        if (home == d && (!state || !held)) {
+            if (gn__sched_home(s, v, d)) continue;
+            gn__hop_add(s, v, s->D, d, GN__RESIDENT, GN__NONE);
+            s->now.again += held ? s->size[v] : 0;
+            s->now.again_s += held ? gn__sched_wire(s, s->D, d, s->size[v]) : 0;
+        } else if (home != d) gn__hop_add(s, v, home, d, GN_TRANSFER_STATE_READ, seg);
         else if (gn__sched_homes(s, v) && !gn__sched_home(s, v, d)) gn__hop_add(s, v, gn__first_bit(gn__sched_homes(s, v)), d, GN_TRANSFER_STATE_MOVE, seg);
     }
 }
@@ -7891,7 +7899,7 @@ static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
     memset(s->head, 0, s->n * sizeof *s->head);
     s->n_hops = s->n_segs = 0;
     s->once = s->spared = 0;
-    s->now = (gn__verdict){ 0, 0, 0, 0 };
+    memset(&s->now, 0, sizeof s->now);
     gn__sched_settle(s, order);
     gn__sched_segments(s, order);
     for (size_t i = 0; i < s->n_segs && !s->bad; i++) {
@@ -7970,14 +7978,11 @@ static void gn__sched_sequence(gn__sched *s) {
 static void gn__sched_residents(gn__sched *s) {
     memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
     s->upload = 0;
-    for (uint32_t i = 0; i < s->U && !s->bad; i++)
-        for (uint32_t k = 0; k < s->units[i].n_slots && !s->bad; k++) {
-            uint32_t v = s->slots[s->units[i].slot + k], d = s->dev[i];
-            if (gn__hop_find(s, v, d) || gn__sched_home(s, v, d)) continue;           /* a state that moves counts with what arrives */
-            if (!gn__hop_add(s, v, s->D, d, GN__RESIDENT, GN__NONE)) return;
-            s->mem[d] += s->size[v];
-            s->upload += s->size[v];
-        }
+    for (size_t i = 0; i < s->n_hops; i++) {                      /* a state that moves counts with what arrives */
+        if (s->hops[i].why != GN__RESIDENT) continue;
+        s->mem[s->hops[i].to] += s->hops[i].bytes;
+        s->upload += s->hops[i].bytes;
+    }
 }
 
 static void gn__sched_grow(gn__sched *s, uint32_t d, uint64_t bytes) {
@@ -8031,7 +8036,7 @@ static bool gn__sched_fits(gn__sched *s) {
 /* ---- candidates ---- */
 
 static double gn__sched_objective(const gn__sched *s, const gn__verdict *v, int which) {
-    double bytes = (double)v->bytes, time = s->policy == GN_MOST_THROUGHPUT ? v->step : v->seconds;
+    double bytes = (double)v->bytes + (double)v->again / GN__UPLOAD_STEPS, time = (s->policy == GN_MOST_THROUGHPUT ? v->step : v->seconds) + v->again_s / GN__UPLOAD_STEPS;
     return s->policy == GN_LEAST_BYTES ? which ? v->seconds : bytes : which ? s->policy == GN_MOST_THROUGHPUT ? v->seconds : bytes : time;
 }
 
@@ -8399,8 +8404,8 @@ static uint64_t gn__sched_measure(gn__sched *s, uint64_t *out_slots) {
 /* A split has to be better than the best device alone by more than the model's error. */
 static bool gn__sched_loses(const gn__sched *s) {
     if (!s->have_single || s->top.devices < 2) return false;
-    if (s->policy == GN_LEAST_BYTES && s->top.bytes != s->single.bytes) return s->top.bytes > s->single.bytes;
     int time = s->policy == GN_LEAST_BYTES;
+    if (time && gn__sched_objective(s, &s->top, 0) != gn__sched_objective(s, &s->single, 0)) return gn__sched_objective(s, &s->top, 0) > gn__sched_objective(s, &s->single, 0);
     return !(gn__sched_objective(s, &s->top, time) < GN__GAIN * gn__sched_objective(s, &s->single, time));
 }
 
