@@ -1002,7 +1002,7 @@ typedef struct gn_meaning {
     gn_edge_meaning *edges;            /* per entry of part->ins */
     gn_group *groups;
     uint32_t *members;                 /* every node once, group by group */
-    gn_disagreement *disagreements;    /* in the order of the nodes */
+    gn_disagreement *disagreements;    /* in the order of the nodes; those of modality come last */
 } gn_meaning;
 
 /* Bits of recognisers_off: what is not to be recognised. */
@@ -6520,10 +6520,9 @@ static void gn__units_follow(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++) {
         if (w->unit[i] != GN__SEVERAL) continue;
         const gn_part_node *n = &w->p->nodes[i];
-        uint32_t shown = w->unit[w->base[i]];
-        bool alone = gn__said_on(w, i) != 0 || i < shown || gn__is_free(w, w->base[i]);
-        for (uint32_t k = 0; k < n->n_ins && n->op == GN__OP_ASSIGN; k++) alone |= k == 0 && !gn__is_free(w, gn__in(w, i, k));
-        w->unit[i] = alone ? i + 1 : shown;
+        uint32_t x = gn__in(w, i, n->op == GN__OP_ASSIGN ? 1 : 0);
+        bool alone = gn__said_on(w, i) != 0 || i < w->unit[x] || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
+        w->unit[i] = alone ? i + 1 : w->unit[x];
     }
 }
 
@@ -6577,9 +6576,10 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
 /* A scope around a block covers the parts of the block. */
 static bool gn__role_covers(uint8_t said, uint8_t recognised) {
     bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL || recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING;
-    bool block = said != GN_ROLE_LINEAR && said != GN_ROLE_NORM && said != GN_ROLE_RESIDUAL && said != GN_ROLE_KV_APPEND && said != GN_ROLE_SAMPLING;
-    bool attention = said == GN_ROLE_ATTENTION && (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
-    return said == recognised || (part && block) || attention;
+    bool attention = said == GN_ROLE_ATTENTION || said == GN_ROLE_CROSS_ATTENTION || said == GN_ROLE_GROUPED_ATTENTION;
+    bool block = attention || said == GN_ROLE_MLP || said == GN_ROLE_HEAD || said == GN_ROLE_CONV;
+    bool kind = said == GN_ROLE_ATTENTION && (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
+    return said == recognised || (part && block) || kind;
 }
 
 static bool gn__residency_covers(uint8_t said, uint8_t recognised) {

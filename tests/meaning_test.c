@@ -718,6 +718,509 @@ TEST(modalities_spread_and_mix)
     close_null();
 }
 
+/* ---- scopes ---- */
+
+TEST(scopes_win_over_what_is_recognised)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), plain = project(x);
+    CHECK_RESULT(gn_role(g, GN_ROLE_HEAD), GN_OK);
+    CHECK_RESULT(gn_phase(g, GN_DENOISE), GN_OK);
+    CHECK_RESULT(gn_modality(g, GN_MODALITY_AUDIO), GN_OK);
+    gn_tensor y = project(plain);
+    CHECK_RESULT(gn_role(g, GN_ROLE_NONE), GN_OK);
+    CHECK_RESULT(gn_phase(g, GN_PHASE_UNKNOWN), GN_OK);
+    CHECK_RESULT(gn_modality(g, GN_MODALITY_UNKNOWN), GN_OK);
+    gn_tensor z = project(y);
+    REQUIRE(understand(z));
+    CHECK_ROLE(plain, GN_ROLE_LINEAR);
+    CHECK_ROLE(y, GN_ROLE_HEAD);
+    CHECK_ROLE(z, GN_ROLE_LINEAR);
+    CHECK_PHASE(y, GN_DENOISE);
+    CHECK_MODALITY(y, GN_MODALITY_AUDIO);
+    CHECK_INT(of(y)->said, GN_SAID_PHASE | GN_SAID_ROLE | GN_SAID_MODALITY);
+    CHECK_INT(of(plain)->said, 0);
+    CHECK_INT(m.groups[of(y)->group].role, GN_ROLE_HEAD);
+    CHECK_INT(m.n_disagreements, 0);                           /* a linear is part of a head */
+    check_groups();
+    close_null();
+}
+
+TEST(nodes_of_one_scope_are_one_group)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES));
+    gn_role(g, GN_ROLE_MLP);
+    gn_tensor a = gn_exp(x), b = gn_sum(a, GN_AXES(1), true), c = gn_mul(b, gn_tanh(a));
+    gn_role(g, GN_ROLE_NONE);
+    gn_tensor d = gn_tanh(gn_neg(c));
+    REQUIRE(understand(d));
+    CHECK_TOGETHER(a, b);
+    CHECK_TOGETHER(b, c);
+    CHECK(of(c)->group != of(d)->group && of(c)->group != of(x)->group);
+    CHECK_INT(m.groups[of(c)->group].role, GN_ROLE_MLP);
+    check_groups();
+    close_null();
+}
+
+TEST(residency_is_said_where_a_state_is_made)
+{
+    open_null();
+    gn_residency(g, GN_RESIDENCY_KV_CACHE);
+    gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), NULL, "cache");
+    gn_residency(g, GN_RESIDENCY_UNKNOWN);
+    gn_tensor plain = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), NULL, "plain"), y = gn_add(gn_tanh(cache), plain);
+    gn_info info;
+    CHECK_RESULT(gn_describe(cache, &info), GN_OK);
+    CHECK_STR(info.residency, "kv cache");
+    REQUIRE(understand(y));
+    CHECK_RESIDENCY(cache, GN_RESIDENCY_KV_CACHE);
+    CHECK_RESIDENCY(plain, GN_RESIDENCY_STATE);
+    CHECK_RESIDENCY(y, GN_RESIDENCY_ACTIVATION);
+    CHECK_INT(m.n_disagreements, 0);
+    close_null();
+}
+
+TEST(describe_tells_role_and_modality)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), linear = project(x), norm = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5);
+    gn_role(g, GN_ROLE_CONV);
+    gn_modality(g, GN_MODALITY_VISION);
+    gn_tensor said = project(x);
+    gn_info info;
+    CHECK_RESULT(gn_describe(linear, &info), GN_OK);
+    CHECK_STR(info.role, "linear");
+    CHECK_STR(info.modality, "unknown");
+    CHECK_RESULT(gn_describe(norm, &info), GN_OK);
+    CHECK_STR(info.role, "norm");
+    CHECK_RESULT(gn_describe(x, &info), GN_OK);
+    CHECK_STR(info.role, "none");
+    CHECK_RESULT(gn_describe(said, &info), GN_OK);
+    CHECK_STR(info.role, "conv");
+    CHECK_STR(info.modality, "vision");
+    close_null();
+}
+
+TEST(scopes_out_of_range_are_refused_and_change_nothing)
+{
+    open_null();
+    CHECK_RESULT(gn_role(g, GN_ROLE_NORM), GN_OK);
+    CHECK_RESULT(gn_role(g, GN_ROLE__COUNT), GN_BAD_ARGUMENT);
+    CHECK_STR(gn_last_error(g)->text, "gn_role: there is no such role");
+    CHECK_RESULT(gn_phase(g, (gn_phase_kind)-1), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_residency(g, GN_RESIDENCY__COUNT), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_modality(g, GN_MODALITY__COUNT), GN_BAD_ARGUMENT);
+    gn_tensor x = gn_tanh(rows(TIMES));
+    REQUIRE(understand(x));
+    CHECK_ROLE(x, GN_ROLE_NORM);
+    close_null();
+    CHECK_RESULT(gn_role(NULL, GN_ROLE_NORM), GN_BAD_ARGUMENT);
+}
+
+TEST(devices_are_said_by_name_or_index)
+{
+    g = gn_open(&(gn_desc){ .devices = "null,127.0.0.1:5556?pin=a&code=b" });
+    static const struct { const char *name; uint32_t want; gn_result result; } names[] = {
+        { "null", 1, GN_OK }, { "0", 1, GN_OK }, { "127.0.0.1:5556", 2, GN_OK }, { "127.0.0.1:5556?pin=other", 2, GN_OK }, { "1", 2, GN_OK }, { NULL, 0, GN_OK },
+        { "2", 0, GN_NO_DEVICE }, { "cpu", 0, GN_NO_DEVICE }, { "", 0, GN_NO_DEVICE }, { "nul", 0, GN_NO_DEVICE }, { "127.0.0.1", 0, GN_NO_DEVICE },
+    };
+    memset(&m, 0, sizeof m);
+    for (int i = 0; i < TEST_COUNT(names); i++) {
+        CHECK_RESULT(gn_on(g, NULL), GN_OK);
+        CHECK_RESULT(gn_on(g, names[i].name), names[i].result);
+        gn_tensor x = gn_tanh(given(GN_SHAPE(i + 1)));
+        REQUIRE(understand(x));
+        CHECK_INT(m.groups[of(x)->group].on, names[i].want);
+        CHECK((g->cut.part.hints != NULL) == (names[i].want != 0));
+    }
+    CHECK(strstr(g->device_names, "code") == NULL);
+    close_null();
+}
+
+TEST(recognised_blocks_end_where_the_device_changes)
+{
+    g = gn_open(&(gn_desc){ .devices = "null,other" });
+    memset(&m, 0, sizeof m);
+    gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x);
+    gn_on(g, "other");
+    gn_tensor down = mlp_down(gn_relu(up));
+    REQUIRE(understand(down));
+    CHECK_ROLE(up, GN_ROLE_MLP);
+    CHECK_ROLE(down, GN_ROLE_MLP);
+    CHECK_INT(m.groups[of(up)->group].on, 0);
+    CHECK_INT(m.groups[of(down)->group].on, 2);
+    check_groups();
+    close_null();
+}
+
+TEST(different_scopes_are_different_plans)
+{
+    static const gn_role_kind roles[] = { GN_ROLE_NONE, GN_ROLE_MLP, GN_ROLE_NONE, GN_ROLE_MLP, GN_ROLE_HEAD };
+    static const uint64_t made[] = { 1, 2, 2, 2, 3 };
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    for (int i = 0; i < TEST_COUNT(roles); i++) {
+        float y[4];
+        gn_stats s;
+        gn_role(g, roles[i]);
+        CHECK_RESULT(gn_read(gn_tanh(given(GN_SHAPE(4))), y, sizeof y), GN_OK);
+        gn_step(g);
+        gn_get_stats(g, &s);
+        CHECK_INT(s.plans_made, made[i]);
+    }
+    gn_close(g);
+}
+
+/* ---- disagreements ---- */
+
+static void check_disagreement(uint32_t i, gn_tensor t, uint8_t which, int said, int recognised)
+{
+    if (CHECK(i < m.n_disagreements)) {
+        CHECK_INT(m.disagreements[i].node, of(t) - m.nodes);
+        CHECK_INT(m.disagreements[i].which, which);
+        CHECK_INT(m.disagreements[i].said, said);
+        CHECK_INT(m.disagreements[i].recognised, recognised);
+    }
+}
+
+TEST(disagreements_name_node_kind_and_both_sides)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), data = given(GN_SHAPE(TIMES, DIM));
+    gn_role(g, GN_ROLE_LOSS);
+    gn_tensor norm = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5), e = gn_embedding(weight(WORDS, DIM), words(TIMES));
+    gn_role(g, GN_ROLE_NONE);
+    gn_residency(g, GN_RESIDENCY_WEIGHT);
+    gn_tensor activation = gn_tanh(norm);
+    gn_residency(g, GN_RESIDENCY_UNKNOWN);
+    gn_modality(g, GN_MODALITY_VISION);
+    gn_tensor text = gn_embedding(weight(WORDS, DIM), words(TIMES));
+    gn_modality(g, GN_MODALITY_UNKNOWN);
+    gn_phase(g, GN_DECODE);
+    gn_tensor keys, a = appended_attention(0, 0, TIMES, &keys), all[] = { activation, text, e, a, gn_tanh(data) };
+    REQUIRE(understand_without(all, TEST_COUNT(all), 0));
+    uint32_t n = m.n_disagreements;
+    check_disagreement(n - 1, text, GN_SAID_MODALITY, GN_MODALITY_VISION, GN_MODALITY_TEXT);
+    CHECK_INT(n, 7);                                           /* two roles, a residency, two appends and an attention, a modality */
+    check_disagreement(1, e, GN_SAID_ROLE, GN_ROLE_LOSS, GN_ROLE_EMBEDDING);
+    check_disagreement(2, activation, GN_SAID_RESIDENCY, GN_RESIDENCY_WEIGHT, GN_RESIDENCY_ACTIVATION);
+    check_disagreement(5, a, GN_SAID_PHASE, GN_DECODE, GN_PREFILL);
+    CHECK_PHASE(a, GN_DECODE);
+    CHECK_MODALITY(text, GN_MODALITY_VISION);
+    CHECK_RESIDENCY(activation, GN_RESIDENCY_WEIGHT);
+    close_null();
+}
+
+static char logged[1024];
+static int n_logged;
+
+static void take_log(void *user, gn_log_level level, const char *text)
+{
+    (void)user;
+    n_logged += level == GN_LOG_WARN;
+    snprintf(logged, sizeof logged, "%s", text);
+}
+
+TEST(disagreements_are_counted_and_logged_once_a_plan)
+{
+    static const float gain[4] = { 1, 1, 1, 1 };
+    n_logged = 0;
+    g = gn_open(&(gn_desc){ .devices = "cpu", .log = take_log });
+    gn_tensor w = gn_weight(g, GN_F32, GN_SHAPE(4), gain, "gain");
+    for (int step = 0; step < 3; step++) {
+        float y[8];
+        gn_stats s;
+        gn_role(g, GN_ROLE_SAMPLING);
+        gn_tensor t = gn_layernorm(given(GN_SHAPE(2, 4)), w, GN_NONE, 1e-5);
+        gn_role(g, GN_ROLE_NONE);
+        CHECK_RESULT(gn_read(t, y, sizeof y), GN_OK);
+        gn_step(g);
+        gn_get_stats(g, &s);
+        CHECK_INT(s.meaning_disagreements, 1);
+    }
+    CHECK_INT(n_logged, 1);
+    CHECK(strstr(logged, "layernorm") && strstr(logged, "'sampling'") && strstr(logged, "'norm'") && strstr(logged, "meaning_test.c"));
+    gn_close(g);
+}
+
+TEST(agreeing_and_broader_scopes_are_no_disagreement)
+{
+    open_null();
+    gn_phase(g, GN_PREFILL);
+    gn_role(g, GN_ROLE_ATTENTION);
+    gn_tensor keys, a = appended_attention(0, 1, TIMES, &keys);
+    gn_role(g, GN_ROLE_LINEAR);
+    gn_tensor y = project(gn_reshape(gn_transpose(a, 1, 2), GN_SHAPE(TIMES, DIM)));
+    REQUIRE(understand(y));
+    CHECK_INT(m.n_disagreements, 0);
+    check_groups();
+    close_null();
+}
+
+/* ---- cost, edges, the critical path ---- */
+
+TEST(nodes_and_edges_carry_flops_and_bytes)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), w = weight(DIM, 16), y = gn_matmul(x, w), v = gn_transpose(y, 0, 1), s = gn_sum(v, GN_AXES(0), false);
+    REQUIRE(understand(s));
+    const gn_part *p = &g->cut.part;
+    CHECK_INT(of(y)->flops, 2 * TIMES * DIM * 16);
+    CHECK_INT(of(y)->bytes_read, 4 * (TIMES * DIM + DIM * 16));
+    CHECK_INT(of(y)->bytes_written, 4 * TIMES * 16);
+    CHECK_INT(of(v)->bytes_read + of(v)->bytes_written, 0);
+    CHECK_INT(of(w)->bytes_read + of(w)->bytes_written, 0);
+    const gn_edge_meaning *e = &m.edges[p->nodes[of(y) - m.nodes].ins];
+    CHECK_INT(e[0].bytes, 4 * TIMES * DIM);
+    CHECK_INT(e[1].bytes, 4 * DIM * 16);
+    CHECK_NEAR(e[0].change, 16.0 / DIM, 0);
+    CHECK_NEAR(m.edges[p->nodes[of(s) - m.nodes].ins].change, 1.0 / 16, 0);
+    close_null();
+}
+
+TEST(an_append_costs_its_rows_and_a_broadcast_its_source)
+{
+    open_null();
+    gn_tensor x = gn_tanh(given(GN_SHAPE(1, HEADS, 1, HEAD))), c = gn_kv_append(cache_state(), x, gn_scalar(g, GN_I32, 0));
+    gn_tensor wide = gn_add(gn_broadcast(gn_tanh(given(GN_SHAPE(1, DIM))), GN_SHAPE(512, DIM)), gn_tanh(rows(512))), all[] = { c, wide };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK_INT(of(c)->bytes_read, 4 * HEADS * HEAD + 4);
+    CHECK_INT(of(c)->bytes_written, 4 * HEADS * HEAD);
+    CHECK_INT(of(wide)->bytes_read, 4 * (DIM + 512 * DIM));
+    close_null();
+}
+
+TEST(groups_sum_what_passes_through_memory)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), y = gn_linear(x, weight(DIM, 32), weight(0, 32)), z = gn_relu(y);
+    REQUIRE(understand(z));
+    const gn_group *k = &m.groups[of(z)->group];
+    CHECK_INT(k->kernels, 2);
+    CHECK_INT(k->bytes, 4 * (TIMES * DIM + DIM * 32 + 32 + 3 * TIMES * 32));   /* the product's operands and result, read and written once more */
+    CHECK_INT(k->flops, of(y)->flops + of(z)->flops);
+    gn_tensor chain = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5), loop = hand_gelu(chain);
+    gn_tensor down = mlp_down(hand_gelu(mlp_up(gn_add(loop, chain))));
+    REQUIRE(understand(down));
+    CHECK_INT(m.groups[of(down)->group].kernels, 3);           /* product, one loop, product */
+    close_null();
+}
+
+TEST(critical_path_takes_the_longer_branch)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), slow = gn_tanh(gn_matmul(gn_tanh(gn_matmul(x, weight(DIM, DIM))), weight(DIM, DIM))), fast = gn_exp(x), y = gn_add(fast, slow);
+    REQUIRE(understand(y));
+    CHECK(of(x)->critical && of(slow)->critical && of(y)->critical && !of(fast)->critical);
+    const gn_edge_meaning *e = &m.edges[g->cut.part.nodes[of(y) - m.nodes].ins];
+    CHECK(!e[0].critical && e[1].critical);
+    close_null();
+}
+
+/* ---- groups: complete and without cycles ---- */
+
+TEST(a_member_that_is_read_too_early_leaves_its_group)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x), act = gn_relu(up), probe = gn_sum(act, GN_AXES(1), true), scaled = gn_mul(act, probe);
+    gn_tensor down = mlp_down(act), all[] = { down, scaled };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK_ROLE(up, GN_ROLE_MLP);
+    CHECK(of(act)->group != of(down)->group);                  /* `probe` reads it and was built before the end of the MLP */
+    check_groups();
+    close_null();
+}
+
+TEST(a_transformer_layer_falls_into_its_blocks)
+{
+    static const uint8_t want[] = { GN_ROLE_EMBEDDING, GN_ROLE_NORM, GN_ROLE_LINEAR, GN_ROLE_ATTENTION, GN_ROLE_LINEAR, GN_ROLE_NORM, GN_ROLE_MLP, GN_ROLE_NORM, GN_ROLE_HEAD };
+    open_null();
+    gn_tensor table = weight(WORDS, DIM), x = gn_embedding(table, words(TIMES)), h = gn_layernorm(x, weight(0, DIM), weight(0, DIM), 1e-5);
+    gn_tensor qkv = gn_linear(h, weight(DIM, 3 * DIM), weight(0, 3 * DIM)), part[3];
+    for (int i = 0; i < 3; i++) {
+        part[i] = split_heads(gn_slice(qkv, 1, i * DIM, (i + 1) * DIM, 1), TIMES, HEADS);
+    }
+    gn_tensor pos = gn_scalar(g, GN_I32, 0), k = gn_kv_append(cache_state(), part[1], pos), v = gn_kv_append(cache_state(), part[2], pos);
+    gn_tensor a = gn_attention(part[0], k, v, &(gn_attention_desc){ .causal = true, .length = gn_add_c(pos, TIMES) });
+    x = gn_add(x, project(gn_reshape(gn_transpose(a, 1, 2), GN_SHAPE(TIMES, DIM))));
+    x = gn_add(x, mlp_down(gn_gelu(mlp_up(gn_layernorm(x, weight(0, DIM), weight(0, DIM), 1e-5)))));
+    gn_tensor y = gn_argmax(gn_matmul(gn_rmsnorm(x, weight(0, DIM), 1e-5), gn_transpose(table, 0, 1)), GN_AXES(1), false);
+    REQUIRE(understand(y));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m.n_groups; i++) {
+        bool bare = m.groups[i].role == GN_ROLE_NONE;          /* pos + 1 */
+        if (!bare && CHECK(n < TEST_COUNT(want))) {
+            CHECK_STR(gn__role_names[m.groups[i].role], gn__role_names[want[n]]);
+            n++;
+        }
+        CHECK_INT(m.groups[i].phase, GN_PREFILL);
+    }
+    CHECK_INT(n, TEST_COUNT(want));
+    CHECK(m.n_groups <= TEST_COUNT(want) + 1);
+    check_groups();
+    close_null();
+}
+
+/* A graph of a few dozen nodes of shape (8, 8) or (1, 1, 8, 8), from ops that recognisers look at, joined at random. */
+static gn_tensor random_node(gn_tensor *t, int n)
+{
+    gn_tensor a = t[test_random_int(n > 8 ? n - 8 : 0, n - 1)], b = t[test_random_int(0, n - 1)], c = t[test_random_int(0, n - 1)];
+    switch (test_random_int(0, 19)) {
+    case 0: return gn_matmul(a, b);
+    case 1: return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(a, gn_transpose(b, 0, 1)), 0.5), -1), c);
+    case 2: return gn_reshape(gn_attention(gn_reshape(a, GN_SHAPE(1, 1, 8, 8)), gn_reshape(b, GN_SHAPE(1, 1, 8, 8)), gn_reshape(c, GN_SHAPE(1, 1, 8, 8)), NULL), GN_SHAPE(8, 8));
+    case 3: return gn_layernorm(a, GN_NONE, GN_NONE, 1e-5);
+    case 4: return gn_rmsnorm(a, GN_NONE, 1e-5);
+    case 5: return gn_softmax(a, -1);
+    case 6: return gn_add(a, b);
+    case 7: return gn_mul(a, b);
+    case 8: return gn_sub(a, gn_mul_c(b, 0.1));
+    case 9: return gn_relu(a);
+    case 10: return gn_transpose(a, 0, 1);
+    case 11: return gn_broadcast(gn_sum(a, GN_AXES(0), true), GN_SHAPE(8, 8));
+    case 12: return gn_slice_put(a, gn_slice(b, 0, 0, 2, 1), 0, 2, 4, 1);
+    case 13: return gn_embedding(a, gn_data(g, GN_I32, GN_SHAPE(8), ids));
+    case 14: return gn_div(a, gn_sqrt(gn_add_c(gn_mean(gn_square(b), GN_AXES(-1), true), 1e-5)));
+    case 15: return gn_linear(gn_silu(a), b, GN_NONE);
+    case 16: return gn_add(b, gn_broadcast(gn_mean(gn_square(gn_sub(a, c)), GN_ALL_AXES, false), GN_SHAPE(8, 8)));
+    case 17: return gn_cast(gn_cast(a, GN_F64), GN_F32);
+    case 18: return gn_reshape(gn_reshape(a, GN_SHAPE(64)), GN_SHAPE(8, 8));
+    default: return gn_where(gn_gt(a, b), a, c);
+    }
+}
+
+static void say_something(void)
+{
+    gn_role(g, test_random_int(0, 3) ? GN_ROLE_NONE : (gn_role_kind)test_random_int(0, GN_ROLE__COUNT - 1));
+    gn_residency(g, test_random_int(0, 3) ? GN_RESIDENCY_UNKNOWN : (gn_residency_kind)test_random_int(0, GN_RESIDENCY__COUNT - 1));
+    gn_phase(g, test_random_int(0, 3) ? GN_PHASE_UNKNOWN : (gn_phase_kind)test_random_int(0, GN_PHASE__COUNT - 1));
+    gn_on(g, test_random_int(0, 3) ? NULL : "0");
+}
+
+TEST(groups_of_random_graphs_are_complete_and_without_cycles)
+{
+    open_null();
+    gn_tensor state[2];
+    for (int i = 0; i < 2; i++) {
+        state[i] = gn_state(g, GN_F32, GN_SHAPE(8, 8), zeros, "s");
+    }
+    for (int round = 0; round < (TEST_SANITIZED ? 500 : 5000); round++) {
+        gn_tensor t[64] = { given(GN_SHAPE(8, 8)), state[0], state[1], given(GN_SHAPE(8, 8)), gn_full(g, GN_F32, GN_SHAPE(8, 8), 1) }, outs[4];
+        int n = 5, want = (int)test_random_int(6, 60);
+        for (; n < want; n++) {
+            if (round % 3 == 2 && test_random_int(0, 5) == 0) {
+                say_something();
+            }
+            t[n] = random_node(t, n);
+        }
+        if (round % 2) {
+            gn_assign(state[0], t[n - 2]);
+        }
+        for (int i = 0; i < 4; i++) {
+            outs[i] = t[i ? test_random_int(0, n - 1) : n - 1];
+        }
+        REQUIRE(understand_without(outs, 4, round % 5 ? 0 : (uint32_t)test_random()));
+        check_groups();
+        gn_role(g, GN_ROLE_NONE), gn_residency(g, GN_RESIDENCY_UNKNOWN), gn_phase(g, GN_PHASE_UNKNOWN), gn_on(g, NULL);
+        gn__pending_drop(g);
+        gn_step(g);
+    }
+    close_null();
+}
+
+static double seconds_of(gn_tensor root)
+{
+    uint64_t start = gn_now_us();
+    understand(root);
+    return (double)(gn_now_us() - start) * 1e-6;
+}
+
+static gn_tensor long_chain(int n, int links)
+{
+    gn_tensor x = gn_tanh(rows(1)), y = x, w = weight(DIM, DIM);
+    for (int i = 0; i < n; i++) {
+        int link = i % links;
+        y = link == 0 ? gn_relu(y) : link == 1 ? gn_reshape(y, GN_SHAPE(DIM, 1)) : link == 2 ? gn_reshape(y, GN_SHAPE(1, DIM)) : link == 3 ? gn_add(y, x) : gn_matmul(y, w);
+    }
+    return y;
+}
+
+TEST(a_chain_of_a_million_nodes_takes_linear_time)
+{
+    for (int links = 1; links <= 5; links += 2) {
+        double t[2];
+        for (int i = 0; i < 2; i++) {
+            open_null();
+            t[i] = seconds_of(long_chain(i ? 1000000 : 100000, links));
+            CHECK(m.n_nodes > 100000u);
+            check_groups();
+            close_null();
+        }
+        CHECK(t[1] < 10);
+        CHECK(t[1] < 40 * t[0] + 0.5);                         /* ten times the nodes; a square would be a hundred times */
+    }
+}
+
+TEST(a_shared_node_with_a_million_readers_takes_linear_time)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(1)), y = x;
+    for (int i = 0; i < 500000; i++) {
+        y = gn_add(gn_relu(x), y);
+    }
+    CHECK(seconds_of(y) < 10);
+    check_groups();
+    close_null();
+}
+
+TEST(every_allocation_may_fail)
+{
+    open_null();
+    gn_role(g, GN_ROLE_LOSS);
+    gn_tensor x = gn_layernorm(gn_tanh(rows(TIMES)), GN_NONE, GN_NONE, 1e-5);
+    gn_role(g, GN_ROLE_NONE);
+    gn_tensor y = mlp_down(gn_relu(mlp_up(x)));
+    REQUIRE(understand(y));
+    CHECK_INT(m.n_disagreements, 1);
+    gn_meaning_deinit(&m);
+    long before = held, n = 0;
+    for (;; n++) {
+        gn_fault f = { GN_OK, 0, "" };
+        allocations = 0, fails_at = n;
+        gn_result r = gn_meaning_make(&g->cut.part, 0, &m, &f);
+        fails_at = -1;
+        if (r == GN_OK) {
+            break;
+        }
+        CHECK_RESULT(r, GN_OUT_OF_MEMORY);
+        CHECK(f.result == GN_OUT_OF_MEMORY && f.text[0]);
+        CHECK(!m.nodes && !m.groups && m.n_nodes == 0);
+        CHECK_INT(held, before);
+    }
+    CHECK_INT(n, 8);
+    close_null();
+}
+
+TEST(a_graph_of_three_hundred_nodes_takes_under_a_millisecond)
+{
+    open_null();
+    gn_tensor x = gn_embedding(weight(WORDS, DIM), words(TIMES));
+    for (int layer = 0; layer < 9; layer++) {
+        gn_tensor h = hand_layernorm(x, weight(0, DIM), weight(0, DIM)), q = split_heads(project(h), TIMES, HEADS), k = split_heads(project(h), TIMES, HEADS);
+        x = gn_add(x, project(gn_reshape(gn_transpose(attention_by_hand(q, k, k), 1, 2), GN_SHAPE(TIMES, DIM))));
+        x = gn_add(x, mlp_down(gn_gelu(mlp_up(gn_rmsnorm(x, weight(0, DIM), 1e-5)))));
+    }
+    double best = 1;
+    for (int i = 0; i < 20; i++) {
+        double t = seconds_of(x);
+        best = t < best ? t : best;
+    }
+    CHECK(m.n_nodes >= 300);
+    CHECK(best < (TEST_SANITIZED ? 0.05 : 0.001));
+    printf("  %u nodes, %u groups: %.0f us with the cut\n", m.n_nodes, m.n_groups, best * 1e6);
+    close_null();
+}
+
 int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
@@ -751,6 +1254,28 @@ int main(int argc, char **argv)
         TEST_ENTRY(choices_within_the_graph_and_plain_outputs_are_no_head),
         TEST_ENTRY(convolution_by_windows_is_seen_and_is_vision),
         TEST_ENTRY(modalities_spread_and_mix),
+        TEST_ENTRY(scopes_win_over_what_is_recognised),
+        TEST_ENTRY(nodes_of_one_scope_are_one_group),
+        TEST_ENTRY(residency_is_said_where_a_state_is_made),
+        TEST_ENTRY(describe_tells_role_and_modality),
+        TEST_ENTRY(scopes_out_of_range_are_refused_and_change_nothing),
+        TEST_ENTRY(devices_are_said_by_name_or_index),
+        TEST_ENTRY(recognised_blocks_end_where_the_device_changes),
+        TEST_ENTRY(different_scopes_are_different_plans),
+        TEST_ENTRY(disagreements_name_node_kind_and_both_sides),
+        TEST_ENTRY(disagreements_are_counted_and_logged_once_a_plan),
+        TEST_ENTRY(agreeing_and_broader_scopes_are_no_disagreement),
+        TEST_ENTRY(nodes_and_edges_carry_flops_and_bytes),
+        TEST_ENTRY(an_append_costs_its_rows_and_a_broadcast_its_source),
+        TEST_ENTRY(groups_sum_what_passes_through_memory),
+        TEST_ENTRY(critical_path_takes_the_longer_branch),
+        TEST_ENTRY(a_member_that_is_read_too_early_leaves_its_group),
+        TEST_ENTRY(a_transformer_layer_falls_into_its_blocks),
+        TEST_ENTRY(groups_of_random_graphs_are_complete_and_without_cycles),
+        TEST_ENTRY(a_chain_of_a_million_nodes_takes_linear_time),
+        TEST_ENTRY(a_shared_node_with_a_million_readers_takes_linear_time),
+        TEST_ENTRY(every_allocation_may_fail),
+        TEST_ENTRY(a_graph_of_three_hundred_nodes_takes_under_a_millisecond),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
