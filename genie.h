@@ -233,6 +233,14 @@ typedef struct gn_stats {
 typedef enum gn_log_level { GN_LOG_ERROR = 1, GN_LOG_WARN, GN_LOG_INFO, GN_LOG_DEBUG } gn_log_level;
 typedef void (*gn_log_fn)(void *user, gn_log_level level, const char *text);
 
+/* What a placement over several devices is chosen by. */
+typedef enum gn_policy {
+    GN_LEAST_LATENCY,      /* the time of one step, from the program's inputs to its outputs */
+    GN_MOST_THROUGHPUT,    /* the time between two steps that follow each other without waiting: that of the busiest device or link */
+    GN_LEAST_BYTES,        /* the bytes that cross links in one step */
+    GN_POLICY__COUNT
+} gn_policy;
+
 /* ---- context ---------------------------------------------------------------------------------------
  * One thread at a time in one context; different contexts may be used by different threads at once. */
 
@@ -839,6 +847,47 @@ GN_API gn_result gn_modality(gn_ctx *g, gn_modality_kind modality);
    first; NULL lets the scheduler decide. A device that the context does not have is GN_NO_DEVICE and changes nothing. */
 GN_API gn_result gn_on(gn_ctx *g, const char *device);
 
+/* ---- cluster and explanation ----------------------------------------------------------------------------*/
+/* What is known of the devices and the links between them. Every number that is 0 means "no limit, no cost". */
+typedef enum gn_rate { GN_RATE_F32, GN_RATE_HALF /* f16, bf16 */, GN_RATE_F64, GN_RATE_INT, GN_RATE__COUNT } gn_rate;
+
+typedef struct gn_cluster_device {
+    char name[96];                        /* as in gn_desc.devices, secrets removed */
+    double flops_per_s[GN_RATE__COUNT];   /* arithmetic of matrix products, by element type */
+    double bytes_per_s;                   /* of its memory */
+    double launch_s;                      /* of each kernel */
+    double queue_s;                       /* until it begins what is sent to it now */
+    uint64_t memory;                      /* bytes it has */
+    uint64_t memory_free;                 /* bytes of it that can be filled besides what it holds for this program already; read when memory is not 0 */
+    const uint8_t *ops;                   /* bit w set: it has the op of wire id w; NULL: all */
+    size_t n_ops;                         /* bytes of ops; what lies beyond is not there */
+} gn_cluster_device;
+
+typedef struct gn_cluster_link { double latency_s, bytes_per_s; } gn_cluster_link;
+
+typedef struct gn_cluster {
+    uint32_t n_devices;
+    const gn_cluster_device *devices;
+    const gn_cluster_link *links;         /* links[from * (n_devices + 1) + to]; index n_devices is the program itself. What lies on
+                                             the diagonal is not read */
+} gn_cluster;
+
+typedef enum gn_explain_format { GN_EXPLAIN_TEXT, GN_EXPLAIN_SVG, GN_EXPLAIN__COUNT } gn_explain_format;
+
+typedef struct gn_explain_desc {
+    gn_explain_format format;
+    const gn_cluster *cluster;            /* an invented one; NULL: the devices of the context */
+    gn_policy policy;                     /* for an invented cluster; else the context's own counts */
+} gn_explain_desc;
+
+/* Tells how t[0 … n) would be computed now, without computing it: where each part runs and why, what crosses links and what
+   does not have to, in how many seconds the cost model expects it. Words, or a picture (SVG 1.1): boxes are groups of nodes,
+   colours their roles, lanes devices, arrows transfers, time goes from left to right. Writes at most cap bytes, a NUL
+   included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0 asks
+   for the room. desc may be NULL: words on the context's devices. GN_BAD_SIZE when it does not fit; what gn_read says of the
+   tensors; GN_OUT_OF_MEMORY also when the graph fits on no device. */
+GN_API gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes);
+
 /* ---- dtypes and sizes -----------------------------------------------------------------------------------*/
 GN_API size_t gn_dtype_bytes(gn_dtype d);        /* 0 for an unknown dtype */
 GN_API const char *gn_dtype_name(gn_dtype d);    /* "bf16" */
@@ -1070,6 +1119,103 @@ typedef struct gn_layout {
 /* Fills *out_layout, which keeps a pointer to the part. GN_OUT_OF_MEMORY. */
 GN_API gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
+
+/* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
+ * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
+#define GN_NO_DEVICE UINT32_MAX
+
+/* Why a group of nodes runs where it runs. X(NAME, text) */
+#define GN_PLACE_REASONS(X) \
+    X(ONLY,      "the only device") \
+    X(BEST,      "the best single device for all of it") \
+    X(SAID,      "the program said so (gn_on)") \
+    X(HOME,      "its state lives there") \
+    X(OPS,       "the other devices lack an operation of it") \
+    X(MEMORY,    "what one device holds is not enough") \
+    X(PARALLEL,  "runs at the same time as another part") \
+    X(STAGE,     "a stage of its own, so that steps follow each other sooner") \
+    X(BYTES,     "fewer bytes cross links")
+typedef enum gn_place_reason {
+#define GN__X(name, text) GN_PLACED_##name,
+    GN_PLACE_REASONS(GN__X)
+#undef GN__X
+    GN_PLACED__COUNT
+} gn_place_reason;
+
+/* Why a value crosses a link. X(NAME, text) */
+#define GN_TRANSFER_REASONS(X) \
+    X(INPUT,      "data of this step") \
+    X(VALUE,      "kept by an earlier step on another device") \
+    X(RESULT,     "computed on one device, used on another") \
+    X(STATE_READ, "a state read where it does not live") \
+    X(STATE_MOVE, "a state that moves to another device and stays there") \
+    X(OUTPUT,     "read by the program")
+typedef enum gn_transfer_reason {
+#define GN__X(name, text) GN_TRANSFER_##name,
+    GN_TRANSFER_REASONS(GN__X)
+#undef GN__X
+    GN_TRANSFER__COUNT
+} gn_transfer_reason;
+
+/* Bytes that cross no link. X(NAME, text) */
+#define GN_AVOIDED(X) \
+    X(WEIGHTS,   "weights that stay on their device") \
+    X(STATES,    "states and KV caches that stay on their device") \
+    X(ONCE,      "values with several readers on a device, sent there once") \
+    X(RECOMPUTE, "values computed again where they are used, instead of being sent")
+typedef enum gn_avoided {
+#define GN__X(name, text) GN_AVOIDED_##name,
+    GN_AVOIDED(GN__X)
+#undef GN__X
+    GN_AVOIDED__COUNT
+} gn_avoided;
+
+/* Runs on one device without waiting for another in between: what it needs is there when it begins, what others need of it
+   leaves when it ends. */
+typedef struct gn_segment {
+    uint32_t device;
+    uint32_t first, n;             /* gn_schedule.nodes[first … first + n): ops, in topological order; leaves stand in no segment */
+    double start_s, end_s;         /* by the cost model, from the begin of the step */
+} gn_segment;
+
+/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. */
+typedef struct gn_transfer {
+    uint32_t node;                 /* an op's result or a leaf (data, kept value, state) */
+    uint32_t from, to;             /* devices; n_devices is the program */
+    uint32_t producer, consumer;   /* segments: that computes it (UINT32_MAX: a leaf), that first needs it (UINT32_MAX: the program) */
+    uint64_t bytes;
+    double start_s, end_s;
+    uint8_t why;                   /* gn_transfer_reason */
+} gn_transfer;
+
+typedef struct gn_schedule {
+    uint32_t n_nodes, n_devices, n_segments, n_transfers, n_groups;
+    uint32_t *device;              /* per node: where it runs first; a leaf: a state's home from now on, else its first reader's device */
+    uint32_t *nodes;               /* of the segments. A node that is computed again on another device stands there too */
+    gn_segment *segments;          /* in an order in which they may run one after the other */
+    gn_transfer *transfers;        /* by consumer, then node; those to the program last */
+    uint8_t *why;                  /* per group of the meaning: gn_place_reason */
+    double seconds;                /* of one step */
+    double step_seconds;           /* between steps that do not wait for each other */
+    double best_single_seconds, best_single_step_seconds;   /* the same on the best device alone, by the policy; 0 when none can */
+    uint32_t best_single;          /* that device; GN_NO_DEVICE: none has the memory and the operations */
+    double refused_seconds;        /* of the best split, when it was refused because it loses; else 0 */
+    bool refused;
+    uint64_t bytes;                /* that cross links in each step; moves of states are not of each step */
+    uint64_t move_bytes;           /* of states that move */
+    uint64_t upload_bytes;         /* weights and first values of states that their device does not hold yet: sent once */
+    uint64_t avoided[GN_AVOIDED__COUNT];
+    uint32_t overruled;            /* nodes that were said to run where the state they write does not live */
+    uint32_t recomputed;           /* nodes that stand in more than one segment, counted once for each further one */
+    uint64_t *memory;              /* per device: bytes of weights, states and live activations at their most */
+} gn_schedule;
+
+/* `homes`: per node of the part, of a weight, state or value leaf: bit d set when device d holds it (of the first 32 devices); NULL:
+   nothing is anywhere. GN_OUT_OF_MEMORY also when no placement within the memory of the devices is found, GN_UNSUPPORTED when
+   no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside it. */
+GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes,
+                                  gn_schedule *out_schedule, gn_fault *f);
+GN_API void gn_schedule_deinit(gn_schedule *s);
 
 /* ---- executor: a device. Slots of one executor are called by one thread at a time. ---- */
 typedef struct gn_slot_desc {
@@ -7215,6 +7361,1231 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
     return GN_OK;
 }
 
+/* ---- schedule ----
+ * Groups of nodes are units; a group whose nodes the program sends to different devices is taken apart. Several placements of the
+ * units are formed (each device alone; a list schedule by earliest end; one run of units after another over the devices, cut where
+ * it costs least; then whole paths moved from device to device) and judged by one simulation of the step, in which segments run and
+ * values cross links. Where a state lives decides where its writers run. */
+
+#define GN__GAIN 0.95              /* a split counts when it takes less than this share of the best device's time */
+#define GN__NONE UINT32_MAX
+enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
+
+typedef struct gn__unit {
+    uint32_t group, first, n;      /* its ops: unit_nodes[first …] */
+    uint32_t in, n_in;             /* values of other units, of the step and kept ones: ins[in …] */
+    uint32_t slot, n_slots;        /* weights and states it reads: slots[slot …] */
+    uint32_t said, pin;            /* devices: by the program; where it has to run */
+    uint32_t set;                  /* state whose writer it is, the first of those that go together */
+    uint32_t kernels;
+    double flops[GN_RATE__COUNT], bytes;
+} gn__unit;
+
+typedef struct gn__hop {           /* a value on a device other than its own: sent, computed again there, or a weight */
+    uint32_t node, from, to, consumer;
+    uint32_t same, next;           /* 1 + the next hop of the node; of the consumer */
+    uint32_t last;                 /* last place in the sequence of nodes that reads it */
+    uint64_t bytes;
+    double start, end;
+    uint8_t why;                   /* gn_transfer_reason, GN__RESIDENT, GN__RECOMPUTED */
+} gn__hop;
+
+typedef struct gn__seg { uint32_t device, units, first, head, tail; double work, start, end; } gn__seg;
+typedef struct gn__rated { double rank; uint32_t at; } gn__rated;
+typedef struct gn__verdict { double seconds, step; uint64_t bytes; uint32_t devices; } gn__verdict;
+
+typedef struct gn__sched {
+    const gn_part *p;
+    const gn_meaning *m;
+    const gn_cluster *c;
+    const uint32_t *homes;
+    gn_policy policy;
+    gn_fault *f;
+    uint32_t n, D, U, n_ins, n_slots, overruled;
+    gn__unit *units;
+    uint64_t *size;                /* per node: bytes of its value */
+    uint32_t *unit_of, *unit_nodes, *ins, *slots, *stamp, *set, *set_pin, *set_dev, *head, *base, *last, *seq, *die;   /* per node, or larger */
+    uint8_t *cheap, *keep, *lacks, *exported, *view;
+    uint32_t *order, *rank_order, *dev, *best, *seg_of, *list, *open, *path;   /* per unit or device */
+    double *out_free, *in_free, *dev_free, *work, *finish;
+    uint64_t *mem, *live, *limit, *resident, *unit_live, *unit_act;
+    uint32_t *die_next;
+    size_t cap_die;
+    gn__rated *rated;
+    GN__ARRAY(gn__seg, segs);
+    GN__ARRAY(gn__hop, hops);
+    uint64_t upload, once, spared;
+    gn__verdict now, top, single, split;
+    bool have, have_single, have_split, limited, best_ranked, bad;
+    uint32_t single_dev;
+    void *blocks[48];
+    int n_blocks;
+} gn__sched;
+
+static void gn__schedule_deinit(gn_schedule *s) {
+    gn_free(s->device);
+    gn_free(s->nodes);
+    gn_free(s->segments);
+    gn_free(s->transfers);
+    gn_free(s->why);
+    gn_free(s->memory);
+    memset(s, 0, sizeof *s);
+}
+
+static void *gn__sched_take(gn__sched *s, size_t n, size_t size) {
+    void *p = gn__alloc_zero((n + 1) * size);
+    if (!p) s->bad = true;
+    s->blocks[s->n_blocks++] = p;
+    return p;
+}
+
+static void gn__sched_deinit(gn__sched *s) {
+    for (int i = 0; i < s->n_blocks; i++) gn_free(s->blocks[i]);
+    gn_free(s->segs);
+    gn_free(s->hops);
+    gn_free(s->die_next);
+}
+
+static bool gn__sched_alloc(gn__sched *s) {
+    uint32_t **nodes[] = { &s->unit_of, &s->unit_nodes, &s->stamp, &s->set, &s->set_pin, &s->set_dev, &s->head, &s->base, &s->last, &s->seq, &s->die };
+    uint32_t **units[] = { &s->order, &s->rank_order, &s->dev, &s->best, &s->seg_of, &s->path };
+    for (size_t i = 0; i < GN__LENGTH(nodes); i++) *nodes[i] = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    for (size_t i = 0; i < GN__LENGTH(units); i++) *units[i] = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    double **ends[] = { &s->out_free, &s->in_free, &s->dev_free, &s->work };
+    for (size_t i = 0; i < GN__LENGTH(ends); i++) *ends[i] = (double *)gn__sched_take(s, s->D + 1u, sizeof(double));
+    uint64_t **memory[] = { &s->mem, &s->live, &s->limit, &s->resident };
+    for (size_t i = 0; i < GN__LENGTH(memory); i++) *memory[i] = (uint64_t *)gn__sched_take(s, s->D + 1u, sizeof(uint64_t));
+    s->ins = (uint32_t *)gn__sched_take(s, s->p->n_ins, sizeof(uint32_t));
+    s->slots = (uint32_t *)gn__sched_take(s, s->p->n_ins, sizeof(uint32_t));
+    s->list = (uint32_t *)gn__sched_take(s, s->D, sizeof(uint32_t));
+    s->open = (uint32_t *)gn__sched_take(s, s->D, sizeof(uint32_t));
+    s->size = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
+    s->unit_live = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
+    s->unit_act = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
+    s->finish = (double *)gn__sched_take(s, s->n, sizeof(double));
+    s->rated = (gn__rated *)gn__sched_take(s, GN__MAX(s->n, s->D), sizeof(gn__rated));
+    s->units = (gn__unit *)gn__sched_take(s, s->n, sizeof(gn__unit));
+    s->cheap = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->keep = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->exported = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->view = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->lacks = (uint8_t *)gn__sched_take(s, s->D, 1);
+    return !s->bad;
+}
+
+static bool gn__sched_is_op(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE; }
+static uint32_t gn__sched_homes(const gn__sched *s, uint32_t node) { return s->homes ? s->homes[node] & (s->D < 32 ? (1u << s->D) - 1 : UINT32_MAX) : 0; }
+static bool gn__sched_home(const gn__sched *s, uint32_t node, uint32_t d) { return d < 32 && ((gn__sched_homes(s, node) >> d) & 1) != 0; }
+static uint32_t gn__first_bit(uint32_t w) { return (uint32_t)gn__top_bit(w & (~w + 1)); }
+static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, uint32_t to) { return &s->c->links[(size_t)from * (s->D + 1) + to]; }
+static double gn__sched_share(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
+static double gn__sched_wire(const gn__sched *s, uint32_t from, uint32_t to, uint64_t bytes) { return gn__sched_share((double)bytes, gn__sched_link(s, from, to)->bytes_per_s); }
+
+static uint32_t gn__sched_said(const gn__sched *s, uint32_t node) { return s->p->hints && s->p->hints[node].on ? s->p->hints[node].on - 1 : GN_NO_DEVICE; }
+
+static gn_rate gn__sched_rate(uint8_t dtype) {
+    return dtype == GN_F32 ? GN_RATE_F32 : dtype == GN_F64 ? GN_RATE_F64 : dtype == GN_F16 || dtype == GN_BF16 ? GN_RATE_HALF : GN_RATE_INT;
+}
+
+/* ---- units ---- */
+
+static void gn__unit_add(gn__sched *s, gn__unit *u, uint32_t node) {
+    u->n++;
+    u->flops[gn__sched_rate(s->p->nodes[node].dtype)] += s->m->nodes[node].flops;
+    s->unit_of[node] = s->U;
+}
+
+static void gn__unit_open(gn__sched *s, uint32_t group, uint32_t first) {
+    gn__unit *u = &s->units[s->U];
+    u->group = group;
+    u->first = first;
+    u->said = u->pin = GN_NO_DEVICE;
+    u->set = GN__NONE;
+}
+
+/* One unit for a group, or one for each of its ops when the program named several devices. */
+static void gn__sched_group(gn__sched *s, uint32_t group, uint32_t *at) {
+    const gn_group *g = &s->m->groups[group];
+    const uint32_t *members = s->m->members + g->first;
+    uint32_t said = GN_NO_DEVICE, ops = 0;
+    bool apart = false;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        uint32_t d = gn__sched_said(s, members[i]);
+        if (!gn__sched_is_op(s, members[i])) continue;
+        ops++;
+        apart |= d != GN_NO_DEVICE && said != GN_NO_DEVICE && d != said;
+        if (d != GN_NO_DEVICE) said = d;
+    }
+    for (uint32_t i = 0, k = 0; i < g->n_nodes; i++) {
+        if (!gn__sched_is_op(s, members[i])) continue;
+        const gn_node_meaning *x = &s->m->nodes[members[i]];
+        if (apart || k == 0) gn__unit_open(s, group, *at);
+        gn__unit *u = &s->units[s->U];
+        s->unit_nodes[(*at)++] = members[i];
+        gn__unit_add(s, u, members[i]);
+        if (!apart && ++k < ops) continue;
+        u->said = apart ? gn__sched_said(s, members[i]) : said;
+        u->bytes = apart ? (double)x->bytes_read + (double)x->bytes_written : (double)g->bytes;
+        u->kernels = apart ? x->bytes_written != 0 : g->kernels;
+        s->U++;
+    }
+}
+
+static void gn__sched_slot_in(gn__sched *s, gn__unit *u, uint32_t x) { s->slots[s->n_slots++] = x; u->n_slots++; }
+
+/* What each unit reads from outside, once each. False when the groups do not stand in topological order. */
+static bool gn__sched_inputs(gn__sched *s) {
+    for (uint32_t i = 0; i < s->U; i++) {
+        gn__unit *u = &s->units[i];
+        u->in = s->n_ins;
+        u->slot = s->n_slots;
+        for (uint32_t k = 0; k < u->n; k++) {
+            const gn_part_node *n = &s->p->nodes[s->unit_nodes[u->first + k]];
+            for (uint32_t j = 0; j < n->n_ins; j++) {
+                uint32_t x = s->p->ins[n->ins + j];
+                uint8_t leaf = s->p->nodes[x].leaf;
+                if (leaf == GN_LEAF_NONE && s->unit_of[x] == i) continue;
+                if (leaf == GN_LEAF_NONE && s->unit_of[x] > i) return false;
+                if (s->stamp[x] == i + 1) continue;
+                s->stamp[x] = i + 1;
+                if (leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE) { gn__sched_slot_in(s, u, x); continue; }
+                s->ins[s->n_ins++] = x;
+                u->n_in++;
+            }
+        }
+    }
+    return true;
+}
+
+static uint32_t gn__set_find(const gn__sched *s, uint32_t x) {
+    while (s->set[x] != x) x = s->set[x] = s->set[s->set[x]];
+    return x;
+}
+
+/* The state that a writer writes: through older versions down to the leaf, which stands in stamp[]. */
+static void gn__sched_sets(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const gn_part_node *n = &s->p->nodes[i];
+        bool writes = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN);
+        s->set[i] = i;
+        s->set_pin[i] = GN_NO_DEVICE;
+        s->stamp[i] = n->leaf == GN_LEAF_STATE ? i : writes ? s->stamp[s->p->ins[n->ins]] : GN__NONE;
+        if (!writes || s->stamp[i] == GN__NONE) continue;
+        gn__unit *u = &s->units[s->unit_of[i]];
+        uint32_t a = gn__set_find(s, s->stamp[i]), b = u->set == GN__NONE ? a : gn__set_find(s, u->set);
+        s->set[GN__MAX(a, b)] = s->set[i] = u->set = GN__MIN(a, b);
+    }
+}
+
+static bool gn__sched_device_has(const gn_cluster_device *d, uint16_t op) {
+    size_t wire = gn__ops[op].wire;
+    return !d->ops || (wire / 8 < d->n_ops && ((d->ops[wire / 8] >> (wire % 8)) & 1) != 0);
+}
+
+/* The first op of the unit that the device lacks; NULL: none. */
+static const char *gn__sched_lacks(const gn__sched *s, uint32_t unit, uint32_t d) {
+    const gn__unit *u = &s->units[unit];
+    for (uint32_t i = 0; s->lacks[d] && i < u->n; i++) {
+        uint16_t op = s->p->nodes[s->unit_nodes[u->first + i]].op;
+        if (!gn__sched_device_has(&s->c->devices[d], op)) return gn__ops[op].name;
+    }
+    return NULL;
+}
+
+static bool gn__sched_can(const gn__sched *s, uint32_t unit, uint32_t d) {
+    return (s->units[unit].pin == GN_NO_DEVICE || s->units[unit].pin == d) && !gn__sched_lacks(s, unit, d);
+}
+
+/* Where states live: where the program says, else where a writer is said to run, else where they are, if their writers can run there. */
+static void gn__sched_pins(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t d = gn__sched_said(s, i), set = s->p->nodes[i].leaf == GN_LEAF_STATE ? gn__set_find(s, i) : 0;
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set_pin[set] == GN_NO_DEVICE) s->set_pin[set] = d;
+    }
+    for (uint32_t i = 0; i < s->U; i++) {
+        gn__unit *u = &s->units[i];
+        if (u->set == GN__NONE) continue;
+        u->set = gn__set_find(s, u->set);
+        if (s->set_pin[u->set] == GN_NO_DEVICE) s->set_pin[u->set] = u->said;
+    }
+    for (uint32_t i = 0; i < s->n; i++) s->stamp[i] = 0;
+    for (uint32_t i = 0; i < s->n && s->homes; i++) {            /* stamp: devices that hold a state of the set */
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->stamp[gn__set_find(s, i)] |= gn__sched_homes(s, i);
+    }
+    for (uint32_t i = 0; i < s->U && s->homes; i++)
+        for (uint32_t d = 0; d < s->D && d < 32 && s->units[i].set != GN__NONE; d++)
+            if (gn__sched_lacks(s, i, d)) s->stamp[s->units[i].set] &= ~(1u << d);
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->set[i] == i && s->stamp[i] && s->set_pin[i] == GN_NO_DEVICE) s->set_pin[i] = gn__first_bit(s->stamp[i]);
+    for (uint32_t i = 0; i < s->U; i++) {
+        gn__unit *u = &s->units[i];
+        u->pin = u->set == GN__NONE ? u->said : s->set_pin[u->set];
+        s->overruled += u->said != GN_NO_DEVICE && u->said != u->pin;
+    }
+}
+
+/* Whether a value depends on data of the step and made numbers alone, through few nodes: how many; 0: it does not. */
+static void gn__sched_cheap(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const gn_part_node *n = &s->p->nodes[i];
+        uint32_t count = 1;
+        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN) continue;
+        for (uint32_t k = 0; k < n->n_ins && count; k++) {
+            uint32_t x = s->p->ins[n->ins + k];
+            if (s->p->nodes[x].leaf == GN_LEAF_DATA) continue;
+            count = s->cheap[x] ? count + s->cheap[x] : 0;
+            if (count > GN__RECOMPUTE_MAX) count = 0;
+        }
+        s->cheap[i] = (uint8_t)count;
+    }
+}
+
+enum { GN__OWN, GN__VIEW, GN__STRIDED };     /* a value has memory of its own; is a view; is one that a reshape has to copy */
+
+static uint32_t gn__viewed(const gn_part *p, uint32_t i) { return p->ins[p->nodes[i].ins + (p->nodes[i].op == GN__OP_ASSIGN ? 1 : 0)]; }
+
+static void gn__sched_views(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const gn_part_node *n = &s->p->nodes[i];
+        if (n->leaf || !gn__is_view_op(n->op)) continue;
+        uint8_t of = s->view[gn__viewed(s->p, i)];
+        s->view[i] = n->op == GN__OP_ASSIGN ? of == GN__STRIDED ? GN__STRIDED : GN__VIEW : n->op != GN__OP_RESHAPE ? GN__STRIDED : of == GN__STRIDED ? GN__OWN : GN__VIEW;
+    }
+}
+
+static gn_result gn__sched_check(gn__sched *s) {
+    bool any = false;
+    for (uint32_t d = 0; d < s->D; d++) {
+        const gn_cluster_device *x = &s->c->devices[d];
+        for (uint32_t i = 0; x->ops && i < s->n; i++)
+            if (gn__sched_is_op(s, i) && !gn__sched_device_has(x, s->p->nodes[i].op)) { s->lacks[d] = 1; break; }
+        s->limit[d] = x->memory ? x->memory_free : UINT64_MAX;
+        s->limited |= x->memory != 0;
+        any |= !s->lacks[d];
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t d = gn__sched_said(s, i);
+        if (d != GN_NO_DEVICE && d >= s->D) return gn_fail(s->f, GN_BAD_ARGUMENT, "a node is to run on device %u of a cluster of %u", d, s->D);
+    }
+    gn__sched_sets(s);
+    gn__sched_pins(s);
+    for (uint32_t i = 0; i < s->U; i++) {
+        uint32_t pin = s->units[i].pin, d = 0;
+        const char *op = pin != GN_NO_DEVICE ? gn__sched_lacks(s, i, pin) : NULL;
+        if (op) return gn_fail(s->f, GN_UNSUPPORTED, "device '%s', where the program wants it, has no %s", s->c->devices[pin].name, op);
+        while (!any && d < s->D && gn__sched_lacks(s, i, d)) d++;
+        if (!any && d == s->D) return gn_fail(s->f, GN_UNSUPPORTED, "no device has all of what runs together with %s", gn__sched_lacks(s, i, 0));
+    }
+    return GN_OK;
+}
+
+static gn_result gn__sched_prepare(gn__sched *s) {
+    uint32_t at = 0;
+    if (!gn__sched_alloc(s)) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+    for (uint32_t i = 0; i < s->n; i++) {
+        gn__type t = gn__part_type(s->p, i);
+        s->size[i] = gn__type_bytes(&t);
+        s->unit_of[i] = GN__NONE;
+    }
+    for (uint32_t i = 0; i < s->m->n_groups; i++) gn__sched_group(s, i, &at);
+    gn__sched_views(s);
+    if (!gn__sched_inputs(s)) return gn_fail(s->f, GN_BAD_ARGUMENT, "the groups do not stand in topological order");
+    gn__sched_cheap(s);
+    for (uint32_t i = 0; i < s->U; i++) s->order[i] = i;
+    return gn__sched_check(s);
+}
+
+/* ---- cost model ---- */
+
+/* Seconds of some work on a device: the slower of arithmetic and memory, and its launches. */
+static double gn__sched_cost(const gn_cluster_device *d, const double *flops, double bytes, double kernels) {
+    double t = 0, b = gn__sched_share(bytes, d->bytes_per_s);
+    for (int i = 0; i < GN_RATE__COUNT; i++)
+        if (flops[i] > 0) t += gn__sched_share(flops[i], d->flops_per_s[i]);
+    return GN__MAX(t, b) + kernels * d->launch_s;
+}
+
+static double gn__sched_work(const gn__sched *s, uint32_t unit, uint32_t d) {
+    const gn__unit *u = &s->units[unit];
+    return gn__sched_cost(&s->c->devices[d], u->flops, u->bytes, u->kernels);
+}
+
+static gn__hop *gn__hop_find(const gn__sched *s, uint32_t node, uint32_t to) {
+    for (uint32_t h = s->head[node]; h; h = s->hops[h - 1].same)
+        if (s->hops[h - 1].to == to) return &s->hops[h - 1];
+    return NULL;
+}
+
+static gn__hop *gn__hop_add(gn__sched *s, uint32_t node, uint32_t from, uint32_t to, uint8_t why, uint32_t consumer) {
+    if (!GN__GROW(s, hops, 1)) { s->bad = true; return NULL; }
+    gn__hop *h = &s->hops[s->n_hops++];
+    *h = (gn__hop){ .node = node, .from = from, .to = to, .consumer = consumer, .same = s->head[node], .last = GN__NONE, .bytes = s->size[node], .why = why };
+    s->head[node] = (uint32_t)s->n_hops;
+    if (consumer == GN__NONE || why == GN__RESIDENT) return h;
+    gn__seg *g = &s->segs[consumer];
+    if (g->tail) s->hops[g->tail - 1].next = (uint32_t)s->n_hops;
+    else g->head = (uint32_t)s->n_hops;
+    g->tail = (uint32_t)s->n_hops;
+    return h;
+}
+
+/* The nodes that device d lacks to compute a cheap value, itself first; returns how many. Leaves are those of the step. */
+static uint32_t gn__sched_closure(const gn__sched *s, uint32_t v, uint32_t d, uint32_t *out, uint32_t *leaves, uint32_t *n_leaves) {
+    uint32_t n = 1;
+    out[0] = v;
+    *n_leaves = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_part_node *x = &s->p->nodes[out[i]];
+        for (uint32_t k = 0; k < x->n_ins; k++) {
+            uint32_t y = s->p->ins[x->ins + k], *list = s->p->nodes[y].leaf ? leaves : out, *count = s->p->nodes[y].leaf ? n_leaves : &n, j = 0;
+            if (gn__sched_is_op(s, y) && s->dev[s->unit_of[y]] == d) continue;
+            while (j < *count && list[j] != y) j++;
+            if (j == *count && j < 2 * GN__RECOMPUTE_MAX) list[(*count)++] = y;
+        }
+    }
+    return n;
+}
+
+/* Seconds to compute v again on device d instead of fetching it; negative when fetching is better or the only way. */
+static double gn__sched_recompute(const gn__sched *s, uint32_t v, uint32_t from, uint32_t d, uint64_t *out_more) {
+    uint32_t nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    double flops[GN_RATE__COUNT] = { 0 }, bytes = 0, kernels = 0;
+    *out_more = 0;
+    if (!s->cheap[v] || s->lacks[d]) return -1;
+    uint32_t n = gn__sched_closure(s, v, d, nodes, leaves, &n_leaves);
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_node_meaning *x = &s->m->nodes[nodes[i]];
+        flops[gn__sched_rate(s->p->nodes[nodes[i]].dtype)] += x->flops;
+        bytes += (double)x->bytes_read + (double)x->bytes_written;
+        kernels += x->bytes_written != 0;
+    }
+    for (uint32_t i = 0; i < n_leaves; i++)
+        if (!gn__hop_find(s, leaves[i], d)) *out_more += s->size[leaves[i]];
+    double again = gn__sched_cost(&s->c->devices[d], flops, bytes, kernels), fetch = gn__sched_wire(s, from, d, s->size[v]) + gn__sched_link(s, from, d)->latency_s;
+    bool wins = s->policy == GN_LEAST_BYTES ? *out_more < s->size[v] : again + gn__sched_wire(s, s->D, d, *out_more) < fetch;
+    return wins ? again : -1;
+}
+
+/* Writers go where their state lives, which is where it has to, else where the first unit that touches it runs. */
+static void gn__sched_settle(gn__sched *s, const uint32_t *order) {
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
+    for (uint32_t k = 0; k < s->U; k++) {
+        uint32_t i = order[k];
+        const gn__unit *u = &s->units[i];
+        if (u->set != GN__NONE) {
+            if (s->set_dev[u->set] == GN_NO_DEVICE) s->set_dev[u->set] = s->dev[i];
+            s->dev[i] = s->set_dev[u->set];
+        }
+        for (uint32_t j = 0; j < u->n_slots; j++) {
+            uint32_t x = s->slots[u->slot + j];
+            if (s->p->nodes[x].leaf == GN_LEAF_STATE && s->set_dev[gn__set_find(s, x)] == GN_NO_DEVICE) s->set_dev[gn__set_find(s, x)] = s->dev[i];
+        }
+    }
+    for (uint32_t i = 0; i < s->n; i++)                          /* read by the program alone */
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set[i] == i && s->set_dev[i] == GN_NO_DEVICE) s->set_dev[i] = 0;
+}
+
+/* Where a value is: a device, or the program. */
+static uint32_t gn__sched_where(const gn__sched *s, uint32_t v) {
+    uint8_t leaf = s->p->nodes[v].leaf;
+    if (leaf == GN_LEAF_NONE) return s->dev[s->unit_of[v]];
+    if (leaf == GN_LEAF_STATE) return s->set_dev[gn__set_find(s, v)];
+    return leaf == GN_LEAF_VALUE && gn__sched_homes(s, v) ? gn__first_bit(gn__sched_homes(s, v)) : s->D;
+}
+
+/* What has to be fetched from another segment before this unit can run. */
+static bool gn__sched_waits(const gn__sched *s, uint32_t unit, uint32_t d) {
+    const gn__unit *u = &s->units[unit];
+    uint64_t more;
+    for (uint32_t k = 0; k < u->n_in; k++) {
+        uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
+        if (gn__sched_is_op(s, v) && from != d && !gn__hop_find(s, v, d) && gn__sched_recompute(s, v, from, d, &more) < 0) return true;
+    }
+    return false;
+}
+
+static void gn__sched_bring_again(gn__sched *s, uint32_t v, uint32_t d, uint32_t seg, double seconds) {
+    uint32_t nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    uint32_t n = gn__sched_closure(s, v, d, nodes, leaves, &n_leaves);
+    for (uint32_t i = 0; i < n_leaves; i++)
+        if (!gn__hop_find(s, leaves[i], d)) gn__hop_add(s, leaves[i], s->D, d, GN_TRANSFER_INPUT, seg);
+    gn__hop *h = gn__hop_add(s, v, s->dev[s->unit_of[v]], d, GN__RECOMPUTED, seg);
+    for (uint32_t i = 1; i < n && h; i++) h->bytes += s->size[nodes[i]];
+    s->segs[seg].work += seconds;
+}
+
+/* Hops of what the unit reads and its device does not have. */
+static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t seg) {
+    const gn__unit *u = &s->units[unit];
+    for (uint32_t k = 0; k < u->n_in && !s->bad; k++) {
+        uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
+        uint8_t leaf = s->p->nodes[v].leaf;
+        uint64_t more;
+        if (from == d || (leaf == GN_LEAF_VALUE && gn__sched_home(s, v, d))) continue;
+        if (gn__hop_find(s, v, d)) { s->once += s->size[v]; continue; }
+        double again = leaf ? -1 : gn__sched_recompute(s, v, from, d, &more);
+        if (again >= 0) { gn__sched_bring_again(s, v, d, seg, again); s->spared += s->size[v] - GN__MIN(s->size[v], more); }
+        else gn__hop_add(s, v, from, d, leaf == GN_LEAF_DATA ? GN_TRANSFER_INPUT : leaf ? GN_TRANSFER_VALUE : GN_TRANSFER_RESULT, seg);
+    }
+    for (uint32_t k = 0; k < u->n_slots && !s->bad; k++) {
+        uint32_t v = s->slots[u->slot + k], home = s->p->nodes[v].leaf == GN_LEAF_STATE ? gn__sched_where(s, v) : d;
+        if (s->p->nodes[v].leaf != GN_LEAF_STATE || gn__hop_find(s, v, d)) continue;
+        if (home != d) gn__hop_add(s, v, home, d, GN_TRANSFER_STATE_READ, seg);
+        else if (gn__sched_homes(s, v) && !gn__sched_home(s, v, d)) gn__hop_add(s, v, gn__first_bit(gn__sched_homes(s, v)), d, GN_TRANSFER_STATE_MOVE, seg);
+    }
+}
+
+/* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to wait. */
+static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
+    memset(s->exported, 0, s->U);
+    for (uint32_t d = 0; d < s->D; d++) s->open[d] = GN__NONE;
+    for (uint32_t i = 0; i < s->U; i++)
+        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
+            uint32_t v = s->ins[s->units[i].in + k];
+            uint64_t more;
+            if (gn__sched_is_op(s, v) && s->dev[s->unit_of[v]] != s->dev[i] && gn__sched_recompute(s, v, s->dev[s->unit_of[v]], s->dev[i], &more) < 0) s->exported[s->unit_of[v]] = 1;
+        }
+    for (uint32_t k = 0; k < s->U && !s->bad; k++) {
+        uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
+        if (*open != GN__NONE && gn__sched_waits(s, i, d)) *open = GN__NONE;
+        if (*open == GN__NONE) {
+            if (!GN__GROW(s, segs, 1)) { s->bad = true; return; }
+            *open = (uint32_t)s->n_segs;
+            s->segs[s->n_segs++] = (gn__seg){ .device = d };
+        }
+        s->seg_of[i] = *open;
+        s->segs[*open].units++;
+        s->segs[*open].work += gn__sched_work(s, i, d);
+        gn__sched_bring(s, i, d, *open);
+        if (s->exported[i]) *open = GN__NONE;
+    }
+}
+
+/* One value crosses: each end sends and receives one thing at a time. */
+static void gn__sched_cross(gn__sched *s, gn__hop *h, double ready) {
+    double wire = gn__sched_wire(s, h->from, h->to, h->bytes);
+    h->start = GN__MAX(ready, GN__MAX(s->out_free[h->from], s->in_free[h->to]));
+    s->out_free[h->from] = s->in_free[h->to] = h->start + wire;
+    h->end = h->start + wire + gn__sched_link(s, h->from, h->to)->latency_s;
+    s->now.bytes += h->bytes;
+}
+
+static double gn__sched_ready(const gn__sched *s, uint32_t v) { return gn__sched_is_op(s, v) ? s->segs[s->seg_of[s->unit_of[v]]].end : 0; }
+
+/* What the program reads, after all that runs; then the time between steps: that of the busiest device or end of a link. */
+static void gn__sched_outputs(gn__sched *s) {
+    for (uint32_t i = 0; i < s->p->n_outs && !s->bad; i++) {
+        uint32_t v = s->p->outs[i], from = gn__sched_where(s, v);
+        if (from == s->D || s->p->nodes[v].leaf == GN_LEAF_WEIGHT || gn__hop_find(s, v, s->D)) continue;
+        gn__hop *h = gn__hop_add(s, v, from, s->D, GN_TRANSFER_OUTPUT, GN__NONE);
+        if (!h) return;
+        gn__sched_cross(s, h, gn__sched_ready(s, v));
+        s->now.seconds = GN__MAX(s->now.seconds, h->end);
+    }
+    memset(s->out_free, 0, (s->D + 1) * sizeof *s->out_free);
+    memset(s->in_free, 0, (s->D + 1) * sizeof *s->in_free);
+    for (size_t i = 0; i < s->n_hops; i++) {
+        const gn__hop *h = &s->hops[i];
+        double wire = h->why < GN_TRANSFER__COUNT && h->why != GN_TRANSFER_STATE_MOVE ? gn__sched_wire(s, h->from, h->to, h->bytes) : 0;
+        s->out_free[h->from] += wire;
+        s->in_free[h->to] += wire;
+    }
+    for (uint32_t d = 0; d <= s->D; d++) {
+        s->now.step = GN__MAX(s->now.step, GN__MAX(s->work[d], GN__MAX(s->out_free[d], s->in_free[d])));
+        s->now.devices += d < s->D && s->open[d] == GN__NONE - 1;
+    }
+}
+
+/* Judges the placement in dev[]: fills now, segs, hops. */
+static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
+    double *zero[] = { s->out_free, s->in_free, s->dev_free, s->work };
+    for (size_t i = 0; i < GN__LENGTH(zero); i++) memset(zero[i], 0, (s->D + 1) * sizeof(double));
+    memset(s->head, 0, s->n * sizeof *s->head);
+    s->n_hops = s->n_segs = 0;
+    s->once = s->spared = 0;
+    s->now = (gn__verdict){ 0, 0, 0, 0 };
+    gn__sched_settle(s, order);
+    gn__sched_segments(s, order);
+    for (size_t i = 0; i < s->n_segs && !s->bad; i++) {
+        gn__seg *g = &s->segs[i];
+        const gn_cluster_device *d = &s->c->devices[g->device];
+        double begin = GN__MAX(GN__MAX(d->queue_s, gn__sched_link(s, s->D, g->device)->latency_s), s->dev_free[g->device]);
+        for (uint32_t h = g->head; h; h = s->hops[h - 1].next) {
+            gn__hop *x = &s->hops[h - 1];
+            if (x->why >= GN_TRANSFER__COUNT || x->why == GN_TRANSFER_STATE_MOVE) continue;
+            gn__sched_cross(s, x, gn__sched_ready(s, x->node));
+            begin = GN__MAX(begin, x->end);
+        }
+        g->start = begin;
+        g->end = s->dev_free[g->device] = begin + g->work;
+        s->work[g->device] += g->work;
+        s->now.seconds = GN__MAX(s->now.seconds, g->end);
+        s->open[g->device] = GN__NONE - 1;                        /* it is used */
+    }
+    gn__sched_outputs(s);
+}
+
+/* ---- memory of a placement ---- */
+
+static bool gn__sched_on(const gn__sched *s, uint32_t v, uint32_t d) { return gn__sched_is_op(s, v) && s->dev[s->unit_of[v]] == d; }
+
+/* base: the node whose memory a node's value lies in on its own device. keep: it is read after the last op has run, or elsewhere. */
+static void gn__sched_bases(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t x = s->view[i] ? gn__viewed(s->p, i) : i;
+        s->base[i] = s->view[i] && gn__sched_on(s, x, s->dev[s->unit_of[i]]) ? s->base[x] : i;
+        s->keep[i] = 0;
+        s->last[i] = GN__NONE;
+    }
+    for (uint32_t i = 0; i < s->p->n_outs; i++) s->keep[s->base[s->p->outs[i]]] = 1;
+    for (uint32_t i = 0; i < s->p->n_updates; i++) s->keep[s->base[s->p->updates[i].node]] = 1;
+    for (size_t i = 0; i < s->n_hops; i++)
+        if (s->hops[i].why == GN_TRANSFER_RESULT) s->keep[s->base[s->hops[i].node]] = 1;
+}
+
+/* An append to a state is in the state's memory; constants are filled in where they are used. */
+static uint64_t gn__sched_own_bytes(const gn__sched *s, uint32_t i) {
+    const gn_part_node *n = &s->p->nodes[i];
+    return s->view[i] || n->op == GN__OP_FULL || (n->op == GN__OP_KV_APPEND && s->set[i] != i) ? 0 : s->size[i];
+}
+
+/* Place `at` of the sequence, on device d, reads the value. */
+static void gn__sched_touch(gn__sched *s, uint32_t v, uint32_t d, uint32_t at) {
+    if (gn__sched_on(s, v, d)) {
+        s->last[s->base[v]] = at;
+        if (!s->view[s->base[v]]) return;
+        v = gn__viewed(s->p, s->base[v]);                        /* a view of what came from elsewhere */
+    }
+    gn__hop *h = gn__hop_find(s, v, d);
+    if (h) h->last = at;
+}
+
+/* seq: ops by segment, then by node. */
+static void gn__sched_sequence(gn__sched *s) {
+    uint32_t at = 0;
+    for (size_t i = 0; i < s->n_segs; i++) s->segs[i].units = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (gn__sched_is_op(s, i)) s->segs[s->seg_of[s->unit_of[i]]].units++;
+    for (size_t i = 0; i < s->n_segs; i++) {
+        s->segs[i].first = at;
+        at += s->segs[i].units;
+        s->segs[i].units = 0;
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (!gn__sched_is_op(s, i)) continue;
+        gn__seg *g = &s->segs[s->seg_of[s->unit_of[i]]];
+        s->seq[g->first + g->units++] = i;
+    }
+}
+
+/* Weights and states that a device has to take in; what it holds already is no part of its free memory. */
+static void gn__sched_residents(gn__sched *s) {
+    memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
+    s->upload = 0;
+    for (uint32_t i = 0; i < s->U && !s->bad; i++)
+        for (uint32_t k = 0; k < s->units[i].n_slots && !s->bad; k++) {
+            uint32_t v = s->slots[s->units[i].slot + k], d = s->dev[i];
+            if (gn__hop_find(s, v, d) || gn__sched_home(s, v, d)) continue;           /* a state that moves counts with what arrives */
+            if (!gn__hop_add(s, v, s->D, d, GN__RESIDENT, GN__NONE)) return;
+            s->mem[d] += s->size[v];
+            s->upload += s->size[v];
+        }
+}
+
+static void gn__sched_grow(gn__sched *s, uint32_t d, uint64_t bytes) {
+    s->live[d] += bytes;
+    s->mem[d] = GN__MAX(s->mem[d], s->live[d]);
+}
+
+/* die: per place, 1 + the first value (then hop, from n on) that is read there for the last time. */
+static void gn__sched_die(gn__sched *s, uint32_t at, uint32_t what) {
+    s->die_next[what] = s->die[at];
+    s->die[at] = what + 1;
+}
+
+/* Bytes on each device at their most, in mem[]; false when one has less. */
+static bool gn__sched_fits(gn__sched *s) {
+    uint32_t ops = 0;
+    gn__sched_sequence(s);
+    gn__sched_bases(s);
+    gn__sched_residents(s);
+    if (s->bad || !gn__grow_raw((void **)(void *)&s->die_next, &s->cap_die, s->n + s->n_hops + 1, sizeof *s->die_next)) { s->bad = true; return false; }
+    memcpy(s->live, s->mem, (s->D + 1) * sizeof *s->live);
+    memcpy(s->resident, s->mem, (s->D + 1) * sizeof *s->resident);
+    memset(s->die, 0, s->n * sizeof *s->die);
+    memset(s->unit_live, 0, s->U * sizeof *s->unit_live);
+    for (size_t i = 0; i < s->n_segs; i++)
+        for (uint32_t k = 0; k < s->segs[i].units; k++, ops++) {
+            const gn_part_node *n = &s->p->nodes[s->seq[ops]];
+            for (uint32_t j = 0; j < n->n_ins; j++) gn__sched_touch(s, s->p->ins[n->ins + j], s->segs[i].device, ops);
+        }
+    for (size_t i = 0; i < s->n_hops; i++)
+        if (s->hops[i].last != GN__NONE && (s->hops[i].why == GN_TRANSFER_RESULT || s->hops[i].why == GN_TRANSFER_VALUE || s->hops[i].why == GN_TRANSFER_STATE_READ)) gn__sched_die(s, s->hops[i].last, s->n + (uint32_t)i);
+    for (uint32_t at = 0; at < ops; at++) {
+        uint32_t v = s->seq[at];
+        if (!s->keep[v] && s->base[v] == v) gn__sched_die(s, s->last[v] == GN__NONE ? at : s->last[v], v);
+    }
+    for (size_t i = 0; i < s->n_segs; i++) {
+        const gn__seg *g = &s->segs[i];
+        for (uint32_t h = g->head; h; h = s->hops[h - 1].next) gn__sched_grow(s, g->device, s->hops[h - 1].bytes);
+        for (uint32_t at = g->first; at < g->first + g->units; at++) {
+            gn__sched_grow(s, g->device, gn__sched_own_bytes(s, s->seq[at]));
+            uint64_t *most = &s->unit_live[s->unit_of[s->seq[at]]];
+            *most = GN__MAX(*most, s->live[g->device]);
+            for (uint32_t x = s->die[at]; x; x = s->die_next[x - 1]) s->live[g->device] -= x > s->n ? s->hops[x - 1 - s->n].bytes : gn__sched_own_bytes(s, x - 1);
+        }
+    }
+    for (uint32_t d = 0; d < s->D; d++)
+        if (s->mem[d] > s->limit[d]) return false;
+    return true;
+}
+
+/* ---- candidates ---- */
+
+static double gn__sched_objective(const gn__sched *s, const gn__verdict *v, int which) {
+    double bytes = (double)v->bytes, time = s->policy == GN_MOST_THROUGHPUT ? v->step : v->seconds;
+    return s->policy == GN_LEAST_BYTES ? which ? v->seconds : bytes : which ? s->policy == GN_MOST_THROUGHPUT ? v->seconds : bytes : time;
+}
+
+static bool gn__sched_better(const gn__sched *s, const gn__verdict *a, const gn__verdict *b) {
+    double x = gn__sched_objective(s, a, 0), y = gn__sched_objective(s, b, 0);
+    return x < y || (x == y && gn__sched_objective(s, a, 1) < gn__sched_objective(s, b, 1));
+}
+
+/* Judges dev[] and keeps it when it is the best so far that fits. */
+static bool gn__sched_consider(gn__sched *s, bool ranked) {
+    gn__sched_simulate(s, ranked ? s->rank_order : s->order);
+    bool split = s->now.devices > 1, better = !s->have || gn__sched_better(s, &s->now, &s->top);
+    bool better_split = split && (!s->have_split || gn__sched_better(s, &s->now, &s->split));
+    if (s->bad || (!better && !better_split) || (s->limited && !gn__sched_fits(s))) return false;
+    if (better_split) { s->split = s->now; s->have_split = true; }
+    if (!better) return false;
+    s->have = true;
+    s->top = s->now;
+    s->best_ranked = ranked;
+    memcpy(s->best, s->dev, s->U * sizeof *s->best);
+    return true;
+}
+
+static int gn__rated_compare(const void *a, const void *b) {
+    const gn__rated *x = (const gn__rated *)a, *y = (const gn__rated *)b;
+    return x->rank < y->rank ? -1 : x->rank > y->rank ? 1 : x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* list: devices by a first estimate, those that something is bound to before the others. */
+static void gn__sched_list(gn__sched *s) {
+    gn__unit all;
+    memset(&all, 0, sizeof all);
+    for (uint32_t d = 0; d < s->D; d++) s->open[d] = 0;
+    for (uint32_t i = 0; i < s->U; i++) {
+        const gn__unit *u = &s->units[i];
+        for (int k = 0; k < GN_RATE__COUNT; k++) all.flops[k] += u->flops[k];
+        all.bytes += u->bytes;
+        all.kernels += u->kernels;
+        if (u->pin != GN_NO_DEVICE) s->open[u->pin] = 1;
+    }
+    for (uint32_t d = 0; d < s->D; d++) {
+        const gn_cluster_device *x = &s->c->devices[d];
+        double t = gn__sched_cost(x, all.flops, all.bytes, all.kernels) + x->queue_s + 2 * gn__sched_link(s, s->D, d)->latency_s;
+        s->rated[d] = (gn__rated){ s->open[d] ? t - 1e30 : t, d };
+    }
+    qsort(s->rated, s->D, sizeof *s->rated, gn__rated_compare);
+    for (uint32_t d = 0; d < s->D; d++) s->list[d] = s->rated[d].at;
+}
+
+/* Each device alone: the best one that fits. */
+static void gn__sched_singles(gn__sched *s) {
+    uint32_t most = GN__MAX(8u, 2u * GN__WORK / (s->U + 1));
+    for (uint32_t k = 0; k < GN__MIN(s->D, most) && !s->bad; k++) {
+        uint32_t d = s->list[k], i = 0;
+        while (i < s->U && gn__sched_can(s, i, d)) i++;
+        if (i < s->U) continue;
+        for (i = 0; i < s->U; i++) s->dev[i] = d;
+        if (!gn__sched_consider(s, false)) continue;
+        s->single = s->top;
+        s->single_dev = d;
+        s->have_single = true;
+    }
+}
+
+/* A list schedule: units by the longest way from them to the end, each to the device on which it ends first. */
+static void gn__sched_ranks(gn__sched *s) {
+    uint32_t a = s->list[0], b = s->list[s->D > 1 ? 1 : 0];
+    double *rank = s->finish;
+    memset(rank, 0, s->U * sizeof *rank);
+    for (uint32_t i = s->U; i-- > 0;) {
+        const gn__unit *u = &s->units[i];
+        rank[i] += gn__sched_work(s, i, a);
+        s->rated[i] = (gn__rated){ -rank[i], i };
+        for (uint32_t k = 0; k < u->n_in; k++) {
+            uint32_t v = s->ins[u->in + k];
+            if (!gn__sched_is_op(s, v)) continue;
+            double over = a == b ? 0 : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
+            rank[s->unit_of[v]] = GN__MAX(rank[s->unit_of[v]], rank[i] + over);
+        }
+    }
+    qsort(s->rated, s->U, sizeof *s->rated, gn__rated_compare);
+    for (uint32_t i = 0; i < s->U; i++) s->rank_order[i] = s->rated[i].at;
+}
+
+typedef struct gn__offer { uint32_t device; double end; uint64_t bytes; bool over; } gn__offer;
+
+/* When the unit would end on d, and the bytes that cross for it. */
+static gn__offer gn__sched_offer(const gn__sched *s, uint32_t unit, uint32_t d, uint64_t reserve) {
+    const gn__unit *u = &s->units[unit];
+    double begin = GN__MAX(s->dev_free[d], GN__MAX(s->c->devices[d].queue_s, gn__sched_link(s, s->D, d)->latency_s));
+    uint64_t bytes = 0, more = 0;
+    for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
+        uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in], from = gn__sched_where(s, v);
+        const gn__hop *h = gn__hop_find(s, v, d);
+        if (k >= u->n_in && !h && !gn__sched_home(s, v, d)) more += s->size[v];
+        if (k >= u->n_in && (s->p->nodes[v].leaf == GN_LEAF_WEIGHT || from == GN_NO_DEVICE)) continue;
+        if (from == d || (s->p->nodes[v].leaf == GN_LEAF_VALUE && gn__sched_home(s, v, d))) continue;
+        double at = gn__sched_is_op(s, v) ? s->finish[s->unit_of[v]] : 0;
+        if (!h) bytes += s->size[v];
+        begin = GN__MAX(begin, h ? h->end : at + gn__sched_wire(s, from, d, s->size[v]) + gn__sched_link(s, from, d)->latency_s);
+    }
+    uint64_t full = s->mem[d] + more;
+    bool over = s->limit[d] != UINT64_MAX && more > 0 && (full > s->limit[d] || s->limit[d] - full < reserve);
+    return (gn__offer){ d, begin + gn__sched_work(s, unit, d), bytes, over };
+}
+
+static bool gn__sched_offer_better(const gn__sched *s, const gn__offer *a, const gn__offer *b) {
+    if (a->over != b->over) return b->over;
+    if (s->policy == GN_LEAST_BYTES && a->bytes != b->bytes) return a->bytes < b->bytes;
+    return a->end < b->end;
+}
+
+static void gn__sched_take_offer(gn__sched *s, uint32_t unit, const gn__offer *o) {
+    const gn__unit *u = &s->units[unit];
+    s->dev[unit] = o->device;
+    s->finish[unit] = s->dev_free[o->device] = o->end;
+    if (u->set != GN__NONE && s->set_dev[u->set] == GN_NO_DEVICE) s->set_dev[u->set] = o->device;
+    for (uint32_t k = 0; k < u->n_in + u->n_slots && !s->bad; k++) {
+        bool slot = k >= u->n_in;
+        uint32_t v = slot ? s->slots[u->slot + k - u->n_in] : s->ins[u->in + k], set = gn__set_find(s, v);
+        if (s->p->nodes[v].leaf == GN_LEAF_STATE && s->set_dev[set] == GN_NO_DEVICE) s->set_dev[set] = o->device;
+        if (gn__hop_find(s, v, o->device) || gn__sched_home(s, v, o->device) || (!slot && gn__sched_where(s, v) == o->device)) continue;
+        gn__hop *h = gn__hop_add(s, v, s->D, o->device, GN__RESIDENT, GN__NONE);
+        if (h) h->end = o->end;
+        if (slot) s->mem[o->device] += s->size[v];
+    }
+}
+
+static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
+    uint32_t width = GN__MIN(s->D, GN__MAX(4u, GN__WORK / (s->U + s->n_ins + 1)));
+    memset(s->dev_free, 0, (s->D + 1) * sizeof *s->dev_free);
+    memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
+    memset(s->head, 0, s->n * sizeof *s->head);
+    s->n_hops = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
+    for (uint32_t k = 0; k < s->U && !s->bad; k++) {
+        uint32_t i = s->rank_order[k], pin = s->units[i].set != GN__NONE ? s->set_dev[s->units[i].set] : s->units[i].pin;
+        gn__offer best = { GN_NO_DEVICE, 0, 0, false };
+        if (pin != GN_NO_DEVICE) best = gn__sched_offer(s, i, pin, reserve);
+        for (uint32_t w = 0; w < s->D && pin == GN_NO_DEVICE && (w < width || best.device == GN_NO_DEVICE); w++) {
+            if (!gn__sched_can(s, i, s->list[w])) continue;
+            gn__offer o = gn__sched_offer(s, i, s->list[w], reserve);
+            if (best.device == GN_NO_DEVICE || gn__sched_offer_better(s, &o, &best)) best = o;
+        }
+        gn__sched_take_offer(s, i, &best);
+    }
+}
+
+/* ---- one run of units after another over the devices ---- */
+
+typedef struct gn__cuts {
+    gn__sched *s;
+    uint32_t K;                    /* devices, in the order of list[] */
+    double *cut;                   /* per unit: bytes that cross when a run begins with it */
+    double *cost;                  /* least cost of the first i units on the devices so far: two rows */
+    uint32_t *from;                /* K rows: 1 + first unit of the run that ends before i; 0: the device is not used */
+    uint32_t *queue, *peak;        /* monotone queues over units */
+    double *key;
+    uint32_t *uses;                /* per slot node, in the window */
+    double bound;                  /* longest run in seconds, 0: none */
+} gn__cuts;
+
+/* The units [low, high) that device d could run in one go, as high rises. */
+typedef struct gn__window { uint32_t d, low, peak_head, peak_tail; uint64_t resident; double work; } gn__window;
+
+static void gn__window_drop(gn__cuts *k, gn__window *w, uint32_t high) {
+    gn__sched *s = k->s;
+    const gn__unit *u = &s->units[w->low];
+    for (uint32_t i = 0; i < u->n_slots && w->low < high; i++) {
+        uint32_t v = s->slots[u->slot + i];
+        if (--k->uses[v] == 0 && !gn__sched_home(s, v, w->d)) w->resident -= s->size[v];
+    }
+    if (w->low < high) w->work -= gn__sched_work(s, w->low, w->d);
+    w->low++;
+    while (w->peak_head < w->peak_tail && k->peak[w->peak_head] < w->low) w->peak_head++;
+}
+
+static void gn__window_add(gn__cuts *k, gn__window *w, uint32_t i) {
+    gn__sched *s = k->s;
+    const gn__unit *u = &s->units[i];
+    for (uint32_t j = 0; j < u->n_slots; j++) {
+        uint32_t v = s->slots[u->slot + j];
+        if (k->uses[v]++ == 0 && !gn__sched_home(s, v, w->d)) w->resident += s->size[v];
+    }
+    w->work += gn__sched_work(s, i, w->d);
+    while (w->peak_head < w->peak_tail && s->unit_act[k->peak[w->peak_tail - 1]] <= s->unit_act[i]) w->peak_tail--;
+    k->peak[w->peak_tail++] = i;
+    bool can = gn__sched_can(s, i, w->d);
+    uint64_t limit = s->limit[w->d];
+    while (w->low <= i && (!can || (k->bound > 0 && w->work > k->bound) || w->resident > limit || s->unit_act[k->peak[w->peak_head]] > limit - w->resident)) gn__window_drop(k, w, i + 1);
+}
+
+static double gn__cuts_cross(const gn__cuts *k, uint32_t j, uint32_t i) {
+    const gn__sched *s = k->s;
+    if (i == 0 || j == 0) return i ? 1e30 : 0;
+    const gn_cluster_link *l = gn__sched_link(s, s->list[j - 1], s->list[j]);
+    double t = l->latency_s + gn__sched_share(k->cut[i], l->bytes_per_s);
+    if (k->bound > 0 && t > k->bound) return 1e30;
+    return s->policy == GN_LEAST_BYTES ? k->cut[i] : t;
+}
+
+/* Device j after the devices before it: for each number of units the cheapest run that ends there. */
+static void gn__cuts_device(gn__cuts *k, uint32_t j, const double *before, double *after) {
+    gn__sched *s = k->s;
+    uint32_t *from = k->from + (size_t)j * (s->U + 1), head = 0, tail = 0;
+    gn__window w = { .d = s->list[j] };
+    double weight = s->policy == GN_LEAST_LATENCY ? 1 : s->policy == GN_LEAST_BYTES ? 0 : 1e-3, total = 0;
+    memset(k->uses, 0, s->n * sizeof *k->uses);
+    for (uint32_t i = 0; i <= s->U; i++) {
+        after[i] = before[i];
+        from[i] = 0;
+        if (i > 0) {
+            gn__window_add(k, &w, i - 1);
+            total += weight * gn__sched_work(s, i - 1, w.d);
+            while (head < tail && k->queue[head] < w.low) head++;
+            if (head < tail && k->key[k->queue[head]] + total < after[i]) { after[i] = k->key[k->queue[head]] + total; from[i] = 1 + k->queue[head]; }
+        }
+        k->key[i] = before[i] + gn__cuts_cross(k, j, i) - total;
+        while (head < tail && k->key[k->queue[tail - 1]] >= k->key[i]) tail--;
+        k->queue[tail++] = i;
+    }
+}
+
+/* Places the units; false when the devices cannot take them in this order. */
+static bool gn__cuts_place(gn__cuts *k, double bound) {
+    gn__sched *s = k->s;
+    double *a = k->cost, *b = k->cost + s->U + 1;
+    k->bound = bound;
+    for (uint32_t i = 0; i <= s->U; i++) a[i] = i ? 1e30 : 0;
+    for (uint32_t j = 0; j < k->K; j++) {
+        double *t = a;
+        gn__cuts_device(k, j, a, b);
+        a = b;
+        b = t;
+    }
+    if (a[s->U] >= 1e29) return false;
+    for (uint32_t j = k->K, end = s->U; j-- > 0;) {
+        uint32_t from = k->from[(size_t)j * (s->U + 1) + end];
+        for (uint32_t i = from; from && i <= end; i++) s->dev[i - 1] = s->list[j];
+        if (from) end = from - 1;
+    }
+    return true;
+}
+
+/* Bytes that would cross if all units from i on were elsewhere than those before. */
+static void gn__cuts_bytes(gn__cuts *k) {
+    gn__sched *s = k->s;
+    for (uint32_t i = 0; i < s->U; i++)
+        for (uint32_t j = 0; j < s->units[i].n_in; j++) s->stamp[s->ins[s->units[i].in + j]] = i;       /* its last reader */
+    for (uint32_t v = 0; v < s->n; v++) {
+        if (!gn__sched_is_op(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
+        k->cut[s->unit_of[v] + 1] += (double)s->size[v];
+        k->cut[s->stamp[v] + 1] -= (double)s->size[v];
+    }
+    for (uint32_t i = 1; i <= s->U; i++) k->cut[i] += k->cut[i - 1];
+}
+
+static void gn__sched_pipeline(gn__sched *s) {
+    gn__cuts k = { .s = s, .K = GN__MIN(s->D, GN__MAX(2u, 2u * GN__WORK / (s->U + 1))) };
+    size_t n = s->U + 2u;
+    k.cut = (double *)gn__sched_take(s, n, sizeof(double));
+    k.key = (double *)gn__sched_take(s, n, sizeof(double));
+    k.cost = (double *)gn__sched_take(s, 2 * n, sizeof(double));
+    k.queue = (uint32_t *)gn__sched_take(s, n, sizeof(uint32_t));
+    k.peak = (uint32_t *)gn__sched_take(s, n, sizeof(uint32_t));
+    k.uses = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    k.from = (uint32_t *)gn__sched_take(s, k.K * n, sizeof(uint32_t));
+    if (s->bad) return;
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
+    gn__cuts_bytes(&k);
+    double low = 0, high = 0;
+    for (uint32_t i = 0; i < s->U; i++) high += gn__sched_work(s, i, s->list[0]);
+    bool ok = gn__cuts_place(&k, 0);
+    if (ok) gn__sched_consider(s, false);
+    if (s->policy != GN_MOST_THROUGHPUT || !ok) return;
+    for (int i = 0; i < 24 && low < high * 0.99 && (i < 6 || (size_t)i * k.K * n < 16u * GN__WORK); i++) {
+        double mid = (low + high) / 2;
+        if (!gn__cuts_place(&k, mid)) { low = mid; continue; }
+        high = mid;
+        gn__sched_consider(s, false);
+    }
+}
+
+/* ---- whole paths move ---- */
+
+/* path[]: units in chains, the longest chain first, each the longest way through what is left; the rest goes with what it reads or feeds. */
+static uint32_t gn__sched_paths(gn__sched *s) {
+    uint32_t n_paths = 0, *before = s->seg_of;
+    double total = 0, *end = s->finish;
+    for (uint32_t i = 0; i < s->U; i++) { s->path[i] = GN__NONE; total += gn__sched_work(s, i, s->list[0]); }
+    for (uint32_t most = GN__MIN((uint32_t)GN__MAX_PATHS, GN__MAX(4u, GN__WORK / (s->U + s->n_ins + 1))); n_paths < most; n_paths++) {
+        uint32_t at = GN__NONE;
+        for (uint32_t i = 0; i < s->U; i++) {
+            const gn__unit *u = &s->units[i];
+            double longest = 0;
+            before[i] = GN__NONE;
+            for (uint32_t k = 0; k < u->n_in && s->path[i] == GN__NONE; k++) {
+                uint32_t v = s->ins[u->in + k], w = gn__sched_is_op(s, v) ? s->unit_of[v] : GN__NONE;
+                if (w == GN__NONE || s->path[w] != GN__NONE || (before[i] != GN__NONE && end[w] <= longest)) continue;
+                longest = end[w];
+                before[i] = w;
+            }
+            end[i] = longest + gn__sched_work(s, i, s->list[0]);
+            if (s->path[i] == GN__NONE && (at == GN__NONE || end[i] > end[at])) at = i;
+        }
+        if (at == GN__NONE || end[at] < total * 0.005) break;
+        for (; at != GN__NONE; at = before[at]) s->path[at] = n_paths;
+    }
+    for (uint32_t i = s->U; i-- > 0;)                             /* what feeds a path goes with it */
+        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
+            uint32_t v = s->ins[s->units[i].in + k];
+            if (gn__sched_is_op(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
+        }
+    return n_paths;
+}
+
+/* From the best placement so far: each path to each of a few devices, kept when it is better. Then all but one again. */
+static void gn__sched_moves(gn__sched *s) {
+    uint32_t n_paths = gn__sched_paths(s), tries = GN__MIN(256u, GN__MAX(8u, GN__WORK / 8 / (s->U + s->n_ins + 1)));
+    for (uint32_t p = 0; p < n_paths; p++)
+        for (uint32_t w = 0; w < GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES) && tries > 0 && !s->bad; w++) {
+            uint32_t d = s->list[w], moved = 0;
+            memcpy(s->dev, s->best, s->U * sizeof *s->dev);
+            for (uint32_t i = 0; i < s->U; i++) {
+                if (s->path[i] != p || s->dev[i] == d || !gn__sched_can(s, i, d)) continue;
+                s->dev[i] = d;
+                moved++;
+            }
+            if (!moved) continue;
+            tries--;
+            gn__sched_consider(s, s->best_ranked);
+        }
+}
+
+/* ---- the choice ---- */
+
+static gn_result gn__sched_nowhere(const gn__sched *s, uint64_t slots, uint64_t act) {
+    uint64_t all = 0;
+    uint32_t most = 0;
+    for (uint32_t d = 0; d < s->D; d++) {
+        if (s->limit[d] > s->limit[most]) most = d;
+        all = s->limit[d] > UINT64_MAX - all ? UINT64_MAX : all + s->limit[d];
+    }
+    return gn_fail(s->f, GN_OUT_OF_MEMORY, "no placement fits: the graph needs %.1f MB of weights and states and about %.1f MB of values at once; '%s' has %.1f MB free, all %u devices together %.1f MB",
+                   (double)slots / 1e6, (double)act / 1e6, s->c->devices[most].name, (double)s->limit[most] / 1e6, s->D, (double)all / 1e6);
+}
+
+/* unit_act: bytes of values that live while a unit runs, when all run in order on one device. Returns the most. */
+static uint64_t gn__sched_measure(gn__sched *s, uint64_t *out_slots) {
+    uint64_t act = 0;
+    for (uint32_t i = 0; i < s->U; i++) s->dev[i] = s->list[0];
+    gn__sched_simulate(s, s->order);
+    gn__sched_fits(s);
+    for (uint32_t i = 0; i < s->U; i++) {
+        s->unit_act[i] = s->unit_live[i] - GN__MIN(s->unit_live[i], s->resident[s->dev[i]]);
+        act = GN__MAX(act, s->unit_act[i]);
+    }
+    *out_slots = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->p->nodes[i].leaf == GN_LEAF_WEIGHT || s->p->nodes[i].leaf == GN_LEAF_STATE) *out_slots += s->size[i];
+    return act;
+}
+
+/* A split has to be better than the best device alone by more than the model's error. */
+static bool gn__sched_loses(const gn__sched *s) {
+    if (!s->have_single || s->top.devices < 2) return false;
+    if (s->policy == GN_LEAST_BYTES && s->top.bytes != s->single.bytes) return s->top.bytes > s->single.bytes;
+    int time = s->policy == GN_LEAST_BYTES;
+    return !(gn__sched_objective(s, &s->top, time) < GN__GAIN * gn__sched_objective(s, &s->single, time));
+}
+
+static gn_result gn__sched_choose(gn__sched *s) {
+    uint64_t slots = 0, act = 0;
+    gn__sched_list(s);
+    gn__sched_singles(s);
+    if (s->D > 1 && s->U && !s->bad) {
+        act = gn__sched_measure(s, &slots);
+        gn__sched_ranks(s);
+        for (int i = 0; i < 2 && !s->bad; i++) {                  /* with and without room for values that live */
+            gn__sched_greedy(s, i ? 0 : act);
+            memcpy(s->path, s->dev, s->U * sizeof *s->path);
+            gn__sched_consider(s, true);
+            memcpy(s->dev, s->path, s->U * sizeof *s->path);
+            gn__sched_consider(s, false);
+            if (!s->limited) break;
+        }
+        gn__sched_pipeline(s);
+        if (s->have) gn__sched_moves(s);
+    } else if (!s->have && !s->bad) act = gn__sched_measure(s, &slots);
+    if (s->bad) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+    if (!s->have) return gn__sched_nowhere(s, slots, act);
+    if (gn__sched_loses(s))
+        for (uint32_t i = 0; i < s->U; i++) s->best[i] = s->single_dev;
+    s->best_ranked &= s->top.devices > 1 && !gn__sched_loses(s);
+    memcpy(s->dev, s->best, s->U * sizeof *s->dev);
+    gn__sched_simulate(s, s->best_ranked ? s->rank_order : s->order);
+    gn__sched_fits(s);
+    return s->bad ? gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n) : GN_OK;
+}
+
+/* ---- the result ---- */
+
+static uint8_t gn__sched_why(const gn__sched *s, uint32_t unit) {
+    const gn__unit *u = &s->units[unit];
+    uint32_t d = s->dev[unit], could = 0;
+    if (s->D == 1) return GN_PLACED_ONLY;
+    if (u->said == d) return GN_PLACED_SAID;
+    if (u->pin == d) return GN_PLACED_HOME;
+    for (uint32_t i = 0; i < s->D && could < 2; i++) could += !gn__sched_lacks(s, unit, i);
+    if (could == 1) return GN_PLACED_OPS;
+    if (s->now.devices < 2) return GN_PLACED_BEST;
+    if (!s->have_single && s->limited) return GN_PLACED_MEMORY;
+    if (s->have_single && d == s->single_dev) return GN_PLACED_BEST;
+    return s->policy == GN_LEAST_BYTES ? GN_PLACED_BYTES : s->policy == GN_MOST_THROUGHPUT ? GN_PLACED_STAGE : GN_PLACED_PARALLEL;
+}
+
+static int gn__transfer_compare(const void *a, const void *b) {
+    const gn_transfer *x = (const gn_transfer *)a, *y = (const gn_transfer *)b;
+    if (x->consumer != y->consumer) return x->consumer < y->consumer ? -1 : 1;
+    return x->node < y->node ? -1 : x->node > y->node;
+}
+
+static void gn__sched_transfers(const gn__sched *s, gn_schedule *o) {
+    for (size_t i = 0; i < s->n_hops; i++) {
+        const gn__hop *h = &s->hops[i];
+        if (h->why >= GN_TRANSFER__COUNT) continue;
+        uint32_t producer = gn__sched_is_op(s, h->node) ? s->seg_of[s->unit_of[h->node]] : GN__NONE;
+        o->transfers[o->n_transfers++] = (gn_transfer){ h->node, h->from, h->to, producer, h->consumer, h->bytes, h->start, h->end, h->why };
+        if (h->why == GN_TRANSFER_STATE_MOVE) o->move_bytes += h->bytes;
+    }
+    qsort(o->transfers, o->n_transfers, sizeof *o->transfers, gn__transfer_compare);
+}
+
+static int gn__node_compare(const void *a, const void *b) { return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : *(const uint32_t *)a > *(const uint32_t *)b; }
+
+/* A segment's ops, and those that it computes again. extra: hops, by segment, of what is computed again. Returns how many nodes. */
+static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *out) {
+    const gn__seg *g = &s->segs[seg];
+    uint32_t n = g->units, nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    for (uint32_t i = 0; i < n && out; i++) out[i] = s->seq[g->first + i];
+    for (uint32_t h = g->head; h; h = s->hops[h - 1].next) {
+        const gn__hop *x = &s->hops[h - 1];
+        uint32_t more = x->why == GN__RECOMPUTED ? gn__sched_closure(s, x->node, g->device, nodes, leaves, &n_leaves) : 0;
+        for (uint32_t i = 0; i < more; i++) {
+            if (s->stamp[nodes[i]] == seg + 1) continue;
+            if (out) out[n] = nodes[i];
+            s->stamp[nodes[i]] = seg + 1;
+            n++;
+        }
+    }
+    if (out && n > g->units) qsort(out, n, sizeof *out, gn__node_compare);
+    return n;
+}
+
+static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t at = gn__sched_where(s, i);
+        o->device[i] = at < s->D ? at : GN_NO_DEVICE;
+    }
+    for (uint32_t i = 0; i < s->U; i++) {
+        const gn__unit *u = &s->units[i];
+        for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
+            uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
+            if (o->device[v] == GN_NO_DEVICE) o->device[v] = s->dev[i];
+            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE) continue;
+            gn__hop *h = gn__hop_find(s, v, s->dev[i]);
+            o->avoided[s->p->nodes[v].leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES] += h && h->why != GN__RESIDENT ? 0 : s->size[v];
+        }
+        o->why[u->group] = gn__sched_why(s, i);
+    }
+    for (uint32_t i = 0; i < s->n; i++)
+        if (o->device[i] == GN_NO_DEVICE) o->device[i] = 0;
+}
+
+static void gn__sched_numbers(const gn__sched *s, gn_schedule *o) {
+    o->seconds = s->now.seconds;
+    o->step_seconds = s->now.step;
+    o->best_single = s->have_single ? s->single_dev : GN_NO_DEVICE;
+    o->best_single_seconds = s->have_single ? s->single.seconds : 0;
+    o->best_single_step_seconds = s->have_single ? s->single.step : 0;
+    o->refused = s->now.devices < 2 && s->have_single && s->have_split;
+    o->refused_seconds = o->refused ? s->split.seconds : 0;
+    o->bytes = s->now.bytes;
+    o->upload_bytes = s->upload;
+    o->overruled = s->overruled;
+    o->avoided[GN_AVOIDED_ONCE] = s->once;
+    o->avoided[GN_AVOIDED_RECOMPUTE] = s->spared;
+    for (uint32_t d = 0; d < s->D; d++) o->memory[d] = s->mem[d];
+}
+
+static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
+    uint32_t n = 0, ops = 0;
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
+    for (uint32_t i = 0; i < s->n_segs; i++) n += gn__sched_segment_nodes(s, i, NULL);
+    o->n_nodes = s->n;
+    o->n_devices = s->D;
+    o->n_groups = s->m->n_groups;
+    o->device = (uint32_t *)gn__alloc_zero((s->n + 1) * sizeof *o->device);
+    o->nodes = (uint32_t *)gn__alloc_zero((n + 1u) * sizeof *o->nodes);
+    o->segments = (gn_segment *)gn__alloc_zero((s->n_segs + 1) * sizeof *o->segments);
+    o->transfers = (gn_transfer *)gn__alloc_zero((s->n_hops + 1) * sizeof *o->transfers);
+    o->why = (uint8_t *)gn__alloc_zero(s->m->n_groups + 1u);
+    o->memory = (uint64_t *)gn__alloc_zero((s->D + 1) * sizeof *o->memory);
+    if (!o->device || !o->nodes || !o->segments || !o->transfers || !o->why || !o->memory) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory for a schedule of %u nodes", s->n);
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
+    for (uint32_t i = 0, at = 0; i < s->n_segs; i++) {
+        uint32_t more = gn__sched_segment_nodes(s, i, o->nodes + at);
+        o->segments[o->n_segments++] = (gn_segment){ s->segs[i].device, at, more, s->segs[i].start, s->segs[i].end };
+        at += more;
+        ops += s->segs[i].units;
+    }
+    o->recomputed = n - ops;
+    gn__sched_transfers(s, o);
+    gn__sched_devices(s, o);
+    gn__sched_numbers(s, o);
+    return GN_OK;
+}
+
+static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn_schedule *out, gn_fault *f) {
+    gn__sched s;
+    memset(out, 0, sizeof *out);
+    if (!c || !c->n_devices || !c->devices || !c->links) return gn_fail(f, GN_BAD_ARGUMENT, "a cluster without devices or links");
+    if ((int)policy < 0 || policy >= GN_POLICY__COUNT) return gn_fail(f, GN_BAD_ARGUMENT, "there is no policy %d", (int)policy);
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.m = m;
+    s.c = c;
+    s.homes = homes;
+    s.policy = policy;
+    s.f = f;
+    s.n = p->n_nodes;
+    s.D = c->n_devices;
+    gn_result r = gn__sched_prepare(&s);
+    if (r == GN_OK) r = gn__sched_choose(&s);
+    if (r == GN_OK) r = gn__sched_fill(&s, out);
+    if (r != GN_OK) gn__schedule_deinit(out);
+    gn__sched_deinit(&s);
+    return r;
+}
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -11081,6 +12452,10 @@ gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_mean
 void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
+gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
+    return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
+}
+void gn_schedule_deinit(gn_schedule *s) { gn__schedule_deinit(s); }
 
 gn_ctx *gn_open(const gn_desc *desc) { return gn__context_open(desc, NULL, NULL); }
 gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device) { return gn__context_open(desc, &t, device); }
