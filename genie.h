@@ -1122,7 +1122,7 @@ GN_API void gn_layout_deinit(gn_layout *l);
 
 /* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
  * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
-#define GN_NO_DEVICE UINT32_MAX
+#define GN_UNPLACED UINT32_MAX
 
 /* Why a group of nodes runs where it runs. X(NAME, text) */
 #define GN_PLACE_REASONS(X) \
@@ -1198,7 +1198,7 @@ typedef struct gn_schedule {
     double seconds;                /* of one step */
     double step_seconds;           /* between steps that do not wait for each other */
     double best_single_seconds, best_single_step_seconds;   /* the same on the best device alone, by the policy; 0 when none can */
-    uint32_t best_single;          /* that device; GN_NO_DEVICE: none has the memory and the operations */
+    uint32_t best_single;          /* that device; GN_UNPLACED: none has the memory and the operations */
     double refused_seconds;        /* of the best split, when it was refused because it loses; else 0 */
     bool refused;
     uint64_t bytes;                /* that cross links in each step; moves of states are not of each step */
@@ -7482,7 +7482,7 @@ static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, 
 static double gn__sched_share(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
 static double gn__sched_wire(const gn__sched *s, uint32_t from, uint32_t to, uint64_t bytes) { return gn__sched_share((double)bytes, gn__sched_link(s, from, to)->bytes_per_s); }
 
-static uint32_t gn__sched_said(const gn__sched *s, uint32_t node) { return s->p->hints && s->p->hints[node].on ? s->p->hints[node].on - 1 : GN_NO_DEVICE; }
+static uint32_t gn__sched_said(const gn__sched *s, uint32_t node) { return s->p->hints && s->p->hints[node].on ? s->p->hints[node].on - 1 : GN_UNPLACED; }
 
 static gn_rate gn__sched_rate(uint8_t dtype) {
     return dtype == GN_F32 ? GN_RATE_F32 : dtype == GN_F64 ? GN_RATE_F64 : dtype == GN_F16 || dtype == GN_BF16 ? GN_RATE_HALF : GN_RATE_INT;
@@ -7500,7 +7500,7 @@ static void gn__unit_open(gn__sched *s, uint32_t group, uint32_t first) {
     gn__unit *u = &s->units[s->U];
     u->group = group;
     u->first = first;
-    u->said = u->pin = GN_NO_DEVICE;
+    u->said = u->pin = GN_UNPLACED;
     u->set = GN__NONE;
 }
 
@@ -7508,14 +7508,14 @@ static void gn__unit_open(gn__sched *s, uint32_t group, uint32_t first) {
 static void gn__sched_group(gn__sched *s, uint32_t group, uint32_t *at) {
     const gn_group *g = &s->m->groups[group];
     const uint32_t *members = s->m->members + g->first;
-    uint32_t said = GN_NO_DEVICE, ops = 0;
+    uint32_t said = GN_UNPLACED, ops = 0;
     bool apart = false;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         uint32_t d = gn__sched_said(s, members[i]);
         if (!gn__sched_is_op(s, members[i])) continue;
         ops++;
-        apart |= d != GN_NO_DEVICE && said != GN_NO_DEVICE && d != said;
-        if (d != GN_NO_DEVICE) said = d;
+        apart |= d != GN_UNPLACED && said != GN_UNPLACED && d != said;
+        if (d != GN_UNPLACED) said = d;
     }
     for (uint32_t i = 0, k = 0; i < g->n_nodes; i++) {
         if (!gn__sched_is_op(s, members[i])) continue;
@@ -7569,7 +7569,7 @@ static void gn__sched_sets(gn__sched *s) {
         const gn_part_node *n = &s->p->nodes[i];
         bool writes = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN);
         s->set[i] = i;
-        s->set_pin[i] = GN_NO_DEVICE;
+        s->set_pin[i] = GN_UNPLACED;
         s->stamp[i] = n->leaf == GN_LEAF_STATE ? i : writes ? s->stamp[s->p->ins[n->ins]] : GN__NONE;
         if (!writes || s->stamp[i] == GN__NONE) continue;
         gn__unit *u = &s->units[s->unit_of[i]];
@@ -7594,20 +7594,20 @@ static const char *gn__sched_lacks(const gn__sched *s, uint32_t unit, uint32_t d
 }
 
 static bool gn__sched_can(const gn__sched *s, uint32_t unit, uint32_t d) {
-    return (s->units[unit].pin == GN_NO_DEVICE || s->units[unit].pin == d) && !gn__sched_lacks(s, unit, d);
+    return (s->units[unit].pin == GN_UNPLACED || s->units[unit].pin == d) && !gn__sched_lacks(s, unit, d);
 }
 
 /* Where states live: where the program says, else where a writer is said to run, else where they are, if their writers can run there. */
 static void gn__sched_pins(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t d = gn__sched_said(s, i), set = s->p->nodes[i].leaf == GN_LEAF_STATE ? gn__set_find(s, i) : 0;
-        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set_pin[set] == GN_NO_DEVICE) s->set_pin[set] = d;
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set_pin[set] == GN_UNPLACED) s->set_pin[set] = d;
     }
     for (uint32_t i = 0; i < s->U; i++) {
         gn__unit *u = &s->units[i];
         if (u->set == GN__NONE) continue;
         u->set = gn__set_find(s, u->set);
-        if (s->set_pin[u->set] == GN_NO_DEVICE) s->set_pin[u->set] = u->said;
+        if (s->set_pin[u->set] == GN_UNPLACED) s->set_pin[u->set] = u->said;
     }
     for (uint32_t i = 0; i < s->n; i++) s->stamp[i] = 0;
     for (uint32_t i = 0; i < s->n && s->homes; i++) {            /* stamp: devices that hold a state of the set */
@@ -7617,11 +7617,11 @@ static void gn__sched_pins(gn__sched *s) {
         for (uint32_t d = 0; d < s->D && d < 32 && s->units[i].set != GN__NONE; d++)
             if (gn__sched_lacks(s, i, d)) s->stamp[s->units[i].set] &= ~(1u << d);
     for (uint32_t i = 0; i < s->n; i++)
-        if (s->set[i] == i && s->stamp[i] && s->set_pin[i] == GN_NO_DEVICE) s->set_pin[i] = gn__first_bit(s->stamp[i]);
+        if (s->set[i] == i && s->stamp[i] && s->set_pin[i] == GN_UNPLACED) s->set_pin[i] = gn__first_bit(s->stamp[i]);
     for (uint32_t i = 0; i < s->U; i++) {
         gn__unit *u = &s->units[i];
         u->pin = u->set == GN__NONE ? u->said : s->set_pin[u->set];
-        s->overruled += u->said != GN_NO_DEVICE && u->said != u->pin;
+        s->overruled += u->said != GN_UNPLACED && u->said != u->pin;
     }
 }
 
@@ -7630,7 +7630,7 @@ static void gn__sched_cheap(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
         uint32_t count = 1;
-        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN || gn__sched_said(s, i) != GN_NO_DEVICE) continue;
+        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN || gn__sched_said(s, i) != GN_UNPLACED) continue;
         for (uint32_t k = 0; k < n->n_ins && count; k++) {
             uint32_t x = s->p->ins[n->ins + k];
             if (s->p->nodes[x].leaf == GN_LEAF_DATA) continue;
@@ -7666,13 +7666,13 @@ static gn_result gn__sched_check(gn__sched *s) {
     }
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t d = gn__sched_said(s, i);
-        if (d != GN_NO_DEVICE && d >= s->D) return gn_fail(s->f, GN_BAD_ARGUMENT, "a node is to run on device %u of a cluster of %u", d, s->D);
+        if (d != GN_UNPLACED && d >= s->D) return gn_fail(s->f, GN_BAD_ARGUMENT, "a node is to run on device %u of a cluster of %u", d, s->D);
     }
     gn__sched_sets(s);
     gn__sched_pins(s);
     for (uint32_t i = 0; i < s->U; i++) {
         uint32_t pin = s->units[i].pin, d = 0;
-        const char *op = pin != GN_NO_DEVICE ? gn__sched_lacks(s, i, pin) : NULL;
+        const char *op = pin != GN_UNPLACED ? gn__sched_lacks(s, i, pin) : NULL;
         if (op) return gn_fail(s->f, GN_UNSUPPORTED, "device '%s', where the program wants it, has no %s", s->c->devices[pin].name, op);
         while (!any && d < s->D && gn__sched_lacks(s, i, d)) d++;
         if (!any && d == s->D) return gn_fail(s->f, GN_UNSUPPORTED, "no device has all of what runs together with %s", gn__sched_lacks(s, i, 0));
@@ -7775,16 +7775,16 @@ static void gn__sched_settle(gn__sched *s, const uint32_t *order) {
         uint32_t i = order[k];
         const gn__unit *u = &s->units[i];
         if (u->set != GN__NONE) {
-            if (s->set_dev[u->set] == GN_NO_DEVICE) s->set_dev[u->set] = s->dev[i];
+            if (s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = s->dev[i];
             s->dev[i] = s->set_dev[u->set];
         }
         for (uint32_t j = 0; j < u->n_slots; j++) {
             uint32_t x = s->slots[u->slot + j];
-            if (s->p->nodes[x].leaf == GN_LEAF_STATE && s->set_dev[gn__set_find(s, x)] == GN_NO_DEVICE) s->set_dev[gn__set_find(s, x)] = s->dev[i];
+            if (s->p->nodes[x].leaf == GN_LEAF_STATE && s->set_dev[gn__set_find(s, x)] == GN_UNPLACED) s->set_dev[gn__set_find(s, x)] = s->dev[i];
         }
     }
     for (uint32_t i = 0; i < s->n; i++)                          /* read by the program alone */
-        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set[i] == i && s->set_dev[i] == GN_NO_DEVICE) s->set_dev[i] = 0;
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set[i] == i && s->set_dev[i] == GN_UNPLACED) s->set_dev[i] = 0;
 }
 
 /* Where a value is: a device, or the program. */
@@ -8088,7 +8088,7 @@ static void gn__sched_list(gn__sched *s) {
         for (int k = 0; k < GN_RATE__COUNT; k++) all.flops[k] += u->flops[k];
         all.bytes += u->bytes;
         all.kernels += u->kernels;
-        if (u->pin != GN_NO_DEVICE) s->open[u->pin] = 1;
+        if (u->pin != GN_UNPLACED) s->open[u->pin] = 1;
     }
     for (uint32_t d = 0; d < s->D; d++) {
         const gn_cluster_device *x = &s->c->devices[d];
@@ -8145,7 +8145,7 @@ static gn__offer gn__sched_offer(const gn__sched *s, uint32_t unit, uint32_t d, 
         uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in], from = gn__sched_where(s, v);
         const gn__hop *h = gn__hop_find(s, v, d);
         if (k >= u->n_in && !h && !gn__sched_home(s, v, d)) more += s->size[v];
-        if (k >= u->n_in && (s->p->nodes[v].leaf == GN_LEAF_WEIGHT || from == GN_NO_DEVICE)) continue;
+        if (k >= u->n_in && (s->p->nodes[v].leaf == GN_LEAF_WEIGHT || from == GN_UNPLACED)) continue;
         if (from == d || (s->p->nodes[v].leaf == GN_LEAF_VALUE && gn__sched_home(s, v, d))) continue;
         double at = gn__sched_is_op(s, v) ? s->finish[s->unit_of[v]] : 0;
         if (!h) bytes += s->size[v];
@@ -8166,11 +8166,11 @@ static void gn__sched_take_offer(gn__sched *s, uint32_t unit, const gn__offer *o
     const gn__unit *u = &s->units[unit];
     s->dev[unit] = o->device;
     s->finish[unit] = s->dev_free[o->device] = o->end;
-    if (u->set != GN__NONE && s->set_dev[u->set] == GN_NO_DEVICE) s->set_dev[u->set] = o->device;
+    if (u->set != GN__NONE && s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = o->device;
     for (uint32_t k = 0; k < u->n_in + u->n_slots && !s->bad; k++) {
         bool slot = k >= u->n_in;
         uint32_t v = slot ? s->slots[u->slot + k - u->n_in] : s->ins[u->in + k], set = gn__set_find(s, v);
-        if (s->p->nodes[v].leaf == GN_LEAF_STATE && s->set_dev[set] == GN_NO_DEVICE) s->set_dev[set] = o->device;
+        if (s->p->nodes[v].leaf == GN_LEAF_STATE && s->set_dev[set] == GN_UNPLACED) s->set_dev[set] = o->device;
         if (gn__hop_find(s, v, o->device) || gn__sched_home(s, v, o->device) || (!slot && gn__sched_where(s, v) == o->device)) continue;
         gn__hop *h = gn__hop_add(s, v, s->D, o->device, GN__RESIDENT, GN__NONE);
         if (h) h->end = o->end;
@@ -8188,12 +8188,12 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = s->rank_order[k], pin = s->units[i].set != GN__NONE ? s->set_dev[s->units[i].set] : s->units[i].pin;
-        gn__offer best = { GN_NO_DEVICE, 0, 0, false };
-        if (pin != GN_NO_DEVICE) best = gn__sched_offer(s, i, pin, reserve);
-        for (uint32_t w = 0; w < s->D && pin == GN_NO_DEVICE && (w < width || best.device == GN_NO_DEVICE); w++) {
+        gn__offer best = { GN_UNPLACED, 0, 0, false };
+        if (pin != GN_UNPLACED) best = gn__sched_offer(s, i, pin, reserve);
+        for (uint32_t w = 0; w < s->D && pin == GN_UNPLACED && (w < width || best.device == GN_UNPLACED); w++) {
             if (!gn__sched_can(s, i, s->list[w])) continue;
             gn__offer o = gn__sched_offer(s, i, s->list[w], reserve);
-            if (best.device == GN_NO_DEVICE || gn__sched_offer_better(s, &o, &best)) best = o;
+            if (best.device == GN_UNPLACED || gn__sched_offer_better(s, &o, &best)) best = o;
         }
         gn__sched_take_offer(s, i, &best);
     }
@@ -8508,13 +8508,13 @@ static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *ou
 static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t at = gn__sched_where(s, i);
-        o->device[i] = at < s->D ? at : GN_NO_DEVICE;
+        o->device[i] = at < s->D ? at : GN_UNPLACED;
     }
     for (uint32_t i = 0; i < s->U; i++) {
         const gn__unit *u = &s->units[i];
         for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
             uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
-            if (o->device[v] == GN_NO_DEVICE) o->device[v] = s->dev[i];
+            if (o->device[v] == GN_UNPLACED) o->device[v] = s->dev[i];
             if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE) continue;
             gn__hop *h = gn__hop_find(s, v, s->dev[i]);
             o->avoided[s->p->nodes[v].leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES] += h && h->why != GN__RESIDENT ? 0 : s->size[v];
@@ -8522,13 +8522,13 @@ static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
         o->why[u->group] = gn__sched_why(s, i);
     }
     for (uint32_t i = 0; i < s->n; i++)
-        if (o->device[i] == GN_NO_DEVICE) o->device[i] = 0;
+        if (o->device[i] == GN_UNPLACED) o->device[i] = 0;
 }
 
 static void gn__sched_numbers(const gn__sched *s, gn_schedule *o) {
     o->seconds = s->now.seconds;
     o->step_seconds = s->now.step;
-    o->best_single = s->have_single ? s->single_dev : GN_NO_DEVICE;
+    o->best_single = s->have_single ? s->single_dev : GN_UNPLACED;
     o->best_single_seconds = s->have_single ? s->single.seconds : 0;
     o->best_single_step_seconds = s->have_single ? s->single.step : 0;
     o->refused = s->now.devices < 2 && s->have_single && s->have_split;

@@ -544,7 +544,7 @@ TEST(what_fits_on_no_device_is_split_at_its_narrow_edge) {
     memory(1, 450000000);
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     for (int i = 0; i < 6; i++) CHECK((S.device[ops[i]] == S.device[ops[0]]) == (i < 4));
-    CHECK(S.best_single == GN_NO_DEVICE && S.why[G.said[ops[5]].group] == GN_PLACED_MEMORY);
+    CHECK(S.best_single == GN_UNPLACED && S.why[G.said[ops[5]].group] == GN_PLACED_MEMORY);
     CHECK_INT(S.bytes, 1000 + 1000 + 10000000);
     memory(1, 150000000);
     CHECK_RESULT(make(GN_LEAST_LATENCY), GN_OUT_OF_MEMORY);
@@ -582,7 +582,7 @@ TEST(what_the_program_says_wins) {
     CHECK(S.device[a] == 1 && S.device[c] == 1);                             /* and the rest comes along */
     hint_on(a, 0);
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
-    CHECK(S.device[a] == 0 && S.device[b] == 1 && S.device[c] == 1 && S.best_single == GN_NO_DEVICE);
+    CHECK(S.device[a] == 0 && S.device[b] == 1 && S.device[c] == 1 && S.best_single == GN_UNPLACED);
     hint_on(c, 2);
     CHECK_RESULT(make(GN_LEAST_LATENCY), GN_BAD_ARGUMENT);
 }
