@@ -7855,8 +7855,9 @@ typedef struct gn__piece_out { uint32_t node, temp, cross, whole; } gn__piece_ou
 enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE };
 
 typedef struct gn__piece {
-    uint32_t device, n_ops;
-    const uint32_t *ops;           /* nodes of the part, in topological order */
+    uint32_t device, n_scheduled;
+    const uint32_t *scheduled;     /* nodes of the part, in topological order */
+    GN__ARRAY(uint32_t, ops);      /* these, and views that are made again, before their readers */
     GN__ARRAY(gn__piece_in, ins);
     GN__ARRAY(gn__piece_out, outs);
     GN__ARRAY(gn_part_update, updates);   /* node: of the part */
@@ -7922,7 +7923,7 @@ static void gn__piece_free(gn__multi *m, gn__piece *x) {
     for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
         if (u->recent[i].piece == x) u->recent[i].piece = NULL;
     if (x->plan) u->exec.i->plan_destroy(u->exec.self, x->plan);
-    void *const arrays[] = { x->ins, x->outs, x->updates, x->needs, x->part, x->origin, x->args, x->run_outs };
+    void *const arrays[] = { x->ops, x->ins, x->outs, x->updates, x->needs, x->part, x->origin, x->args, x->run_outs };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
 
@@ -8162,8 +8163,38 @@ static bool gn__piece_import_leaf(gn__splitter *k, uint32_t piece, uint32_t node
     return written == GN__NOTHING ? gn__piece_take(k, piece, node, GN__IN_SLOT, 0) : gn__piece_keep_old(k, piece, node, written);
 }
 
-/* Makes a node's value a leaf of the piece, unless the piece has it. */
+/* A view is made again from what it shows instead of being sent or kept: it costs nothing, it is not larger, and kernels see the
+   strides that they see on one device, which decide the order of some sums. */
+static bool gn__view_is_remade(const gn_part *p, uint32_t node) {
+    const gn_part_node *n = &p->nodes[node];
+    if (n->leaf || (n->op != GN__OP_PERMUTE && n->op != GN__OP_RESHAPE && n->op != GN__OP_BROADCAST)) return false;
+    gn__type from = gn__part_type(p, p->ins[n->ins]), to = gn__part_type(p, node);
+    return gn__type_bytes(&from) <= gn__type_bytes(&to);
+}
+
+static bool gn__piece_run(gn__splitter *k, uint32_t piece, uint32_t node) {
+    gn__piece *x = &k->s->pieces[piece];
+    if (!GN__GROW(x, ops, 1)) return false;
+    x->ops[x->n_ops++] = node;
+    k->here[node] = piece + 1;
+    return true;
+}
+
+static bool gn__piece_import_value(gn__splitter *k, uint32_t piece, uint32_t node);
+
+/* Makes a node's value known in the piece, unless it is. */
 static bool gn__piece_import(gn__splitter *k, uint32_t piece, uint32_t node) {
+    uint32_t *views = k->index, n = 0;     /* not used before the pieces' parts are made */
+    while (k->here[node] != piece + 1 && gn__view_is_remade(k->part, node)) {
+        views[n++] = node;
+        node = k->part->ins[k->part->nodes[node].ins];
+    }
+    bool ok = gn__piece_import_value(k, piece, node);
+    while (n > 0 && ok) ok = gn__piece_run(k, piece, views[--n]);
+    return ok;
+}
+
+static bool gn__piece_import_value(gn__splitter *k, uint32_t piece, uint32_t node) {
     size_t at = k->s->pieces[piece].device * (size_t)k->part->n_nodes + node;
     if (k->here[node] == piece + 1) return true;
     if (k->part->nodes[node].leaf) return gn__piece_import_leaf(k, piece, node);
@@ -8184,12 +8215,12 @@ static bool gn__split_pieces(gn__splitter *k) {
     for (uint32_t i = 0; i < plan->n_segments; i++) {
         gn__piece *x = &s->pieces[n + i];
         x->device = plan->segments[i].device;
-        x->ops = plan->nodes + plan->segments[i].first;
-        x->n_ops = plan->segments[i].n;
-        for (uint32_t o = 0; o < x->n_ops; o++) {
-            uint32_t *c = &k->computed[x->device * (size_t)k->part->n_nodes + x->ops[o]];
+        x->scheduled = plan->nodes + plan->segments[i].first;
+        x->n_scheduled = plan->segments[i].n;
+        for (uint32_t o = 0; o < x->n_scheduled; o++) {
+            uint32_t *c = &k->computed[x->device * (size_t)k->part->n_nodes + x->scheduled[o]];
             if (!*c) *c = n + i + 1;
-            if (!k->first[x->ops[o]]) k->first[x->ops[o]] = n + i + 1;
+            if (!k->first[x->scheduled[o]]) k->first[x->scheduled[o]] = n + i + 1;
         }
     }
     return true;
@@ -8215,12 +8246,12 @@ static bool gn__split_inputs(gn__splitter *k) {
     bool ok = true;
     for (uint32_t i = 0; i < s->n_pieces && ok; i++) {
         gn__piece *x = &s->pieces[i];
-        for (uint32_t o = 0; o < x->n_ops && ok; o++) {
-            const gn_part_node *n = &k->part->nodes[x->ops[o]];
+        for (uint32_t o = 0; o < x->n_scheduled && ok; o++) {
+            const gn_part_node *n = &k->part->nodes[x->scheduled[o]];
             for (uint32_t e = 0; e < n->n_ins && ok; e++) ok = gn__piece_import(k, i, k->part->ins[n->ins + e]);
-            k->here[x->ops[o]] = i + 1;
+            ok = ok && gn__piece_run(k, i, x->scheduled[o]);
         }
-        for (size_t u = 0; u < x->n_updates && ok && !x->n_ops; u++) ok = gn__piece_import(k, i, x->updates[u].node);
+        for (size_t u = 0; u < x->n_updates && ok && !x->n_scheduled; u++) ok = gn__piece_import(k, i, x->updates[u].node);
     }
     return ok;
 }
@@ -8244,12 +8275,12 @@ static bool gn__split_outputs(gn__splitter *k) {
 /* ---- second pass: the pieces' own parts and plans ---- */
 
 static gn__part_size gn__piece_size(const gn_part *p, const gn__piece *x) {
-    gn__part_size n = { .n_nodes = (uint32_t)x->n_ins + x->n_ops, .n_outs = (uint32_t)x->n_outs, .n_updates = (uint32_t)x->n_updates };
+    gn__part_size n = { .n_nodes = (uint32_t)(x->n_ins + x->n_ops), .n_outs = (uint32_t)x->n_outs, .n_updates = (uint32_t)x->n_updates };
     for (size_t i = 0; i < x->n_ins; i++) {
         n.n_dims += p->nodes[x->ins[i].node].rank;
         n.n_args += x->ins[i].how != GN__IN_SLOT;
     }
-    for (uint32_t i = 0; i < x->n_ops; i++) {
+    for (size_t i = 0; i < x->n_ops; i++) {
         const gn_part_node *o = &p->nodes[x->ops[i]];
         n.n_dims += o->rank;
         n.n_ins += o->n_ins;
@@ -8312,7 +8343,7 @@ static bool gn__piece_make(gn__splitter *k, gn__piece *x) {
     gn__piece_maker w = { .k = k, .x = x, .nodes = (gn_part_node *)(uintptr_t)x->part->nodes, .ins = (uint32_t *)(uintptr_t)x->part->ins, .args = (uint32_t *)(uintptr_t)x->part->args,
                           .attrs = (int64_t *)(uintptr_t)x->part->attrs, .dims = (int64_t *)(uintptr_t)x->part->dims };
     for (size_t i = 0; i < x->n_ins; i++) gn__piece_leaf(&w, &x->ins[i]);
-    for (uint32_t i = 0; i < x->n_ops; i++) gn__piece_op(&w, x->ops[i]);
+    for (size_t i = 0; i < x->n_ops; i++) gn__piece_op(&w, x->ops[i]);
     for (size_t i = 0; i < x->n_outs; i++) ((uint32_t *)(uintptr_t)x->part->outs)[i] = k->index[x->outs[i].node];
     for (size_t i = 0; i < x->n_updates; i++)
         ((gn_part_update *)(uintptr_t)x->part->updates)[i] = (gn_part_update){ x->updates[i].slot, x->updates[i].gen, k->index[x->updates[i].node] };
