@@ -1044,6 +1044,7 @@ typedef struct gn_edge_meaning {
 /* Nodes that run, and are placed, together. The graph of groups has no cycle, and groups stand in topological order. */
 typedef struct gn_group {
     uint8_t role, phase, modality;
+    uint32_t on;               /* 1 + the device the program said; 0: free */
     uint32_t first, n_nodes;   /* gn_meaning.members[first …], rising */
     uint32_t kernels;          /* launches, about: fused loops count once, views and leaves not */
     double flops;
@@ -1061,7 +1062,10 @@ typedef struct gn_meaning {
     gn_disagreement *disagreements;    /* in the order of the nodes */
 } gn_meaning;
 
-/* recognisers_off: bit r set: the recogniser of role r does not run. GN_OUT_OF_MEMORY, with *out_meaning empty. */
+/* Bits of recognisers_off: what is not to be recognised. */
+#define GN_OFF_ROLE(role) (1u << (role))
+#define GN_OFF_PHASE(phase) (1u << (16 + (phase)))
+/* GN_OUT_OF_MEMORY, with *out_meaning empty. gn_meaning_deinit frees what it holds. */
 GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
 
@@ -1201,7 +1205,7 @@ typedef struct gn_schedule {
     uint8_t *why;                  /* per group of the meaning: gn_place_reason */
     double seconds;                /* of one step */
     double step_seconds;           /* between steps that do not wait for each other */
-    double best_single_seconds;    /* of one step on the best device alone, by the policy; 0 when no device can */
+    double best_single_seconds, best_single_step_seconds;   /* the same on the best device alone, by the policy; 0 when none can */
     uint32_t best_single;          /* that device; GN_NO_DEVICE: none has the memory and the operations */
     double refused_seconds;        /* of the best split, when it was refused because it loses; else 0 */
     bool refused;
@@ -1209,15 +1213,15 @@ typedef struct gn_schedule {
     uint64_t move_bytes;           /* of states that move */
     uint64_t upload_bytes;         /* weights and first values of states that their device does not hold yet: sent once */
     uint64_t avoided[GN_AVOIDED__COUNT];
+    uint32_t overruled;            /* nodes that were said to run where the state they write does not live */
     uint32_t recomputed;           /* nodes that stand in more than one segment, counted once for each further one */
     uint64_t *memory;              /* per device: bytes of weights, states and live activations at their most */
 } gn_schedule;
 
-struct gn_meaning;
 /* `homes`: per node of the part, of a weight, state or value leaf: bit d set when device d holds it (of the first 32 devices); NULL:
    nothing is anywhere. GN_OUT_OF_MEMORY also when no placement within the memory of the devices is found, GN_UNSUPPORTED when
    no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside it. */
-GN_API gn_result gn_schedule_make(const gn_part *part, const struct gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes,
+GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes,
                                   gn_schedule *out_schedule, gn_fault *f);
 GN_API void gn_schedule_deinit(gn_schedule *s);
 
@@ -5965,6 +5969,968 @@ static const char *gn__residency_name(const gn_ctx *g, uint32_t id) {
     return n->leaf == GN_LEAF_WEIGHT ? "weight" : n->leaf == GN_LEAF_DATA ? "input" : "activation";
 }
 
+/* ---- recognising: one pass over the nodes for each recogniser, each with bounded work at a node. What is matched is the
+ * graph without views and casts: `base` leads through them ---- */
+
+enum {
+    GN__FREE = 1,        /* a leaf, a constant, or a view of one: it can be wherever it is used */
+    GN__PARAM = 2,       /* depends on a weight or a state */
+    GN__RESULT = 4,      /* an output or an update shows it */
+    GN__GRADIENT = 8,
+    GN__DROPPED = 16     /* it was read from outside its unit before the unit's end */
+};
+enum { GN__SCALARS = 1, GN__REDUCTIONS = 2, GN__SOFTMAXES = 4, GN__CHOICES = 8 };     /* what a walk passes */
+enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
+#define GN__SEVERAL UINT32_MAX
+
+typedef struct gn__recognition {
+    const gn_part *p;
+    gn_meaning *m;
+    uint32_t n, off;
+    uint32_t *base;      /* the node whose elements this one shows */
+    uint32_t *reader;    /* first node that reads it, n: none */
+    uint32_t *reads;     /* how often it is read */
+    uint32_t *unit;      /* parents of a union-find; after gn__units_number 1 + the unit's last node, 0: of none */
+    uint32_t *last;      /* of a root: the unit's last node */
+    uint32_t *keys;      /* 1 + the first attention that reads it as keys or values */
+    size_t disagreements_room;
+    uint8_t *facts, *role, *kind, *phase;   /* role: recognised; kind: of the node a unit formed around, the unit's role; phase: recognised here */
+} gn__recognition;
+
+typedef struct gn__walk { uint32_t inside[GN__WALK_MOST], edge[GN__WALK_MOST], n_inside, n_edge; } gn__walk;
+
+static int gn__op_at(const gn__recognition *w, uint32_t i) { return w->p->nodes[i].leaf ? GN__OP_FAILED : w->p->nodes[i].op; }
+static uint32_t gn__in(const gn__recognition *w, uint32_t i, uint32_t k) { return w->p->ins[w->p->nodes[i].ins + k]; }
+static uint32_t gn__in_base(const gn__recognition *w, uint32_t i, uint32_t k) { return w->base[gn__in(w, i, k)]; }
+static bool gn__is_free(const gn__recognition *w, uint32_t i) { return (w->facts[i] & GN__FREE) != 0; }
+static int64_t gn__dim(const gn__recognition *w, uint32_t i, int axis) { return w->p->dims[w->p->nodes[i].dims + (uint32_t)axis]; }
+
+static int64_t gn__elements(const gn__recognition *w, uint32_t i) {
+    int64_t n = 1;
+    for (int k = 0; k < w->p->nodes[i].rank; k++) n *= gn__dim(w, i, k);
+    return n;
+}
+
+/* Shows elements of its input as they are, or as another dtype. */
+static bool gn__is_glue(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (gn__is_view_op(n->op) || n->op == GN__OP_CAST); }
+
+/* A weight, or a state that is used as one. */
+static bool gn__is_param(const gn__recognition *w, uint32_t i) {
+    uint8_t leaf = w->p->nodes[w->base[i]].leaf;
+    return leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE;
+}
+static bool gn__is_table(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *b = &w->p->nodes[w->base[i]];
+    return b->leaf == GN_LEAF_WEIGHT || (b->leaf == GN_LEAF_STATE && b->rank <= 2);
+}
+
+static unsigned gn__op_sort(int op) {
+    switch (op) {
+    case GN__OP_FAILED: return 0;
+    case GN__OP_SUM: case GN__OP_MEAN: case GN__OP_MAX: return GN__REDUCTIONS;
+    case GN__OP_SOFTMAX: case GN__OP_LOG_SOFTMAX: return GN__SOFTMAXES;
+    case GN__OP_ARGMAX: case GN__OP_ARGSORT: case GN__OP_GATHER: case GN__OP_CUMSUM: return GN__CHOICES;
+    default: return gn__ops[op].kind == GN_CLASS_SCALAR ? GN__SCALARS : 0;
+    }
+}
+
+static bool gn__walk_add(uint32_t *list, uint32_t *n, uint32_t node) {
+    for (uint32_t k = 0; k < *n; k++)
+        if (list[k] == node) return true;
+    if (*n == GN__WALK_MOST) return false;
+    list[(*n)++] = node;
+    return true;
+}
+
+/* From `from` towards the leaves through ops of these sorts, not past `stop`; `edge` is what it ends at, leaves and constants
+   left out. False: the region is too large to be one of those that are looked for. */
+static bool gn__walk_up(const gn__recognition *w, uint32_t from, unsigned sorts, uint32_t stop, gn__walk *out) {
+    out->n_inside = out->n_edge = 0;
+    gn__walk_add(out->inside, &out->n_inside, from);
+    for (uint32_t k = 0; k < out->n_inside; k++) {
+        const gn_part_node *n = &w->p->nodes[out->inside[k]];
+        for (uint32_t j = 0; j < n->n_ins; j++) {
+            uint32_t x = w->base[w->p->ins[n->ins + j]];
+            if (gn__is_free(w, x)) continue;
+            bool in = x != stop && (gn__op_sort(gn__op_at(w, x)) & sorts) && !(w->facts[x] & GN__GRADIENT);
+            if (!(in ? gn__walk_add(out->inside, &out->n_inside, x) : gn__walk_add(out->edge, &out->n_edge, x))) return false;
+        }
+    }
+    return true;
+}
+
+static bool gn__walk_has(const gn__recognition *w, const gn__walk *walk, int op) {
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        if (gn__op_at(w, walk->inside[k]) == op) return true;
+    return false;
+}
+
+/* None of its nodes belongs to another recogniser. */
+static bool gn__walk_is_new(const gn__recognition *w, const gn__walk *walk) {
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        if (w->role[walk->inside[k]]) return false;
+    return true;
+}
+
+/* ---- units: what recognisers put together ---- */
+
+static uint32_t gn__unit_root(gn__recognition *w, uint32_t i) {
+    while (w->unit[i] != i) i = w->unit[i] = w->unit[w->unit[i]];
+    return i;
+}
+
+static uint32_t gn__said_on(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].on : 0; }
+static uint8_t gn__said_role(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].role : 0; }
+
+/* Node i runs with node `with`, unless the program put them on different devices or in scopes of different roles. */
+static void gn__unite(gn__recognition *w, uint32_t i, uint32_t with) {
+    uint32_t a = gn__unit_root(w, i), b = gn__unit_root(w, with);
+    if (a != b && gn__said_on(w, i) == gn__said_on(w, with) && gn__said_role(w, i) == gn__said_role(w, with)) w->unit[a] = b;
+}
+
+/* Node i has this role and runs with node `with`, unless another recogniser has taken it. */
+static void gn__claim(gn__recognition *w, uint32_t i, uint8_t role, uint32_t with) {
+    if (!w->kind[with]) w->kind[with] = role;
+    if (w->role[i]) return;
+    w->role[i] = role;
+    gn__unite(w, i, with);
+}
+
+static void gn__claim_walk(gn__recognition *w, const gn__walk *walk, uint8_t role, uint32_t with) {
+    for (uint32_t k = 0; k < walk->n_inside; k++) gn__claim(w, walk->inside[k], role, with);
+}
+
+static void gn__seed_phase(gn__recognition *w, uint32_t i, uint8_t phase) {
+    if (!(w->off & GN_OFF_PHASE(phase)) && !w->phase[i]) w->phase[i] = phase;
+}
+
+/* The first reader, past views; n: none. */
+static uint32_t gn__reader_of(const gn__recognition *w, uint32_t i) {
+    uint32_t r = w->reader[i];
+    for (int k = 0; k < GN__TRACE_MOST && r < w->n && gn__is_glue(&w->p->nodes[r]); k++) r = w->reader[r];
+    return r;
+}
+
+/* ---- what several recognisers ask ---- */
+
+/* The other input of a product with parameters, which `i` is; GN_NO_NODE: it is none. */
+static uint32_t gn__linear_input(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN__OP_LINEAR) return gn__in(w, i, 0);
+    if (op != GN__OP_MATMUL || gn__is_param(w, gn__in(w, i, 0)) == gn__is_param(w, gn__in(w, i, 1))) return GN_NO_NODE;
+    return gn__in(w, i, gn__is_param(w, gn__in(w, i, 0)) ? 1 : 0);
+}
+
+/* Input k of a scalar op when the other one is a leaf or constant, else GN_NO_NODE. */
+static uint32_t gn__scaled_input(const gn__recognition *w, uint32_t i) {
+    uint32_t found = GN_NO_NODE;
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
+        uint32_t x = gn__in_base(w, i, k);
+        if (gn__is_free(w, x)) continue;
+        if (found != GN_NO_NODE) return GN_NO_NODE;
+        found = x;
+    }
+    return found;
+}
+
+/* A bias and an activation directly behind `i` run with it. */
+static void gn__claim_tail(gn__recognition *w, uint32_t i, uint8_t role) {
+    uint32_t at = i;
+    for (int k = 0; k < 3; k++) {
+        uint32_t r = gn__reader_of(w, at);
+        if (r >= w->n || w->role[r] || gn__op_sort(gn__op_at(w, r)) != GN__SCALARS || gn__scaled_input(w, r) != at) return;
+        if (w->p->nodes[r].n_ins > 1 && gn__op_at(w, r) != GN__OP_ADD && gn__op_at(w, r) != GN__OP_MAXIMUM) return;
+        gn__claim(w, r, role, i);
+        at = r;
+    }
+}
+
+/* The way a value came: through the first input that parameters take part in. */
+static uint32_t gn__main_input(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    uint32_t other = GN_NO_NODE;
+    for (uint32_t k = 0; k < n->n_ins && k < 4; k++) {
+        uint32_t x = gn__in_base(w, i, k);
+        if (gn__is_free(w, x)) continue;
+        if (w->facts[x] & GN__PARAM) return x;
+        if (other == GN_NO_NODE) other = x;
+    }
+    return other != GN_NO_NODE ? other : n->n_ins ? gn__in_base(w, i, 0) : i;
+}
+
+/* ---- norm ---- */
+
+/* What a is when it is written x - mean(x): x; else a itself. */
+static uint32_t gn__uncentred(const gn__recognition *w, uint32_t a) {
+    if (gn__op_at(w, a) != GN__OP_SUB) return a;
+    uint32_t x = gn__in_base(w, a, 0), m = gn__in_base(w, a, 1);
+    if (gn__op_at(w, m) == GN__OP_DIV || gn__op_at(w, m) == GN__OP_MUL) m = gn__scaled_input(w, m);   /* a sum over the number */
+    bool mean = m != GN_NO_NODE && (gn__op_at(w, m) == GN__OP_MEAN || gn__op_at(w, m) == GN__OP_SUM);
+    return mean && gn__in_base(w, m, 0) == x ? x : a;
+}
+
+static bool gn__squares(const gn__recognition *w, const gn__walk *walk) {
+    bool square = false, reduced = false;
+    for (uint32_t k = 0; k < walk->n_inside; k++) {
+        uint32_t i = walk->inside[k];
+        int op = gn__op_at(w, i);
+        reduced |= op == GN__OP_SUM || op == GN__OP_MEAN;
+        square |= op == GN__OP_SQUARE || op == GN__OP_POW || (op == GN__OP_MUL && gn__in_base(w, i, 0) == gn__in_base(w, i, 1));
+    }
+    return square && reduced;
+}
+
+/* x when `i` is x, or x less its mean, over the root of a mean of squares of it; GN_NO_NODE otherwise. */
+static uint32_t gn__normed(const gn__recognition *w, uint32_t i, gn__walk *out) {
+    int op = gn__op_at(w, i);
+    out->n_inside = 0;
+    if (op == GN__OP_LAYERNORM) return gn__in_base(w, i, 0);
+    if (op != GN__OP_MUL && op != GN__OP_DIV) return GN_NO_NODE;
+    for (uint32_t side = op == GN__OP_DIV ? 1 : 0; side < 2; side++) {
+        uint32_t root = gn__in_base(w, i, side), x = gn__uncentred(w, gn__in_base(w, i, 1 - side));
+        if (gn__op_sort(gn__op_at(w, root)) != GN__SCALARS || root == x) continue;
+        if (!gn__walk_up(w, root, GN__SCALARS | GN__REDUCTIONS, x, out) || out->n_edge != (gn__is_free(w, x) ? 0u : 1u) || (out->n_edge && out->edge[0] != x)) continue;
+        bool rooted = gn__walk_has(w, out, GN__OP_SQRT) || gn__walk_has(w, out, GN__OP_RSQRT) || gn__walk_has(w, out, GN__OP_POW);
+        if (rooted && gn__squares(w, out)) return x;
+    }
+    return GN_NO_NODE;
+}
+
+/* A norm with its gain and bias; layernorm and rmsnorm alike. */
+static void gn__see_norm(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    uint32_t x = gn__normed(w, i, &walk), at = i;
+    if (x == GN_NO_NODE || w->role[i]) return;
+    gn__claim(w, i, GN_ROLE_NORM, i);
+    gn__claim_walk(w, &walk, GN_ROLE_NORM, i);
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins && gn__op_at(w, i) != GN__OP_LAYERNORM; k++) {
+        uint32_t a = gn__in_base(w, i, k);
+        if (a != x && gn__uncentred(w, a) == x) gn__claim(w, a, GN_ROLE_NORM, i);
+    }
+    for (int k = 0; k < 2; k++, at = gn__reader_of(w, at)) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN__OP_FAILED;
+        bool affine = (op == GN__OP_MUL || op == GN__OP_ADD || op == GN__OP_FMA) && gn__scaled_input(w, r) == at && gn__elements(w, r) == gn__elements(w, at);
+        if (!affine) return;
+        gn__claim(w, r, GN_ROLE_NORM, i);
+    }
+}
+
+/* What goes into the norm that `i` is the result of, else i itself. */
+static uint32_t gn__before_norm(const gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    for (int k = 0; k < 3; k++) {
+        uint32_t x = gn__normed(w, i, &walk);
+        if (x != GN_NO_NODE) return x;
+        x = gn__op_at(w, i) == GN__OP_MUL || gn__op_at(w, i) == GN__OP_ADD || gn__op_at(w, i) == GN__OP_FMA ? gn__scaled_input(w, i) : GN_NO_NODE;
+        if (x == GN_NO_NODE) return i;
+        i = x;
+    }
+    return i;
+}
+
+/* ---- attention ---- */
+
+typedef struct gn__attention_parts {
+    uint32_t q, k, v, scores;    /* scores: GN_NO_NODE for the op */
+    bool masked, swapped;        /* swapped: written for columns, v^T p^T */
+    gn__walk walk;
+} gn__attention_parts;
+
+/* softmax(q k^T …) v written out; the products stand in either order. */
+static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
+    for (uint32_t side = 0; side < 2; side++) {
+        uint32_t p = gn__in_base(w, i, side);
+        s->scores = GN_NO_NODE;
+        s->v = gn__in(w, i, 1 - side);
+        if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) || gn__is_table(w, s->v)) continue;
+        if (!gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, &s->walk)) continue;
+        bool softmax = gn__walk_has(w, &s->walk, GN__OP_SOFTMAX) || (gn__walk_has(w, &s->walk, GN__OP_EXP) && gn__walk_has(w, &s->walk, GN__OP_SUM)), other = false;
+        for (uint32_t k = 0; k < s->walk.n_edge; k++) {
+            bool product = gn__op_at(w, s->walk.edge[k]) == GN__OP_MATMUL;
+            other |= product ? s->scores != GN_NO_NODE : (w->facts[s->walk.edge[k]] & GN__PARAM) != 0;
+            if (product) s->scores = s->walk.edge[k];
+        }
+        if (!softmax || other || s->scores == GN_NO_NODE) continue;
+        s->swapped = side == 1;
+        s->q = gn__in(w, s->scores, s->swapped ? 1 : 0);
+        s->k = gn__in(w, s->scores, s->swapped ? 0 : 1);
+        s->masked = gn__walk_has(w, &s->walk, GN__OP_ADD) || gn__walk_has(w, &s->walk, GN__OP_WHERE) || gn__walk_has(w, &s->walk, GN__OP_FMA);
+        if (!gn__is_table(w, s->k) && !gn__is_table(w, s->q)) return true;
+    }
+    return false;
+}
+
+static bool gn__attention_at(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
+    memset(s, 0, sizeof *s);
+    if (gn__op_at(w, i) == GN__OP_MATMUL) return gn__attention_written(w, i, s);
+    if (gn__op_at(w, i) != GN__OP_ATTENTION) return false;
+    s->q = gn__in(w, i, 0);
+    s->k = gn__in(w, i, 1);
+    s->v = gn__in(w, i, 2);
+    s->scores = GN_NO_NODE;
+    s->masked = (w->p->attrs[w->p->nodes[i].attrs] & 3) != 0;
+    return true;
+}
+
+/* Where queries or keys come from: the tensor that is projected to them, before its norm; *out_projected: there was a projection. */
+static uint32_t gn__source(const gn__recognition *w, uint32_t x, bool *out_projected) {
+    uint32_t at = w->base[x];
+    *out_projected = false;
+    for (int k = 0; k < GN__TRACE_MOST && !gn__is_free(w, at); k++) {
+        uint32_t in = gn__linear_input(w, at);
+        *out_projected = in != GN_NO_NODE;
+        if (*out_projected) return gn__before_norm(w, w->base[in]);
+        int op = gn__op_at(w, at);
+        if (op == GN__OP_KV_APPEND || op == GN__OP_SLICE_PUT) at = gn__in_base(w, at, 1);
+        else if (gn__op_sort(op) == GN__SCALARS || op == GN__OP_CONCAT || op == GN__OP_LAYERNORM) at = gn__main_input(w, at);
+        else return at;
+    }
+    return at;
+}
+
+/* Keys that several heads of queries share: fewer heads, repeated by a broadcast or by the product. */
+static bool gn__keys_shared(const gn__recognition *w, const gn__attention_parts *s) {
+    const gn_part_node *q = &w->p->nodes[s->q], *n = &w->p->nodes[s->k];
+    if (s->scores == GN_NO_NODE) return gn__dim(w, s->q, 1) != gn__dim(w, s->k, 1);
+    for (int axis = 1; axis + 2 < n->rank && n->rank == q->rank; axis++)
+        if (gn__dim(w, s->k, axis) == 1 && gn__dim(w, s->q, axis) > 1) return true;
+    uint32_t at = s->k;
+    for (int k = 0; k < GN__TRACE_MOST && gn__is_glue(&w->p->nodes[at]); k++) {
+        uint32_t before = gn__in(w, at, gn__op_at(w, at) == GN__OP_ASSIGN ? 1 : 0);
+        if (gn__op_at(w, at) == GN__OP_BROADCAST && gn__elements(w, at) > gn__elements(w, before)) return true;
+        at = before;
+    }
+    return false;
+}
+
+static bool gn__is_cache(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *b = &w->p->nodes[w->base[i]];
+    return (b->leaf == GN_LEAF_STATE || b->leaf == GN_LEAF_VALUE) && b->rank >= 3;
+}
+
+static bool gn__is_append(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN__OP_KV_APPEND) return true;
+    return w->keys[i] && (op == GN__OP_SLICE_PUT || op == GN__OP_SCATTER || (op == GN__OP_CONCAT && w->p->nodes[i].n_ins == 2)) && w->p->nodes[gn__in_base(w, i, 0)].leaf;
+}
+
+static uint8_t gn__attention_kind(const gn__recognition *w, const gn__attention_parts *s) {
+    bool q, k;
+    if (gn__keys_shared(w, s)) return GN_ROLE_GROUPED_ATTENTION;
+    if (gn__is_append(w, w->base[s->k])) return GN_ROLE_ATTENTION;
+    uint32_t from = gn__source(w, s->q, &q), to = gn__source(w, s->k, &k);
+    return q && (k || gn__is_cache(w, s->k)) && from != to ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION;
+}
+
+/* Self, cross and grouped attention, as the op or written out. */
+static void gn__see_attention(gn__recognition *w, uint32_t i) {
+    gn__attention_parts s;
+    if (w->role[i] || !gn__attention_at(w, i, &s)) return;
+    uint32_t keys = w->base[s.k], values = w->base[s.v];
+    uint8_t was[2] = { (uint8_t)(w->keys[keys] != 0), (uint8_t)(w->keys[values] != 0) };
+    if (!was[0]) w->keys[keys] = i + 1;
+    if (!was[1]) w->keys[values] = i + 1;
+    uint8_t role = gn__attention_kind(w, &s);
+    if (w->off & GN_OFF_ROLE(role)) {
+        if (!was[0]) w->keys[keys] = 0;
+        if (!was[1]) w->keys[values] = 0;
+        return;
+    }
+    gn__claim(w, i, role, i);
+    if (s.scores != GN_NO_NODE) {
+        gn__claim_walk(w, &s.walk, role, i);
+        gn__claim(w, s.scores, role, i);
+    }
+    int rank = w->p->nodes[s.q].rank;
+    bool one = rank >= 2 && gn__dim(w, s.q, rank - (s.swapped ? 1 : 2)) == 1;
+    if (gn__is_cache(w, s.k) && one) gn__seed_phase(w, i, GN_DECODE);
+    else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, s.k)) gn__seed_phase(w, i, GN_ENCODE);
+}
+
+/* Rows written into a cache: the op, or a slice, scatter or concatenation that an attention reads as keys or values. One row
+   is a step of decoding, several are a prefill. */
+static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || !gn__is_append(w, i)) return;
+    const gn_part_node *n = &w->p->nodes[i], *rows = &w->p->nodes[gn__in(w, i, 1)];
+    int64_t axis = gn__op_at(w, i) == GN__OP_KV_APPEND ? 2 : w->p->attrs[n->attrs];
+    if (axis < 0) axis += n->rank;
+    if (axis < 0 || axis >= rows->rank) return;
+    uint8_t phase = gn__dim(w, gn__in(w, i, 1), (int)axis) == 1 ? GN_DECODE : GN_PREFILL;
+    gn__claim(w, i, GN_ROLE_KV_APPEND, i);
+    gn__seed_phase(w, i, phase);
+    if (!w->keys[i]) return;
+    gn__seed_phase(w, w->keys[i] - 1, phase);
+    w->kind[i] = GN_ROLE_NONE;                             /* the unit is the attention's */
+    gn__unite(w, i, w->keys[i] - 1);
+}
+
+/* ---- embedding, linear, convolution, MLP, head ---- */
+
+static bool gn__is_lookup(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN__OP_EMBEDDING) return gn__is_param(w, gn__in(w, i, 0));
+    if (op == GN__OP_GATHER) return gn__is_param(w, gn__in(w, i, 0)) && w->p->attrs[w->p->nodes[i].attrs] == 0 && w->p->nodes[i].rank == 2;
+    for (uint32_t k = 0; k < 2 && op == GN__OP_MATMUL; k++)                      /* one_hot(ids) @ table */
+        if (gn__op_at(w, gn__in_base(w, i, k)) == GN__OP_ONE_HOT && gn__is_param(w, gn__in(w, i, 1 - k))) return true;
+    return false;
+}
+
+/* Rows of a table of parameters, with the sum of several (tokens, positions) and a factor. */
+static void gn__see_embedding(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || !gn__is_lookup(w, i)) return;
+    gn__claim(w, i, GN_ROLE_EMBEDDING, i);
+    if (gn__op_at(w, i) == GN__OP_MATMUL)
+        for (uint32_t k = 0; k < 2; k++)
+            if (gn__op_at(w, gn__in_base(w, i, k)) == GN__OP_ONE_HOT) gn__claim(w, gn__in_base(w, i, k), GN_ROLE_EMBEDDING, i);
+    uint32_t at = i;
+    for (int step = 0; step < 4; step++) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN__OP_FAILED;
+        if ((op != GN__OP_ADD && op != GN__OP_MUL) || w->role[r]) return;
+        for (uint32_t k = 0; k < 2; k++) {
+            uint32_t x = gn__in_base(w, r, k);
+            if (!gn__is_free(w, x) && w->role[x] != GN_ROLE_EMBEDDING) return;
+            if (!gn__is_free(w, x)) gn__unite(w, x, i);
+        }
+        gn__claim(w, r, GN_ROLE_EMBEDDING, i);
+        at = r;
+    }
+}
+
+static void gn__see_linear(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__linear_input(w, i) == GN_NO_NODE) return;
+    gn__claim(w, i, GN_ROLE_LINEAR, i);
+    gn__claim_tail(w, i, GN_ROLE_LINEAR);
+}
+
+/* A product of filters with windows of an image that fixed indices pick (im2col). */
+static void gn__see_conv(gn__recognition *w, uint32_t i) {
+    uint32_t x = gn__linear_input(w, i);
+    if (w->role[i] || x == GN_NO_NODE) return;
+    uint32_t windows = w->base[x];
+    int op = gn__op_at(w, windows);
+    if ((op != GN__OP_GATHER && op != GN__OP_EMBEDDING) || gn__is_param(w, gn__in(w, windows, 0)) || (w->facts[gn__in_base(w, windows, 1)] & GN__PARAM)) return;
+    gn__claim(w, i, GN_ROLE_CONV, i);
+    gn__claim(w, windows, GN_ROLE_CONV, i);
+    gn__claim_tail(w, i, GN_ROLE_CONV);
+}
+
+static bool gn__bends(int op) {
+    return gn__op_sort(op) == GN__SCALARS && op != GN__OP_ADD && op != GN__OP_SUB && op != GN__OP_MUL && op != GN__OP_DIV && op != GN__OP_NEG && op != GN__OP_FMA;
+}
+
+/* Two products with an activation between them, which may be gated: down(act(gate(x)) * up(x)). */
+static void gn__see_mlp(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    uint32_t x = gn__linear_input(w, i);
+    bool bends = false;
+    if (w->role[i] || x == GN_NO_NODE || gn__op_sort(gn__op_at(w, w->base[x])) != GN__SCALARS) return;
+    if (!gn__walk_up(w, w->base[x], GN__SCALARS, GN_NO_NODE, &walk) || walk.n_edge < 1 || walk.n_edge > 2 || !gn__walk_is_new(w, &walk)) return;
+    for (uint32_t k = 0; k < walk.n_edge; k++)
+        if (w->role[walk.edge[k]] || gn__linear_input(w, walk.edge[k]) == GN_NO_NODE) return;
+    for (uint32_t k = 0; k < walk.n_inside; k++) bends |= gn__bends(gn__op_at(w, walk.inside[k]));
+    if (!bends) return;
+    gn__claim(w, i, GN_ROLE_MLP, i);
+    gn__claim_walk(w, &walk, GN_ROLE_MLP, i);
+    for (uint32_t k = 0; k < walk.n_edge; k++) gn__claim(w, walk.edge[k], GN_ROLE_MLP, i);
+    gn__claim_tail(w, i, GN_ROLE_MLP);
+}
+
+/* What the part ends with: logits from a product with parameters, then a choice among them or their softmax. */
+static void gn__see_head(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    if (!(w->facts[i] & GN__RESULT) || !(gn__op_sort(gn__op_at(w, i)) & (GN__SOFTMAXES | GN__CHOICES | GN__SCALARS))) return;
+    if (!gn__walk_up(w, i, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES | GN__CHOICES, GN_NO_NODE, &walk) || walk.n_edge != 1) return;
+    uint32_t logits = walk.edge[0];
+    bool chooses = gn__walk_has(w, &walk, GN__OP_ARGMAX) || gn__walk_has(w, &walk, GN__OP_ARGSORT) || gn__walk_has(w, &walk, GN__OP_SOFTMAX) || gn__walk_has(w, &walk, GN__OP_LOG_SOFTMAX);
+    bool taken = w->role[logits] && w->role[logits] != GN_ROLE_HEAD;
+    if (!chooses || taken || gn__linear_input(w, logits) == GN_NO_NODE) return;
+    gn__claim(w, logits, GN_ROLE_HEAD, logits);
+    for (uint32_t k = 0; k < walk.n_inside; k++) {
+        uint32_t x = walk.inside[k];
+        bool bias = gn__op_at(w, x) == GN__OP_ADD && gn__scaled_input(w, x) == logits;
+        if (bias) gn__claim(w, x, GN_ROLE_HEAD, logits);
+        else if (!w->role[x] && !(w->off & GN_OFF_ROLE(GN_ROLE_SAMPLING))) gn__claim(w, x, GN_ROLE_SAMPLING, logits);
+    }
+}
+
+/* ---- residual, loss, optimiser ---- */
+
+/* x + f(x): the way back from one summand meets the other. It runs with what made f(x), if it is the first to read that. */
+static void gn__see_residual(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__op_at(w, i) != GN__OP_ADD) return;
+    uint32_t a = gn__in_base(w, i, 0), b = gn__in_base(w, i, 1), skip = GN__MIN(a, b), made = GN__MAX(a, b), at = made;
+    if (a == b || gn__is_free(w, made) || gn__elements(w, a) != gn__elements(w, b)) return;
+    for (int k = 0; k < GN__TRACE_MOST && at > skip; k++) {
+        uint32_t next = gn__main_input(w, at);
+        if (next == at) return;
+        at = next;
+    }
+    if (at != skip) return;
+    w->role[i] = GN_ROLE_RESIDUAL;
+    if (w->role[made] && gn__reader_of(w, made) == i) gn__unite(w, i, made);
+}
+
+/* A target: given with the run, not computed from parameters. */
+static bool gn__has_target(const gn__recognition *w, const gn__walk *walk) {
+    for (uint32_t k = 0; k < walk->n_edge; k++)
+        if (!(w->facts[walk->edge[k]] & GN__PARAM)) return true;
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
+            uint32_t x = gn__in_base(w, walk->inside[k], j);
+            uint8_t leaf = w->p->nodes[x].leaf;
+            if ((leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE) && gn__elements(w, x) > 1) return true;
+        }
+    return false;
+}
+
+static bool gn__is_loss(const gn__recognition *w, uint32_t i, gn__walk *walk) {
+    int op = gn__op_at(w, i);
+    walk->n_inside = 0;
+    if (op == GN__OP_CROSS_ENTROPY || op == GN__OP_MSE_LOSS) return true;
+    if ((op != GN__OP_MEAN && op != GN__OP_SUM) || gn__elements(w, i) != 1 || gn__elements(w, gn__in(w, i, 0)) == 1) return false;
+    if (!gn__walk_up(w, i, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES | GN__CHOICES, GN_NO_NODE, walk)) return false;
+    bool predicted = false, likelihood = false, distance = gn__walk_has(w, walk, GN__OP_SUB);
+    for (uint32_t k = 0; k < walk->n_edge; k++) predicted |= (w->facts[walk->edge[k]] & GN__PARAM) != 0;
+    static const int logs[] = { GN__OP_LOG, GN__OP_LOG_SOFTMAX, GN__OP_LOG1P, GN__OP_SOFTPLUS, GN__OP_LOG_SIGMOID };
+    for (size_t k = 0; k < GN__LENGTH(logs); k++) likelihood |= gn__walk_has(w, walk, logs[k]);
+    distance = distance && (gn__walk_has(w, walk, GN__OP_SQUARE) || gn__walk_has(w, walk, GN__OP_MUL) || gn__walk_has(w, walk, GN__OP_ABS) || gn__walk_has(w, walk, GN__OP_POW));
+    return predicted && (likelihood || distance) && gn__has_target(w, walk);
+}
+
+/* One number from predictions and targets: the ops, or a mean of likelihoods or distances written out, with its sign and scale. */
+static void gn__see_loss(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    if (w->role[i] || !gn__is_loss(w, i, &walk)) return;
+    gn__claim(w, i, GN_ROLE_LOSS, i);
+    gn__claim_walk(w, &walk, GN_ROLE_LOSS, i);
+    uint32_t at = i;
+    for (int k = 0; k < 3; k++) {
+        uint32_t r = gn__reader_of(w, at);
+        if (r >= w->n || gn__op_sort(gn__op_at(w, r)) != GN__SCALARS || gn__scaled_input(w, r) != at || gn__elements(w, r) != 1) return;
+        gn__claim(w, r, GN_ROLE_LOSS, i);
+        at = r;
+    }
+}
+
+/* value is p, plain or scaled by a number, plus or minus something; *out_minus: the last is subtracted. */
+static bool gn__is_step_of(const gn__recognition *w, uint32_t value, uint32_t p, bool *out_minus) {
+    uint32_t at = value;
+    for (int k = 0; k < 8; k++) {
+        int op = gn__op_at(w, at);
+        if (op != GN__OP_SUB && op != GN__OP_ADD) return false;
+        *out_minus = op == GN__OP_SUB;
+        uint32_t a = gn__in_base(w, at, 0), b = gn__in_base(w, at, 1);
+        for (uint32_t side = 0; side < (op == GN__OP_ADD ? 2u : 1u); side++) {
+            uint32_t x = side ? b : a;
+            bool scaled = gn__op_at(w, x) == GN__OP_MUL && gn__elements(w, gn__in_base(w, x, gn__in_base(w, x, 0) == p)) == 1;
+            if (x == p || (scaled && (gn__in_base(w, x, 0) == p || gn__in_base(w, x, 1) == p))) return true;
+        }
+        at = a;
+    }
+    return false;
+}
+
+static uint32_t gn__reads_inside(const gn__recognition *w, const gn__walk *walk, uint32_t x) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) n += gn__in(w, walk->inside[k], j) == x;
+    return n;
+}
+
+/* Something of the parameter's size that is not the parameter itself goes into the step. */
+static bool gn__has_gradient(const gn__recognition *w, const gn__walk *walk, uint32_t p) {
+    for (uint32_t k = 0; k < walk->n_edge; k++)
+        if (gn__elements(w, walk->edge[k]) == gn__elements(w, p)) return true;
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
+            uint32_t x = gn__in_base(w, walk->inside[k], j);
+            uint8_t leaf = w->p->nodes[x].leaf;
+            if ((leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE) && gn__elements(w, x) == gn__elements(w, p)) return true;
+        }
+    return false;
+}
+
+/* A state that becomes itself less a scaled gradient, with the moments that go into it. That it is a parameter shows in the
+   rest of the part reading it, or in the scaled difference. */
+static void gn__see_optimizer(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    bool minus = false;
+    if (w->role[i] || gn__op_at(w, i) != GN__OP_ASSIGN || !(w->facts[i] & GN__RESULT)) return;
+    uint32_t p = gn__in_base(w, i, 0), value = gn__in_base(w, i, 1);
+    if (w->p->nodes[p].leaf != GN_LEAF_STATE || gn__is_free(w, value) || !gn__is_step_of(w, value, p, &minus)) return;
+    if (!gn__walk_up(w, value, GN__SCALARS, GN_NO_NODE, &walk) || !gn__has_gradient(w, &walk, p)) return;
+    bool elsewhere = w->reads[p] > gn__reads_inside(w, &walk, p) + 1;
+    if (!elsewhere && !(minus && gn__walk_has(w, &walk, GN__OP_MUL))) return;
+    gn__claim(w, value, GN_ROLE_OPTIMIZER, value);
+    gn__claim_walk(w, &walk, GN_ROLE_OPTIMIZER, value);
+    gn__claim(w, i, GN_ROLE_OPTIMIZER, value);
+    for (uint32_t k = 0; k < walk.n_edge; k++)
+        if (gn__elements(w, walk.edge[k]) == gn__elements(w, p)) w->facts[walk.edge[k]] |= GN__GRADIENT;
+    gn__seed_phase(w, i, GN_TRAINING);
+}
+
+/* In this order: what an earlier one takes, a later one leaves. */
+static const struct { uint8_t role; void (*see)(gn__recognition *w, uint32_t i); } gn__recognisers[] = {
+    { GN_ROLE_NORM, gn__see_norm },       { GN_ROLE_NONE, gn__see_attention },      { GN_ROLE_KV_APPEND, gn__see_kv_append },
+    { GN_ROLE_EMBEDDING, gn__see_embedding }, { GN_ROLE_LOSS, gn__see_loss },       { GN_ROLE_OPTIMIZER, gn__see_optimizer },
+    { GN_ROLE_CONV, gn__see_conv },       { GN_ROLE_HEAD, gn__see_head },           { GN_ROLE_MLP, gn__see_mlp },
+    { GN_ROLE_LINEAR, gn__see_linear },   { GN_ROLE_RESIDUAL, gn__see_residual },
+};
+
+/* ---- preparing ---- */
+
+static void gn__recognition_deinit(gn__recognition *w) { gn_free(w->base); gn_free(w->facts); }
+
+static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, gn_meaning *m) {
+    size_t n = (size_t)p->n_nodes + 1;
+    memset(w, 0, sizeof *w);
+    w->p = p;
+    w->m = m;
+    w->n = p->n_nodes;
+    w->off = off;
+    w->base = (uint32_t *)gn__alloc_zero(6 * n * sizeof *w->base);
+    w->facts = (uint8_t *)gn__alloc_zero(4 * n);
+    if (!w->base || !w->facts) return false;
+    w->reader = w->base + n;
+    w->reads = w->base + 2 * n;
+    w->unit = w->base + 3 * n;
+    w->last = w->base + 4 * n;
+    w->keys = w->base + 5 * n;
+    w->role = w->facts + n;
+    w->kind = w->facts + 2 * n;
+    w->phase = w->facts + 3 * n;
+    return true;
+}
+
+static void gn__facts_of(gn__recognition *w, uint32_t i) {
+    const gn_part *p = w->p;
+    const gn_part_node *n = &p->nodes[i];
+    bool glue = gn__is_glue(n), free = n->leaf || gn__ops[n->op].kind == GN_CLASS_GENERATOR || glue;
+    w->base[i] = glue ? w->base[p->ins[n->ins + (n->op == GN__OP_ASSIGN ? 1 : 0)]] : i;
+    w->reader[i] = w->n;
+    w->unit[i] = i;
+    if (n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) w->facts[i] |= GN__PARAM;
+    for (uint32_t k = 0; k < n->n_ins; k++) {
+        uint32_t x = p->ins[n->ins + k];
+        free &= (w->facts[x] & GN__FREE) != 0;
+        w->facts[i] |= w->facts[x] & GN__PARAM;
+        w->reads[x]++;
+        if (w->reader[x] == w->n) w->reader[x] = i;
+    }
+    if (free) w->facts[i] |= GN__FREE;
+    if (p->hints && p->hints[i].residency == GN_RESIDENCY_GRADIENT) w->facts[i] |= GN__GRADIENT;
+}
+
+static void gn__recognise(gn__recognition *w) {
+    const gn_part *p = w->p;
+    for (uint32_t i = 0; i < w->n; i++) gn__facts_of(w, i);
+    for (uint32_t i = 0; i < p->n_outs; i++) w->facts[w->base[p->outs[i]]] |= GN__RESULT;
+    for (uint32_t i = 0; i < p->n_updates; i++) {
+        w->facts[p->updates[i].node] |= GN__RESULT;
+        w->facts[w->base[p->updates[i].node]] |= GN__RESULT;
+    }
+    for (uint32_t i = 0; i < w->n && p->hints; i++)        /* scopes: neighbours of which the same role was said run together */
+        for (uint32_t k = 0; k < p->nodes[i].n_ins && p->hints[i].role; k++)
+            if (!gn__is_free(w, gn__in(w, i, k))) gn__unite(w, gn__in(w, i, k), i);
+    for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
+        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++)
+            if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
+}
+
+/* ---- groups. A unit stays one as far as every node that reads a member from outside comes after the unit's last node: then
+ * no path leaves it and comes back, whatever the other units are, and the order of the last nodes is topological ---- */
+
+/* Names units by 1 + their last node. */
+static void gn__units_number(gn__recognition *w) {
+    for (uint32_t i = 0; i < w->n; i++)
+        if (!gn__is_free(w, i)) w->last[gn__unit_root(w, i)] = i;
+    for (uint32_t i = 0; i < w->n; i++) w->reads[i] = w->last[gn__unit_root(w, i)] + 1;    /* roots keep their links until all are named */
+    for (uint32_t i = 0; i < w->n; i++) {
+        bool alone = w->reads[i] == i + 1 && !w->role[i] && !gn__said_role(w, i);
+        w->unit[i] = gn__is_free(w, i) || alone ? 0 : w->reads[i];
+    }
+}
+
+/* From the last node down, when all that read a node have been settled: who is read too early leaves its unit, a view joins
+   its readers when they are of one unit. `want`: the unit of all readers so far. */
+static void gn__units_settle(gn__recognition *w, uint32_t *want) {
+    const gn_part *p = w->p;
+    memset(want, 0, w->n * sizeof *want);
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &p->nodes[i];
+        if (gn__is_free(w, i)) continue;
+        if (w->facts[i] & GN__DROPPED) w->unit[i] = i + 1;
+        if (!w->unit[i] && gn__is_glue(n)) w->unit[i] = want[i] && want[i] != GN__SEVERAL && !gn__said_on(w, i) ? want[i] : GN__SEVERAL;
+        if (!w->unit[i]) w->unit[i] = i + 1;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = p->ins[n->ins + k];
+            want[x] = !want[x] || want[x] == w->unit[i] ? w->unit[i] : GN__SEVERAL;
+            if (w->unit[x] && w->unit[x] != w->unit[i] && i < w->unit[x]) w->facts[x] |= GN__DROPPED;
+        }
+    }
+}
+
+/* A view that several units read, or nobody, goes with what it shows. */
+static void gn__units_follow(gn__recognition *w) {
+    for (uint32_t i = 0; i < w->n; i++) {
+        if (w->unit[i] != GN__SEVERAL) continue;
+        const gn_part_node *n = &w->p->nodes[i];
+        uint32_t shown = w->unit[w->base[i]];
+        bool alone = gn__said_on(w, i) != 0 || i < shown || gn__is_free(w, w->base[i]);
+        for (uint32_t k = 0; k < n->n_ins && n->op == GN__OP_ASSIGN; k++) alone |= k == 0 && !gn__is_free(w, gn__in(w, i, k));
+        w->unit[i] = alone ? i + 1 : shown;
+    }
+}
+
+/* Leaves and constants go with the first unit that reads them. */
+static void gn__units_leaves(gn__recognition *w, uint32_t *want) {
+    memset(want, 0, w->n * sizeof *want);
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &w->p->nodes[i];
+        if (gn__is_free(w, i)) w->unit[i] = want[i] && !gn__said_on(w, i) ? want[i] : i + 1;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = w->p->ins[n->ins + k];
+            if (!want[x] || w->unit[i] < want[x]) want[x] = w->unit[i];
+        }
+    }
+}
+
+/* Units become groups in the order of their last nodes. `at`: n + 1 words. */
+static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
+    gn_meaning *m = w->m;
+    memset(at, 0, (w->n + 1) * sizeof *at);
+    for (uint32_t i = 0; i < w->n; i++) at[w->unit[i] - 1] = 1;
+    for (uint32_t i = 0; i < w->n; i++) m->n_groups += at[i];
+    m->groups = (gn_group *)gn__alloc_zero((m->n_groups + 1) * sizeof *m->groups);
+    m->members = (uint32_t *)gn__alloc_zero((w->n + 1) * sizeof *m->members);
+    if (!m->groups || !m->members) return false;
+    for (uint32_t i = 0, group = 0; i < w->n; i++)
+        if (at[i]) at[i] = group++;
+    for (uint32_t i = 0; i < w->n; i++) {
+        m->nodes[i].group = at[w->unit[i] - 1];
+        m->groups[m->nodes[i].group].n_nodes++;
+    }
+    for (uint32_t k = 0, first = 0; k < m->n_groups; k++) {
+        m->groups[k].first = first;
+        first += m->groups[k].n_nodes;
+        m->groups[k].n_nodes = 0;
+    }
+    for (uint32_t i = 0; i < w->n; i++) {
+        gn_group *g = &m->groups[m->nodes[i].group];
+        m->members[g->first + g->n_nodes++] = i;
+        if (!g->on) g->on = gn__said_on(w, i);
+        if (gn__is_free(w, i)) continue;
+        if (gn__said_role(w, i)) g->role = gn__said_role(w, i);
+        else if (!g->role) g->role = w->kind[i];
+        if (!g->role && w->unit[i] == i + 1) g->role = w->role[i];
+    }
+    return true;
+}
+
+/* ---- what each node means: roles, residency, phase, modality; what was said wins ---- */
+
+/* A scope around a block covers the parts of the block. */
+static bool gn__role_covers(uint8_t said, uint8_t recognised) {
+    bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL || recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING;
+    bool block = said != GN_ROLE_LINEAR && said != GN_ROLE_NORM && said != GN_ROLE_RESIDUAL && said != GN_ROLE_KV_APPEND && said != GN_ROLE_SAMPLING;
+    bool attention = said == GN_ROLE_ATTENTION && (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
+    return said == recognised || (part && block) || attention;
+}
+
+static bool gn__residency_covers(uint8_t said, uint8_t recognised) {
+    if (said == recognised) return true;
+    if (recognised == GN_RESIDENCY_STATE) return said == GN_RESIDENCY_KV_CACHE || said == GN_RESIDENCY_WEIGHT || said == GN_RESIDENCY_GRADIENT;
+    if (recognised == GN_RESIDENCY_KV_CACHE) return said == GN_RESIDENCY_STATE;
+    return recognised == GN_RESIDENCY_ACTIVATION && said == GN_RESIDENCY_GRADIENT;
+}
+
+static uint8_t gn__residency_of(const gn__recognition *w, uint32_t i) {
+    static const uint8_t leaves[GN_LEAF__COUNT] = { [GN_LEAF_NONE] = GN_RESIDENCY_ACTIVATION, [GN_LEAF_DATA] = GN_RESIDENCY_INPUT, [GN_LEAF_VALUE] = GN_RESIDENCY_ACTIVATION,
+                                                    [GN_LEAF_WEIGHT] = GN_RESIDENCY_WEIGHT, [GN_LEAF_STATE] = GN_RESIDENCY_STATE };
+    if (w->role[i] == GN_ROLE_KV_APPEND || (w->facts[i] & GN__GRADIENT)) return w->role[i] == GN_ROLE_KV_APPEND ? GN_RESIDENCY_KV_CACHE : GN_RESIDENCY_GRADIENT;
+    if (gn__op_at(w, i) == GN__OP_ASSIGN) return GN_RESIDENCY_STATE;
+    const gn_part_node *b = &w->p->nodes[w->base[i]];
+    uint32_t r = w->reader[w->base[i]];
+    if (b->leaf == GN_LEAF_STATE && ((r < w->n && w->role[r] == GN_ROLE_KV_APPEND) || w->keys[w->base[i]])) return GN_RESIDENCY_KV_CACHE;
+    return leaves[b->leaf];
+}
+
+static bool gn__disagree(gn__recognition *w, uint32_t i, uint8_t which, uint8_t said, uint8_t recognised) {
+    gn_meaning *m = w->m;
+    size_t cap = w->disagreements_room;
+    void *p = m->disagreements;
+    bool ok = gn__reserve(&p, &cap, m->n_disagreements + 1u, sizeof *m->disagreements);
+    m->disagreements = (gn_disagreement *)p;
+    w->disagreements_room = cap;
+    if (ok) m->disagreements[m->n_disagreements++] = (gn_disagreement){ i, which, said, recognised };
+    return ok;
+}
+
+static const gn_part_hint gn__no_hint = { 0, 0, 0, 0, 0 };
+static const gn_part_hint *gn__hint_of(const gn__recognition *w, uint32_t i) { return w->p->hints ? &w->p->hints[i] : &gn__no_hint; }
+
+/* Residency and role; a view without a role has its group's. */
+static bool gn__roles_tell(gn__recognition *w) {
+    bool ok = true;
+    for (uint32_t i = 0; i < w->n && ok; i++) {
+        gn_node_meaning *t = &w->m->nodes[i];
+        const gn_part_hint *h = gn__hint_of(w, i);
+        uint8_t residency = gn__residency_of(w, i);
+        bool follows = gn__is_free(w, i) || gn__is_glue(&w->p->nodes[i]);
+        t->role = h->role ? h->role : w->role[i] ? w->role[i] : follows ? w->m->groups[t->group].role : (uint8_t)GN_ROLE_NONE;
+        t->residency = h->residency ? h->residency : residency;
+        t->said = (uint8_t)((w->p->nodes[i].phase ? GN_SAID_PHASE : 0) | (h->role ? GN_SAID_ROLE : 0) | (h->residency ? GN_SAID_RESIDENCY : 0) | (h->modality ? GN_SAID_MODALITY : 0));
+        if (h->role && w->role[i] && !gn__role_covers(h->role, w->role[i])) ok = gn__disagree(w, i, GN_SAID_ROLE, h->role, w->role[i]);
+        if (ok && h->residency && !gn__residency_covers(h->residency, residency)) ok = gn__disagree(w, i, GN_SAID_RESIDENCY, h->residency, residency);
+        uint8_t said = w->p->nodes[i].phase, seen = w->phase[i];
+        bool same = said == seen || (said == GN_FORWARD && seen != GN_TRAINING) || (said == GN_TRAINING && seen == GN_ENCODE) || (said == GN_DENOISE && seen == GN_ENCODE);
+        if (ok && said && seen && !same) ok = gn__disagree(w, i, GN_SAID_PHASE, said, seen);
+    }
+    return ok;
+}
+
+/* Of two phases that meet, the one that says more of when the node runs. */
+static uint8_t gn__phase_of_both(uint8_t a, uint8_t b) {
+    static const uint8_t rank[GN_PHASE__COUNT] = { [GN_FORWARD] = 1, [GN_ENCODE] = 2, [GN_PREFILL] = 3, [GN_DECODE] = 4, [GN_DENOISE] = 5, [GN_TRAINING] = 6 };
+    return rank[a] >= rank[b] ? a : b;
+}
+
+/* Recognised phases spread to what follows, then to what leads there; a part with an optimiser step or gradients is training. */
+static void gn__phases_tell(gn__recognition *w) {
+    gn_node_meaning *t = w->m->nodes;
+    bool training = false, roles = false;
+    for (uint32_t i = 0; i < w->n; i++) {
+        training |= w->phase[i] == GN_TRAINING || (w->facts[i] & GN__GRADIENT);
+        roles |= w->role[i] && w->role[i] != GN_ROLE_RESIDUAL;
+    }
+    uint8_t rest = training ? GN_TRAINING : roles ? GN_FORWARD : GN_PHASE_UNKNOWN;
+    for (uint32_t i = 0; i < w->n; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        t[i].phase = n->phase ? n->phase : training ? (uint8_t)GN_TRAINING : w->phase[i];
+        for (uint32_t k = 0; k < n->n_ins && !n->phase && !w->phase[i]; k++) t[i].phase = gn__phase_of_both(t[i].phase, t[gn__in(w, i, k)].phase);
+    }
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &w->p->nodes[i];
+        if (!t[i].phase) t[i].phase = rest;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            if (!t[x].phase) t[x].phase = t[i].phase == rest ? (uint8_t)GN_PHASE_UNKNOWN : t[i].phase;
+        }
+    }
+}
+
+/* ids into an embedding are text, four axes of an image vision, two of floats into a product with parameters a table. */
+static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i) {
+    uint32_t x = gn__linear_input(w, i);
+    if (w->role[i] == GN_ROLE_EMBEDDING && gn__op_at(w, i) != GN__OP_ADD && gn__op_at(w, i) != GN__OP_MUL) return GN_MODALITY_TEXT;
+    if (w->role[i] == GN_ROLE_CONV) return GN_MODALITY_VISION;
+    if (x == GN_NO_NODE || w->p->nodes[w->base[x]].leaf != GN_LEAF_DATA) return GN_MODALITY_UNKNOWN;
+    const gn_part_node *b = &w->p->nodes[w->base[x]];
+    return gn__is_float((gn_dtype)b->dtype) ? b->rank == 4 ? GN_MODALITY_VISION : b->rank == 2 ? GN_MODALITY_TABULAR : GN_MODALITY_UNKNOWN : GN_MODALITY_UNKNOWN;
+}
+
+static bool gn__modalities_tell(gn__recognition *w) {
+    gn_node_meaning *t = w->m->nodes;
+    bool ok = true;
+    for (uint32_t i = 0; i < w->n && ok; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        uint8_t said = gn__hint_of(w, i)->modality, seen = gn__modality_seen(w, i), mix = seen;
+        for (uint32_t k = 0; k < n->n_ins && !seen; k++) {
+            uint8_t from = t[gn__in(w, i, k)].modality;
+            if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
+        }
+        t[i].modality = said ? said : mix;
+        if (said && seen && said != seen) ok = gn__disagree(w, i, GN_SAID_MODALITY, said, seen);
+    }
+    for (uint32_t i = w->n; i-- > 0;)                      /* leaves are what they are read as */
+        for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
+            gn_node_meaning *x = &t[gn__in(w, i, k)];
+            if (gn__is_free(w, gn__in(w, i, k)) && !x->modality) x->modality = t[i].modality;
+        }
+    return ok;
+}
+
+/* ---- cost ---- */
+
+/* Bytes that a kernel of its own reads of input k: rows of a table, rows that are appended, one copy of what is broadcast. */
+static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
+    gn__type x = gn__part_type(w->p, gn__in(w, i, k)), b = gn__part_type(w->p, gn__in_base(w, i, k)), out = gn__part_type(w->p, i);
+    uint64_t all = GN__MIN(gn__type_bytes(&x), (uint64_t)gn__count(&b.shape) * gn__bytes_of(x.dtype));
+    int op = gn__op_at(w, i);
+    if (k == 0 && (op == GN__OP_EMBEDDING || op == GN__OP_GATHER)) return GN__MIN(all, gn__type_bytes(&out));
+    if (k == 0 && op == GN__OP_KV_APPEND) return 0;
+    return all;
+}
+
+static void gn__cost_tell(gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    gn_node_meaning *t = &w->m->nodes[i];
+    gn__type in[3], out = gn__part_type(w->p, i);
+    memset(in, 0, sizeof in);
+    for (uint32_t k = 0; k < n->n_ins; k++) {
+        gn_edge_meaning *e = &w->m->edges[n->ins + k];
+        gn__type x = gn__part_type(w->p, gn__in(w, i, k));
+        if (k < 3) in[k] = x;
+        e->bytes = gn__type_bytes(&x);
+        e->change = e->bytes ? (double)gn__type_bytes(&out) / (double)e->bytes : 0;
+        if (!gn__is_view_op(n->op)) t->bytes_read += gn__bytes_in(w, i, k);
+    }
+    if (n->leaf) return;
+    t->flops = gn__op_flops(n->op, in, (int)n->n_ins, &out);
+    if (gn__is_view_op(n->op) || n->op == GN__OP_FULL) return;
+    t->bytes_written = gn__op_at(w, i) == GN__OP_KV_APPEND ? gn__type_bytes(&in[1]) : gn__type_bytes(&out);
+}
+
+/* Sums of the groups. A scalar op whose readers are all scalar ops of its group runs in their loop: it is no kernel, and what
+   passes between them does not touch memory. `outside`: some reader is not so. */
+static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
+    gn_meaning *m = w->m;
+    memset(outside, 0, w->n);
+    for (uint32_t i = 0; i < w->p->n_outs; i++) outside[w->p->outs[i]] = 1;
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &w->p->nodes[i];
+        gn_group *g = &m->groups[m->nodes[i].group];
+        bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS, works = !n->leaf && !gn__is_view_op(n->op) && n->op != GN__OP_FULL;
+        bool loops = scalar && w->reader[i] < w->n && !outside[i];
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            bool together = scalar && gn__op_sort(gn__op_at(w, x)) == GN__SCALARS && m->nodes[x].group == m->nodes[i].group && gn__elements(w, x) == gn__elements(w, i);
+            if (!together) outside[x] = 1;
+            if (works && (!together || outside[x])) g->bytes += gn__bytes_in(w, i, k);
+        }
+        g->flops += m->nodes[i].flops;
+        g->kernels += works && !loops;
+        if (works && !loops) g->bytes += m->nodes[i].bytes_written;
+        g->phase = gn__phase_of_both(g->phase, m->nodes[i].phase);
+        uint8_t modality = m->nodes[i].modality;
+        if (modality && !gn__is_free(w, i)) g->modality = !g->modality || g->modality == modality ? modality : (uint8_t)GN_MODALITY_MIXED;
+    }
+}
+
+/* The longest way through the part, on a machine of 10^13 operations and 10^12 bytes a second and 2 us a kernel; of equal ways
+   the one through the first inputs. */
+static void gn__critical_tell(gn__recognition *w, double *way, uint32_t *before) {
+    gn_meaning *m = w->m;
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < w->n; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        const gn_node_meaning *t = &m->nodes[i];
+        double longest = 0, own = gn__is_free(w, i) || gn__is_view_op(n->op) ? 0 : 2e-6 + GN__MAX(t->flops / 1e13, (double)(t->bytes_read + t->bytes_written) / 1e12);
+        before[i] = GN_NO_NODE;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            if (before[i] != GN_NO_NODE && way[x] <= longest) continue;
+            longest = way[x];
+            before[i] = n->ins + k;
+        }
+        way[i] = longest + own;
+        if (way[i] > way[end]) end = i;
+    }
+    for (uint32_t i = end; m->nodes[i].critical = true, before[i] != GN_NO_NODE; i = w->p->ins[before[i]]) m->edges[before[i]].critical = true;
+}
+
 static void gn__meaning_deinit(gn_meaning *m) {
     gn_free(m->nodes);
     gn_free(m->edges);
@@ -5972,6 +6938,40 @@ static void gn__meaning_deinit(gn_meaning *m) {
     gn_free(m->members);
     gn_free(m->disagreements);
     memset(m, 0, sizeof *m);
+}
+
+static bool gn__meaning_fill(gn__recognition *w, double *way) {
+    gn_meaning *m = w->m;
+    uint32_t *want = w->last;                              /* free once the units are numbered */
+    gn__recognise(w);
+    gn__units_number(w);
+    gn__units_settle(w, want);
+    gn__units_follow(w);
+    gn__units_leaves(w, want);
+    if (!gn__groups_make(w, want) || !gn__roles_tell(w)) return false;
+    gn__phases_tell(w);
+    if (!gn__modalities_tell(w)) return false;
+    for (uint32_t i = 0; i < w->n; i++) gn__cost_tell(w, i);
+    gn__groups_cost(w, w->kind);
+    if (m->n_nodes) gn__critical_tell(w, way, want);
+    return true;
+}
+
+static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m, gn_fault *f) {
+    gn__recognition w;
+    memset(m, 0, sizeof *m);
+    double *way = (double *)gn_alloc(((size_t)p->n_nodes + 1) * sizeof *way);
+    bool ok = gn__recognition_init(&w, p, off, m) && way;
+    m->n_nodes = p->n_nodes;
+    m->n_edges = p->n_ins;
+    m->nodes = (gn_node_meaning *)gn__alloc_zero(((size_t)p->n_nodes + 1) * sizeof *m->nodes);
+    m->edges = (gn_edge_meaning *)gn__alloc_zero(((size_t)p->n_ins + 1) * sizeof *m->edges);
+    ok = ok && m->nodes && m->edges && gn__meaning_fill(&w, way);
+    gn__recognition_deinit(&w);
+    gn_free(way);
+    if (ok) return GN_OK;
+    gn__meaning_deinit(m);
+    return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the meaning of %u nodes", p->n_nodes);
 }
 
 /* >>plan ===========================================================================================
@@ -6361,6 +7361,1231 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
     }
     if (!ok) { gn__layout_deinit(l); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to plan %u nodes", p->n_nodes); }
     return GN_OK;
+}
+
+/* ---- schedule ----
+ * Groups of nodes are units; a group whose nodes the program sends to different devices is taken apart. Several placements of the
+ * units are formed (each device alone; a list schedule by earliest end; one run of units after another over the devices, cut where
+ * it costs least; then whole paths moved from device to device) and judged by one simulation of the step, in which segments run and
+ * values cross links. Where a state lives decides where its writers run. */
+
+#define GN__GAIN 0.95              /* a split counts when it takes less than this share of the best device's time */
+#define GN__NONE UINT32_MAX
+enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
+
+typedef struct gn__unit {
+    uint32_t group, first, n;      /* its ops: unit_nodes[first …] */
+    uint32_t in, n_in;             /* values of other units, of the step and kept ones: ins[in …] */
+    uint32_t slot, n_slots;        /* weights and states it reads: slots[slot …] */
+    uint32_t said, pin;            /* devices: by the program; where it has to run */
+    uint32_t set;                  /* state whose writer it is, the first of those that go together */
+    uint32_t kernels;
+    double flops[GN_RATE__COUNT], bytes;
+} gn__unit;
+
+typedef struct gn__hop {           /* a value on a device other than its own: sent, computed again there, or a weight */
+    uint32_t node, from, to, consumer;
+    uint32_t same, next;           /* 1 + the next hop of the node; of the consumer */
+    uint32_t last;                 /* last place in the sequence of nodes that reads it */
+    uint64_t bytes;
+    double start, end;
+    uint8_t why;                   /* gn_transfer_reason, GN__RESIDENT, GN__RECOMPUTED */
+} gn__hop;
+
+typedef struct gn__seg { uint32_t device, units, first, head, tail; double work, start, end; } gn__seg;
+typedef struct gn__rated { double rank; uint32_t at; } gn__rated;
+typedef struct gn__verdict { double seconds, step; uint64_t bytes; uint32_t devices; } gn__verdict;
+
+typedef struct gn__sched {
+    const gn_part *p;
+    const gn_meaning *m;
+    const gn_cluster *c;
+    const uint32_t *homes;
+    gn_policy policy;
+    gn_fault *f;
+    uint32_t n, D, U, n_ins, n_slots, overruled;
+    gn__unit *units;
+    uint64_t *size;                /* per node: bytes of its value */
+    uint32_t *unit_of, *unit_nodes, *ins, *slots, *stamp, *set, *set_pin, *set_dev, *head, *base, *last, *seq, *die;   /* per node, or larger */
+    uint8_t *cheap, *keep, *lacks, *exported, *view;
+    uint32_t *order, *rank_order, *dev, *best, *seg_of, *list, *open, *path;   /* per unit or device */
+    double *out_free, *in_free, *dev_free, *work, *finish;
+    uint64_t *mem, *live, *limit, *resident, *unit_live, *unit_act;
+    uint32_t *die_next;
+    size_t cap_die;
+    gn__rated *rated;
+    GN__ARRAY(gn__seg, segs);
+    GN__ARRAY(gn__hop, hops);
+    uint64_t upload, once, spared;
+    gn__verdict now, top, single, split;
+    bool have, have_single, have_split, limited, best_ranked, bad;
+    uint32_t single_dev;
+    void *blocks[48];
+    int n_blocks;
+} gn__sched;
+
+static void gn__schedule_deinit(gn_schedule *s) {
+    gn_free(s->device);
+    gn_free(s->nodes);
+    gn_free(s->segments);
+    gn_free(s->transfers);
+    gn_free(s->why);
+    gn_free(s->memory);
+    memset(s, 0, sizeof *s);
+}
+
+static void *gn__sched_take(gn__sched *s, size_t n, size_t size) {
+    void *p = gn__alloc_zero((n + 1) * size);
+    if (!p) s->bad = true;
+    s->blocks[s->n_blocks++] = p;
+    return p;
+}
+
+static void gn__sched_deinit(gn__sched *s) {
+    for (int i = 0; i < s->n_blocks; i++) gn_free(s->blocks[i]);
+    gn_free(s->segs);
+    gn_free(s->hops);
+    gn_free(s->die_next);
+}
+
+static bool gn__sched_alloc(gn__sched *s) {
+    uint32_t **nodes[] = { &s->unit_of, &s->unit_nodes, &s->stamp, &s->set, &s->set_pin, &s->set_dev, &s->head, &s->base, &s->last, &s->seq, &s->die };
+    uint32_t **units[] = { &s->order, &s->rank_order, &s->dev, &s->best, &s->seg_of, &s->path };
+    for (size_t i = 0; i < GN__LENGTH(nodes); i++) *nodes[i] = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    for (size_t i = 0; i < GN__LENGTH(units); i++) *units[i] = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    double **ends[] = { &s->out_free, &s->in_free, &s->dev_free, &s->work };
+    for (size_t i = 0; i < GN__LENGTH(ends); i++) *ends[i] = (double *)gn__sched_take(s, s->D + 1u, sizeof(double));
+    uint64_t **memory[] = { &s->mem, &s->live, &s->limit, &s->resident };
+    for (size_t i = 0; i < GN__LENGTH(memory); i++) *memory[i] = (uint64_t *)gn__sched_take(s, s->D + 1u, sizeof(uint64_t));
+    s->ins = (uint32_t *)gn__sched_take(s, s->p->n_ins, sizeof(uint32_t));
+    s->slots = (uint32_t *)gn__sched_take(s, s->p->n_ins, sizeof(uint32_t));
+    s->list = (uint32_t *)gn__sched_take(s, s->D, sizeof(uint32_t));
+    s->open = (uint32_t *)gn__sched_take(s, s->D, sizeof(uint32_t));
+    s->size = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
+    s->unit_live = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
+    s->unit_act = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
+    s->finish = (double *)gn__sched_take(s, s->n, sizeof(double));
+    s->rated = (gn__rated *)gn__sched_take(s, GN__MAX(s->n, s->D), sizeof(gn__rated));
+    s->units = (gn__unit *)gn__sched_take(s, s->n, sizeof(gn__unit));
+    s->cheap = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->keep = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->exported = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->view = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->lacks = (uint8_t *)gn__sched_take(s, s->D, 1);
+    return !s->bad;
+}
+
+static bool gn__sched_is_op(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE; }
+static uint32_t gn__sched_homes(const gn__sched *s, uint32_t node) { return s->homes ? s->homes[node] & (s->D < 32 ? (1u << s->D) - 1 : UINT32_MAX) : 0; }
+static bool gn__sched_home(const gn__sched *s, uint32_t node, uint32_t d) { return d < 32 && ((gn__sched_homes(s, node) >> d) & 1) != 0; }
+static uint32_t gn__first_bit(uint32_t w) { return (uint32_t)gn__top_bit(w & (~w + 1)); }
+static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, uint32_t to) { return &s->c->links[(size_t)from * (s->D + 1) + to]; }
+static double gn__sched_share(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
+static double gn__sched_wire(const gn__sched *s, uint32_t from, uint32_t to, uint64_t bytes) { return gn__sched_share((double)bytes, gn__sched_link(s, from, to)->bytes_per_s); }
+
+static uint32_t gn__sched_said(const gn__sched *s, uint32_t node) { return s->p->hints && s->p->hints[node].on ? s->p->hints[node].on - 1 : GN_NO_DEVICE; }
+
+static gn_rate gn__sched_rate(uint8_t dtype) {
+    return dtype == GN_F32 ? GN_RATE_F32 : dtype == GN_F64 ? GN_RATE_F64 : dtype == GN_F16 || dtype == GN_BF16 ? GN_RATE_HALF : GN_RATE_INT;
+}
+
+/* ---- units ---- */
+
+static void gn__unit_add(gn__sched *s, gn__unit *u, uint32_t node) {
+    u->n++;
+    u->flops[gn__sched_rate(s->p->nodes[node].dtype)] += s->m->nodes[node].flops;
+    s->unit_of[node] = s->U;
+}
+
+static void gn__unit_open(gn__sched *s, uint32_t group, uint32_t first) {
+    gn__unit *u = &s->units[s->U];
+    u->group = group;
+    u->first = first;
+    u->said = u->pin = GN_NO_DEVICE;
+    u->set = GN__NONE;
+}
+
+/* One unit for a group, or one for each of its ops when the program named several devices. */
+static void gn__sched_group(gn__sched *s, uint32_t group, uint32_t *at) {
+    const gn_group *g = &s->m->groups[group];
+    const uint32_t *members = s->m->members + g->first;
+    uint32_t said = GN_NO_DEVICE, ops = 0;
+    bool apart = false;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        uint32_t d = gn__sched_said(s, members[i]);
+        if (!gn__sched_is_op(s, members[i])) continue;
+        ops++;
+        apart |= d != GN_NO_DEVICE && said != GN_NO_DEVICE && d != said;
+        if (d != GN_NO_DEVICE) said = d;
+    }
+    for (uint32_t i = 0, k = 0; i < g->n_nodes; i++) {
+        if (!gn__sched_is_op(s, members[i])) continue;
+        const gn_node_meaning *x = &s->m->nodes[members[i]];
+        if (apart || k == 0) gn__unit_open(s, group, *at);
+        gn__unit *u = &s->units[s->U];
+        s->unit_nodes[(*at)++] = members[i];
+        gn__unit_add(s, u, members[i]);
+        if (!apart && ++k < ops) continue;
+        u->said = apart ? gn__sched_said(s, members[i]) : said;
+        u->bytes = apart ? (double)x->bytes_read + (double)x->bytes_written : (double)g->bytes;
+        u->kernels = apart ? x->bytes_written != 0 : g->kernels;
+        s->U++;
+    }
+}
+
+static void gn__sched_slot_in(gn__sched *s, gn__unit *u, uint32_t x) { s->slots[s->n_slots++] = x; u->n_slots++; }
+
+/* What each unit reads from outside, once each. False when the groups do not stand in topological order. */
+static bool gn__sched_inputs(gn__sched *s) {
+    for (uint32_t i = 0; i < s->U; i++) {
+        gn__unit *u = &s->units[i];
+        u->in = s->n_ins;
+        u->slot = s->n_slots;
+        for (uint32_t k = 0; k < u->n; k++) {
+            const gn_part_node *n = &s->p->nodes[s->unit_nodes[u->first + k]];
+            for (uint32_t j = 0; j < n->n_ins; j++) {
+                uint32_t x = s->p->ins[n->ins + j];
+                uint8_t leaf = s->p->nodes[x].leaf;
+                if (leaf == GN_LEAF_NONE && s->unit_of[x] == i) continue;
+                if (leaf == GN_LEAF_NONE && s->unit_of[x] > i) return false;
+                if (s->stamp[x] == i + 1) continue;
+                s->stamp[x] = i + 1;
+                if (leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE) { gn__sched_slot_in(s, u, x); continue; }
+                s->ins[s->n_ins++] = x;
+                u->n_in++;
+            }
+        }
+    }
+    return true;
+}
+
+static uint32_t gn__set_find(const gn__sched *s, uint32_t x) {
+    while (s->set[x] != x) x = s->set[x] = s->set[s->set[x]];
+    return x;
+}
+
+/* The state that a writer writes: through older versions down to the leaf, which stands in stamp[]. */
+static void gn__sched_sets(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const gn_part_node *n = &s->p->nodes[i];
+        bool writes = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN);
+        s->set[i] = i;
+        s->set_pin[i] = GN_NO_DEVICE;
+        s->stamp[i] = n->leaf == GN_LEAF_STATE ? i : writes ? s->stamp[s->p->ins[n->ins]] : GN__NONE;
+        if (!writes || s->stamp[i] == GN__NONE) continue;
+        gn__unit *u = &s->units[s->unit_of[i]];
+        uint32_t a = gn__set_find(s, s->stamp[i]), b = u->set == GN__NONE ? a : gn__set_find(s, u->set);
+        s->set[GN__MAX(a, b)] = s->set[i] = u->set = GN__MIN(a, b);
+    }
+}
+
+static bool gn__sched_device_has(const gn_cluster_device *d, uint16_t op) {
+    size_t wire = gn__ops[op].wire;
+    return !d->ops || (wire / 8 < d->n_ops && ((d->ops[wire / 8] >> (wire % 8)) & 1) != 0);
+}
+
+/* The first op of the unit that the device lacks; NULL: none. */
+static const char *gn__sched_lacks(const gn__sched *s, uint32_t unit, uint32_t d) {
+    const gn__unit *u = &s->units[unit];
+    for (uint32_t i = 0; s->lacks[d] && i < u->n; i++) {
+        uint16_t op = s->p->nodes[s->unit_nodes[u->first + i]].op;
+        if (!gn__sched_device_has(&s->c->devices[d], op)) return gn__ops[op].name;
+    }
+    return NULL;
+}
+
+static bool gn__sched_can(const gn__sched *s, uint32_t unit, uint32_t d) {
+    return (s->units[unit].pin == GN_NO_DEVICE || s->units[unit].pin == d) && !gn__sched_lacks(s, unit, d);
+}
+
+/* Where states live: where the program says, else where a writer is said to run, else where they are, if their writers can run there. */
+static void gn__sched_pins(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t d = gn__sched_said(s, i), set = s->p->nodes[i].leaf == GN_LEAF_STATE ? gn__set_find(s, i) : 0;
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set_pin[set] == GN_NO_DEVICE) s->set_pin[set] = d;
+    }
+    for (uint32_t i = 0; i < s->U; i++) {
+        gn__unit *u = &s->units[i];
+        if (u->set == GN__NONE) continue;
+        u->set = gn__set_find(s, u->set);
+        if (s->set_pin[u->set] == GN_NO_DEVICE) s->set_pin[u->set] = u->said;
+    }
+    for (uint32_t i = 0; i < s->n; i++) s->stamp[i] = 0;
+    for (uint32_t i = 0; i < s->n && s->homes; i++) {            /* stamp: devices that hold a state of the set */
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->stamp[gn__set_find(s, i)] |= gn__sched_homes(s, i);
+    }
+    for (uint32_t i = 0; i < s->U && s->homes; i++)
+        for (uint32_t d = 0; d < s->D && d < 32 && s->units[i].set != GN__NONE; d++)
+            if (gn__sched_lacks(s, i, d)) s->stamp[s->units[i].set] &= ~(1u << d);
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->set[i] == i && s->stamp[i] && s->set_pin[i] == GN_NO_DEVICE) s->set_pin[i] = gn__first_bit(s->stamp[i]);
+    for (uint32_t i = 0; i < s->U; i++) {
+        gn__unit *u = &s->units[i];
+        u->pin = u->set == GN__NONE ? u->said : s->set_pin[u->set];
+        s->overruled += u->said != GN_NO_DEVICE && u->said != u->pin;
+    }
+}
+
+/* Whether a value depends on data of the step and made numbers alone, through few nodes: how many; 0: it does not. */
+static void gn__sched_cheap(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const gn_part_node *n = &s->p->nodes[i];
+        uint32_t count = 1;
+        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN) continue;
+        for (uint32_t k = 0; k < n->n_ins && count; k++) {
+            uint32_t x = s->p->ins[n->ins + k];
+            if (s->p->nodes[x].leaf == GN_LEAF_DATA) continue;
+            count = s->cheap[x] ? count + s->cheap[x] : 0;
+            if (count > GN__RECOMPUTE_MAX) count = 0;
+        }
+        s->cheap[i] = (uint8_t)count;
+    }
+}
+
+enum { GN__OWN, GN__VIEW, GN__STRIDED };     /* a value has memory of its own; is a view; is one that a reshape has to copy */
+
+static uint32_t gn__viewed(const gn_part *p, uint32_t i) { return p->ins[p->nodes[i].ins + (p->nodes[i].op == GN__OP_ASSIGN ? 1 : 0)]; }
+
+static void gn__sched_views(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const gn_part_node *n = &s->p->nodes[i];
+        if (n->leaf || !gn__is_view_op(n->op)) continue;
+        uint8_t of = s->view[gn__viewed(s->p, i)];
+        s->view[i] = n->op == GN__OP_ASSIGN ? of == GN__STRIDED ? GN__STRIDED : GN__VIEW : n->op != GN__OP_RESHAPE ? GN__STRIDED : of == GN__STRIDED ? GN__OWN : GN__VIEW;
+    }
+}
+
+static gn_result gn__sched_check(gn__sched *s) {
+    bool any = false;
+    for (uint32_t d = 0; d < s->D; d++) {
+        const gn_cluster_device *x = &s->c->devices[d];
+        for (uint32_t i = 0; x->ops && i < s->n; i++)
+            if (gn__sched_is_op(s, i) && !gn__sched_device_has(x, s->p->nodes[i].op)) { s->lacks[d] = 1; break; }
+        s->limit[d] = x->memory ? x->memory_free : UINT64_MAX;
+        s->limited |= x->memory != 0;
+        any |= !s->lacks[d];
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t d = gn__sched_said(s, i);
+        if (d != GN_NO_DEVICE && d >= s->D) return gn_fail(s->f, GN_BAD_ARGUMENT, "a node is to run on device %u of a cluster of %u", d, s->D);
+    }
+    gn__sched_sets(s);
+    gn__sched_pins(s);
+    for (uint32_t i = 0; i < s->U; i++) {
+        uint32_t pin = s->units[i].pin, d = 0;
+        const char *op = pin != GN_NO_DEVICE ? gn__sched_lacks(s, i, pin) : NULL;
+        if (op) return gn_fail(s->f, GN_UNSUPPORTED, "device '%s', where the program wants it, has no %s", s->c->devices[pin].name, op);
+        while (!any && d < s->D && gn__sched_lacks(s, i, d)) d++;
+        if (!any && d == s->D) return gn_fail(s->f, GN_UNSUPPORTED, "no device has all of what runs together with %s", gn__sched_lacks(s, i, 0));
+    }
+    return GN_OK;
+}
+
+static gn_result gn__sched_prepare(gn__sched *s) {
+    uint32_t at = 0;
+    if (!gn__sched_alloc(s)) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+    for (uint32_t i = 0; i < s->n; i++) {
+        gn__type t = gn__part_type(s->p, i);
+        s->size[i] = gn__type_bytes(&t);
+        s->unit_of[i] = GN__NONE;
+    }
+    for (uint32_t i = 0; i < s->m->n_groups; i++) gn__sched_group(s, i, &at);
+    gn__sched_views(s);
+    if (!gn__sched_inputs(s)) return gn_fail(s->f, GN_BAD_ARGUMENT, "the groups do not stand in topological order");
+    gn__sched_cheap(s);
+    for (uint32_t i = 0; i < s->U; i++) s->order[i] = i;
+    return gn__sched_check(s);
+}
+
+/* ---- cost model ---- */
+
+/* Seconds of some work on a device: the slower of arithmetic and memory, and its launches. */
+static double gn__sched_cost(const gn_cluster_device *d, const double *flops, double bytes, double kernels) {
+    double t = 0, b = gn__sched_share(bytes, d->bytes_per_s);
+    for (int i = 0; i < GN_RATE__COUNT; i++)
+        if (flops[i] > 0) t += gn__sched_share(flops[i], d->flops_per_s[i]);
+    return GN__MAX(t, b) + kernels * d->launch_s;
+}
+
+static double gn__sched_work(const gn__sched *s, uint32_t unit, uint32_t d) {
+    const gn__unit *u = &s->units[unit];
+    return gn__sched_cost(&s->c->devices[d], u->flops, u->bytes, u->kernels);
+}
+
+static gn__hop *gn__hop_find(const gn__sched *s, uint32_t node, uint32_t to) {
+    for (uint32_t h = s->head[node]; h; h = s->hops[h - 1].same)
+        if (s->hops[h - 1].to == to) return &s->hops[h - 1];
+    return NULL;
+}
+
+static gn__hop *gn__hop_add(gn__sched *s, uint32_t node, uint32_t from, uint32_t to, uint8_t why, uint32_t consumer) {
+    if (!GN__GROW(s, hops, 1)) { s->bad = true; return NULL; }
+    gn__hop *h = &s->hops[s->n_hops++];
+    *h = (gn__hop){ .node = node, .from = from, .to = to, .consumer = consumer, .same = s->head[node], .last = GN__NONE, .bytes = s->size[node], .why = why };
+    s->head[node] = (uint32_t)s->n_hops;
+    if (consumer == GN__NONE || why == GN__RESIDENT) return h;
+    gn__seg *g = &s->segs[consumer];
+    if (g->tail) s->hops[g->tail - 1].next = (uint32_t)s->n_hops;
+    else g->head = (uint32_t)s->n_hops;
+    g->tail = (uint32_t)s->n_hops;
+    return h;
+}
+
+/* The nodes that device d lacks to compute a cheap value, itself first; returns how many. Leaves are those of the step. */
+static uint32_t gn__sched_closure(const gn__sched *s, uint32_t v, uint32_t d, uint32_t *out, uint32_t *leaves, uint32_t *n_leaves) {
+    uint32_t n = 1;
+    out[0] = v;
+    *n_leaves = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_part_node *x = &s->p->nodes[out[i]];
+        for (uint32_t k = 0; k < x->n_ins; k++) {
+            uint32_t y = s->p->ins[x->ins + k], *list = s->p->nodes[y].leaf ? leaves : out, *count = s->p->nodes[y].leaf ? n_leaves : &n, j = 0;
+            if (gn__sched_is_op(s, y) && s->dev[s->unit_of[y]] == d) continue;
+            while (j < *count && list[j] != y) j++;
+            if (j == *count && j < 2 * GN__RECOMPUTE_MAX) list[(*count)++] = y;
+        }
+    }
+    return n;
+}
+
+/* Seconds to compute v again on device d instead of fetching it; negative when fetching is better or the only way. */
+static double gn__sched_recompute(const gn__sched *s, uint32_t v, uint32_t from, uint32_t d, uint64_t *out_more) {
+    uint32_t nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    double flops[GN_RATE__COUNT] = { 0 }, bytes = 0, kernels = 0;
+    *out_more = 0;
+    if (!s->cheap[v] || s->lacks[d]) return -1;
+    uint32_t n = gn__sched_closure(s, v, d, nodes, leaves, &n_leaves);
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_node_meaning *x = &s->m->nodes[nodes[i]];
+        flops[gn__sched_rate(s->p->nodes[nodes[i]].dtype)] += x->flops;
+        bytes += (double)x->bytes_read + (double)x->bytes_written;
+        kernels += x->bytes_written != 0;
+    }
+    for (uint32_t i = 0; i < n_leaves; i++)
+        if (!gn__hop_find(s, leaves[i], d)) *out_more += s->size[leaves[i]];
+    double again = gn__sched_cost(&s->c->devices[d], flops, bytes, kernels), fetch = gn__sched_wire(s, from, d, s->size[v]) + gn__sched_link(s, from, d)->latency_s;
+    bool wins = s->policy == GN_LEAST_BYTES ? *out_more < s->size[v] : again + gn__sched_wire(s, s->D, d, *out_more) < fetch;
+    return wins ? again : -1;
+}
+
+/* Writers go where their state lives, which is where it has to, else where the first unit that touches it runs. */
+static void gn__sched_settle(gn__sched *s, const uint32_t *order) {
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
+    for (uint32_t k = 0; k < s->U; k++) {
+        uint32_t i = order[k];
+        const gn__unit *u = &s->units[i];
+        if (u->set != GN__NONE) {
+            if (s->set_dev[u->set] == GN_NO_DEVICE) s->set_dev[u->set] = s->dev[i];
+            s->dev[i] = s->set_dev[u->set];
+        }
+        for (uint32_t j = 0; j < u->n_slots; j++) {
+            uint32_t x = s->slots[u->slot + j];
+            if (s->p->nodes[x].leaf == GN_LEAF_STATE && s->set_dev[gn__set_find(s, x)] == GN_NO_DEVICE) s->set_dev[gn__set_find(s, x)] = s->dev[i];
+        }
+    }
+    for (uint32_t i = 0; i < s->n; i++)                          /* read by the program alone */
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set[i] == i && s->set_dev[i] == GN_NO_DEVICE) s->set_dev[i] = 0;
+}
+
+/* Where a value is: a device, or the program. */
+static uint32_t gn__sched_where(const gn__sched *s, uint32_t v) {
+    uint8_t leaf = s->p->nodes[v].leaf;
+    if (leaf == GN_LEAF_NONE) return s->dev[s->unit_of[v]];
+    if (leaf == GN_LEAF_STATE) return s->set_dev[gn__set_find(s, v)];
+    return leaf == GN_LEAF_VALUE && gn__sched_homes(s, v) ? gn__first_bit(gn__sched_homes(s, v)) : s->D;
+}
+
+/* What has to be fetched from another segment before this unit can run. */
+static bool gn__sched_waits(const gn__sched *s, uint32_t unit, uint32_t d) {
+    const gn__unit *u = &s->units[unit];
+    uint64_t more;
+    for (uint32_t k = 0; k < u->n_in; k++) {
+        uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
+        if (gn__sched_is_op(s, v) && from != d && !gn__hop_find(s, v, d) && gn__sched_recompute(s, v, from, d, &more) < 0) return true;
+    }
+    return false;
+}
+
+static void gn__sched_bring_again(gn__sched *s, uint32_t v, uint32_t d, uint32_t seg, double seconds) {
+    uint32_t nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    uint32_t n = gn__sched_closure(s, v, d, nodes, leaves, &n_leaves);
+    for (uint32_t i = 0; i < n_leaves; i++)
+        if (!gn__hop_find(s, leaves[i], d)) gn__hop_add(s, leaves[i], s->D, d, GN_TRANSFER_INPUT, seg);
+    gn__hop *h = gn__hop_add(s, v, s->dev[s->unit_of[v]], d, GN__RECOMPUTED, seg);
+    for (uint32_t i = 1; i < n && h; i++) h->bytes += s->size[nodes[i]];
+    s->segs[seg].work += seconds;
+}
+
+/* Hops of what the unit reads and its device does not have. */
+static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t seg) {
+    const gn__unit *u = &s->units[unit];
+    for (uint32_t k = 0; k < u->n_in && !s->bad; k++) {
+        uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
+        uint8_t leaf = s->p->nodes[v].leaf;
+        uint64_t more;
+        if (from == d || (leaf == GN_LEAF_VALUE && gn__sched_home(s, v, d))) continue;
+        if (gn__hop_find(s, v, d)) { s->once += s->size[v]; continue; }
+        double again = leaf ? -1 : gn__sched_recompute(s, v, from, d, &more);
+        if (again >= 0) { gn__sched_bring_again(s, v, d, seg, again); s->spared += s->size[v] - GN__MIN(s->size[v], more); }
+        else gn__hop_add(s, v, from, d, leaf == GN_LEAF_DATA ? GN_TRANSFER_INPUT : leaf ? GN_TRANSFER_VALUE : GN_TRANSFER_RESULT, seg);
+    }
+    for (uint32_t k = 0; k < u->n_slots && !s->bad; k++) {
+        uint32_t v = s->slots[u->slot + k], home = s->p->nodes[v].leaf == GN_LEAF_STATE ? gn__sched_where(s, v) : d;
+        if (s->p->nodes[v].leaf != GN_LEAF_STATE || gn__hop_find(s, v, d)) continue;
+        if (home != d) gn__hop_add(s, v, home, d, GN_TRANSFER_STATE_READ, seg);
+        else if (gn__sched_homes(s, v) && !gn__sched_home(s, v, d)) gn__hop_add(s, v, gn__first_bit(gn__sched_homes(s, v)), d, GN_TRANSFER_STATE_MOVE, seg);
+    }
+}
+
+/* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to wait. */
+static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
+    memset(s->exported, 0, s->U);
+    for (uint32_t d = 0; d < s->D; d++) s->open[d] = GN__NONE;
+    for (uint32_t i = 0; i < s->U; i++)
+        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
+            uint32_t v = s->ins[s->units[i].in + k];
+            uint64_t more;
+            if (gn__sched_is_op(s, v) && s->dev[s->unit_of[v]] != s->dev[i] && gn__sched_recompute(s, v, s->dev[s->unit_of[v]], s->dev[i], &more) < 0) s->exported[s->unit_of[v]] = 1;
+        }
+    for (uint32_t k = 0; k < s->U && !s->bad; k++) {
+        uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
+        if (*open != GN__NONE && gn__sched_waits(s, i, d)) *open = GN__NONE;
+        if (*open == GN__NONE) {
+            if (!GN__GROW(s, segs, 1)) { s->bad = true; return; }
+            *open = (uint32_t)s->n_segs;
+            s->segs[s->n_segs++] = (gn__seg){ .device = d };
+        }
+        s->seg_of[i] = *open;
+        s->segs[*open].units++;
+        s->segs[*open].work += gn__sched_work(s, i, d);
+        gn__sched_bring(s, i, d, *open);
+        if (s->exported[i]) *open = GN__NONE;
+    }
+}
+
+/* One value crosses: each end sends and receives one thing at a time. */
+static void gn__sched_cross(gn__sched *s, gn__hop *h, double ready) {
+    double wire = gn__sched_wire(s, h->from, h->to, h->bytes);
+    h->start = GN__MAX(ready, GN__MAX(s->out_free[h->from], s->in_free[h->to]));
+    s->out_free[h->from] = s->in_free[h->to] = h->start + wire;
+    h->end = h->start + wire + gn__sched_link(s, h->from, h->to)->latency_s;
+    s->now.bytes += h->bytes;
+}
+
+static double gn__sched_ready(const gn__sched *s, uint32_t v) { return gn__sched_is_op(s, v) ? s->segs[s->seg_of[s->unit_of[v]]].end : 0; }
+
+/* What the program reads, after all that runs; then the time between steps: that of the busiest device or end of a link. */
+static void gn__sched_outputs(gn__sched *s) {
+    for (uint32_t i = 0; i < s->p->n_outs && !s->bad; i++) {
+        uint32_t v = s->p->outs[i], from = gn__sched_where(s, v);
+        if (from == s->D || s->p->nodes[v].leaf == GN_LEAF_WEIGHT || gn__hop_find(s, v, s->D)) continue;
+        gn__hop *h = gn__hop_add(s, v, from, s->D, GN_TRANSFER_OUTPUT, GN__NONE);
+        if (!h) return;
+        gn__sched_cross(s, h, gn__sched_ready(s, v));
+        s->now.seconds = GN__MAX(s->now.seconds, h->end);
+    }
+    memset(s->out_free, 0, (s->D + 1) * sizeof *s->out_free);
+    memset(s->in_free, 0, (s->D + 1) * sizeof *s->in_free);
+    for (size_t i = 0; i < s->n_hops; i++) {
+        const gn__hop *h = &s->hops[i];
+        double wire = h->why < GN_TRANSFER__COUNT && h->why != GN_TRANSFER_STATE_MOVE ? gn__sched_wire(s, h->from, h->to, h->bytes) : 0;
+        s->out_free[h->from] += wire;
+        s->in_free[h->to] += wire;
+    }
+    for (uint32_t d = 0; d <= s->D; d++) {
+        s->now.step = GN__MAX(s->now.step, GN__MAX(s->work[d], GN__MAX(s->out_free[d], s->in_free[d])));
+        s->now.devices += d < s->D && s->open[d] == GN__NONE - 1;
+    }
+}
+
+/* Judges the placement in dev[]: fills now, segs, hops. */
+static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
+    double *zero[] = { s->out_free, s->in_free, s->dev_free, s->work };
+    for (size_t i = 0; i < GN__LENGTH(zero); i++) memset(zero[i], 0, (s->D + 1) * sizeof(double));
+    memset(s->head, 0, s->n * sizeof *s->head);
+    s->n_hops = s->n_segs = 0;
+    s->once = s->spared = 0;
+    s->now = (gn__verdict){ 0, 0, 0, 0 };
+    gn__sched_settle(s, order);
+    gn__sched_segments(s, order);
+    for (size_t i = 0; i < s->n_segs && !s->bad; i++) {
+        gn__seg *g = &s->segs[i];
+        const gn_cluster_device *d = &s->c->devices[g->device];
+        double begin = GN__MAX(GN__MAX(d->queue_s, gn__sched_link(s, s->D, g->device)->latency_s), s->dev_free[g->device]);
+        for (uint32_t h = g->head; h; h = s->hops[h - 1].next) {
+            gn__hop *x = &s->hops[h - 1];
+            if (x->why >= GN_TRANSFER__COUNT || x->why == GN_TRANSFER_STATE_MOVE) continue;
+            gn__sched_cross(s, x, gn__sched_ready(s, x->node));
+            begin = GN__MAX(begin, x->end);
+        }
+        g->start = begin;
+        g->end = s->dev_free[g->device] = begin + g->work;
+        s->work[g->device] += g->work;
+        s->now.seconds = GN__MAX(s->now.seconds, g->end);
+        s->open[g->device] = GN__NONE - 1;                        /* it is used */
+    }
+    gn__sched_outputs(s);
+}
+
+/* ---- memory of a placement ---- */
+
+static bool gn__sched_on(const gn__sched *s, uint32_t v, uint32_t d) { return gn__sched_is_op(s, v) && s->dev[s->unit_of[v]] == d; }
+
+/* base: the node whose memory a node's value lies in on its own device. keep: it is read after the last op has run, or elsewhere. */
+static void gn__sched_bases(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t x = s->view[i] ? gn__viewed(s->p, i) : i;
+        s->base[i] = s->view[i] && gn__sched_on(s, x, s->dev[s->unit_of[i]]) ? s->base[x] : i;
+        s->keep[i] = 0;
+        s->last[i] = GN__NONE;
+    }
+    for (uint32_t i = 0; i < s->p->n_outs; i++) s->keep[s->base[s->p->outs[i]]] = 1;
+    for (uint32_t i = 0; i < s->p->n_updates; i++) s->keep[s->base[s->p->updates[i].node]] = 1;
+    for (size_t i = 0; i < s->n_hops; i++)
+        if (s->hops[i].why == GN_TRANSFER_RESULT) s->keep[s->base[s->hops[i].node]] = 1;
+}
+
+/* An append to a state is in the state's memory; constants are filled in where they are used. */
+static uint64_t gn__sched_own_bytes(const gn__sched *s, uint32_t i) {
+    const gn_part_node *n = &s->p->nodes[i];
+    return s->view[i] || n->op == GN__OP_FULL || (n->op == GN__OP_KV_APPEND && s->set[i] != i) ? 0 : s->size[i];
+}
+
+/* Place `at` of the sequence, on device d, reads the value. */
+static void gn__sched_touch(gn__sched *s, uint32_t v, uint32_t d, uint32_t at) {
+    if (gn__sched_on(s, v, d)) {
+        s->last[s->base[v]] = at;
+        if (!s->view[s->base[v]]) return;
+        v = gn__viewed(s->p, s->base[v]);                        /* a view of what came from elsewhere */
+    }
+    gn__hop *h = gn__hop_find(s, v, d);
+    if (h) h->last = at;
+}
+
+/* seq: ops by segment, then by node. */
+static void gn__sched_sequence(gn__sched *s) {
+    uint32_t at = 0;
+    for (size_t i = 0; i < s->n_segs; i++) s->segs[i].units = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (gn__sched_is_op(s, i)) s->segs[s->seg_of[s->unit_of[i]]].units++;
+    for (size_t i = 0; i < s->n_segs; i++) {
+        s->segs[i].first = at;
+        at += s->segs[i].units;
+        s->segs[i].units = 0;
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (!gn__sched_is_op(s, i)) continue;
+        gn__seg *g = &s->segs[s->seg_of[s->unit_of[i]]];
+        s->seq[g->first + g->units++] = i;
+    }
+}
+
+/* Weights and states that a device has to take in; what it holds already is no part of its free memory. */
+static void gn__sched_residents(gn__sched *s) {
+    memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
+    s->upload = 0;
+    for (uint32_t i = 0; i < s->U && !s->bad; i++)
+        for (uint32_t k = 0; k < s->units[i].n_slots && !s->bad; k++) {
+            uint32_t v = s->slots[s->units[i].slot + k], d = s->dev[i];
+            if (gn__hop_find(s, v, d) || gn__sched_home(s, v, d)) continue;           /* a state that moves counts with what arrives */
+            if (!gn__hop_add(s, v, s->D, d, GN__RESIDENT, GN__NONE)) return;
+            s->mem[d] += s->size[v];
+            s->upload += s->size[v];
+        }
+}
+
+static void gn__sched_grow(gn__sched *s, uint32_t d, uint64_t bytes) {
+    s->live[d] += bytes;
+    s->mem[d] = GN__MAX(s->mem[d], s->live[d]);
+}
+
+/* die: per place, 1 + the first value (then hop, from n on) that is read there for the last time. */
+static void gn__sched_die(gn__sched *s, uint32_t at, uint32_t what) {
+    s->die_next[what] = s->die[at];
+    s->die[at] = what + 1;
+}
+
+/* Bytes on each device at their most, in mem[]; false when one has less. */
+static bool gn__sched_fits(gn__sched *s) {
+    uint32_t ops = 0;
+    gn__sched_sequence(s);
+    gn__sched_bases(s);
+    gn__sched_residents(s);
+    if (s->bad || !gn__grow_raw((void **)(void *)&s->die_next, &s->cap_die, s->n + s->n_hops + 1, sizeof *s->die_next)) { s->bad = true; return false; }
+    memcpy(s->live, s->mem, (s->D + 1) * sizeof *s->live);
+    memcpy(s->resident, s->mem, (s->D + 1) * sizeof *s->resident);
+    memset(s->die, 0, s->n * sizeof *s->die);
+    memset(s->unit_live, 0, s->U * sizeof *s->unit_live);
+    for (size_t i = 0; i < s->n_segs; i++)
+        for (uint32_t k = 0; k < s->segs[i].units; k++, ops++) {
+            const gn_part_node *n = &s->p->nodes[s->seq[ops]];
+            for (uint32_t j = 0; j < n->n_ins; j++) gn__sched_touch(s, s->p->ins[n->ins + j], s->segs[i].device, ops);
+        }
+    for (size_t i = 0; i < s->n_hops; i++)
+        if (s->hops[i].last != GN__NONE && (s->hops[i].why == GN_TRANSFER_RESULT || s->hops[i].why == GN_TRANSFER_VALUE || s->hops[i].why == GN_TRANSFER_STATE_READ)) gn__sched_die(s, s->hops[i].last, s->n + (uint32_t)i);
+    for (uint32_t at = 0; at < ops; at++) {
+        uint32_t v = s->seq[at];
+        if (!s->keep[v] && s->base[v] == v) gn__sched_die(s, s->last[v] == GN__NONE ? at : s->last[v], v);
+    }
+    for (size_t i = 0; i < s->n_segs; i++) {
+        const gn__seg *g = &s->segs[i];
+        for (uint32_t h = g->head; h; h = s->hops[h - 1].next) gn__sched_grow(s, g->device, s->hops[h - 1].bytes);
+        for (uint32_t at = g->first; at < g->first + g->units; at++) {
+            gn__sched_grow(s, g->device, gn__sched_own_bytes(s, s->seq[at]));
+            uint64_t *most = &s->unit_live[s->unit_of[s->seq[at]]];
+            *most = GN__MAX(*most, s->live[g->device]);
+            for (uint32_t x = s->die[at]; x; x = s->die_next[x - 1]) s->live[g->device] -= x > s->n ? s->hops[x - 1 - s->n].bytes : gn__sched_own_bytes(s, x - 1);
+        }
+    }
+    for (uint32_t d = 0; d < s->D; d++)
+        if (s->mem[d] > s->limit[d]) return false;
+    return true;
+}
+
+/* ---- candidates ---- */
+
+static double gn__sched_objective(const gn__sched *s, const gn__verdict *v, int which) {
+    double bytes = (double)v->bytes, time = s->policy == GN_MOST_THROUGHPUT ? v->step : v->seconds;
+    return s->policy == GN_LEAST_BYTES ? which ? v->seconds : bytes : which ? s->policy == GN_MOST_THROUGHPUT ? v->seconds : bytes : time;
+}
+
+static bool gn__sched_better(const gn__sched *s, const gn__verdict *a, const gn__verdict *b) {
+    double x = gn__sched_objective(s, a, 0), y = gn__sched_objective(s, b, 0);
+    return x < y || (x == y && gn__sched_objective(s, a, 1) < gn__sched_objective(s, b, 1));
+}
+
+/* Judges dev[] and keeps it when it is the best so far that fits. */
+static bool gn__sched_consider(gn__sched *s, bool ranked) {
+    gn__sched_simulate(s, ranked ? s->rank_order : s->order);
+    bool split = s->now.devices > 1, better = !s->have || gn__sched_better(s, &s->now, &s->top);
+    bool better_split = split && (!s->have_split || gn__sched_better(s, &s->now, &s->split));
+    if (s->bad || (!better && !better_split) || (s->limited && !gn__sched_fits(s))) return false;
+    if (better_split) { s->split = s->now; s->have_split = true; }
+    if (!better) return false;
+    s->have = true;
+    s->top = s->now;
+    s->best_ranked = ranked;
+    memcpy(s->best, s->dev, s->U * sizeof *s->best);
+    return true;
+}
+
+static int gn__rated_compare(const void *a, const void *b) {
+    const gn__rated *x = (const gn__rated *)a, *y = (const gn__rated *)b;
+    return x->rank < y->rank ? -1 : x->rank > y->rank ? 1 : x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* list: devices by a first estimate, those that something is bound to before the others. */
+static void gn__sched_list(gn__sched *s) {
+    gn__unit all;
+    memset(&all, 0, sizeof all);
+    for (uint32_t d = 0; d < s->D; d++) s->open[d] = 0;
+    for (uint32_t i = 0; i < s->U; i++) {
+        const gn__unit *u = &s->units[i];
+        for (int k = 0; k < GN_RATE__COUNT; k++) all.flops[k] += u->flops[k];
+        all.bytes += u->bytes;
+        all.kernels += u->kernels;
+        if (u->pin != GN_NO_DEVICE) s->open[u->pin] = 1;
+    }
+    for (uint32_t d = 0; d < s->D; d++) {
+        const gn_cluster_device *x = &s->c->devices[d];
+        double t = gn__sched_cost(x, all.flops, all.bytes, all.kernels) + x->queue_s + 2 * gn__sched_link(s, s->D, d)->latency_s;
+        s->rated[d] = (gn__rated){ s->open[d] ? t - 1e30 : t, d };
+    }
+    qsort(s->rated, s->D, sizeof *s->rated, gn__rated_compare);
+    for (uint32_t d = 0; d < s->D; d++) s->list[d] = s->rated[d].at;
+}
+
+/* Each device alone: the best one that fits. */
+static void gn__sched_singles(gn__sched *s) {
+    uint32_t most = GN__MAX(8u, 2u * GN__WORK / (s->U + 1));
+    for (uint32_t k = 0; k < GN__MIN(s->D, most) && !s->bad; k++) {
+        uint32_t d = s->list[k], i = 0;
+        while (i < s->U && gn__sched_can(s, i, d)) i++;
+        if (i < s->U) continue;
+        for (i = 0; i < s->U; i++) s->dev[i] = d;
+        if (!gn__sched_consider(s, false)) continue;
+        s->single = s->top;
+        s->single_dev = d;
+        s->have_single = true;
+    }
+}
+
+/* A list schedule: units by the longest way from them to the end, each to the device on which it ends first. */
+static void gn__sched_ranks(gn__sched *s) {
+    uint32_t a = s->list[0], b = s->list[s->D > 1 ? 1 : 0];
+    double *rank = s->finish;
+    memset(rank, 0, s->U * sizeof *rank);
+    for (uint32_t i = s->U; i-- > 0;) {
+        const gn__unit *u = &s->units[i];
+        rank[i] += gn__sched_work(s, i, a);
+        s->rated[i] = (gn__rated){ -rank[i], i };
+        for (uint32_t k = 0; k < u->n_in; k++) {
+            uint32_t v = s->ins[u->in + k];
+            if (!gn__sched_is_op(s, v)) continue;
+            double over = a == b ? 0 : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
+            rank[s->unit_of[v]] = GN__MAX(rank[s->unit_of[v]], rank[i] + over);
+        }
+    }
+    qsort(s->rated, s->U, sizeof *s->rated, gn__rated_compare);
+    for (uint32_t i = 0; i < s->U; i++) s->rank_order[i] = s->rated[i].at;
+}
+
+typedef struct gn__offer { uint32_t device; double end; uint64_t bytes; bool over; } gn__offer;
+
+/* When the unit would end on d, and the bytes that cross for it. */
+static gn__offer gn__sched_offer(const gn__sched *s, uint32_t unit, uint32_t d, uint64_t reserve) {
+    const gn__unit *u = &s->units[unit];
+    double begin = GN__MAX(s->dev_free[d], GN__MAX(s->c->devices[d].queue_s, gn__sched_link(s, s->D, d)->latency_s));
+    uint64_t bytes = 0, more = 0;
+    for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
+        uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in], from = gn__sched_where(s, v);
+        const gn__hop *h = gn__hop_find(s, v, d);
+        if (k >= u->n_in && !h && !gn__sched_home(s, v, d)) more += s->size[v];
+        if (k >= u->n_in && (s->p->nodes[v].leaf == GN_LEAF_WEIGHT || from == GN_NO_DEVICE)) continue;
+        if (from == d || (s->p->nodes[v].leaf == GN_LEAF_VALUE && gn__sched_home(s, v, d))) continue;
+        double at = gn__sched_is_op(s, v) ? s->finish[s->unit_of[v]] : 0;
+        if (!h) bytes += s->size[v];
+        begin = GN__MAX(begin, h ? h->end : at + gn__sched_wire(s, from, d, s->size[v]) + gn__sched_link(s, from, d)->latency_s);
+    }
+    uint64_t full = s->mem[d] + more;
+    bool over = s->limit[d] != UINT64_MAX && more > 0 && (full > s->limit[d] || s->limit[d] - full < reserve);
+    return (gn__offer){ d, begin + gn__sched_work(s, unit, d), bytes, over };
+}
+
+static bool gn__sched_offer_better(const gn__sched *s, const gn__offer *a, const gn__offer *b) {
+    if (a->over != b->over) return b->over;
+    if (s->policy == GN_LEAST_BYTES && a->bytes != b->bytes) return a->bytes < b->bytes;
+    return a->end < b->end;
+}
+
+static void gn__sched_take_offer(gn__sched *s, uint32_t unit, const gn__offer *o) {
+    const gn__unit *u = &s->units[unit];
+    s->dev[unit] = o->device;
+    s->finish[unit] = s->dev_free[o->device] = o->end;
+    if (u->set != GN__NONE && s->set_dev[u->set] == GN_NO_DEVICE) s->set_dev[u->set] = o->device;
+    for (uint32_t k = 0; k < u->n_in + u->n_slots && !s->bad; k++) {
+        bool slot = k >= u->n_in;
+        uint32_t v = slot ? s->slots[u->slot + k - u->n_in] : s->ins[u->in + k], set = gn__set_find(s, v);
+        if (s->p->nodes[v].leaf == GN_LEAF_STATE && s->set_dev[set] == GN_NO_DEVICE) s->set_dev[set] = o->device;
+        if (gn__hop_find(s, v, o->device) || gn__sched_home(s, v, o->device) || (!slot && gn__sched_where(s, v) == o->device)) continue;
+        gn__hop *h = gn__hop_add(s, v, s->D, o->device, GN__RESIDENT, GN__NONE);
+        if (h) h->end = o->end;
+        if (slot) s->mem[o->device] += s->size[v];
+    }
+}
+
+static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
+    uint32_t width = GN__MIN(s->D, GN__MAX(4u, GN__WORK / (s->U + s->n_ins + 1)));
+    memset(s->dev_free, 0, (s->D + 1) * sizeof *s->dev_free);
+    memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
+    memset(s->head, 0, s->n * sizeof *s->head);
+    s->n_hops = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
+    for (uint32_t k = 0; k < s->U && !s->bad; k++) {
+        uint32_t i = s->rank_order[k], pin = s->units[i].set != GN__NONE ? s->set_dev[s->units[i].set] : s->units[i].pin;
+        gn__offer best = { GN_NO_DEVICE, 0, 0, false };
+        if (pin != GN_NO_DEVICE) best = gn__sched_offer(s, i, pin, reserve);
+        for (uint32_t w = 0; w < s->D && pin == GN_NO_DEVICE && (w < width || best.device == GN_NO_DEVICE); w++) {
+            if (!gn__sched_can(s, i, s->list[w])) continue;
+            gn__offer o = gn__sched_offer(s, i, s->list[w], reserve);
+            if (best.device == GN_NO_DEVICE || gn__sched_offer_better(s, &o, &best)) best = o;
+        }
+        gn__sched_take_offer(s, i, &best);
+    }
+}
+
+/* ---- one run of units after another over the devices ---- */
+
+typedef struct gn__cuts {
+    gn__sched *s;
+    uint32_t K;                    /* devices, in the order of list[] */
+    double *cut;                   /* per unit: bytes that cross when a run begins with it */
+    double *cost;                  /* least cost of the first i units on the devices so far: two rows */
+    uint32_t *from;                /* K rows: 1 + first unit of the run that ends before i; 0: the device is not used */
+    uint32_t *queue, *peak;        /* monotone queues over units */
+    double *key;
+    uint32_t *uses;                /* per slot node, in the window */
+    double bound;                  /* longest run in seconds, 0: none */
+} gn__cuts;
+
+/* The units [low, high) that device d could run in one go, as high rises. */
+typedef struct gn__window { uint32_t d, low, peak_head, peak_tail; uint64_t resident; double work; } gn__window;
+
+static void gn__window_drop(gn__cuts *k, gn__window *w, uint32_t high) {
+    gn__sched *s = k->s;
+    const gn__unit *u = &s->units[w->low];
+    for (uint32_t i = 0; i < u->n_slots && w->low < high; i++) {
+        uint32_t v = s->slots[u->slot + i];
+        if (--k->uses[v] == 0 && !gn__sched_home(s, v, w->d)) w->resident -= s->size[v];
+    }
+    if (w->low < high) w->work -= gn__sched_work(s, w->low, w->d);
+    w->low++;
+    while (w->peak_head < w->peak_tail && k->peak[w->peak_head] < w->low) w->peak_head++;
+}
+
+static void gn__window_add(gn__cuts *k, gn__window *w, uint32_t i) {
+    gn__sched *s = k->s;
+    const gn__unit *u = &s->units[i];
+    for (uint32_t j = 0; j < u->n_slots; j++) {
+        uint32_t v = s->slots[u->slot + j];
+        if (k->uses[v]++ == 0 && !gn__sched_home(s, v, w->d)) w->resident += s->size[v];
+    }
+    w->work += gn__sched_work(s, i, w->d);
+    while (w->peak_head < w->peak_tail && s->unit_act[k->peak[w->peak_tail - 1]] <= s->unit_act[i]) w->peak_tail--;
+    k->peak[w->peak_tail++] = i;
+    bool can = gn__sched_can(s, i, w->d);
+    uint64_t limit = s->limit[w->d];
+    while (w->low <= i && (!can || (k->bound > 0 && w->work > k->bound) || w->resident > limit || s->unit_act[k->peak[w->peak_head]] > limit - w->resident)) gn__window_drop(k, w, i + 1);
+}
+
+static double gn__cuts_cross(const gn__cuts *k, uint32_t j, uint32_t i) {
+    const gn__sched *s = k->s;
+    if (i == 0 || j == 0) return i ? 1e30 : 0;
+    const gn_cluster_link *l = gn__sched_link(s, s->list[j - 1], s->list[j]);
+    double t = l->latency_s + gn__sched_share(k->cut[i], l->bytes_per_s);
+    if (k->bound > 0 && t > k->bound) return 1e30;
+    return s->policy == GN_LEAST_BYTES ? k->cut[i] : t;
+}
+
+/* Device j after the devices before it: for each number of units the cheapest run that ends there. */
+static void gn__cuts_device(gn__cuts *k, uint32_t j, const double *before, double *after) {
+    gn__sched *s = k->s;
+    uint32_t *from = k->from + (size_t)j * (s->U + 1), head = 0, tail = 0;
+    gn__window w = { .d = s->list[j] };
+    double weight = s->policy == GN_LEAST_LATENCY ? 1 : s->policy == GN_LEAST_BYTES ? 0 : 1e-3, total = 0;
+    memset(k->uses, 0, s->n * sizeof *k->uses);
+    for (uint32_t i = 0; i <= s->U; i++) {
+        after[i] = before[i];
+        from[i] = 0;
+        if (i > 0) {
+            gn__window_add(k, &w, i - 1);
+            total += weight * gn__sched_work(s, i - 1, w.d);
+            while (head < tail && k->queue[head] < w.low) head++;
+            if (head < tail && k->key[k->queue[head]] + total < after[i]) { after[i] = k->key[k->queue[head]] + total; from[i] = 1 + k->queue[head]; }
+        }
+        k->key[i] = before[i] + gn__cuts_cross(k, j, i) - total;
+        while (head < tail && k->key[k->queue[tail - 1]] >= k->key[i]) tail--;
+        k->queue[tail++] = i;
+    }
+}
+
+/* Places the units; false when the devices cannot take them in this order. */
+static bool gn__cuts_place(gn__cuts *k, double bound) {
+    gn__sched *s = k->s;
+    double *a = k->cost, *b = k->cost + s->U + 1;
+    k->bound = bound;
+    for (uint32_t i = 0; i <= s->U; i++) a[i] = i ? 1e30 : 0;
+    for (uint32_t j = 0; j < k->K; j++) {
+        double *t = a;
+        gn__cuts_device(k, j, a, b);
+        a = b;
+        b = t;
+    }
+    if (a[s->U] >= 1e29) return false;
+    for (uint32_t j = k->K, end = s->U; j-- > 0;) {
+        uint32_t from = k->from[(size_t)j * (s->U + 1) + end];
+        for (uint32_t i = from; from && i <= end; i++) s->dev[i - 1] = s->list[j];
+        if (from) end = from - 1;
+    }
+    return true;
+}
+
+/* Bytes that would cross if all units from i on were elsewhere than those before. */
+static void gn__cuts_bytes(gn__cuts *k) {
+    gn__sched *s = k->s;
+    for (uint32_t i = 0; i < s->U; i++)
+        for (uint32_t j = 0; j < s->units[i].n_in; j++) s->stamp[s->ins[s->units[i].in + j]] = i;       /* its last reader */
+    for (uint32_t v = 0; v < s->n; v++) {
+        if (!gn__sched_is_op(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
+        k->cut[s->unit_of[v] + 1] += (double)s->size[v];
+        k->cut[s->stamp[v] + 1] -= (double)s->size[v];
+    }
+    for (uint32_t i = 1; i <= s->U; i++) k->cut[i] += k->cut[i - 1];
+}
+
+static void gn__sched_pipeline(gn__sched *s) {
+    gn__cuts k = { .s = s, .K = GN__MIN(s->D, GN__MAX(2u, 2u * GN__WORK / (s->U + 1))) };
+    size_t n = s->U + 2u;
+    k.cut = (double *)gn__sched_take(s, n, sizeof(double));
+    k.key = (double *)gn__sched_take(s, n, sizeof(double));
+    k.cost = (double *)gn__sched_take(s, 2 * n, sizeof(double));
+    k.queue = (uint32_t *)gn__sched_take(s, n, sizeof(uint32_t));
+    k.peak = (uint32_t *)gn__sched_take(s, n, sizeof(uint32_t));
+    k.uses = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    k.from = (uint32_t *)gn__sched_take(s, k.K * n, sizeof(uint32_t));
+    if (s->bad) return;
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
+    gn__cuts_bytes(&k);
+    double low = 0, high = 0;
+    for (uint32_t i = 0; i < s->U; i++) high += gn__sched_work(s, i, s->list[0]);
+    bool ok = gn__cuts_place(&k, 0);
+    if (ok) gn__sched_consider(s, false);
+    if (s->policy != GN_MOST_THROUGHPUT || !ok) return;
+    for (int i = 0; i < 24 && low < high * 0.99 && (i < 6 || (size_t)i * k.K * n < 16u * GN__WORK); i++) {
+        double mid = (low + high) / 2;
+        if (!gn__cuts_place(&k, mid)) { low = mid; continue; }
+        high = mid;
+        gn__sched_consider(s, false);
+    }
+}
+
+/* ---- whole paths move ---- */
+
+/* path[]: units in chains, the longest chain first, each the longest way through what is left; the rest goes with what it reads or feeds. */
+static uint32_t gn__sched_paths(gn__sched *s) {
+    uint32_t n_paths = 0, *before = s->seg_of;
+    double total = 0, *end = s->finish;
+    for (uint32_t i = 0; i < s->U; i++) { s->path[i] = GN__NONE; total += gn__sched_work(s, i, s->list[0]); }
+    for (uint32_t most = GN__MIN((uint32_t)GN__MAX_PATHS, GN__MAX(4u, GN__WORK / (s->U + s->n_ins + 1))); n_paths < most; n_paths++) {
+        uint32_t at = GN__NONE;
+        for (uint32_t i = 0; i < s->U; i++) {
+            const gn__unit *u = &s->units[i];
+            double longest = 0;
+            before[i] = GN__NONE;
+            for (uint32_t k = 0; k < u->n_in && s->path[i] == GN__NONE; k++) {
+                uint32_t v = s->ins[u->in + k], w = gn__sched_is_op(s, v) ? s->unit_of[v] : GN__NONE;
+                if (w == GN__NONE || s->path[w] != GN__NONE || (before[i] != GN__NONE && end[w] <= longest)) continue;
+                longest = end[w];
+                before[i] = w;
+            }
+            end[i] = longest + gn__sched_work(s, i, s->list[0]);
+            if (s->path[i] == GN__NONE && (at == GN__NONE || end[i] > end[at])) at = i;
+        }
+        if (at == GN__NONE || end[at] < total * 0.005) break;
+        for (; at != GN__NONE; at = before[at]) s->path[at] = n_paths;
+    }
+    for (uint32_t i = s->U; i-- > 0;)                             /* what feeds a path goes with it */
+        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
+            uint32_t v = s->ins[s->units[i].in + k];
+            if (gn__sched_is_op(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
+        }
+    return n_paths;
+}
+
+/* From the best placement so far: each path to each of a few devices, kept when it is better. Then all but one again. */
+static void gn__sched_moves(gn__sched *s) {
+    uint32_t n_paths = gn__sched_paths(s), tries = GN__MIN(256u, GN__MAX(8u, GN__WORK / 8 / (s->U + s->n_ins + 1)));
+    for (uint32_t p = 0; p < n_paths; p++)
+        for (uint32_t w = 0; w < GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES) && tries > 0 && !s->bad; w++) {
+            uint32_t d = s->list[w], moved = 0;
+            memcpy(s->dev, s->best, s->U * sizeof *s->dev);
+            for (uint32_t i = 0; i < s->U; i++) {
+                if (s->path[i] != p || s->dev[i] == d || !gn__sched_can(s, i, d)) continue;
+                s->dev[i] = d;
+                moved++;
+            }
+            if (!moved) continue;
+            tries--;
+            gn__sched_consider(s, s->best_ranked);
+        }
+}
+
+/* ---- the choice ---- */
+
+static gn_result gn__sched_nowhere(const gn__sched *s, uint64_t slots, uint64_t act) {
+    uint64_t all = 0;
+    uint32_t most = 0;
+    for (uint32_t d = 0; d < s->D; d++) {
+        if (s->limit[d] > s->limit[most]) most = d;
+        all = s->limit[d] > UINT64_MAX - all ? UINT64_MAX : all + s->limit[d];
+    }
+    return gn_fail(s->f, GN_OUT_OF_MEMORY, "no placement fits: the graph needs %.1f MB of weights and states and about %.1f MB of values at once; '%s' has %.1f MB free, all %u devices together %.1f MB",
+                   (double)slots / 1e6, (double)act / 1e6, s->c->devices[most].name, (double)s->limit[most] / 1e6, s->D, (double)all / 1e6);
+}
+
+/* unit_act: bytes of values that live while a unit runs, when all run in order on one device. Returns the most. */
+static uint64_t gn__sched_measure(gn__sched *s, uint64_t *out_slots) {
+    uint64_t act = 0;
+    for (uint32_t i = 0; i < s->U; i++) s->dev[i] = s->list[0];
+    gn__sched_simulate(s, s->order);
+    gn__sched_fits(s);
+    for (uint32_t i = 0; i < s->U; i++) {
+        s->unit_act[i] = s->unit_live[i] - GN__MIN(s->unit_live[i], s->resident[s->dev[i]]);
+        act = GN__MAX(act, s->unit_act[i]);
+    }
+    *out_slots = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->p->nodes[i].leaf == GN_LEAF_WEIGHT || s->p->nodes[i].leaf == GN_LEAF_STATE) *out_slots += s->size[i];
+    return act;
+}
+
+/* A split has to be better than the best device alone by more than the model's error. */
+static bool gn__sched_loses(const gn__sched *s) {
+    if (!s->have_single || s->top.devices < 2) return false;
+    if (s->policy == GN_LEAST_BYTES && s->top.bytes != s->single.bytes) return s->top.bytes > s->single.bytes;
+    int time = s->policy == GN_LEAST_BYTES;
+    return !(gn__sched_objective(s, &s->top, time) < GN__GAIN * gn__sched_objective(s, &s->single, time));
+}
+
+static gn_result gn__sched_choose(gn__sched *s) {
+    uint64_t slots = 0, act = 0;
+    gn__sched_list(s);
+    gn__sched_singles(s);
+    if (s->D > 1 && s->U && !s->bad) {
+        act = gn__sched_measure(s, &slots);
+        gn__sched_ranks(s);
+        for (int i = 0; i < 2 && !s->bad; i++) {                  /* with and without room for values that live */
+            gn__sched_greedy(s, i ? 0 : act);
+            memcpy(s->path, s->dev, s->U * sizeof *s->path);
+            gn__sched_consider(s, true);
+            memcpy(s->dev, s->path, s->U * sizeof *s->path);
+            gn__sched_consider(s, false);
+            if (!s->limited) break;
+        }
+        gn__sched_pipeline(s);
+        if (s->have) gn__sched_moves(s);
+    } else if (!s->have && !s->bad) act = gn__sched_measure(s, &slots);
+    if (s->bad) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+    if (!s->have) return gn__sched_nowhere(s, slots, act);
+    if (gn__sched_loses(s))
+        for (uint32_t i = 0; i < s->U; i++) s->best[i] = s->single_dev;
+    s->best_ranked &= s->top.devices > 1 && !gn__sched_loses(s);
+    memcpy(s->dev, s->best, s->U * sizeof *s->dev);
+    gn__sched_simulate(s, s->best_ranked ? s->rank_order : s->order);
+    gn__sched_fits(s);
+    return s->bad ? gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n) : GN_OK;
+}
+
+/* ---- the result ---- */
+
+static uint8_t gn__sched_why(const gn__sched *s, uint32_t unit) {
+    const gn__unit *u = &s->units[unit];
+    uint32_t d = s->dev[unit], could = 0;
+    if (s->D == 1) return GN_PLACED_ONLY;
+    if (u->said == d) return GN_PLACED_SAID;
+    if (u->pin == d) return GN_PLACED_HOME;
+    for (uint32_t i = 0; i < s->D && could < 2; i++) could += !gn__sched_lacks(s, unit, i);
+    if (could == 1) return GN_PLACED_OPS;
+    if (s->now.devices < 2) return GN_PLACED_BEST;
+    if (!s->have_single && s->limited) return GN_PLACED_MEMORY;
+    if (s->have_single && d == s->single_dev) return GN_PLACED_BEST;
+    return s->policy == GN_LEAST_BYTES ? GN_PLACED_BYTES : s->policy == GN_MOST_THROUGHPUT ? GN_PLACED_STAGE : GN_PLACED_PARALLEL;
+}
+
+static int gn__transfer_compare(const void *a, const void *b) {
+    const gn_transfer *x = (const gn_transfer *)a, *y = (const gn_transfer *)b;
+    if (x->consumer != y->consumer) return x->consumer < y->consumer ? -1 : 1;
+    return x->node < y->node ? -1 : x->node > y->node;
+}
+
+static void gn__sched_transfers(const gn__sched *s, gn_schedule *o) {
+    for (size_t i = 0; i < s->n_hops; i++) {
+        const gn__hop *h = &s->hops[i];
+        if (h->why >= GN_TRANSFER__COUNT) continue;
+        uint32_t producer = gn__sched_is_op(s, h->node) ? s->seg_of[s->unit_of[h->node]] : GN__NONE;
+        o->transfers[o->n_transfers++] = (gn_transfer){ h->node, h->from, h->to, producer, h->consumer, h->bytes, h->start, h->end, h->why };
+        if (h->why == GN_TRANSFER_STATE_MOVE) o->move_bytes += h->bytes;
+    }
+    qsort(o->transfers, o->n_transfers, sizeof *o->transfers, gn__transfer_compare);
+}
+
+static int gn__node_compare(const void *a, const void *b) { return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : *(const uint32_t *)a > *(const uint32_t *)b; }
+
+/* A segment's ops, and those that it computes again. extra: hops, by segment, of what is computed again. Returns how many nodes. */
+static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *out) {
+    const gn__seg *g = &s->segs[seg];
+    uint32_t n = g->units, nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    for (uint32_t i = 0; i < n && out; i++) out[i] = s->seq[g->first + i];
+    for (uint32_t h = g->head; h; h = s->hops[h - 1].next) {
+        const gn__hop *x = &s->hops[h - 1];
+        uint32_t more = x->why == GN__RECOMPUTED ? gn__sched_closure(s, x->node, g->device, nodes, leaves, &n_leaves) : 0;
+        for (uint32_t i = 0; i < more; i++) {
+            if (s->stamp[nodes[i]] == seg + 1) continue;
+            if (out) out[n] = nodes[i];
+            s->stamp[nodes[i]] = seg + 1;
+            n++;
+        }
+    }
+    if (out && n > g->units) qsort(out, n, sizeof *out, gn__node_compare);
+    return n;
+}
+
+static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t at = gn__sched_where(s, i);
+        o->device[i] = at < s->D ? at : GN_NO_DEVICE;
+    }
+    for (uint32_t i = 0; i < s->U; i++) {
+        const gn__unit *u = &s->units[i];
+        for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
+            uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
+            if (o->device[v] == GN_NO_DEVICE) o->device[v] = s->dev[i];
+            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE) continue;
+            gn__hop *h = gn__hop_find(s, v, s->dev[i]);
+            o->avoided[s->p->nodes[v].leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES] += h && h->why != GN__RESIDENT ? 0 : s->size[v];
+        }
+        o->why[u->group] = gn__sched_why(s, i);
+    }
+    for (uint32_t i = 0; i < s->n; i++)
+        if (o->device[i] == GN_NO_DEVICE) o->device[i] = 0;
+}
+
+static void gn__sched_numbers(const gn__sched *s, gn_schedule *o) {
+    o->seconds = s->now.seconds;
+    o->step_seconds = s->now.step;
+    o->best_single = s->have_single ? s->single_dev : GN_NO_DEVICE;
+    o->best_single_seconds = s->have_single ? s->single.seconds : 0;
+    o->best_single_step_seconds = s->have_single ? s->single.step : 0;
+    o->refused = s->now.devices < 2 && s->have_single && s->have_split;
+    o->refused_seconds = o->refused ? s->split.seconds : 0;
+    o->bytes = s->now.bytes;
+    o->upload_bytes = s->upload;
+    o->overruled = s->overruled;
+    o->avoided[GN_AVOIDED_ONCE] = s->once;
+    o->avoided[GN_AVOIDED_RECOMPUTE] = s->spared;
+    for (uint32_t d = 0; d < s->D; d++) o->memory[d] = s->mem[d];
+}
+
+static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
+    uint32_t n = 0, ops = 0;
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
+    for (uint32_t i = 0; i < s->n_segs; i++) n += gn__sched_segment_nodes(s, i, NULL);
+    o->n_nodes = s->n;
+    o->n_devices = s->D;
+    o->n_groups = s->m->n_groups;
+    o->device = (uint32_t *)gn__alloc_zero((s->n + 1) * sizeof *o->device);
+    o->nodes = (uint32_t *)gn__alloc_zero((n + 1u) * sizeof *o->nodes);
+    o->segments = (gn_segment *)gn__alloc_zero((s->n_segs + 1) * sizeof *o->segments);
+    o->transfers = (gn_transfer *)gn__alloc_zero((s->n_hops + 1) * sizeof *o->transfers);
+    o->why = (uint8_t *)gn__alloc_zero(s->m->n_groups + 1u);
+    o->memory = (uint64_t *)gn__alloc_zero((s->D + 1) * sizeof *o->memory);
+    if (!o->device || !o->nodes || !o->segments || !o->transfers || !o->why || !o->memory) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory for a schedule of %u nodes", s->n);
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
+    for (uint32_t i = 0, at = 0; i < s->n_segs; i++) {
+        uint32_t more = gn__sched_segment_nodes(s, i, o->nodes + at);
+        o->segments[o->n_segments++] = (gn_segment){ s->segs[i].device, at, more, s->segs[i].start, s->segs[i].end };
+        at += more;
+        ops += s->segs[i].units;
+    }
+    o->recomputed = n - ops;
+    gn__sched_transfers(s, o);
+    gn__sched_devices(s, o);
+    gn__sched_numbers(s, o);
+    return GN_OK;
+}
+
+static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn_schedule *out, gn_fault *f) {
+    gn__sched s;
+    memset(out, 0, sizeof *out);
+    if (!c || !c->n_devices || !c->devices || !c->links) return gn_fail(f, GN_BAD_ARGUMENT, "a cluster without devices or links");
+    if ((int)policy < 0 || policy >= GN_POLICY__COUNT) return gn_fail(f, GN_BAD_ARGUMENT, "there is no policy %d", (int)policy);
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.m = m;
+    s.c = c;
+    s.homes = homes;
+    s.policy = policy;
+    s.f = f;
+    s.n = p->n_nodes;
+    s.D = c->n_devices;
+    gn_result r = gn__sched_prepare(&s);
+    if (r == GN_OK) r = gn__sched_choose(&s);
+    if (r == GN_OK) r = gn__sched_fill(&s, out);
+    if (r != GN_OK) gn__schedule_deinit(out);
+    gn__sched_deinit(&s);
+    return r;
 }
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -11493,8 +13718,14 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
+gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f) { return gn__meaning_make(part, recognisers_off, out_meaning, f); }
+void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
+gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
+    return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
+}
+void gn_schedule_deinit(gn_schedule *s) { gn__schedule_deinit(s); }
 
 gn_ctx *gn_open(const gn_desc *desc) { return gn__context_open(desc, gn__device_list(desc), NULL, NULL, 0); }
 gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device) {
