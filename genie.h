@@ -10035,7 +10035,7 @@ enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8 };
 
 typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dtype: of the first input, else of the result */
 
-typedef struct gn__unit {          /* one of the devices */
+typedef struct gn__device {          /* one of the devices */
     gn_exec exec;
     char name[96];
     gn_stats stats;                /* its own counters, when several devices were named */
@@ -10048,10 +10048,10 @@ typedef struct gn__unit {          /* one of the devices */
     char cause[160];               /* lost: why */
     uint64_t next_value;           /* id of the next value kept there */
     GN__ARRAY(gn__refusal, refusals);
-    uint8_t *ops;                  /* bitmap for the cluster, made at the first refusal */
+    uint8_t ops[GN__WIRE_OPS];     /* for the scheduler: those it can run */
     gn_cluster_device costs;
     gn_cluster_link up, down;      /* from the program to it and back */
-} gn__unit;
+} gn__device;
 
 typedef struct gn__multi_slot {
     gn_slot_desc d;                /* kind GN_LEAF_NONE: free. host: of a state its copy until it is on a device */
@@ -10064,7 +10064,7 @@ typedef struct gn__multi_slot {
 typedef struct gn__multi_value { uint64_t id, own; uint32_t device; } gn__multi_value;
 
 typedef struct gn__multi {
-    gn__unit *units;
+    gn__device *units;
     uint32_t n_units, next_own, n_failed;   /* n_failed: states */
     bool beside;                   /* unit 0 is the device, unit 1 (opened when needed) the CPU beside it */
     gn_exec_desc desc;             /* beside: of the CPU. strict, log and counters of both kinds */
@@ -10133,18 +10133,8 @@ typedef struct gn__splitter {
     bool *fetched;                   /* a leaf that the first piece of its device has */
 } gn__splitter;
 
-static void gn__schedule_free(gn_schedule *s) {
-    gn_free(s->device);
-    gn_free(s->nodes);
-    gn_free(s->segments);
-    gn_free(s->transfers);
-    gn_free(s->why);
-    gn_free(s->memory);
-    memset(s, 0, sizeof *s);
-}
-
 static void gn__piece_free(gn__multi *m, gn__piece *x) {
-    gn__unit *u = &m->units[x->device];
+    gn__device *u = &m->units[x->device];
     for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
         if (u->recent[i].piece == x) u->recent[i].piece = NULL;
     if (x->plan) u->exec.i->plan_destroy(u->exec.self, x->plan);
@@ -10157,7 +10147,7 @@ static void gn__split_free(gn__multi *m, gn__split *s) {
     for (uint32_t i = 0; s->pieces && i < s->n_pieces; i++) gn__piece_free(m, &s->pieces[i]);
     void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->crosses };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
-    gn__schedule_free(&s->schedule);
+    gn__schedule_deinit(&s->schedule);
     gn_free(s);
 }
 
@@ -10182,7 +10172,7 @@ static gn__refusal gn__refusal_of(const gn_part *p, uint32_t node) {
     return (gn__refusal){ n->op, n->n_ins ? p->nodes[p->ins[n->ins]].dtype : n->dtype };
 }
 
-static bool gn__unit_refuses(const gn__unit *u, const gn_part *p, uint32_t node) {
+static bool gn__device_refuses(const gn__device *u, const gn_part *p, uint32_t node) {
     gn__refusal r = gn__refusal_of(p, node);
     for (size_t i = 0; i < u->n_refusals; i++)
         if (u->refusals[i].op == r.op && u->refusals[i].dtype == r.dtype) return true;
@@ -10190,7 +10180,7 @@ static bool gn__unit_refuses(const gn__unit *u, const gn_part *p, uint32_t node)
 }
 
 /* An error of a device: whether it is the end of the device, which is then named. */
-static gn_result gn__unit_error(gn__unit *u, gn_result r, gn_fault *f) {
+static gn_result gn__device_error(gn__device *u, gn_result r, gn_fault *f) {
     gn_fault why = f ? *f : (gn_fault){ r, GN_NO_NODE, "" };
     if (r == GN_OK || r == GN_NO_VALUE) return r;
     if (!u->lost && (r == GN_DEVICE_LOST || u->exec.i->wait(u->exec.self, 0, NULL) == GN_DEVICE_LOST)) {
@@ -10203,17 +10193,17 @@ static gn_result gn__unit_error(gn__unit *u, gn_result r, gn_fault *f) {
     return GN_DEVICE_LOST;
 }
 
-static gn_result gn__unit_is_lost(const gn__unit *u, uint32_t node, const char *what, gn_fault *f) {
+static gn_result gn__device_is_lost(const gn__device *u, uint32_t node, const char *what, gn_fault *f) {
     gn_fail(f, GN_DEVICE_LOST, "%s %s, which is lost: %s", what, u->name, u->cause);
     if (f) f->node = node;
     return GN_DEVICE_LOST;
 }
 
 /* Waits for what the device was given before. */
-static gn_result gn__unit_settle(gn__unit *u, gn_fault *f) {
+static gn_result gn__device_settle(gn__device *u, gn_fault *f) {
     if (!u->busy) return GN_OK;
     u->busy = false;
-    gn_result r = gn__unit_error(u, u->exec.i->wait(u->exec.self, u->last, f), f);
+    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, u->last, f), f);
     if (f) f->node = GN_NO_NODE;          /* of another plan */
     return r;
 }
@@ -10222,11 +10212,11 @@ static gn_result gn__unit_settle(gn__unit *u, gn_fault *f) {
 
 static gn_result gn__multi_put(gn__multi *m, uint32_t slot, uint32_t device, gn_fault *f) {
     gn__multi_slot *s = &m->slots[slot];
-    gn__unit *u = &m->units[device];
+    gn__device *u = &m->units[device];
     gn_slot_desc d = s->d;
     if (s->on >> device & 1) return GN_OK;
     d.gen = s->own;
-    gn_result r = gn__unit_error(u, u->exec.i->slot_put(u->exec.self, &d, f), f);
+    gn_result r = gn__device_error(u, u->exec.i->slot_put(u->exec.self, &d, f), f);
     if (r) return r;
     s->on |= 1u << device;
     if (d.kind != GN_LEAF_STATE) return GN_OK;
@@ -10273,7 +10263,7 @@ static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 /* Takes a state from its home to another device, where it stays. */
 static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fault *f) {
     gn__multi_slot *s = &m->slots[slot];
-    gn__unit *u = &m->units[s->home];
+    gn__device *u = &m->units[s->home];
     gn_part_node leaf = { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)s->d.dtype, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s->d.shape.rank, .slot = slot, .gen = s->own };
     uint32_t node = 0;
     gn_part part = { .n_nodes = 1, .n_dims = leaf.rank, .n_outs = 1, .nodes = &leaf, .dims = s->d.shape.dims, .outs = &node };
@@ -10281,9 +10271,9 @@ static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fau
     if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to move a state of %zu bytes", s->d.bytes);
     gn_out out = { host, s->d.bytes, 0 };
     part.hash = gn__part_hash(&part);
-    gn_result r = gn__unit_error(u, u->exec.i->plan_make(u->exec.self, &part, &plan, f), f);
-    if (!r) r = gn__unit_error(u, u->exec.i->submit(u->exec.self, plan, NULL, &out, &u->last, f), f);
-    if (!r) r = gn__unit_error(u, u->exec.i->wait(u->exec.self, u->last, f), f);
+    gn_result r = gn__device_error(u, u->exec.i->plan_make(u->exec.self, &part, &plan, f), f);
+    if (!r) r = gn__device_error(u, u->exec.i->submit(u->exec.self, plan, NULL, &out, &u->last, f), f);
+    if (!r) r = gn__device_error(u, u->exec.i->wait(u->exec.self, u->last, f), f);
     if (plan) u->exec.i->plan_destroy(u->exec.self, plan);
     if (r && r != GN_NO_VALUE) { gn_free(host); return r; }
     u->exec.i->slot_drop(u->exec.self, slot, s->own);
@@ -10590,12 +10580,12 @@ static gn_result gn__piece_slots(gn__splitter *k, const gn__piece *x, gn_fault *
 
 /* The device's plan of the piece. An error's node becomes one of the whole part. */
 static gn_result gn__piece_plan(gn__splitter *k, gn__piece *x, gn_fault *f) {
-    gn__unit *u = &k->m->units[x->device];
+    gn__device *u = &k->m->units[x->device];
     gn_result r = gn__piece_slots(k, x, f);
     if (r) return r;
     r = u->exec.i->plan_make(u->exec.self, x->part, &x->plan, f);
     if (f && r) f->node = f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
-    return gn__unit_error(u, r, f);
+    return gn__device_error(u, r, f);
 }
 
 static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_fault *f) {
@@ -10659,29 +10649,57 @@ static gn_result gn__schedule_beside(gn__multi *m, const gn_part *p, gn_schedule
     s->n_nodes = p->n_nodes;
     s->n_devices = m->n_units;
     s->device = (uint32_t *)gn__alloc_zero((p->n_nodes + 1) * sizeof *s->device);
-    for (uint32_t i = 0; s->device && i < p->n_nodes; i++) s->device[i] = !p->nodes[i].leaf && gn__unit_refuses(&m->units[0], p, i);
+    for (uint32_t i = 0; s->device && i < p->n_nodes; i++) s->device[i] = !p->nodes[i].leaf && gn__device_refuses(&m->units[0], p, i);
     ok = s->device && gn__schedule_levels(p, s);
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
 }
 
-/* As the program says: a node's device, or that of its first input. */
-static gn_result gn__schedule_several(gn__multi *m, const gn_part *p, const uint32_t *homes, gn_schedule *s, gn_fault *f) {
-    s->n_nodes = p->n_nodes;
-    s->n_devices = m->n_units;
-    s->device = (uint32_t *)gn__alloc_zero((p->n_nodes + 1) * sizeof *s->device);
-    if (!s->device) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
-    for (uint32_t i = p->n_nodes; i-- > 0;) {
-        const gn_part_node *n = &p->nodes[i];
-        uint32_t on = p->hints ? p->hints[i].on : 0;
-        if (!n->leaf) { s->device[i] = on ? on - 1 : s->device[i]; while (gn__unit_refuses(&m->units[s->device[i]], p, i)) s->device[i] = (s->device[i] + 1) % m->n_units; }
-        for (uint32_t e = 0; e < n->n_ins; e++) if (p->nodes[p->ins[n->ins + e]].leaf) s->device[p->ins[n->ins + e]] = s->device[i];
+/* Which ops the scheduler may place there: none on a device that is lost. */
+static void gn__device_ops(gn__device *u, gn_cluster_device *out) {
+    for (size_t i = 0; i < sizeof u->ops; i++) u->ops[i] = u->lost ? 0 : !out->ops ? 0xff : i < out->n_ops ? out->ops[i] : 0;
+    for (size_t i = 0; i < u->n_refusals; i++) u->ops[gn__ops[u->refusals[i].op].wire / 8] &= (uint8_t)~(1u << (gn__ops[u->refusals[i].op].wire % 8));
+    if (!u->lost && !out->ops && !u->n_refusals) return;
+    out->ops = u->ops;
+    out->n_ops = sizeof u->ops;
+}
+
+/* Devices and links as they are known now. What goes from one device to another goes through the program. */
+static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
+    uint32_t n = m->n_units;
+    for (uint32_t d = 0; d < n; d++) {
+        gn__device *u = &m->units[d];
+        if (u->exec.i->costs) u->exec.i->costs(u->exec.self, &u->costs, &u->up, &u->down);
+        devices[d] = u->costs;
+        gn__copy_text(devices[d].name, sizeof devices[d].name, u->name);
+        gn__device_ops(u, &devices[d]);
+        links[n * (n + 1) + d] = u->up;
+        links[d * (n + 1) + n] = u->down;
     }
-    for (uint32_t u = 0; u < p->n_updates; u++)
-        for (uint32_t i = 0; i < p->n_nodes; i++)
-            if (p->nodes[i].leaf == GN_LEAF_STATE && p->nodes[i].slot == p->updates[u].slot) s->device[i] = s->device[p->updates[u].node];
-    for (uint32_t i = 0; i < p->n_nodes; i++)
-        if (p->nodes[i].leaf == GN_LEAF_STATE && homes[i]) s->device[i] = (uint32_t)gn__top_bit(homes[i]);
-    return gn__schedule_levels(p, s) ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
+    for (uint32_t a = 0; a < n; a++)
+        for (uint32_t b = 0; b < n; b++) {
+            const gn_cluster_link *x = &m->units[a].down, *y = &m->units[b].up;
+            double cost = (x->bytes_per_s > 0 ? 1 / x->bytes_per_s : 0) + (y->bytes_per_s > 0 ? 1 / y->bytes_per_s : 0);
+            if (a != b) links[a * (n + 1) + b] = (gn_cluster_link){ x->latency_s + y->latency_s, cost > 0 ? 1 / cost : 0 };
+        }
+    *out = (gn_cluster){ n, devices, links };
+}
+
+/* By the cost model, over the devices that are left. */
+static gn_result gn__schedule_several(gn__multi *m, const gn_part *p, const uint32_t *homes, gn_schedule *s, gn_fault *f) {
+    uint32_t n = m->n_units;
+    gn_meaning meaning;
+    gn_cluster cluster;
+    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
+    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
+    gn_result r = devices && links ? gn__meaning_make(p, 0, &meaning, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
+    if (!r) {
+        gn__multi_cluster(m, devices, links, &cluster);
+        r = gn__schedule_make(p, &meaning, m->given ? m->given : &cluster, m->policy, homes, s, f);
+        gn__meaning_deinit(&meaning);
+    }
+    gn_free(devices);
+    gn_free(links);
+    return r;
 }
 
 /* Where states and kept values are. A device that is lost takes them with it. */
@@ -10690,13 +10708,13 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
         uint32_t on = k->part->hints && !m->beside ? k->part->hints[i].on : 0, device = GN_NO_DEVICE;
-        if (on && on <= m->n_units && m->units[on - 1].lost) return gn__unit_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        if (on && on <= m->n_units && m->units[on - 1].lost) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
         if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
         else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
         else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
         if (device == GN_NO_DEVICE) continue;
         homes[i] = 1u << device;
-        if (m->units[device].lost) return gn__unit_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
+        if (m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
     }
     return GN_OK;
 }
@@ -10772,9 +10790,9 @@ static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f);
 
 /* The device has no kernel for a node: remembered, so that the next try places it elsewhere. GN_OK: try again. */
 static gn_result gn__multi_refused(gn__multi *m, const gn_part *p, uint32_t device, gn_fault *f) {
-    gn__unit *u = &m->units[device];
+    gn__device *u = &m->units[device];
     uint32_t node = f->node;
-    if (node >= p->n_nodes || p->nodes[node].leaf || gn__unit_refuses(u, p, node)) return f->result;
+    if (node >= p->n_nodes || p->nodes[node].leaf || gn__device_refuses(u, p, node)) return f->result;
     gn__refusal x = gn__refusal_of(p, node);
     char text[512];
     snprintf(text, sizeof text, "%s of %s has no kernel on %s (%.200s)", gn__ops[x.op].name, gn__dtypes[x.dtype].name, u->name, f->text);
@@ -10797,7 +10815,7 @@ static uint32_t gn__split_fallbacks(const gn__multi *m, const gn_part *p, const 
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         bool refused = false;
-        for (uint32_t d = 0; d < m->n_units && !p->nodes[i].leaf; d++) refused |= d != s->schedule.device[i] && gn__unit_refuses(&m->units[d], p, i);
+        for (uint32_t d = 0; d < m->n_units && !p->nodes[i].leaf; d++) refused |= d != s->schedule.device[i] && gn__device_refuses(&m->units[d], p, i);
         n += refused;
     }
     return n;
@@ -10913,7 +10931,7 @@ static gn_result gn__piece_fault(const gn__piece *x, gn_result r, gn_fault *f) {
 
 /* Fills arguments and outputs of this run. */
 static void gn__piece_bind(gn__multi_run *w, gn__piece *x) {
-    gn__unit *u = &w->m->units[x->device];
+    gn__device *u = &w->m->units[x->device];
     for (size_t i = 0; i < x->n_ins; i++) {
         const gn__piece_in *in = &x->ins[i];
         gn_arg *a = &x->args[x->part->nodes[i].arg];
@@ -10965,10 +10983,10 @@ static const gn__piece *gn__piece_blamed(const gn__multi_run *w, const gn__piece
 }
 
 static gn_result gn__piece_submit(gn__multi_run *w, gn__piece *x) {
-    gn__unit *u = &w->m->units[x->device];
+    gn__device *u = &w->m->units[x->device];
     gn__piece_bind(w, x);
     x->at = GN__PIECE_WAITS;
-    gn_result r = gn__unit_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &x->ticket, w->f), w->f);
+    gn_result r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &x->ticket, w->f), w->f);
     if (r && r != GN_NO_VALUE) return gn__piece_fault(gn__piece_blamed(w, x), r, w->f);
     x->at = GN__PIECE_SENT;
     u->last = x->ticket;
@@ -10980,9 +10998,9 @@ static gn_result gn__piece_submit(gn__multi_run *w, gn__piece *x) {
 }
 
 static gn_result gn__piece_wait(gn__multi_run *w, gn__piece *x, gn_fault *f) {
-    gn__unit *u = &w->m->units[x->device];
+    gn__device *u = &w->m->units[x->device];
     if (x->at != GN__PIECE_SENT) return GN_OK;
-    gn_result r = gn__unit_error(u, u->exec.i->wait(u->exec.self, x->ticket, f), f);
+    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, x->ticket, f), f);
     if (u->last == x->ticket) u->busy = false;
     if (r && r != GN_NO_VALUE) { x->at = GN__PIECE_WAITS; return gn__piece_fault(x, r, f); }
     x->at = GN__PIECE_DONE;
@@ -11074,7 +11092,7 @@ static gn_result gn__split_run(gn__multi_run *w) {
     bool nothing = false;
     gn_result r = GN_OK;
     for (uint32_t d = 0; d < w->m->n_units && !r && s->n_updates; d++)   /* an error of an earlier step is told before anything of this one runs */
-        if (s->devices >> d & 1) r = gn__unit_settle(&w->m->units[d], w->f);
+        if (s->devices >> d & 1) r = gn__device_settle(&w->m->units[d], w->f);
     if (r) return r;
     for (uint32_t i = 0; i < s->n_pieces; i++) s->pieces[i].at = GN__PIECE_WAITS;
     do {
@@ -11113,10 +11131,10 @@ static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, co
 }
 
 /* For one run; an error's node becomes one of the whole part. */
-static gn_result gn__unit_wait(gn__unit *u, uint64_t ticket, gn_fault *f) {
+static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
     const gn__piece *piece = NULL;
     if (u->last == ticket) u->busy = false;
-    gn_result r = gn__unit_error(u, u->exec.i->wait(u->exec.self, ticket, f), f);
+    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, ticket, f), f);
     for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
         if (u->recent[i].ticket == ticket) piece = u->recent[i].piece;
     if (f && r) f->node = piece && f->node < piece->part->n_nodes ? piece->origin[f->node] : GN_NO_NODE;
@@ -11128,10 +11146,10 @@ static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     gn_result first = GN_OK;
     if (ticket == 0) return GN_OK;
-    if (ticket != UINT64_MAX) return gn__unit_wait(&m->units[ticket & 31], ticket >> 5, f);
+    if (ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
     for (uint32_t d = 0; d < m->n_units; d++) {
         gn_fault own = { GN_OK, GN_NO_NODE, "" };
-        gn_result r = gn__unit_settle(&m->units[d], &own);
+        gn_result r = gn__device_settle(&m->units[d], &own);
         if (r && !first) { first = r; if (f) *f = own; }
     }
     return first;
@@ -11144,7 +11162,7 @@ static void gn__multi_values_release(void *self, uint64_t below) {
     if (n) memmove(m->values, m->values + n, (m->n_values - n) * sizeof *m->values);
     m->n_values -= n;
     for (uint32_t d = 0; d < m->n_units; d++) {
-        gn__unit *u = &m->units[d];
+        gn__device *u = &m->units[d];
         uint64_t least = u->next_value;
         for (size_t i = 0; i < m->n_values; i++)
             if (m->values[i].device == d) least = GN__MIN(least, m->values[i].own);
@@ -11153,22 +11171,22 @@ static void gn__multi_values_release(void *self, uint64_t below) {
 }
 
 static void gn__multi_describe(void *self, gn_device_info *out) {
-    const gn__unit *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = &((gn__multi *)self)->units[0];
     u->exec.i->describe(u->exec.self, out);
 }
 
 static void *gn__multi_host_alloc(void *self, size_t bytes) {
-    const gn__unit *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = &((gn__multi *)self)->units[0];
     return u->exec.i->host_alloc(u->exec.self, bytes);
 }
 
 static void gn__multi_host_free(void *self, void *p) {
-    const gn__unit *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = &((gn__multi *)self)->units[0];
     u->exec.i->host_free(u->exec.self, p);
 }
 
 static void gn__multi_costs(void *self, gn_cluster_device *out, gn_cluster_link *up, gn_cluster_link *down) {
-    const gn__unit *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = &((gn__multi *)self)->units[0];
     if (u->exec.i->costs) u->exec.i->costs(u->exec.self, out, up, down);
 }
 
@@ -11177,10 +11195,9 @@ static void gn__multi_close(void *self) {
     for (size_t i = 0; i < m->n_slots && !m->beside; i++)
         if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
     for (uint32_t d = 0; m->units && d < m->n_units; d++) {
-        gn__unit *u = &m->units[d];
+        gn__device *u = &m->units[d];
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
-        gn_free(u->ops);
     }
     gn_free(m->units);
     gn_free(m->slots);
@@ -11208,7 +11225,7 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
 /* Room for n devices, which are opened one by one. */
 static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
     gn__multi *m = (gn__multi *)gn__alloc_zero(sizeof *m);
-    if (m) m->units = (gn__unit *)gn__alloc_zero(n * sizeof *m->units);
+    if (m) m->units = (gn__device *)gn__alloc_zero(n * sizeof *m->units);
     if (!m || !m->units) { gn_free(m); return NULL; }
     m->n_units = n;
     m->desc = *d;
@@ -11218,7 +11235,7 @@ static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
 
 /* Enters a device that was opened; `sync`: it works while submit waits. */
 static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
-    gn__unit *u = &m->units[i];
+    gn__device *u = &m->units[i];
     gn_device_info info;
     exec.i->describe(exec.self, &info);
     u->exec = exec;
