@@ -1130,7 +1130,7 @@ GN_API void gn_layout_deinit(gn_layout *l);
 
 /* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
  * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
-#define GN_NO_DEVICE UINT32_MAX
+#define GN_UNPLACED UINT32_MAX
 
 /* Why a group of nodes runs where it runs. X(NAME, text) */
 #define GN_PLACE_REASONS(X) \
@@ -1206,7 +1206,7 @@ typedef struct gn_schedule {
     double seconds;                /* of one step */
     double step_seconds;           /* between steps that do not wait for each other */
     double best_single_seconds, best_single_step_seconds;   /* the same on the best device alone, by the policy; 0 when none can */
-    uint32_t best_single;          /* that device; GN_NO_DEVICE: none has the memory and the operations */
+    uint32_t best_single;          /* that device; GN_UNPLACED: none has the memory and the operations */
     double refused_seconds;        /* of the best split, when it was refused because it loses; else 0 */
     bool refused;
     uint64_t bytes;                /* that cross links in each step; moves of states are not of each step */
@@ -7483,7 +7483,7 @@ static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, 
 static double gn__sched_share(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
 static double gn__sched_wire(const gn__sched *s, uint32_t from, uint32_t to, uint64_t bytes) { return gn__sched_share((double)bytes, gn__sched_link(s, from, to)->bytes_per_s); }
 
-static uint32_t gn__sched_said(const gn__sched *s, uint32_t node) { return s->p->hints && s->p->hints[node].on ? s->p->hints[node].on - 1 : GN_NO_DEVICE; }
+static uint32_t gn__sched_said(const gn__sched *s, uint32_t node) { return s->p->hints && s->p->hints[node].on ? s->p->hints[node].on - 1 : GN_UNPLACED; }
 
 static gn_rate gn__sched_rate(uint8_t dtype) {
     return dtype == GN_F32 ? GN_RATE_F32 : dtype == GN_F64 ? GN_RATE_F64 : dtype == GN_F16 || dtype == GN_BF16 ? GN_RATE_HALF : GN_RATE_INT;
@@ -7501,7 +7501,7 @@ static void gn__unit_open(gn__sched *s, uint32_t group, uint32_t first) {
     gn__unit *u = &s->units[s->U];
     u->group = group;
     u->first = first;
-    u->said = u->pin = GN_NO_DEVICE;
+    u->said = u->pin = GN_UNPLACED;
     u->set = GN__NONE;
 }
 
@@ -7509,14 +7509,14 @@ static void gn__unit_open(gn__sched *s, uint32_t group, uint32_t first) {
 static void gn__sched_group(gn__sched *s, uint32_t group, uint32_t *at) {
     const gn_group *g = &s->m->groups[group];
     const uint32_t *members = s->m->members + g->first;
-    uint32_t said = GN_NO_DEVICE, ops = 0;
+    uint32_t said = GN_UNPLACED, ops = 0;
     bool apart = false;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         uint32_t d = gn__sched_said(s, members[i]);
         if (!gn__sched_is_op(s, members[i])) continue;
         ops++;
-        apart |= d != GN_NO_DEVICE && said != GN_NO_DEVICE && d != said;
-        if (d != GN_NO_DEVICE) said = d;
+        apart |= d != GN_UNPLACED && said != GN_UNPLACED && d != said;
+        if (d != GN_UNPLACED) said = d;
     }
     for (uint32_t i = 0, k = 0; i < g->n_nodes; i++) {
         if (!gn__sched_is_op(s, members[i])) continue;
@@ -7570,7 +7570,7 @@ static void gn__sched_sets(gn__sched *s) {
         const gn_part_node *n = &s->p->nodes[i];
         bool writes = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN);
         s->set[i] = i;
-        s->set_pin[i] = GN_NO_DEVICE;
+        s->set_pin[i] = GN_UNPLACED;
         s->stamp[i] = n->leaf == GN_LEAF_STATE ? i : writes ? s->stamp[s->p->ins[n->ins]] : GN__NONE;
         if (!writes || s->stamp[i] == GN__NONE) continue;
         gn__unit *u = &s->units[s->unit_of[i]];
@@ -7595,20 +7595,20 @@ static const char *gn__sched_lacks(const gn__sched *s, uint32_t unit, uint32_t d
 }
 
 static bool gn__sched_can(const gn__sched *s, uint32_t unit, uint32_t d) {
-    return (s->units[unit].pin == GN_NO_DEVICE || s->units[unit].pin == d) && !gn__sched_lacks(s, unit, d);
+    return (s->units[unit].pin == GN_UNPLACED || s->units[unit].pin == d) && !gn__sched_lacks(s, unit, d);
 }
 
 /* Where states live: where the program says, else where a writer is said to run, else where they are, if their writers can run there. */
 static void gn__sched_pins(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t d = gn__sched_said(s, i), set = s->p->nodes[i].leaf == GN_LEAF_STATE ? gn__set_find(s, i) : 0;
-        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set_pin[set] == GN_NO_DEVICE) s->set_pin[set] = d;
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set_pin[set] == GN_UNPLACED) s->set_pin[set] = d;
     }
     for (uint32_t i = 0; i < s->U; i++) {
         gn__unit *u = &s->units[i];
         if (u->set == GN__NONE) continue;
         u->set = gn__set_find(s, u->set);
-        if (s->set_pin[u->set] == GN_NO_DEVICE) s->set_pin[u->set] = u->said;
+        if (s->set_pin[u->set] == GN_UNPLACED) s->set_pin[u->set] = u->said;
     }
     for (uint32_t i = 0; i < s->n; i++) s->stamp[i] = 0;
     for (uint32_t i = 0; i < s->n && s->homes; i++) {            /* stamp: devices that hold a state of the set */
@@ -7618,11 +7618,11 @@ static void gn__sched_pins(gn__sched *s) {
         for (uint32_t d = 0; d < s->D && d < 32 && s->units[i].set != GN__NONE; d++)
             if (gn__sched_lacks(s, i, d)) s->stamp[s->units[i].set] &= ~(1u << d);
     for (uint32_t i = 0; i < s->n; i++)
-        if (s->set[i] == i && s->stamp[i] && s->set_pin[i] == GN_NO_DEVICE) s->set_pin[i] = gn__first_bit(s->stamp[i]);
+        if (s->set[i] == i && s->stamp[i] && s->set_pin[i] == GN_UNPLACED) s->set_pin[i] = gn__first_bit(s->stamp[i]);
     for (uint32_t i = 0; i < s->U; i++) {
         gn__unit *u = &s->units[i];
         u->pin = u->set == GN__NONE ? u->said : s->set_pin[u->set];
-        s->overruled += u->said != GN_NO_DEVICE && u->said != u->pin;
+        s->overruled += u->said != GN_UNPLACED && u->said != u->pin;
     }
 }
 
@@ -7667,13 +7667,13 @@ static gn_result gn__sched_check(gn__sched *s) {
     }
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t d = gn__sched_said(s, i);
-        if (d != GN_NO_DEVICE && d >= s->D) return gn_fail(s->f, GN_BAD_ARGUMENT, "a node is to run on device %u of a cluster of %u", d, s->D);
+        if (d != GN_UNPLACED && d >= s->D) return gn_fail(s->f, GN_BAD_ARGUMENT, "a node is to run on device %u of a cluster of %u", d, s->D);
     }
     gn__sched_sets(s);
     gn__sched_pins(s);
     for (uint32_t i = 0; i < s->U; i++) {
         uint32_t pin = s->units[i].pin, d = 0;
-        const char *op = pin != GN_NO_DEVICE ? gn__sched_lacks(s, i, pin) : NULL;
+        const char *op = pin != GN_UNPLACED ? gn__sched_lacks(s, i, pin) : NULL;
         if (op) return gn_fail(s->f, GN_UNSUPPORTED, "device '%s', where the program wants it, has no %s", s->c->devices[pin].name, op);
         while (!any && d < s->D && gn__sched_lacks(s, i, d)) d++;
         if (!any && d == s->D) return gn_fail(s->f, GN_UNSUPPORTED, "no device has all of what runs together with %s", gn__sched_lacks(s, i, 0));
@@ -7776,16 +7776,16 @@ static void gn__sched_settle(gn__sched *s, const uint32_t *order) {
         uint32_t i = order[k];
         const gn__unit *u = &s->units[i];
         if (u->set != GN__NONE) {
-            if (s->set_dev[u->set] == GN_NO_DEVICE) s->set_dev[u->set] = s->dev[i];
+            if (s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = s->dev[i];
             s->dev[i] = s->set_dev[u->set];
         }
         for (uint32_t j = 0; j < u->n_slots; j++) {
             uint32_t x = s->slots[u->slot + j];
-            if (s->p->nodes[x].leaf == GN_LEAF_STATE && s->set_dev[gn__set_find(s, x)] == GN_NO_DEVICE) s->set_dev[gn__set_find(s, x)] = s->dev[i];
+            if (s->p->nodes[x].leaf == GN_LEAF_STATE && s->set_dev[gn__set_find(s, x)] == GN_UNPLACED) s->set_dev[gn__set_find(s, x)] = s->dev[i];
         }
     }
     for (uint32_t i = 0; i < s->n; i++)                          /* read by the program alone */
-        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set[i] == i && s->set_dev[i] == GN_NO_DEVICE) s->set_dev[i] = 0;
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set[i] == i && s->set_dev[i] == GN_UNPLACED) s->set_dev[i] = 0;
 }
 
 /* Where a value is: a device, or the program. */
@@ -8085,7 +8085,7 @@ static void gn__sched_list(gn__sched *s) {
         for (int k = 0; k < GN_RATE__COUNT; k++) all.flops[k] += u->flops[k];
         all.bytes += u->bytes;
         all.kernels += u->kernels;
-        if (u->pin != GN_NO_DEVICE) s->open[u->pin] = 1;
+        if (u->pin != GN_UNPLACED) s->open[u->pin] = 1;
     }
     for (uint32_t d = 0; d < s->D; d++) {
         const gn_cluster_device *x = &s->c->devices[d];
@@ -8142,7 +8142,7 @@ static gn__offer gn__sched_offer(const gn__sched *s, uint32_t unit, uint32_t d, 
         uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in], from = gn__sched_where(s, v);
         const gn__hop *h = gn__hop_find(s, v, d);
         if (k >= u->n_in && !h && !gn__sched_home(s, v, d)) more += s->size[v];
-        if (k >= u->n_in && (s->p->nodes[v].leaf == GN_LEAF_WEIGHT || from == GN_NO_DEVICE)) continue;
+        if (k >= u->n_in && (s->p->nodes[v].leaf == GN_LEAF_WEIGHT || from == GN_UNPLACED)) continue;
         if (from == d || (s->p->nodes[v].leaf == GN_LEAF_VALUE && gn__sched_home(s, v, d))) continue;
         double at = gn__sched_is_op(s, v) ? s->finish[s->unit_of[v]] : 0;
         if (!h) bytes += s->size[v];
@@ -8163,11 +8163,11 @@ static void gn__sched_take_offer(gn__sched *s, uint32_t unit, const gn__offer *o
     const gn__unit *u = &s->units[unit];
     s->dev[unit] = o->device;
     s->finish[unit] = s->dev_free[o->device] = o->end;
-    if (u->set != GN__NONE && s->set_dev[u->set] == GN_NO_DEVICE) s->set_dev[u->set] = o->device;
+    if (u->set != GN__NONE && s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = o->device;
     for (uint32_t k = 0; k < u->n_in + u->n_slots && !s->bad; k++) {
         bool slot = k >= u->n_in;
         uint32_t v = slot ? s->slots[u->slot + k - u->n_in] : s->ins[u->in + k], set = gn__set_find(s, v);
-        if (s->p->nodes[v].leaf == GN_LEAF_STATE && s->set_dev[set] == GN_NO_DEVICE) s->set_dev[set] = o->device;
+        if (s->p->nodes[v].leaf == GN_LEAF_STATE && s->set_dev[set] == GN_UNPLACED) s->set_dev[set] = o->device;
         if (gn__hop_find(s, v, o->device) || gn__sched_home(s, v, o->device) || (!slot && gn__sched_where(s, v) == o->device)) continue;
         gn__hop *h = gn__hop_add(s, v, s->D, o->device, GN__RESIDENT, GN__NONE);
         if (h) h->end = o->end;
@@ -8185,12 +8185,12 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = s->rank_order[k], pin = s->units[i].set != GN__NONE ? s->set_dev[s->units[i].set] : s->units[i].pin;
-        gn__offer best = { GN_NO_DEVICE, 0, 0, false };
-        if (pin != GN_NO_DEVICE) best = gn__sched_offer(s, i, pin, reserve);
-        for (uint32_t w = 0; w < s->D && pin == GN_NO_DEVICE && (w < width || best.device == GN_NO_DEVICE); w++) {
+        gn__offer best = { GN_UNPLACED, 0, 0, false };
+        if (pin != GN_UNPLACED) best = gn__sched_offer(s, i, pin, reserve);
+        for (uint32_t w = 0; w < s->D && pin == GN_UNPLACED && (w < width || best.device == GN_UNPLACED); w++) {
             if (!gn__sched_can(s, i, s->list[w])) continue;
             gn__offer o = gn__sched_offer(s, i, s->list[w], reserve);
-            if (best.device == GN_NO_DEVICE || gn__sched_offer_better(s, &o, &best)) best = o;
+            if (best.device == GN_UNPLACED || gn__sched_offer_better(s, &o, &best)) best = o;
         }
         gn__sched_take_offer(s, i, &best);
     }
@@ -8505,13 +8505,13 @@ static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *ou
 static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t at = gn__sched_where(s, i);
-        o->device[i] = at < s->D ? at : GN_NO_DEVICE;
+        o->device[i] = at < s->D ? at : GN_UNPLACED;
     }
     for (uint32_t i = 0; i < s->U; i++) {
         const gn__unit *u = &s->units[i];
         for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
             uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
-            if (o->device[v] == GN_NO_DEVICE) o->device[v] = s->dev[i];
+            if (o->device[v] == GN_UNPLACED) o->device[v] = s->dev[i];
             if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE) continue;
             gn__hop *h = gn__hop_find(s, v, s->dev[i]);
             o->avoided[s->p->nodes[v].leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES] += h && h->why != GN__RESIDENT ? 0 : s->size[v];
@@ -8519,13 +8519,13 @@ static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
         o->why[u->group] = gn__sched_why(s, i);
     }
     for (uint32_t i = 0; i < s->n; i++)
-        if (o->device[i] == GN_NO_DEVICE) o->device[i] = 0;
+        if (o->device[i] == GN_UNPLACED) o->device[i] = 0;
 }
 
 static void gn__sched_numbers(const gn__sched *s, gn_schedule *o) {
     o->seconds = s->now.seconds;
     o->step_seconds = s->now.step;
-    o->best_single = s->have_single ? s->single_dev : GN_NO_DEVICE;
+    o->best_single = s->have_single ? s->single_dev : GN_UNPLACED;
     o->best_single_seconds = s->have_single ? s->single.seconds : 0;
     o->best_single_step_seconds = s->have_single ? s->single.step : 0;
     o->refused = s->now.devices < 2 && s->have_single && s->have_split;
@@ -10057,7 +10057,7 @@ typedef struct gn__multi_slot {
     gn_slot_desc d;                /* kind GN_LEAF_NONE: free. host: of a state its copy until it is on a device */
     uint32_t own;                  /* generation on the devices: a new one each time it is put */
     uint32_t on;                   /* bit d: device d has it */
-    uint32_t home;                 /* of a state; GN_NO_DEVICE: none yet */
+    uint32_t home;                 /* of a state; GN_UNPLACED: none yet */
     bool failed;                   /* written by a step that failed elsewhere */
 } gn__multi_slot;
 
@@ -10240,7 +10240,7 @@ static gn_result gn__multi_slot_put(void *self, const gn_slot_desc *d, gn_fault 
         memcpy(copy, d->host, d->bytes);
     }
     gn__multi_slot *s = &m->slots[d->slot];
-    *s = (gn__multi_slot){ *d, ++m->next_own, 0, GN_NO_DEVICE, false };
+    *s = (gn__multi_slot){ *d, ++m->next_own, 0, GN_UNPLACED, false };
     if (copy) s->d.host = copy;
     if (!m->beside) return GN_OK;
     gn_result r = gn__multi_put(m, d->slot, 0, f);
@@ -10280,7 +10280,7 @@ static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fau
     s->d.host = host;
     s->on = 0;
     s->own = ++m->next_own;
-    s->home = GN_NO_DEVICE;
+    s->home = GN_UNPLACED;
     m->desc.stats->transfers++;
     m->desc.stats->transfer_bytes += s->d.bytes;
     return gn__multi_put(m, slot, to, f);
@@ -10707,12 +10707,12 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
     gn__multi *m = k->m;
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
-        uint32_t on = k->part->hints && !m->beside ? k->part->hints[i].on : 0, device = GN_NO_DEVICE;
+        uint32_t on = k->part->hints && !m->beside ? k->part->hints[i].on : 0, device = GN_UNPLACED;
         if (on && on <= m->n_units && m->units[on - 1].lost) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
         if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
         else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
         else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
-        if (device == GN_NO_DEVICE) continue;
+        if (device == GN_UNPLACED) continue;
         homes[i] = 1u << device;
         if (m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
     }
@@ -10733,7 +10733,7 @@ static gn_result gn__splitter_settle(gn__splitter *k, gn_fault *f) {
     }
     for (uint32_t u = 0; u < k->part->n_updates; u++) {
         gn__multi_slot *x = &m->slots[k->part->updates[u].slot];
-        if (x->home == GN_NO_DEVICE) x->home = s->device[k->part->updates[u].node];
+        if (x->home == GN_UNPLACED) x->home = s->device[k->part->updates[u].node];
     }
     return GN_OK;
 }
@@ -10851,7 +10851,7 @@ static bool gn__split_fits(const gn__multi *m, const gn_part *p, const gn__split
         const gn_part_node *n = &p->nodes[i];
         if (n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_DATA) continue;
         const gn__multi_value *v = n->leaf == GN_LEAF_VALUE ? gn__multi_value_find(m, args[n->arg].value) : NULL;
-        if (s->stamps[i] != (n->leaf == GN_LEAF_VALUE ? v ? v->device : GN_NO_DEVICE : m->slots[n->slot].own)) return false;
+        if (s->stamps[i] != (n->leaf == GN_LEAF_VALUE ? v ? v->device : GN_UNPLACED : m->slots[n->slot].own)) return false;
     }
     for (uint32_t u = 0; u < p->n_updates; u++)
         if (s->update_stamps[u] != m->slots[p->updates[u].slot].own) return false;
