@@ -217,7 +217,9 @@ typedef struct gn_error {
     X(state_copies,       "copies", "states copied because an old version had a later reader")     \
     X(state_copy_bytes,   "bytes",  "bytes of those copies")                                       \
     X(view_copies,        "copies", "reshapes that could not be a view")                           \
-    X(fallbacks,          "ops",    "ops that ran on another device than the one chosen")          \
+    X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
+    X(transfers,          "values", "values brought from one device to another, through the program") \
+    X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
     X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
     X(sessions,           "sessions", "sessions a server accepted")                                \
@@ -245,8 +247,9 @@ typedef enum gn_policy {
  * One thread at a time in one context; different contexts may be used by different threads at once. */
 
 typedef struct gn_desc {
-    const char *devices;    /* comma-separated: "cpu", "null", "cuda:0", a server's URL, "host:port", "@FILE" with a URL.
-                               NULL: $GENIE_DEVICES, else "cpu". The first device runs the graph */
+    const char *devices;    /* comma-separated, at most 32: "cpu", "null", "cuda:0", a server's URL, "host:port", "@FILE" with a URL.
+                               NULL: $GENIE_DEVICES, else "cpu". With several each part of a graph runs where the policy wants it */
+    gn_policy policy;       /* of several devices */
     uint32_t deadline_ms;   /* longest wait for a server, 0: 30,000 */
     uint32_t max_nodes;     /* nodes of one step, 0: 2^21 */
     uint32_t threads;       /* of the CPU executor, 0: all cores ($GENIE_THREADS) */
@@ -279,7 +282,12 @@ typedef struct gn_device_info {
     bool remote;
 } gn_device_info;
 
-GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);
+GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);   /* the first */
+/* Devices in the order of gn_desc.devices; 0 for a context that is not open. */
+GN_API int gn_device_count(gn_ctx *g);
+GN_API gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info);
+/* What one device of several has done: its share of gn_get_stats. Of a single one: all of it. */
+GN_API gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats);
 
 /* Ends a step: pending state updates are submitted, the step's nodes and values are recycled, weights and states stay.
    Does not wait for a server. Returns the first error of a pending update. */
@@ -1248,6 +1256,8 @@ typedef struct gn_exec_i {
     void (*describe)(void *self, gn_device_info *out_info);
     void *(*host_alloc)(void *self, size_t bytes);     /* NULL slot: plain memory */
     void (*host_free)(void *self, void *p);
+    /* What the device and the links from and to the program are known to cost now; 0 where it is not known. NULL slot: nothing is. */
+    void (*costs)(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -1259,6 +1269,8 @@ typedef struct gn_exec_desc {
     uint32_t deadline_ms;
     bool strict;
     gn_stats *stats;         /* counters to add to; never NULL */
+    gn_log_fn log;           /* as of a context */
+    void *log_user;
 } gn_exec_desc;
 
 /* ---- transport: an ordered byte stream to one peer ---- */
@@ -1334,6 +1346,8 @@ GN_API gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wir
 GN_API gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant);
 /* Opens a context over an open transport; takes ownership. */
 GN_API gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device);
+/* Opens a context over the devices that desc names (NULL: none) and after them one for each of n open transports; takes ownership. */
+GN_API gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n);
 
 /* Services of the core for the optional units. */
 GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL when there is none */
@@ -4920,6 +4934,7 @@ struct gn_ctx {
     uint32_t max_nodes;
     gn_desc desc;
     gn_exec exec;
+    struct gn__multi *multi; /* what exec is when several devices were named, else NULL */
     gn_stats stats;
     gn_error error;
     GN__ARRAY(gn__node, nodes);
@@ -9402,7 +9417,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL };
 
 /* ---- cpu ---- */
 
@@ -9998,7 +10013,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -10023,19 +10038,1265 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     return GN_OK;
 }
 
-/* A local device by name: "cpu", "cpu:0", "null", or what a registered driver serves. */
-static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
-    size_t n = gn__driver ? strlen(gn__driver->prefix) : 0;
-    if (strcmp(d->device, "cpu") == 0 || strcmp(d->device, "cpu:0") == 0) return gn__cpu_open(d, out, f);
-    if (strcmp(d->device, "null") == 0) return gn__null_open(d, out, f);
-    if (n && strncmp(d->device, gn__driver->prefix, n) == 0 && (d->device[n] == ':' || !d->device[n])) return gn__driver->open(d, out, f);
-    return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
-}
-
 #if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
 #pragma GCC push_options
 #pragma GCC optimize("O1")
 #endif
+
+/* ---- several devices as one executor ----
+ * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through the
+ * program's memory: an output of one piece, an argument of the next. The same code puts the CPU beside a device that lacks
+ * kernels; then the schedule is "all on the device but what it refuses". */
+
+enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8 };
+#define GN__NOTHING UINT32_MAX
+
+typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dtype: of the first input, else of the result */
+
+typedef struct gn__device {          /* one of the devices */
+    gn_exec exec;
+    char name[96];
+    gn_stats stats;                /* its own counters, when several devices were named */
+    uint64_t last;                 /* ticket of its latest run */
+    struct { uint64_t ticket; const struct gn__piece *piece; } recent[16];   /* whose nodes an error names */
+    uint32_t n_recent;
+    bool busy;                     /* that run has not been waited for */
+    bool sync;                     /* submit returns when the run has ended */
+    bool lost;
+    char cause[160];               /* lost: why */
+    uint64_t next_value;           /* id of the next value kept there */
+    GN__ARRAY(gn__refusal, refusals);
+    uint8_t ops[GN__WIRE_OPS];     /* for the scheduler: those it can run */
+    gn_cluster_device costs;
+    gn_cluster_link up, down;      /* from the program to it and back */
+} gn__device;
+
+typedef struct gn__multi_slot {
+    gn_slot_desc d;                /* kind GN_LEAF_NONE: free. host: of a state its copy until it is on a device */
+    uint32_t own;                  /* generation on the devices: a new one each time it is put */
+    uint32_t on;                   /* bit d: device d has it */
+    uint32_t home;                 /* of a state; GN_UNPLACED: none yet */
+    bool failed;                   /* written by a step that failed elsewhere */
+} gn__multi_slot;
+
+typedef struct gn__multi_value { uint64_t id, own; uint32_t device; } gn__multi_value;
+
+typedef struct gn__multi {
+    gn__device *units;
+    uint32_t n_units, next_own, n_failed;   /* n_failed: states */
+    bool beside;                   /* unit 0 is the device, unit 1 (opened when needed) the CPU beside it */
+    gn_exec_desc desc;             /* beside: of the CPU. strict, log and counters of both kinds */
+    gn_policy policy;
+    gn_cluster *given;             /* NULL: the devices' own costs */
+    GN__ARRAY(gn__multi_slot, slots);
+    GN__ARRAY(gn__multi_value, values);   /* ids rise */
+} gn__multi;
+
+enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS };   /* what a leaf of a piece is */
+typedef struct gn__piece_in { uint32_t node, from; uint8_t how; } gn__piece_in;   /* from: argument of the part, temp or crossing */
+typedef struct gn__piece_out { uint32_t node, temp, cross, whole; } gn__piece_out;   /* whole: output of the part. GN__NOTHING: not that */
+enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE };
+
+typedef struct gn__piece {
+    uint32_t device, n_scheduled;
+    const uint32_t *scheduled;     /* nodes of the part, in topological order */
+    GN__ARRAY(uint32_t, ops);      /* these, and views that are made again, before their readers */
+    GN__ARRAY(gn__piece_in, ins);
+    GN__ARRAY(gn__piece_out, outs);
+    GN__ARRAY(gn_part_update, updates);   /* node: of the part */
+    GN__ARRAY(uint32_t, needs);    /* pieces whose crossings it reads */
+    gn_part *part;                 /* NULL: nothing to run */
+    void *plan;
+    uint32_t *origin;              /* node of the whole part, per node */
+    gn_arg *args;
+    gn_out *run_outs;
+    uint64_t ticket;
+    uint8_t at;
+} gn__piece;
+
+typedef struct gn__cross { size_t offset, bytes; uint32_t node, piece; } gn__cross;
+
+typedef struct gn__split {         /* one way to run a part */
+    gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
+    uint32_t n_pieces, n_run, only;       /* n_run: that do something; only: the one, if it is one */
+    uint32_t devices;              /* bits */
+    uint32_t n_temps, n_updates, n_transfers;
+    uint64_t transfer_bytes;
+    uint64_t *temps;               /* ids of this run */
+    char *memory;                  /* of the crossings */
+    gn_schedule schedule;
+    uint32_t *stamps;              /* per node: device of a value, generation of a slot's leaf: the split is for these */
+    uint32_t *update_stamps;
+    GN__ARRAY(gn__cross, crosses);
+} gn__split;
+
+typedef struct gn__multi_plan {
+    gn_part *part;
+    gn__split *splits[GN__SPLITS_MAX];
+    uint32_t n_splits;
+} gn__multi_plan;
+
+/* ---- tables while a split is made ---- */
+
+typedef struct gn__splitter {
+    gn__multi *m;
+    const gn_part *part;
+    gn__split *s;
+    uint32_t *computed, *received;   /* [device * n_nodes + node]: 1 + piece that computes it there first, that got it there first */
+    uint32_t *first;                 /* 1 + piece that computes it first of all */
+    uint32_t *here;                  /* 1 + piece in which it was met last */
+    uint32_t *home;                  /* of state and value leaves: device */
+    uint32_t *writer;                /* per update: piece */
+    uint32_t *index;                 /* node in the piece's part */
+    bool *fetched;                   /* a leaf that the first piece of its device has */
+} gn__splitter;
+
+static void gn__piece_free(gn__multi *m, gn__piece *x) {
+    gn__device *u = &m->units[x->device];
+    for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
+        if (u->recent[i].piece == x) u->recent[i].piece = NULL;
+    if (x->plan) u->exec.i->plan_destroy(u->exec.self, x->plan);
+    void *const arrays[] = { x->ops, x->ins, x->outs, x->updates, x->needs, x->part, x->origin, x->args, x->run_outs };
+    for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+}
+
+static void gn__split_free(gn__multi *m, gn__split *s) {
+    if (!s) return;
+    for (uint32_t i = 0; s->pieces && i < s->n_pieces; i++) gn__piece_free(m, &s->pieces[i]);
+    void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->crosses };
+    for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+    gn__schedule_deinit(&s->schedule);
+    gn_free(s);
+}
+
+static const gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
+    size_t lo = 0, hi = m->n_values;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (m->values[mid].id < id) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo < m->n_values && m->values[lo].id == id ? &m->values[lo] : NULL;
+}
+
+static gn__multi_slot *gn__multi_slot_find(gn__multi *m, uint32_t slot, uint32_t gen) {
+    return slot < m->n_slots && m->slots[slot].d.kind != GN_LEAF_NONE && m->slots[slot].d.gen == gen ? &m->slots[slot] : NULL;
+}
+
+/* ---- what a device cannot do, and what it is ---- */
+
+static gn__refusal gn__refusal_of(const gn_part *p, uint32_t node) {
+    const gn_part_node *n = &p->nodes[node];
+    return (gn__refusal){ n->op, n->n_ins ? p->nodes[p->ins[n->ins]].dtype : n->dtype };
+}
+
+static bool gn__device_refuses(const gn__device *u, const gn_part *p, uint32_t node) {
+    gn__refusal r = gn__refusal_of(p, node);
+    for (size_t i = 0; i < u->n_refusals; i++)
+        if (u->refusals[i].op == r.op && u->refusals[i].dtype == r.dtype) return true;
+    return false;
+}
+
+/* An error of a device: whether it is the end of the device, which is then named. */
+static gn_result gn__device_error(gn__device *u, gn_result r, gn_fault *f) {
+    gn_fault why = f ? *f : (gn_fault){ r, GN_NO_NODE, "" };
+    if (r == GN_OK || r == GN_NO_VALUE) return r;
+    if (!u->lost && (r == GN_DEVICE_LOST || u->exec.i->wait(u->exec.self, 0, NULL) == GN_DEVICE_LOST)) {
+        u->lost = true;
+        gn__copy_text(u->cause, sizeof u->cause, why.text);
+    }
+    if (!u->lost) return r;
+    gn_fail(f, GN_DEVICE_LOST, "%s is lost: %s", u->name, u->cause);
+    if (f) f->node = why.node;
+    return GN_DEVICE_LOST;
+}
+
+static gn_result gn__device_is_lost(const gn__device *u, uint32_t node, const char *what, gn_fault *f) {
+    gn_fail(f, GN_DEVICE_LOST, "%s %s, which is lost: %s", what, u->name, u->cause);
+    if (f) f->node = node;
+    return GN_DEVICE_LOST;
+}
+
+/* Waits for what the device was given before. */
+static gn_result gn__device_settle(gn__device *u, gn_fault *f) {
+    if (!u->busy) return GN_OK;
+    u->busy = false;
+    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, u->last, f), f);
+    if (f) f->node = GN_NO_NODE;          /* of another plan */
+    return r;
+}
+
+/* ---- slots ---- */
+
+static gn_result gn__multi_put(gn__multi *m, uint32_t slot, uint32_t device, gn_fault *f) {
+    gn__multi_slot *s = &m->slots[slot];
+    gn__device *u = &m->units[device];
+    gn_slot_desc d = s->d;
+    if (s->on >> device & 1) return GN_OK;
+    d.gen = s->own;
+    gn_result r = gn__device_error(u, u->exec.i->slot_put(u->exec.self, &d, f), f);
+    if (r) return r;
+    s->on |= 1u << device;
+    if (d.kind != GN_LEAF_STATE) return GN_OK;
+    s->home = device;
+    if (!m->beside) gn_free((void *)(uintptr_t)s->d.host);
+    s->d.host = NULL;
+    return GN_OK;
+}
+
+static gn_result gn__multi_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    size_t old = m->cap_slots;
+    void *copy = NULL;
+    if (d->slot >= GN__SLOTS_MAX) return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, GN__SLOTS_MAX);
+    if (!GN__GROW(m, slots, GN__MAX(d->slot + 1, m->n_slots) - m->n_slots)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
+    if (m->cap_slots > old) memset(m->slots + old, 0, (m->cap_slots - old) * sizeof *m->slots);
+    m->n_slots = GN__MAX(m->n_slots, (size_t)d->slot + 1);
+    if (d->kind == GN_LEAF_STATE && d->host && !m->beside) {   /* its home is known when it is first used */
+        copy = gn_alloc(d->bytes);
+        if (!copy) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a state of %zu bytes", d->bytes);
+        memcpy(copy, d->host, d->bytes);
+    }
+    gn__multi_slot *s = &m->slots[d->slot];
+    *s = (gn__multi_slot){ *d, ++m->next_own, 0, GN_UNPLACED, false };
+    if (copy) s->d.host = copy;
+    if (!m->beside) return GN_OK;
+    gn_result r = gn__multi_put(m, d->slot, 0, f);
+    if (r) memset(s, 0, sizeof *s);
+    return r;
+}
+
+static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
+    gn__multi *m = (gn__multi *)self;
+    gn__multi_slot *s = gn__multi_slot_find(m, slot, gen);
+    if (!s) return GN_STALE_HANDLE;
+    for (uint32_t d = 0; d < m->n_units; d++)
+        if ((s->on >> d & 1) && !m->units[d].lost) m->units[d].exec.i->slot_drop(m->units[d].exec.self, slot, s->own);
+    if (s->d.kind == GN_LEAF_STATE && !m->beside) gn_free((void *)(uintptr_t)s->d.host);
+    m->n_failed -= s->failed;
+    memset(s, 0, sizeof *s);
+    return GN_OK;
+}
+
+/* Takes a state from its home to another device, where it stays. */
+static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fault *f) {
+    gn__multi_slot *s = &m->slots[slot];
+    gn__device *u = &m->units[s->home];
+    gn_part_node leaf = { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)s->d.dtype, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s->d.shape.rank, .slot = slot, .gen = s->own };
+    uint32_t node = 0;
+    gn_part part = { .n_nodes = 1, .n_dims = leaf.rank, .n_outs = 1, .nodes = &leaf, .dims = s->d.shape.dims, .outs = &node };
+    void *plan = NULL, *host = gn__alloc_zero(s->d.bytes);
+    if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to move a state of %zu bytes", s->d.bytes);
+    gn_out out = { host, s->d.bytes, 0 };
+    part.hash = gn__part_hash(&part);
+    gn_result r = gn__device_error(u, u->exec.i->plan_make(u->exec.self, &part, &plan, f), f);
+    if (!r) r = gn__device_error(u, u->exec.i->submit(u->exec.self, plan, NULL, &out, &u->last, f), f);
+    if (!r) r = gn__device_error(u, u->exec.i->wait(u->exec.self, u->last, f), f);
+    if (plan) u->exec.i->plan_destroy(u->exec.self, plan);
+    if (r && r != GN_NO_VALUE) { gn_free(host); return r; }
+    u->exec.i->slot_drop(u->exec.self, slot, s->own);
+    s->d.host = host;
+    s->on = 0;
+    s->own = ++m->next_own;
+    s->home = GN_UNPLACED;
+    m->desc.stats->transfers++;
+    m->desc.stats->transfer_bytes += s->d.bytes;
+    return gn__multi_put(m, slot, to, f);
+}
+
+/* ---- a split, first pass: which piece needs what of which ---- */
+
+/* The entry of a node among a piece's outputs; GN__NOTHING without memory. */
+static uint32_t gn__piece_out_at(gn__piece *x, uint32_t node) {
+    for (size_t i = x->n_outs; i-- > 0;)
+        if (x->outs[i].node == node) return (uint32_t)i;
+    if (!GN__GROW(x, outs, 1)) return GN__NOTHING;
+    x->outs[x->n_outs] = (gn__piece_out){ node, GN__NOTHING, GN__NOTHING, GN__NOTHING };
+    return (uint32_t)x->n_outs++;
+}
+
+static bool gn__piece_take(gn__splitter *k, uint32_t piece, uint32_t node, uint8_t how, uint32_t from) {
+    gn__piece *x = &k->s->pieces[piece];
+    if (!GN__GROW(x, ins, 1)) return false;
+    x->ins[x->n_ins++] = (gn__piece_in){ node, from, how };
+    k->here[node] = piece + 1;
+    return true;
+}
+
+/* `piece` reads what an earlier piece of its device has or had. */
+static bool gn__piece_keep(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
+    uint32_t o = gn__piece_out_at(&k->s->pieces[source], node);
+    if (o == GN__NOTHING) return false;
+    gn__piece_out *out = &k->s->pieces[source].outs[o];
+    if (out->temp == GN__NOTHING) out->temp = k->s->n_temps++;
+    return gn__piece_take(k, piece, node, GN__IN_TEMP, out->temp);
+}
+
+/* `piece` reads what a piece of another device computes or fetches. */
+static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
+    gn__split *s = k->s;
+    gn__piece *x = &s->pieces[piece];
+    gn__type t = gn__part_type(k->part, node);
+    GN_ASSERT(source < piece);
+    uint32_t o = gn__piece_out_at(&s->pieces[source], node);
+    if (o == GN__NOTHING || !GN__GROW(s, crosses, 1) || !GN__GROW(x, needs, 1)) return false;
+    gn__piece_out *out = &s->pieces[source].outs[o];
+    if (out->cross == GN__NOTHING) {
+        const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+        out->cross = (uint32_t)s->n_crosses;
+        s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
+    }
+    x->needs[x->n_needs++] = source;
+    k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
+    s->n_transfers++;
+    s->transfer_bytes += gn__type_bytes(&t);
+    return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
+}
+
+/* The piece that has written a state's new version when `piece` begins; GN__NOTHING: none. */
+static uint32_t gn__split_written(const gn__splitter *k, uint32_t leaf, uint32_t piece) {
+    const gn_part_node *n = &k->part->nodes[leaf];
+    for (uint32_t u = 0; u < k->part->n_updates; u++)
+        if (k->part->updates[u].slot == n->slot && k->writer[u] < piece) return k->writer[u];
+    return GN__NOTHING;
+}
+
+/* A leaf in the piece that runs before all others on its device. */
+static bool gn__piece_fetch(gn__splitter *k, uint32_t device, uint32_t node) {
+    const gn_part_node *n = &k->part->nodes[node];
+    gn__piece *x = &k->s->pieces[device];
+    bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
+    if (k->fetched[node]) return true;
+    k->fetched[node] = true;
+    if (!GN__GROW(x, ins, 1)) return false;
+    x->ins[x->n_ins++] = (gn__piece_in){ node, n->arg, slot ? GN__IN_SLOT : GN__IN_ARG };
+    return true;
+}
+
+/* A state's old value, kept by the piece that replaces it. */
+static bool gn__piece_keep_old(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t written) {
+    const gn__piece *x = &k->s->pieces[written];
+    bool there = false;
+    for (size_t i = 0; i < x->n_ins && !there; i++) there = x->ins[i].node == node;
+    return (there || gn__piece_take(k, written, node, GN__IN_SLOT, 0)) && gn__piece_keep(k, piece, node, written);
+}
+
+static bool gn__piece_import_leaf(gn__splitter *k, uint32_t piece, uint32_t node) {
+    const gn_part_node *n = &k->part->nodes[node];
+    uint32_t device = k->s->pieces[piece].device, home = k->home[node], *received = &k->received[device * (size_t)k->part->n_nodes + node];
+    if (n->leaf == GN_LEAF_WEIGHT) return gn__piece_take(k, piece, node, GN__IN_SLOT, 0);
+    if (*received) return gn__piece_keep(k, piece, node, *received - 1);
+    if (n->leaf == GN_LEAF_DATA) {
+        *received = piece + 1;
+        return gn__piece_take(k, piece, node, GN__IN_ARG, n->arg);
+    }
+    if (home != device) return gn__piece_fetch(k, home, node) && gn__piece_cross(k, piece, node, home);
+    if (n->leaf == GN_LEAF_VALUE) return gn__piece_take(k, piece, node, GN__IN_ARG, n->arg);
+    uint32_t written = gn__split_written(k, node, piece);
+    return written == GN__NOTHING ? gn__piece_take(k, piece, node, GN__IN_SLOT, 0) : gn__piece_keep_old(k, piece, node, written);
+}
+
+/* A view is made again from what it shows instead of being sent or kept: it costs nothing, it is not larger, and kernels see the
+   strides that they see on one device, which decide the order of some sums. */
+static bool gn__view_is_remade(const gn_part *p, uint32_t node) {
+    const gn_part_node *n = &p->nodes[node];
+    if (n->leaf || (n->op != GN__OP_PERMUTE && n->op != GN__OP_RESHAPE && n->op != GN__OP_BROADCAST)) return false;
+    gn__type from = gn__part_type(p, p->ins[n->ins]), to = gn__part_type(p, node);
+    return gn__type_bytes(&from) <= gn__type_bytes(&to);
+}
+
+static bool gn__piece_run(gn__splitter *k, uint32_t piece, uint32_t node) {
+    gn__piece *x = &k->s->pieces[piece];
+    if (!GN__GROW(x, ops, 1)) return false;
+    x->ops[x->n_ops++] = node;
+    k->here[node] = piece + 1;
+    return true;
+}
+
+static bool gn__piece_import_value(gn__splitter *k, uint32_t piece, uint32_t node);
+
+/* Makes a node's value known in the piece, unless it is. */
+static bool gn__piece_import(gn__splitter *k, uint32_t piece, uint32_t node) {
+    uint32_t *views = k->index, n = 0;     /* not used before the pieces' parts are made */
+    while (k->here[node] != piece + 1 && gn__view_is_remade(k->part, node)) {
+        views[n++] = node;
+        node = k->part->ins[k->part->nodes[node].ins];
+    }
+    bool ok = gn__piece_import_value(k, piece, node);
+    while (n > 0 && ok) ok = gn__piece_run(k, piece, views[--n]);
+    return ok;
+}
+
+static bool gn__piece_import_value(gn__splitter *k, uint32_t piece, uint32_t node) {
+    size_t at = k->s->pieces[piece].device * (size_t)k->part->n_nodes + node;
+    if (k->here[node] == piece + 1) return true;
+    if (k->part->nodes[node].leaf) return gn__piece_import_leaf(k, piece, node);
+    if (k->computed[at] && k->computed[at] - 1 < piece) return gn__piece_keep(k, piece, node, k->computed[at] - 1);
+    if (k->received[at]) return gn__piece_keep(k, piece, node, k->received[at] - 1);
+    return gn__piece_cross(k, piece, node, k->first[node] - 1);
+}
+
+/* Pieces and what each computes, from the schedule. */
+static bool gn__split_pieces(gn__splitter *k) {
+    gn__split *s = k->s;
+    const gn_schedule *plan = &s->schedule;
+    uint32_t n = k->m->n_units;
+    s->n_pieces = 2 * n + plan->n_segments;
+    s->pieces = (gn__piece *)gn__alloc_zero(s->n_pieces * sizeof *s->pieces);
+    if (!s->pieces) return false;
+    for (uint32_t d = 0; d < n; d++) s->pieces[d].device = s->pieces[n + plan->n_segments + d].device = d;
+    for (uint32_t i = 0; i < plan->n_segments; i++) {
+        gn__piece *x = &s->pieces[n + i];
+        x->device = plan->segments[i].device;
+        x->scheduled = plan->nodes + plan->segments[i].first;
+        x->n_scheduled = plan->segments[i].n;
+        for (uint32_t o = 0; o < x->n_scheduled; o++) {
+            uint32_t *c = &k->computed[x->device * (size_t)k->part->n_nodes + x->scheduled[o]];
+            if (!*c) *c = n + i + 1;
+            if (!k->first[x->scheduled[o]]) k->first[x->scheduled[o]] = n + i + 1;
+        }
+    }
+    return true;
+}
+
+/* Each update is made by the piece that computes its value where the state lives, else by the last one there. */
+static bool gn__split_updates(gn__splitter *k) {
+    gn__split *s = k->s;
+    for (uint32_t u = 0; u < k->part->n_updates; u++) {
+        const gn_part_update *up = &k->part->updates[u];
+        uint32_t home = k->m->slots[up->slot].home, c = k->computed[home * (size_t)k->part->n_nodes + up->node];
+        k->writer[u] = c ? c - 1 : k->m->n_units + s->schedule.n_segments + home;
+        gn__piece *x = &s->pieces[k->writer[u]];
+        if (!GN__GROW(x, updates, 1)) return false;
+        x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->slots[up->slot].own, up->node };
+    }
+    s->n_updates = k->part->n_updates;
+    return true;
+}
+
+static bool gn__split_inputs(gn__splitter *k) {
+    gn__split *s = k->s;
+    bool ok = true;
+    for (uint32_t i = 0; i < s->n_pieces && ok; i++) {
+        gn__piece *x = &s->pieces[i];
+        for (uint32_t o = 0; o < x->n_scheduled && ok; o++) {
+            const gn_part_node *n = &k->part->nodes[x->scheduled[o]];
+            for (uint32_t e = 0; e < n->n_ins && ok; e++) ok = gn__piece_import(k, i, k->part->ins[n->ins + e]);
+            ok = ok && gn__piece_run(k, i, x->scheduled[o]);
+        }
+        for (size_t u = 0; u < x->n_updates && ok && !x->n_scheduled; u++) ok = gn__piece_import(k, i, x->updates[u].node);
+    }
+    return ok;
+}
+
+/* The part's outputs: of the piece that computes them first, or of the one that fetches leaves. */
+static bool gn__split_outputs(gn__splitter *k) {
+    gn__split *s = k->s;
+    for (uint32_t i = 0; i < k->part->n_outs; i++) {
+        uint32_t node = k->part->outs[i], leaf = k->part->nodes[node].leaf;
+        uint32_t piece = leaf == GN_LEAF_STATE || leaf == GN_LEAF_VALUE ? k->home[node] : leaf ? s->schedule.device[node] : k->first[node] - 1;
+        if (leaf && !gn__piece_fetch(k, piece, node)) return false;
+        gn__piece *x = &s->pieces[piece];
+        uint32_t o = gn__piece_out_at(x, node);
+        if (o == GN__NOTHING || !GN__GROW(x, outs, 1)) return false;
+        if (x->outs[o].whole == GN__NOTHING) x->outs[o].whole = i;
+        else x->outs[x->n_outs++] = (gn__piece_out){ node, GN__NOTHING, GN__NOTHING, i };   /* asked for twice */
+    }
+    return true;
+}
+
+/* ---- second pass: the pieces' own parts and plans ---- */
+
+static gn__part_size gn__piece_size(const gn_part *p, const gn__piece *x) {
+    gn__part_size n = { .n_nodes = (uint32_t)(x->n_ins + x->n_ops), .n_outs = (uint32_t)x->n_outs, .n_updates = (uint32_t)x->n_updates };
+    for (size_t i = 0; i < x->n_ins; i++) {
+        n.n_dims += p->nodes[x->ins[i].node].rank;
+        n.n_args += x->ins[i].how != GN__IN_SLOT;
+    }
+    for (size_t i = 0; i < x->n_ops; i++) {
+        const gn_part_node *o = &p->nodes[x->ops[i]];
+        n.n_dims += o->rank;
+        n.n_ins += o->n_ins;
+        n.n_attrs += o->n_attrs;
+    }
+    return n;
+}
+
+typedef struct gn__piece_maker {
+    gn__splitter *k;
+    gn__piece *x;
+    gn_part_node *nodes;
+    uint32_t *ins, *args;
+    int64_t *attrs, *dims;
+    uint32_t n, n_ins, n_attrs, n_dims, n_args;
+} gn__piece_maker;
+
+static gn_part_node *gn__piece_node(gn__piece_maker *w, uint32_t node) {
+    const gn_part *p = w->k->part;
+    const gn_part_node *from = &p->nodes[node];
+    gn_part_node *n = &w->nodes[w->n];
+    *n = *from;
+    n->ins = w->n_ins;
+    n->attrs = w->n_attrs;
+    n->dims = w->n_dims;
+    for (uint32_t i = 0; i < from->rank; i++) w->dims[w->n_dims++] = p->dims[from->dims + i];
+    w->k->index[node] = w->n;
+    w->x->origin[w->n++] = node;
+    return n;
+}
+
+static void gn__piece_leaf(gn__piece_maker *w, const gn__piece_in *in) {
+    gn_part_node *n = gn__piece_node(w, in->node);
+    gn_leaf_kind kind = in->how == GN__IN_SLOT || in->how == GN__IN_ARG ? (gn_leaf_kind)n->leaf : in->how == GN__IN_TEMP ? GN_LEAF_VALUE : GN_LEAF_DATA;
+    n->op = (uint16_t)gn__op_leaf(kind);
+    n->leaf = (uint8_t)kind;
+    n->n_ins = 0;
+    n->n_attrs = 0;
+    if (in->how == GN__IN_SLOT) { n->gen = w->k->m->slots[n->slot].own; return; }
+    n->slot = n->gen = 0;
+    n->arg = w->n_args;
+    w->args[w->n_args++] = w->n - 1;
+}
+
+static void gn__piece_op(gn__piece_maker *w, uint32_t node) {
+    const gn_part *p = w->k->part;
+    const gn_part_node *n = gn__piece_node(w, node);
+    for (uint32_t i = 0; i < n->n_ins; i++) w->ins[w->n_ins++] = w->k->index[p->ins[p->nodes[node].ins + i]];
+    for (uint32_t i = 0; i < n->n_attrs; i++) w->attrs[w->n_attrs++] = p->attrs[p->nodes[node].attrs + i];
+}
+
+static bool gn__piece_make(gn__splitter *k, gn__piece *x) {
+    gn__part_size size = gn__piece_size(k->part, x);
+    if (!size.n_nodes) return true;
+    x->part = gn__part_alloc(&size);
+    x->origin = (uint32_t *)gn_alloc(size.n_nodes * sizeof *x->origin);
+    x->args = (gn_arg *)gn__alloc_zero((size.n_args + 1) * sizeof *x->args);
+    x->run_outs = (gn_out *)gn__alloc_zero((size.n_outs + 1) * sizeof *x->run_outs);
+    if (!x->part || !x->origin || !x->args || !x->run_outs) return false;
+    gn__piece_maker w = { .k = k, .x = x, .nodes = (gn_part_node *)(uintptr_t)x->part->nodes, .ins = (uint32_t *)(uintptr_t)x->part->ins, .args = (uint32_t *)(uintptr_t)x->part->args,
+                          .attrs = (int64_t *)(uintptr_t)x->part->attrs, .dims = (int64_t *)(uintptr_t)x->part->dims };
+    for (size_t i = 0; i < x->n_ins; i++) gn__piece_leaf(&w, &x->ins[i]);
+    for (size_t i = 0; i < x->n_ops; i++) gn__piece_op(&w, x->ops[i]);
+    for (size_t i = 0; i < x->n_outs; i++) ((uint32_t *)(uintptr_t)x->part->outs)[i] = k->index[x->outs[i].node];
+    for (size_t i = 0; i < x->n_updates; i++)
+        ((gn_part_update *)(uintptr_t)x->part->updates)[i] = (gn_part_update){ x->updates[i].slot, x->updates[i].gen, k->index[x->updates[i].node] };
+    x->part->hash = gn__part_hash(x->part);
+    return true;
+}
+
+/* Weights and states that the piece names, on its device. */
+static gn_result gn__piece_slots(gn__splitter *k, const gn__piece *x, gn_fault *f) {
+    gn_result r = GN_OK;
+    for (size_t i = 0; i < x->n_ins && !r; i++) {
+        if (x->ins[i].how != GN__IN_SLOT) continue;
+        r = gn__multi_put(k->m, k->part->nodes[x->ins[i].node].slot, x->device, f);
+        if (r && f) f->node = x->ins[i].node;
+    }
+    for (size_t i = 0; i < x->n_updates && !r; i++) r = gn__multi_put(k->m, x->updates[i].slot, x->device, f);
+    return r;
+}
+
+/* The device's plan of the piece. An error's node becomes one of the whole part. */
+static gn_result gn__piece_plan(gn__splitter *k, gn__piece *x, gn_fault *f) {
+    gn__device *u = &k->m->units[x->device];
+    gn_result r = gn__piece_slots(k, x, f);
+    if (r) return r;
+    r = u->exec.i->plan_make(u->exec.self, x->part, &x->plan, f);
+    if (f && r) f->node = f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
+    return gn__device_error(u, r, f);
+}
+
+static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_fault *f) {
+    gn__split *s = k->s;
+    bool ok = true;
+    for (uint32_t i = 0; i < s->n_pieces && ok; i++) ok = gn__piece_make(k, &s->pieces[i]);
+    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+    s->temps = (uint64_t *)gn__alloc_zero((s->n_temps + 1) * sizeof *s->temps);
+    s->memory = (char *)gn__alloc_zero(last ? last->offset + gn__room(last->bytes) : 0);
+    if (!ok || !s->temps || !s->memory) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
+    gn_result r = GN_OK;
+    for (uint32_t i = 0; i < s->n_pieces && !r; i++) {
+        gn__piece *x = &s->pieces[i];
+        if (!x->part) continue;
+        s->n_run++;
+        s->only = i;
+        s->devices |= 1u << x->device;
+        *out_device = x->device;
+        r = gn__piece_plan(k, x, f);
+        for (size_t a = 0; a < x->n_ins; a++)
+            if (x->ins[a].how == GN__IN_CROSS) x->args[x->part->nodes[a].arg] = (gn_arg){ s->memory + s->crosses[x->ins[a].from].offset, s->crosses[x->ins[a].from].bytes, 0 };
+    }
+    return r;
+}
+
+/* ---- schedules ---- */
+
+/* Pieces from a device for each op: a new one begins where a value comes from another device. */
+static bool gn__schedule_levels(const gn_part *p, gn_schedule *s) {
+    uint32_t n = p->n_nodes, top = 0, n_ops = 0, devices = s->n_devices;
+    uint32_t *level = (uint32_t *)gn__alloc_zero((n + 1) * sizeof *level);
+    for (uint32_t i = 0; level && i < n; i++) {
+        const gn_part_node *x = &p->nodes[i];
+        for (uint32_t e = 0; e < x->n_ins; e++) {
+            uint32_t in = p->ins[x->ins + e];
+            if (!p->nodes[in].leaf) level[i] = GN__MAX(level[i], level[in] + (s->device[in] != s->device[i]));
+        }
+        top = GN__MAX(top, level[i]);
+        n_ops += !x->leaf;
+    }
+    uint32_t *count = (uint32_t *)gn__alloc_zero(((size_t)(top + 1) * devices + 1) * sizeof *count);
+    s->nodes = (uint32_t *)gn_alloc((n_ops + 1) * sizeof *s->nodes);
+    s->segments = (gn_segment *)gn__alloc_zero(((size_t)(top + 1) * devices + 1) * sizeof *s->segments);
+    bool ok = level && count && s->nodes && s->segments;
+    for (uint32_t i = 0; ok && i < n; i++)
+        if (!p->nodes[i].leaf) count[level[i] * devices + s->device[i] + 1]++;
+    for (uint32_t c = 0; ok && c < (top + 1) * devices; c++) {
+        if (count[c + 1]) s->segments[s->n_segments++] = (gn_segment){ .device = c % devices, .first = count[c], .n = count[c + 1] };
+        count[c + 1] += count[c];
+    }
+    for (uint32_t i = 0; ok && i < n; i++)
+        if (!p->nodes[i].leaf) s->nodes[count[level[i] * devices + s->device[i]]++] = i;
+    gn_free(level);
+    gn_free(count);
+    return ok;
+}
+
+/* All on the device, what it refuses on the CPU beside it. Leaves are where the device is. */
+static gn_result gn__schedule_beside(gn__multi *m, const gn_part *p, gn_schedule *s, gn_fault *f) {
+    bool ok;
+    s->n_nodes = p->n_nodes;
+    s->n_devices = m->n_units;
+    s->device = (uint32_t *)gn__alloc_zero((p->n_nodes + 1) * sizeof *s->device);
+    for (uint32_t i = 0; s->device && i < p->n_nodes; i++) s->device[i] = !p->nodes[i].leaf && gn__device_refuses(&m->units[0], p, i);
+    ok = s->device && gn__schedule_levels(p, s);
+    return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
+}
+
+/* Which ops the scheduler may place there: none on a device that is lost. */
+static void gn__device_ops(gn__device *u, gn_cluster_device *out) {
+    for (size_t i = 0; i < sizeof u->ops; i++) u->ops[i] = u->lost ? 0 : !out->ops ? 0xff : i < out->n_ops ? out->ops[i] : 0;
+    for (size_t i = 0; i < u->n_refusals; i++) u->ops[gn__ops[u->refusals[i].op].wire / 8] &= (uint8_t)~(1u << (gn__ops[u->refusals[i].op].wire % 8));
+    if (!u->lost && !out->ops && !u->n_refusals) return;
+    out->ops = u->ops;
+    out->n_ops = sizeof u->ops;
+}
+
+/* Devices and links as they are known now. What goes from one device to another goes through the program. */
+static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
+    uint32_t n = m->n_units;
+    for (uint32_t d = 0; d < n; d++) {
+        gn__device *u = &m->units[d];
+        if (u->exec.i->costs) u->exec.i->costs(u->exec.self, &u->costs, &u->up, &u->down);
+        devices[d] = u->costs;
+        gn__copy_text(devices[d].name, sizeof devices[d].name, u->name);
+        gn__device_ops(u, &devices[d]);
+        links[n * (n + 1) + d] = u->up;
+        links[d * (n + 1) + n] = u->down;
+    }
+    for (uint32_t a = 0; a < n; a++)
+        for (uint32_t b = 0; b < n; b++) {
+            const gn_cluster_link *x = &m->units[a].down, *y = &m->units[b].up;
+            double cost = (x->bytes_per_s > 0 ? 1 / x->bytes_per_s : 0) + (y->bytes_per_s > 0 ? 1 / y->bytes_per_s : 0);
+            if (a != b) links[a * (n + 1) + b] = (gn_cluster_link){ x->latency_s + y->latency_s, cost > 0 ? 1 / cost : 0 };
+        }
+    *out = (gn_cluster){ n, devices, links };
+}
+
+/* By the cost model, over the devices that are left. */
+static gn_result gn__schedule_several(gn__multi *m, const gn_part *p, const uint32_t *homes, gn_schedule *s, gn_fault *f) {
+    uint32_t n = m->n_units;
+    gn_meaning meaning;
+    gn_cluster cluster;
+    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
+    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
+    gn_result r = devices && links ? gn__meaning_make(p, 0, &meaning, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
+    if (!r) {
+        gn__multi_cluster(m, devices, links, &cluster);
+        r = gn__schedule_make(p, &meaning, m->given ? m->given : &cluster, m->policy, homes, s, f);
+        gn__meaning_deinit(&meaning);
+    }
+    gn_free(devices);
+    gn_free(links);
+    return r;
+}
+
+/* Where states and kept values are. A device that is lost takes them with it. */
+static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *f) {
+    gn__multi *m = k->m;
+    for (uint32_t i = 0; i < k->part->n_nodes; i++) {
+        const gn_part_node *n = &k->part->nodes[i];
+        uint32_t on = k->part->hints && !m->beside ? k->part->hints[i].on : 0, device = GN_UNPLACED;
+        if (on && on <= m->n_units && m->units[on - 1].lost) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
+        else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
+        else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
+        if (device == GN_UNPLACED) continue;
+        homes[i] = 1u << device;
+        if (m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
+    }
+    return GN_OK;
+}
+
+/* States are where the schedule wants them from here on. */
+static gn_result gn__splitter_settle(gn__splitter *k, gn_fault *f) {
+    gn__multi *m = k->m;
+    const gn_schedule *s = &k->s->schedule;
+    for (uint32_t i = 0; i < k->part->n_nodes; i++) {
+        const gn_part_node *n = &k->part->nodes[i];
+        if (n->leaf != GN_LEAF_STATE) continue;
+        gn__multi_slot *x = &m->slots[n->slot];
+        gn_result r = x->on && x->home != s->device[i] ? gn__multi_move(m, n->slot, s->device[i], f) : GN_OK;
+        if (r) { if (f) f->node = i; return r; }
+        x->home = k->home[i] = s->device[i];
+    }
+    for (uint32_t u = 0; u < k->part->n_updates; u++) {
+        gn__multi_slot *x = &m->slots[k->part->updates[u].slot];
+        if (x->home == GN_UNPLACED) x->home = s->device[k->part->updates[u].node];
+    }
+    return GN_OK;
+}
+
+/* What the split is made for: where values are, which generation of slots. */
+static void gn__split_stamp(gn__splitter *k) {
+    gn__multi *m = k->m;
+    for (uint32_t i = 0; i < k->part->n_nodes; i++) {
+        const gn_part_node *n = &k->part->nodes[i];
+        k->s->stamps[i] = n->leaf == GN_LEAF_VALUE ? k->home[i] : n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE ? m->slots[n->slot].own : 0;
+    }
+    for (uint32_t u = 0; u < k->part->n_updates; u++) k->s->update_stamps[u] = m->slots[k->part->updates[u].slot].own;
+}
+
+static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *out_device, gn_fault *f) {
+    gn_result r = gn__splitter_homes(k, homes, f);
+    if (!r) r = k->m->beside ? gn__schedule_beside(k->m, k->part, &k->s->schedule, f) : gn__schedule_several(k->m, k->part, homes, &k->s->schedule, f);
+    if (!r) r = gn__splitter_settle(k, f);
+    if (r) return r;
+    if (!gn__split_pieces(k) || !gn__split_updates(k) || !gn__split_inputs(k) || !gn__split_outputs(k)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to split a part");
+    gn__split_stamp(k);
+    return gn__split_finish(k, out_device, f);
+}
+
+/* One try. *out_device: which device an error is of. */
+static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split **out, uint32_t *out_device, gn_fault *f) {
+    size_t n = p->n_nodes + 1u, tables = (2u * m->n_units + 5) * n + p->n_updates;
+    uint32_t *t = (uint32_t *)gn__alloc_zero(tables * sizeof *t);
+    bool *fetched = (bool *)gn__alloc_zero(n * sizeof *fetched);
+    gn__split *s = (gn__split *)gn__alloc_zero(sizeof *s);
+    gn_result r = GN_OUT_OF_MEMORY;
+    *out_device = 0;
+    if (s) {
+        s->stamps = (uint32_t *)gn__alloc_zero(n * sizeof *s->stamps);
+        s->update_stamps = (uint32_t *)gn__alloc_zero((p->n_updates + 1) * sizeof *s->update_stamps);
+    }
+    if (t && fetched && s && s->stamps && s->update_stamps) {
+        gn__splitter k = { m, p, s, t, t + m->n_units * n, t + 2 * m->n_units * n, t + (2 * m->n_units + 1) * n, t + (2 * m->n_units + 2) * n, t + (2 * m->n_units + 5) * n, t + (2 * m->n_units + 3) * n, fetched };
+        memcpy(k.home, value_home, p->n_nodes * sizeof *k.home);
+        r = gn__splitter_work(&k, t + (2 * m->n_units + 4) * n, out_device, f);
+    } else gn_fail(f, r, "no memory to split a part");
+    gn_free(t);
+    gn_free(fetched);
+    if (r) { gn__split_free(m, s); s = NULL; }
+    *out = s;
+    return r;
+}
+
+/* ---- what a device refuses runs elsewhere, unless that is forbidden ---- */
+
+static void gn__multi_note(const gn__multi *m, const char *text) { gn_logf(m->desc.log, m->desc.log_user, GN_LOG_WARN, "%s", text); }
+
+static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f);
+
+/* The device has no kernel for a node: remembered, so that the next try places it elsewhere. GN_OK: try again. */
+static gn_result gn__multi_refused(gn__multi *m, const gn_part *p, uint32_t device, gn_fault *f) {
+    gn__device *u = &m->units[device];
+    uint32_t node = f->node;
+    if (node >= p->n_nodes || p->nodes[node].leaf || gn__device_refuses(u, p, node)) return f->result;
+    gn__refusal x = gn__refusal_of(p, node);
+    char text[512];
+    snprintf(text, sizeof text, "%s of %s has no kernel on %s (%.200s)", gn__ops[x.op].name, gn__dtypes[x.dtype].name, u->name, f->text);
+    if (m->desc.strict) { gn_fail(f, GN_STRICT, "%s; strict mode forbids to run it elsewhere", text); f->node = node; return GN_STRICT; }
+    if (m->beside) {
+        if (device != 0) return f->result;
+        gn_result r = gn__multi_open_beside(m, f);
+        if (r) return r;
+    }
+    if (!GN__GROW(u, refusals, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    u->refusals[u->n_refusals++] = x;
+    size_t used = strlen(text);
+    snprintf(text + used, sizeof text - used, ": it runs %s", m->beside ? "on the CPU beside it" : "on another device");
+    gn__multi_note(m, text);
+    return GN_OK;
+}
+
+/* Ops that another device could not take. */
+static uint32_t gn__split_fallbacks(const gn__multi *m, const gn_part *p, const gn__split *s) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        bool refused = false;
+        for (uint32_t d = 0; d < m->n_units && !p->nodes[i].leaf; d++) refused |= d != s->schedule.device[i] && gn__device_refuses(&m->units[d], p, i);
+        n += refused;
+    }
+    return n;
+}
+
+static gn_result gn__split_make(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split **out, gn_fault *f) {
+    gn_fault own;
+    uint32_t device = 0;
+    for (;;) {
+        own = (gn_fault){ GN_OK, GN_NO_NODE, "" };
+        gn_result r = gn__split_try(m, p, value_home, out, &device, &own);
+        if (!r) { m->desc.stats->fallbacks += gn__split_fallbacks(m, p, *out); return GN_OK; }
+        own.result = r;
+        if (r == GN_UNSUPPORTED) r = gn__multi_refused(m, p, device, &own);
+        if (!r) continue;
+        own.result = r;
+        if (f) *f = own;
+        return r;
+    }
+}
+
+/* ---- plans ---- */
+
+static void gn__multi_plan_destroy(void *self, void *plan) {
+    gn__multi_plan *p = (gn__multi_plan *)plan;
+    for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free((gn__multi *)self, p->splits[i]);
+    gn_free(p->part);
+    gn_free(p);
+}
+
+static bool gn__split_fits(const gn__multi *m, const gn_part *p, const gn__split *s, const gn_arg *args) {
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        if (n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_DATA) continue;
+        const gn__multi_value *v = n->leaf == GN_LEAF_VALUE ? gn__multi_value_find(m, args[n->arg].value) : NULL;
+        if (s->stamps[i] != (n->leaf == GN_LEAF_VALUE ? v ? v->device : GN_UNPLACED : m->slots[n->slot].own)) return false;
+    }
+    for (uint32_t u = 0; u < p->n_updates; u++)
+        if (s->update_stamps[u] != m->slots[p->updates[u].slot].own) return false;
+    for (uint32_t d = 0; d < m->n_units; d++)
+        if ((s->devices >> d & 1) && m->units[d].lost) return false;
+    return true;
+}
+
+/* Slots and values that the part names are there. */
+static gn_result gn__multi_check(gn__multi *m, const gn_part *p, const gn_arg *args, uint32_t *value_home, gn_fault *f) {
+    const char *why = NULL;
+    gn_result r = GN_OK;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < p->n_nodes && !r; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        at = i;
+        if (n->leaf == GN_LEAF_VALUE) {
+            const gn__multi_value *v = args ? gn__multi_value_find(m, args[n->arg].value) : NULL;
+            if (v && value_home) value_home[i] = v->device;
+            if (!v) { r = GN_STALE_HANDLE; why = "a kept value is gone"; }
+        } else if (n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) {
+            const gn__multi_slot *s = gn__multi_slot_find(m, n->slot, n->gen);
+            if (!s) { r = GN_STALE_HANDLE; why = "a weight or state is gone"; }
+            else if (s->failed) { r = GN_STATE_FAILED; why = "a step that failed on another device had already written this state: release it and make it again"; }
+        }
+    }
+    for (uint32_t u = 0; u < p->n_updates && !r; u++) {
+        const gn__multi_slot *s = gn__multi_slot_find(m, p->updates[u].slot, p->updates[u].gen);
+        at = p->updates[u].node;
+        if (!s) { r = GN_STALE_HANDLE; why = "a state is gone"; }
+        else if (s->failed) { r = GN_STATE_FAILED; why = "a step that failed on another device had already written this state: release it and make it again"; }
+    }
+    if (!r) return r;
+    gn_fail(f, r, "%s", why);
+    if (f) f->node = at;
+    return r;
+}
+
+/* The split for where everything is now. */
+static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
+    uint32_t *value_home = (uint32_t *)gn__alloc_zero((p->part->n_nodes + 1) * sizeof *value_home);
+    gn_result r = value_home ? gn__multi_check(m, p->part, args, value_home, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    if (!r) r = gn__split_make(m, p->part, value_home, out, f);
+    gn_free(value_home);
+    if (r) return r;
+    if (p->n_splits == GN__SPLITS_MAX) {
+        gn__split_free(m, p->splits[0]);
+        memmove(p->splits, p->splits + 1, --p->n_splits * sizeof p->splits[0]);
+    }
+    p->splits[p->n_splits++] = *out;
+    return GN_OK;
+}
+
+static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
+    gn__split *s;
+    bool values = false;
+    *out_plan = NULL;
+    if (p) p->part = gn__part_copy(part);
+    if (!p || !p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
+    for (uint32_t i = 0; i < part->n_nodes; i++) values |= part->nodes[i].leaf == GN_LEAF_VALUE;
+    gn_result r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f);   /* where values are is known when it runs */
+    if (r) gn__multi_plan_destroy(m, p);
+    else *out_plan = p;
+    return r;
+}
+
+/* ---- runs ---- */
+
+typedef struct gn__multi_run { gn__multi *m; gn__multi_plan *plan; gn__split *s; const gn_arg *args; const gn_out *outs; gn_fault *f; } gn__multi_run;
+
+static gn_result gn__piece_fault(const gn__piece *x, gn_result r, gn_fault *f) {
+    if (f) f->node = f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
+    return r;
+}
+
+/* Fills arguments and outputs of this run. */
+static void gn__piece_bind(gn__multi_run *w, gn__piece *x) {
+    gn__device *u = &w->m->units[x->device];
+    for (size_t i = 0; i < x->n_ins; i++) {
+        const gn__piece_in *in = &x->ins[i];
+        gn_arg *a = &x->args[x->part->nodes[i].arg];
+        if (in->how == GN__IN_TEMP) *a = (gn_arg){ NULL, 0, w->s->temps[in->from] };
+        else if (in->how == GN__IN_ARG) {
+            *a = w->args[in->from];
+            const gn__multi_value *v = x->part->nodes[i].leaf == GN_LEAF_VALUE ? gn__multi_value_find(w->m, a->value) : NULL;
+            if (v) a->value = v->own;
+        }
+    }
+    for (size_t i = 0; i < x->n_outs; i++) {
+        const gn__piece_out *o = &x->outs[i];
+        const gn_out *whole = o->whole != GN__NOTHING ? &w->outs[o->whole] : NULL;
+        gn_out *out = &x->run_outs[i];
+        *out = whole ? *whole : (gn_out){ NULL, 0, 0 };
+        if (o->cross != GN__NOTHING) { out->host = w->s->memory + w->s->crosses[o->cross].offset; out->bytes = w->s->crosses[o->cross].bytes; }
+        if (out->keep || o->temp != GN__NOTHING) out->keep = u->next_value++;
+        if (o->temp != GN__NOTHING) w->s->temps[o->temp] = out->keep;
+    }
+}
+
+/* What of the caller's outputs a piece has made, after it was submitted (values) and when it has ended (bytes). */
+static gn_result gn__piece_values(gn__multi_run *w, const gn__piece *x) {
+    gn__multi *m = w->m;
+    for (size_t i = 0; i < x->n_outs; i++) {
+        const gn_out *whole = x->outs[i].whole != GN__NOTHING ? &w->outs[x->outs[i].whole] : NULL;
+        if (!whole || !whole->keep) continue;
+        if (!GN__GROW(m, values, 1)) return gn_fail(w->f, GN_OUT_OF_MEMORY, "no memory for a kept value");
+        size_t at = m->n_values++;
+        for (; at > 0 && m->values[at - 1].id > whole->keep; at--) m->values[at] = m->values[at - 1];
+        m->values[at] = (gn__multi_value){ whole->keep, x->run_outs[i].keep, x->device };
+    }
+    return GN_OK;
+}
+
+static void gn__piece_bytes(gn__multi_run *w, const gn__piece *x) {
+    for (size_t i = 0; i < x->n_outs; i++) {
+        const gn__piece_out *o = &x->outs[i];
+        if (o->cross != GN__NOTHING && o->whole != GN__NOTHING && w->outs[o->whole].host && w->outs[o->whole].bytes == x->run_outs[i].bytes)
+            memcpy(w->outs[o->whole].host, x->run_outs[i].host, x->run_outs[i].bytes);
+    }
+}
+
+/* The piece that an error of its device is of, when it was told at the submission of `x`: one of this run that was sent before. */
+static const gn__piece *gn__piece_blamed(const gn__multi_run *w, const gn__piece *x) {
+    for (uint32_t i = 0; i < w->s->n_pieces; i++)
+        if (w->s->pieces[i].part && w->s->pieces[i].device == x->device && w->s->pieces[i].at == GN__PIECE_SENT) return &w->s->pieces[i];
+    return x;
+}
+
+static gn_result gn__piece_submit(gn__multi_run *w, gn__piece *x) {
+    gn__device *u = &w->m->units[x->device];
+    gn__piece_bind(w, x);
+    x->at = GN__PIECE_WAITS;
+    gn_result r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &x->ticket, w->f), w->f);
+    if (r && r != GN_NO_VALUE) return gn__piece_fault(gn__piece_blamed(w, x), r, w->f);
+    x->at = GN__PIECE_SENT;
+    u->last = x->ticket;
+    u->busy = true;
+    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = x->ticket;
+    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
+    gn_result kept = gn__piece_values(w, x);
+    return kept ? kept : r;
+}
+
+static gn_result gn__piece_wait(gn__multi_run *w, gn__piece *x, gn_fault *f) {
+    gn__device *u = &w->m->units[x->device];
+    if (x->at != GN__PIECE_SENT) return GN_OK;
+    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, x->ticket, f), f);
+    if (u->last == x->ticket) u->busy = false;
+    if (r && r != GN_NO_VALUE) { x->at = GN__PIECE_WAITS; return gn__piece_fault(x, r, f); }
+    x->at = GN__PIECE_DONE;
+    gn__piece_bytes(w, x);
+    return r;
+}
+
+/* The first earlier piece of the same device that must be submitted, or must have ended, before this one is submitted. Where states
+   are written nothing is queued: so it is known what has run when something fails. */
+static uint32_t gn__piece_before(const gn__split *s, uint32_t i) {
+    const gn__piece *x = &s->pieces[i];
+    for (uint32_t b = 0; b < i; b++) {
+        const gn__piece *y = &s->pieces[b];
+        if (!y->part || y->device != x->device || y->at == GN__PIECE_DONE) continue;
+        if (y->at == GN__PIECE_WAITS || x->n_updates || y->n_updates) return b;
+    }
+    return GN__NOTHING;
+}
+
+/* All that the piece reads has arrived, and nothing has to go before it. */
+static bool gn__piece_ready(const gn__split *s, uint32_t i) {
+    const gn__piece *x = &s->pieces[i];
+    for (size_t n = 0; n < x->n_needs; n++)
+        if (s->pieces[x->needs[n]].at != GN__PIECE_DONE) return false;
+    return gn__piece_before(s, i) == GN__NOTHING;
+}
+
+/* Submits all that is ready: to devices that work on their own first, then one piece to a device that works while we wait.
+   *out_left: pieces that are not submitted; *out_sent: that were just now. */
+static gn_result gn__split_send(gn__multi_run *w, uint32_t *out_left, uint32_t *out_sent, bool *out_void) {
+    gn__split *s = w->s;
+    *out_sent = 0;
+    for (int sync = 0; sync < 2; sync++) {
+        *out_left = 0;
+        for (uint32_t i = 0; i < s->n_pieces; i++) {
+            gn__piece *x = &s->pieces[i];
+            if (!x->part || x->at != GN__PIECE_WAITS) continue;
+            ++*out_left;
+            if (w->m->units[x->device].sync != (bool)sync || (sync && *out_sent) || !gn__piece_ready(s, i)) continue;
+            gn_result r = gn__piece_submit(w, x);
+            *out_void |= r == GN_NO_VALUE;
+            if (r && r != GN_NO_VALUE) return r;
+            if (sync && (r = gn__piece_wait(w, x, w->f)) != GN_OK && r != GN_NO_VALUE) return r;
+            ++*out_sent;
+            --*out_left;
+        }
+    }
+    return GN_OK;
+}
+
+/* Waits for the first piece that one not yet submitted waits for. */
+static gn_result gn__split_receive(gn__multi_run *w) {
+    gn__split *s = w->s;
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        gn__piece *x = &s->pieces[i];
+        if (!x->part || x->at != GN__PIECE_WAITS) continue;
+        for (size_t n = 0; n < x->n_needs; n++)
+            if (s->pieces[x->needs[n]].at == GN__PIECE_SENT) return gn__piece_wait(w, &s->pieces[x->needs[n]], w->f);
+        uint32_t before = gn__piece_before(s, i);
+        if (before != GN__NOTHING && s->pieces[before].at == GN__PIECE_SENT) return gn__piece_wait(w, &s->pieces[before], w->f);
+    }
+    return gn_fail(w->f, GN_INTERNAL, "the pieces of a step wait for each other");
+}
+
+static bool gn__piece_wanted(const gn__multi_run *w, const gn__piece *x) {
+    bool wanted = w->s->n_updates > 0;
+    for (size_t i = 0; i < x->n_outs && !wanted; i++) wanted = x->outs[i].whole != GN__NOTHING && w->outs[x->outs[i].whole].host;
+    return wanted;
+}
+
+/* Nothing writes into the program's memory any more; states that were written although the step failed are failed from here on. */
+static void gn__split_abort(gn__multi_run *w) {
+    gn__split *s = w->s;
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        gn__piece *x = &s->pieces[i];
+        gn_fault ignored = { GN_OK, GN_NO_NODE, "" };
+        if (!x->part) continue;
+        gn__piece_wait(w, x, &ignored);
+        for (size_t u = 0; u < x->n_updates && x->at == GN__PIECE_DONE; u++) {
+            w->m->slots[x->updates[u].slot].failed = true;
+            w->m->n_failed++;
+        }
+    }
+}
+
+static gn_result gn__split_run(gn__multi_run *w) {
+    gn__split *s = w->s;
+    uint32_t left = 0, sent = 0;
+    bool nothing = false;
+    gn_result r = GN_OK;
+    for (uint32_t d = 0; d < w->m->n_units && !r && s->n_updates; d++)   /* an error of an earlier step is told before anything of this one runs */
+        if (s->devices >> d & 1) r = gn__device_settle(&w->m->units[d], w->f);
+    if (r) return r;
+    for (uint32_t i = 0; i < s->n_pieces; i++) s->pieces[i].at = GN__PIECE_WAITS;
+    do {
+        r = gn__split_send(w, &left, &sent, &nothing);
+        if (!r && left && !sent) r = gn__split_receive(w);
+        if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
+    } while (!r && left);
+    for (uint32_t i = 0; i < s->n_pieces && !r; i++)
+        if (s->pieces[i].part && gn__piece_wanted(w, &s->pieces[i])) {
+            r = gn__piece_wait(w, &s->pieces[i], w->f);
+            if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
+        }
+    if (r) { gn__split_abort(w); return r; }
+    w->m->desc.stats->transfers += s->n_transfers;
+    w->m->desc.stats->transfer_bytes += s->transfer_bytes;
+    return nothing ? gn_fail(w->f, GN_NO_VALUE, "the null executor computes no values") : GN_OK;
+}
+
+/* Tickets: of a run on one device, its own with the device in the low bits; 0: the run has ended. */
+static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    gn__multi_plan *p = (gn__multi_plan *)plan;
+    gn__multi_run w = { m, p, NULL, args, outs, f };
+    gn_result r = GN_OK;
+    *out_ticket = 0;
+    for (uint32_t i = p->n_splits; i-- > 0 && !w.s;)
+        if (gn__split_fits(m, p->part, p->splits[i], args)) w.s = p->splits[i];
+    if (!w.s) r = gn__split_find(m, p, args, &w.s, f);
+    else if (m->n_failed) r = gn__multi_check(m, p->part, args, NULL, f);
+    if (r) return r;
+    if (w.s->n_run != 1) return gn__split_run(&w);
+    gn__piece *x = &w.s->pieces[w.s->only];
+    r = gn__piece_submit(&w, x);
+    *out_ticket = x->ticket << 5 | x->device;
+    return r;
+}
+
+/* For one run; an error's node becomes one of the whole part. */
+static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
+    const gn__piece *piece = NULL;
+    if (u->last == ticket) u->busy = false;
+    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, ticket, f), f);
+    for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
+        if (u->recent[i].ticket == ticket) piece = u->recent[i].piece;
+    if (f && r) f->node = piece && f->node < piece->part->n_nodes ? piece->origin[f->node] : GN_NO_NODE;
+    return r;
+}
+
+/* UINT64_MAX: all that was submitted. */
+static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    gn_result first = GN_OK;
+    if (ticket == 0) return GN_OK;
+    if (ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn_fault own = { GN_OK, GN_NO_NODE, "" };
+        gn_result r = gn__device_settle(&m->units[d], &own);
+        if (r && !first) { first = r; if (f) *f = own; }
+    }
+    return first;
+}
+
+static void gn__multi_values_release(void *self, uint64_t below) {
+    gn__multi *m = (gn__multi *)self;
+    size_t n = 0;
+    while (n < m->n_values && m->values[n].id < below) n++;
+    if (n) memmove(m->values, m->values + n, (m->n_values - n) * sizeof *m->values);
+    m->n_values -= n;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        uint64_t least = u->next_value;
+        for (size_t i = 0; i < m->n_values; i++)
+            if (m->values[i].device == d) least = GN__MIN(least, m->values[i].own);
+        if (u->exec.i && u->exec.i->values_release) u->exec.i->values_release(u->exec.self, least);
+    }
+}
+
+static void gn__multi_describe(void *self, gn_device_info *out) {
+    const gn__device *u = &((gn__multi *)self)->units[0];
+    u->exec.i->describe(u->exec.self, out);
+}
+
+static void *gn__multi_host_alloc(void *self, size_t bytes) {
+    const gn__device *u = &((gn__multi *)self)->units[0];
+    return u->exec.i->host_alloc(u->exec.self, bytes);
+}
+
+static void gn__multi_host_free(void *self, void *p) {
+    const gn__device *u = &((gn__multi *)self)->units[0];
+    u->exec.i->host_free(u->exec.self, p);
+}
+
+static void gn__multi_costs(void *self, gn_cluster_device *out, gn_cluster_link *up, gn_cluster_link *down) {
+    const gn__device *u = &((gn__multi *)self)->units[0];
+    if (u->exec.i->costs) u->exec.i->costs(u->exec.self, out, up, down);
+}
+
+static void gn__multi_close(void *self) {
+    gn__multi *m = (gn__multi *)self;
+    for (size_t i = 0; i < m->n_slots && !m->beside; i++)
+        if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
+    for (uint32_t d = 0; m->units && d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        if (u->exec.i) u->exec.i->close(u->exec.self);
+        gn_free(u->refusals);
+    }
+    gn_free(m->units);
+    gn_free(m->slots);
+    gn_free(m->values);
+    gn_free(m);
+}
+
+static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs };
+static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs };
+
+/* The names of the devices where things are; "" when they are on none. */
+static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
+    const gn__multi_value *v = gn__multi_value_find(m, id);
+    return v ? m->units[v->device].name : "";
+}
+
+static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
+    for (uint32_t d = 0; slot < m->n_slots && d < m->n_units; d++)
+        if (m->slots[slot].on >> d & 1) return m->units[d].name;
+    return "";
+}
+
+/* Room for n devices, which are opened one by one. */
+static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
+    gn__multi *m = (gn__multi *)gn__alloc_zero(sizeof *m);
+    if (m) m->units = (gn__device *)gn__alloc_zero(n * sizeof *m->units);
+    if (!m || !m->units) { gn_free(m); return NULL; }
+    m->n_units = n;
+    m->desc = *d;
+    for (uint32_t i = 0; i < n; i++) m->units[i].next_value = 1;
+    return m;
+}
+
+/* Enters a device that was opened; `sync`: it works while submit waits. */
+static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
+    gn__device *u = &m->units[i];
+    gn_device_info info;
+    exec.i->describe(exec.self, &info);
+    u->exec = exec;
+    u->sync = sync;
+    gn__copy_text(u->name, sizeof u->name, info.name);
+}
+
+static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f) {
+    gn_exec cpu;
+    if (m->units[1].exec.i) return GN_OK;
+    gn_exec_desc d = m->desc;
+    d.device = "cpu:0";
+    gn_result r = gn__cpu_open(&d, &cpu, f);
+    if (!r) gn__multi_enter(m, 1, cpu, true);
+    return r;
+}
+
+/* A driver's device, with the CPU beside it for what it refuses. */
+static gn_result gn__driver_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
+    gn__multi *m = gn__multi_new(2, d);
+    gn_exec exec = { NULL, NULL };
+    if (!m) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a device");
+    gn_result r = gn__driver->open(d, &exec, f);
+    if (r) { gn_free(m->units); gn_free(m); return r; }
+    m->beside = true;
+    m->desc.device = NULL;      /* the caller's */
+    gn__multi_enter(m, 0, exec, false);
+    *out = (gn_exec){ exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
+    return GN_OK;
+}
+
+static bool gn__driver_serves(const char *device) {
+    size_t n = gn__driver ? strlen(gn__driver->prefix) : 0;
+    return n && strncmp(device, gn__driver->prefix, n) == 0 && (device[n] == ':' || !device[n]);
+}
+
+/* A local device by name: "cpu", "cpu:0", "null", or what a registered driver serves. */
+static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
+    if (strcmp(d->device, "cpu") == 0 || strcmp(d->device, "cpu:0") == 0) return gn__cpu_open(d, out, f);
+    if (strcmp(d->device, "null") == 0) return gn__null_open(d, out, f);
+    if (gn__driver_serves(d->device)) return gn__driver_open(d, out, f);
+    return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
+}
 
 /* >>session ========================================================================================
  * The two ends of protocol 1 over a transport. The client's end is an executor like any other; the server's end puts the
@@ -10683,7 +11944,7 @@ static void gn__remote_close(void *self) {
 
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, NULL,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -11676,7 +12937,7 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     for (int i = 0; i < server->n_devices && !s->device[0]; i++)
         if (name[0] == 0 || strcmp(name, server->devices[i]) == 0) gn__copy_text(s->device, sizeof s->device, server->devices[i]);
     if (!s->device[0]) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
-    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, false, &s->stats };
+    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, false, &s->stats, server->desc.log, server->desc.log_user };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -11938,7 +13199,7 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats };
+    gn_exec_desc d = { s->devices[s->n_devices], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     exec.i->close(exec.self);
@@ -12319,24 +13580,26 @@ static gn_ctx *gn__context_take(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats };
+    *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
 }
 
 static const char *gn__device_list(const gn_desc *d) {
-    const char *all = d->devices ? d->devices : getenv("GENIE_DEVICES");
+    const char *all = d && d->devices ? d->devices : getenv("GENIE_DEVICES");
     return all && all[0] ? all : "cpu";
 }
 
-/* What follows a '?' is a secret and is not kept. */
-static bool gn__device_names_keep(gn_ctx *g, const char *all) {
-    g->device_names = (char *)gn_alloc(strlen(all) + 1);
-    if (!g->device_names) return false;
-    char *to = g->device_names;
-    for (bool secret = false; *all; all++) {
+/* What follows a '?' is a secret and is not kept. `more`: names that follow the list. */
+static bool gn__device_names_keep(gn_ctx *g, const char *all, const char *const *more, int n_more) {
+    size_t room = all ? strlen(all) + 2 : 2;
+    for (int i = 0; i < n_more; i++) room += strlen(more[i]) + 1;
+    char *to = g->device_names = (char *)gn_alloc(room);
+    if (!to) return false;
+    for (bool secret = false; all && *all; all++) {
         secret = *all != ',' && (secret || *all == '?');
         if (!secret) *to++ = *all;
     }
     *to = 0;
+    for (int i = 0; i < n_more; i++) to += snprintf(to, room - (size_t)(to - g->device_names), "%s%s", to > g->device_names ? "," : "", more[i]);
     return true;
 }
 
@@ -12354,37 +13617,100 @@ static uint32_t gn__device_index(const gn_ctx *g, const char *device) {
     }
 }
 
-/* The first device named runs the graph. */
-static gn_result gn__device_open(gn_ctx *g, gn_fault *f) {
-    char device[512], on_server[64];
-    const char *all = gn__device_list(&g->desc);
-    size_t n = strcspn(all, ",");
-    if (n >= sizeof device) return gn_fail(f, GN_BAD_ARGUMENT, "the device's name is longer than %d characters", (int)sizeof device - 1);
-    memcpy(device, all, n);
-    device[n] = 0;
-    bool local = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0 || strncmp(device, "cuda", 4) == 0;
-    if (local) {
+/* One device by the text that names it. *out_sync: it works while submit waits. */
+static gn_result gn__device_open(gn_ctx *g, const char *device, gn_stats *stats, gn_exec *out, bool *out_sync, gn_fault *f) {
+    char on_server[64];
+    bool local = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0 || gn__driver_serves(device);
+    *out_sync = local && !gn__driver_serves(device);
+    if (local || strncmp(device, "cuda", 4) == 0) {
         gn_exec_desc d;
-        gn__exec_desc_of(g, &d, device, &g->stats);
-        return gn__exec_open(&d, &g->exec, f);
+        gn__exec_desc_of(g, &d, device, stats);
+        return gn__exec_open(&d, out, f);
     }
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
     gn_result r = gn__net->connect(device, &nd, &t, on_server, f);
-    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, &g->stats, &g->exec, f);
+    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, stats, out, f);
 }
 
-static gn_ctx *gn__context_open(const gn_desc *desc, const gn_transport *t, const char *device) {
+/* Transports that were given are the devices after those named. */
+typedef struct gn__places { const char *names; uint32_t n_names, n; const gn_transport *t; const char *const *on_server; } gn__places;
+
+static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_stats *stats, gn_exec *out, bool *out_sync, gn_fault *f) {
+    char device[512];
+    const char *at = p->names;
+    *out_sync = false;
+    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], stats, out, f);
+    for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
+    at += strspn(at, " ");
+    size_t n = strcspn(at, ",");
+    if (n >= sizeof device) return gn_fail(f, GN_BAD_ARGUMENT, "the device's name is longer than %d characters", (int)sizeof device - 1);
+    while (n > 0 && at[n - 1] == ' ') n--;
+    memcpy(device, at, n);
+    device[n] = 0;
+    return gn__device_open(g, device, stats, out, out_sync, f);
+}
+
+static void gn__places_close(const gn__places *p, uint32_t from) {
+    for (uint32_t i = GN__MAX(from, p->n_names); i < p->n; i++) p->t[i - p->n_names].i->close(p->t[i - p->n_names].self);
+}
+
+/* Several devices become one executor. */
+static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f) {
+    gn_exec_desc d;
+    gn__exec_desc_of(g, &d, NULL, &g->stats);
+    gn__multi *m = p->n <= GN__UNITS_MAX ? gn__multi_new(p->n, &d) : NULL;
+    gn_result r = m ? GN_OK : p->n > GN__UNITS_MAX ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", p->n, GN__UNITS_MAX) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for devices");
+    uint32_t i = 0;
+    for (; i < p->n && !r; i++) {
+        gn_exec exec = { NULL, NULL };
+        bool sync;
+        r = gn__place_open(g, p, i, &m->units[i].stats, &exec, &sync, f);
+        if (r) continue;
+        gn__multi_enter(m, i, exec, sync);
+        for (uint32_t k = 0; k < i && !r; k++)
+            if (strcmp(m->units[k].name, m->units[i].name) == 0) r = gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", m->units[i].name);
+    }
+    if (r) {
+        gn__places_close(p, i);
+        if (m) gn__multi_close(m);
+        return r;
+    }
+    m->policy = g->desc.policy;
+    g->multi = m;
+    g->exec = (gn_exec){ m->units[0].exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
+    return GN_OK;
+}
+
+static gn_result gn__places_open(gn_ctx *g, const gn__places *p, gn_fault *f) {
+    bool sync;
+    if ((int)g->desc.policy < 0 || g->desc.policy >= GN_POLICY__COUNT) {
+        gn__places_close(p, 0);
+        return gn_fail(f, GN_BAD_ARGUMENT, "policy %d is not known", (int)g->desc.policy);
+    }
+    return p->n == 1 ? gn__place_open(g, p, 0, &g->stats, &g->exec, &sync, f) : gn__places_open_all(g, p, f);
+}
+
+static uint32_t gn__names_count(const char *names) {
+    uint32_t n = 1;
+    for (; *names; names++) n += *names == ',';
+    return n;
+}
+
+/* The devices are those of desc, unless transports are given that stand for all of them (`names` NULL). */
+static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn_transport *t, const char *const *on_server, int n_transports) {
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a context" };
+    gn__places p = { names, names ? gn__names_count(names) : 0, 0, t, on_server };
+    p.n = p.n_names + (uint32_t)n_transports;
     gn_ctx *g = gn__context_take();
-    if (!g) { if (t) t->i->close(t->self); return &gn__no_context; }
+    if (!g) { gn__places_close(&p, 0); return &gn__no_context; }
     if (desc) g->desc = *desc;
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
-    g->status = gn__context_init(g) && gn__device_names_keep(g, t ? device ? device : "" : gn__device_list(&g->desc)) ? GN_OK : GN_OUT_OF_MEMORY;
-    if (g->status == GN_OK) g->status = t ? gn__remote_open(&g->desc, *t, device ? device : "", &g->stats, &g->exec, &f) : gn__device_open(g, &f);
-    else if (t) t->i->close(t->self);
+    g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
+    else gn__places_close(&p, 0);
     g->desc.devices = g->desc.home = g->desc.label = NULL;      /* the caller's strings need not outlive the call */
     if (g->status != GN_OK) {
         gn__error_set(g, g->status, "", f.text);
@@ -12462,8 +13788,12 @@ gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const
 }
 void gn_schedule_deinit(gn_schedule *s) { gn__schedule_deinit(s); }
 
-gn_ctx *gn_open(const gn_desc *desc) { return gn__context_open(desc, NULL, NULL); }
-gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device) { return gn__context_open(desc, &t, device); }
+gn_ctx *gn_open(const gn_desc *desc) { return gn__context_open(desc, gn__device_list(desc), NULL, NULL, 0); }
+gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device) {
+    if (!device) device = "";
+    return gn__context_open(desc, NULL, &t, &device, 1);
+}
+gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n) { return gn__context_open(desc, desc ? desc->devices : NULL, t, devices, n); }
 
 void gn_close(gn_ctx *g) {
     if (!g || !g->open) return;
@@ -12491,6 +13821,7 @@ const char *gn_result_text(gn_result r) { return gn__result_text(r); }
 void gn_get_stats(gn_ctx *g, gn_stats *out_stats) {
     if (g) *out_stats = g->stats;
     else memset(out_stats, 0, sizeof *out_stats);
+    for (uint32_t i = 0; g && g->multi && i < g->multi->n_units; i++) gn__stats_add(out_stats, &g->multi->units[i].stats);
 }
 
 gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
@@ -12500,12 +13831,37 @@ gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
     return GN_OK;
 }
 
+int gn_device_count(gn_ctx *g) { return !gn__usable(g) ? 0 : g->multi ? (int)g->multi->n_units : 1; }
+
+static gn_result gn__device_no(gn_ctx *g, int index) {
+    char text[80];
+    if (!gn__usable(g)) return gn_status(g);
+    snprintf(text, sizeof text, "there is no device %d: the context has %d", index, g->multi ? (int)g->multi->n_units : 1);
+    return index >= 0 && index < (g->multi ? (int)g->multi->n_units : 1) ? GN_OK : gn__error_set(g, GN_NO_DEVICE, "", text);
+}
+
+gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
+    memset(out_info, 0, sizeof *out_info);
+    gn_result r = gn__device_no(g, index);
+    if (r) return r;
+    const gn_exec *x = g->multi ? &g->multi->units[index].exec : &g->exec;
+    x->i->describe(x->self, out_info);
+    return GN_OK;
+}
+
+gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
+    memset(out_stats, 0, sizeof *out_stats);
+    gn_result r = gn__device_no(g, index);
+    if (!r) *out_stats = g->multi ? g->multi->units[index].stats : g->stats;
+    return r;
+}
+
 gn_result gn_step(gn_ctx *g) { return gn__usable(g) ? gn__step_end(g) : gn_status(g); }
 
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     if (!gn__usable(g)) return gn_status(g);
-    gn_result r = g->exec.i->wait(g->exec.self, g->last_ticket, &f);
+    gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
@@ -12891,7 +14247,8 @@ gn_result gn_describe(gn_tensor t, gn_info *out) {
     if (!out->computed || n->leaf == GN_LEAF_DATA) return GN_OK;
     gn_device_info d;
     g->exec.i->describe(g->exec.self, &d);
-    if (!n->slot || g->slots[n->slot - 1].on_device) gn__copy_text(out->device, sizeof out->device, d.name);
+    if (g->multi) gn__copy_text(d.name, sizeof d.name, n->value ? gn__multi_where_value(g->multi, n->value) : gn__multi_where_slot(g->multi, n->slot - 1));
+    if (n->value || g->slots[n->slot - 1].on_device) gn__copy_text(out->device, sizeof out->device, d.name);
     return GN_OK;
 }
 
