@@ -1135,7 +1135,7 @@ GN_API void gn_layout_deinit(gn_layout *l);
 /* Why a group of nodes runs where it runs. X(NAME, text) */
 #define GN_PLACE_REASONS(X) \
     X(ONLY,      "the only device") \
-    X(BEST,      "the best single device for all of it") \
+    X(BEST,      "the best single device") \
     X(SAID,      "the program said so (gn_on)") \
     X(HOME,      "its state lives there") \
     X(OPS,       "the other devices lack an operation of it") \
@@ -7406,7 +7406,7 @@ typedef struct gn__hop {           /* a value on a device other than its own: se
     uint8_t why;                   /* gn_transfer_reason, GN__RESIDENT, GN__RECOMPUTED */
 } gn__hop;
 
-typedef struct gn__seg { uint32_t device, units, first, head, tail; double work, start, end; } gn__seg;
+typedef struct gn__seg { uint32_t device, units, first, head, tail, now; double work, start, end; } gn__seg;   /* now: 1 + the segment that goes on with it */
 typedef struct gn__rated { double rank; uint32_t at; } gn__rated;
 typedef struct gn__verdict { double seconds, step, again_s; uint64_t bytes, again; uint32_t devices; } gn__verdict;   /* again: of weights that are elsewhere already */
 
@@ -7859,6 +7859,34 @@ static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t se
     }
 }
 
+/* What little a segment has done is not worth a segment: it waits too. Nothing has read its results yet. */
+static void gn__sched_go_on(gn__sched *s, uint32_t seg, uint32_t later) {
+    gn__seg *a = &s->segs[seg], *b = &s->segs[later];
+    b->units = a->units;
+    b->head = a->head;
+    b->tail = a->tail;
+    b->work = a->work;
+    a->now = later + 1;
+    a->units = a->head = a->tail = 0;
+}
+
+/* Numbers the segments that are left. */
+static void gn__sched_number(gn__sched *s) {
+    uint32_t n = 0;
+    for (size_t i = s->n_segs; i-- > 0;)
+        if (s->segs[i].now) s->segs[i].first = s->segs[s->segs[i].now - 1].now ? s->segs[s->segs[i].now - 1].first : s->segs[i].now - 1;
+        else s->segs[i].first = (uint32_t)i;
+    for (uint32_t i = 0; i < s->U; i++) s->seg_of[i] = s->segs[s->seg_of[i]].first;
+    for (size_t i = 0; i < s->n_segs; i++) s->segs[i].tail = s->segs[i].now ? 0 : n++;
+    for (uint32_t i = 0; i < s->U; i++) s->seg_of[i] = s->segs[s->seg_of[i]].tail;
+    for (size_t i = 0; i < s->n_segs; i++) {
+        if (s->segs[i].now) continue;
+        for (uint32_t h = s->segs[i].head; h; h = s->hops[h - 1].next) s->hops[h - 1].consumer = s->segs[i].tail;
+        s->segs[s->segs[i].tail] = s->segs[i];
+    }
+    s->n_segs = n;
+}
+
 /* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to wait. */
 static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
     memset(s->exported, 0, s->U);
@@ -7871,11 +7899,12 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         }
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
-        if (*open != GN__NONE && gn__sched_waits(s, i, d)) *open = GN__NONE;
-        if (*open == GN__NONE) {
+        uint32_t waits = *open != GN__NONE && gn__sched_waits(s, i, d) ? *open : GN__NONE;
+        if (*open == GN__NONE || waits != GN__NONE) {
             if (!GN__GROW(s, segs, 1)) { s->bad = true; return; }
             *open = (uint32_t)s->n_segs;
             s->segs[s->n_segs++] = (gn__seg){ .device = d };
+            if (waits != GN__NONE && s->segs[waits].work < gn__sched_link(s, s->D, d)->latency_s) gn__sched_go_on(s, waits, *open);
         }
         s->seg_of[i] = *open;
         s->segs[*open].units++;
@@ -7883,6 +7912,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         gn__sched_bring(s, i, d, *open);
         if (s->exported[i]) *open = GN__NONE;
     }
+    gn__sched_number(s);
 }
 
 /* One value crosses: each end sends and receives one thing at a time. */
@@ -8073,6 +8103,13 @@ static bool gn__sched_better(const gn__sched *s, const gn__verdict *a, const gn_
     return x < y || (x == y && gn__sched_objective(s, a, 1) < gn__sched_objective(s, b, 1));
 }
 
+static void gn__sched_keep(gn__sched *s, bool ranked) {
+    s->have = true;
+    s->top = s->now;
+    s->best_ranked = ranked;
+    memcpy(s->best, s->dev, s->U * sizeof *s->best);
+}
+
 /* Judges dev[] and keeps it when it is the best so far that fits. */
 static bool gn__sched_consider(gn__sched *s, bool ranked) {
     gn__sched_simulate(s, ranked ? s->rank_order : s->order);
@@ -8080,12 +8117,8 @@ static bool gn__sched_consider(gn__sched *s, bool ranked) {
     bool better_split = split && (!s->have_split || gn__sched_better(s, &s->now, &s->split));
     if (s->bad || (!better && !better_split) || (s->limited && !gn__sched_fits(s))) return false;
     if (better_split) { s->split = s->now; s->have_split = true; }
-    if (!better) return false;
-    s->have = true;
-    s->top = s->now;
-    s->best_ranked = ranked;
-    memcpy(s->best, s->dev, s->U * sizeof *s->best);
-    return true;
+    if (better) gn__sched_keep(s, ranked);
+    return better;
 }
 
 static int gn__rated_compare(const void *a, const void *b) {
@@ -8347,6 +8380,10 @@ static void gn__sched_pipeline(gn__sched *s) {
         high = mid;
         gn__sched_consider(s, false);
     }
+    if (!s->have || !gn__cuts_place(&k, 1.04 * high)) return;   /* nearly as soon, and less that crosses */
+    gn__sched_simulate(s, s->order);
+    if (s->now.step > 1.05 * s->top.step || s->now.bytes >= s->top.bytes || (s->limited && !gn__sched_fits(s))) return;
+    gn__sched_keep(s, false);
 }
 
 /* ---- whole paths move ---- */
@@ -8842,8 +8879,8 @@ static void gn__tell_segments(gn__story *k) {
     for (uint32_t d = 0; d < k->s->n_devices; d++) {
         const gn_cluster_device *x = &k->c->devices[d];
         if (!k->s->memory[d]) continue;
-        gn__say(k, "%s takes in and holds at most %s", x->name, gn__bytes_text((double)k->s->memory[d]).text);
-        if (x->memory) gn__say(k, " of %s free", gn__bytes_text((double)x->memory_free).text);
+        gn__say(k, "memory: at most %s on %s", gn__bytes_text((double)k->s->memory[d]).text, x->name);
+        if (x->memory) gn__say(k, ", which has %s free", gn__bytes_text((double)x->memory_free).text);
         gn__say(k, "\n");
     }
 }
@@ -8901,8 +8938,14 @@ enum { GN__BOX_W = 112, GN__BOX_H = 42, GN__BOX_GAP = 8, GN__FRAME = 12, GN__FRA
 /* Tints of colours that stay apart under colour blindness (Okabe & Ito 2008); text on them is black. */
 static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee", "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec", "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c" };
 
+/* Boxes in a row: rows of a frame are about equal. */
+static uint32_t gn__run_across(const gn__run_of *r) {
+    uint32_t rows = (r->period + GN__ACROSS - 1) / GN__ACROSS;
+    return (r->period + rows - 1) / rows;
+}
+
 static void gn__run_size(const gn__run_of *r, double *w, double *h) {
-    uint32_t across = GN__MIN(r->period, (uint32_t)GN__ACROSS), rows = (r->period + GN__ACROSS - 1) / GN__ACROSS;
+    uint32_t across = gn__run_across(r), rows = (r->period + across - 1) / across;
     *w = across * (GN__BOX_W + GN__BOX_GAP) - GN__BOX_GAP;
     *h = rows * (GN__BOX_H + GN__BOX_GAP) - GN__BOX_GAP;
     if (r->times > 1) { *w += 2 * GN__FRAME; *h += GN__FRAME + GN__FRAME_TOP; }
@@ -8911,7 +8954,7 @@ static void gn__run_size(const gn__run_of *r, double *w, double *h) {
 /* Walks a segment's runs in rows; draw NULL: measures. */
 static void gn__segment_flow(gn__story *k, uint32_t seg, void (*draw)(gn__story *, const gn__run_of *, double, double)) {
     gn__box *b = &k->boxes[seg];
-    double most = k->s->n_segments > 4 ? 520 : k->s->n_segments > 1 ? 780 : 1080, x = GN__SEG_PAD, y = GN__SEG_TOP, row = 0, w, h, width = 120;
+    double most = k->s->n_segments > 4 ? 520 : k->s->n_segments > 1 ? 780 : 1200, x = GN__SEG_PAD, y = GN__SEG_TOP, row = 0, w, h, width = 120;
     for (uint32_t i = 0; i < b->n_runs; i++) {
         gn__run_size(&k->runs[b->run + i], &w, &h);
         if (x > GN__SEG_PAD && x + w > most) { x = GN__SEG_PAD; y += row + GN__BOX_GAP; row = 0; }
@@ -8972,6 +9015,7 @@ static void gn__draw_item(gn__story *k, const gn__item *x, double left, double t
 
 static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double top) {
     double w, h, x = left, y = top;
+    uint32_t across = gn__run_across(r);
     char text[64];
     gn__run_size(r, &w, &h);
     if (r->times > 1) {
@@ -8982,7 +9026,7 @@ static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double 
         y += GN__FRAME_TOP;
     }
     for (uint32_t i = 0; i < r->period; i++)
-        gn__draw_item(k, &k->items[r->item + i], x + i % GN__ACROSS * (GN__BOX_W + GN__BOX_GAP), y + i / GN__ACROSS * (GN__BOX_H + GN__BOX_GAP));
+        gn__draw_item(k, &k->items[r->item + i], x + i % across * (GN__BOX_W + GN__BOX_GAP), y + i / across * (GN__BOX_H + GN__BOX_GAP));
 }
 
 static void gn__draw_segment(gn__story *k, uint32_t i) {
@@ -9009,7 +9053,7 @@ static int gn__arrow_compare(const void *a, const void *b) {
 static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
     uint32_t D = k->s->n_devices;
     const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL, *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
-    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 44 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
+    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
     double y1 = p ? p->y + p->h / 2 + shift : a->from < D ? k->lane[a->from] + 12 : program, y2 = c ? c->y + 14 + shift : program;
     double out = p ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
     char text[64];
@@ -9017,8 +9061,8 @@ static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
     gn__say(k, "<path d=\"M%.1f %.1f H%.1f V%.1f H%.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#222\" stroke-width=\"1.4\" marker-end=\"url(#tip)\"/>\n", x1, y1, out, channel, in, y2 + (c ? 0 : 9), c ? x2 - 1 : in);
     if (a->values > 1) snprintf(text, sizeof text, "%s, %u values", gn__bytes_text((double)a->bytes).text, a->values);
     else snprintf(text, sizeof text, "%s", gn__bytes_text((double)a->bytes).text);
-    double x = p && c ? out + 4 : p ? x2 + 5 : x1 + 5, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
-    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, 6.4 * (double)strlen(text) + 2);
+    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, wide + 2);
     gn__draw_text(k, x, y, 11, "", text);
 }
 
@@ -9051,7 +9095,7 @@ static void gn__draw_lanes(gn__story *k) {
         gn__draw_text(k, 20, k->lane[d] + 16, 13, "font-weight=\"bold\"", text);
         snprintf(text, sizeof text, "works %s", gn__seconds_text(busy).text);
         gn__draw_text(k, 20, k->lane[d] + 34, 11, "", text);
-        snprintf(text, sizeof text, "takes in %s", gn__bytes_text((double)k->s->memory[d]).text);
+        snprintf(text, sizeof text, "memory %s", gn__bytes_text((double)k->s->memory[d]).text);
         gn__draw_text(k, 20, k->lane[d] + 49, 11, "", text);
     }
 }
