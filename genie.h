@@ -920,6 +920,7 @@ typedef struct gn_server_desc {
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
     uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
+    bool no_costs;            /* the devices are not measured at the start, and clients learn nothing of their speed */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
 } gn_server_desc;
@@ -8619,6 +8620,12 @@ static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const 
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
 #define GN__WIRE_ASK 4096u                  /* digests in one question */
 
+#define GN__RATE_MOST 1000000000000000000u  /* a second, of anything */
+#define GN__WAIT_MOST 1000000000000000u     /* ns: eleven days */
+
+/* Bits of HELLO's and HELLO_OK's features. */
+enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURES = 7 };
+
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT };   /* where a slot's first value comes from */
 enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* what a step does with an output */
 
@@ -8697,6 +8704,22 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, held, UINT64_MAX, 0, "bytes held on the device for the session")                                  \
     F(M, tail, outs, 0, 1, "blobs of the outputs wanted, in order")
 
+#define GN__FIELDS_FALLBACK(F, M)                                                                               \
+    F(M, u32, plan, UINT32_MAX, 0, "of PLAN_PUT")                                                               \
+    F(M, u32, ops, GN__WIRE_NODES, 0, "how many ops of it run elsewhere")                                       \
+    F(M, array, text, 399, 1, "one sentence: which, and why")
+#define GN__FIELDS_COSTS(F, M)                                                                                  \
+    F(M, u64, f32, GN__RATE_MOST, 0, "f32 arithmetic of matrix products a second; 0, here and below: not known") \
+    F(M, u64, half, GN__RATE_MOST, 0, "f16 and bf16")                                                           \
+    F(M, u64, f64, GN__RATE_MOST, 0, "f64")                                                                     \
+    F(M, u64, integer, GN__RATE_MOST, 0, "integers")                                                            \
+    F(M, u64, bytes, GN__RATE_MOST, 0, "bytes a second of the device's memory")                                 \
+    F(M, u64, launch, GN__WAIT_MOST, 0, "ns of a kernel that does nothing")                                     \
+    F(M, u64, queue, GN__WAIT_MOST, 0, "ns until the device begins what is sent to it now")                     \
+    F(M, u64, memory, (uint64_t)1 << 52, 0, "bytes the session may hold")                                       \
+    F(M, u64, memory_free, (uint64_t)1 << 52, 0, "bytes of them that it does not hold")                         \
+    F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server spent on the step answered next")
+
 /* X(NAME, name, id, direction, help). Ids are pinned and never reused. UP: client to server. */
 #define GN__MESSAGES(X)                                                                                         \
     X(HELLO, hello, 1, UP, "the first message; nothing else is read before it is answered")                     \
@@ -8712,7 +8735,9 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     X(PLAN_PUT, plan_put, 11, UP, "makes a plan of a part")                                                     \
     X(PLAN_DROP, plan_drop, 12, UP, "drops a plan")                                                             \
     X(STEP, step, 13, UP, "runs a plan")                                                                        \
-    X(STEP_OK, step_ok, 14, DOWN, "answers STEP")
+    X(STEP_OK, step_ok, 14, DOWN, "answers STEP")                                                               \
+    X(FALLBACK, fallback, 15, DOWN, "feature bit 2: a plan's ops that the device has no kernel for; answers nothing") \
+    X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing")
 
 typedef struct gn__span { const uint8_t *p; uint64_t n; } gn__span;   /* n elements of the field's unit */
 
@@ -10030,7 +10055,7 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
  * program's memory: an output of one piece, an argument of the next. The same code puts the CPU beside a device that lacks
  * kernels; then the schedule is "all on the device but what it refuses". */
 
-enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8 };
+enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
 #define GN__NOTHING UINT32_MAX
 
 typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dtype: of the first input, else of the result */
@@ -11280,6 +11305,74 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
 }
 
+/* ---- what a device costs, measured ---- */
+
+/* Runs "state = op(state, state)" on n elements until it has been seen long enough; seconds of the quickest run, 0: it cannot. */
+static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins) {
+    gn_slot_desc desc = { slot, 1, GN_LEAF_STATE, d, s, NULL, 0 };
+    gn_part_node nodes[2] = { { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 },
+                              { .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins } };
+    const uint32_t ins[2] = { 0, 0 };
+    gn_part_update update = { slot, 1, 1 };
+    gn_part part = { .n_nodes = 2, .n_ins = n_ins, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
+    gn__type t = { d, s };
+    void *plan = NULL;
+    uint64_t ticket = 0, begin = gn_now_us(), last = begin;
+    double least = 0;
+    desc.bytes = gn__type_bytes(&t);
+    part.hash = gn__part_hash(&part);
+    bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
+    for (int i = 0; ok && i < 6 && (i < 3 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
+        uint64_t from = gn_now_us();
+        ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
+        last = gn_now_us();
+        double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
+        if (i > 0 && (least == 0 || spent < least)) least = spent;
+        if (last - begin > 8 * GN__MEASURE_US) i = 6;
+    }
+    if (plan) x.i->plan_destroy(x.self, plan);
+    x.i->slot_drop(x.self, slot, 1);
+    return ok ? least : 0;
+}
+
+/* Matrix products large enough to be work for it: a CPU's own speed shows at 128, a GPU's at 2048. */
+static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, bool small) {
+    int64_t n = small ? 128 : 2048;
+    double spent = gn__measure_op(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2);
+    return spent > 0 ? 2.0 * (double)(n * n * n) / spent : 0;
+}
+
+static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
+static struct { char key[96]; gn_cluster_device costs; } gn__measured[8];   /* of this process: a device is measured once */
+
+/* Some milliseconds of a CPU; a GPU compiles six kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
+static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
+    static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
+    const char *env = getenv("GENIE_MEASURE");
+    bool small = !gn__driver_serves(desc->device);
+    char key[96];
+    size_t at = 0;
+    memset(out, 0, sizeof *out);
+    if ((env && strcmp(env, "0") == 0) || strcmp(desc->device, "null") == 0) return;
+    snprintf(key, sizeof key, "%s %u", small ? "cpu" : desc->device, small ? gn__thread_count(desc->threads) : 0);
+    gn__mutex_lock(&gn__measured_lock);
+    while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
+    if (strcmp(gn__measured[at].key, key) != 0) {
+        gn_cluster_device *c = &gn__measured[at].costs;
+        memset(c, 0, sizeof *c);
+        for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, i, dtypes[i], small);
+        c->launch_s = gn__measure_op(x, GN_RATE__COUNT, GN__OP_NEG, GN_F32, GN_SHAPE(1), 1);
+        int64_t n = small ? 1 << 21 : 1 << 25;
+        double spent = gn__measure_op(x, GN_RATE__COUNT + 1, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1);
+        c->bytes_per_s = spent > 0 ? 8.0 * (double)n / spent : 0;
+        gn__copy_text(gn__measured[at].key, sizeof key, key);
+    }
+    *out = gn__measured[at].costs;
+    gn__mutex_unlock(&gn__measured_lock);
+    gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "%s: %.3g f32, %.3g f16, %.3g f64, %.3g integer operations a second, %.3g bytes a second, %.3g us a kernel", desc->device,
+            out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3], out->bytes_per_s, out->launch_s * 1e6);
+}
+
 /* >>session ========================================================================================
  * The two ends of protocol 1 over a transport. The client's end is an executor like any other; the server's end puts the
  * protocol in front of a local executor. */
@@ -11288,6 +11381,8 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
 #define GN__SLICE_MS 100u                   /* how often a waiting server looks whether it is to stop */
 #define GN__LINGER_MS 100u                  /* how long a refused peer may take to read why */
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
+#define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
+#define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 
 /* ---- link: messages over a transport ---- */
@@ -11436,6 +11531,15 @@ typedef struct gn__remote {
     uint8_t have[GN__WIRE_ASK / 8];
     uint8_t ops[GN__WIRE_OPS];
     size_t n_ops;
+    uint64_t features;                 /* asked for, then those that both know */
+    uint64_t unasked;                  /* messages that answer nothing; so many that it is no mistake are a flood */
+    gn_log_fn log;
+    void *log_user;
+    gn_cluster_device costs;           /* as the server told */
+    gn_cluster_link link_up, link_down;   /* as measured here */
+    uint64_t busy, sent_us, await_us;  /* ns of the latest step there; when a step alone was sent, when its answer was waited for */
+    uint64_t sent_ticket;
+    uint64_t sent_up, sent_down;       /* bytes of tensors of that step */
     char device[64], identity[192];
     gn__buf outs, keeps, part;         /* reused */
     bool lost, failed;
@@ -11515,6 +11619,22 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     return GN_OK;
 }
 
+/* Running averages of what the link costs, from steps that were alone on it and waited for at once. */
+static void gn__remote_learn(gn__remote *r, const gn__flight *x) {
+    if (!(r->features & GN__FEATURE_COSTS) || r->sent_us == 0 || x->ticket != r->sent_ticket) return;
+    double wire = (double)(gn_now_us() - r->sent_us) * 1e-6 - (double)r->busy * 1e-9, bytes = (double)(r->sent_up + r->sent_down);
+    bool prompt = r->await_us >= r->sent_us && r->await_us - r->sent_us < GN__PROMPT_US;
+    r->sent_us = 0;
+    if (!prompt || !(wire > 0)) return;
+    if (bytes < GN__SMALL_STEP) {
+        r->link_up.latency_s += (wire / 2 - r->link_up.latency_s) / 8;
+        r->link_down.latency_s = r->link_up.latency_s;
+    } else if (bytes > 4 * GN__SMALL_STEP && wire > 2 * r->link_up.latency_s) {
+        gn_cluster_link *l = r->sent_up > r->sent_down ? &r->link_up : &r->link_down;
+        l->bytes_per_s += (GN__MIN(bytes / (wire - 2 * r->link_up.latency_s), 1e12) - l->bytes_per_s) / 8;
+    }
+}
+
 static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_step_ok d;
     gn_fault fault;
@@ -11531,6 +11651,7 @@ static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault 
         if (w->kv) r->stats->kv_bytes_moved += w->bytes;
     }
     if (rd.p != rd.end) return gn__remote_bad(r, f, "a step's answer is longer than its outputs");
+    gn__remote_learn(r, x);
     r->stats->device_bytes += d.held - r->held;
     r->held = d.held;
     gn__remote_land(r, x);
@@ -11548,7 +11669,41 @@ static gn_result gn__remote_take_have(gn__remote *r, const gn__msg *m, gn_fault 
     return GN_OK;
 }
 
+/* Every number is within the table's bounds, so that seconds and rates are finite; 0 is "not known". */
+static gn_result gn__remote_take_costs(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_costs d;
+    gn_fault fault;
+    if (!(r->features & GN__FEATURE_COSTS)) return gn__remote_bad(r, f, "COSTS, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    const uint64_t rates[GN_RATE__COUNT] = { d.f32, d.half, d.f64, d.integer };
+    for (int i = 0; i < GN_RATE__COUNT; i++) r->costs.flops_per_s[i] = (double)rates[i];
+    r->costs.bytes_per_s = (double)d.bytes;
+    r->costs.launch_s = (double)d.launch * 1e-9;
+    r->costs.queue_s = (double)d.queue * 1e-9;
+    r->costs.memory = d.memory;
+    r->costs.memory_free = GN__MIN(d.memory_free, d.memory);
+    r->busy = d.busy;
+    return GN_OK;
+}
+
+static gn_result gn__remote_take_fallback(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_fallback d;
+    gn_fault fault;
+    char text[400];
+    if (!(r->features & GN__FEATURE_FALLBACK)) return gn__remote_bad(r, f, "FALLBACK, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (d.plan == 0 || d.plan >= r->next_plan) return gn__remote_bad(r, f, "a fallback of an unknown plan");
+    gn__span_text(&d.text, text, sizeof text);
+    r->stats->fallbacks += d.ops;
+    gn_logf(r->log, r->log_user, GN_LOG_WARN, "%s/%s: %s", r->link.info.peer, r->device, text);
+    return GN_OK;
+}
+
 static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK) {   /* at most one a request, and one at the beginning */
+        if (++r->unasked > 2 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+        return m->id == GN__MSG_COSTS ? gn__remote_take_costs(r, m, f) : gn__remote_take_fallback(r, m, f);
+    }
     if (++r->answers >= r->next) return gn__remote_bad(r, f, "more answers than there were requests");
     switch (m->id) {
     case GN__MSG_STEP_OK: return gn__remote_take_step(r, m, f);
@@ -11595,6 +11750,7 @@ static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_faul
 static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
     uint64_t before = r->link.in.frames;
     gn_result e = r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket ? gn__remote_flush(r, f) : GN_OK;
+    if (r->sent_us) r->await_us = gn_now_us();
     while (!e && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket) e = gn__remote_receive(r, r->link.deadline_ms, f);
     if (r->link.in.frames != before) r->stats->round_trips++;
     return e;
@@ -11866,6 +12022,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     e = gn__remote_board(r, x, &p->ports, outs, f);
     if (e) return e;
     gn__msg_step m = { p->id, r->sequence + 1, r->release, r->seen, { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 }, { NULL, 0 } };
+    uint64_t packed = r->stats->packed_bytes_up;
     x->ticket = r->next++;
     gn__outbox_fields(&r->link.out, GN__MSG_STEP, (uint32_t)x->ticket, &m);
     gn__remote_put_args(r, &p->ports, args);
@@ -11876,6 +12033,12 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     r->owed += x->owed;
     r->n_flights++;
     *out_ticket = x->ticket;
+    if (r->features & GN__FEATURE_COSTS) {
+        r->sent_us = r->n_flights == 1 && x->n_wants > 0 ? gn_now_us() : 0;
+        r->sent_ticket = x->ticket;
+        r->sent_up = r->stats->packed_bytes_up - packed;
+        r->sent_down = x->owed;
+    }
     e = gn__remote_flush(r, f);
     gn__link_count(&r->link);
     return e;
@@ -11924,9 +12087,11 @@ static void gn__remote_close(void *self) {
     gn_free(r);
 }
 
+static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
+
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -11938,6 +12103,7 @@ static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fau
     m.magic = GN__WIRE_MAGIC;
     m.version_min = GN__WIRE_MIN;
     m.version_max = GN__WIRE_MAX;
+    m.features = r->features;
     m.codecs = gn__net ? gn__net->codecs | 1u : 1u;
     m.ops = (gn__span){ ops, sizeof ops };
     m.device = gn__span_of_text(device ? device : "", 63);
@@ -11964,6 +12130,7 @@ static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault
         return gn__remote_lose(r, &fault, f);
     }
     r->link.codecs = (d.codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
+    r->features &= d.features;
     r->link.in.frame_max = GN__FRAME_MAX;
     r->max_nodes = d.nodes;
     r->n_ops = (size_t)d.ops.n;
@@ -11988,8 +12155,40 @@ static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f
     return gn_fail(f, e, "%s did not answer HELLO: %s", r->link.info.peer, fault.text);
 }
 
-/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns. */
-static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, gn_stats *stats, gn_exec *out, gn_fault *f) {
+/* Questions of no weights, then one of many: the quickest trip is the latency, what the large one takes more is the rate. Any
+   server of protocol 1 answers them. */
+static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
+    enum { SMALL = 3 };
+    double least = 1e9, spent = 0;
+    gn_result e = GN_OK;
+    void *weights = gn__alloc_zero(GN__WIRE_ASK * sizeof *r->weights);
+    if (!weights) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure a link");
+    r->weights = (gn__remote_weight *)weights;
+    for (int i = 0; i <= SMALL && !e; i++) {
+        uint64_t begin = gn_now_us();
+        e = gn__remote_ask(r, 0, i < SMALL ? 0 : GN__WIRE_ASK, f);
+        spent = (double)(gn_now_us() - begin) * 1e-6;
+        if (i < SMALL) least = GN__MIN(least, spent);
+    }
+    gn_free(weights);
+    r->weights = NULL;
+    double more = GN__MAX(spent - least, 1e-6);
+    r->link_up = r->link_down = (gn_cluster_link){ GN__MAX(least, 1e-6) / 2, GN__WIRE_ASK * 40 / more };
+    return e;
+}
+
+static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down) {
+    const gn__remote *r = (const gn__remote *)self;
+    *out_device = r->costs;
+    out_device->ops = r->ops;
+    out_device->n_ops = r->n_ops;
+    *out_up = r->link_up;
+    *out_down = r->link_down;
+}
+
+/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns.
+   `several`: the scheduler has a choice, so it is worth time to learn what the device and the link cost. */
+static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, bool several, gn_stats *stats, gn_exec *out, gn_fault *f) {
     gn__remote *r = (gn__remote *)gn__alloc_zero(sizeof *r);
     memset(out, 0, sizeof *out);
     if (!r) {
@@ -12000,8 +12199,11 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->stats = stats;
     r->next = 1;
     r->next_plan = 1;
+    r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+    if (desc) { r->log = desc->log; r->log_user = desc->log_user; }
     gn__link_count(&r->link);
     gn_result e = gn__remote_greet(r, device, f);
+    if (!e && several) e = gn__remote_probe(r, f);
     if (e) {
         r->lost = true;   /* nobody to say goodbye to */
         gn__remote_close(r);
@@ -12186,6 +12388,10 @@ typedef struct gn__session {
     gn_exec exec;
     gn_stats stats, shown;      /* shown: a copy under the server's lock */
     uint64_t held, limit;       /* bytes */
+    uint64_t features;          /* that both know */
+    int device_at;              /* among the server's */
+    uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
+    char note[400];             /* of the latest fallback */
     gn__map slots, plans;
     uint64_t slot_changes, update_checks, sequence, released, last_keep;
     uint32_t step_failures;
@@ -12208,6 +12414,7 @@ struct gn_server {
     char *listen, *key, *cert, *ca, *url_file, *home;   /* copies of the desc's */
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
+    gn_cluster_device costs[GN__DEVICES_MAX];
     int n_devices;
     void *listener;
     gn__thread accept;
@@ -12217,6 +12424,8 @@ struct gn_server {
     gn__cond changed;
     gn__session *sessions;
     gn__store store;
+    uint32_t busy[GN__DEVICES_MAX];      /* sessions that run steps on the device now */
+    uint64_t step_us[GN__DEVICES_MAX];   /* running average of their length */
     gn_stats ended;             /* of sessions that are over */
     uint64_t next_session;
 };
@@ -12613,7 +12822,12 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         gn_free(p);
         return gn_fail(f, GN_LIMIT, "no memory for a plan");
     }
+    uint64_t fallbacks = s->stats.fallbacks;
     e = gn__served_plan_build(s, p, &d, &own);
+    if (!e && s->stats.fallbacks != fallbacks && (s->features & GN__FEATURE_FALLBACK)) {
+        gn__msg_fallback note = { d.plan, (uint32_t)GN__MIN(s->stats.fallbacks - fallbacks, GN__WIRE_NODES), gn__span_of_text(s->note, 399) };
+        return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
+    }
     if (!e) return GN_OK;
     own.result = e;
     gn__served_plan_clear(s, p);
@@ -12638,6 +12852,23 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 }
 
 /* ---- steps ---- */
+
+/* Counts the session among those that keep the device busy, or out of them. Returns the ns since it was counted in. */
+static uint64_t gn__session_busy(gn__session *s, bool busy) {
+    uint64_t now = gn_now_us(), spent = 0;
+    if (busy == (s->begun_us != 0)) return 0;
+    gn__mutex_lock(&s->server->lock);
+    if (busy) s->server->busy[s->device_at]++;
+    else {
+        uint64_t *average = &s->server->step_us[s->device_at];
+        spent = now - s->begun_us;
+        s->server->busy[s->device_at]--;
+        *average = *average ? (*average * 7 + spent) / 8 : spent;
+    }
+    gn__mutex_unlock(&s->server->lock);
+    s->begun_us = busy ? GN__MAX(now, 1u) : 0;
+    return GN__MIN(spent, GN__WAIT_MOST / 1000) * 1000;
+}
 
 static size_t gn__kept_lower(const gn__session *s, uint64_t id) {   /* the first kept value with an id of at least `id` */
     size_t low = 0, high = s->n_kept;
@@ -12781,6 +13012,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     }
     gn__running *x = &s->running[s->n_running];
     x->request = m->request;
+    gn__session_busy(s, true);
     e = gn__step_start(s, p, &d, x, f);
     s->n_running += !e;
     return e;
@@ -12794,6 +13026,23 @@ static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_f
     return gn__outbox_message(&s->link.out, GN__MSG_ERROR, request, &m);
 }
 
+static uint64_t gn__cost_on_wire(double v, uint64_t most) { return !(v > 0) ? 0 : v >= (double)most ? most : (uint64_t)v; }
+
+/* What the device costs now. */
+static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t busy_ns) {
+    gn_server *server = s->server;
+    const gn_cluster_device *c = &server->costs[s->device_at];
+    if (!(s->features & GN__FEATURE_COSTS)) return GN_OK;
+    gn__mutex_lock(&server->lock);
+    double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3;
+    gn__mutex_unlock(&server->lock);
+    gn__msg_costs m = { .bytes = gn__cost_on_wire(c->bytes_per_s, GN__RATE_MOST), .launch = gn__cost_on_wire(c->launch_s * 1e9, GN__WAIT_MOST), .queue = gn__cost_on_wire(queue, GN__WAIT_MOST),
+                        .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(s->limit - GN__MIN(s->held, s->limit), (uint64_t)1 << 52), .busy = busy_ns };
+    uint64_t *const rates[GN_RATE__COUNT] = { &m.f32, &m.half, &m.f64, &m.integer };
+    for (int i = 0; i < GN_RATE__COUNT; i++) *rates[i] = gn__cost_on_wire(c->flops_per_s[i], GN__RATE_MOST);
+    return gn__outbox_message(&s->link.out, GN__MSG_COSTS, request, &m);
+}
+
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
@@ -12805,6 +13054,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
         return gn__session_refuse(s, x->request, &fault, false);
     }
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
+    uint64_t spent = gn__session_busy(s, false);
+    if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
@@ -12824,6 +13075,7 @@ static gn_result gn__session_settle(gn__session *s) {
         if (r && !e) e = r;
     }
     s->n_running = 0;
+    gn__session_busy(s, false);
     return e;
 }
 
@@ -12911,6 +13163,13 @@ static void gn__device_name(char out[64], const char *text, size_t n) {
     snprintf(out, 64, "%.*s%s", (int)GN__MIN(n, (size_t)60), text, bare ? ":0" : "");
 }
 
+/* What the executor has to say, to the log and, of a fallback, to the client. */
+static void gn__session_note(void *user, gn_log_level level, const char *text) {
+    gn__session *s = (gn__session *)user;
+    gn__copy_text(s->note, sizeof s->note, text);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu: %s", (unsigned long long)s->id, text);
+}
+
 static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_fault *f) {
     const gn_server *server = s->server;
     char text[64], name[64];
@@ -12919,7 +13178,8 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     for (int i = 0; i < server->n_devices && !s->device[0]; i++)
         if (name[0] == 0 || strcmp(name, server->devices[i]) == 0) gn__copy_text(s->device, sizeof s->device, server->devices[i]);
     if (!s->device[0]) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
-    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, false, &s->stats, server->desc.log, server->desc.log_user };
+    while (strcmp(server->devices[s->device_at], s->device) != 0) s->device_at++;
+    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -12943,6 +13203,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     s->exec.i->describe(s->exec.self, &info);
     s->link.codecs = (hello->codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
     m.version = GN__WIRE_MAX;
+    m.features = s->features;
     m.codecs = s->link.codecs;
     m.session = s->id;
     m.memory = s->limit;
@@ -12952,6 +13213,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     m.identity = gn__span_of_text(info.identity, 191);
     m.grant = *grant;
     gn_result e = gn__outbox_message(&s->link.out, GN__MSG_HELLO_OK, request, &m);
+    if (!e) e = gn__session_costs(s, request, 0);
     if (e) return e;
     s->link.in.frame_max = GN__FRAME_MAX;
     s->stats.sessions++;
@@ -12979,6 +13241,7 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
         e = gn__net->authenticate(server->listener, s->link.t, d.auth.p, (size_t)d.auth.n, s->tenant, grant, &n_grant);
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     }
+    s->features = d.features & (server->desc.no_costs ? GN__FEATURES & ~(uint64_t)GN__FEATURE_COSTS : GN__FEATURES);
     e = gn__session_admit(s, f);
     if (!e) e = gn__session_device(s, &d.device, f);
     if (e) return e;
@@ -13049,6 +13312,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
                 (unsigned long long)s->id, s->peer, s->device, why->text);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s", (unsigned long long)s->id, s->peer, why->text);
+    gn__session_busy(s, false);
     gn__session_free_work(s);
     gn__session_show(s);
     gn__mutex_lock(&server->lock);
@@ -13181,9 +13445,10 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
+    if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
     exec.i->close(exec.self);
     s->n_devices++;
     return GN_OK;
@@ -13573,31 +13838,37 @@ static uint32_t gn__device_index(const gn_ctx *g, const char *device) {
     }
 }
 
-/* One device by the text that names it. *out_sync: it works while submit waits. */
-static gn_result gn__device_open(gn_ctx *g, const char *device, gn_stats *stats, gn_exec *out, bool *out_sync, gn_fault *f) {
+typedef struct gn__opened { gn_exec exec; bool sync /* it works while submit waits */; gn_cluster_device costs; gn_cluster_link link; } gn__opened;
+
+/* One device by the text that names it. `several`: what it costs is worth knowing. */
+static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char on_server[64];
-    bool local = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0 || gn__driver_serves(device);
-    *out_sync = local && !gn__driver_serves(device);
-    if (local || strncmp(device, "cuda", 4) == 0) {
+    bool driver = gn__driver_serves(device) || strncmp(device, "cuda", 4) == 0;
+    out->sync = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0;
+    if (out->sync || driver) {
         gn_exec_desc d;
         gn__exec_desc_of(g, &d, device, stats);
-        return gn__exec_open(&d, out, f);
+        gn_result r = gn__exec_open(&d, &out->exec, f);
+        if (r || !several) return r;
+        gn__measure(out->exec, &d, &out->costs);
+        out->link = driver ? (gn_cluster_link){ 5e-6, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
+        return GN_OK;
     }
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
     gn_result r = gn__net->connect(device, &nd, &t, on_server, f);
-    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, stats, out, f);
+    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, several, stats, &out->exec, f);
 }
 
 /* Transports that were given are the devices after those named. */
 typedef struct gn__places { const char *names; uint32_t n_names, n; const gn_transport *t; const char *const *on_server; } gn__places;
 
-static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_stats *stats, gn_exec *out, bool *out_sync, gn_fault *f) {
+static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char device[512];
     const char *at = p->names;
-    *out_sync = false;
-    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], stats, out, f);
+    memset(out, 0, sizeof *out);
+    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], p->n > 1, stats, &out->exec, f);
     for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
     at += strspn(at, " ");
     size_t n = strcspn(at, ",");
@@ -13605,7 +13876,7 @@ static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_s
     while (n > 0 && at[n - 1] == ' ') n--;
     memcpy(device, at, n);
     device[n] = 0;
-    return gn__device_open(g, device, stats, out, out_sync, f);
+    return gn__device_open(g, device, p->n > 1, stats, out, f);
 }
 
 static void gn__places_close(const gn__places *p, uint32_t from) {
@@ -13620,11 +13891,12 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
     gn_result r = m ? GN_OK : p->n > GN__UNITS_MAX ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", p->n, GN__UNITS_MAX) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for devices");
     uint32_t i = 0;
     for (; i < p->n && !r; i++) {
-        gn_exec exec = { NULL, NULL };
-        bool sync;
-        r = gn__place_open(g, p, i, &m->units[i].stats, &exec, &sync, f);
+        gn__opened x;
+        r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
         if (r) continue;
-        gn__multi_enter(m, i, exec, sync);
+        gn__multi_enter(m, i, x.exec, x.sync);
+        m->units[i].costs = x.costs;
+        m->units[i].up = m->units[i].down = x.link;
         for (uint32_t k = 0; k < i && !r; k++)
             if (strcmp(m->units[k].name, m->units[i].name) == 0) r = gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", m->units[i].name);
     }
@@ -13640,12 +13912,15 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
 }
 
 static gn_result gn__places_open(gn_ctx *g, const gn__places *p, gn_fault *f) {
-    bool sync;
+    gn__opened one;
     if ((int)g->desc.policy < 0 || g->desc.policy >= GN_POLICY__COUNT) {
         gn__places_close(p, 0);
         return gn_fail(f, GN_BAD_ARGUMENT, "policy %d is not known", (int)g->desc.policy);
     }
-    return p->n == 1 ? gn__place_open(g, p, 0, &g->stats, &g->exec, &sync, f) : gn__places_open_all(g, p, f);
+    if (p->n != 1) return gn__places_open_all(g, p, f);
+    gn_result r = gn__place_open(g, p, 0, &g->stats, &one, f);
+    g->exec = one.exec;
+    return r;
 }
 
 static uint32_t gn__names_count(const char *names) {
