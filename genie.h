@@ -359,7 +359,7 @@ typedef struct gn_info {
     char device[96];       /* where the value is, "" when not computed or on the host */
     const char *label;     /* "" if none; valid until gn_close */
     const char *phase;     /* "unknown", "forward", "prefill"… as said */
-    const char *role;      /* "none", "attention"… as said */
+    const char *role;      /* "none", "attention"… as said, else of the op by itself; what surrounds it is recognised when a plan is made */
     const char *residency; /* "input", "weight", "state", "kv cache", "activation"… as said, else by the kind of tensor */
     const char *modality;  /* "unknown", "text"… as said */
 } gn_info;
@@ -1060,7 +1060,7 @@ typedef struct gn_meaning {
     gn_edge_meaning *edges;            /* per entry of part->ins */
     gn_group *groups;
     uint32_t *members;                 /* every node once, group by group */
-    gn_disagreement *disagreements;    /* in the order of the nodes */
+    gn_disagreement *disagreements;    /* in the order of the nodes; those of modality come last */
 } gn_meaning;
 
 /* Bits of recognisers_off: what is not to be recognised. */
@@ -6073,6 +6073,17 @@ static bool gn__walk_is_new(const gn__recognition *w, const gn__walk *walk) {
     return true;
 }
 
+/* Data of the run, more than a number, is read inside: a target, an input. */
+static bool gn__walk_reads_data(const gn__recognition *w, const gn__walk *walk) {
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
+            uint32_t x = gn__in_base(w, walk->inside[k], j);
+            uint8_t leaf = w->p->nodes[x].leaf;
+            if ((leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE) && gn__elements(w, x) > 1) return true;
+        }
+    return false;
+}
+
 /* ---- units: what recognisers put together ---- */
 
 static uint32_t gn__unit_root(gn__recognition *w, uint32_t i) {
@@ -6206,7 +6217,9 @@ static void gn__see_norm(gn__recognition *w, uint32_t i) {
     gn__claim_walk(w, &walk, GN_ROLE_NORM, i);
     for (uint32_t k = 0; k < w->p->nodes[i].n_ins && gn__op_at(w, i) != GN__OP_LAYERNORM; k++) {
         uint32_t a = gn__in_base(w, i, k);
-        if (a != x && gn__uncentred(w, a) == x) gn__claim(w, a, GN_ROLE_NORM, i);
+        if (a == x || gn__uncentred(w, a) != x) continue;
+        gn__claim(w, a, GN_ROLE_NORM, i);
+        if (gn__walk_up(w, a, GN__SCALARS | GN__REDUCTIONS, x, &walk)) gn__claim_walk(w, &walk, GN_ROLE_NORM, i);
     }
     for (int k = 0; k < 2; k++, at = gn__reader_of(w, at)) {
         uint32_t r = gn__reader_of(w, at);
@@ -6431,7 +6444,7 @@ static void gn__see_mlp(gn__recognition *w, uint32_t i) {
     for (uint32_t k = 0; k < walk.n_edge; k++)
         if (w->role[walk.edge[k]] || gn__linear_input(w, walk.edge[k]) == GN_NO_NODE) return;
     for (uint32_t k = 0; k < walk.n_inside; k++) bends |= gn__bends(gn__op_at(w, walk.inside[k]));
-    if (!bends) return;
+    if (!bends || gn__walk_reads_data(w, &walk)) return;   /* data takes part: more than an activation */
     gn__claim(w, i, GN_ROLE_MLP, i);
     gn__claim_walk(w, &walk, GN_ROLE_MLP, i);
     for (uint32_t k = 0; k < walk.n_edge; k++) gn__claim(w, walk.edge[k], GN_ROLE_MLP, i);
@@ -6473,31 +6486,22 @@ static void gn__see_residual(gn__recognition *w, uint32_t i) {
     if (w->role[made] && gn__reader_of(w, made) == i) gn__unite(w, i, made);
 }
 
-/* A target: given with the run, not computed from parameters. */
-static bool gn__has_target(const gn__recognition *w, const gn__walk *walk) {
-    for (uint32_t k = 0; k < walk->n_edge; k++)
-        if (!(w->facts[walk->edge[k]] & GN__PARAM)) return true;
-    for (uint32_t k = 0; k < walk->n_inside; k++)
-        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
-            uint32_t x = gn__in_base(w, walk->inside[k], j);
-            uint8_t leaf = w->p->nodes[x].leaf;
-            if ((leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE) && gn__elements(w, x) > 1) return true;
-        }
-    return false;
-}
-
 static bool gn__is_loss(const gn__recognition *w, uint32_t i, gn__walk *walk) {
     int op = gn__op_at(w, i);
     walk->n_inside = 0;
     if (op == GN__OP_CROSS_ENTROPY || op == GN__OP_MSE_LOSS) return true;
     if ((op != GN__OP_MEAN && op != GN__OP_SUM) || gn__elements(w, i) != 1 || gn__elements(w, gn__in(w, i, 0)) == 1) return false;
     if (!gn__walk_up(w, i, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES | GN__CHOICES, GN_NO_NODE, walk)) return false;
-    bool predicted = false, likelihood = false, distance = gn__walk_has(w, walk, GN__OP_SUB);
-    for (uint32_t k = 0; k < walk->n_edge; k++) predicted |= (w->facts[walk->edge[k]] & GN__PARAM) != 0;
+    bool predicted = false, target = gn__walk_reads_data(w, walk), likelihood = false, distance = gn__walk_has(w, walk, GN__OP_SUB);
+    for (uint32_t k = 0; k < walk->n_edge; k++) {
+        bool depends = (w->facts[walk->edge[k]] & GN__PARAM) != 0;
+        predicted |= depends;
+        target |= !depends;
+    }
     static const int logs[] = { GN__OP_LOG, GN__OP_LOG_SOFTMAX, GN__OP_LOG1P, GN__OP_SOFTPLUS, GN__OP_LOG_SIGMOID };
     for (size_t k = 0; k < GN__LENGTH(logs); k++) likelihood |= gn__walk_has(w, walk, logs[k]);
     distance = distance && (gn__walk_has(w, walk, GN__OP_SQUARE) || gn__walk_has(w, walk, GN__OP_MUL) || gn__walk_has(w, walk, GN__OP_ABS) || gn__walk_has(w, walk, GN__OP_POW));
-    return predicted && (likelihood || distance) && gn__has_target(w, walk);
+    return predicted && target && (likelihood || distance);
 }
 
 /* One number from predictions and targets: the ops, or a mean of likelihoods or distances written out, with its sign and scale. */
@@ -6678,10 +6682,9 @@ static void gn__units_follow(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++) {
         if (w->unit[i] != GN__SEVERAL) continue;
         const gn_part_node *n = &w->p->nodes[i];
-        uint32_t shown = w->unit[w->base[i]];
-        bool alone = gn__said_on(w, i) != 0 || i < shown || gn__is_free(w, w->base[i]);
-        for (uint32_t k = 0; k < n->n_ins && n->op == GN__OP_ASSIGN; k++) alone |= k == 0 && !gn__is_free(w, gn__in(w, i, k));
-        w->unit[i] = alone ? i + 1 : shown;
+        uint32_t x = gn__in(w, i, n->op == GN__OP_ASSIGN ? 1 : 0);
+        bool alone = gn__said_on(w, i) != 0 || i < w->unit[x] || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
+        w->unit[i] = alone ? i + 1 : w->unit[x];
     }
 }
 
@@ -6735,9 +6738,10 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
 /* A scope around a block covers the parts of the block. */
 static bool gn__role_covers(uint8_t said, uint8_t recognised) {
     bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL || recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING;
-    bool block = said != GN_ROLE_LINEAR && said != GN_ROLE_NORM && said != GN_ROLE_RESIDUAL && said != GN_ROLE_KV_APPEND && said != GN_ROLE_SAMPLING;
-    bool attention = said == GN_ROLE_ATTENTION && (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
-    return said == recognised || (part && block) || attention;
+    bool attention = said == GN_ROLE_ATTENTION || said == GN_ROLE_CROSS_ATTENTION || said == GN_ROLE_GROUPED_ATTENTION;
+    bool block = attention || said == GN_ROLE_MLP || said == GN_ROLE_HEAD || said == GN_ROLE_CONV;
+    bool kind = said == GN_ROLE_ATTENTION && (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
+    return said == recognised || (part && block) || kind;
 }
 
 static bool gn__residency_covers(uint8_t said, uint8_t recognised) {
@@ -6780,7 +6784,7 @@ static bool gn__roles_tell(gn__recognition *w) {
         const gn_part_hint *h = gn__hint_of(w, i);
         uint8_t residency = gn__residency_of(w, i);
         bool follows = gn__is_free(w, i) || gn__is_glue(&w->p->nodes[i]);
-        t->role = h->role ? h->role : w->role[i] ? w->role[i] : follows ? w->m->groups[t->group].role : (uint8_t)GN_ROLE_NONE;
+        t->role = h->role ? h->role : w->role[i] ? w->role[i] : follows && w->role[w->base[i]] ? w->role[w->base[i]] : follows ? w->m->groups[t->group].role : (uint8_t)GN_ROLE_NONE;
         t->residency = h->residency ? h->residency : residency;
         t->said = (uint8_t)((w->p->nodes[i].phase ? GN_SAID_PHASE : 0) | (h->role ? GN_SAID_ROLE : 0) | (h->residency ? GN_SAID_RESIDENCY : 0) | (h->modality ? GN_SAID_MODALITY : 0));
         if (h->role && w->role[i] && !gn__role_covers(h->role, w->role[i])) ok = gn__disagree(w, i, GN_SAID_ROLE, h->role, w->role[i]);
@@ -6845,11 +6849,9 @@ static bool gn__modalities_tell(gn__recognition *w) {
         t[i].modality = said ? said : mix;
         if (said && seen && said != seen) ok = gn__disagree(w, i, GN_SAID_MODALITY, said, seen);
     }
-    for (uint32_t i = w->n; i-- > 0;)                      /* leaves are what they are read as */
-        for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
-            gn_node_meaning *x = &t[gn__in(w, i, k)];
-            if (gn__is_free(w, gn__in(w, i, k)) && !x->modality) x->modality = t[i].modality;
-        }
+    for (uint32_t i = w->n; i-- > 0;)                      /* what leads there is what it is read as */
+        for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++)
+            if (!t[gn__in(w, i, k)].modality) t[gn__in(w, i, k)].modality = t[i].modality;
     return ok;
 }
 
@@ -6930,6 +6932,17 @@ static void gn__critical_tell(gn__recognition *w, double *way, uint32_t *before)
         if (way[i] > way[end]) end = i;
     }
     for (uint32_t i = end; m->nodes[i].critical = true, before[i] != GN_NO_NODE; i = w->p->ins[before[i]]) m->edges[before[i]].critical = true;
+}
+
+/* The role that an op has by itself, before its surroundings are looked at. */
+static uint8_t gn__role_of_op(int op) {
+    static const struct { uint16_t op; uint8_t role; } roles[] = {
+        { GN__OP_LINEAR, GN_ROLE_LINEAR }, { GN__OP_ATTENTION, GN_ROLE_ATTENTION }, { GN__OP_KV_APPEND, GN_ROLE_KV_APPEND },
+        { GN__OP_LAYERNORM, GN_ROLE_NORM }, { GN__OP_CROSS_ENTROPY, GN_ROLE_LOSS }, { GN__OP_MSE_LOSS, GN_ROLE_LOSS },
+    };
+    for (size_t i = 0; i < GN__LENGTH(roles); i++)
+        if (roles[i].op == op) return roles[i].role;
+    return GN_ROLE_NONE;
 }
 
 static void gn__meaning_deinit(gn_meaning *m) {
@@ -7371,6 +7384,7 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
  * values cross links. Where a state lives decides where its writers run. */
 
 #define GN__GAIN 0.95              /* a split counts when it takes less than this share of the best device's time */
+#define GN__UPLOAD_STEPS 64.0      /* sending a weight again that another device holds is spread over so many steps */
 #define GN__NONE UINT32_MAX
 enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
 
@@ -7395,7 +7409,7 @@ typedef struct gn__hop {           /* a value on a device other than its own: se
 
 typedef struct gn__seg { uint32_t device, units, first, head, tail; double work, start, end; } gn__seg;
 typedef struct gn__rated { double rank; uint32_t at; } gn__rated;
-typedef struct gn__verdict { double seconds, step; uint64_t bytes; uint32_t devices; } gn__verdict;
+typedef struct gn__verdict { double seconds, step, again_s; uint64_t bytes, again; uint32_t devices; } gn__verdict;   /* again: of weights that are elsewhere already */
 
 typedef struct gn__sched {
     const gn_part *p;
@@ -7632,7 +7646,7 @@ static void gn__sched_cheap(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
         uint32_t count = 1;
-        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN) continue;
+        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN || gn__sched_said(s, i) != GN_UNPLACED) continue;
         for (uint32_t k = 0; k < n->n_ins && count; k++) {
             uint32_t x = s->p->ins[n->ins + k];
             if (s->p->nodes[x].leaf == GN_LEAF_DATA) continue;
@@ -7832,9 +7846,16 @@ static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t se
         else gn__hop_add(s, v, from, d, leaf == GN_LEAF_DATA ? GN_TRANSFER_INPUT : leaf ? GN_TRANSFER_VALUE : GN_TRANSFER_RESULT, seg);
     }
     for (uint32_t k = 0; k < u->n_slots && !s->bad; k++) {
-        uint32_t v = s->slots[u->slot + k], home = s->p->nodes[v].leaf == GN_LEAF_STATE ? gn__sched_where(s, v) : d;
-        if (s->p->nodes[v].leaf != GN_LEAF_STATE || gn__hop_find(s, v, d)) continue;
-        if (home != d) gn__hop_add(s, v, home, d, GN_TRANSFER_STATE_READ, seg);
+        uint32_t v = s->slots[u->slot + k];
+        bool state = s->p->nodes[v].leaf == GN_LEAF_STATE, held = gn__sched_homes(s, v) != 0;
+        uint32_t home = state ? gn__sched_where(s, v) : d;
+        if (gn__hop_find(s, v, d)) continue;
+        if (home == d && (!state || !held)) {
+            if (gn__sched_home(s, v, d)) continue;
+            gn__hop_add(s, v, s->D, d, GN__RESIDENT, GN__NONE);
+            s->now.again += held ? s->size[v] : 0;
+            s->now.again_s += held ? gn__sched_wire(s, s->D, d, s->size[v]) : 0;
+        } else if (home != d) gn__hop_add(s, v, home, d, GN_TRANSFER_STATE_READ, seg);
         else if (gn__sched_homes(s, v) && !gn__sched_home(s, v, d)) gn__hop_add(s, v, gn__first_bit(gn__sched_homes(s, v)), d, GN_TRANSFER_STATE_MOVE, seg);
     }
 }
@@ -7907,7 +7928,7 @@ static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
     memset(s->head, 0, s->n * sizeof *s->head);
     s->n_hops = s->n_segs = 0;
     s->once = s->spared = 0;
-    s->now = (gn__verdict){ 0, 0, 0, 0 };
+    memset(&s->now, 0, sizeof s->now);
     gn__sched_settle(s, order);
     gn__sched_segments(s, order);
     for (size_t i = 0; i < s->n_segs && !s->bad; i++) {
@@ -7986,14 +8007,11 @@ static void gn__sched_sequence(gn__sched *s) {
 static void gn__sched_residents(gn__sched *s) {
     memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
     s->upload = 0;
-    for (uint32_t i = 0; i < s->U && !s->bad; i++)
-        for (uint32_t k = 0; k < s->units[i].n_slots && !s->bad; k++) {
-            uint32_t v = s->slots[s->units[i].slot + k], d = s->dev[i];
-            if (gn__hop_find(s, v, d) || gn__sched_home(s, v, d)) continue;           /* a state that moves counts with what arrives */
-            if (!gn__hop_add(s, v, s->D, d, GN__RESIDENT, GN__NONE)) return;
-            s->mem[d] += s->size[v];
-            s->upload += s->size[v];
-        }
+    for (size_t i = 0; i < s->n_hops; i++) {                      /* a state that moves counts with what arrives */
+        if (s->hops[i].why != GN__RESIDENT) continue;
+        s->mem[s->hops[i].to] += s->hops[i].bytes;
+        s->upload += s->hops[i].bytes;
+    }
 }
 
 static void gn__sched_grow(gn__sched *s, uint32_t d, uint64_t bytes) {
@@ -8047,7 +8065,7 @@ static bool gn__sched_fits(gn__sched *s) {
 /* ---- candidates ---- */
 
 static double gn__sched_objective(const gn__sched *s, const gn__verdict *v, int which) {
-    double bytes = (double)v->bytes, time = s->policy == GN_MOST_THROUGHPUT ? v->step : v->seconds;
+    double bytes = (double)v->bytes + (double)v->again / GN__UPLOAD_STEPS, time = (s->policy == GN_MOST_THROUGHPUT ? v->step : v->seconds) + v->again_s / GN__UPLOAD_STEPS;
     return s->policy == GN_LEAST_BYTES ? which ? v->seconds : bytes : which ? s->policy == GN_MOST_THROUGHPUT ? v->seconds : bytes : time;
 }
 
@@ -8415,8 +8433,8 @@ static uint64_t gn__sched_measure(gn__sched *s, uint64_t *out_slots) {
 /* A split has to be better than the best device alone by more than the model's error. */
 static bool gn__sched_loses(const gn__sched *s) {
     if (!s->have_single || s->top.devices < 2) return false;
-    if (s->policy == GN_LEAST_BYTES && s->top.bytes != s->single.bytes) return s->top.bytes > s->single.bytes;
     int time = s->policy == GN_LEAST_BYTES;
+    if (time && gn__sched_objective(s, &s->top, 0) != gn__sched_objective(s, &s->single, 0)) return gn__sched_objective(s, &s->top, 0) > gn__sched_objective(s, &s->single, 0);
     return !(gn__sched_objective(s, &s->top, time) < GN__GAIN * gn__sched_objective(s, &s->single, time));
 }
 
@@ -13652,6 +13670,31 @@ static gn_result gn__slots_upload(gn_ctx *g, const gn_part *p) {
     return GN_OK;
 }
 
+/* What was said against what is recognised: told once, when a plan is made. */
+static void gn__disagreements_tell(gn_ctx *g, const gn_part *p, const gn_meaning *m) {
+    if (!m->n_disagreements) return;
+    const gn_disagreement *d = &m->disagreements[0];
+    const gn__node *n = &g->nodes[g->cut.ids[d->node]];
+    static const struct { uint8_t which; const char *what; const char *const *names; } kinds[] = {
+        { GN_SAID_PHASE, "phase", gn__phase_names }, { GN_SAID_ROLE, "role", gn__role_names },
+        { GN_SAID_RESIDENCY, "residency", gn__residency_names }, { GN_SAID_MODALITY, "modality", gn__modality_names },
+    };
+    size_t k = 0;
+    while (kinds[k].which != d->which) k++;
+    g->stats.meaning_disagreements += m->n_disagreements;
+    gn_logf(g->desc.log, g->desc.log_user, GN_LOG_WARN, "%u of %u nodes were said to be other than they are recognised as; the first: %s at %s:%u has the %s '%s', recognised: '%s'",
+            m->n_disagreements, p->n_nodes, gn__ops[n->op].name, n->file, n->line, kinds[k].what, kinds[k].names[d->said], kinds[k].names[d->recognised]);
+}
+
+static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
+    gn_meaning m;
+    gn_result r = p->hints ? gn__meaning_make(p, 0, &m, f) : GN_OK;
+    if (!p->hints || r != GN_OK) return r;
+    gn__disagreements_tell(g, p, &m);
+    gn__meaning_deinit(&m);
+    return GN_OK;
+}
+
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     const gn_part *p = &g->cut.part;
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
@@ -13663,7 +13706,8 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
     made.part = gn__part_copy(p);
     made.origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made.origins);
-    *out_r = made.part && made.origins && GN__GROW(g, plans, 1) ? g->exec.i->plan_make(g->exec.self, made.part, &made.exec_plan, &f) : GN_OUT_OF_MEMORY;
+    *out_r = made.part && made.origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made.part, &f) : GN_OUT_OF_MEMORY;
+    if (*out_r == GN_OK) *out_r = g->exec.i->plan_make(g->exec.self, made.part, &made.exec_plan, &f);
     if (*out_r != GN_OK) {
         const gn__node *n = f.node < g->cut.n_ids ? &g->nodes[g->cut.ids[f.node]] : NULL;
         gn__error_node(g, &f, n ? n->file : "", n ? n->line : 0, n ? n->op : -1, n ? n->label : 0);
@@ -14471,7 +14515,7 @@ gn_result gn_describe(gn_tensor t, gn_info *out) {
     out->bytes = gn__type_bytes(&type);
     out->flops = gn__node_flops(g, id);
     out->phase = gn__phase_names[n->hint.phase];
-    out->role = gn__role_names[n->hint.role];
+    out->role = gn__role_names[n->hint.role ? n->hint.role : gn__role_of_op(n->op)];
     out->modality = gn__modality_names[n->hint.modality];
     out->residency = gn__residency_name(g, id);
     out->computed = n->leaf || n->committed || n->value;
@@ -14537,7 +14581,10 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     uint32_t root = gn__resolve(g, loss, &why);
     if (r == GN_OK && why != GN_OK) r = gn__error_set(g, why, "", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN__OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
+    uint8_t said = g->hint.residency;
+    if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
     if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) gn__error_node(g, &f, file, (uint32_t)line, -1, g->nodes[root].label);
+    g->hint.residency = said;
     for (int i = 0; i < n && gx; i++)
         out_grads[i] = gn__handle(g, gx[i] ? gx[i] : gn__failed_with(g, at, GN__OP_FAILED, GN_NO_GRADIENT, "%s", g->error.text));
     gn_free(x);
