@@ -243,6 +243,15 @@ typedef enum gn_policy {
     GN_POLICY__COUNT
 } gn_policy;
 
+/* A call that computes, waits or closes, what a device was asked to do, a node that was built. Valid during the callback. */
+typedef struct gn_trace_event {
+    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "matmul" for a node */
+    const char *device;            /* "" for the program's own */
+    uint64_t begin_us, end_us;     /* monotonic; of a node both are the same */
+    uint64_t bytes;                /* of the tensors that are read, sent or kept; 0 where it has none */
+} gn_trace_event;
+typedef void (*gn_trace_fn)(void *user, const gn_trace_event *event);
+
 /* ---- context ---------------------------------------------------------------------------------------
  * One thread at a time in one context; different contexts may be used by different threads at once. */
 
@@ -259,6 +268,8 @@ typedef struct gn_desc {
     const char *label;      /* named in logs */
     gn_log_fn log;          /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
     void *log_user;
+    gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
+    void *trace_user;
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed answers every call with its cause.
@@ -1349,6 +1360,10 @@ GN_API gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tena
 GN_API gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device);
 /* Opens a context over the devices that desc names (NULL: none) and after them one for each of n open transports; takes ownership. */
 GN_API gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n);
+
+/* From here on the scheduler of a context over several devices takes these costs for those of its devices; their ops are not read.
+   NULL: the measured ones again. Plans that are there stay. GN_BAD_ARGUMENT when the number of devices is another one. */
+GN_API gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *cluster);
 
 /* Services of the core for the optional units. */
 GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL when there is none */
@@ -5052,6 +5067,18 @@ static double gn__node_flops(const gn_ctx *g, uint32_t id) {
     return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, &out);
 }
 
+/* ---- trace: off, one branch that is predicted ---- */
+
+static void gn__trace(gn_trace_fn fn, void *user, const char *name, const char *device, uint64_t begin_us, uint64_t bytes) {
+    gn_trace_event e = { name, device, begin_us, gn_now_us(), bytes };
+    fn(user, &e);
+}
+
+GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g) { return g->desc.trace ? gn_now_us() : 0; }
+GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_us, uint64_t bytes) {
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
+}
+
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
@@ -5071,6 +5098,7 @@ static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, u
     n->attrs = (uint32_t)g->n_attrs;
     n->n_attrs = (uint16_t)n_attrs;
     n->hint = g->hint;
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, gn__ops[op].name, "", gn_now_us(), 0);
     g->stats.nodes_built++;
     return (uint32_t)g->n_nodes++;
 }
@@ -10081,7 +10109,7 @@ typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dty
 typedef struct gn__device {          /* one of the devices */
     gn_exec exec;
     char name[96];
-    gn_stats stats;                /* its own counters, when several devices were named */
+    gn_stats stats, *counts;       /* its own counters, when several devices were named; those that count */
     uint64_t last;                 /* ticket of its latest run */
     struct { uint64_t ticket; const struct gn__piece *piece; } recent[16];   /* whose nodes an error names */
     uint32_t n_recent;
@@ -10112,7 +10140,8 @@ typedef struct gn__multi {
     bool beside;                   /* unit 0 is the device, unit 1 (opened when needed) the CPU beside it */
     gn_exec_desc desc;             /* beside: of the CPU. strict, log and counters of both kinds */
     gn_policy policy;
-    gn_cluster *given;             /* NULL: the devices' own costs */
+    gn_cluster_device *given;      /* instead of the devices' own costs, NULL: those */
+    gn_cluster_link *given_links;
     GN__ARRAY(gn__multi_slot, slots);
     GN__ARRAY(gn__multi_value, values);   /* ids rise */
 } gn__multi;
@@ -10132,6 +10161,7 @@ typedef struct gn__piece {
     GN__ARRAY(uint32_t, needs);    /* pieces whose crossings it reads */
     gn_part *part;                 /* NULL: nothing to run */
     void *plan;
+    uint64_t in_bytes;             /* of needs */
     uint32_t *origin;              /* node of the whole part, per node */
     gn_arg *args;
     gn_out *run_outs;
@@ -10145,8 +10175,7 @@ typedef struct gn__split {         /* one way to run a part */
     gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
     uint32_t n_pieces, n_run, only;       /* n_run: that do something; only: the one, if it is one */
     uint32_t devices;              /* bits */
-    uint32_t n_temps, n_updates, n_transfers;
-    uint64_t transfer_bytes;
+    uint32_t n_temps, n_updates;
     uint64_t *temps;               /* ids of this run */
     char *memory;                  /* of the crossings */
     gn_schedule schedule;
@@ -10324,8 +10353,8 @@ static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fau
     s->on = 0;
     s->own = ++m->next_own;
     s->home = GN_UNPLACED;
-    m->desc.stats->transfers++;
-    m->desc.stats->transfer_bytes += s->d.bytes;
+    m->units[to].counts->transfers++;
+    m->units[to].counts->transfer_bytes += s->d.bytes;
     return gn__multi_put(m, slot, to, f);
 }
 
@@ -10372,9 +10401,8 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
         s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
     }
     x->needs[x->n_needs++] = source;
+    x->in_bytes += gn__type_bytes(&t);
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
-    s->n_transfers++;
-    s->transfer_bytes += gn__type_bytes(&t);
     return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
 }
 
@@ -10713,6 +10741,7 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
         gn__device *u = &m->units[d];
         if (u->exec.i->costs) u->exec.i->costs(u->exec.self, &u->costs, &u->up, &u->down);
         devices[d] = u->costs;
+        if (m->given) { devices[d] = m->given[d]; devices[d].ops = u->costs.ops; devices[d].n_ops = u->costs.n_ops; }
         gn__copy_text(devices[d].name, sizeof devices[d].name, u->name);
         gn__device_ops(u, &devices[d]);
         links[n * (n + 1) + d] = u->up;
@@ -10724,6 +10753,7 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
             double cost = (x->bytes_per_s > 0 ? 1 / x->bytes_per_s : 0) + (y->bytes_per_s > 0 ? 1 / y->bytes_per_s : 0);
             if (a != b) links[a * (n + 1) + b] = (gn_cluster_link){ x->latency_s + y->latency_s, cost > 0 ? 1 / cost : 0 };
         }
+    if (m->given) memcpy(links, m->given_links, (size_t)(n + 1) * (n + 1) * sizeof *links);
     *out = (gn_cluster){ n, devices, links };
 }
 
@@ -10737,7 +10767,7 @@ static gn_result gn__schedule_several(gn__multi *m, const gn_part *p, const uint
     gn_result r = devices && links ? gn__meaning_make(p, 0, &meaning, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
     if (!r) {
         gn__multi_cluster(m, devices, links, &cluster);
-        r = gn__schedule_make(p, &meaning, m->given ? m->given : &cluster, m->policy, homes, s, f);
+        r = gn__schedule_make(p, &meaning, &cluster, m->policy, homes, s, f);
         gn__meaning_deinit(&meaning);
     }
     gn_free(devices);
@@ -11149,8 +11179,10 @@ static gn_result gn__split_run(gn__multi_run *w) {
             if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
         }
     if (r) { gn__split_abort(w); return r; }
-    w->m->desc.stats->transfers += s->n_transfers;
-    w->m->desc.stats->transfer_bytes += s->transfer_bytes;
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        w->m->units[s->pieces[i].device].counts->transfers += s->pieces[i].n_needs;
+        w->m->units[s->pieces[i].device].counts->transfer_bytes += s->pieces[i].in_bytes;
+    }
     return nothing ? gn_fail(w->f, GN_NO_VALUE, "the null executor computes no values") : GN_OK;
 }
 
@@ -11242,6 +11274,8 @@ static void gn__multi_close(void *self) {
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
     }
+    gn_free(m->given);
+    gn_free(m->given_links);
     gn_free(m->units);
     gn_free(m->slots);
     gn_free(m->values);
@@ -11283,6 +11317,7 @@ static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
     exec.i->describe(exec.self, &info);
     u->exec = exec;
     u->sync = sync;
+    u->counts = m->beside ? m->desc.stats : &u->stats;
     gn__copy_text(u->name, sizeof u->name, info.name);
 }
 
@@ -11321,6 +11356,78 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     if (strcmp(d->device, "null") == 0) return gn__null_open(d, out, f);
     if (gn__driver_serves(d->device)) return gn__driver_open(d, out, f);
     return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
+}
+
+/* ---- trace: an executor in front of another ---- */
+
+typedef struct gn__traced { gn_exec_i table; gn_exec inner; gn_trace_fn fn; void *user; char device[96]; } gn__traced;
+
+typedef struct gn__traced_plan { void *inner; uint64_t bytes; /* of its data */ } gn__traced_plan;
+
+#define GN__TRACED(name, bytes, call)                                                 \
+    gn__traced *t = (gn__traced *)self;                                                \
+    uint64_t begin = gn_now_us();                                                      \
+    gn_result r = t->inner.i->call;                                                    \
+    gn__trace(t->fn, t->user, name, t->device, begin, bytes);                          \
+    return r
+
+static gn_result gn__traced_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) { GN__TRACED("slot_put", d->bytes, slot_put(t->inner.self, d, f)); }
+static gn_result gn__traced_slot_drop(void *self, uint32_t slot, uint32_t gen) { GN__TRACED("slot_drop", 0, slot_drop(t->inner.self, slot, gen)); }
+static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, gn_fault *f) {
+    gn__traced *t = (gn__traced *)self;
+    gn__traced_plan *plan = (gn__traced_plan *)gn__alloc_zero(sizeof *plan);
+    uint64_t begin = gn_now_us();
+    *out = NULL;
+    if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        gn__type type = gn__part_type(p, p->args[i]);
+        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes += gn__type_bytes(&type);
+    }
+    gn_result r = t->inner.i->plan_make(t->inner.self, p, &plan->inner, f);
+    gn__trace(t->fn, t->user, "plan_make", t->device, begin, 0);
+    if (r) gn_free(plan);
+    else *out = plan;
+    return r;
+}
+static gn_result gn__traced_wait(void *self, uint64_t ticket, gn_fault *f) { GN__TRACED("wait", 0, wait(t->inner.self, ticket, f)); }
+static gn_result gn__traced_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out, gn_fault *f) {
+    const gn__traced_plan *p = (const gn__traced_plan *)plan;
+    GN__TRACED("submit", p->bytes, submit(t->inner.self, p->inner, args, outs, out, f));
+}
+static void gn__traced_plan_destroy(void *self, void *plan) {
+    gn__traced *t = (gn__traced *)self;
+    t->inner.i->plan_destroy(t->inner.self, ((gn__traced_plan *)plan)->inner);
+    gn_free(plan);
+}
+static void gn__traced_values_release(void *self, uint64_t below) {
+    gn__traced *t = (gn__traced *)self;
+    if (t->inner.i->values_release) t->inner.i->values_release(t->inner.self, below);
+}
+static void gn__traced_describe(void *self, gn_device_info *out) { gn__traced *t = (gn__traced *)self; t->inner.i->describe(t->inner.self, out); }
+static void *gn__traced_host_alloc(void *self, size_t bytes) { gn__traced *t = (gn__traced *)self; return t->inner.i->host_alloc(t->inner.self, bytes); }
+static void gn__traced_host_free(void *self, void *p) { gn__traced *t = (gn__traced *)self; t->inner.i->host_free(t->inner.self, p); }
+static void gn__traced_costs(void *self, gn_cluster_device *d, gn_cluster_link *up, gn_cluster_link *down) { gn__traced *t = (gn__traced *)self; t->inner.i->costs(t->inner.self, d, up, down); }
+static void gn__traced_close(void *self) {
+    gn__traced *t = (gn__traced *)self;
+    uint64_t begin = gn_now_us();
+    t->inner.i->close(t->inner.self);
+    gn__trace(t->fn, t->user, "close", t->device, begin, 0);
+    gn_free(t);
+}
+
+/* Puts a tracer before *x; without memory it runs untraced. */
+static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
+    gn__traced *t = (gn__traced *)gn__alloc_zero(sizeof *t);
+    gn_device_info info;
+    if (!t) return;
+    x->i->describe(x->self, &info);
+    gn__copy_text(t->device, sizeof t->device, info.name);
+    t->inner = *x;
+    t->fn = fn;
+    t->user = user;
+    t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
+                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL };
+    *x = (gn_exec){ &t->table, t };
 }
 
 /* ---- what a device costs, measured ---- */
@@ -13938,6 +14045,7 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
         gn__opened x;
         r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
         if (r) continue;
+        if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
         gn__multi_enter(m, i, x.exec, x.sync);
         m->units[i].costs = x.costs;
         m->units[i].up = m->units[i].down = x.link;
@@ -13963,6 +14071,7 @@ static gn_result gn__places_open(gn_ctx *g, const gn__places *p, gn_fault *f) {
     }
     if (p->n != 1) return gn__places_open_all(g, p, f);
     gn_result r = gn__place_open(g, p, 0, &g->stats, &one, f);
+    if (!r && g->desc.trace) gn__trace_exec(&one.exec, g->desc.trace, g->desc.trace_user);
     g->exec = one.exec;
     return r;
 }
@@ -13984,8 +14093,10 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
     g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    uint64_t begin = gn__trace_begin(g);
     if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
     else gn__places_close(&p, 0);
+    gn__trace_end(g, "gn_open", begin, 0);
     g->desc.devices = g->desc.home = g->desc.label = NULL;      /* the caller's strings need not outlive the call */
     if (g->status != GN_OK) {
         gn__error_set(g, g->status, "", f.text);
@@ -14072,7 +14183,9 @@ gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const cha
 
 void gn_close(gn_ctx *g) {
     if (!g || !g->open) return;
+    uint64_t begin = gn__trace_begin(g);
     gn__context_free(g);
+    gn__trace_end(g, "gn_close", begin, 0);
     gn__mutex_lock(&gn__contexts_lock);
     gn_ctx *next = g->next;
     uint32_t gen = g->gen;
@@ -14124,6 +14237,25 @@ gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
     return GN_OK;
 }
 
+gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
+    if (!gn__usable(g)) return gn_status(g);
+    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "", "a cluster is for a context over as many devices, and more than one");
+    size_t n = g->multi->n_units, n_links = (n + 1) * (n + 1);
+    gn_cluster_device *devices = c ? (gn_cluster_device *)gn_alloc(n * sizeof *devices) : NULL;
+    gn_cluster_link *links = c ? (gn_cluster_link *)gn_alloc(n_links * sizeof *links) : NULL;
+    if (c && (!devices || !links)) {
+        gn_free(devices);
+        gn_free(links);
+        return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a cluster");
+    }
+    if (c) { memcpy(devices, c->devices, n * sizeof *devices); memcpy(links, c->links, n_links * sizeof *links); }
+    gn_free(g->multi->given);
+    gn_free(g->multi->given_links);
+    g->multi->given = devices;
+    g->multi->given_links = links;
+    return GN_OK;
+}
+
 gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
     memset(out_stats, 0, sizeof *out_stats);
     gn_result r = gn__device_no(g, index);
@@ -14131,12 +14263,20 @@ gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
     return r;
 }
 
-gn_result gn_step(gn_ctx *g) { return gn__usable(g) ? gn__step_end(g) : gn_status(g); }
+gn_result gn_step(gn_ctx *g) {
+    if (!gn__usable(g)) return gn_status(g);
+    uint64_t begin = gn__trace_begin(g);
+    gn_result r = gn__step_end(g);
+    gn__trace_end(g, "gn_step", begin, 0);
+    return r;
+}
 
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     if (!gn__usable(g)) return gn_status(g);
+    uint64_t begin = gn__trace_begin(g);
     gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
+    gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
@@ -14187,7 +14327,9 @@ gn_result gn_release(gn_tensor slot) {
     if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
     gn__slot *s = &g->slots[slot.id & ~GN__SLOT_BIT];
     if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "", "the state has a pending version: end the step first");
+    uint64_t begin = gn__trace_begin(g);
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
+    gn__trace_end(g, "gn_release", begin, 0);
     if (s->kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)s->host);
     memset(s, 0, sizeof *s);
     return GN_OK;
@@ -14477,7 +14619,10 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
         static char nothing;
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
+    uint64_t begin = gn__trace_begin(g), total = 0;
     if (r == GN_OK) r = gn__submit(g, roots, outs, n);
+    for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
+    gn__trace_end(g, out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
     gn_free(roots);
     gn_free(outs);
     return r;
@@ -14581,12 +14726,14 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     uint32_t root = gn__resolve(g, loss, &why);
     if (r == GN_OK && why != GN_OK) r = gn__error_set(g, why, "", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN__OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
+    uint64_t begin = gn__trace_begin(g);
     uint8_t said = g->hint.residency;
     if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
     if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) gn__error_node(g, &f, file, (uint32_t)line, -1, g->nodes[root].label);
     g->hint.residency = said;
     for (int i = 0; i < n && gx; i++)
         out_grads[i] = gn__handle(g, gx[i] ? gx[i] : gn__failed_with(g, at, GN__OP_FAILED, GN_NO_GRADIENT, "%s", g->error.text));
+    gn__trace_end(g, "gn_grad", begin, 0);
     gn_free(x);
     gn_free(gx);
     return r;
