@@ -10780,14 +10780,14 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
     gn__multi *m = k->m;
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
-        uint32_t on = k->part->hints && !m->beside ? k->part->hints[i].on : 0, device = GN_UNPLACED;
-        if (on && on <= m->n_units && m->units[on - 1].lost) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        bool bound = n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_STATE;   /* to what the program said */
+        uint32_t on = k->part->hints && !m->beside && bound ? k->part->hints[i].on : 0, device = GN_UNPLACED;
         if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
         else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
         else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
-        if (device == GN_UNPLACED) continue;
-        homes[i] = 1u << device;
-        if (m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
+        if (device != GN_UNPLACED && !m->units[device].lost) homes[i] = 1u << device;
+        if (on && on <= m->n_units && m->units[on - 1].lost && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        if (device != GN_UNPLACED && m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
     }
     return GN_OK;
 }
