@@ -8635,6 +8635,505 @@ static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const 
     return r;
 }
 
+/* ---- explanation: a schedule in words and as a picture ---- */
+
+typedef struct gn__item {          /* ops of one group in one segment */
+    uint32_t group, seg, n, last;  /* last: its last op */
+    bool again;                    /* computed again here */
+    double flops[GN_RATE__COUNT], bytes, seconds;
+    uint32_t kernels;
+    uint64_t same;                 /* equal for items that look alike */
+} gn__item;
+
+typedef struct gn__run_of { uint32_t item, period, times; } gn__run_of;   /* items that repeat: [item, item + period), times over */
+typedef struct gn__box { uint32_t run, n_runs; double x, y, w, h; } gn__box;   /* of a segment */
+
+typedef struct gn__story {
+    const gn_part *p;
+    const gn_meaning *m;
+    const gn_schedule *s;
+    const gn_cluster *c;
+    gn_policy policy;
+    const char *(*label)(const void *owner, uint32_t node);
+    const void *owner;
+    uint32_t beside;               /* ops that run on the CPU beside the device */
+    gn__buf out;
+    GN__ARRAY(gn__item, items);
+    GN__ARRAY(gn__run_of, runs);
+    gn__box *boxes;                /* per segment */
+    double *lane, *lane_end, *lane_h;   /* per device: y, x so far, height (0: nothing runs there) */
+    uint32_t *stamp, *at;          /* per group */
+    double width, height;
+} gn__story;
+
+GN__PRINTF(2, 3) static void gn__say(gn__story *k, const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    gn__put_bytes(&k->out, text, n < 0 ? 0 : GN__MIN((size_t)n, sizeof text - 1));
+}
+
+/* As character data of XML; what XML does not know becomes a question mark. */
+static void gn__say_xml(gn__story *k, const char *text) {
+    for (; *text; text++) {
+        const char *as = *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : *text == '&' ? "&amp;" : *text == '"' ? "&quot;" : NULL;
+        if (as) gn__say(k, "%s", as);
+        else gn__put_u8(&k->out, (uint8_t)*text < 32 || (uint8_t)*text > 126 ? '?' : (uint8_t)*text);
+    }
+}
+
+typedef struct gn__amount { char text[24]; } gn__amount;
+
+static gn__amount gn__scaled(double v, const char *const *units, double step, int n) {
+    gn__amount a;
+    int i = 0;
+    for (; i + 1 < n && v >= 999.5; i++) v /= step;
+    snprintf(a.text, sizeof a.text, v < 10 && i > 0 ? "%.1f %s" : "%.0f %s", v, units[i]);
+    return a;
+}
+
+static gn__amount gn__bytes_text(double bytes) {
+    static const char *const units[] = { "B", "kB", "MB", "GB", "TB" };
+    return gn__scaled(bytes, units, 1000, 5);
+}
+
+static gn__amount gn__seconds_text(double s) {
+    static const char *const units[] = { "ns", "us", "ms" };
+    gn__amount a;
+    if (s < 1) return gn__scaled(s * 1e9, units, 1000, 3);
+    snprintf(a.text, sizeof a.text, "%.2f s", s);
+    return a;
+}
+
+static const char *gn__item_name(const gn__story *k, const gn__item *x) {
+    uint8_t role = k->m->groups[x->group].role;
+    return role ? gn__role_names[role] : gn__ops[k->p->nodes[x->last].op].name;
+}
+
+static const char *gn__place_name(const gn__story *k, uint32_t d) { return d < k->c->n_devices ? k->c->devices[d].name : "the program"; }
+
+/* ---- what to tell: groups of each segment, runs of equal ones ---- */
+
+static void gn__item_add(gn__story *k, gn__item *x, uint32_t node) {
+    const gn_node_meaning *m = &k->m->nodes[node];
+    x->flops[gn__sched_rate(k->p->nodes[node].dtype)] += m->flops;
+    x->bytes += (double)m->bytes_read + (double)m->bytes_written;
+    x->kernels += m->bytes_written != 0;
+    x->last = node;
+    x->again |= k->s->device[node] != k->s->segments[x->seg].device;
+    x->n++;
+}
+
+static void gn__item_close(gn__story *k, gn__item *x) {
+    const gn_group *g = &k->m->groups[x->group];
+    uint32_t ops = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++) ops += k->p->nodes[k->m->members[g->first + i]].leaf == GN_LEAF_NONE;
+    if (ops == x->n) { x->bytes = (double)g->bytes; x->kernels = g->kernels; }
+    x->seconds = gn__sched_cost(&k->c->devices[k->s->segments[x->seg].device], x->flops, x->bytes, x->kernels);
+    x->same = gn__mix(((uint64_t)g->role << 40) | ((uint64_t)g->phase << 32) | x->kernels, ((uint64_t)x->again << 32) | (g->role ? 0 : k->p->nodes[x->last].op));
+    for (int i = 0; i < GN_RATE__COUNT; i++) x->same = gn__mix(x->same, (uint64_t)x->flops[i]);
+}
+
+static int gn__item_compare(const void *a, const void *b) {
+    const gn__item *x = (const gn__item *)a, *y = (const gn__item *)b;
+    return x->group < y->group ? -1 : x->group > y->group;
+}
+
+/* The groups of a segment in order; those of views alone are left out. */
+static bool gn__story_items(gn__story *k, uint32_t seg) {
+    const gn_segment *g = &k->s->segments[seg];
+    size_t first = k->n_items, n = first;
+    for (uint32_t i = 0; i < g->n; i++) {
+        uint32_t node = k->s->nodes[g->first + i], group = k->m->nodes[node].group;
+        if (k->stamp[group] != seg + 1) {
+            if (!GN__GROW(k, items, 1)) return false;
+            memset(&k->items[k->n_items], 0, sizeof *k->items);
+            k->items[k->n_items].group = group;
+            k->items[k->n_items].seg = seg;
+            k->stamp[group] = seg + 1;
+            k->at[group] = (uint32_t)k->n_items++;
+        }
+        gn__item_add(k, &k->items[k->at[group]], node);
+    }
+    for (size_t i = first; i < k->n_items; i++) {
+        gn__item_close(k, &k->items[i]);
+        if (k->items[i].kernels || k->items[i].bytes > 0) k->items[n++] = k->items[i];
+    }
+    k->n_items = n;
+    qsort(k->items + first, n - first, sizeof *k->items, gn__item_compare);
+    return true;
+}
+
+/* From an item on, the stretch that covers most by repeating itself. */
+static gn__run_of gn__story_run(const gn__story *k, uint32_t i, uint32_t end) {
+    gn__run_of best = { i, 1, 1 };
+    for (uint32_t p = 1; p <= 48 && i + 2 * p <= end; p++) {
+        uint32_t like = 0;
+        while (i + p + like < end && k->items[i + like].same == k->items[i + p + like].same) like++;
+        if (like >= p && p * (1 + like / p) > best.period * best.times) best = (gn__run_of){ i, p, 1 + like / p };
+    }
+    return best;
+}
+
+static bool gn__story_make(gn__story *k) {
+    uint32_t D = k->c->n_devices;
+    k->stamp = (uint32_t *)gn__alloc_zero((k->m->n_groups + 1u) * sizeof *k->stamp);
+    k->at = (uint32_t *)gn__alloc_zero((k->m->n_groups + 1u) * sizeof *k->at);
+    k->boxes = (gn__box *)gn__alloc_zero((k->s->n_segments + 1u) * sizeof *k->boxes);
+    k->lane = (double *)gn__alloc_zero((3u * D + 3) * sizeof *k->lane);
+    if (!k->stamp || !k->at || !k->boxes || !k->lane) return false;
+    k->lane_end = k->lane + D + 1;
+    k->lane_h = k->lane_end + D + 1;
+    for (uint32_t s = 0; s < k->s->n_segments; s++) {
+        uint32_t i = (uint32_t)k->n_items;
+        if (!gn__story_items(k, s)) return false;
+        k->boxes[s].run = (uint32_t)k->n_runs;
+        while (i < k->n_items) {
+            gn__run_of r = gn__story_run(k, i, (uint32_t)k->n_items);
+            if (!GN__GROW(k, runs, 1)) return false;
+            k->runs[k->n_runs++] = r;
+            i += r.period * r.times;
+        }
+        k->boxes[s].n_runs = (uint32_t)k->n_runs - k->boxes[s].run;
+    }
+    return true;
+}
+
+static void gn__story_deinit(gn__story *k) {
+    void *const arrays[] = { k->items, k->runs, k->boxes, k->lane, k->stamp, k->at };
+    for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+    gn__buf_deinit(&k->out);
+}
+
+/* ---- words ---- */
+
+static const char *const gn__policy_names[GN_POLICY__COUNT] = { "least latency", "most throughput", "least bytes" };
+#define GN__X(name, text) text,
+static const char *const gn__place_reasons[] = { GN_PLACE_REASONS(GN__X) };
+static const char *const gn__transfer_reasons[] = { GN_TRANSFER_REASONS(GN__X) };
+static const char *const gn__avoided_texts[] = { GN_AVOIDED(GN__X) };
+#undef GN__X
+
+static void gn__tell_run(gn__story *k, const gn__run_of *r) {
+    if (r->times > 1) gn__say(k, "%u x ", r->times);
+    if (r->times > 1 && r->period > 1) gn__say(k, "(");
+    for (uint32_t i = 0; i < r->period; i++) gn__say(k, "%s%s%s", i ? ", " : "", gn__item_name(k, &k->items[r->item + i]), k->items[r->item + i].again ? " again" : "");
+    if (r->times > 1 && r->period > 1) gn__say(k, ")");
+}
+
+/* Why: the reasons of a device's groups, the most frequent first. */
+static void gn__tell_why(gn__story *k, uint32_t seg) {
+    uint32_t count[GN_PLACED__COUNT] = { 0 };
+    bool first = true;
+    for (size_t i = 0; i < k->n_items; i++)
+        if (k->items[i].seg == seg && !k->items[i].again) count[k->s->why[k->items[i].group]]++;
+    for (;;) {
+        int best = 0;
+        for (int i = 1; i < GN_PLACED__COUNT; i++)
+            if (count[i] > count[best]) best = i;
+        if (!count[best]) break;
+        gn__say(k, "%s%s", first ? " - " : "; ", gn__place_reasons[best]);
+        count[best] = 0;
+        first = false;
+    }
+}
+
+static void gn__tell_head(gn__story *k) {
+    const gn_schedule *s = k->s;
+    uint32_t used = 0, ops = 0;
+    for (uint32_t i = 0; i < k->p->n_nodes; i++) ops += k->p->nodes[i].leaf == GN_LEAF_NONE;
+    for (uint32_t d = 0; d < s->n_devices; d++)
+        for (uint32_t i = 0; i < s->n_segments; i++)
+            if (s->segments[i].device == d) { used++; break; }
+    gn__say(k, "%u ops in %u groups, %s: %u of %u device%s used\n", ops, k->m->n_groups, gn__policy_names[k->policy], used, s->n_devices, s->n_devices == 1 ? "" : "s");
+    gn__say(k, "predicted: %s a step, %s between steps that do not wait for each other, %s across links\n", gn__seconds_text(s->seconds).text,
+            gn__seconds_text(s->step_seconds).text, gn__bytes_text((double)s->bytes).text);
+    if (s->n_devices == 1) return;
+    if (s->best_single == GN_UNPLACED) gn__say(k, "no single device could run it: memory, operations, or what was said forbid it\n");
+    else if (used > 1) gn__say(k, "best single device: %s with %s a step, %s between steps\n", gn__place_name(k, s->best_single), gn__seconds_text(s->best_single_seconds).text, gn__seconds_text(s->best_single_step_seconds).text);
+    if (s->refused) gn__say(k, "refused: a split, predicted at %s a step, because it does not win\n", gn__seconds_text(s->refused_seconds).text);
+}
+
+static void gn__tell_segments(gn__story *k) {
+    for (uint32_t i = 0; i < k->s->n_segments; i++) {
+        const gn_segment *g = &k->s->segments[i];
+        gn__say(k, "%s, %s to %s: ", gn__place_name(k, g->device), gn__seconds_text(g->start_s).text, gn__seconds_text(g->end_s).text);
+        for (uint32_t r = 0; r < k->boxes[i].n_runs; r++) {
+            if (r) gn__say(k, ", ");
+            gn__tell_run(k, &k->runs[k->boxes[i].run + r]);
+        }
+        if (!k->boxes[i].n_runs) gn__say(k, "views");
+        gn__tell_why(k, i);
+        gn__say(k, "\n");
+    }
+    for (uint32_t d = 0; d < k->s->n_devices; d++) {
+        const gn_cluster_device *x = &k->c->devices[d];
+        if (!k->s->memory[d]) continue;
+        gn__say(k, "%s takes in and holds at most %s", x->name, gn__bytes_text((double)k->s->memory[d]).text);
+        if (x->memory) gn__say(k, " of %s free", gn__bytes_text((double)x->memory_free).text);
+        gn__say(k, "\n");
+    }
+}
+
+enum { GN__TOLD = 12 };                    /* lines of a kind before "and more" */
+
+static void gn__tell_transfers(gn__story *k) {
+    const gn_schedule *s = k->s;
+    for (uint32_t i = 0, told = 0; i < s->n_transfers; i++, told++) {
+        const gn_transfer *t = &s->transfers[i];
+        const char *label = k->label(k->owner, t->node);
+        if (told == GN__TOLD) { gn__say(k, "crosses: %u more values\n", s->n_transfers - i); break; }
+        gn__say(k, "crosses: %s of %s%s%s%s from %s to %s, %s\n", gn__bytes_text((double)t->bytes).text, gn__ops[k->p->nodes[t->node].op].name, label[0] ? " '" : "", label, label[0] ? "'" : "",
+                gn__place_name(k, t->from), gn__place_name(k, t->to), gn__transfer_reasons[t->why]);
+    }
+    for (int i = 0; i < GN_AVOIDED__COUNT; i++)
+        if (s->avoided[i]) gn__say(k, "avoided: %s of %s\n", gn__bytes_text((double)s->avoided[i]).text, gn__avoided_texts[i]);
+    if (s->upload_bytes) gn__say(k, "once: %s of weights and states are sent to where they are not yet\n", gn__bytes_text((double)s->upload_bytes).text);
+    if (s->move_bytes) gn__say(k, "once: %s of states move\n", gn__bytes_text((double)s->move_bytes).text);
+}
+
+static const char *gn__meaning_text(uint8_t which, uint8_t value) {
+    return which == GN_SAID_PHASE ? gn__phase_names[value] : which == GN_SAID_ROLE ? gn__role_names[value] : which == GN_SAID_RESIDENCY ? gn__residency_names[value] : gn__modality_names[value];
+}
+
+/* What did not go as it was said, and what could not be. */
+static void gn__tell_notes(gn__story *k) {
+    uint32_t lacking = 0, unmeasured = 0;
+    for (uint32_t i = 0; i < k->m->n_disagreements; i++) {
+        const gn_disagreement *d = &k->m->disagreements[i];
+        const char *label = k->label(k->owner, d->node);
+        if (i == GN__TOLD) { gn__say(k, "disagreement: %u more nodes\n", k->m->n_disagreements - i); break; }
+        gn__say(k, "disagreement: %s%s%s%s is said to be %s and looks like %s\n", gn__ops[k->p->nodes[d->node].op].name, label[0] ? " '" : "", label, label[0] ? "'" : "",
+                gn__meaning_text(d->which, d->said), gn__meaning_text(d->which, d->recognised));
+    }
+    if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
+    for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
+    if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
+    if (k->beside) gn__say(k, "fallback: %u ops run on the CPU beside the device, which has no kernel for them\n", k->beside);
+    for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
+    if (unmeasured) gn__say(k, "not measured: the speed of %u device%s; work there counts as taking no time\n", unmeasured, unmeasured == 1 ? "" : "s");
+}
+
+static void gn__tell(gn__story *k) {
+    gn__tell_head(k);
+    gn__tell_segments(k);
+    gn__tell_transfers(k);
+    gn__tell_notes(k);
+}
+
+/* ---- picture: lanes are devices, boxes groups, frames what repeats; order goes from left to right ---- */
+
+enum { GN__BOX_W = 112, GN__BOX_H = 42, GN__BOX_GAP = 8, GN__FRAME = 12, GN__FRAME_TOP = 24, GN__SEG_TOP = 24, GN__SEG_PAD = 10, GN__ACROSS = 6, GN__LEFT = 170, GN__GAP_X = 96, GN__GAP_Y = 46, GN__TOP = 76 };
+
+/* Tints of colours that stay apart under colour blindness (Okabe & Ito 2008); text on them is black. */
+static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee", "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec", "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c" };
+
+static void gn__run_size(const gn__run_of *r, double *w, double *h) {
+    uint32_t across = GN__MIN(r->period, (uint32_t)GN__ACROSS), rows = (r->period + GN__ACROSS - 1) / GN__ACROSS;
+    *w = across * (GN__BOX_W + GN__BOX_GAP) - GN__BOX_GAP;
+    *h = rows * (GN__BOX_H + GN__BOX_GAP) - GN__BOX_GAP;
+    if (r->times > 1) { *w += 2 * GN__FRAME; *h += GN__FRAME + GN__FRAME_TOP; }
+}
+
+/* Walks a segment's runs in rows; draw NULL: measures. */
+static void gn__segment_flow(gn__story *k, uint32_t seg, void (*draw)(gn__story *, const gn__run_of *, double, double)) {
+    gn__box *b = &k->boxes[seg];
+    double most = k->s->n_segments > 4 ? 520 : k->s->n_segments > 1 ? 780 : 1080, x = GN__SEG_PAD, y = GN__SEG_TOP, row = 0, w, h, width = 120;
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        gn__run_size(&k->runs[b->run + i], &w, &h);
+        if (x > GN__SEG_PAD && x + w > most) { x = GN__SEG_PAD; y += row + GN__BOX_GAP; row = 0; }
+        if (draw) draw(k, &k->runs[b->run + i], b->x + x, b->y + y);
+        width = GN__MAX(width, x + w);
+        row = GN__MAX(row, h);
+        x += w + GN__BOX_GAP;
+    }
+    b->w = width + GN__SEG_PAD;
+    b->h = y + row + GN__SEG_PAD;
+}
+
+/* A segment begins right of what it waits for. */
+static void gn__story_layout(gn__story *k) {
+    const gn_schedule *s = k->s;
+    double y = GN__TOP + 40 + GN__GAP_Y;
+    for (uint32_t i = 0; i < s->n_segments; i++) gn__segment_flow(k, i, NULL);
+    for (uint32_t d = 0; d < s->n_devices; d++) k->lane_end[d] = GN__LEFT + GN__GAP_X;
+    for (uint32_t i = 0, t = 0; i < s->n_segments; i++) {
+        gn__box *b = &k->boxes[i];
+        uint32_t d = s->segments[i].device;
+        b->x = k->lane_end[d];
+        for (; t < s->n_transfers && s->transfers[t].consumer <= i; t++)
+            if (s->transfers[t].producer != UINT32_MAX) b->x = GN__MAX(b->x, k->boxes[s->transfers[t].producer].x + k->boxes[s->transfers[t].producer].w + GN__GAP_X);
+        k->lane_end[d] = b->x + b->w + GN__GAP_X;
+        k->lane_h[d] = GN__MAX(k->lane_h[d], b->h);
+        k->width = GN__MAX(k->width, k->lane_end[d]);
+    }
+    for (uint32_t d = 0; d < s->n_devices; d++) {
+        if (k->lane_h[d] <= 0) continue;
+        k->lane[d] = y;
+        y += k->lane_h[d] + GN__GAP_Y;
+    }
+    for (uint32_t i = 0; i < s->n_segments; i++) k->boxes[i].y = k->lane[s->segments[i].device];
+    k->width = GN__MAX(k->width, 900);
+    k->height = y + 60;
+}
+
+static void gn__draw_text(gn__story *k, double x, double y, int size, const char *style, const char *text) {
+    gn__say(k, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"%d\"%s%s>", x, y, size, style[0] ? " " : "", style);
+    gn__say_xml(k, text);
+    gn__say(k, "</text>\n");
+}
+
+static void gn__draw_item(gn__story *k, const gn__item *x, double left, double top) {
+    char text[64];
+    uint8_t role = k->m->groups[x->group].role;
+    double flops = 0;
+    for (int i = 0; i < GN_RATE__COUNT; i++) flops += x->flops[i];
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"%s\" stroke=\"#333\"%s/>\n", left, top, GN__BOX_W, GN__BOX_H, gn__role_colors[role], x->again ? " stroke-dasharray=\"4 2\"" : "");
+    snprintf(text, sizeof text, "%.17s%s", gn__item_name(k, x), x->again ? " again" : "");
+    gn__draw_text(k, left + GN__BOX_W / 2.0, top + 18, 12, "text-anchor=\"middle\"", text);
+    if (x->seconds > 0) snprintf(text, sizeof text, "%s", gn__seconds_text(x->seconds).text);
+    else if (flops >= 1) snprintf(text, sizeof text, "%.3g flop", flops);
+    else snprintf(text, sizeof text, "%s", gn__bytes_text(x->bytes).text);
+    gn__draw_text(k, left + GN__BOX_W / 2.0, top + 34, 11, "text-anchor=\"middle\" fill=\"#333\"", text);
+}
+
+static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double top) {
+    double w, h, x = left, y = top;
+    char text[64];
+    gn__run_size(r, &w, &h);
+    if (r->times > 1) {
+        gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"6\" fill=\"#fff\" stroke=\"#555\" stroke-dasharray=\"6 3\"/>\n", left, top, w, h);
+        snprintf(text, sizeof text, "%u times", r->times);
+        gn__draw_text(k, left + GN__FRAME, top + 16, 12, "font-weight=\"bold\"", text);
+        x += GN__FRAME;
+        y += GN__FRAME_TOP;
+    }
+    for (uint32_t i = 0; i < r->period; i++)
+        gn__draw_item(k, &k->items[r->item + i], x + i % GN__ACROSS * (GN__BOX_W + GN__BOX_GAP), y + i / GN__ACROSS * (GN__BOX_H + GN__BOX_GAP));
+}
+
+static void gn__draw_segment(gn__story *k, uint32_t i) {
+    const gn_segment *g = &k->s->segments[i];
+    const gn__box *b = &k->boxes[i];
+    char text[96];
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"8\" fill=\"#f7f7f4\" stroke=\"#888\"/>\n", b->x, b->y, b->w, b->h);
+    snprintf(text, sizeof text, "%s to %s", gn__seconds_text(g->start_s).text, gn__seconds_text(g->end_s).text);
+    gn__draw_text(k, b->x + GN__SEG_PAD, b->y + 16, 11, "fill=\"#333\"", text);
+    gn__segment_flow(k, i, gn__draw_run);
+}
+
+/* Several values that go the same way are one arrow. */
+typedef struct gn__arrow { uint32_t producer, consumer, from, to, values; uint64_t bytes; } gn__arrow;
+
+static int gn__arrow_compare(const void *a, const void *b) {
+    const gn__arrow *x = (const gn__arrow *)a, *y = (const gn__arrow *)b;
+    if (x->consumer != y->consumer) return x->consumer < y->consumer ? -1 : 1;
+    if (x->producer != y->producer) return x->producer < y->producer ? -1 : 1;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* From the right of the sender down or up to a channel between lanes, along it, and to the left of the receiver. */
+static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
+    uint32_t D = k->s->n_devices;
+    const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL, *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
+    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 44 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
+    double y1 = p ? p->y + p->h / 2 + shift : a->from < D ? k->lane[a->from] + 12 : program, y2 = c ? c->y + 14 + shift : program;
+    double out = p ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
+    char text[64];
+    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + 10 + shift : p->y - 10 - shift;
+    gn__say(k, "<path d=\"M%.1f %.1f H%.1f V%.1f H%.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#222\" stroke-width=\"1.4\" marker-end=\"url(#tip)\"/>\n", x1, y1, out, channel, in, y2 + (c ? 0 : 9), c ? x2 - 1 : in);
+    if (a->values > 1) snprintf(text, sizeof text, "%s, %u values", gn__bytes_text((double)a->bytes).text, a->values);
+    else snprintf(text, sizeof text, "%s", gn__bytes_text((double)a->bytes).text);
+    double x = p && c ? out + 4 : p ? x2 + 5 : x1 + 5, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, 6.4 * (double)strlen(text) + 2);
+    gn__draw_text(k, x, y, 11, "", text);
+}
+
+static bool gn__draw_arrows(gn__story *k) {
+    const gn_schedule *s = k->s;
+    gn__arrow *list = (gn__arrow *)gn__alloc_zero((s->n_transfers + 1u) * sizeof *list);
+    uint32_t n = 0;
+    for (uint32_t i = 0; list && i < s->n_transfers; i++) list[i] = (gn__arrow){ s->transfers[i].producer, s->transfers[i].consumer, s->transfers[i].from, s->transfers[i].to, 1, s->transfers[i].bytes };
+    if (list) qsort(list, s->n_transfers, sizeof *list, gn__arrow_compare);
+    for (uint32_t i = 0; list && i < s->n_transfers; i++) {
+        if (n && gn__arrow_compare(&list[n - 1], &list[i]) == 0) { list[n - 1].values++; list[n - 1].bytes += list[i].bytes; continue; }
+        list[n++] = list[i];
+    }
+    for (uint32_t i = 0; list && i < n; i++) gn__draw_arrow(k, &list[i], i);
+    gn_free(list);
+    return list != NULL;
+}
+
+static void gn__draw_lanes(gn__story *k) {
+    char text[128];
+    double program = GN__TOP + 18;
+    gn__say(k, "<rect x=\"10\" y=\"%.1f\" width=\"%.1f\" height=\"22\" rx=\"4\" fill=\"#222\"/>\n", program, k->width - 20);
+    gn__draw_text(k, 20, program + 15, 12, "fill=\"#fff\" font-weight=\"bold\"", "program");
+    for (uint32_t d = 0; d < k->s->n_devices; d++) {
+        double busy = 0;
+        if (k->lane_h[d] <= 0) continue;
+        for (uint32_t i = 0; i < k->s->n_segments; i++) busy += k->s->segments[i].device == d ? k->s->segments[i].end_s - k->s->segments[i].start_s : 0;
+        gn__say(k, "<rect x=\"10\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"#eef2f5\"/>\n", k->lane[d] - 6, k->width - 20, k->lane_h[d] + 12);
+        snprintf(text, sizeof text, "%.22s", k->c->devices[d].name);
+        gn__draw_text(k, 20, k->lane[d] + 16, 13, "font-weight=\"bold\"", text);
+        snprintf(text, sizeof text, "works %s", gn__seconds_text(busy).text);
+        gn__draw_text(k, 20, k->lane[d] + 34, 11, "", text);
+        snprintf(text, sizeof text, "takes in %s", gn__bytes_text((double)k->s->memory[d]).text);
+        gn__draw_text(k, 20, k->lane[d] + 49, 11, "", text);
+    }
+}
+
+static void gn__draw_legend(gn__story *k) {
+    double x = 20, y = k->height - 44;
+    uint32_t seen = 0;
+    for (size_t i = 0; i < k->n_items; i++) seen |= 1u << k->m->groups[k->items[i].group].role;
+    for (uint32_t r = 0; r < GN_ROLE__COUNT; r++) {
+        if (!((seen >> r) & 1)) continue;
+        gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"16\" rx=\"3\" fill=\"%s\" stroke=\"#333\"/>\n", x, y, gn__role_colors[r]);
+        gn__draw_text(k, x + 22, y + 12, 12, "", r ? gn__role_names[r] : "other");
+        x += 46 + 7.2 * (double)strlen(r ? gn__role_names[r] : "other");
+    }
+    gn__draw_text(k, 20, k->height - 12, 11, "fill=\"#333\"", "Order goes from left to right, not to scale. Dashed frames: what repeats. Arrows: what crosses a link in each step.");
+}
+
+static void gn__draw_head(gn__story *k) {
+    const gn_schedule *s = k->s;
+    char text[256];
+    gn__say(k, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" font-family=\"DejaVu Sans, Verdana, sans-serif\">\n", k->width, k->height, k->width, k->height);
+    gn__say(k, "<defs><marker id=\"tip\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" orient=\"auto\"><path d=\"M0 0 L8 4 L0 8 z\" fill=\"#222\"/></marker></defs>\n");
+    gn__say(k, "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n");
+    snprintf(text, sizeof text, "%s a step, %s between steps, %s across links", gn__seconds_text(s->seconds).text, gn__seconds_text(s->step_seconds).text, gn__bytes_text((double)s->bytes).text);
+    gn__draw_text(k, 20, 28, 17, "font-weight=\"bold\"", text);
+    snprintf(text, sizeof text, "chosen for %s", gn__policy_names[k->policy]);
+    if (s->refused) snprintf(text + strlen(text), sizeof text - strlen(text), "; a split, predicted at %s, was refused", gn__seconds_text(s->refused_seconds).text);
+    else if (s->best_single == GN_UNPLACED) snprintf(text + strlen(text), sizeof text - strlen(text), "; no single device could run it");
+    else if (s->n_devices > 1) snprintf(text + strlen(text), sizeof text - strlen(text), "; the best single device, %.60s, would take %s", gn__place_name(k, s->best_single), gn__seconds_text(s->best_single_seconds).text);
+    gn__draw_text(k, 20, 50, 12, "", text);
+    snprintf(text, sizeof text, "stays where it is: %s of weights, %s of states", gn__bytes_text((double)s->avoided[GN_AVOIDED_WEIGHTS]).text, gn__bytes_text((double)s->avoided[GN_AVOIDED_STATES]).text);
+    gn__draw_text(k, 20, 68, 12, "", text);
+}
+
+static bool gn__draw(gn__story *k) {
+    gn__story_layout(k);
+    gn__draw_head(k);
+    gn__draw_lanes(k);
+    bool ok = gn__draw_arrows(k);
+    for (uint32_t i = 0; i < k->s->n_segments; i++) gn__draw_segment(k, i);
+    gn__draw_legend(k);
+    gn__say(k, "</svg>\n");
+    return ok;
+}
+
+/* Fills k->out. What k holds besides the arrays made here is the caller's. */
+static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault *f) {
+    bool ok = gn__story_make(k);
+    if (ok && format == GN_EXPLAIN_TEXT) gn__tell(k);
+    else if (ok) ok = gn__draw(k);
+    return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
+}
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -14628,6 +15127,91 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
     return r;
 }
 
+/* ---- gn_explain ---- */
+
+static const char *gn__explain_label(const void *owner, uint32_t node) {
+    const gn_ctx *g = (const gn_ctx *)owner;
+    return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
+}
+
+/* Where weights, states and kept values of the cut are. */
+static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
+    const gn__multi *m = g->multi;
+    for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
+        const gn_part_node *n = &g->cut.part.nodes[i];
+        bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
+        if (!m || m->beside) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
+        else if (slot && n->slot < m->n_slots && m->slots[n->slot].on) homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
+        for (size_t k = 0; m && !m->beside && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
+            if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
+    }
+}
+
+/* The context's own devices, with what is known of them. */
+static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
+    gn_device_info info;
+    if (g->multi && !g->multi->beside) { gn__multi_cluster(g->multi, devices, links, out); return; }
+    g->exec.i->describe(g->exec.self, &info);
+    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
+    gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
+    *out = (gn_cluster){ 1, devices, links };
+}
+
+static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn__story *k, gn_fault *f) {
+    gn_meaning m;
+    gn_schedule s;
+    gn_result r = gn__meaning_make(&g->cut.part, 0, &m, f);
+    if (r != GN_OK) return r;
+    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &s, f);
+    if (r == GN_OK) {
+        k->p = &g->cut.part;
+        k->m = &m;
+        k->s = &s;
+        k->c = c;
+        k->policy = policy;
+        k->label = gn__explain_label;
+        k->owner = g;
+        for (uint32_t i = 0; g->multi && g->multi->beside && !d->cluster && i < k->p->n_nodes; i++)
+            k->beside += k->p->nodes[i].leaf == GN_LEAF_NONE && gn__device_refuses(&g->multi->units[0], k->p, i);
+        r = gn__story_tell(k, d->format, f);
+    }
+    gn__schedule_deinit(&s);
+    gn__meaning_deinit(&m);
+    return r;
+}
+
+static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
+    uint32_t n = g->multi && !g->multi->beside ? g->multi->n_units : 1;
+    gn_cluster own;
+    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
+    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
+    uint32_t *homes = (uint32_t *)gn__alloc_zero((g->cut.part.n_nodes + 1u) * sizeof *homes);
+    gn_result r = devices && links && homes ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
+    if (r == GN_OK && d->cluster) r = gn__explain_part(g, d, d->cluster, d->policy, NULL, k, f);
+    else if (r == GN_OK) {
+        gn__explain_cluster(g, devices, links, &own);
+        gn__explain_homes(g, homes);
+        r = gn__explain_part(g, d, &own, g->desc.policy, homes, k, f);
+    }
+    gn_free(devices);
+    gn_free(links);
+    gn_free(homes);
+    return r;
+}
+
+static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t cap, size_t *out_bytes) {
+    if (out_bytes) *out_bytes = k->out.n;
+    if (cap == 0 && out_bytes) return GN_OK;
+    if (!out || cap <= k->out.n) {
+        char text[96];
+        snprintf(text, sizeof text, "the explanation has %llu bytes and a NUL, the buffer %llu", (unsigned long long)k->out.n, (unsigned long long)cap);
+        return gn__error_set(g, GN_BAD_SIZE, "", text);
+    }
+    memcpy(out, k->out.p, k->out.n);
+    out[k->out.n] = 0;
+    return GN_OK;
+}
+
 gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
     if (n <= 0) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
     return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes) : gn_status(t[0].ctx);
@@ -14637,6 +15221,26 @@ gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ct
 gn_result gn_realize(const gn_tensor *t, int n) {
     if (n <= 0) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
     return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL) : gn_status(t[0].ctx);
+}
+
+gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes) {
+    gn_explain_desc d = { GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY };
+    if (n <= 0 || !t) return GN_BAD_ARGUMENT;
+    gn_ctx *g = t[0].ctx;
+    if (!gn__usable(g)) return gn_status(g);
+    if (desc) d = *desc;
+    if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_explain: there is no such format");
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn__story k;
+    memset(&k, 0, sizeof k);
+    uint32_t bad = 0, *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
+    gn_result r = roots ? gn__roots(g, t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for an explanation");
+    if (r == GN_OK && (r = gn__cut_make(g, roots, n, &bad)) != GN_OK) r = gn__cut_error(g, r, bad);
+    else if (r == GN_OK && (r = gn__explain(g, &d, &k, &f)) != GN_OK) r = gn__error_set(g, r, "", f.text);
+    if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
+    gn__story_deinit(&k);
+    gn_free(roots);
+    return r;
 }
 
 gn_result gn_describe(gn_tensor t, gn_info *out) {
