@@ -14589,9 +14589,11 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     gn_ctx *g = gn__context_take();
     if (!g) { gn__places_close(&p, 0); return &gn__no_context; }
     if (desc) g->desc = *desc;
+    g->desc.trace = NULL;                /* not of the context's own first node */
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
     g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    g->desc.trace = desc ? desc->trace : NULL;
     uint64_t begin = gn__trace_begin(g);
     if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
     else gn__places_close(&p, 0);

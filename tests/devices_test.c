@@ -751,6 +751,279 @@ TEST(the_scheduler_sees_the_cluster_that_was_set)
     gn_close(g);
 }
 
+/* ---- a device that lacks kernels: the CPU under another name, which refuses tanh, and matmul of f64 ---- */
+
+static gn_exec_i odd_table;
+
+static gn_result odd_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f)
+{
+    for (uint32_t i = 0; i < part->n_nodes; i++) {
+        const gn_part_node *n = &part->nodes[i];
+        if (n->op == GN__OP_TANH || (n->op == GN__OP_MATMUL && n->dtype == GN_F64)) {
+            gn_fail(f, GN_UNSUPPORTED, "no tables for it");
+            f->node = i;
+            return GN_UNSUPPORTED;
+        }
+    }
+    return gn__cpu_plan_make(self, part, out_plan, f);
+}
+
+static void odd_describe(void *self, gn_device_info *out)
+{
+    gn__cpu_describe(self, out);
+    snprintf(out->name, sizeof out->name, "odd:0");
+}
+
+static gn_result odd_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
+{
+    gn_result r = gn__cpu_open(d, out, f);
+    odd_table = gn__cpu_i;
+    odd_table.plan_make = odd_plan_make;
+    odd_table.describe = odd_describe;
+    out->i = &odd_table;
+    return r;
+}
+
+static void use_odd_driver(void)
+{
+    static const gn_driver_i driver = { .prefix = "odd", .open = odd_open };
+    gn_register_driver(&driver);
+}
+
+/* tanh between other ops, a state that it updates, a value that is kept and read by it. */
+static gn_result odd_program(gn_ctx *g, float out[2][4])
+{
+    const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(4), x, "s"), reads[2];
+    gn_result r = GN_OK;
+    for (int step = 0; step < 3 && r == GN_OK; step++) {
+        gn_tensor a = gn_mul(s, s), b = gn_tanh(gn_add(a, gn_data(g, GN_F32, GN_SHAPE(4), x)));
+        r = step == 1 ? gn_realize(&a, 1) : GN_OK;
+        gn_assign(s, gn_sub(gn_tanh(b), a));
+        reads[0] = gn_exp(b);
+        reads[1] = gn_sum(b, GN_AXES(0), true);
+        void *to[2] = { out[0], out[1] };
+        r = r ? r : gn_read_many(reads, 2, to, (size_t[2]){ 16, 4 });
+        gn_step(g);
+    }
+    return r ? r : gn_read(s, out[1], 16);
+}
+
+static void check_odd(gn_ctx *g, const char *name)
+{
+    gn_ctx *one = open_cpu();
+    float out[2][2][4];
+    gn_device_info d;
+    memset(out, 0, sizeof out);
+    CHECK_RESULT(gn_get_device(g, &d), GN_OK);
+    CHECK_STR(d.name, name);
+    last_log[0] = 0;
+    CHECK_RESULT(odd_program(g, out[0]), GN_OK);
+    CHECK_RESULT(odd_program(one, out[1]), GN_OK);
+    CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
+    CHECK(strstr(last_log, "tanh of f32 has no kernel on odd:0 (no tables for it): it runs on the CPU beside it") != NULL);
+    CHECK(stats_of(g).fallbacks >= 2);
+    CHECK_INT(stats_of(one).fallbacks, 0);
+    gn_close(g);
+    gn_close(one);
+}
+
+TEST(what_a_device_refuses_runs_on_the_cpu_beside_it)
+{
+    use_odd_driver();
+    check_odd(gn_open(&(gn_desc){ .devices = "odd:0", .threads = 1, .log = note_log }), "odd:0");
+}
+
+static gn_ctx *open_odd_server(gn_server **s, bool strict)
+{
+    gn_server_desc desc = { .listen = "none", .devices = "odd:0", .threads = 1 };
+    use_odd_driver();
+    if (gn_server_open(&desc, s, NULL) != GN_OK) {
+        exit(2);
+    }
+    return gn_open_transport(&(gn_desc){ .strict = strict, .log = note_log }, connect_to(*s, "oddly"), "odd:0");
+}
+
+TEST(what_a_server_s_device_refuses_runs_on_its_cpu_and_is_told)
+{
+    gn_server *s;
+    check_odd(open_odd_server(&s, false), "oddly/odd:0");
+    gn_server_close(s);
+}
+
+static void check_strict(gn_ctx *g)
+{
+    const double m[4] = { 1, 2, 3, 4 };
+    double out[4];
+    gn_tensor a = gn_data(g, GN_F64, GN_SHAPE(2, 2), m), y = gn_label(gn_matmul(gn_add(a, a), a), "product");
+    int line = __LINE__ - 1;
+    CHECK_RESULT(gn_read(y, out, sizeof out), GN_STRICT);
+    CHECK(strstr(gn_last_error(g)->text, "matmul of f64 has no kernel on odd:0 (no tables for it)") != NULL);
+    CHECK_STR(gn_last_error(g)->op, "matmul");
+    CHECK_STR(gn_last_error(g)->label, "product");
+    CHECK_INT(gn_last_error(g)->line, line);
+    CHECK_INT(stats_of(g).fallbacks, 0);
+    CHECK_RESULT(gn_read(gn_add(a, a), out, sizeof out), GN_OK);   /* the rest lives */
+    CHECK_NEAR(out[3], 8, 0);
+    gn_close(g);
+}
+
+TEST(strict_makes_a_fallback_an_error)
+{
+    use_odd_driver();
+    check_strict(gn_open(&(gn_desc){ .devices = "odd:0", .strict = true, .log = note_log }));
+}
+
+TEST(strict_makes_a_fallback_of_a_server_an_error)
+{
+    gn_server *s;
+    check_strict(open_odd_server(&s, true));
+    gn_server_close(s);
+}
+
+/* Among several devices what one refuses is placed on another. */
+TEST(what_a_device_of_several_refuses_runs_on_another)
+{
+    const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
+    float out[4];
+    use_odd_driver();
+    gn_ctx *g = open_cluster("cpu,odd:0", 1);
+    CHECK_RESULT(gn_status(g), GN_OK);
+    on(g, 1);
+    gn_tensor a = gn_exp(gn_data(g, GN_F32, GN_SHAPE(4), x)), y = gn_tanh(a);
+    CHECK_RESULT(gn_read(y, out, sizeof out), GN_OK);
+    CHECK_NEAR(out[0], tanh(exp(0.1)), 1e-6);
+    CHECK(stats_of(g).fallbacks > 0);
+    gn_close(g);
+}
+
+/* ---- costs ---- */
+
+TEST(costs_of_servers_and_links_are_known_and_kept_current)
+{
+    gn_ctx *g = open_cluster("cpu", 1);
+    gn__remote *r = (gn__remote *)g->multi->units[1].exec.self;
+    float x[64], out[64];
+    gn_cluster_device d[2];
+    gn_cluster_link l[9];
+    gn_cluster c;
+    fill(x, 64);
+    gn__multi_cluster(g->multi, d, l, &c);
+    for (int i = 0; i < 2; i++) {
+        CHECK(d[i].flops_per_s[GN_RATE_F32] > 1e6 && d[i].flops_per_s[GN_RATE_F64] > 1e6 && d[i].bytes_per_s > 1e6 && d[i].launch_s > 0);
+    }
+    CHECK_INT(d[1].memory, (int64_t)8 << 30);
+    CHECK(d[1].memory_free <= d[1].memory && d[1].n_ops > 0);
+    CHECK(l[2 * 3 + 1].latency_s > 0 && l[2 * 3 + 1].bytes_per_s > 1e3 && l[1 * 3 + 2].latency_s > 0);
+    r->link_up.latency_s = 1;                    /* as if it had been slow once */
+    on(g, 1);
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(64), x, "s");
+    for (int step = 0; step < 60; step++) {
+        CHECK_RESULT(gn_read(gn_mul_c(s, 2), out, sizeof out), GN_OK);
+        gn_step(g);
+    }
+    gn__multi_cluster(g->multi, d, l, &c);
+    CHECK(l[2 * 3 + 1].latency_s < 0.1);
+    CHECK(d[1].memory_free < d[1].memory);       /* the state and the plans */
+    gn_close(g);
+}
+
+/* Whatever a peer says, numbers stay finite, and what is out of bounds or not asked for ends the connection. */
+TEST(costs_that_make_no_sense_are_refused)
+{
+    gn_ctx *g = open_cluster("cpu", 1);
+    gn__remote *r = (gn__remote *)g->multi->units[1].exec.self;
+    gn__buf b = { NULL, 0, 0, false };
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    static const uint64_t values[] = { 0, 1, GN__RATE_MOST, GN__RATE_MOST + 1, (uint64_t)1 << 63, UINT64_MAX };
+    for (size_t v = 0; v < GN__LENGTH(values); v++) {
+        gn__msg_costs m = { .f32 = values[v], .half = 1, .memory_free = 5 };
+        gn__buf_reset(&b);
+        gn__msg_encode(&b, GN__MSG_COSTS, &m);
+        gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n };
+        CHECK_RESULT(gn__remote_take(r, &msg, &f), values[v] <= GN__RATE_MOST ? GN_OK : GN_BAD_MESSAGE);
+        CHECK(r->costs.flops_per_s[GN_RATE_F32] >= 0 && r->costs.flops_per_s[GN_RATE_F32] <= 1e18);
+        CHECK(r->costs.memory_free <= r->costs.memory);
+        r->lost = false;
+    }
+    gn__msg_costs m = { .f32 = 1 };
+    gn__buf_reset(&b);
+    gn__msg_encode(&b, GN__MSG_COSTS, &m);
+    gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n };
+    r->unasked = 0;
+    gn_result e = GN_OK;
+    for (int i = 0; i < 100000 && e == GN_OK; i++) {
+        e = gn__remote_take(r, &msg, &f);
+    }
+    CHECK_RESULT(e, GN_BAD_MESSAGE);             /* a flood */
+    r->lost = false;
+    r->unasked = 0;
+    r->features = 0;
+    CHECK_RESULT(gn__remote_take(r, &msg, &f), GN_BAD_MESSAGE);
+    r->lost = true;
+    gn__buf_deinit(&b);
+    gn_close(g);
+}
+
+TEST(a_server_that_tells_no_costs_is_a_device_like_others)
+{
+    gn_server *s = NULL;
+    gn_server_desc desc = { .listen = "none", .devices = "cpu", .threads = 1, .no_costs = true };
+    CHECK_RESULT(gn_server_open(&desc, &s, NULL), GN_OK);
+    gn_transport t = connect_to(s, "silent");
+    const char *cpu = "cpu";
+    const float x[2] = { 1, 2 };
+    float out[2];
+    gn_ctx *g = gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1 }, &t, &cpu, 1);
+    CHECK_RESULT(gn_status(g), GN_OK);
+    on(g, 1);
+    CHECK_RESULT(gn_read(gn_exp(gn_data(g, GN_F32, GN_SHAPE(2), x)), out, sizeof out), GN_OK);
+    CHECK(((gn__remote *)g->multi->units[1].exec.self)->costs.flops_per_s[0] == 0);
+    gn_close(g);
+    gn_server_close(s);
+}
+
+/* ---- trace ---- */
+
+typedef struct seen { char names[4000]; uint64_t bytes, last; bool ordered; } seen;
+
+static void note_event(void *user, const gn_trace_event *e)
+{
+    seen *s = user;
+    size_t n = strlen(s->names);
+    s->ordered = s->ordered && e->begin_us <= e->end_us && e->end_us >= s->last;
+    s->last = e->end_us;
+    s->bytes += e->bytes;
+    snprintf(s->names + n, sizeof s->names - n, "%s%s%s;", e->device, e->device[0] ? ":" : "", e->name);
+}
+
+/* Every event in its order: nodes, calls, what each device was asked; two servers are asked before one is waited for. */
+TEST(trace_tells_every_call_and_every_slot)
+{
+    static const char *const cpu[2] = { "cpu", "cpu" };
+    static seen s;
+    s = (seen){ .ordered = true };
+    for (int i = 0; i < SERVERS; i++) {
+        servers[i] = servers[i] ? servers[i] : open_server(0);
+    }
+    gn_transport t[2] = { connect_to(servers[0], "first"), connect_to(servers[1], "second") };
+    gn_ctx *g = gn_open_transports(&(gn_desc){ .trace = note_event, .trace_user = &s }, t, cpu, 2);
+    const float x[4] = { 1, 2, 3, 4 };
+    float out[4];
+    on(g, 0);
+    gn_tensor d = gn_data(g, GN_F32, GN_SHAPE(4), x), a = gn_exp(d);
+    on(g, 1);
+    gn_tensor b = gn_neg(d);
+    on(g, 0);
+    CHECK_RESULT(gn_read(gn_add(a, b), out, sizeof out), GN_OK);
+    CHECK_RESULT(gn_step(g), GN_OK);
+    gn_close(g);
+    CHECK_STR(s.names, "gn_open;data;exp;neg;add;first/cpu:0:plan_make;second/cpu:0:plan_make;first/cpu:0:plan_make;first/cpu:0:submit;second/cpu:0:submit;"
+                       "second/cpu:0:wait;first/cpu:0:submit;first/cpu:0:wait;gn_read;gn_step;first/cpu:0:close;second/cpu:0:close;gn_close;");
+    CHECK(s.ordered);
+    CHECK_INT(s.bytes, 16 + 16 + 16 + 16);   /* the data to both, what crosses, what is read */
+}
+
 int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
@@ -769,6 +1042,15 @@ int main(int argc, char **argv)
         TEST_ENTRY(a_device_without_room_is_a_typed_error_and_the_rest_lives),
         TEST_ENTRY(bytes_that_cross_are_those_of_the_schedule),
         TEST_ENTRY(the_scheduler_sees_the_cluster_that_was_set),
+        TEST_ENTRY(what_a_device_refuses_runs_on_the_cpu_beside_it),
+        TEST_ENTRY(what_a_server_s_device_refuses_runs_on_its_cpu_and_is_told),
+        TEST_ENTRY(strict_makes_a_fallback_an_error),
+        TEST_ENTRY(strict_makes_a_fallback_of_a_server_an_error),
+        TEST_ENTRY(what_a_device_of_several_refuses_runs_on_another),
+        TEST_ENTRY(costs_of_servers_and_links_are_known_and_kept_current),
+        TEST_ENTRY(costs_that_make_no_sense_are_refused),
+        TEST_ENTRY(a_server_that_tells_no_costs_is_a_device_like_others),
+        TEST_ENTRY(trace_tells_every_call_and_every_slot),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
