@@ -243,6 +243,15 @@ typedef enum gn_policy {
     GN_POLICY__COUNT
 } gn_policy;
 
+/* A call that computes, waits or closes, what a device was asked to do, a node that was built. Valid during the callback. */
+typedef struct gn_trace_event {
+    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "matmul" for a node */
+    const char *device;            /* "" for the program's own */
+    uint64_t begin_us, end_us;     /* monotonic; of a node both are the same */
+    uint64_t bytes;                /* of the tensors that are read, sent or kept; 0 where it has none */
+} gn_trace_event;
+typedef void (*gn_trace_fn)(void *user, const gn_trace_event *event);
+
 /* ---- context ---------------------------------------------------------------------------------------
  * One thread at a time in one context; different contexts may be used by different threads at once. */
 
@@ -259,6 +268,8 @@ typedef struct gn_desc {
     const char *label;      /* named in logs */
     gn_log_fn log;          /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
     void *log_user;
+    gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
+    void *trace_user;
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed answers every call with its cause.
@@ -920,6 +931,7 @@ typedef struct gn_server_desc {
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
     uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
+    bool no_costs;            /* the devices are not measured at the start, and clients learn nothing of their speed */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
 } gn_server_desc;
@@ -1348,6 +1360,10 @@ GN_API gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tena
 GN_API gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device);
 /* Opens a context over the devices that desc names (NULL: none) and after them one for each of n open transports; takes ownership. */
 GN_API gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n);
+
+/* From here on the scheduler of a context over several devices takes these costs for those of its devices; their ops are not read.
+   NULL: the measured ones again. Plans that are there stay. GN_BAD_ARGUMENT when the number of devices is another one. */
+GN_API gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *cluster);
 
 /* Services of the core for the optional units. */
 GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL when there is none */
@@ -5051,6 +5067,18 @@ static double gn__node_flops(const gn_ctx *g, uint32_t id) {
     return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, &out);
 }
 
+/* ---- trace: off, one branch that is predicted ---- */
+
+static void gn__trace(gn_trace_fn fn, void *user, const char *name, const char *device, uint64_t begin_us, uint64_t bytes) {
+    gn_trace_event e = { name, device, begin_us, gn_now_us(), bytes };
+    fn(user, &e);
+}
+
+GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g) { return g->desc.trace ? gn_now_us() : 0; }
+GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_us, uint64_t bytes) {
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
+}
+
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
@@ -5070,6 +5098,7 @@ static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, u
     n->attrs = (uint32_t)g->n_attrs;
     n->n_attrs = (uint16_t)n_attrs;
     n->hint = g->hint;
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, gn__ops[op].name, "", gn_now_us(), 0);
     g->stats.nodes_built++;
     return (uint32_t)g->n_nodes++;
 }
@@ -9180,6 +9209,12 @@ static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
 #define GN__WIRE_ASK 4096u                  /* digests in one question */
 
+#define GN__RATE_MOST 1000000000000000000u  /* a second, of anything */
+#define GN__WAIT_MOST 1000000000000000u     /* ns: eleven days */
+
+/* Bits of HELLO's and HELLO_OK's features. */
+enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURES = 7 };
+
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT };   /* where a slot's first value comes from */
 enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* what a step does with an output */
 
@@ -9258,6 +9293,22 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, held, UINT64_MAX, 0, "bytes held on the device for the session")                                  \
     F(M, tail, outs, 0, 1, "blobs of the outputs wanted, in order")
 
+#define GN__FIELDS_FALLBACK(F, M)                                                                               \
+    F(M, u32, plan, UINT32_MAX, 0, "of PLAN_PUT")                                                               \
+    F(M, u32, ops, GN__WIRE_NODES, 0, "how many ops of it run elsewhere")                                       \
+    F(M, array, text, 399, 1, "one sentence: which, and why")
+#define GN__FIELDS_COSTS(F, M)                                                                                  \
+    F(M, u64, f32, GN__RATE_MOST, 0, "f32 arithmetic of matrix products a second; 0, here and below: not known") \
+    F(M, u64, half, GN__RATE_MOST, 0, "f16 and bf16")                                                           \
+    F(M, u64, f64, GN__RATE_MOST, 0, "f64")                                                                     \
+    F(M, u64, integer, GN__RATE_MOST, 0, "integers")                                                            \
+    F(M, u64, bytes, GN__RATE_MOST, 0, "bytes a second of the device's memory")                                 \
+    F(M, u64, launch, GN__WAIT_MOST, 0, "ns of a kernel that does nothing")                                     \
+    F(M, u64, queue, GN__WAIT_MOST, 0, "ns until the device begins what is sent to it now")                     \
+    F(M, u64, memory, (uint64_t)1 << 52, 0, "bytes the session may hold")                                       \
+    F(M, u64, memory_free, (uint64_t)1 << 52, 0, "bytes of them that it does not hold")                         \
+    F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server spent on the step answered next")
+
 /* X(NAME, name, id, direction, help). Ids are pinned and never reused. UP: client to server. */
 #define GN__MESSAGES(X)                                                                                         \
     X(HELLO, hello, 1, UP, "the first message; nothing else is read before it is answered")                     \
@@ -9273,7 +9324,9 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     X(PLAN_PUT, plan_put, 11, UP, "makes a plan of a part")                                                     \
     X(PLAN_DROP, plan_drop, 12, UP, "drops a plan")                                                             \
     X(STEP, step, 13, UP, "runs a plan")                                                                        \
-    X(STEP_OK, step_ok, 14, DOWN, "answers STEP")
+    X(STEP_OK, step_ok, 14, DOWN, "answers STEP")                                                               \
+    X(FALLBACK, fallback, 15, DOWN, "feature bit 2: a plan's ops that the device has no kernel for; answers nothing") \
+    X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing")
 
 typedef struct gn__span { const uint8_t *p; uint64_t n; } gn__span;   /* n elements of the field's unit */
 
@@ -10591,7 +10644,7 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
  * program's memory: an output of one piece, an argument of the next. The same code puts the CPU beside a device that lacks
  * kernels; then the schedule is "all on the device but what it refuses". */
 
-enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8 };
+enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
 #define GN__NOTHING UINT32_MAX
 
 typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dtype: of the first input, else of the result */
@@ -10599,7 +10652,7 @@ typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dty
 typedef struct gn__device {          /* one of the devices */
     gn_exec exec;
     char name[96];
-    gn_stats stats;                /* its own counters, when several devices were named */
+    gn_stats stats, *counts;       /* its own counters, when several devices were named; those that count */
     uint64_t last;                 /* ticket of its latest run */
     struct { uint64_t ticket; const struct gn__piece *piece; } recent[16];   /* whose nodes an error names */
     uint32_t n_recent;
@@ -10630,7 +10683,8 @@ typedef struct gn__multi {
     bool beside;                   /* unit 0 is the device, unit 1 (opened when needed) the CPU beside it */
     gn_exec_desc desc;             /* beside: of the CPU. strict, log and counters of both kinds */
     gn_policy policy;
-    gn_cluster *given;             /* NULL: the devices' own costs */
+    gn_cluster_device *given;      /* instead of the devices' own costs, NULL: those */
+    gn_cluster_link *given_links;
     GN__ARRAY(gn__multi_slot, slots);
     GN__ARRAY(gn__multi_value, values);   /* ids rise */
 } gn__multi;
@@ -10650,6 +10704,7 @@ typedef struct gn__piece {
     GN__ARRAY(uint32_t, needs);    /* pieces whose crossings it reads */
     gn_part *part;                 /* NULL: nothing to run */
     void *plan;
+    uint64_t in_bytes;             /* of needs */
     uint32_t *origin;              /* node of the whole part, per node */
     gn_arg *args;
     gn_out *run_outs;
@@ -10663,8 +10718,7 @@ typedef struct gn__split {         /* one way to run a part */
     gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
     uint32_t n_pieces, n_run, only;       /* n_run: that do something; only: the one, if it is one */
     uint32_t devices;              /* bits */
-    uint32_t n_temps, n_updates, n_transfers;
-    uint64_t transfer_bytes;
+    uint32_t n_temps, n_updates;
     uint64_t *temps;               /* ids of this run */
     char *memory;                  /* of the crossings */
     gn_schedule schedule;
@@ -10842,8 +10896,8 @@ static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fau
     s->on = 0;
     s->own = ++m->next_own;
     s->home = GN_UNPLACED;
-    m->desc.stats->transfers++;
-    m->desc.stats->transfer_bytes += s->d.bytes;
+    m->units[to].counts->transfers++;
+    m->units[to].counts->transfer_bytes += s->d.bytes;
     return gn__multi_put(m, slot, to, f);
 }
 
@@ -10890,9 +10944,8 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
         s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
     }
     x->needs[x->n_needs++] = source;
+    x->in_bytes += gn__type_bytes(&t);
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
-    s->n_transfers++;
-    s->transfer_bytes += gn__type_bytes(&t);
     return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
 }
 
@@ -11231,6 +11284,7 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
         gn__device *u = &m->units[d];
         if (u->exec.i->costs) u->exec.i->costs(u->exec.self, &u->costs, &u->up, &u->down);
         devices[d] = u->costs;
+        if (m->given) { devices[d] = m->given[d]; devices[d].ops = u->costs.ops; devices[d].n_ops = u->costs.n_ops; }
         gn__copy_text(devices[d].name, sizeof devices[d].name, u->name);
         gn__device_ops(u, &devices[d]);
         links[n * (n + 1) + d] = u->up;
@@ -11242,6 +11296,7 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
             double cost = (x->bytes_per_s > 0 ? 1 / x->bytes_per_s : 0) + (y->bytes_per_s > 0 ? 1 / y->bytes_per_s : 0);
             if (a != b) links[a * (n + 1) + b] = (gn_cluster_link){ x->latency_s + y->latency_s, cost > 0 ? 1 / cost : 0 };
         }
+    if (m->given) memcpy(links, m->given_links, (size_t)(n + 1) * (n + 1) * sizeof *links);
     *out = (gn_cluster){ n, devices, links };
 }
 
@@ -11255,7 +11310,7 @@ static gn_result gn__schedule_several(gn__multi *m, const gn_part *p, const uint
     gn_result r = devices && links ? gn__meaning_make(p, 0, &meaning, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
     if (!r) {
         gn__multi_cluster(m, devices, links, &cluster);
-        r = gn__schedule_make(p, &meaning, m->given ? m->given : &cluster, m->policy, homes, s, f);
+        r = gn__schedule_make(p, &meaning, &cluster, m->policy, homes, s, f);
         gn__meaning_deinit(&meaning);
     }
     gn_free(devices);
@@ -11268,14 +11323,14 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
     gn__multi *m = k->m;
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
-        uint32_t on = k->part->hints && !m->beside ? k->part->hints[i].on : 0, device = GN_UNPLACED;
-        if (on && on <= m->n_units && m->units[on - 1].lost) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        bool bound = n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_STATE;   /* to what the program said */
+        uint32_t on = k->part->hints && !m->beside && bound ? k->part->hints[i].on : 0, device = GN_UNPLACED;
         if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
         else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
         else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
-        if (device == GN_UNPLACED) continue;
-        homes[i] = 1u << device;
-        if (m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
+        if (device != GN_UNPLACED && !m->units[device].lost) homes[i] = 1u << device;
+        if (on && on <= m->n_units && m->units[on - 1].lost && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        if (device != GN_UNPLACED && m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
     }
     return GN_OK;
 }
@@ -11667,8 +11722,10 @@ static gn_result gn__split_run(gn__multi_run *w) {
             if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
         }
     if (r) { gn__split_abort(w); return r; }
-    w->m->desc.stats->transfers += s->n_transfers;
-    w->m->desc.stats->transfer_bytes += s->transfer_bytes;
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        w->m->units[s->pieces[i].device].counts->transfers += s->pieces[i].n_needs;
+        w->m->units[s->pieces[i].device].counts->transfer_bytes += s->pieces[i].in_bytes;
+    }
     return nothing ? gn_fail(w->f, GN_NO_VALUE, "the null executor computes no values") : GN_OK;
 }
 
@@ -11760,6 +11817,8 @@ static void gn__multi_close(void *self) {
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
     }
+    gn_free(m->given);
+    gn_free(m->given_links);
     gn_free(m->units);
     gn_free(m->slots);
     gn_free(m->values);
@@ -11801,6 +11860,7 @@ static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
     exec.i->describe(exec.self, &info);
     u->exec = exec;
     u->sync = sync;
+    u->counts = m->beside ? m->desc.stats : &u->stats;
     gn__copy_text(u->name, sizeof u->name, info.name);
 }
 
@@ -11841,6 +11901,146 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
 }
 
+/* ---- trace: an executor in front of another ---- */
+
+typedef struct gn__traced { gn_exec_i table; gn_exec inner; gn_trace_fn fn; void *user; char device[96]; } gn__traced;
+
+typedef struct gn__traced_plan { void *inner; uint64_t bytes; /* of its data */ } gn__traced_plan;
+
+#define GN__TRACED(name, bytes, call)                                                 \
+    gn__traced *t = (gn__traced *)self;                                                \
+    uint64_t begin = gn_now_us();                                                      \
+    gn_result r = t->inner.i->call;                                                    \
+    gn__trace(t->fn, t->user, name, t->device, begin, bytes);                          \
+    return r
+
+static gn_result gn__traced_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) { GN__TRACED("slot_put", d->bytes, slot_put(t->inner.self, d, f)); }
+static gn_result gn__traced_slot_drop(void *self, uint32_t slot, uint32_t gen) { GN__TRACED("slot_drop", 0, slot_drop(t->inner.self, slot, gen)); }
+static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, gn_fault *f) {
+    gn__traced *t = (gn__traced *)self;
+    gn__traced_plan *plan = (gn__traced_plan *)gn__alloc_zero(sizeof *plan);
+    uint64_t begin = gn_now_us();
+    *out = NULL;
+    if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        gn__type type = gn__part_type(p, p->args[i]);
+        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes += gn__type_bytes(&type);
+    }
+    gn_result r = t->inner.i->plan_make(t->inner.self, p, &plan->inner, f);
+    gn__trace(t->fn, t->user, "plan_make", t->device, begin, 0);
+    if (r) gn_free(plan);
+    else *out = plan;
+    return r;
+}
+static gn_result gn__traced_wait(void *self, uint64_t ticket, gn_fault *f) { GN__TRACED("wait", 0, wait(t->inner.self, ticket, f)); }
+static gn_result gn__traced_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out, gn_fault *f) {
+    const gn__traced_plan *p = (const gn__traced_plan *)plan;
+    GN__TRACED("submit", p->bytes, submit(t->inner.self, p->inner, args, outs, out, f));
+}
+static void gn__traced_plan_destroy(void *self, void *plan) {
+    gn__traced *t = (gn__traced *)self;
+    t->inner.i->plan_destroy(t->inner.self, ((gn__traced_plan *)plan)->inner);
+    gn_free(plan);
+}
+static void gn__traced_values_release(void *self, uint64_t below) {
+    gn__traced *t = (gn__traced *)self;
+    if (t->inner.i->values_release) t->inner.i->values_release(t->inner.self, below);
+}
+static void gn__traced_describe(void *self, gn_device_info *out) { gn__traced *t = (gn__traced *)self; t->inner.i->describe(t->inner.self, out); }
+static void *gn__traced_host_alloc(void *self, size_t bytes) { gn__traced *t = (gn__traced *)self; return t->inner.i->host_alloc(t->inner.self, bytes); }
+static void gn__traced_host_free(void *self, void *p) { gn__traced *t = (gn__traced *)self; t->inner.i->host_free(t->inner.self, p); }
+static void gn__traced_costs(void *self, gn_cluster_device *d, gn_cluster_link *up, gn_cluster_link *down) { gn__traced *t = (gn__traced *)self; t->inner.i->costs(t->inner.self, d, up, down); }
+static void gn__traced_close(void *self) {
+    gn__traced *t = (gn__traced *)self;
+    uint64_t begin = gn_now_us();
+    t->inner.i->close(t->inner.self);
+    gn__trace(t->fn, t->user, "close", t->device, begin, 0);
+    gn_free(t);
+}
+
+/* Puts a tracer before *x; without memory it runs untraced. */
+static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
+    gn__traced *t = (gn__traced *)gn__alloc_zero(sizeof *t);
+    gn_device_info info;
+    if (!t) return;
+    x->i->describe(x->self, &info);
+    gn__copy_text(t->device, sizeof t->device, info.name);
+    t->inner = *x;
+    t->fn = fn;
+    t->user = user;
+    t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
+                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL };
+    *x = (gn_exec){ &t->table, t };
+}
+
+/* ---- what a device costs, measured ---- */
+
+/* Runs "state = op(state, state)" on n elements until it has been seen long enough; seconds of the quickest run, 0: it cannot. */
+static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins) {
+    gn_slot_desc desc = { slot, 1, GN_LEAF_STATE, d, s, NULL, 0 };
+    gn_part_node nodes[2] = { { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 },
+                              { .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins } };
+    const uint32_t ins[2] = { 0, 0 };
+    gn_part_update update = { slot, 1, 1 };
+    gn_part part = { .n_nodes = 2, .n_ins = n_ins, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
+    gn__type t = { d, s };
+    void *plan = NULL;
+    uint64_t ticket = 0, begin = gn_now_us(), last = begin;
+    double least = 0;
+    desc.bytes = gn__type_bytes(&t);
+    part.hash = gn__part_hash(&part);
+    bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
+    for (int i = 0; ok && i < 6 && (i < 3 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
+        uint64_t from = gn_now_us();
+        ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
+        last = gn_now_us();
+        double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
+        if (i > 0 && (least == 0 || spent < least)) least = spent;
+        if (last - begin > 8 * GN__MEASURE_US) i = 6;
+    }
+    if (plan) x.i->plan_destroy(x.self, plan);
+    x.i->slot_drop(x.self, slot, 1);
+    return ok ? least : 0;
+}
+
+/* Matrix products large enough to be work for it: a CPU's own speed shows at 128, a GPU's at 2048. */
+static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, bool small) {
+    int64_t n = small ? 128 : 2048;
+    double spent = gn__measure_op(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2);
+    return spent > 0 ? 2.0 * (double)(n * n * n) / spent : 0;
+}
+
+static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
+static struct { char key[96]; gn_cluster_device costs; } gn__measured[8];   /* of this process: a device is measured once */
+
+/* Some milliseconds of a CPU; a GPU compiles six kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
+static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
+    static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
+    const char *env = getenv("GENIE_MEASURE");
+    bool small = !gn__driver_serves(desc->device);
+    char key[96];
+    size_t at = 0;
+    memset(out, 0, sizeof *out);
+    if ((env && strcmp(env, "0") == 0) || strcmp(desc->device, "null") == 0) return;
+    snprintf(key, sizeof key, "%s %u", small ? "cpu" : desc->device, small ? gn__thread_count(desc->threads) : 0);
+    gn__mutex_lock(&gn__measured_lock);
+    while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
+    if (strcmp(gn__measured[at].key, key) != 0) {
+        gn_cluster_device *c = &gn__measured[at].costs;
+        memset(c, 0, sizeof *c);
+        for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, i, dtypes[i], small);
+        c->launch_s = gn__measure_op(x, GN_RATE__COUNT, GN__OP_NEG, GN_F32, GN_SHAPE(1), 1);
+        int64_t n = small ? 1 << 21 : 1 << 25;
+        double spent = gn__measure_op(x, GN_RATE__COUNT + 1, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1);
+        c->bytes_per_s = spent > 0 ? 8.0 * (double)n / spent : 0;
+        gn__copy_text(gn__measured[at].key, sizeof key, key);
+    }
+    *out = gn__measured[at].costs;
+    gn__mutex_unlock(&gn__measured_lock);
+    gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "%s: %.3g f32, %.3g f16, %.3g f64, %.3g integer operations a second, %.3g bytes a second, %.3g us a kernel", desc->device,
+            out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3], out->bytes_per_s, out->launch_s * 1e6);
+}
+
 /* >>session ========================================================================================
  * The two ends of protocol 1 over a transport. The client's end is an executor like any other; the server's end puts the
  * protocol in front of a local executor. */
@@ -11849,6 +12049,8 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
 #define GN__SLICE_MS 100u                   /* how often a waiting server looks whether it is to stop */
 #define GN__LINGER_MS 100u                  /* how long a refused peer may take to read why */
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
+#define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
+#define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 
 /* ---- link: messages over a transport ---- */
@@ -11997,6 +12199,15 @@ typedef struct gn__remote {
     uint8_t have[GN__WIRE_ASK / 8];
     uint8_t ops[GN__WIRE_OPS];
     size_t n_ops;
+    uint64_t features;                 /* asked for, then those that both know */
+    uint64_t unasked;                  /* messages that answer nothing; so many that it is no mistake are a flood */
+    gn_log_fn log;
+    void *log_user;
+    gn_cluster_device costs;           /* as the server told */
+    gn_cluster_link link_up, link_down;   /* as measured here */
+    uint64_t busy, sent_us, await_us;  /* ns of the latest step there; when a step alone was sent, when its answer was waited for */
+    uint64_t sent_ticket;
+    uint64_t sent_up, sent_down;       /* bytes of tensors of that step */
     char device[64], identity[192];
     gn__buf outs, keeps, part;         /* reused */
     bool lost, failed;
@@ -12076,6 +12287,22 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     return GN_OK;
 }
 
+/* Running averages of what the link costs, from steps that were alone on it and waited for at once. */
+static void gn__remote_learn(gn__remote *r, const gn__flight *x) {
+    if (!(r->features & GN__FEATURE_COSTS) || r->sent_us == 0 || x->ticket != r->sent_ticket) return;
+    double wire = (double)(gn_now_us() - r->sent_us) * 1e-6 - (double)r->busy * 1e-9, bytes = (double)(r->sent_up + r->sent_down);
+    bool prompt = r->await_us >= r->sent_us && r->await_us - r->sent_us < GN__PROMPT_US;
+    r->sent_us = 0;
+    if (!prompt || !(wire > 0)) return;
+    if (bytes < GN__SMALL_STEP) {
+        r->link_up.latency_s += (wire / 2 - r->link_up.latency_s) / 8;
+        r->link_down.latency_s = r->link_up.latency_s;
+    } else if (bytes > 4 * GN__SMALL_STEP && wire > 2 * r->link_up.latency_s) {
+        gn_cluster_link *l = r->sent_up > r->sent_down ? &r->link_up : &r->link_down;
+        l->bytes_per_s += (GN__MIN(bytes / (wire - 2 * r->link_up.latency_s), 1e12) - l->bytes_per_s) / 8;
+    }
+}
+
 static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_step_ok d;
     gn_fault fault;
@@ -12092,6 +12319,7 @@ static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault 
         if (w->kv) r->stats->kv_bytes_moved += w->bytes;
     }
     if (rd.p != rd.end) return gn__remote_bad(r, f, "a step's answer is longer than its outputs");
+    gn__remote_learn(r, x);
     r->stats->device_bytes += d.held - r->held;
     r->held = d.held;
     gn__remote_land(r, x);
@@ -12109,7 +12337,41 @@ static gn_result gn__remote_take_have(gn__remote *r, const gn__msg *m, gn_fault 
     return GN_OK;
 }
 
+/* Every number is within the table's bounds, so that seconds and rates are finite; 0 is "not known". */
+static gn_result gn__remote_take_costs(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_costs d;
+    gn_fault fault;
+    if (!(r->features & GN__FEATURE_COSTS)) return gn__remote_bad(r, f, "COSTS, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    const uint64_t rates[GN_RATE__COUNT] = { d.f32, d.half, d.f64, d.integer };
+    for (int i = 0; i < GN_RATE__COUNT; i++) r->costs.flops_per_s[i] = (double)rates[i];
+    r->costs.bytes_per_s = (double)d.bytes;
+    r->costs.launch_s = (double)d.launch * 1e-9;
+    r->costs.queue_s = (double)d.queue * 1e-9;
+    r->costs.memory = d.memory;
+    r->costs.memory_free = GN__MIN(d.memory_free, d.memory);
+    r->busy = d.busy;
+    return GN_OK;
+}
+
+static gn_result gn__remote_take_fallback(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_fallback d;
+    gn_fault fault;
+    char text[400];
+    if (!(r->features & GN__FEATURE_FALLBACK)) return gn__remote_bad(r, f, "FALLBACK, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (d.plan == 0 || d.plan >= r->next_plan) return gn__remote_bad(r, f, "a fallback of an unknown plan");
+    gn__span_text(&d.text, text, sizeof text);
+    r->stats->fallbacks += d.ops;
+    gn_logf(r->log, r->log_user, GN_LOG_WARN, "%s/%s: %s", r->link.info.peer, r->device, text);
+    return GN_OK;
+}
+
 static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK) {   /* at most one a request, and one at the beginning */
+        if (++r->unasked > 2 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+        return m->id == GN__MSG_COSTS ? gn__remote_take_costs(r, m, f) : gn__remote_take_fallback(r, m, f);
+    }
     if (++r->answers >= r->next) return gn__remote_bad(r, f, "more answers than there were requests");
     switch (m->id) {
     case GN__MSG_STEP_OK: return gn__remote_take_step(r, m, f);
@@ -12156,6 +12418,7 @@ static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_faul
 static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
     uint64_t before = r->link.in.frames;
     gn_result e = r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket ? gn__remote_flush(r, f) : GN_OK;
+    if (r->sent_us) r->await_us = gn_now_us();
     while (!e && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket) e = gn__remote_receive(r, r->link.deadline_ms, f);
     if (r->link.in.frames != before) r->stats->round_trips++;
     return e;
@@ -12427,6 +12690,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     e = gn__remote_board(r, x, &p->ports, outs, f);
     if (e) return e;
     gn__msg_step m = { p->id, r->sequence + 1, r->release, r->seen, { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 }, { NULL, 0 } };
+    uint64_t packed = r->stats->packed_bytes_up;
     x->ticket = r->next++;
     gn__outbox_fields(&r->link.out, GN__MSG_STEP, (uint32_t)x->ticket, &m);
     gn__remote_put_args(r, &p->ports, args);
@@ -12437,6 +12701,12 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     r->owed += x->owed;
     r->n_flights++;
     *out_ticket = x->ticket;
+    if (r->features & GN__FEATURE_COSTS) {
+        r->sent_us = r->n_flights == 1 && x->n_wants > 0 ? gn_now_us() : 0;
+        r->sent_ticket = x->ticket;
+        r->sent_up = r->stats->packed_bytes_up - packed;
+        r->sent_down = x->owed;
+    }
     e = gn__remote_flush(r, f);
     gn__link_count(&r->link);
     return e;
@@ -12485,9 +12755,11 @@ static void gn__remote_close(void *self) {
     gn_free(r);
 }
 
+static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
+
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -12499,6 +12771,7 @@ static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fau
     m.magic = GN__WIRE_MAGIC;
     m.version_min = GN__WIRE_MIN;
     m.version_max = GN__WIRE_MAX;
+    m.features = r->features;
     m.codecs = gn__net ? gn__net->codecs | 1u : 1u;
     m.ops = (gn__span){ ops, sizeof ops };
     m.device = gn__span_of_text(device ? device : "", 63);
@@ -12525,6 +12798,7 @@ static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault
         return gn__remote_lose(r, &fault, f);
     }
     r->link.codecs = (d.codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
+    r->features &= d.features;
     r->link.in.frame_max = GN__FRAME_MAX;
     r->max_nodes = d.nodes;
     r->n_ops = (size_t)d.ops.n;
@@ -12549,8 +12823,40 @@ static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f
     return gn_fail(f, e, "%s did not answer HELLO: %s", r->link.info.peer, fault.text);
 }
 
-/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns. */
-static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, gn_stats *stats, gn_exec *out, gn_fault *f) {
+/* Questions of no weights, then one of many: the quickest trip is the latency, what the large one takes more is the rate. Any
+   server of protocol 1 answers them. */
+static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
+    enum { SMALL = 3 };
+    double least = 1e9, spent = 0;
+    gn_result e = GN_OK;
+    void *weights = gn__alloc_zero(GN__WIRE_ASK * sizeof *r->weights);
+    if (!weights) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure a link");
+    r->weights = (gn__remote_weight *)weights;
+    for (int i = 0; i <= SMALL && !e; i++) {
+        uint64_t begin = gn_now_us();
+        e = gn__remote_ask(r, 0, i < SMALL ? 0 : GN__WIRE_ASK, f);
+        spent = (double)(gn_now_us() - begin) * 1e-6;
+        if (i < SMALL) least = GN__MIN(least, spent);
+    }
+    gn_free(weights);
+    r->weights = NULL;
+    double more = GN__MAX(spent - least, 1e-6);
+    r->link_up = r->link_down = (gn_cluster_link){ GN__MAX(least, 1e-6) / 2, GN__WIRE_ASK * 40 / more };
+    return e;
+}
+
+static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down) {
+    const gn__remote *r = (const gn__remote *)self;
+    *out_device = r->costs;
+    out_device->ops = r->ops;
+    out_device->n_ops = r->n_ops;
+    *out_up = r->link_up;
+    *out_down = r->link_down;
+}
+
+/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns.
+   `several`: the scheduler has a choice, so it is worth time to learn what the device and the link cost. */
+static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, bool several, gn_stats *stats, gn_exec *out, gn_fault *f) {
     gn__remote *r = (gn__remote *)gn__alloc_zero(sizeof *r);
     memset(out, 0, sizeof *out);
     if (!r) {
@@ -12561,8 +12867,11 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->stats = stats;
     r->next = 1;
     r->next_plan = 1;
+    r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+    if (desc) { r->log = desc->log; r->log_user = desc->log_user; }
     gn__link_count(&r->link);
     gn_result e = gn__remote_greet(r, device, f);
+    if (!e && several) e = gn__remote_probe(r, f);
     if (e) {
         r->lost = true;   /* nobody to say goodbye to */
         gn__remote_close(r);
@@ -12747,6 +13056,10 @@ typedef struct gn__session {
     gn_exec exec;
     gn_stats stats, shown;      /* shown: a copy under the server's lock */
     uint64_t held, limit;       /* bytes */
+    uint64_t features;          /* that both know */
+    int device_at;              /* among the server's */
+    uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
+    char note[400];             /* of the latest fallback */
     gn__map slots, plans;
     uint64_t slot_changes, update_checks, sequence, released, last_keep;
     uint32_t step_failures;
@@ -12769,6 +13082,7 @@ struct gn_server {
     char *listen, *key, *cert, *ca, *url_file, *home;   /* copies of the desc's */
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
+    gn_cluster_device costs[GN__DEVICES_MAX];
     int n_devices;
     void *listener;
     gn__thread accept;
@@ -12778,6 +13092,8 @@ struct gn_server {
     gn__cond changed;
     gn__session *sessions;
     gn__store store;
+    uint32_t busy[GN__DEVICES_MAX];      /* sessions that run steps on the device now */
+    uint64_t step_us[GN__DEVICES_MAX];   /* running average of their length */
     gn_stats ended;             /* of sessions that are over */
     uint64_t next_session;
 };
@@ -13174,7 +13490,12 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         gn_free(p);
         return gn_fail(f, GN_LIMIT, "no memory for a plan");
     }
+    uint64_t fallbacks = s->stats.fallbacks;
     e = gn__served_plan_build(s, p, &d, &own);
+    if (!e && s->stats.fallbacks != fallbacks && (s->features & GN__FEATURE_FALLBACK)) {
+        gn__msg_fallback note = { d.plan, (uint32_t)GN__MIN(s->stats.fallbacks - fallbacks, GN__WIRE_NODES), gn__span_of_text(s->note, 399) };
+        return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
+    }
     if (!e) return GN_OK;
     own.result = e;
     gn__served_plan_clear(s, p);
@@ -13199,6 +13520,23 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 }
 
 /* ---- steps ---- */
+
+/* Counts the session among those that keep the device busy, or out of them. Returns the ns since it was counted in. */
+static uint64_t gn__session_busy(gn__session *s, bool busy) {
+    uint64_t now = gn_now_us(), spent = 0;
+    if (busy == (s->begun_us != 0)) return 0;
+    gn__mutex_lock(&s->server->lock);
+    if (busy) s->server->busy[s->device_at]++;
+    else {
+        uint64_t *average = &s->server->step_us[s->device_at];
+        spent = now - s->begun_us;
+        s->server->busy[s->device_at]--;
+        *average = *average ? (*average * 7 + spent) / 8 : spent;
+    }
+    gn__mutex_unlock(&s->server->lock);
+    s->begun_us = busy ? GN__MAX(now, 1u) : 0;
+    return GN__MIN(spent, GN__WAIT_MOST / 1000) * 1000;
+}
 
 static size_t gn__kept_lower(const gn__session *s, uint64_t id) {   /* the first kept value with an id of at least `id` */
     size_t low = 0, high = s->n_kept;
@@ -13342,6 +13680,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     }
     gn__running *x = &s->running[s->n_running];
     x->request = m->request;
+    gn__session_busy(s, true);
     e = gn__step_start(s, p, &d, x, f);
     s->n_running += !e;
     return e;
@@ -13355,6 +13694,23 @@ static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_f
     return gn__outbox_message(&s->link.out, GN__MSG_ERROR, request, &m);
 }
 
+static uint64_t gn__cost_on_wire(double v, uint64_t most) { return !(v > 0) ? 0 : v >= (double)most ? most : (uint64_t)v; }
+
+/* What the device costs now. */
+static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t busy_ns) {
+    gn_server *server = s->server;
+    const gn_cluster_device *c = &server->costs[s->device_at];
+    if (!(s->features & GN__FEATURE_COSTS)) return GN_OK;
+    gn__mutex_lock(&server->lock);
+    double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3;
+    gn__mutex_unlock(&server->lock);
+    gn__msg_costs m = { .bytes = gn__cost_on_wire(c->bytes_per_s, GN__RATE_MOST), .launch = gn__cost_on_wire(c->launch_s * 1e9, GN__WAIT_MOST), .queue = gn__cost_on_wire(queue, GN__WAIT_MOST),
+                        .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(s->limit - GN__MIN(s->held, s->limit), (uint64_t)1 << 52), .busy = busy_ns };
+    uint64_t *const rates[GN_RATE__COUNT] = { &m.f32, &m.half, &m.f64, &m.integer };
+    for (int i = 0; i < GN_RATE__COUNT; i++) *rates[i] = gn__cost_on_wire(c->flops_per_s[i], GN__RATE_MOST);
+    return gn__outbox_message(&s->link.out, GN__MSG_COSTS, request, &m);
+}
+
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
@@ -13366,6 +13722,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
         return gn__session_refuse(s, x->request, &fault, false);
     }
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
+    uint64_t spent = gn__session_busy(s, false);
+    if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
@@ -13385,6 +13743,7 @@ static gn_result gn__session_settle(gn__session *s) {
         if (r && !e) e = r;
     }
     s->n_running = 0;
+    gn__session_busy(s, false);
     return e;
 }
 
@@ -13472,6 +13831,13 @@ static void gn__device_name(char out[64], const char *text, size_t n) {
     snprintf(out, 64, "%.*s%s", (int)GN__MIN(n, (size_t)60), text, bare ? ":0" : "");
 }
 
+/* What the executor has to say, to the log and, of a fallback, to the client. */
+static void gn__session_note(void *user, gn_log_level level, const char *text) {
+    gn__session *s = (gn__session *)user;
+    gn__copy_text(s->note, sizeof s->note, text);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu: %s", (unsigned long long)s->id, text);
+}
+
 static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_fault *f) {
     const gn_server *server = s->server;
     char text[64], name[64];
@@ -13480,7 +13846,8 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     for (int i = 0; i < server->n_devices && !s->device[0]; i++)
         if (name[0] == 0 || strcmp(name, server->devices[i]) == 0) gn__copy_text(s->device, sizeof s->device, server->devices[i]);
     if (!s->device[0]) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
-    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, false, &s->stats, server->desc.log, server->desc.log_user };
+    while (strcmp(server->devices[s->device_at], s->device) != 0) s->device_at++;
+    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -13504,6 +13871,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     s->exec.i->describe(s->exec.self, &info);
     s->link.codecs = (hello->codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
     m.version = GN__WIRE_MAX;
+    m.features = s->features;
     m.codecs = s->link.codecs;
     m.session = s->id;
     m.memory = s->limit;
@@ -13513,6 +13881,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     m.identity = gn__span_of_text(info.identity, 191);
     m.grant = *grant;
     gn_result e = gn__outbox_message(&s->link.out, GN__MSG_HELLO_OK, request, &m);
+    if (!e) e = gn__session_costs(s, request, 0);
     if (e) return e;
     s->link.in.frame_max = GN__FRAME_MAX;
     s->stats.sessions++;
@@ -13540,6 +13909,7 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
         e = gn__net->authenticate(server->listener, s->link.t, d.auth.p, (size_t)d.auth.n, s->tenant, grant, &n_grant);
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     }
+    s->features = d.features & (server->desc.no_costs ? GN__FEATURES & ~(uint64_t)GN__FEATURE_COSTS : GN__FEATURES);
     e = gn__session_admit(s, f);
     if (!e) e = gn__session_device(s, &d.device, f);
     if (e) return e;
@@ -13610,6 +13980,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
                 (unsigned long long)s->id, s->peer, s->device, why->text);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s", (unsigned long long)s->id, s->peer, why->text);
+    gn__session_busy(s, false);
     gn__session_free_work(s);
     gn__session_show(s);
     gn__mutex_lock(&server->lock);
@@ -13742,9 +14113,10 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
+    if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
     exec.i->close(exec.self);
     s->n_devices++;
     return GN_OK;
@@ -14160,31 +14532,37 @@ static uint32_t gn__device_index(const gn_ctx *g, const char *device) {
     }
 }
 
-/* One device by the text that names it. *out_sync: it works while submit waits. */
-static gn_result gn__device_open(gn_ctx *g, const char *device, gn_stats *stats, gn_exec *out, bool *out_sync, gn_fault *f) {
+typedef struct gn__opened { gn_exec exec; bool sync /* it works while submit waits */; gn_cluster_device costs; gn_cluster_link link; } gn__opened;
+
+/* One device by the text that names it. `several`: what it costs is worth knowing. */
+static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char on_server[64];
-    bool local = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0 || gn__driver_serves(device);
-    *out_sync = local && !gn__driver_serves(device);
-    if (local || strncmp(device, "cuda", 4) == 0) {
+    bool driver = gn__driver_serves(device) || strncmp(device, "cuda", 4) == 0;
+    out->sync = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0;
+    if (out->sync || driver) {
         gn_exec_desc d;
         gn__exec_desc_of(g, &d, device, stats);
-        return gn__exec_open(&d, out, f);
+        gn_result r = gn__exec_open(&d, &out->exec, f);
+        if (r || !several) return r;
+        gn__measure(out->exec, &d, &out->costs);
+        out->link = driver ? (gn_cluster_link){ 5e-6, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
+        return GN_OK;
     }
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
     gn_result r = gn__net->connect(device, &nd, &t, on_server, f);
-    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, stats, out, f);
+    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, several, stats, &out->exec, f);
 }
 
 /* Transports that were given are the devices after those named. */
 typedef struct gn__places { const char *names; uint32_t n_names, n; const gn_transport *t; const char *const *on_server; } gn__places;
 
-static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_stats *stats, gn_exec *out, bool *out_sync, gn_fault *f) {
+static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char device[512];
     const char *at = p->names;
-    *out_sync = false;
-    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], stats, out, f);
+    memset(out, 0, sizeof *out);
+    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], p->n > 1, stats, &out->exec, f);
     for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
     at += strspn(at, " ");
     size_t n = strcspn(at, ",");
@@ -14192,7 +14570,7 @@ static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_s
     while (n > 0 && at[n - 1] == ' ') n--;
     memcpy(device, at, n);
     device[n] = 0;
-    return gn__device_open(g, device, stats, out, out_sync, f);
+    return gn__device_open(g, device, p->n > 1, stats, out, f);
 }
 
 static void gn__places_close(const gn__places *p, uint32_t from) {
@@ -14207,11 +14585,13 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
     gn_result r = m ? GN_OK : p->n > GN__UNITS_MAX ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", p->n, GN__UNITS_MAX) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for devices");
     uint32_t i = 0;
     for (; i < p->n && !r; i++) {
-        gn_exec exec = { NULL, NULL };
-        bool sync;
-        r = gn__place_open(g, p, i, &m->units[i].stats, &exec, &sync, f);
+        gn__opened x;
+        r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
         if (r) continue;
-        gn__multi_enter(m, i, exec, sync);
+        if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
+        gn__multi_enter(m, i, x.exec, x.sync);
+        m->units[i].costs = x.costs;
+        m->units[i].up = m->units[i].down = x.link;
         for (uint32_t k = 0; k < i && !r; k++)
             if (strcmp(m->units[k].name, m->units[i].name) == 0) r = gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", m->units[i].name);
     }
@@ -14227,12 +14607,16 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
 }
 
 static gn_result gn__places_open(gn_ctx *g, const gn__places *p, gn_fault *f) {
-    bool sync;
+    gn__opened one;
     if ((int)g->desc.policy < 0 || g->desc.policy >= GN_POLICY__COUNT) {
         gn__places_close(p, 0);
         return gn_fail(f, GN_BAD_ARGUMENT, "policy %d is not known", (int)g->desc.policy);
     }
-    return p->n == 1 ? gn__place_open(g, p, 0, &g->stats, &g->exec, &sync, f) : gn__places_open_all(g, p, f);
+    if (p->n != 1) return gn__places_open_all(g, p, f);
+    gn_result r = gn__place_open(g, p, 0, &g->stats, &one, f);
+    if (!r && g->desc.trace) gn__trace_exec(&one.exec, g->desc.trace, g->desc.trace_user);
+    g->exec = one.exec;
+    return r;
 }
 
 static uint32_t gn__names_count(const char *names) {
@@ -14249,11 +14633,15 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     gn_ctx *g = gn__context_take();
     if (!g) { gn__places_close(&p, 0); return &gn__no_context; }
     if (desc) g->desc = *desc;
+    g->desc.trace = NULL;                /* not of the context's own first node */
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
     g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    g->desc.trace = desc ? desc->trace : NULL;
+    uint64_t begin = gn__trace_begin(g);
     if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
     else gn__places_close(&p, 0);
+    gn__trace_end(g, "gn_open", begin, 0);
     g->desc.devices = g->desc.home = g->desc.label = NULL;      /* the caller's strings need not outlive the call */
     if (g->status != GN_OK) {
         gn__error_set(g, g->status, "", f.text);
@@ -14340,7 +14728,9 @@ gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const cha
 
 void gn_close(gn_ctx *g) {
     if (!g || !g->open) return;
+    uint64_t begin = gn__trace_begin(g);
     gn__context_free(g);
+    gn__trace_end(g, "gn_close", begin, 0);
     gn__mutex_lock(&gn__contexts_lock);
     gn_ctx *next = g->next;
     uint32_t gen = g->gen;
@@ -14392,6 +14782,25 @@ gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
     return GN_OK;
 }
 
+gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
+    if (!gn__usable(g)) return gn_status(g);
+    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "", "a cluster is for a context over as many devices, and more than one");
+    size_t n = g->multi->n_units, n_links = (n + 1) * (n + 1);
+    gn_cluster_device *devices = c ? (gn_cluster_device *)gn_alloc(n * sizeof *devices) : NULL;
+    gn_cluster_link *links = c ? (gn_cluster_link *)gn_alloc(n_links * sizeof *links) : NULL;
+    if (c && (!devices || !links)) {
+        gn_free(devices);
+        gn_free(links);
+        return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a cluster");
+    }
+    if (c) { memcpy(devices, c->devices, n * sizeof *devices); memcpy(links, c->links, n_links * sizeof *links); }
+    gn_free(g->multi->given);
+    gn_free(g->multi->given_links);
+    g->multi->given = devices;
+    g->multi->given_links = links;
+    return GN_OK;
+}
+
 gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
     memset(out_stats, 0, sizeof *out_stats);
     gn_result r = gn__device_no(g, index);
@@ -14399,12 +14808,20 @@ gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
     return r;
 }
 
-gn_result gn_step(gn_ctx *g) { return gn__usable(g) ? gn__step_end(g) : gn_status(g); }
+gn_result gn_step(gn_ctx *g) {
+    if (!gn__usable(g)) return gn_status(g);
+    uint64_t begin = gn__trace_begin(g);
+    gn_result r = gn__step_end(g);
+    gn__trace_end(g, "gn_step", begin, 0);
+    return r;
+}
 
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     if (!gn__usable(g)) return gn_status(g);
+    uint64_t begin = gn__trace_begin(g);
     gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
+    gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
@@ -14455,7 +14872,9 @@ gn_result gn_release(gn_tensor slot) {
     if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
     gn__slot *s = &g->slots[slot.id & ~GN__SLOT_BIT];
     if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "", "the state has a pending version: end the step first");
+    uint64_t begin = gn__trace_begin(g);
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
+    gn__trace_end(g, "gn_release", begin, 0);
     if (s->kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)s->host);
     memset(s, 0, sizeof *s);
     return GN_OK;
@@ -14745,7 +15164,10 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
         static char nothing;
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
+    uint64_t begin = gn__trace_begin(g), total = 0;
     if (r == GN_OK) r = gn__submit(g, roots, outs, n);
+    for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
+    gn__trace_end(g, out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
     gn_free(roots);
     gn_free(outs);
     return r;
@@ -14954,12 +15376,14 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     uint32_t root = gn__resolve(g, loss, &why);
     if (r == GN_OK && why != GN_OK) r = gn__error_set(g, why, "", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN__OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
+    uint64_t begin = gn__trace_begin(g);
     uint8_t said = g->hint.residency;
     if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
     if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) gn__error_node(g, &f, file, (uint32_t)line, -1, g->nodes[root].label);
     g->hint.residency = said;
     for (int i = 0; i < n && gx; i++)
         out_grads[i] = gn__handle(g, gx[i] ? gx[i] : gn__failed_with(g, at, GN__OP_FAILED, GN_NO_GRADIENT, "%s", g->error.text));
+    gn__trace_end(g, "gn_grad", begin, 0);
     gn_free(x);
     gn_free(gx);
     return r;
