@@ -6866,6 +6866,17 @@ static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
     return all;
 }
 
+/* An attention with a length works on the keys in use, whose number is not known when a plan is made: taken as the rows appended
+   in a prefill, as half of the cache in a decode. */
+static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meaning *t, uint64_t caches) {
+    const gn_part_node *n = &w->p->nodes[i];
+    if (gn__op_at(w, i) != GN__OP_ATTENTION || !(w->p->attrs[n->attrs] & 4) || (t->phase != GN_PREFILL && t->phase != GN_DECODE)) return;
+    double keys = (double)gn__dim(w, gn__in(w, i, 1), 2), queries = (double)gn__dim(w, gn__in(w, i, 0), 2);
+    double share = t->phase == GN_DECODE ? 0.5 : keys > queries ? queries / keys : 1;
+    t->flops *= share;
+    t->bytes_read -= (uint64_t)((double)caches * (1 - share));
+}
+
 static void gn__cost_tell(gn__recognition *w, uint32_t i) {
     const gn_part_node *n = &w->p->nodes[i];
     gn_node_meaning *t = &w->m->nodes[i];
@@ -6883,6 +6894,7 @@ static void gn__cost_tell(gn__recognition *w, uint32_t i) {
     t->flops = gn__op_flops(n->op, in, (int)n->n_ins, &out);
     if (gn__is_view_op(n->op) || n->op == GN__OP_FULL) return;
     t->bytes_written = gn__op_at(w, i) == GN__OP_KV_APPEND ? gn__type_bytes(&in[1]) : gn__type_bytes(&out);
+    gn__cost_of_keys(w, i, t, gn__type_bytes(&in[1]) + gn__type_bytes(&in[2]));
 }
 
 /* Sums of the groups. A scalar op whose readers are all scalar ops of its group runs in their loop: it is no kernel, and what
@@ -6896,12 +6908,14 @@ static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
         gn_group *g = &m->groups[m->nodes[i].group];
         bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS, works = !n->leaf && !gn__is_view_op(n->op) && n->op != GN__OP_FULL;
         bool loops = scalar && w->reader[i] < w->n && !outside[i];
+        uint64_t read = 0;
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = gn__in(w, i, k);
             bool together = scalar && gn__op_sort(gn__op_at(w, x)) == GN__SCALARS && m->nodes[x].group == m->nodes[i].group && gn__elements(w, x) == gn__elements(w, i);
             if (!together) outside[x] = 1;
-            if (works && (!together || outside[x])) g->bytes += gn__bytes_in(w, i, k);
+            read += works && (!together || outside[x]) ? gn__bytes_in(w, i, k) : 0;
         }
+        g->bytes += works && read > m->nodes[i].bytes_read ? m->nodes[i].bytes_read : read;
         g->flops += m->nodes[i].flops;
         g->kernels += works && !loops;
         if (works && !loops) g->bytes += m->nodes[i].bytes_written;
