@@ -245,6 +245,15 @@ typedef enum gn_policy {
     GN_POLICY__COUNT
 } gn_policy;
 
+/* A call that computes, waits or closes, what a device was asked to do, a node that was built. Valid during the callback. */
+typedef struct gn_trace_event {
+    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "matmul" for a node */
+    const char *device;            /* "" for the program's own */
+    uint64_t begin_us, end_us;     /* monotonic; of a node both are the same */
+    uint64_t bytes;                /* of the tensors that are read, sent or kept; 0 where it has none */
+} gn_trace_event;
+typedef void (*gn_trace_fn)(void *user, const gn_trace_event *event);
+
 /* ---- context ---------------------------------------------------------------------------------------
  * One thread at a time in one context; different contexts may be used by different threads at once. */
 
@@ -261,6 +270,8 @@ typedef struct gn_desc {
     const char *label;      /* named in logs */
     gn_log_fn log;          /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
     void *log_user;
+    gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
+    void *trace_user;
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed answers every call with its cause.
@@ -947,6 +958,7 @@ typedef struct gn_server_desc {
     uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
     int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
+    bool no_costs;            /* the devices are not measured at the start, and clients learn nothing of their speed */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
 } gn_server_desc;
@@ -1168,7 +1180,7 @@ GN_API void gn_layout_deinit(gn_layout *l);
 /* Why a group of nodes runs where it runs. X(NAME, text) */
 #define GN_PLACE_REASONS(X) \
     X(ONLY,      "the only device") \
-    X(BEST,      "the best single device for all of it") \
+    X(BEST,      "the best single device") \
     X(SAID,      "the program said so (gn_on)") \
     X(HOME,      "its state lives there") \
     X(OPS,       "the other devices lack an operation of it") \
@@ -1427,6 +1439,10 @@ GN_API gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tena
 GN_API gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device);
 /* Opens a context over the devices that desc names (NULL: none) and after them one for each of n open transports; takes ownership. */
 GN_API gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n);
+
+/* From here on the scheduler of a context over several devices takes these costs for those of its devices; their ops are not read.
+   NULL: the measured ones again. Plans that are there stay. GN_BAD_ARGUMENT when the number of devices is another one. */
+GN_API gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *cluster);
 
 /* Services of the core for the optional units. */
 GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL when there is none */
@@ -5153,6 +5169,18 @@ static double gn__node_flops(const gn_ctx *g, uint32_t id) {
     return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, &out);
 }
 
+/* ---- trace: off, one branch that is predicted ---- */
+
+static void gn__trace(gn_trace_fn fn, void *user, const char *name, const char *device, uint64_t begin_us, uint64_t bytes) {
+    gn_trace_event e = { name, device, begin_us, gn_now_us(), bytes };
+    fn(user, &e);
+}
+
+GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g) { return g->desc.trace ? gn_now_us() : 0; }
+GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_us, uint64_t bytes) {
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
+}
+
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
@@ -5172,6 +5200,7 @@ static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, u
     n->attrs = (uint32_t)g->n_attrs;
     n->n_attrs = (uint8_t)n_attrs;
     n->hint = g->hint;
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, gn__ops[op].name, "", gn_now_us(), 0);
     g->stats.nodes_built++;
     return (uint32_t)g->n_nodes++;
 }
@@ -7517,7 +7546,7 @@ typedef struct gn__hop {           /* a value on a device other than its own: se
     uint8_t why;                   /* gn_transfer_reason, GN__RESIDENT, GN__RECOMPUTED */
 } gn__hop;
 
-typedef struct gn__seg { uint32_t device, units, first, head, tail; double work, start, end; } gn__seg;
+typedef struct gn__seg { uint32_t device, units, first, head, tail, now; double work, start, end; } gn__seg;   /* now: 1 + the segment that goes on with it */
 typedef struct gn__rated { double rank; uint32_t at; } gn__rated;
 typedef struct gn__verdict { double seconds, step, again_s; uint64_t bytes, again; uint32_t devices; } gn__verdict;   /* again: of weights that are elsewhere already */
 
@@ -7970,6 +7999,34 @@ static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t se
     }
 }
 
+/* What little a segment has done is not worth a segment: it waits too. Nothing has read its results yet. */
+static void gn__sched_go_on(gn__sched *s, uint32_t seg, uint32_t later) {
+    gn__seg *a = &s->segs[seg], *b = &s->segs[later];
+    b->units = a->units;
+    b->head = a->head;
+    b->tail = a->tail;
+    b->work = a->work;
+    a->now = later + 1;
+    a->units = a->head = a->tail = 0;
+}
+
+/* Numbers the segments that are left. */
+static void gn__sched_number(gn__sched *s) {
+    uint32_t n = 0;
+    for (size_t i = s->n_segs; i-- > 0;)
+        if (s->segs[i].now) s->segs[i].first = s->segs[s->segs[i].now - 1].now ? s->segs[s->segs[i].now - 1].first : s->segs[i].now - 1;
+        else s->segs[i].first = (uint32_t)i;
+    for (uint32_t i = 0; i < s->U; i++) s->seg_of[i] = s->segs[s->seg_of[i]].first;
+    for (size_t i = 0; i < s->n_segs; i++) s->segs[i].tail = s->segs[i].now ? 0 : n++;
+    for (uint32_t i = 0; i < s->U; i++) s->seg_of[i] = s->segs[s->seg_of[i]].tail;
+    for (size_t i = 0; i < s->n_segs; i++) {
+        if (s->segs[i].now) continue;
+        for (uint32_t h = s->segs[i].head; h; h = s->hops[h - 1].next) s->hops[h - 1].consumer = s->segs[i].tail;
+        s->segs[s->segs[i].tail] = s->segs[i];
+    }
+    s->n_segs = n;
+}
+
 /* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to wait. */
 static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
     memset(s->exported, 0, s->U);
@@ -7982,11 +8039,12 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         }
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
-        if (*open != GN__NONE && gn__sched_waits(s, i, d)) *open = GN__NONE;
-        if (*open == GN__NONE) {
+        uint32_t waits = *open != GN__NONE && gn__sched_waits(s, i, d) ? *open : GN__NONE;
+        if (*open == GN__NONE || waits != GN__NONE) {
             if (!GN__GROW(s, segs, 1)) { s->bad = true; return; }
             *open = (uint32_t)s->n_segs;
             s->segs[s->n_segs++] = (gn__seg){ .device = d };
+            if (waits != GN__NONE && s->segs[waits].work < gn__sched_link(s, s->D, d)->latency_s) gn__sched_go_on(s, waits, *open);
         }
         s->seg_of[i] = *open;
         s->segs[*open].units++;
@@ -7994,6 +8052,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         gn__sched_bring(s, i, d, *open);
         if (s->exported[i]) *open = GN__NONE;
     }
+    gn__sched_number(s);
 }
 
 /* One value crosses: each end sends and receives one thing at a time. */
@@ -8184,6 +8243,13 @@ static bool gn__sched_better(const gn__sched *s, const gn__verdict *a, const gn_
     return x < y || (x == y && gn__sched_objective(s, a, 1) < gn__sched_objective(s, b, 1));
 }
 
+static void gn__sched_keep(gn__sched *s, bool ranked) {
+    s->have = true;
+    s->top = s->now;
+    s->best_ranked = ranked;
+    memcpy(s->best, s->dev, s->U * sizeof *s->best);
+}
+
 /* Judges dev[] and keeps it when it is the best so far that fits. */
 static bool gn__sched_consider(gn__sched *s, bool ranked) {
     gn__sched_simulate(s, ranked ? s->rank_order : s->order);
@@ -8191,12 +8257,8 @@ static bool gn__sched_consider(gn__sched *s, bool ranked) {
     bool better_split = split && (!s->have_split || gn__sched_better(s, &s->now, &s->split));
     if (s->bad || (!better && !better_split) || (s->limited && !gn__sched_fits(s))) return false;
     if (better_split) { s->split = s->now; s->have_split = true; }
-    if (!better) return false;
-    s->have = true;
-    s->top = s->now;
-    s->best_ranked = ranked;
-    memcpy(s->best, s->dev, s->U * sizeof *s->best);
-    return true;
+    if (better) gn__sched_keep(s, ranked);
+    return better;
 }
 
 static int gn__rated_compare(const void *a, const void *b) {
@@ -8458,6 +8520,10 @@ static void gn__sched_pipeline(gn__sched *s) {
         high = mid;
         gn__sched_consider(s, false);
     }
+    if (!s->have || !gn__cuts_place(&k, 1.04 * high)) return;   /* nearly as soon, and less that crosses */
+    gn__sched_simulate(s, s->order);
+    if (s->now.step > 1.05 * s->top.step || s->now.bytes >= s->top.bytes || (s->limited && !gn__sched_fits(s))) return;
+    gn__sched_keep(s, false);
 }
 
 /* ---- whole paths move ---- */
@@ -8717,6 +8783,512 @@ static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const 
     return r;
 }
 
+/* ---- explanation: a schedule in words and as a picture ---- */
+
+typedef struct gn__item {          /* ops of one group in one segment */
+    uint32_t group, seg, n, last;  /* last: its last op */
+    bool again;                    /* computed again here */
+    double flops[GN_RATE__COUNT], bytes, seconds;
+    uint32_t kernels;
+    uint64_t same;                 /* equal for items that look alike */
+} gn__item;
+
+typedef struct gn__run_of { uint32_t item, period, times; } gn__run_of;   /* items that repeat: [item, item + period), times over */
+typedef struct gn__box { uint32_t run, n_runs; double x, y, w, h; } gn__box;   /* of a segment */
+
+typedef struct gn__story {
+    const gn_part *p;
+    const gn_meaning *m;
+    const gn_schedule *s;
+    const gn_cluster *c;
+    gn_policy policy;
+    const char *(*label)(const void *owner, uint32_t node);
+    const void *owner;
+    uint32_t beside;               /* ops that run on the CPU beside the device */
+    gn__buf out;
+    GN__ARRAY(gn__item, items);
+    GN__ARRAY(gn__run_of, runs);
+    gn__box *boxes;                /* per segment */
+    double *lane, *lane_end, *lane_h;   /* per device: y, x so far, height (0: nothing runs there) */
+    uint32_t *stamp, *at;          /* per group */
+    double width, height;
+} gn__story;
+
+GN__PRINTF(2, 3) static void gn__say(gn__story *k, const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    gn__put_bytes(&k->out, text, n < 0 ? 0 : GN__MIN((size_t)n, sizeof text - 1));
+}
+
+/* As character data of XML; what XML does not know becomes a question mark. */
+static void gn__say_xml(gn__story *k, const char *text) {
+    for (; *text; text++) {
+        const char *as = *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : *text == '&' ? "&amp;" : *text == '"' ? "&quot;" : NULL;
+        if (as) gn__say(k, "%s", as);
+        else gn__put_u8(&k->out, (uint8_t)*text < 32 || (uint8_t)*text > 126 ? '?' : (uint8_t)*text);
+    }
+}
+
+typedef struct gn__amount { char text[24]; } gn__amount;
+
+static gn__amount gn__scaled(double v, const char *const *units, double step, int n) {
+    gn__amount a;
+    int i = 0;
+    for (; i + 1 < n && v >= 999.5; i++) v /= step;
+    snprintf(a.text, sizeof a.text, v < 10 && i > 0 ? "%.1f %s" : "%.0f %s", v, units[i]);
+    return a;
+}
+
+static gn__amount gn__bytes_text(double bytes) {
+    static const char *const units[] = { "B", "kB", "MB", "GB", "TB" };
+    return gn__scaled(bytes, units, 1000, 5);
+}
+
+static gn__amount gn__seconds_text(double s) {
+    static const char *const units[] = { "ns", "us", "ms" };
+    gn__amount a;
+    if (s < 1) return gn__scaled(s * 1e9, units, 1000, 3);
+    snprintf(a.text, sizeof a.text, "%.2f s", s);
+    return a;
+}
+
+static const char *gn__item_name(const gn__story *k, const gn__item *x) {
+    uint8_t role = k->m->groups[x->group].role;
+    return role ? gn__role_names[role] : gn__ops[k->p->nodes[x->last].op].name;
+}
+
+static const char *gn__place_name(const gn__story *k, uint32_t d) { return d < k->c->n_devices ? k->c->devices[d].name : "the program"; }
+
+/* ---- what to tell: groups of each segment, runs of equal ones ---- */
+
+static void gn__item_add(gn__story *k, gn__item *x, uint32_t node) {
+    const gn_node_meaning *m = &k->m->nodes[node];
+    x->flops[gn__sched_rate(k->p->nodes[node].dtype)] += m->flops;
+    x->bytes += (double)m->bytes_read + (double)m->bytes_written;
+    x->kernels += m->bytes_written != 0;
+    x->last = node;
+    x->again |= k->s->device[node] != k->s->segments[x->seg].device;
+    x->n++;
+}
+
+static void gn__item_close(gn__story *k, gn__item *x) {
+    const gn_group *g = &k->m->groups[x->group];
+    uint32_t ops = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++) ops += k->p->nodes[k->m->members[g->first + i]].leaf == GN_LEAF_NONE;
+    if (ops == x->n) { x->bytes = (double)g->bytes; x->kernels = g->kernels; }
+    x->seconds = gn__sched_cost(&k->c->devices[k->s->segments[x->seg].device], x->flops, x->bytes, x->kernels);
+    x->same = gn__mix(((uint64_t)g->role << 40) | ((uint64_t)g->phase << 32) | x->kernels, ((uint64_t)x->again << 32) | (g->role ? 0 : k->p->nodes[x->last].op));
+    for (int i = 0; i < GN_RATE__COUNT; i++) x->same = gn__mix(x->same, (uint64_t)x->flops[i]);
+}
+
+static int gn__item_compare(const void *a, const void *b) {
+    const gn__item *x = (const gn__item *)a, *y = (const gn__item *)b;
+    return x->group < y->group ? -1 : x->group > y->group;
+}
+
+/* The groups of a segment in order; those of views alone are left out. */
+static bool gn__story_items(gn__story *k, uint32_t seg) {
+    const gn_segment *g = &k->s->segments[seg];
+    size_t first = k->n_items, n = first;
+    for (uint32_t i = 0; i < g->n; i++) {
+        uint32_t node = k->s->nodes[g->first + i], group = k->m->nodes[node].group;
+        if (k->stamp[group] != seg + 1) {
+            if (!GN__GROW(k, items, 1)) return false;
+            memset(&k->items[k->n_items], 0, sizeof *k->items);
+            k->items[k->n_items].group = group;
+            k->items[k->n_items].seg = seg;
+            k->stamp[group] = seg + 1;
+            k->at[group] = (uint32_t)k->n_items++;
+        }
+        gn__item_add(k, &k->items[k->at[group]], node);
+    }
+    for (size_t i = first; i < k->n_items; i++) {
+        gn__item_close(k, &k->items[i]);
+        if (k->items[i].kernels || k->items[i].bytes > 0) k->items[n++] = k->items[i];
+    }
+    k->n_items = n;
+    qsort(k->items + first, n - first, sizeof *k->items, gn__item_compare);
+    return true;
+}
+
+/* From an item on, the stretch that covers most by repeating itself. */
+static gn__run_of gn__story_run(const gn__story *k, uint32_t i, uint32_t end) {
+    gn__run_of best = { i, 1, 1 };
+    for (uint32_t p = 1; p <= 48 && i + 2 * p <= end; p++) {
+        uint32_t like = 0;
+        while (i + p + like < end && k->items[i + like].same == k->items[i + p + like].same) like++;
+        if (like >= p && p * (1 + like / p) > best.period * best.times) best = (gn__run_of){ i, p, 1 + like / p };
+    }
+    return best;
+}
+
+static bool gn__story_make(gn__story *k) {
+    uint32_t D = k->c->n_devices;
+    k->stamp = (uint32_t *)gn__alloc_zero((k->m->n_groups + 1u) * sizeof *k->stamp);
+    k->at = (uint32_t *)gn__alloc_zero((k->m->n_groups + 1u) * sizeof *k->at);
+    k->boxes = (gn__box *)gn__alloc_zero((k->s->n_segments + 1u) * sizeof *k->boxes);
+    k->lane = (double *)gn__alloc_zero((3u * D + 3) * sizeof *k->lane);
+    if (!k->stamp || !k->at || !k->boxes || !k->lane) return false;
+    k->lane_end = k->lane + D + 1;
+    k->lane_h = k->lane_end + D + 1;
+    for (uint32_t s = 0; s < k->s->n_segments; s++) {
+        uint32_t i = (uint32_t)k->n_items;
+        if (!gn__story_items(k, s)) return false;
+        k->boxes[s].run = (uint32_t)k->n_runs;
+        while (i < k->n_items) {
+            gn__run_of r = gn__story_run(k, i, (uint32_t)k->n_items);
+            if (!GN__GROW(k, runs, 1)) return false;
+            k->runs[k->n_runs++] = r;
+            i += r.period * r.times;
+        }
+        k->boxes[s].n_runs = (uint32_t)k->n_runs - k->boxes[s].run;
+    }
+    return true;
+}
+
+static void gn__story_deinit(gn__story *k) {
+    void *const arrays[] = { k->items, k->runs, k->boxes, k->lane, k->stamp, k->at };
+    for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+    gn__buf_deinit(&k->out);
+}
+
+/* ---- words ---- */
+
+static const char *const gn__policy_names[GN_POLICY__COUNT] = { "least latency", "most throughput", "least bytes" };
+#define GN__X(name, text) text,
+static const char *const gn__place_reasons[] = { GN_PLACE_REASONS(GN__X) };
+static const char *const gn__transfer_reasons[] = { GN_TRANSFER_REASONS(GN__X) };
+static const char *const gn__avoided_texts[] = { GN_AVOIDED(GN__X) };
+#undef GN__X
+
+static void gn__tell_run(gn__story *k, const gn__run_of *r) {
+    if (r->times > 1) gn__say(k, "%u x ", r->times);
+    if (r->times > 1 && r->period > 1) gn__say(k, "(");
+    for (uint32_t i = 0; i < r->period; i++) gn__say(k, "%s%s%s", i ? ", " : "", gn__item_name(k, &k->items[r->item + i]), k->items[r->item + i].again ? " again" : "");
+    if (r->times > 1 && r->period > 1) gn__say(k, ")");
+}
+
+/* Why: the reasons of a device's groups, the most frequent first. */
+static void gn__tell_why(gn__story *k, uint32_t seg) {
+    uint32_t count[GN_PLACED__COUNT] = { 0 };
+    bool first = true;
+    for (size_t i = 0; i < k->n_items; i++)
+        if (k->items[i].seg == seg && !k->items[i].again) count[k->s->why[k->items[i].group]]++;
+    for (;;) {
+        int best = 0;
+        for (int i = 1; i < GN_PLACED__COUNT; i++)
+            if (count[i] > count[best]) best = i;
+        if (!count[best]) break;
+        gn__say(k, "%s%s", first ? " - " : "; ", gn__place_reasons[best]);
+        count[best] = 0;
+        first = false;
+    }
+}
+
+static void gn__tell_head(gn__story *k) {
+    const gn_schedule *s = k->s;
+    uint32_t used = 0, ops = 0;
+    for (uint32_t i = 0; i < k->p->n_nodes; i++) ops += k->p->nodes[i].leaf == GN_LEAF_NONE;
+    for (uint32_t d = 0; d < s->n_devices; d++)
+        for (uint32_t i = 0; i < s->n_segments; i++)
+            if (s->segments[i].device == d) { used++; break; }
+    gn__say(k, "%u ops in %u groups, %s: %u of %u device%s used\n", ops, k->m->n_groups, gn__policy_names[k->policy], used, s->n_devices, s->n_devices == 1 ? "" : "s");
+    gn__say(k, "predicted: %s a step, %s between steps that do not wait for each other, %s across links\n", gn__seconds_text(s->seconds).text,
+            gn__seconds_text(s->step_seconds).text, gn__bytes_text((double)s->bytes).text);
+    if (s->n_devices == 1) return;
+    if (s->best_single == GN_UNPLACED) gn__say(k, "no single device could run it: memory, operations, or what was said forbid it\n");
+    else if (used > 1) gn__say(k, "best single device: %s with %s a step, %s between steps\n", gn__place_name(k, s->best_single), gn__seconds_text(s->best_single_seconds).text, gn__seconds_text(s->best_single_step_seconds).text);
+    if (s->refused) gn__say(k, "refused: a split, predicted at %s a step, because it does not win\n", gn__seconds_text(s->refused_seconds).text);
+}
+
+static void gn__tell_segments(gn__story *k) {
+    for (uint32_t i = 0; i < k->s->n_segments; i++) {
+        const gn_segment *g = &k->s->segments[i];
+        gn__say(k, "%s, %s to %s: ", gn__place_name(k, g->device), gn__seconds_text(g->start_s).text, gn__seconds_text(g->end_s).text);
+        for (uint32_t r = 0; r < k->boxes[i].n_runs; r++) {
+            if (r) gn__say(k, ", ");
+            gn__tell_run(k, &k->runs[k->boxes[i].run + r]);
+        }
+        if (!k->boxes[i].n_runs) gn__say(k, "views");
+        gn__tell_why(k, i);
+        gn__say(k, "\n");
+    }
+    for (uint32_t d = 0; d < k->s->n_devices; d++) {
+        const gn_cluster_device *x = &k->c->devices[d];
+        if (!k->s->memory[d]) continue;
+        gn__say(k, "memory: at most %s on %s", gn__bytes_text((double)k->s->memory[d]).text, x->name);
+        if (x->memory) gn__say(k, ", which has %s free", gn__bytes_text((double)x->memory_free).text);
+        gn__say(k, "\n");
+    }
+}
+
+enum { GN__TOLD = 12 };                    /* lines of a kind before "and more" */
+
+static void gn__tell_transfers(gn__story *k) {
+    const gn_schedule *s = k->s;
+    for (uint32_t i = 0, told = 0; i < s->n_transfers; i++, told++) {
+        const gn_transfer *t = &s->transfers[i];
+        const char *label = k->label(k->owner, t->node);
+        if (told == GN__TOLD) { gn__say(k, "crosses: %u more values\n", s->n_transfers - i); break; }
+        gn__say(k, "crosses: %s of %s%s%s%s from %s to %s, %s\n", gn__bytes_text((double)t->bytes).text, gn__ops[k->p->nodes[t->node].op].name, label[0] ? " '" : "", label, label[0] ? "'" : "",
+                gn__place_name(k, t->from), gn__place_name(k, t->to), gn__transfer_reasons[t->why]);
+    }
+    for (int i = 0; i < GN_AVOIDED__COUNT; i++)
+        if (s->avoided[i]) gn__say(k, "avoided: %s of %s\n", gn__bytes_text((double)s->avoided[i]).text, gn__avoided_texts[i]);
+    if (s->upload_bytes) gn__say(k, "once: %s of weights and states are sent to where they are not yet\n", gn__bytes_text((double)s->upload_bytes).text);
+    if (s->move_bytes) gn__say(k, "once: %s of states move\n", gn__bytes_text((double)s->move_bytes).text);
+}
+
+static const char *gn__meaning_text(uint8_t which, uint8_t value) {
+    return which == GN_SAID_PHASE ? gn__phase_names[value] : which == GN_SAID_ROLE ? gn__role_names[value] : which == GN_SAID_RESIDENCY ? gn__residency_names[value] : gn__modality_names[value];
+}
+
+/* What did not go as it was said, and what could not be. */
+static void gn__tell_notes(gn__story *k) {
+    uint32_t lacking = 0, unmeasured = 0;
+    for (uint32_t i = 0; i < k->m->n_disagreements; i++) {
+        const gn_disagreement *d = &k->m->disagreements[i];
+        const char *label = k->label(k->owner, d->node);
+        if (i == GN__TOLD) { gn__say(k, "disagreement: %u more nodes\n", k->m->n_disagreements - i); break; }
+        gn__say(k, "disagreement: %s%s%s%s is said to be %s and looks like %s\n", gn__ops[k->p->nodes[d->node].op].name, label[0] ? " '" : "", label, label[0] ? "'" : "",
+                gn__meaning_text(d->which, d->said), gn__meaning_text(d->which, d->recognised));
+    }
+    if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
+    for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
+    if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
+    if (k->beside) gn__say(k, "fallback: %u ops run on the CPU beside the device, which has no kernel for them\n", k->beside);
+    for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
+    if (unmeasured) gn__say(k, "not measured: the speed of %u device%s; work there counts as taking no time\n", unmeasured, unmeasured == 1 ? "" : "s");
+}
+
+static void gn__tell(gn__story *k) {
+    gn__tell_head(k);
+    gn__tell_segments(k);
+    gn__tell_transfers(k);
+    gn__tell_notes(k);
+}
+
+/* ---- picture: lanes are devices, boxes groups, frames what repeats; order goes from left to right ---- */
+
+enum { GN__BOX_W = 112, GN__BOX_H = 42, GN__BOX_GAP = 8, GN__FRAME = 12, GN__FRAME_TOP = 24, GN__SEG_TOP = 24, GN__SEG_PAD = 10, GN__ACROSS = 6, GN__LEFT = 170, GN__GAP_X = 96, GN__GAP_Y = 46, GN__TOP = 76 };
+
+/* Tints of colours that stay apart under colour blindness (Okabe & Ito 2008); text on them is black. */
+static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee", "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec", "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c" };
+
+/* Boxes in a row: rows of a frame are about equal. */
+static uint32_t gn__run_across(const gn__run_of *r) {
+    uint32_t rows = (r->period + GN__ACROSS - 1) / GN__ACROSS;
+    return (r->period + rows - 1) / rows;
+}
+
+static void gn__run_size(const gn__run_of *r, double *w, double *h) {
+    uint32_t across = gn__run_across(r), rows = (r->period + across - 1) / across;
+    *w = across * (GN__BOX_W + GN__BOX_GAP) - GN__BOX_GAP;
+    *h = rows * (GN__BOX_H + GN__BOX_GAP) - GN__BOX_GAP;
+    if (r->times > 1) { *w += 2 * GN__FRAME; *h += GN__FRAME + GN__FRAME_TOP; }
+}
+
+/* Walks a segment's runs in rows; draw NULL: measures. */
+static void gn__segment_flow(gn__story *k, uint32_t seg, void (*draw)(gn__story *, const gn__run_of *, double, double)) {
+    gn__box *b = &k->boxes[seg];
+    double most = k->s->n_segments > 4 ? 520 : k->s->n_segments > 1 ? 780 : 1200, x = GN__SEG_PAD, y = GN__SEG_TOP, row = 0, w, h, width = 120;
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        gn__run_size(&k->runs[b->run + i], &w, &h);
+        if (x > GN__SEG_PAD && x + w > most) { x = GN__SEG_PAD; y += row + GN__BOX_GAP; row = 0; }
+        if (draw) draw(k, &k->runs[b->run + i], b->x + x, b->y + y);
+        width = GN__MAX(width, x + w);
+        row = GN__MAX(row, h);
+        x += w + GN__BOX_GAP;
+    }
+    b->w = width + GN__SEG_PAD;
+    b->h = y + row + GN__SEG_PAD;
+}
+
+/* A segment begins right of what it waits for. */
+static void gn__story_layout(gn__story *k) {
+    const gn_schedule *s = k->s;
+    double y = GN__TOP + 40 + GN__GAP_Y;
+    for (uint32_t i = 0; i < s->n_segments; i++) gn__segment_flow(k, i, NULL);
+    for (uint32_t d = 0; d < s->n_devices; d++) k->lane_end[d] = GN__LEFT + GN__GAP_X;
+    for (uint32_t i = 0, t = 0; i < s->n_segments; i++) {
+        gn__box *b = &k->boxes[i];
+        uint32_t d = s->segments[i].device;
+        b->x = k->lane_end[d];
+        for (; t < s->n_transfers && s->transfers[t].consumer <= i; t++)
+            if (s->transfers[t].producer != UINT32_MAX) b->x = GN__MAX(b->x, k->boxes[s->transfers[t].producer].x + k->boxes[s->transfers[t].producer].w + GN__GAP_X);
+        k->lane_end[d] = b->x + b->w + GN__GAP_X;
+        k->lane_h[d] = GN__MAX(k->lane_h[d], b->h);
+        k->width = GN__MAX(k->width, k->lane_end[d]);
+    }
+    for (uint32_t d = 0; d < s->n_devices; d++) {
+        if (k->lane_h[d] <= 0) continue;
+        k->lane[d] = y;
+        y += k->lane_h[d] + GN__GAP_Y;
+    }
+    for (uint32_t i = 0; i < s->n_segments; i++) k->boxes[i].y = k->lane[s->segments[i].device];
+    k->width = GN__MAX(k->width, 900);
+    k->height = y + 60;
+}
+
+static void gn__draw_text(gn__story *k, double x, double y, int size, const char *style, const char *text) {
+    gn__say(k, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"%d\"%s%s>", x, y, size, style[0] ? " " : "", style);
+    gn__say_xml(k, text);
+    gn__say(k, "</text>\n");
+}
+
+static void gn__draw_item(gn__story *k, const gn__item *x, double left, double top) {
+    char text[64];
+    uint8_t role = k->m->groups[x->group].role;
+    double flops = 0;
+    for (int i = 0; i < GN_RATE__COUNT; i++) flops += x->flops[i];
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"%s\" stroke=\"#333\"%s/>\n", left, top, GN__BOX_W, GN__BOX_H, gn__role_colors[role], x->again ? " stroke-dasharray=\"4 2\"" : "");
+    snprintf(text, sizeof text, "%.17s%s", gn__item_name(k, x), x->again ? " again" : "");
+    gn__draw_text(k, left + GN__BOX_W / 2.0, top + 18, 12, "text-anchor=\"middle\"", text);
+    if (x->seconds > 0) snprintf(text, sizeof text, "%s", gn__seconds_text(x->seconds).text);
+    else if (flops >= 1) snprintf(text, sizeof text, "%.3g flop", flops);
+    else snprintf(text, sizeof text, "%s", gn__bytes_text(x->bytes).text);
+    gn__draw_text(k, left + GN__BOX_W / 2.0, top + 34, 11, "text-anchor=\"middle\" fill=\"#333\"", text);
+}
+
+static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double top) {
+    double w, h, x = left, y = top;
+    uint32_t across = gn__run_across(r);
+    char text[64];
+    gn__run_size(r, &w, &h);
+    if (r->times > 1) {
+        gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"6\" fill=\"#fff\" stroke=\"#555\" stroke-dasharray=\"6 3\"/>\n", left, top, w, h);
+        snprintf(text, sizeof text, "%u times", r->times);
+        gn__draw_text(k, left + GN__FRAME, top + 16, 12, "font-weight=\"bold\"", text);
+        x += GN__FRAME;
+        y += GN__FRAME_TOP;
+    }
+    for (uint32_t i = 0; i < r->period; i++)
+        gn__draw_item(k, &k->items[r->item + i], x + i % across * (GN__BOX_W + GN__BOX_GAP), y + i / across * (GN__BOX_H + GN__BOX_GAP));
+}
+
+static void gn__draw_segment(gn__story *k, uint32_t i) {
+    const gn_segment *g = &k->s->segments[i];
+    const gn__box *b = &k->boxes[i];
+    char text[96];
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"8\" fill=\"#f7f7f4\" stroke=\"#888\"/>\n", b->x, b->y, b->w, b->h);
+    snprintf(text, sizeof text, "%s to %s", gn__seconds_text(g->start_s).text, gn__seconds_text(g->end_s).text);
+    gn__draw_text(k, b->x + GN__SEG_PAD, b->y + 16, 11, "fill=\"#333\"", text);
+    gn__segment_flow(k, i, gn__draw_run);
+}
+
+/* Several values that go the same way are one arrow. */
+typedef struct gn__arrow { uint32_t producer, consumer, from, to, values; uint64_t bytes; } gn__arrow;
+
+static int gn__arrow_compare(const void *a, const void *b) {
+    const gn__arrow *x = (const gn__arrow *)a, *y = (const gn__arrow *)b;
+    if (x->consumer != y->consumer) return x->consumer < y->consumer ? -1 : 1;
+    if (x->producer != y->producer) return x->producer < y->producer ? -1 : 1;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* From the right of the sender down or up to a channel between lanes, along it, and to the left of the receiver. */
+static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
+    uint32_t D = k->s->n_devices;
+    const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL, *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
+    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
+    double y1 = p ? p->y + p->h / 2 + shift : a->from < D ? k->lane[a->from] + 12 : program, y2 = c ? c->y + 14 + shift : program;
+    double out = p ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
+    char text[64];
+    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + 10 + shift : p->y - 10 - shift;
+    gn__say(k, "<path d=\"M%.1f %.1f H%.1f V%.1f H%.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#222\" stroke-width=\"1.4\" marker-end=\"url(#tip)\"/>\n", x1, y1, out, channel, in, y2 + (c ? 0 : 9), c ? x2 - 1 : in);
+    if (a->values > 1) snprintf(text, sizeof text, "%s, %u values", gn__bytes_text((double)a->bytes).text, a->values);
+    else snprintf(text, sizeof text, "%s", gn__bytes_text((double)a->bytes).text);
+    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, wide + 2);
+    gn__draw_text(k, x, y, 11, "", text);
+}
+
+static bool gn__draw_arrows(gn__story *k) {
+    const gn_schedule *s = k->s;
+    gn__arrow *list = (gn__arrow *)gn__alloc_zero((s->n_transfers + 1u) * sizeof *list);
+    uint32_t n = 0;
+    for (uint32_t i = 0; list && i < s->n_transfers; i++) list[i] = (gn__arrow){ s->transfers[i].producer, s->transfers[i].consumer, s->transfers[i].from, s->transfers[i].to, 1, s->transfers[i].bytes };
+    if (list) qsort(list, s->n_transfers, sizeof *list, gn__arrow_compare);
+    for (uint32_t i = 0; list && i < s->n_transfers; i++) {
+        if (n && gn__arrow_compare(&list[n - 1], &list[i]) == 0) { list[n - 1].values++; list[n - 1].bytes += list[i].bytes; continue; }
+        list[n++] = list[i];
+    }
+    for (uint32_t i = 0; list && i < n; i++) gn__draw_arrow(k, &list[i], i);
+    gn_free(list);
+    return list != NULL;
+}
+
+static void gn__draw_lanes(gn__story *k) {
+    char text[128];
+    double program = GN__TOP + 18;
+    gn__say(k, "<rect x=\"10\" y=\"%.1f\" width=\"%.1f\" height=\"22\" rx=\"4\" fill=\"#222\"/>\n", program, k->width - 20);
+    gn__draw_text(k, 20, program + 15, 12, "fill=\"#fff\" font-weight=\"bold\"", "program");
+    for (uint32_t d = 0; d < k->s->n_devices; d++) {
+        double busy = 0;
+        if (k->lane_h[d] <= 0) continue;
+        for (uint32_t i = 0; i < k->s->n_segments; i++) busy += k->s->segments[i].device == d ? k->s->segments[i].end_s - k->s->segments[i].start_s : 0;
+        gn__say(k, "<rect x=\"10\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"#eef2f5\"/>\n", k->lane[d] - 6, k->width - 20, k->lane_h[d] + 12);
+        snprintf(text, sizeof text, "%.22s", k->c->devices[d].name);
+        gn__draw_text(k, 20, k->lane[d] + 16, 13, "font-weight=\"bold\"", text);
+        snprintf(text, sizeof text, "works %s", gn__seconds_text(busy).text);
+        gn__draw_text(k, 20, k->lane[d] + 34, 11, "", text);
+        snprintf(text, sizeof text, "memory %s", gn__bytes_text((double)k->s->memory[d]).text);
+        gn__draw_text(k, 20, k->lane[d] + 49, 11, "", text);
+    }
+}
+
+static void gn__draw_legend(gn__story *k) {
+    double x = 20, y = k->height - 44;
+    uint32_t seen = 0;
+    for (size_t i = 0; i < k->n_items; i++) seen |= 1u << k->m->groups[k->items[i].group].role;
+    for (uint32_t r = 0; r < GN_ROLE__COUNT; r++) {
+        if (!((seen >> r) & 1)) continue;
+        gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"16\" rx=\"3\" fill=\"%s\" stroke=\"#333\"/>\n", x, y, gn__role_colors[r]);
+        gn__draw_text(k, x + 22, y + 12, 12, "", r ? gn__role_names[r] : "other");
+        x += 46 + 7.2 * (double)strlen(r ? gn__role_names[r] : "other");
+    }
+    gn__draw_text(k, 20, k->height - 12, 11, "fill=\"#333\"", "Order goes from left to right, not to scale. Dashed frames: what repeats. Arrows: what crosses a link in each step.");
+}
+
+static void gn__draw_head(gn__story *k) {
+    const gn_schedule *s = k->s;
+    char text[256];
+    gn__say(k, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" font-family=\"DejaVu Sans, Verdana, sans-serif\">\n", k->width, k->height, k->width, k->height);
+    gn__say(k, "<defs><marker id=\"tip\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" orient=\"auto\"><path d=\"M0 0 L8 4 L0 8 z\" fill=\"#222\"/></marker></defs>\n");
+    gn__say(k, "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n");
+    snprintf(text, sizeof text, "%s a step, %s between steps, %s across links", gn__seconds_text(s->seconds).text, gn__seconds_text(s->step_seconds).text, gn__bytes_text((double)s->bytes).text);
+    gn__draw_text(k, 20, 28, 17, "font-weight=\"bold\"", text);
+    snprintf(text, sizeof text, "chosen for %s", gn__policy_names[k->policy]);
+    if (s->refused) snprintf(text + strlen(text), sizeof text - strlen(text), "; a split, predicted at %s, was refused", gn__seconds_text(s->refused_seconds).text);
+    else if (s->best_single == GN_UNPLACED) snprintf(text + strlen(text), sizeof text - strlen(text), "; no single device could run it");
+    else if (s->n_devices > 1) snprintf(text + strlen(text), sizeof text - strlen(text), "; the best single device, %.60s, would take %s", gn__place_name(k, s->best_single), gn__seconds_text(s->best_single_seconds).text);
+    gn__draw_text(k, 20, 50, 12, "", text);
+    snprintf(text, sizeof text, "stays where it is: %s of weights, %s of states", gn__bytes_text((double)s->avoided[GN_AVOIDED_WEIGHTS]).text, gn__bytes_text((double)s->avoided[GN_AVOIDED_STATES]).text);
+    gn__draw_text(k, 20, 68, 12, "", text);
+}
+
+static bool gn__draw(gn__story *k) {
+    gn__story_layout(k);
+    gn__draw_head(k);
+    gn__draw_lanes(k);
+    bool ok = gn__draw_arrows(k);
+    for (uint32_t i = 0; i < k->s->n_segments; i++) gn__draw_segment(k, i);
+    gn__draw_legend(k);
+    gn__say(k, "</svg>\n");
+    return ok;
+}
+
+/* Fills k->out. What k holds besides the arrays made here is the caller's. */
+static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault *f) {
+    bool ok = gn__story_make(k);
+    if (ok && format == GN_EXPLAIN_TEXT) gn__tell(k);
+    else if (ok) ok = gn__draw(k);
+    return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
+}
+
 GN__COLD_END
 
 GN__COLD_BEGIN
@@ -8742,6 +9314,12 @@ GN__COLD_BEGIN
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
 #define GN__WIRE_ASK 4096u                  /* digests in one question */
+
+#define GN__RATE_MOST 1000000000000000000u  /* a second, of anything */
+#define GN__WAIT_MOST 1000000000000000u     /* ns: eleven days */
+
+/* Bits of HELLO's and HELLO_OK's features. */
+enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURES = 7 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT };   /* where a slot's first value comes from */
 enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* what a step does with an output */
@@ -8821,6 +9399,22 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, held, UINT64_MAX, 0, "bytes held on the device for the session")                                  \
     F(M, tail, outs, 0, 1, "blobs of the outputs wanted, in order")
 
+#define GN__FIELDS_FALLBACK(F, M)                                                                               \
+    F(M, u32, plan, UINT32_MAX, 0, "of PLAN_PUT")                                                               \
+    F(M, u32, ops, GN__WIRE_NODES, 0, "how many ops of it run elsewhere")                                       \
+    F(M, array, text, 399, 1, "one sentence: which, and why")
+#define GN__FIELDS_COSTS(F, M)                                                                                  \
+    F(M, u64, f32, GN__RATE_MOST, 0, "f32 arithmetic of matrix products a second; 0, here and below: not known") \
+    F(M, u64, half, GN__RATE_MOST, 0, "f16 and bf16")                                                           \
+    F(M, u64, f64, GN__RATE_MOST, 0, "f64")                                                                     \
+    F(M, u64, integer, GN__RATE_MOST, 0, "integers")                                                            \
+    F(M, u64, bytes, GN__RATE_MOST, 0, "bytes a second of the device's memory")                                 \
+    F(M, u64, launch, GN__WAIT_MOST, 0, "ns of a kernel that does nothing")                                     \
+    F(M, u64, queue, GN__WAIT_MOST, 0, "ns until the device begins what is sent to it now")                     \
+    F(M, u64, memory, (uint64_t)1 << 52, 0, "bytes the session may hold")                                       \
+    F(M, u64, memory_free, (uint64_t)1 << 52, 0, "bytes of them that it does not hold")                         \
+    F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server spent on the step answered next")
+
 /* X(NAME, name, id, direction, help). Ids are pinned and never reused. UP: client to server. */
 #define GN__MESSAGES(X)                                                                                         \
     X(HELLO, hello, 1, UP, "the first message; nothing else is read before it is answered")                     \
@@ -8836,7 +9430,9 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     X(PLAN_PUT, plan_put, 11, UP, "makes a plan of a part")                                                     \
     X(PLAN_DROP, plan_drop, 12, UP, "drops a plan")                                                             \
     X(STEP, step, 13, UP, "runs a plan")                                                                        \
-    X(STEP_OK, step_ok, 14, DOWN, "answers STEP")
+    X(STEP_OK, step_ok, 14, DOWN, "answers STEP")                                                               \
+    X(FALLBACK, fallback, 15, DOWN, "feature bit 2: a plan's ops that the device has no kernel for; answers nothing") \
+    X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing")
 
 typedef struct gn__span { const uint8_t *p; uint64_t n; } gn__span;   /* n elements of the field's unit */
 
@@ -10156,7 +10752,7 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
  * program's memory: an output of one piece, an argument of the next. The same code puts the CPU beside a device that lacks
  * kernels; then the schedule is "all on the device but what it refuses". */
 
-enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8 };
+enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
 #define GN__NOTHING UINT32_MAX
 
 typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dtype: of the first input, else of the result */
@@ -10164,7 +10760,7 @@ typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dty
 typedef struct gn__device {          /* one of the devices */
     gn_exec exec;
     char name[96];
-    gn_stats stats;                /* its own counters, when several devices were named */
+    gn_stats stats, *counts;       /* its own counters, when several devices were named; those that count */
     uint64_t last;                 /* ticket of its latest run */
     struct { uint64_t ticket; const struct gn__piece *piece; } recent[16];   /* whose nodes an error names */
     uint32_t n_recent;
@@ -10195,7 +10791,8 @@ typedef struct gn__multi {
     bool beside;                   /* unit 0 is the device, unit 1 (opened when needed) the CPU beside it */
     gn_exec_desc desc;             /* beside: of the CPU. strict, log and counters of both kinds */
     gn_policy policy;
-    gn_cluster *given;             /* NULL: the devices' own costs */
+    gn_cluster_device *given;      /* instead of the devices' own costs, NULL: those */
+    gn_cluster_link *given_links;
     GN__ARRAY(gn__multi_slot, slots);
     GN__ARRAY(gn__multi_value, values);   /* ids rise */
 } gn__multi;
@@ -10215,6 +10812,7 @@ typedef struct gn__piece {
     GN__ARRAY(uint32_t, needs);    /* pieces whose crossings it reads */
     gn_part *part;                 /* NULL: nothing to run */
     void *plan;
+    uint64_t in_bytes;             /* of needs */
     uint32_t *origin;              /* node of the whole part, per node */
     gn_arg *args;
     gn_out *run_outs;
@@ -10228,8 +10826,7 @@ typedef struct gn__split {         /* one way to run a part */
     gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
     uint32_t n_pieces, n_run, only;       /* n_run: that do something; only: the one, if it is one */
     uint32_t devices;              /* bits */
-    uint32_t n_temps, n_updates, n_transfers;
-    uint64_t transfer_bytes;
+    uint32_t n_temps, n_updates;
     uint64_t *temps;               /* ids of this run */
     char *memory;                  /* of the crossings */
     gn_schedule schedule;
@@ -10407,8 +11004,8 @@ static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fau
     s->on = 0;
     s->own = ++m->next_own;
     s->home = GN_UNPLACED;
-    m->desc.stats->transfers++;
-    m->desc.stats->transfer_bytes += s->d.bytes;
+    m->units[to].counts->transfers++;
+    m->units[to].counts->transfer_bytes += s->d.bytes;
     return gn__multi_put(m, slot, to, f);
 }
 
@@ -10455,9 +11052,8 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
         s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
     }
     x->needs[x->n_needs++] = source;
+    x->in_bytes += gn__type_bytes(&t);
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
-    s->n_transfers++;
-    s->transfer_bytes += gn__type_bytes(&t);
     return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
 }
 
@@ -10796,6 +11392,7 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
         gn__device *u = &m->units[d];
         if (u->exec.i->costs) u->exec.i->costs(u->exec.self, &u->costs, &u->up, &u->down);
         devices[d] = u->costs;
+        if (m->given) { devices[d] = m->given[d]; devices[d].ops = u->costs.ops; devices[d].n_ops = u->costs.n_ops; }
         gn__copy_text(devices[d].name, sizeof devices[d].name, u->name);
         gn__device_ops(u, &devices[d]);
         links[n * (n + 1) + d] = u->up;
@@ -10807,6 +11404,7 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
             double cost = (x->bytes_per_s > 0 ? 1 / x->bytes_per_s : 0) + (y->bytes_per_s > 0 ? 1 / y->bytes_per_s : 0);
             if (a != b) links[a * (n + 1) + b] = (gn_cluster_link){ x->latency_s + y->latency_s, cost > 0 ? 1 / cost : 0 };
         }
+    if (m->given) memcpy(links, m->given_links, (size_t)(n + 1) * (n + 1) * sizeof *links);
     *out = (gn_cluster){ n, devices, links };
 }
 
@@ -10820,7 +11418,7 @@ static gn_result gn__schedule_several(gn__multi *m, const gn_part *p, const uint
     gn_result r = devices && links ? gn__meaning_make(p, 0, &meaning, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
     if (!r) {
         gn__multi_cluster(m, devices, links, &cluster);
-        r = gn__schedule_make(p, &meaning, m->given ? m->given : &cluster, m->policy, homes, s, f);
+        r = gn__schedule_make(p, &meaning, &cluster, m->policy, homes, s, f);
         gn__meaning_deinit(&meaning);
     }
     gn_free(devices);
@@ -10833,14 +11431,14 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
     gn__multi *m = k->m;
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
-        uint32_t on = k->part->hints && !m->beside ? k->part->hints[i].on : 0, device = GN_UNPLACED;
-        if (on && on <= m->n_units && m->units[on - 1].lost) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        bool bound = n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_STATE;   /* to what the program said */
+        uint32_t on = k->part->hints && !m->beside && bound ? k->part->hints[i].on : 0, device = GN_UNPLACED;
         if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
         else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
         else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
-        if (device == GN_UNPLACED) continue;
-        homes[i] = 1u << device;
-        if (m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
+        if (device != GN_UNPLACED && !m->units[device].lost) homes[i] = 1u << device;
+        if (on && on <= m->n_units && m->units[on - 1].lost && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        if (device != GN_UNPLACED && m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
     }
     return GN_OK;
 }
@@ -11232,8 +11830,10 @@ static gn_result gn__split_run(gn__multi_run *w) {
             if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
         }
     if (r) { gn__split_abort(w); return r; }
-    w->m->desc.stats->transfers += s->n_transfers;
-    w->m->desc.stats->transfer_bytes += s->transfer_bytes;
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        w->m->units[s->pieces[i].device].counts->transfers += s->pieces[i].n_needs;
+        w->m->units[s->pieces[i].device].counts->transfer_bytes += s->pieces[i].in_bytes;
+    }
     return nothing ? gn_fail(w->f, GN_NO_VALUE, "the null executor computes no values") : GN_OK;
 }
 
@@ -11325,6 +11925,8 @@ static void gn__multi_close(void *self) {
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
     }
+    gn_free(m->given);
+    gn_free(m->given_links);
     gn_free(m->units);
     gn_free(m->slots);
     gn_free(m->values);
@@ -11366,6 +11968,7 @@ static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
     exec.i->describe(exec.self, &info);
     u->exec = exec;
     u->sync = sync;
+    u->counts = m->beside ? m->desc.stats : &u->stats;
     gn__copy_text(u->name, sizeof u->name, info.name);
 }
 
@@ -11406,6 +12009,146 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
 }
 
+/* ---- trace: an executor in front of another ---- */
+
+typedef struct gn__traced { gn_exec_i table; gn_exec inner; gn_trace_fn fn; void *user; char device[96]; } gn__traced;
+
+typedef struct gn__traced_plan { void *inner; uint64_t bytes; /* of its data */ } gn__traced_plan;
+
+#define GN__TRACED(name, bytes, call)                                                 \
+    gn__traced *t = (gn__traced *)self;                                                \
+    uint64_t begin = gn_now_us();                                                      \
+    gn_result r = t->inner.i->call;                                                    \
+    gn__trace(t->fn, t->user, name, t->device, begin, bytes);                          \
+    return r
+
+static gn_result gn__traced_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) { GN__TRACED("slot_put", d->bytes, slot_put(t->inner.self, d, f)); }
+static gn_result gn__traced_slot_drop(void *self, uint32_t slot, uint32_t gen) { GN__TRACED("slot_drop", 0, slot_drop(t->inner.self, slot, gen)); }
+static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, gn_fault *f) {
+    gn__traced *t = (gn__traced *)self;
+    gn__traced_plan *plan = (gn__traced_plan *)gn__alloc_zero(sizeof *plan);
+    uint64_t begin = gn_now_us();
+    *out = NULL;
+    if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        gn__type type = gn__part_type(p, p->args[i]);
+        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes += gn__type_bytes(&type);
+    }
+    gn_result r = t->inner.i->plan_make(t->inner.self, p, &plan->inner, f);
+    gn__trace(t->fn, t->user, "plan_make", t->device, begin, 0);
+    if (r) gn_free(plan);
+    else *out = plan;
+    return r;
+}
+static gn_result gn__traced_wait(void *self, uint64_t ticket, gn_fault *f) { GN__TRACED("wait", 0, wait(t->inner.self, ticket, f)); }
+static gn_result gn__traced_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out, gn_fault *f) {
+    const gn__traced_plan *p = (const gn__traced_plan *)plan;
+    GN__TRACED("submit", p->bytes, submit(t->inner.self, p->inner, args, outs, out, f));
+}
+static void gn__traced_plan_destroy(void *self, void *plan) {
+    gn__traced *t = (gn__traced *)self;
+    t->inner.i->plan_destroy(t->inner.self, ((gn__traced_plan *)plan)->inner);
+    gn_free(plan);
+}
+static void gn__traced_values_release(void *self, uint64_t below) {
+    gn__traced *t = (gn__traced *)self;
+    if (t->inner.i->values_release) t->inner.i->values_release(t->inner.self, below);
+}
+static void gn__traced_describe(void *self, gn_device_info *out) { gn__traced *t = (gn__traced *)self; t->inner.i->describe(t->inner.self, out); }
+static void *gn__traced_host_alloc(void *self, size_t bytes) { gn__traced *t = (gn__traced *)self; return t->inner.i->host_alloc(t->inner.self, bytes); }
+static void gn__traced_host_free(void *self, void *p) { gn__traced *t = (gn__traced *)self; t->inner.i->host_free(t->inner.self, p); }
+static void gn__traced_costs(void *self, gn_cluster_device *d, gn_cluster_link *up, gn_cluster_link *down) { gn__traced *t = (gn__traced *)self; t->inner.i->costs(t->inner.self, d, up, down); }
+static void gn__traced_close(void *self) {
+    gn__traced *t = (gn__traced *)self;
+    uint64_t begin = gn_now_us();
+    t->inner.i->close(t->inner.self);
+    gn__trace(t->fn, t->user, "close", t->device, begin, 0);
+    gn_free(t);
+}
+
+/* Puts a tracer before *x; without memory it runs untraced. */
+static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
+    gn__traced *t = (gn__traced *)gn__alloc_zero(sizeof *t);
+    gn_device_info info;
+    if (!t) return;
+    x->i->describe(x->self, &info);
+    gn__copy_text(t->device, sizeof t->device, info.name);
+    t->inner = *x;
+    t->fn = fn;
+    t->user = user;
+    t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
+                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL };
+    *x = (gn_exec){ &t->table, t };
+}
+
+/* ---- what a device costs, measured ---- */
+
+/* Runs "state = op(state, state)" on n elements until it has been seen long enough; seconds of the quickest run, 0: it cannot. */
+static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins) {
+    gn_slot_desc desc = { slot, 1, GN_LEAF_STATE, d, s, NULL, 0 };
+    gn_part_node nodes[2] = { { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 },
+                              { .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins } };
+    const uint32_t ins[2] = { 0, 0 };
+    gn_part_update update = { slot, 1, 1 };
+    gn_part part = { .n_nodes = 2, .n_ins = n_ins, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
+    gn__type t = { d, s };
+    void *plan = NULL;
+    uint64_t ticket = 0, begin = gn_now_us(), last = begin;
+    double least = 0;
+    desc.bytes = gn__type_bytes(&t);
+    part.hash = gn__part_hash(&part);
+    bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
+    for (int i = 0; ok && i < 6 && (i < 3 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
+        uint64_t from = gn_now_us();
+        ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
+        last = gn_now_us();
+        double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
+        if (i > 0 && (least == 0 || spent < least)) least = spent;
+        if (last - begin > 8 * GN__MEASURE_US) i = 6;
+    }
+    if (plan) x.i->plan_destroy(x.self, plan);
+    x.i->slot_drop(x.self, slot, 1);
+    return ok ? least : 0;
+}
+
+/* Matrix products large enough to be work for it: a CPU's own speed shows at 128, a GPU's at 2048. */
+static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, bool small) {
+    int64_t n = small ? 128 : 2048;
+    double spent = gn__measure_op(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2);
+    return spent > 0 ? 2.0 * (double)(n * n * n) / spent : 0;
+}
+
+static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
+static struct { char key[96]; gn_cluster_device costs; } gn__measured[8];   /* of this process: a device is measured once */
+
+/* Some milliseconds of a CPU; a GPU compiles six kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
+static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
+    static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
+    const char *env = getenv("GENIE_MEASURE");
+    bool small = !gn__driver_serves(desc->device);
+    char key[96];
+    size_t at = 0;
+    memset(out, 0, sizeof *out);
+    if ((env && strcmp(env, "0") == 0) || strcmp(desc->device, "null") == 0) return;
+    snprintf(key, sizeof key, "%s %u", small ? "cpu" : desc->device, small ? gn__thread_count(desc->threads) : 0);
+    gn__mutex_lock(&gn__measured_lock);
+    while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
+    if (strcmp(gn__measured[at].key, key) != 0) {
+        gn_cluster_device *c = &gn__measured[at].costs;
+        memset(c, 0, sizeof *c);
+        for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, i, dtypes[i], small);
+        c->launch_s = gn__measure_op(x, GN_RATE__COUNT, GN__OP_NEG, GN_F32, GN_SHAPE(1), 1);
+        int64_t n = small ? 1 << 21 : 1 << 25;
+        double spent = gn__measure_op(x, GN_RATE__COUNT + 1, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1);
+        c->bytes_per_s = spent > 0 ? 8.0 * (double)n / spent : 0;
+        gn__copy_text(gn__measured[at].key, sizeof key, key);
+    }
+    *out = gn__measured[at].costs;
+    gn__mutex_unlock(&gn__measured_lock);
+    gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "%s: %.3g f32, %.3g f16, %.3g f64, %.3g integer operations a second, %.3g bytes a second, %.3g us a kernel", desc->device,
+            out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3], out->bytes_per_s, out->launch_s * 1e6);
+}
+
 /* >>session ========================================================================================
  * The two ends of protocol 1 over a transport. The client's end is an executor like any other; the server's end puts the
  * protocol in front of a local executor. */
@@ -11414,6 +12157,8 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
 #define GN__SLICE_MS 100u                   /* how often a waiting server looks whether it is to stop */
 #define GN__LINGER_MS 100u                  /* how long a refused peer may take to read why */
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
+#define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
+#define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 
 /* ---- link: messages over a transport ---- */
@@ -11562,6 +12307,15 @@ typedef struct gn__remote {
     uint8_t have[GN__WIRE_ASK / 8];
     uint8_t ops[GN__WIRE_OPS];
     size_t n_ops;
+    uint64_t features;                 /* asked for, then those that both know */
+    uint64_t unasked;                  /* messages that answer nothing; so many that it is no mistake are a flood */
+    gn_log_fn log;
+    void *log_user;
+    gn_cluster_device costs;           /* as the server told */
+    gn_cluster_link link_up, link_down;   /* as measured here */
+    uint64_t busy, sent_us, await_us;  /* ns of the latest step there; when a step alone was sent, when its answer was waited for */
+    uint64_t sent_ticket;
+    uint64_t sent_up, sent_down;       /* bytes of tensors of that step */
     char device[64], identity[192];
     gn__buf outs, keeps, part;         /* reused */
     bool lost, failed;
@@ -11641,6 +12395,22 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     return GN_OK;
 }
 
+/* Running averages of what the link costs, from steps that were alone on it and waited for at once. */
+static void gn__remote_learn(gn__remote *r, const gn__flight *x) {
+    if (!(r->features & GN__FEATURE_COSTS) || r->sent_us == 0 || x->ticket != r->sent_ticket) return;
+    double wire = (double)(gn_now_us() - r->sent_us) * 1e-6 - (double)r->busy * 1e-9, bytes = (double)(r->sent_up + r->sent_down);
+    bool prompt = r->await_us >= r->sent_us && r->await_us - r->sent_us < GN__PROMPT_US;
+    r->sent_us = 0;
+    if (!prompt || !(wire > 0)) return;
+    if (bytes < GN__SMALL_STEP) {
+        r->link_up.latency_s += (wire / 2 - r->link_up.latency_s) / 8;
+        r->link_down.latency_s = r->link_up.latency_s;
+    } else if (bytes > 4 * GN__SMALL_STEP && wire > 2 * r->link_up.latency_s) {
+        gn_cluster_link *l = r->sent_up > r->sent_down ? &r->link_up : &r->link_down;
+        l->bytes_per_s += (GN__MIN(bytes / (wire - 2 * r->link_up.latency_s), 1e12) - l->bytes_per_s) / 8;
+    }
+}
+
 static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_step_ok d;
     gn_fault fault;
@@ -11657,6 +12427,7 @@ static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault 
         if (w->kv) r->stats->kv_bytes_moved += w->bytes;
     }
     if (rd.p != rd.end) return gn__remote_bad(r, f, "a step's answer is longer than its outputs");
+    gn__remote_learn(r, x);
     r->stats->device_bytes += d.held - r->held;
     r->held = d.held;
     gn__remote_land(r, x);
@@ -11674,7 +12445,41 @@ static gn_result gn__remote_take_have(gn__remote *r, const gn__msg *m, gn_fault 
     return GN_OK;
 }
 
+/* Every number is within the table's bounds, so that seconds and rates are finite; 0 is "not known". */
+static gn_result gn__remote_take_costs(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_costs d;
+    gn_fault fault;
+    if (!(r->features & GN__FEATURE_COSTS)) return gn__remote_bad(r, f, "COSTS, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    const uint64_t rates[GN_RATE__COUNT] = { d.f32, d.half, d.f64, d.integer };
+    for (int i = 0; i < GN_RATE__COUNT; i++) r->costs.flops_per_s[i] = (double)rates[i];
+    r->costs.bytes_per_s = (double)d.bytes;
+    r->costs.launch_s = (double)d.launch * 1e-9;
+    r->costs.queue_s = (double)d.queue * 1e-9;
+    r->costs.memory = d.memory;
+    r->costs.memory_free = GN__MIN(d.memory_free, d.memory);
+    r->busy = d.busy;
+    return GN_OK;
+}
+
+static gn_result gn__remote_take_fallback(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_fallback d;
+    gn_fault fault;
+    char text[400];
+    if (!(r->features & GN__FEATURE_FALLBACK)) return gn__remote_bad(r, f, "FALLBACK, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (d.plan == 0 || d.plan >= r->next_plan) return gn__remote_bad(r, f, "a fallback of an unknown plan");
+    gn__span_text(&d.text, text, sizeof text);
+    r->stats->fallbacks += d.ops;
+    gn_logf(r->log, r->log_user, GN_LOG_WARN, "%s/%s: %s", r->link.info.peer, r->device, text);
+    return GN_OK;
+}
+
 static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK) {   /* at most one a request, and one at the beginning */
+        if (++r->unasked > 2 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+        return m->id == GN__MSG_COSTS ? gn__remote_take_costs(r, m, f) : gn__remote_take_fallback(r, m, f);
+    }
     if (++r->answers >= r->next) return gn__remote_bad(r, f, "more answers than there were requests");
     switch (m->id) {
     case GN__MSG_STEP_OK: return gn__remote_take_step(r, m, f);
@@ -11721,6 +12526,7 @@ static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_faul
 static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
     uint64_t before = r->link.in.frames;
     gn_result e = r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket ? gn__remote_flush(r, f) : GN_OK;
+    if (r->sent_us) r->await_us = gn_now_us();
     while (!e && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket) e = gn__remote_receive(r, r->link.deadline_ms, f);
     if (r->link.in.frames != before) r->stats->round_trips++;
     return e;
@@ -11992,6 +12798,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     e = gn__remote_board(r, x, &p->ports, outs, f);
     if (e) return e;
     gn__msg_step m = { p->id, r->sequence + 1, r->release, r->seen, { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 }, { NULL, 0 } };
+    uint64_t packed = r->stats->packed_bytes_up;
     x->ticket = r->next++;
     gn__outbox_fields(&r->link.out, GN__MSG_STEP, (uint32_t)x->ticket, &m);
     gn__remote_put_args(r, &p->ports, args);
@@ -12002,6 +12809,12 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     r->owed += x->owed;
     r->n_flights++;
     *out_ticket = x->ticket;
+    if (r->features & GN__FEATURE_COSTS) {
+        r->sent_us = r->n_flights == 1 && x->n_wants > 0 ? gn_now_us() : 0;
+        r->sent_ticket = x->ticket;
+        r->sent_up = r->stats->packed_bytes_up - packed;
+        r->sent_down = x->owed;
+    }
     e = gn__remote_flush(r, f);
     gn__link_count(&r->link);
     return e;
@@ -12050,9 +12863,11 @@ static void gn__remote_close(void *self) {
     gn_free(r);
 }
 
+static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
+
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -12064,6 +12879,7 @@ static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fau
     m.magic = GN__WIRE_MAGIC;
     m.version_min = GN__WIRE_MIN;
     m.version_max = GN__WIRE_MAX;
+    m.features = r->features;
     m.codecs = gn__net ? gn__net->codecs | 1u : 1u;
     m.ops = (gn__span){ ops, sizeof ops };
     m.device = gn__span_of_text(device ? device : "", 63);
@@ -12090,6 +12906,7 @@ static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault
         return gn__remote_lose(r, &fault, f);
     }
     r->link.codecs = (d.codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
+    r->features &= d.features;
     r->link.in.frame_max = GN__FRAME_MAX;
     r->max_nodes = d.nodes;
     r->n_ops = (size_t)d.ops.n;
@@ -12114,8 +12931,40 @@ static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f
     return gn_fail(f, e, "%s did not answer HELLO: %s", r->link.info.peer, fault.text);
 }
 
-/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns. */
-static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, gn_stats *stats, gn_exec *out, gn_fault *f) {
+/* Questions of no weights, then one of many: the quickest trip is the latency, what the large one takes more is the rate. Any
+   server of protocol 1 answers them. */
+static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
+    enum { SMALL = 3 };
+    double least = 1e9, spent = 0;
+    gn_result e = GN_OK;
+    void *weights = gn__alloc_zero(GN__WIRE_ASK * sizeof *r->weights);
+    if (!weights) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure a link");
+    r->weights = (gn__remote_weight *)weights;
+    for (int i = 0; i <= SMALL && !e; i++) {
+        uint64_t begin = gn_now_us();
+        e = gn__remote_ask(r, 0, i < SMALL ? 0 : GN__WIRE_ASK, f);
+        spent = (double)(gn_now_us() - begin) * 1e-6;
+        if (i < SMALL) least = GN__MIN(least, spent);
+    }
+    gn_free(weights);
+    r->weights = NULL;
+    double more = GN__MAX(spent - least, 1e-6);
+    r->link_up = r->link_down = (gn_cluster_link){ GN__MAX(least, 1e-6) / 2, GN__WIRE_ASK * 40 / more };
+    return e;
+}
+
+static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down) {
+    const gn__remote *r = (const gn__remote *)self;
+    *out_device = r->costs;
+    out_device->ops = r->ops;
+    out_device->n_ops = r->n_ops;
+    *out_up = r->link_up;
+    *out_down = r->link_down;
+}
+
+/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns.
+   `several`: the scheduler has a choice, so it is worth time to learn what the device and the link cost. */
+static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, bool several, gn_stats *stats, gn_exec *out, gn_fault *f) {
     gn__remote *r = (gn__remote *)gn__alloc_zero(sizeof *r);
     memset(out, 0, sizeof *out);
     if (!r) {
@@ -12126,8 +12975,11 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->stats = stats;
     r->next = 1;
     r->next_plan = 1;
+    r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+    if (desc) { r->log = desc->log; r->log_user = desc->log_user; }
     gn__link_count(&r->link);
     gn_result e = gn__remote_greet(r, device, f);
+    if (!e && several) e = gn__remote_probe(r, f);
     if (e) {
         r->lost = true;   /* nobody to say goodbye to */
         gn__remote_close(r);
@@ -12312,6 +13164,10 @@ typedef struct gn__session {
     gn_exec exec;
     gn_stats stats, shown;      /* shown: a copy under the server's lock */
     uint64_t held, limit;       /* bytes */
+    uint64_t features;          /* that both know */
+    int device_at;              /* among the server's */
+    uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
+    char note[400];             /* of the latest fallback */
     gn__map slots, plans;
     uint64_t slot_changes, update_checks, sequence, released, last_keep;
     uint32_t step_failures;
@@ -12334,6 +13190,7 @@ struct gn_server {
     char *listen, *key, *cert, *ca, *url_file, *home;   /* copies of the desc's */
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
+    gn_cluster_device costs[GN__DEVICES_MAX];
     int n_devices;
     void *listener;
     gn__thread accept;
@@ -12344,6 +13201,8 @@ struct gn_server {
     gn_fault lost_why;
     gn__session *sessions;
     gn__store store;
+    uint32_t busy[GN__DEVICES_MAX];      /* sessions that run steps on the device now */
+    uint64_t step_us[GN__DEVICES_MAX];   /* running average of their length */
     gn_stats ended;             /* of sessions that are over */
     uint64_t next_session;
 };
@@ -12740,7 +13599,12 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         gn_free(p);
         return gn_fail(f, GN_LIMIT, "no memory for a plan");
     }
+    uint64_t fallbacks = s->stats.fallbacks;
     e = gn__served_plan_build(s, p, &d, &own);
+    if (!e && s->stats.fallbacks != fallbacks && (s->features & GN__FEATURE_FALLBACK)) {
+        gn__msg_fallback note = { d.plan, (uint32_t)GN__MIN(s->stats.fallbacks - fallbacks, GN__WIRE_NODES), gn__span_of_text(s->note, 399) };
+        return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
+    }
     if (!e) return GN_OK;
     own.result = e;
     gn__served_plan_clear(s, p);
@@ -12765,6 +13629,23 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 }
 
 /* ---- steps ---- */
+
+/* Counts the session among those that keep the device busy, or out of them. Returns the ns since it was counted in. */
+static uint64_t gn__session_busy(gn__session *s, bool busy) {
+    uint64_t now = gn_now_us(), spent = 0;
+    if (busy == (s->begun_us != 0)) return 0;
+    gn__mutex_lock(&s->server->lock);
+    if (busy) s->server->busy[s->device_at]++;
+    else {
+        uint64_t *average = &s->server->step_us[s->device_at];
+        spent = now - s->begun_us;
+        s->server->busy[s->device_at]--;
+        *average = *average ? (*average * 7 + spent) / 8 : spent;
+    }
+    gn__mutex_unlock(&s->server->lock);
+    s->begun_us = busy ? GN__MAX(now, 1u) : 0;
+    return GN__MIN(spent, GN__WAIT_MOST / 1000) * 1000;
+}
 
 static size_t gn__kept_lower(const gn__session *s, uint64_t id) {   /* the first kept value with an id of at least `id` */
     size_t low = 0, high = s->n_kept;
@@ -12908,6 +13789,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     }
     gn__running *x = &s->running[s->n_running];
     x->request = m->request;
+    gn__session_busy(s, true);
     e = gn__step_start(s, p, &d, x, f);
     s->n_running += !e;
     return e;
@@ -12933,6 +13815,23 @@ static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_f
     return gn__outbox_message(&s->link.out, GN__MSG_ERROR, request, &m);
 }
 
+static uint64_t gn__cost_on_wire(double v, uint64_t most) { return !(v > 0) ? 0 : v >= (double)most ? most : (uint64_t)v; }
+
+/* What the device costs now. */
+static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t busy_ns) {
+    gn_server *server = s->server;
+    const gn_cluster_device *c = &server->costs[s->device_at];
+    if (!(s->features & GN__FEATURE_COSTS)) return GN_OK;
+    gn__mutex_lock(&server->lock);
+    double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3;
+    gn__mutex_unlock(&server->lock);
+    gn__msg_costs m = { .bytes = gn__cost_on_wire(c->bytes_per_s, GN__RATE_MOST), .launch = gn__cost_on_wire(c->launch_s * 1e9, GN__WAIT_MOST), .queue = gn__cost_on_wire(queue, GN__WAIT_MOST),
+                        .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(s->limit - GN__MIN(s->held, s->limit), (uint64_t)1 << 52), .busy = busy_ns };
+    uint64_t *const rates[GN_RATE__COUNT] = { &m.f32, &m.half, &m.f64, &m.integer };
+    for (int i = 0; i < GN_RATE__COUNT; i++) *rates[i] = gn__cost_on_wire(c->flops_per_s[i], GN__RATE_MOST);
+    return gn__outbox_message(&s->link.out, GN__MSG_COSTS, request, &m);
+}
+
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
@@ -12944,6 +13843,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
         return gn__session_refuse(s, x->request, &fault, false);
     }
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
+    uint64_t spent = gn__session_busy(s, false);
+    if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
@@ -12963,6 +13864,7 @@ static gn_result gn__session_settle(gn__session *s) {
         if (r && !e) e = r;
     }
     s->n_running = 0;
+    gn__session_busy(s, false);
     return e;
 }
 
@@ -13050,6 +13952,13 @@ static void gn__device_name(char out[64], const char *text, size_t n) {
     snprintf(out, 64, "%.*s%s", (int)GN__MIN(n, (size_t)60), text, bare ? ":0" : "");
 }
 
+/* What the executor has to say, to the log and, of a fallback, to the client. */
+static void gn__session_note(void *user, gn_log_level level, const char *text) {
+    gn__session *s = (gn__session *)user;
+    gn__copy_text(s->note, sizeof s->note, text);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu: %s", (unsigned long long)s->id, text);
+}
+
 static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_fault *f) {
     const gn_server *server = s->server;
     char text[64], name[64];
@@ -13058,7 +13967,8 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     for (int i = 0; i < server->n_devices && !s->device[0]; i++)
         if (name[0] == 0 || strcmp(name, server->devices[i]) == 0) gn__copy_text(s->device, sizeof s->device, server->devices[i]);
     if (!s->device[0]) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
-    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, false, &s->stats, server->desc.log, server->desc.log_user };
+    while (strcmp(server->devices[s->device_at], s->device) != 0) s->device_at++;
+    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -13082,6 +13992,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     s->exec.i->describe(s->exec.self, &info);
     s->link.codecs = (hello->codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
     m.version = GN__WIRE_MAX;
+    m.features = s->features;
     m.codecs = s->link.codecs;
     m.session = s->id;
     m.memory = s->limit;
@@ -13091,6 +14002,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     m.identity = gn__span_of_text(info.identity, 191);
     m.grant = *grant;
     gn_result e = gn__outbox_message(&s->link.out, GN__MSG_HELLO_OK, request, &m);
+    if (!e) e = gn__session_costs(s, request, 0);
     if (e) return e;
     s->link.in.frame_max = GN__FRAME_MAX;
     s->stats.sessions++;
@@ -13118,6 +14030,7 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
         e = gn__net->authenticate(server->listener, s->link.t, d.auth.p, (size_t)d.auth.n, s->tenant, grant, &n_grant);
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     }
+    s->features = d.features & (server->desc.no_costs ? GN__FEATURES & ~(uint64_t)GN__FEATURE_COSTS : GN__FEATURES);
     e = gn__session_admit(s, f);
     if (!e) e = gn__session_device(s, &d.device, f);
     if (e) return e;
@@ -13188,6 +14101,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
                 (unsigned long long)s->id, s->peer, s->device, why->text);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s", (unsigned long long)s->id, s->peer, why->text);
+    gn__session_busy(s, false);
     gn__session_free_work(s);
     gn__session_show(s);
     gn__mutex_lock(&server->lock);
@@ -13321,9 +14235,10 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
+    if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
     exec.i->close(exec.self);
     s->n_devices++;
     return GN_OK;
@@ -13756,31 +14671,37 @@ static uint32_t gn__device_index(const gn_ctx *g, const char *device) {
     }
 }
 
-/* One device by the text that names it. *out_sync: it works while submit waits. */
-static gn_result gn__device_open(gn_ctx *g, const char *device, gn_stats *stats, gn_exec *out, bool *out_sync, gn_fault *f) {
+typedef struct gn__opened { gn_exec exec; bool sync /* it works while submit waits */; gn_cluster_device costs; gn_cluster_link link; } gn__opened;
+
+/* One device by the text that names it. `several`: what it costs is worth knowing. */
+static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char on_server[64];
-    bool local = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0 || gn__driver_serves(device);
-    *out_sync = local && !gn__driver_serves(device);
-    if (local || strncmp(device, "cuda", 4) == 0) {
+    bool driver = gn__driver_serves(device) || strncmp(device, "cuda", 4) == 0;
+    out->sync = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0;
+    if (out->sync || driver) {
         gn_exec_desc d;
         gn__exec_desc_of(g, &d, device, stats);
-        return gn__exec_open(&d, out, f);
+        gn_result r = gn__exec_open(&d, &out->exec, f);
+        if (r || !several) return r;
+        gn__measure(out->exec, &d, &out->costs);
+        out->link = driver ? (gn_cluster_link){ 5e-6, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
+        return GN_OK;
     }
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
     gn_result r = gn__net->connect(device, &nd, &t, on_server, f);
-    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, stats, out, f);
+    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, several, stats, &out->exec, f);
 }
 
 /* Transports that were given are the devices after those named. */
 typedef struct gn__places { const char *names; uint32_t n_names, n; const gn_transport *t; const char *const *on_server; } gn__places;
 
-static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_stats *stats, gn_exec *out, bool *out_sync, gn_fault *f) {
+static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char device[512];
     const char *at = p->names;
-    *out_sync = false;
-    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], stats, out, f);
+    memset(out, 0, sizeof *out);
+    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], p->n > 1, stats, &out->exec, f);
     for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
     at += strspn(at, " ");
     size_t n = strcspn(at, ",");
@@ -13788,7 +14709,7 @@ static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_s
     while (n > 0 && at[n - 1] == ' ') n--;
     memcpy(device, at, n);
     device[n] = 0;
-    return gn__device_open(g, device, stats, out, out_sync, f);
+    return gn__device_open(g, device, p->n > 1, stats, out, f);
 }
 
 static void gn__places_close(const gn__places *p, uint32_t from) {
@@ -13803,11 +14724,13 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
     gn_result r = m ? GN_OK : p->n > GN__UNITS_MAX ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", p->n, GN__UNITS_MAX) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for devices");
     uint32_t i = 0;
     for (; i < p->n && !r; i++) {
-        gn_exec exec = { NULL, NULL };
-        bool sync;
-        r = gn__place_open(g, p, i, &m->units[i].stats, &exec, &sync, f);
+        gn__opened x;
+        r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
         if (r) continue;
-        gn__multi_enter(m, i, exec, sync);
+        if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
+        gn__multi_enter(m, i, x.exec, x.sync);
+        m->units[i].costs = x.costs;
+        m->units[i].up = m->units[i].down = x.link;
         for (uint32_t k = 0; k < i && !r; k++)
             if (strcmp(m->units[k].name, m->units[i].name) == 0) r = gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", m->units[i].name);
     }
@@ -13823,12 +14746,16 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
 }
 
 static gn_result gn__places_open(gn_ctx *g, const gn__places *p, gn_fault *f) {
-    bool sync;
+    gn__opened one;
     if ((int)g->desc.policy < 0 || g->desc.policy >= GN_POLICY__COUNT) {
         gn__places_close(p, 0);
         return gn_fail(f, GN_BAD_ARGUMENT, "policy %d is not known", (int)g->desc.policy);
     }
-    return p->n == 1 ? gn__place_open(g, p, 0, &g->stats, &g->exec, &sync, f) : gn__places_open_all(g, p, f);
+    if (p->n != 1) return gn__places_open_all(g, p, f);
+    gn_result r = gn__place_open(g, p, 0, &g->stats, &one, f);
+    if (!r && g->desc.trace) gn__trace_exec(&one.exec, g->desc.trace, g->desc.trace_user);
+    g->exec = one.exec;
+    return r;
 }
 
 static uint32_t gn__names_count(const char *names) {
@@ -13845,11 +14772,15 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     gn_ctx *g = gn__context_take();
     if (!g) { gn__places_close(&p, 0); return &gn__no_context; }
     if (desc) g->desc = *desc;
+    g->desc.trace = NULL;                /* not of the context's own first node */
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
     g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    g->desc.trace = desc ? desc->trace : NULL;
+    uint64_t begin = gn__trace_begin(g);
     if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
     else gn__places_close(&p, 0);
+    gn__trace_end(g, "gn_open", begin, 0);
     g->desc.devices = g->desc.home = g->desc.label = NULL;      /* the caller's strings need not outlive the call */
     if (g->status != GN_OK) {
         gn__error_set(g, g->status, "", f.text);
@@ -13942,7 +14873,9 @@ gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const cha
 
 void gn_close(gn_ctx *g) {
     if (!g || !g->open) return;
+    uint64_t begin = gn__trace_begin(g);
     gn__context_free(g);
+    gn__trace_end(g, "gn_close", begin, 0);
     gn__mutex_lock(&gn__contexts_lock);
     gn_ctx *next = g->next;
     uint32_t gen = g->gen;
@@ -13996,6 +14929,25 @@ gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
     return GN_OK;
 }
 
+gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
+    if (!gn__usable(g)) return gn_status(g);
+    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "", "a cluster is for a context over as many devices, and more than one");
+    size_t n = g->multi->n_units, n_links = (n + 1) * (n + 1);
+    gn_cluster_device *devices = c ? (gn_cluster_device *)gn_alloc(n * sizeof *devices) : NULL;
+    gn_cluster_link *links = c ? (gn_cluster_link *)gn_alloc(n_links * sizeof *links) : NULL;
+    if (c && (!devices || !links)) {
+        gn_free(devices);
+        gn_free(links);
+        return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a cluster");
+    }
+    if (c) { memcpy(devices, c->devices, n * sizeof *devices); memcpy(links, c->links, n_links * sizeof *links); }
+    gn_free(g->multi->given);
+    gn_free(g->multi->given_links);
+    g->multi->given = devices;
+    g->multi->given_links = links;
+    return GN_OK;
+}
+
 gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
     memset(out_stats, 0, sizeof *out_stats);
     gn_result r = gn__device_no(g, index);
@@ -14003,12 +14955,20 @@ gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
     return r;
 }
 
-gn_result gn_step(gn_ctx *g) { return gn__usable(g) ? gn__step_end(g) : gn_status(g); }
+gn_result gn_step(gn_ctx *g) {
+    if (!gn__usable(g)) return gn_status(g);
+    uint64_t begin = gn__trace_begin(g);
+    gn_result r = gn__step_end(g);
+    gn__trace_end(g, "gn_step", begin, 0);
+    return r;
+}
 
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     if (!gn__usable(g)) return gn_status(g);
+    uint64_t begin = gn__trace_begin(g);
     gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
+    gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
@@ -14061,7 +15021,9 @@ gn_result gn_release(gn_tensor slot) {
     if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
     gn__slot *s = &g->slots[slot.id & ~GN__SLOT_BIT];
     if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "", "the state has a pending version: end the step first");
+    uint64_t begin = gn__trace_begin(g);
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
+    gn__trace_end(g, "gn_release", begin, 0);
     if (s->kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)s->host);
     memset(s, 0, sizeof *s);
     return GN_OK;
@@ -14354,10 +15316,98 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
         static char nothing;
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
+    uint64_t begin = gn__trace_begin(g), total = 0;
     if (r == GN_OK) r = gn__submit(g, roots, outs, n);
+    for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
+    gn__trace_end(g, out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
     gn_free(roots);
     gn_free(outs);
     return r;
+}
+
+/* ---- gn_explain ---- */
+
+static const char *gn__explain_label(const void *owner, uint32_t node) {
+    const gn_ctx *g = (const gn_ctx *)owner;
+    return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
+}
+
+/* Where weights, states and kept values of the cut are. */
+static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
+    const gn__multi *m = g->multi;
+    for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
+        const gn_part_node *n = &g->cut.part.nodes[i];
+        bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
+        if (!m || m->beside) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
+        else if (slot && n->slot < m->n_slots && m->slots[n->slot].on) homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
+        for (size_t k = 0; m && !m->beside && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
+            if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
+    }
+}
+
+/* The context's own devices, with what is known of them. */
+static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
+    gn_device_info info;
+    if (g->multi && !g->multi->beside) { gn__multi_cluster(g->multi, devices, links, out); return; }
+    g->exec.i->describe(g->exec.self, &info);
+    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
+    gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
+    *out = (gn_cluster){ 1, devices, links };
+}
+
+static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn__story *k, gn_fault *f) {
+    gn_meaning m;
+    gn_schedule s;
+    gn_result r = gn__meaning_make(&g->cut.part, 0, &m, f);
+    if (r != GN_OK) return r;
+    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &s, f);
+    if (r == GN_OK) {
+        k->p = &g->cut.part;
+        k->m = &m;
+        k->s = &s;
+        k->c = c;
+        k->policy = policy;
+        k->label = gn__explain_label;
+        k->owner = g;
+        for (uint32_t i = 0; g->multi && g->multi->beside && !d->cluster && i < k->p->n_nodes; i++)
+            k->beside += k->p->nodes[i].leaf == GN_LEAF_NONE && gn__device_refuses(&g->multi->units[0], k->p, i);
+        r = gn__story_tell(k, d->format, f);
+    }
+    gn__schedule_deinit(&s);
+    gn__meaning_deinit(&m);
+    return r;
+}
+
+static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
+    uint32_t n = g->multi && !g->multi->beside ? g->multi->n_units : 1;
+    gn_cluster own;
+    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
+    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
+    uint32_t *homes = (uint32_t *)gn__alloc_zero((g->cut.part.n_nodes + 1u) * sizeof *homes);
+    gn_result r = devices && links && homes ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
+    if (r == GN_OK && d->cluster) r = gn__explain_part(g, d, d->cluster, d->policy, NULL, k, f);
+    else if (r == GN_OK) {
+        gn__explain_cluster(g, devices, links, &own);
+        gn__explain_homes(g, homes);
+        r = gn__explain_part(g, d, &own, g->desc.policy, homes, k, f);
+    }
+    gn_free(devices);
+    gn_free(links);
+    gn_free(homes);
+    return r;
+}
+
+static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t cap, size_t *out_bytes) {
+    if (out_bytes) *out_bytes = k->out.n;
+    if (cap == 0 && out_bytes) return GN_OK;
+    if (!out || cap <= k->out.n) {
+        char text[96];
+        snprintf(text, sizeof text, "the explanation has %llu bytes and a NUL, the buffer %llu", (unsigned long long)k->out.n, (unsigned long long)cap);
+        return gn__error_set(g, GN_BAD_SIZE, "", text);
+    }
+    memcpy(out, k->out.p, k->out.n);
+    out[k->out.n] = 0;
+    return GN_OK;
 }
 
 gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
@@ -14369,6 +15419,26 @@ gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ct
 gn_result gn_realize(const gn_tensor *t, int n) {
     if (n <= 0 || !t) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
     return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL) : gn_status(t[0].ctx);
+}
+
+gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes) {
+    gn_explain_desc d = { GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY };
+    if (n <= 0 || !t) return GN_BAD_ARGUMENT;
+    gn_ctx *g = t[0].ctx;
+    if (!gn__usable(g)) return gn_status(g);
+    if (desc) d = *desc;
+    if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_explain: there is no such format");
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn__story k;
+    memset(&k, 0, sizeof k);
+    uint32_t bad = 0, *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
+    gn_result r = roots ? gn__roots(g, t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for an explanation");
+    if (r == GN_OK && (r = gn__cut_make(g, roots, n, &bad)) != GN_OK) r = gn__cut_error(g, r, bad);
+    else if (r == GN_OK && (r = gn__explain(g, &d, &k, &f)) != GN_OK) r = gn__error_set(g, r, "", f.text);
+    if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
+    gn__story_deinit(&k);
+    gn_free(roots);
+    return r;
 }
 
 gn_result gn_describe(gn_tensor t, gn_info *out) {
@@ -14457,12 +15527,14 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     uint32_t root = gn__resolve(g, loss, &why);
     if (r == GN_OK && why != GN_OK) r = gn__error_set(g, why, "", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN__OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
+    uint64_t begin = gn__trace_begin(g);
     uint8_t said = g->hint.residency;
     if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
     if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) gn__error_node(g, &f, file, (uint32_t)line, -1, g->nodes[root].label);
     g->hint.residency = said;
     for (int i = 0; i < n && gx; i++)
         out_grads[i] = gn__handle(g, gx[i] ? gx[i] : gn__failed_with(g, at, GN__OP_FAILED, GN_NO_GRADIENT, "%s", g->error.text));
+    gn__trace_end(g, "gn_grad", begin, 0);
     gn_free(x);
     gn_free(gx);
     return r;
