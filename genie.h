@@ -5066,21 +5066,23 @@ static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type 
  * Nodes live in one array; an input always has a smaller index, so every walk is a loop. Node 0 is the node that could not
  * be built for lack of memory or room; its error is errors[0]. */
 
-typedef struct gn__node {
+typedef struct gn__hint { uint8_t phase, role, residency, modality, on; } gn__hint;   /* as gn_part_hint */
+
+typedef struct gn__node {    /* 64 bytes: a line of the cache */
     uint64_t hash;           /* of the structure below, equal for equal structures */
     const char *file;
+    uint64_t value;          /* id of the kept value, 0: none */
     uint32_t line;
     uint32_t shape;          /* index into shapes */
     uint32_t ins, attrs;     /* first entry in the side arrays */
-    uint16_t op, n_ins;
-    uint16_t n_attrs;
-    uint8_t dtype, leaf;
     uint32_t slot;           /* 1 + slot of a weight, a state or a version of one; 0: none */
     uint32_t extra;          /* data: index into data; failed: into errors; state and committed version: the version */
     uint32_t label;          /* index into labels, 0: none */
+    uint16_t op;
+    uint8_t n_ins, n_attrs;
+    uint8_t dtype, leaf;
     bool committed;          /* a version node that has become its state's value */
-    gn_part_hint hint;       /* what the program said */
-    uint64_t value;          /* id of the kept value, 0: none */
+    gn__hint hint;           /* what the program said */
 } gn__node;
 
 typedef struct gn__data { const void *host; void *owned; size_t bytes; uint8_t small[8]; } gn__data;
@@ -5094,7 +5096,7 @@ typedef struct gn__slot {
     uint32_t pending;        /* node that becomes the next version; 0: none */
     uint32_t cut_node, cut_serial;           /* part node of the current version in the latest cut that met it */
     bool on_device, kv;
-    gn_part_hint hint;                       /* said where it was made */
+    gn__hint hint;                           /* said where it was made */
 } gn__slot;
 
 typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op; } gn__origin;
@@ -5166,7 +5168,7 @@ struct gn_ctx {
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
     uint32_t failed_effect;  /* first failed assign of this step, 0: none */
-    gn_part_hint hint;       /* what the scopes in force say */
+    gn__hint hint;           /* what the scopes in force say */
     char *device_names;      /* as given, comma-separated, without what follows a '?' */
 };
 
@@ -5288,9 +5290,9 @@ static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, u
     n->dtype = (uint8_t)dtype;
     n->shape = shape;
     n->ins = (uint32_t)g->n_ins;
-    n->n_ins = (uint16_t)n_in;
+    n->n_ins = (uint8_t)n_in;
     n->attrs = (uint32_t)g->n_attrs;
-    n->n_attrs = (uint16_t)n_attrs;
+    n->n_attrs = (uint8_t)n_attrs;
     n->hint = g->hint;
     if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, gn__ops[op].name, "", gn_now_us(), 0);
     g->stats.nodes_built++;
@@ -5648,10 +5650,9 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
     p->leaf = (uint8_t)leaf;
     p->rank = (uint8_t)s->rank;
     p->phase = n->hint.phase;
-    uint64_t said;
-    memcpy(&said, &n->hint, sizeof said);
-    c->said |= said != 0;
-    c->hints[c->n_hints++] = n->hint;
+    const gn__hint h = n->hint;
+    c->said |= (h.phase | h.role | h.residency | h.modality | h.on) != 0;
+    c->hints[c->n_hints++] = (gn_part_hint){ h.phase, h.role, h.residency, h.modality, h.on };
     p->ins = (uint32_t)c->n_ins;
     p->attrs = (uint32_t)c->n_attrs;
     p->dims = (uint32_t)c->n_dims;
@@ -15623,8 +15624,8 @@ GN__SCOPE(modality, MODALITY)
 gn_result gn_on(gn_ctx *g, const char *device) {
     if (!gn__usable(g)) return gn_status(g);
     uint32_t index = device ? gn__device_index(g, device) : 0;
-    if (device && !index) return gn__error_set(g, GN_NO_DEVICE, "", "gn_on: the context has no device of this name or index");
-    g->hint.on = index;
+    if (device && (!index || index > UINT8_MAX)) return gn__error_set(g, GN_NO_DEVICE, "", "gn_on: the context has no device of this name or index");
+    g->hint.on = (uint8_t)index;
     return GN_OK;
 }
 
