@@ -57,7 +57,7 @@ check_host() {
     if [ -n "$driver" ]; then echo "driver: $driver"; else echo "driver: libcuda.so.1 is not found: install NVIDIA's driver, 470 or newer"; fi
     if have nvidia-smi; then nvidia-smi --query-gpu=index,name,driver_version,memory.total,memory.free --format=csv,noheader | sed 's/^/gpu: /'; fi
     if [ -x "$serve" ]; then "$serve" --devices list | sed 's/^/genie: /'; fi
-    if have compute-sanitizer; then echo "compute-sanitizer: $(compute-sanitizer --version | grep -o 'version [0-9.]*' | head -n 1)"; else echo "compute-sanitizer: not found; it comes with the CUDA toolkit"; fi
+    if have compute-sanitizer; then echo "compute-sanitizer: $(compute-sanitizer --version | grep -io 'version [0-9.]*' | head -n 1)"; else echo "compute-sanitizer: not found; it comes with the CUDA toolkit"; fi
 }
 
 # program NAME: its path, where the build or the given folder has it.

@@ -37,7 +37,7 @@ smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee 
 # ---- faults: locally, then of a server, which starts again when its device is lost ----
 
 faults_here() {
-    GENIE_SHIM_FAULTS=$WORK/fault on_shim "$BUILD/tests/gpu_test" fault_of fault_that --seed 1 >"$WORK/faults" 2>&1
+    GENIE_SHIM_FAULTS=$WORK/fault on_shim "$BUILD/tests/gpu_fault_test" --seed 1 >"$WORK/faults" 2>&1
     holds "$WORK/faults" 3
 }
 faults_of_a_server() {
@@ -45,7 +45,7 @@ faults_of_a_server() {
     cp "$WORK/server/url" "$WORK/url.before"
     GENIE_HOME=$WORK/client GENIE_DEVICES=@$WORK/server/url "$EXAMPLES/hello" || return 1
     cp "$WORK/server/url" "$WORK/url.before"
-    GENIE_HOME=$WORK/client GENIE_SHIM_FAULTS=$WORK/fault GENIE_TEST_DEVICES=127.0.0.1:$server_port "$BUILD/tests/gpu_test" fault_of fault_that --seed 1 >"$WORK/faults" 2>&1
+    GENIE_HOME=$WORK/client GENIE_SHIM_FAULTS=$WORK/fault GENIE_TEST_DEVICES=127.0.0.1:$server_port "$BUILD/tests/gpu_fault_test" --seed 1 >"$WORK/faults" 2>&1
     cat "$WORK/server/log"
     holds "$WORK/faults" 3
 }
