@@ -157,6 +157,8 @@ tokens() { tail -n 1 "$scratch/example" | sed -n -E 's/.*"tokens":\[([^]]*)\].*/
 
 run_examples() {
     local mode place how n first=''
+    if "$(program gpu_demo)" >"$scratch/demo" 2>&1; then cat "$scratch/demo"; pass gpu_demo "$(grep '^ok' "$scratch/demo")"
+    else cat "$scratch/demo"; fail gpu_demo "see above"; fi
     start_server "examples" || return 0
     for mode in semantic cached blind; do
         n=64; [ $mode = semantic ] || n=6
