@@ -224,6 +224,8 @@ typedef struct gn_error {
     X(faults,             "faults", "steps that ended with an error")                              \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
+    X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
+    X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
     X(device_bytes,       "bytes",  "bytes held now on the device for this context")
 
 typedef struct gn_stats {
@@ -514,7 +516,7 @@ GN__DECL2(atan2)          /* the angle of the point (b, a); C99 */
 #define gn_atan2(...) gn_atan2_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(fmod)           /* a - b trunc(a / b), the sign of a, exact; a zero divisor: NaN, ints GN_DIVISION_BY_ZERO, as the following */
 #define gn_fmod(...) gn_fmod_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(remainder)      /* a - b floor(a / b), the sign of b (Python's %) */
+GN__DECL2(remainder)      /* a - b floor(a / b), the sign of b (Python's %), but a 0 has a's */
 #define gn_remainder(...) gn_remainder_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(floor_divide)   /* floor(a / b) of the exact quotient (Python's //); floats: a / 0 as in div */
 #define gn_floor_divide(...) gn_floor_divide_at(GN_HERE, __VA_ARGS__)
@@ -567,13 +569,35 @@ GN_API gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha
 GN_API gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha);
 #define gn_celu(...) gn_celu_at(GN_HERE, __VA_ARGS__)
 
-/* With a C number, baked in with the tensor's dtype. */
-#define gn_add_c(a, c) gn_add(a, gn_like(a, c))
-#define gn_sub_c(a, c) gn_sub(a, gn_like(a, c))
-#define gn_mul_c(a, c) gn_mul(a, gn_like(a, c))
-#define gn_div_c(a, c) gn_div(a, gn_like(a, c))
-#define gn_pow_c(a, c) gn_pow(a, gn_like(a, c))
-/* A 0-d constant of a's dtype. */
+/* The ops above with a C number as b, baked in with a's dtype as by gn_like. */
+#define GN__DECLN(name) GN_API gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c);
+GN__DECLN(add)
+#define gn_add_c(...) gn_add_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(sub)
+#define gn_sub_c(...) gn_sub_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(mul)
+#define gn_mul_c(...) gn_mul_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(div)
+#define gn_div_c(...) gn_div_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(pow)
+#define gn_pow_c(...) gn_pow_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(minimum)
+#define gn_minimum_c(...) gn_minimum_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(maximum)
+#define gn_maximum_c(...) gn_maximum_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(eq)
+#define gn_eq_c(...) gn_eq_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(ne)
+#define gn_ne_c(...) gn_ne_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(lt)
+#define gn_lt_c(...) gn_lt_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(le)
+#define gn_le_c(...) gn_le_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(gt)
+#define gn_gt_c(...) gn_gt_c_at(GN_HERE, __VA_ARGS__)
+GN__DECLN(ge)
+#define gn_ge_c(...) gn_ge_c_at(GN_HERE, __VA_ARGS__)
+/* A 0-d constant of a's dtype, converted like gn_cast. */
 GN_API gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value);
 #define gn_like(...) gn_like_at(GN_HERE, __VA_ARGS__)
 
@@ -600,14 +624,14 @@ GN__DECLR(all)      /* bool: none is 0; over nothing true */
 #define gn_all(...) gn_all_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(count_nonzero) /* i64; NaN is not 0 */
 #define gn_count_nonzero(...) gn_count_nonzero_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(l1_norm)  /* sum of |a| */
+GN__DECLR(l1_norm)  /* sum of |a|; ints and bool: i64 */
 #define gn_l1_norm(...) gn_l1_norm_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(l2_norm)  /* sqrt of the sum of a^2, floats; squares past the largest number give an infinity; no gradient at 0 (NaN) */
+GN__DECLR(l2_norm)  /* sqrt of the sum of a^2, floats; squares past the largest number give an infinity; the gradient at 0 is 0 */
 #define gn_l2_norm(...) gn_l2_norm_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(logsumexp) /* log of the sum of exp(a), floats, without overflow; over nothing an error (Blanchard et al. 2021) */
+GN__DECLR(logsumexp) /* log of the sum of exp(a), floats, without overflow; over nothing -infinity (Blanchard et al. 2021) */
 #define gn_logsumexp(...) gn_logsumexp_at(GN_HERE, __VA_ARGS__)
 /* Floats, in two passes. Divisor n - correction: 0 for a population, 1 for a sample (Bessel); no more elements than
-   correction: NaN. std is the square root. */
+   correction: division by 0 as in NumPy. std is the square root, its gradient at 0 is 0. */
 GN_API gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep);
 #define gn_variance(...) gn_variance_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep);
@@ -659,8 +683,9 @@ GN__DECL2(outer)
 GN_API gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis);
 #define gn_vecdot(...) gn_vecdot_at(GN_HERE, __VA_ARGS__)
 /* Einstein's sum: "bij,bjk->bik". A letter an axis, commas between tensors, blanks are skipped; letters that are not after the
-   arrow are summed; without an arrow the result has the letters that occur once, in alphabetical order. A letter twice in one
-   tensor takes its diagonal. Sizes must agree. n tensors, multiplied from left to right. */
+   arrow are summed; without an arrow the result has the letters that occur once, in alphabetical order (capitals first). A letter
+   twice in one tensor takes its diagonal. Sizes must agree. "..." stands for the axes without a letter, which broadcast; without
+   an arrow they come first. n tensors of one dtype, multiplied from left to right. (NumPy's, PyTorch's) */
 GN_API gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n);
 #define gn_einsum(...) gn_einsum_at(GN_HERE, __VA_ARGS__)
 
@@ -743,7 +768,7 @@ GN_API gn_tensor gn_scatter_add_at(const char *file, int line, gn_tensor a, int 
 /* As scatter_add, but sets; of equal indices the last in row-major order counts. */
 GN_API gn_tensor gn_scatter_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter(...) gn_scatter_at(GN_HERE, __VA_ARGS__)
-/* As scatter_add, but keeps the larger; NaN wins. */
+/* As scatter_add, but keeps the larger; NaN wins. The gradient is shared evenly among equals. */
 GN_API gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter_max(...) gn_scatter_max_at(GN_HERE, __VA_ARGS__)
 /* Slices of one axis by a vector of indices. */
@@ -767,7 +792,8 @@ GN_API gn_tensor gn_cross_entropy_at(const char *file, int line, gn_tensor logit
 /* mean of (a - b)^2 over everything, 0-d */
 GN_API gn_tensor gn_mse_loss_at(const char *file, int line, gn_tensor a, gn_tensor b);
 #define gn_mse_loss(...) gn_mse_loss_at(GN_HERE, __VA_ARGS__)
-/* Means over everything, 0-d. p in [0,1] and logits floats, target of the same shape in [0,1]; logarithms are not taken below -100. */
+/* Means over everything, 0-d. p in [0,1] and logits floats, target of the same shape in [0,1]; logarithms are cut
+   off at -100, with slope 0 there. */
 GN_API gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target);      /* -(t log p + (1-t) log(1-p)) */
 #define gn_bce_loss(...) gn_bce_loss_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target);   /* the same of sigmoid(logits), stable */
@@ -775,10 +801,10 @@ GN_API gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor log
 /* log_p (…,C), targets (…) as for cross_entropy: mean of -log_p[target]. */
 GN_API gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets);
 #define gn_nll_loss(...) gn_nll_loss_at(GN_HERE, __VA_ARGS__)
-/* Mean over rows (…,C) of the sum of q (log q - log_p); 0 where q is 0 (Kullback & Leibler 1951). */
+/* Mean over rows (…,C) of the sum of q (log q - log_p); 0 where q is 0, NaN where it is below (Kullback & Leibler 1951). */
 GN_API gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q);
 #define gn_kl_loss(...) gn_kl_loss_at(GN_HERE, __VA_ARGS__)
-/* Mean of d^2 / (2 beta) where d = |a - b| < beta, else d - beta / 2; beta > 0 (Girshick 2015). */
+/* Mean of d^2 / (2 beta) where d = |a - b| < beta, else d - beta / 2; beta >= 0 (Girshick 2015). */
 GN_API gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta);
 #define gn_smooth_l1_loss(...) gn_smooth_l1_loss_at(GN_HERE, __VA_ARGS__)
 /* cross_entropy with targets smoothed: (1 - s) of it and s times the mean of -log softmax over all classes (Szegedy et al. 2016). */
@@ -932,14 +958,21 @@ typedef struct gn_server_desc {
     uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
     bool no_costs;            /* the devices are not measured at the start, and clients learn nothing of their speed */
+    int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
 } gn_server_desc;
 
+/* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
+   install, and returns the line's length; 0 when there is no such GPU. Index 0 always has a line. */
+GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
-/* Waits until gn_server_stop. */
+/* Waits until gn_server_stop. GN_DEVICE_LOST when a device is lost before: only another process can use that GPU again. */
 GN_API gn_result gn_server_run(gn_server *s);
+/* Ends every session with the cause, and returns the listening socket as a descriptor that stays open across exec, -1 if there is
+   none: connections wait there until a server opens with it as listen_fd. Takes at most 2 seconds; what follows is exec or close. */
+GN_API int gn_server_handover(gn_server *s);
 /* Makes gn_server_run return. May be called from any thread and from a signal handler. */
 GN_API void gn_server_stop(gn_server *s);
 /* Stops, ends every session, frees. */
@@ -1147,7 +1180,7 @@ GN_API void gn_layout_deinit(gn_layout *l);
 /* Why a group of nodes runs where it runs. X(NAME, text) */
 #define GN_PLACE_REASONS(X) \
     X(ONLY,      "the only device") \
-    X(BEST,      "the best single device for all of it") \
+    X(BEST,      "the best single device") \
     X(SAID,      "the program said so (gn_on)") \
     X(HOME,      "its state lives there") \
     X(OPS,       "the other devices lack an operation of it") \
@@ -1328,6 +1361,8 @@ typedef struct gn_net_i {
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
+    /* The listening socket as a descriptor that stays open across exec, -1 if that fails. */
+    int (*handover)(void *listener);
     /* An unencrypted, unauthenticated transport over an open stream socket, which it owns: for tests. */
     gn_result (*plain)(int fd, gn_transport *out);
     void (*sha256)(const void *data, size_t n, uint8_t out[32]);
@@ -1338,6 +1373,50 @@ typedef struct gn_net_i {
     gn_result (*unpack)(uint8_t codec, const void *src, size_t n, int elem, void *dst, size_t raw_n);
     uint32_t codecs;         /* bit c set: codec c is known; codec 0 (raw) is always */
 } gn_net_i;
+
+/* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
+ * columns are named in >>ops. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
+#define GN_STRUCTURED_OPS(X)                                                                             \
+    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
+    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
+    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
+    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
+    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
+    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
+    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
+    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
+    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
+    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
+    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
+    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
+    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
+    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
+    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
+    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
+    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
+    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
+    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
+    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
+    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
+    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
+    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
+    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
+    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
+    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
+    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
+    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
+    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
+    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
+    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
+    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
+    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
+    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
+    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
+    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
+    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
 
 /* ---- driver: what genie_cuda.c provides ---- */
 typedef struct gn_driver_i {
@@ -1439,6 +1518,19 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
+#endif
+
+/* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
+ * has to compile in seconds. */
+#if defined(__clang__)
+#define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
+#define GN__COLD_END _Pragma("clang attribute pop")
+#elif defined(__GNUC__) && defined(__OPTIMIZE__)
+#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define GN__COLD_END _Pragma("GCC pop_options")
+#else
+#define GN__COLD_BEGIN
+#define GN__COLD_END
 #endif
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -2138,90 +2230,101 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
     return r;
 }
 
-/* n elements, `stride` apart, from memory of dtype d to a compute type and back. */
+/* n elements, `stride` apart, from memory of dtype d to a compute type and back. Those of the dtypes that are computed in f32
+ * are vector code where elements lie in a row; the others are short. */
+#define GN__LOAD_LOOP(src_t, step, expr) do { const src_t *s = (const src_t *)p; for (int64_t i = 0; i < n; i++, s += step) dst[i] = expr; } while (0)
+#define GN__STORE_LOOP(dst_t, step, expr) do { dst_t *o = (dst_t *)p; for (int64_t i = 0; i < n; i++, o += step) *o = (dst_t)(expr); } while (0)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
 #endif
-#define GN__LOAD_LOOP(src_t, expr) do {                                                          \
-        const src_t *s = (const src_t *)p;                                                       \
-        if (stride == 1) for (int64_t i = 0; i < n; i++, s++) { dst[i] = expr; }                 \
-        else for (int64_t i = 0; i < n; i++, s += stride) { dst[i] = expr; }                     \
-    } while (0)
-#define GN__DEFINE_LOAD(name, T)                                                          \
-    static void name(T *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {      \
-        switch (d) {                                                                      \
-        case GN_F32: GN__LOAD_LOOP(float, (T)*s); break;                                  \
-        case GN_F64: GN__LOAD_LOOP(double, (T)*s); break;                                 \
-        case GN_F16: GN__LOAD_LOOP(uint16_t, (T)gn__f16_f32(*s)); break;                  \
-        case GN_BF16: GN__LOAD_LOOP(uint16_t, (T)gn__bf16_f32(*s)); break;                \
-        case GN_I32: GN__LOAD_LOOP(int32_t, (T)*s); break;                                \
-        case GN_I64: GN__LOAD_LOOP(int64_t, (T)*s); break;                                \
-        case GN_BOOL: GN__LOAD_LOOP(uint8_t, (T)(*s != 0)); break;                        \
-        case GN_I8: GN__LOAD_LOOP(int8_t, (T)*s); break;                                  \
-        case GN_I16: GN__LOAD_LOOP(int16_t, (T)*s); break;                                \
-        case GN_U16: GN__LOAD_LOOP(uint16_t, (T)*s); break;                               \
-        case GN_U32: GN__LOAD_LOOP(uint32_t, (T)*s); break;                               \
-        default: GN__LOAD_LOOP(uint8_t, (T)*s); break;                                    \
-        }                                                                                 \
-    }
-GN__DEFINE_LOAD(gn__load_f32, float)      /* of f32, f16, bf16 only: others would lose bits */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
-GN__DEFINE_LOAD(gn__load_f64, double)
-GN__DEFINE_LOAD(gn__load_i32, int32_t)    /* not of i64 and u32 */
-GN__DEFINE_LOAD(gn__load_i64, int64_t)    /* of integers only */
+static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of f32, f16, bf16 only: others would lose bits */
+    if (d == GN_F16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
+    else if (d == GN_F16) GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
+    else if (d == GN_BF16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
+    else if (d == GN_BF16) GN__LOAD_LOOP(uint16_t, stride, gn__bf16_f32(*s));
+    else if (stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
+    else GN__LOAD_LOOP(float, stride, *s);
+}
 
-#define GN__STORE_LOOP(dst_t, expr) do {                                                         \
-        dst_t *o = (dst_t *)p;                                                                   \
-        if (stride == 1) for (int64_t i = 0; i < n; i++, o++) { *o = expr; }                     \
-        else for (int64_t i = 0; i < n; i++, o += stride) { *o = expr; }                         \
-    } while (0)
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
-#endif
-static void gn__store_f32(const float *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (d) {
-    case GN_F16: GN__STORE_LOOP(uint16_t, gn__f32_f16(src[i])); break;
-    case GN_BF16: GN__STORE_LOOP(uint16_t, gn__f32_bf16(src[i])); break;
-    default: GN__STORE_LOOP(float, src[i]); break;
-    }
+static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    if (d == GN_F16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
+    else if (d == GN_F16) GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
+    else if (d == GN_BF16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
+    else if (d == GN_BF16) GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
+    else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
+    else GN__STORE_LOOP(float, stride, src[i]);
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
+GN__COLD_BEGIN
+static void gn__load_i32(int32_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* not of i64 and u32 */
+    switch (d) {
+    case GN_I32: GN__LOAD_LOOP(int32_t, stride, *s); break;
+    case GN_BOOL: GN__LOAD_LOOP(uint8_t, stride, *s != 0); break;
+    case GN_I8: GN__LOAD_LOOP(int8_t, stride, *s); break;
+    case GN_I16: GN__LOAD_LOOP(int16_t, stride, *s); break;
+    case GN_U16: GN__LOAD_LOOP(uint16_t, stride, *s); break;
+    default: GN__LOAD_LOOP(uint8_t, stride, *s); break;
+    }
+}
+
+enum { GN__WIDEN = 64 };   /* elements of a stack buffer between two conversions */
+
+/* A piece at a time by way of f32 or i32, of whose dtypes every value is exact in T. */
+#define GN__LOAD_NARROW(T, narrow_t, load) do {                                                          \
+        narrow_t w[GN__WIDEN];                                                                           \
+        for (int64_t at = 0, m; at < n; at += m) {                                                       \
+            m = GN__MIN(n - at, (int64_t)GN__WIDEN);                                                     \
+            load(w, d, (const char *)p + at * stride * (int64_t)gn__bytes_of(d), stride, m);             \
+            for (int64_t i = 0; i < m; i++) dst[at + i] = (T)w[i];                                       \
+        }                                                                                                \
+    } while (0)
+static void gn__load_i64(int64_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of integers only */
+    if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, *s);
+    else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, *s);
+    else GN__LOAD_NARROW(int64_t, int32_t, gn__load_i32);
+}
+
+static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
+    if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
+    else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
+    else if (gn__dtypes[d].compute == GN__F32) GN__LOAD_NARROW(double, float, gn__load_f32);
+    else if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, (double)*s);
+    else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, (double)*s);
+    else GN__LOAD_NARROW(double, int32_t, gn__load_i32);
+}
+
 static void gn__store_f64(const double *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
     switch (d) {
-    case GN_F16: GN__STORE_LOOP(uint16_t, gn__f32_f16(gn__f64_f32_odd(src[i]))); break;
-    case GN_BF16: GN__STORE_LOOP(uint16_t, gn__f32_bf16(gn__f64_f32_odd(src[i]))); break;
-    case GN_F32: GN__STORE_LOOP(float, (float)src[i]); break;
-    default: GN__STORE_LOOP(double, src[i]); break;
+    case GN_F16: GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(gn__f64_f32_odd(src[i]))); break;
+    case GN_BF16: GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(gn__f64_f32_odd(src[i]))); break;
+    case GN_F32: GN__STORE_LOOP(float, stride, src[i]); break;
+    default: GN__STORE_LOOP(double, stride, src[i]); break;
     }
 }
 
 static void gn__store_i64(const int64_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (d) {
-    case GN_I32: GN__STORE_LOOP(int32_t, (int32_t)(uint32_t)(uint64_t)src[i]); break;
-    case GN_I64: GN__STORE_LOOP(int64_t, src[i]); break;
-    case GN_BOOL: GN__STORE_LOOP(uint8_t, src[i] != 0); break;
-    case GN_U32: GN__STORE_LOOP(uint32_t, (uint32_t)(uint64_t)src[i]); break;
-    case GN_I16: case GN_U16: GN__STORE_LOOP(uint16_t, (uint16_t)(uint64_t)src[i]); break;
-    default: GN__STORE_LOOP(uint8_t, (uint8_t)(uint64_t)src[i]); break;
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
+    case 1: GN__STORE_LOOP(uint8_t, stride, (uint64_t)src[i]); break;
+    case 2: GN__STORE_LOOP(uint16_t, stride, (uint64_t)src[i]); break;
+    case 4: GN__STORE_LOOP(uint32_t, stride, (uint64_t)src[i]); break;
+    default: GN__STORE_LOOP(int64_t, stride, src[i]); break;
     }
 }
 
 static void gn__store_i32(const int32_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (d) {
-    case GN_I32: GN__STORE_LOOP(int32_t, src[i]); break;
-    case GN_BOOL: GN__STORE_LOOP(uint8_t, src[i] != 0); break;
-    case GN_I16: case GN_U16: GN__STORE_LOOP(uint16_t, (uint16_t)(uint32_t)src[i]); break;
-    default: GN__STORE_LOOP(uint8_t, (uint8_t)(uint32_t)src[i]); break;
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
+    case 1: GN__STORE_LOOP(uint8_t, stride, (uint32_t)src[i]); break;
+    case 2: GN__STORE_LOOP(uint16_t, stride, (uint32_t)src[i]); break;
+    default: GN__STORE_LOOP(int32_t, stride, src[i]); break;
     }
 }
+GN__COLD_END
 
 static int64_t gn__read_int(gn_dtype d, const void *p) {
     int64_t v;
@@ -2616,49 +2719,6 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     T( FMA,          fma,          0xb0, A, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
     T( LERP,         lerp,         0xb1, F, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
 
-/* Structured rows. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
-#define GN__STRUCTURED_OPS(X)                                                                            \
-    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
-    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
-    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
-    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
-    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
-    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
-    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
-    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
-    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
-    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
-    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
-    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
-    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
-    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
-    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
-    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
-    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
-    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
-    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
-    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
-    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
-    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
-    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
-    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
-    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
-    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
-
 /* Leaves; gn_part_node.leaf says the kind. X(NAME, name, wire) */
 #define GN__LEAF_OPS(X) X(DATA, data, 0x01) X(VALUE, value, 0x02) X(WEIGHT, weight, 0x03) X(STATE, state, 0x04)
 
@@ -2671,7 +2731,7 @@ typedef enum gn__op_index {
     GN__SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
 #undef GN__U
 #define GN__X(NAME, ...) GN__OP_##NAME,
-    GN__STRUCTURED_OPS(GN__X)
+    GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
     GN__OP__COUNT
 } gn__op_index;
@@ -2700,7 +2760,9 @@ typedef struct gn__call {
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
 
-/* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. */
+/* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. Vector code goes in whole steps of GN__TILE_STEP:
+ * there are that many elements of memory behind every pointer, and n is a multiple of it. */
+enum { GN__TILE_STEP = 32 };
 typedef void (*gn__tile_fn)(void *y, const void *const *x, const double *p, int64_t n);
 
 typedef struct gn__grads gn__grads;                         /* see >>graph */
@@ -2734,7 +2796,8 @@ typedef struct gn__op_row {
         const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1], *xc = (const GN__T *)x[2];         \
         const GN__T p0 = GN__PARAM(p[0]), p1 = GN__PARAM(p[1]);                                              \
         (void)p0; (void)p1;                                                                                  \
-        for (int64_t i = 0; i < n; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
+        const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);     /* says so to the compiler: no code for a rest */ \
+        for (int64_t i = 0; i < whole; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
     }
 #define GN__TILE_U(NAME, name, wire, cls, mask, flops, tol, body, ...) GN__WHEN_##cls(GN__TILE(NAME, GN__T, body))
 #define GN__TILE_C(NAME, name, wire, cls, mask, flops, tol, body) GN__WHEN_##cls(GN__TILE(NAME, int32_t, body))
@@ -2824,7 +2887,7 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
         const T *a = (const T *)x[1], *b = (const T *)x[2];                                          \
         T *restrict out = (T *)y;                                                                    \
         (void)p;                                                                                     \
-        for (int64_t i = 0; i < n; i++) out[i] = c[i] ? a[i] : b[i];                                 \
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) out[i] = c[i] ? a[i] : b[i]; \
     }
 GN__DEFINE_WHERE(f32, float)
 GN__DEFINE_WHERE(f64, double)
@@ -2930,6 +2993,7 @@ static gn_result gn__infer_dims(const gn__infer_call *c, int first, gn_shape *ou
     return gn__shape_ok(out) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension is negative or the tensor too large");
 }
 
+GN__COLD_BEGIN
 /* ---- generators ---- */
 
 static gn_result gn__infer_full(const gn__infer_call *c) {
@@ -3027,6 +3091,7 @@ static gn_result gn__random(const gn__call *c, bool normal) {
 }
 static gn_result gn__cpu_random_uniform(const gn__call *c) { return gn__random(c, false); }
 static gn_result gn__cpu_random_normal(const gn__call *c) { return gn__random(c, true); }
+GN__COLD_END
 
 /* ---- reductions: attrs = axes as bits, keep ---- */
 
@@ -3091,12 +3156,12 @@ typedef struct gn__kernels {
     void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
     float (*top)(const float *x, int64_t n, float sign);             /* largest of sign * x, NaN if there is one */
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul);   /* (x - sub) * mul */
-    void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; either may be NULL */
+    void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; one of them may be NULL */
 } gn__kernels;
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O3,fp-contract=fast")
+#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")      /* vectors are written out */
 #define GN__UNROLL _Pragma("GCC unroll 16")
 #define GN__CONTRACT
 #elif defined(__clang__)
@@ -3151,6 +3216,46 @@ GN__INLINE float gn__lanes_sum(float *s) {
             y[r] += gn__lanes_sum(s);                                                                        \
         }                                                                                                    \
     }
+#define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
+    attribute static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
+        GN__CONTRACT                                                                                         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        for (; rows >= 4; rows -= 4, x += 4, b += 4 * ldb) {                                                 \
+            const float *b1 = b + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb, x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
+            int64_t i = 0;                                                                                   \
+            for (; i + W <= n; i += W) {                                                                     \
+                vec t = *(const vec *)(y + i);                                                               \
+                t += x0 * *(const vec *)(b + i);                                                             \
+                t += x1 * *(const vec *)(b1 + i);                                                            \
+                t += x2 * *(const vec *)(b2 + i);                                                            \
+                t += x3 * *(const vec *)(b3 + i);                                                            \
+                *(vec *)(y + i) = t;                                                                         \
+            }                                                                                                \
+            for (; i < n; i++) { float t = y[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; y[i] = t; } \
+        }                                                                                                    \
+        for (; rows > 0; rows--, x++, b += ldb) {                                                            \
+            int64_t i = 0;                                                                                   \
+            for (; i + W <= n; i += W) *(vec *)(y + i) += x[0] * *(const vec *)(b + i);                      \
+            for (; i < n; i++) y[i] += x[0] * b[i];                                                          \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                     \
+    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {        \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                    \
+        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                        \
+    }                                                                                                        \
+    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                \
+        GN__CONTRACT                                                                                         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= n; i += W) {                                                                         \
+            vec t = *(const vec *)(y + i);                                                                   \
+            *(vec *)(y + i) = g && b ? t * *(const vec *)(g + i) + *(const vec *)(b + i) : g ? t * *(const vec *)(g + i) : t + *(const vec *)(b + i); \
+        }                                                                                                    \
+        for (; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];               \
+    }
 #else
 #define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                            \
     static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) {  \
@@ -3169,17 +3274,19 @@ GN__INLINE float gn__lanes_sum(float *s) {
             y[r] += gn__lanes_sum(s);                                                                        \
         }                                                                                                    \
     }
-#endif
-#define GN__DEFINE_AXPY(S, attribute)                                                                        \
-    attribute static void gn__axpy_##S(float *restrict y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
-        GN__CONTRACT                                                                                         \
-        for (; rows >= 4; rows -= 4, x += 4, b += 4 * ldb) {                                                 \
-            const float *b1 = b + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb, x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
-            for (int64_t i = 0; i < n; i++) { float t = y[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; y[i] = t; } \
-        }                                                                                                    \
+#define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
+    static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
         for (; rows > 0; rows--, x++, b += ldb)                                                              \
             for (int64_t i = 0; i < n; i++) y[i] += x[0] * b[i];                                             \
     }
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                     \
+    static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                  \
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                           \
+    }                                                                                                        \
+    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                          \
+        for (int64_t i = 0; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];  \
+    }
+#endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__DEFINE_TOP(S, attribute, W)                                                                      \
     attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                              \
@@ -3210,21 +3317,12 @@ GN__INLINE float gn__lanes_sum(float *s) {
         return best;                                                                                         \
     }
 #endif
-#define GN__DEFINE_MAPS(S, attribute)                                                                        \
-    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {        \
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                           \
-    }                                                                                                        \
-    attribute static void gn__gain_##S(float *restrict y, const float *g, const float *b, int64_t n) {       \
-        if (g && b) for (int64_t i = 0; i < n; i++) y[i] = y[i] * g[i] + b[i];                               \
-        else if (g) for (int64_t i = 0; i < n; i++) y[i] *= g[i];                                            \
-        else if (b) for (int64_t i = 0; i < n; i++) y[i] += b[i];                                            \
-    }
 #define GN__DEFINE_KERNELS(S, attribute, W, MR, NV) \
     GN__DEFINE_TOP(S, attribute, W)                 \
-    GN__DEFINE_MAPS(S, attribute)                   \
+    GN__DEFINE_MAPS(S, attribute, W)                \
     GN__DEFINE_MICRO(S, attribute, W, MR, NV)       \
     GN__DEFINE_DOT(S, attribute, W)                 \
-    GN__DEFINE_AXPY(S, attribute)
+    GN__DEFINE_AXPY(S, attribute, W)
 #define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
 
 #if defined(__aarch64__)
@@ -3258,9 +3356,14 @@ static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) 
 #else
     static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32 };
 #endif
-    const void *in[3] = { x, x, x };
+    float rest[GN__TILE_STEP] = { 0 };
+    const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };
     const double none[2] = { 0, 0 };
-    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, n);
+    int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);
+    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, whole);
+    memcpy(rest, x + whole, (size_t)(n - whole) * sizeof *rest);
+    tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0);
+    memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);
 }
 
 /* Sum over a row of f32: lanes within pieces, pieces in f64. */
@@ -3450,6 +3553,7 @@ static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
 }
 
 
+GN__COLD_BEGIN
 static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
     double x[GN__CHUNK], top = -INFINITY, sum = 0;
     int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
@@ -3472,6 +3576,7 @@ static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
         gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
     }
 }
+GN__COLD_END
 
 /* f32, f16 and bf16 rows: in f32, in `row` (n floats) or where they lie. */
 static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
@@ -3524,6 +3629,7 @@ static gn_result gn__softmax(const gn__call *c, bool log) {
 static gn_result gn__cpu_softmax(const gn__call *c) { return gn__softmax(c, false); }
 static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, true); }
 
+GN__COLD_BEGIN
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
     double x[GN__CHUNK], w[GN__CHUNK], sum = 0, square = 0, eps = gn__word_f64(c->attrs[0]);
@@ -3553,6 +3659,7 @@ static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
         gn__store_f64(x, j->out.dtype, o + i * ib, 1, m);
     }
 }
+GN__COLD_END
 
 /* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
 static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o, float *row, const float *gain, const float *bias) {
@@ -3572,7 +3679,7 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     }
     double variance = square / (double)n - off * off;
     k->affine(y, y, n, (float)off, (float)(1.0 / sqrt((variance > 0 ? variance : variance != variance ? variance : 0) + gn__word_f64(j->c->attrs[0]))));
-    k->gain(y, gain, bias, n);
+    if (gain || bias) k->gain(y, gain, bias, n);
     if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
@@ -3839,6 +3946,7 @@ static bool gn__gemm_f32(const gn__gemm *g, gn__pool *pool) {
     return true;
 }
 
+GN__COLD_BEGIN
 /* f64 and integers. */
 static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm *g = (const gn__gemm *)arg;
@@ -3869,6 +3977,7 @@ static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
         else gn__store_i64(y.i, g->dtype, o, 1, n);
     }
 }
+GN__COLD_END
 
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (g->m == 0 || g->n == 0) return true;
@@ -3917,6 +4026,8 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
 }
 static gn_result gn__cpu_matmul(const gn__call *c) { return gn__matmul(c, NULL); }
 static gn_result gn__cpu_linear(const gn__call *c) { return gn__matmul(c, c->n_in > 2 ? &c->in[2] : NULL); }
+
+GN__COLD_BEGIN
 
 /* ---- movement. Reshape, permute, slice and broadcast are views where they can be; their kernels are copies ---- */
 
@@ -4129,12 +4240,6 @@ static gn_result gn__cpu_concat(const gn__call *c) {
     return GN_OK;
 }
 
-
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
-
 /* ---- indexing: every index is checked where it is used ---- */
 
 static gn_result gn__bad_index(gn_fault *f, int64_t index, int64_t size) {
@@ -4339,9 +4444,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
@@ -4383,6 +4486,7 @@ typedef struct gn__attention_job {
     gn__atomic failed;          /* no memory for scores; set by any thread */
 } gn__attention_job;
 
+GN__COLD_BEGIN
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
@@ -4415,6 +4519,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     for (int64_t l = 0; l < E && sum != 0; l++) o[l] /= sum;
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
+GN__COLD_END
 
 /* Adds the mask's row to the scores; false hides. */
 static void gn__attention_mask(const gn__attention_job *j, const char *m, float *s, int64_t n) {
@@ -4531,10 +4636,7 @@ static gn_result gn__cpu_kv_append(const gn__call *c) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* ---- running along an axis: attrs = axis. Row by row, in f64 or i64, in order ---- */
 
@@ -4744,9 +4846,7 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* ---- the table ---- */
 
@@ -4758,7 +4858,7 @@ GN__SCALAR_OPS(GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
 #define GN__DECLARE_GRAD_true(name) static void gn__grad_##name(gn__grads *k);
 #define GN__DECLARE_GRAD_false(name)
 #define GN__X(NAME, name, w, kind, least, most, attrs, mask, tol, grad) GN__DECLARE_GRAD_##grad(name)
-GN__STRUCTURED_OPS(GN__X)
+GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 
 #define GN__TILES_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
@@ -4805,7 +4905,7 @@ static const gn__op_row gn__ops[GN__OP__COUNT] = {
     [GN__OP_FAILED] = { .name = "failed", .kind = GN_CLASS_LEAF },
     GN__LEAF_OPS(GN__L)
     GN__SCALAR_OPS(GN__U, GN__B, GN__UN, GN__BN, GN__C, GN__U, GN__T3)
-    GN__STRUCTURED_OPS(GN__X)
+    GN_STRUCTURED_OPS(GN__X)
 };
 #undef GN__U
 #undef GN__B
@@ -5521,10 +5621,7 @@ static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const
 static bool gn__plan_same(const void *owner, uint32_t i, const void *key) { return gn__part_equal(((const gn_ctx *)owner)->plans[i].part, (const gn_part *)key); }
 
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* ---- gradients: the table's column, applied from the loss down ---- */
 
@@ -5597,8 +5694,9 @@ static uint32_t gn__pow_grad_base(gn__grads *k) {          /* b a^(b-1), 0 where
     uint32_t a = k->x[0], b = k->x[1], d = gn__mul(k, b, gn__pow(k, a, gn__sub(k, b, gn__num(k, 1))));
     return gn__mul(k, k->gy, gn__choose(k, gn__ne(k, b, gn__num(k, 0)), d));
 }
-static uint32_t gn__pow_grad_exponent(gn__grads *k) {      /* y log a, 0 where y is 0 */
-    return gn__mul(k, k->gy, gn__choose(k, gn__ne(k, k->y, gn__num(k, 0)), gn__mul(k, k->y, gn__log(k, k->x[0]))));
+static uint32_t gn__pow_grad_exponent(gn__grads *k) {      /* y log a, 0 where y or a is 0 */
+    uint32_t some = gn__and(k, gn__ne(k, k->y, gn__num(k, 0)), gn__ne(k, k->x[0], gn__num(k, 0)));
+    return gn__mul(k, k->gy, gn__choose(k, some, gn__mul(k, k->y, gn__log(k, k->x[0]))));
 }
 static uint32_t gn__gelu_grad(gn__grads *k) {              /* Phi(x) + x phi(x); Phi = gelu(x) / x, taken as erf through gelu of 1 where x is 0 */
     uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0));
@@ -5830,10 +5928,13 @@ static void gn__grad_scatter(gn__grads *k) {
     k->gx[0] = gn__build(k->g, k->at, GN__OP_SCATTER, 3, in, 1, k->attrs);
     k->gx[2] = gn__choose(k, gn__scatter_stays(k), gn__gather_of(k, k->gy, k->attrs[0], k->x[1]));
 }
-static void gn__grad_scatter_max(gn__grads *k) {           /* to each of equals */
-    uint32_t y = gn__gather_of(k, k->y, k->attrs[0], k->x[1]), gy = gn__gather_of(k, k->gy, k->attrs[0], k->x[1]);
-    k->gx[0] = gn__choose(k, gn__eq(k, k->x[0], k->y), k->gy);
-    k->gx[2] = gn__choose(k, gn__eq(k, k->x[2], y), gy);
+static void gn__grad_scatter_max(gn__grads *k) {           /* shared evenly among equals */
+    gn_dtype d = (gn_dtype)k->g->nodes[k->gy].dtype;
+    uint32_t kept = gn__eq(k, k->x[0], k->y), put = gn__eq(k, k->x[2], gn__gather_of(k, k->y, k->attrs[0], k->x[1]));
+    uint32_t count = gn__scatter_of(k, gn__cast_to(k->g, k->at, kept, d), k->attrs[0], k->x[1], gn__cast_to(k->g, k->at, put, d));
+    uint32_t share = gn__div(k, k->gy, count);
+    k->gx[0] = gn__choose(k, kept, share);
+    k->gx[2] = gn__choose(k, put, gn__gather_of(k, share, k->attrs[0], k->x[1]));
 }
 /* To the latest element that the running maximum has met. */
 static void gn__grad_cummax(gn__grads *k) {
@@ -5972,14 +6073,9 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     return r;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* >>meaning ========================================================================================
  * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
@@ -6895,6 +6991,17 @@ static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
     return all;
 }
 
+/* An attention with a length works on the keys in use, whose number is not known when a plan is made: taken as the rows appended
+   in a prefill, as half of the cache in a decode. */
+static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meaning *t, uint64_t caches) {
+    const gn_part_node *n = &w->p->nodes[i];
+    if (gn__op_at(w, i) != GN__OP_ATTENTION || !(w->p->attrs[n->attrs] & 4) || (t->phase != GN_PREFILL && t->phase != GN_DECODE)) return;
+    double keys = (double)gn__dim(w, gn__in(w, i, 1), 2), queries = (double)gn__dim(w, gn__in(w, i, 0), 2);
+    double share = t->phase == GN_DECODE ? 0.5 : keys > queries ? queries / keys : 1;
+    t->flops *= share;
+    t->bytes_read -= (uint64_t)((double)caches * (1 - share));
+}
+
 static void gn__cost_tell(gn__recognition *w, uint32_t i) {
     const gn_part_node *n = &w->p->nodes[i];
     gn_node_meaning *t = &w->m->nodes[i];
@@ -6912,6 +7019,7 @@ static void gn__cost_tell(gn__recognition *w, uint32_t i) {
     t->flops = gn__op_flops(n->op, in, (int)n->n_ins, &out);
     if (gn__is_view_op(n->op) || n->op == GN__OP_FULL) return;
     t->bytes_written = gn__op_at(w, i) == GN__OP_KV_APPEND ? gn__type_bytes(&in[1]) : gn__type_bytes(&out);
+    gn__cost_of_keys(w, i, t, gn__type_bytes(&in[1]) + gn__type_bytes(&in[2]));
 }
 
 /* Sums of the groups. A scalar op whose readers are all scalar ops of its group runs in their loop: it is no kernel, and what
@@ -6925,12 +7033,14 @@ static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
         gn_group *g = &m->groups[m->nodes[i].group];
         bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS, works = !n->leaf && !gn__is_view_op(n->op) && n->op != GN__OP_FULL;
         bool loops = scalar && w->reader[i] < w->n && !outside[i];
+        uint64_t read = 0;
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = gn__in(w, i, k);
             bool together = scalar && gn__op_sort(gn__op_at(w, x)) == GN__SCALARS && m->nodes[x].group == m->nodes[i].group && gn__elements(w, x) == gn__elements(w, i);
             if (!together) outside[x] = 1;
-            if (works && (!together || outside[x])) g->bytes += gn__bytes_in(w, i, k);
+            read += works && (!together || outside[x]) ? gn__bytes_in(w, i, k) : 0;
         }
+        g->bytes += works && read > m->nodes[i].bytes_read ? m->nodes[i].bytes_read : read;
         g->flops += m->nodes[i].flops;
         g->kernels += works && !loops;
         if (works && !loops) g->bytes += m->nodes[i].bytes_written;
@@ -7435,7 +7545,7 @@ typedef struct gn__hop {           /* a value on a device other than its own: se
     uint8_t why;                   /* gn_transfer_reason, GN__RESIDENT, GN__RECOMPUTED */
 } gn__hop;
 
-typedef struct gn__seg { uint32_t device, units, first, head, tail; double work, start, end; } gn__seg;
+typedef struct gn__seg { uint32_t device, units, first, head, tail, now; double work, start, end; } gn__seg;   /* now: 1 + the segment that goes on with it */
 typedef struct gn__rated { double rank; uint32_t at; } gn__rated;
 typedef struct gn__verdict { double seconds, step, again_s; uint64_t bytes, again; uint32_t devices; } gn__verdict;   /* again: of weights that are elsewhere already */
 
@@ -7875,17 +7985,45 @@ static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t se
     }
     for (uint32_t k = 0; k < u->n_slots && !s->bad; k++) {
         uint32_t v = s->slots[u->slot + k];
-        bool state = s->p->nodes[v].leaf == GN_LEAF_STATE, held = gn__sched_homes(s, v) != 0;
+        bool state = s->p->nodes[v].leaf == GN_LEAF_STATE, elsewhere = gn__sched_homes(s, v) != 0;
         uint32_t home = state ? gn__sched_where(s, v) : d;
         if (gn__hop_find(s, v, d)) continue;
-        if (home == d && (!state || !held)) {
+        if (home == d && (!state || !elsewhere)) {
             if (gn__sched_home(s, v, d)) continue;
             gn__hop_add(s, v, s->D, d, GN__RESIDENT, GN__NONE);
-            s->now.again += held ? s->size[v] : 0;
-            s->now.again_s += held ? gn__sched_wire(s, s->D, d, s->size[v]) : 0;
+            s->now.again += elsewhere ? s->size[v] : 0;
+            s->now.again_s += elsewhere ? gn__sched_wire(s, s->D, d, s->size[v]) : 0;
         } else if (home != d) gn__hop_add(s, v, home, d, GN_TRANSFER_STATE_READ, seg);
         else if (gn__sched_homes(s, v) && !gn__sched_home(s, v, d)) gn__hop_add(s, v, gn__first_bit(gn__sched_homes(s, v)), d, GN_TRANSFER_STATE_MOVE, seg);
     }
+}
+
+/* What little a segment has done is not worth a segment: it waits too. Nothing has read its results yet. */
+static void gn__sched_go_on(gn__sched *s, uint32_t seg, uint32_t later) {
+    gn__seg *a = &s->segs[seg], *b = &s->segs[later];
+    b->units = a->units;
+    b->head = a->head;
+    b->tail = a->tail;
+    b->work = a->work;
+    a->now = later + 1;
+    a->units = a->head = a->tail = 0;
+}
+
+/* Numbers the segments that are left. */
+static void gn__sched_number(gn__sched *s) {
+    uint32_t n = 0;
+    for (size_t i = s->n_segs; i-- > 0;)
+        if (s->segs[i].now) s->segs[i].first = s->segs[s->segs[i].now - 1].now ? s->segs[s->segs[i].now - 1].first : s->segs[i].now - 1;
+        else s->segs[i].first = (uint32_t)i;
+    for (uint32_t i = 0; i < s->U; i++) s->seg_of[i] = s->segs[s->seg_of[i]].first;
+    for (size_t i = 0; i < s->n_segs; i++) s->segs[i].tail = s->segs[i].now ? 0 : n++;
+    for (uint32_t i = 0; i < s->U; i++) s->seg_of[i] = s->segs[s->seg_of[i]].tail;
+    for (size_t i = 0; i < s->n_segs; i++) {
+        if (s->segs[i].now) continue;
+        for (uint32_t h = s->segs[i].head; h; h = s->hops[h - 1].next) s->hops[h - 1].consumer = s->segs[i].tail;
+        s->segs[s->segs[i].tail] = s->segs[i];
+    }
+    s->n_segs = n;
 }
 
 /* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to wait. */
@@ -7900,11 +8038,12 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         }
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
-        if (*open != GN__NONE && gn__sched_waits(s, i, d)) *open = GN__NONE;
-        if (*open == GN__NONE) {
+        uint32_t waits = *open != GN__NONE && gn__sched_waits(s, i, d) ? *open : GN__NONE;
+        if (*open == GN__NONE || waits != GN__NONE) {
             if (!GN__GROW(s, segs, 1)) { s->bad = true; return; }
             *open = (uint32_t)s->n_segs;
             s->segs[s->n_segs++] = (gn__seg){ .device = d };
+            if (waits != GN__NONE && s->segs[waits].work < gn__sched_link(s, s->D, d)->latency_s) gn__sched_go_on(s, waits, *open);
         }
         s->seg_of[i] = *open;
         s->segs[*open].units++;
@@ -7912,6 +8051,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         gn__sched_bring(s, i, d, *open);
         if (s->exported[i]) *open = GN__NONE;
     }
+    gn__sched_number(s);
 }
 
 /* One value crosses: each end sends and receives one thing at a time. */
@@ -8102,6 +8242,13 @@ static bool gn__sched_better(const gn__sched *s, const gn__verdict *a, const gn_
     return x < y || (x == y && gn__sched_objective(s, a, 1) < gn__sched_objective(s, b, 1));
 }
 
+static void gn__sched_keep(gn__sched *s, bool ranked) {
+    s->have = true;
+    s->top = s->now;
+    s->best_ranked = ranked;
+    memcpy(s->best, s->dev, s->U * sizeof *s->best);
+}
+
 /* Judges dev[] and keeps it when it is the best so far that fits. */
 static bool gn__sched_consider(gn__sched *s, bool ranked) {
     gn__sched_simulate(s, ranked ? s->rank_order : s->order);
@@ -8109,12 +8256,8 @@ static bool gn__sched_consider(gn__sched *s, bool ranked) {
     bool better_split = split && (!s->have_split || gn__sched_better(s, &s->now, &s->split));
     if (s->bad || (!better && !better_split) || (s->limited && !gn__sched_fits(s))) return false;
     if (better_split) { s->split = s->now; s->have_split = true; }
-    if (!better) return false;
-    s->have = true;
-    s->top = s->now;
-    s->best_ranked = ranked;
-    memcpy(s->best, s->dev, s->U * sizeof *s->best);
-    return true;
+    if (better) gn__sched_keep(s, ranked);
+    return better;
 }
 
 static int gn__rated_compare(const void *a, const void *b) {
@@ -8376,6 +8519,10 @@ static void gn__sched_pipeline(gn__sched *s) {
         high = mid;
         gn__sched_consider(s, false);
     }
+    if (!s->have || !gn__cuts_place(&k, 1.04 * high)) return;   /* nearly as soon, and less that crosses */
+    gn__sched_simulate(s, s->order);
+    if (s->now.step > 1.05 * s->top.step || s->now.bytes >= s->top.bytes || (s->limited && !gn__sched_fits(s))) return;
+    gn__sched_keep(s, false);
 }
 
 /* ---- whole paths move ---- */
@@ -8871,8 +9018,8 @@ static void gn__tell_segments(gn__story *k) {
     for (uint32_t d = 0; d < k->s->n_devices; d++) {
         const gn_cluster_device *x = &k->c->devices[d];
         if (!k->s->memory[d]) continue;
-        gn__say(k, "%s takes in and holds at most %s", x->name, gn__bytes_text((double)k->s->memory[d]).text);
-        if (x->memory) gn__say(k, " of %s free", gn__bytes_text((double)x->memory_free).text);
+        gn__say(k, "memory: at most %s on %s", gn__bytes_text((double)k->s->memory[d]).text, x->name);
+        if (x->memory) gn__say(k, ", which has %s free", gn__bytes_text((double)x->memory_free).text);
         gn__say(k, "\n");
     }
 }
@@ -8930,8 +9077,14 @@ enum { GN__BOX_W = 112, GN__BOX_H = 42, GN__BOX_GAP = 8, GN__FRAME = 12, GN__FRA
 /* Tints of colours that stay apart under colour blindness (Okabe & Ito 2008); text on them is black. */
 static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee", "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec", "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c" };
 
-static void gn__run_size(const gn__run_of *r, double *w, double *h) {
-    uint32_t across = GN__MIN(r->period, (uint32_t)GN__ACROSS), rows = (r->period + GN__ACROSS - 1) / GN__ACROSS;
+/* Boxes in a row: rows of a frame are about equal. */
+static uint32_t gn__run_across(const gn__story *k, const gn__run_of *r) {
+    uint32_t most = k->s->n_segments > 2 ? GN__ACROSS / 2 : GN__ACROSS, rows = (r->period + most - 1) / most;
+    return (r->period + rows - 1) / rows;
+}
+
+static void gn__run_size(const gn__story *k, const gn__run_of *r, double *w, double *h) {
+    uint32_t across = gn__run_across(k, r), rows = (r->period + across - 1) / across;
     *w = across * (GN__BOX_W + GN__BOX_GAP) - GN__BOX_GAP;
     *h = rows * (GN__BOX_H + GN__BOX_GAP) - GN__BOX_GAP;
     if (r->times > 1) { *w += 2 * GN__FRAME; *h += GN__FRAME + GN__FRAME_TOP; }
@@ -8940,9 +9093,9 @@ static void gn__run_size(const gn__run_of *r, double *w, double *h) {
 /* Walks a segment's runs in rows; draw NULL: measures. */
 static void gn__segment_flow(gn__story *k, uint32_t seg, void (*draw)(gn__story *, const gn__run_of *, double, double)) {
     gn__box *b = &k->boxes[seg];
-    double most = k->s->n_segments > 4 ? 520 : k->s->n_segments > 1 ? 780 : 1080, x = GN__SEG_PAD, y = GN__SEG_TOP, row = 0, w, h, width = 120;
+    double most = k->s->n_segments > 4 ? 520 : k->s->n_segments > 1 ? 780 : 1340, x = GN__SEG_PAD, y = GN__SEG_TOP, row = 0, w, h, width = 120;
     for (uint32_t i = 0; i < b->n_runs; i++) {
-        gn__run_size(&k->runs[b->run + i], &w, &h);
+        gn__run_size(k, &k->runs[b->run + i], &w, &h);
         if (x > GN__SEG_PAD && x + w > most) { x = GN__SEG_PAD; y += row + GN__BOX_GAP; row = 0; }
         if (draw) draw(k, &k->runs[b->run + i], b->x + x, b->y + y);
         width = GN__MAX(width, x + w);
@@ -9001,8 +9154,9 @@ static void gn__draw_item(gn__story *k, const gn__item *x, double left, double t
 
 static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double top) {
     double w, h, x = left, y = top;
+    uint32_t across = gn__run_across(k, r);
     char text[64];
-    gn__run_size(r, &w, &h);
+    gn__run_size(k, r, &w, &h);
     if (r->times > 1) {
         gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"6\" fill=\"#fff\" stroke=\"#555\" stroke-dasharray=\"6 3\"/>\n", left, top, w, h);
         snprintf(text, sizeof text, "%u times", r->times);
@@ -9011,7 +9165,7 @@ static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double 
         y += GN__FRAME_TOP;
     }
     for (uint32_t i = 0; i < r->period; i++)
-        gn__draw_item(k, &k->items[r->item + i], x + i % GN__ACROSS * (GN__BOX_W + GN__BOX_GAP), y + i / GN__ACROSS * (GN__BOX_H + GN__BOX_GAP));
+        gn__draw_item(k, &k->items[r->item + i], x + i % across * (GN__BOX_W + GN__BOX_GAP), y + i / across * (GN__BOX_H + GN__BOX_GAP));
 }
 
 static void gn__draw_segment(gn__story *k, uint32_t i) {
@@ -9038,7 +9192,7 @@ static int gn__arrow_compare(const void *a, const void *b) {
 static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
     uint32_t D = k->s->n_devices;
     const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL, *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
-    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 44 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
+    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
     double y1 = p ? p->y + p->h / 2 + shift : a->from < D ? k->lane[a->from] + 12 : program, y2 = c ? c->y + 14 + shift : program;
     double out = p ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
     char text[64];
@@ -9046,8 +9200,8 @@ static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
     gn__say(k, "<path d=\"M%.1f %.1f H%.1f V%.1f H%.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#222\" stroke-width=\"1.4\" marker-end=\"url(#tip)\"/>\n", x1, y1, out, channel, in, y2 + (c ? 0 : 9), c ? x2 - 1 : in);
     if (a->values > 1) snprintf(text, sizeof text, "%s, %u values", gn__bytes_text((double)a->bytes).text, a->values);
     else snprintf(text, sizeof text, "%s", gn__bytes_text((double)a->bytes).text);
-    double x = p && c ? out + 4 : p ? x2 + 5 : x1 + 5, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
-    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, 6.4 * (double)strlen(text) + 2);
+    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, wide + 2);
     gn__draw_text(k, x, y, 11, "", text);
 }
 
@@ -9080,7 +9234,7 @@ static void gn__draw_lanes(gn__story *k) {
         gn__draw_text(k, 20, k->lane[d] + 16, 13, "font-weight=\"bold\"", text);
         snprintf(text, sizeof text, "works %s", gn__seconds_text(busy).text);
         gn__draw_text(k, 20, k->lane[d] + 34, 11, "", text);
-        snprintf(text, sizeof text, "takes in %s", gn__bytes_text((double)k->s->memory[d]).text);
+        snprintf(text, sizeof text, "memory %s", gn__bytes_text((double)k->s->memory[d]).text);
         gn__draw_text(k, 20, k->lane[d] + 49, 11, "", text);
     }
 }
@@ -9134,14 +9288,9 @@ static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault
     return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -9930,12 +10079,12 @@ static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes,
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* >>exec ===========================================================================================
  * The null and the CPU executor. Runs are synchronous: a ticket is done when submit returns. */
+
+GN__COLD_BEGIN
 
 /* ---- null: checks and counts, computes nothing ---- */
 
@@ -10226,6 +10375,8 @@ static void gn__run_place_outs(gn__run *r, const gn_out *outs) {
     }
 }
 
+GN__COLD_END
+
 /* ---- loops: a tile of each register at a time ---- */
 
 enum { GN__TILE_N = 1024 };
@@ -10248,7 +10399,7 @@ static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node)
     gn__mutex_unlock(&p->lock);
 }
 
-/* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type. */
+/* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole step. */
 static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = compute == GN__F64 || compute == GN__I64 ? 8 : 4;
@@ -10264,6 +10415,7 @@ static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n
         else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, m);
         done += m;
     }
+    memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
 }
 
 static void gn__fill_tile(void *dst, gn_dtype d, double value, int64_t n) {
@@ -10308,17 +10460,19 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     }
 }
 
-/* One instruction on one tile. Narrow integers are wrapped after each op, floats are not rounded before the loop's edge. */
+/* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped after each
+ * op, floats are not rounded before the loop's edge. */
 static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x, int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
-    if (in->op == GN__OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, n); return GN_OK; }
+    int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
+    if (in->op == GN__OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, whole); return GN_OK; }
     if (gn__op_divides(in->op) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n)) return GN_DIVISION_BY_ZERO;
     if (in->op == GN__OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64, gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
-        where[compute](y, x, in->p, n);
-    } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, n);
-    gn__tile_wrap(y, d, n);
+        where[compute](y, x, in->p, whole);
+    } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
+    gn__tile_wrap(y, d, whole);
     return GN_OK;
 }
 
@@ -10367,7 +10521,7 @@ static void gn__stream(gn__isa isa, char *to, const char *from, int64_t bytes) {
 /* Memory that can be used in place of a register: n elements of the compute type in a row. NULL: they have to be fetched. */
 static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
     int last = v->rank - 1;
-    if (gn__dtypes[v->dtype].narrow || v->rank == 0 || v->strides[last] != 1) return NULL;
+    if (gn__dtypes[v->dtype].narrow || v->rank == 0 || v->strides[last] != 1 || n % GN__TILE_STEP) return NULL;
     int64_t row = at / v->dims[last], col = at % v->dims[last];
     if (col + n > v->dims[last]) return NULL;
     return p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col) * (int64_t)gn__bytes_of(v->dtype);
@@ -10398,7 +10552,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     for (uint32_t i = 0; i < s->n_instrs; i++) {
         const gn_instr *in = &l->instrs[s->instr + i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
-        bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams;
+        bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
         gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
         if (r != GN_OK) { *out_node = in->node; return r; }
@@ -10441,6 +10595,8 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
     if (j.failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j.node, j.failed, "an integer divisor is 0");
     return j.failed ? gn__run_fail(r, j.node, j.failed, "no memory for the tiles of a loop") : GN_OK;
 }
+
+GN__COLD_BEGIN
 
 /* The rows that an append in place will overwrite are kept until the run has ended well. */
 static gn_result gn__run_save(gn__run *r, const gn__call *c) {
@@ -10589,11 +10745,6 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     *out = (gn_exec){ &gn__null_i, n };
     return GN_OK;
 }
-
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
 
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through the
@@ -13043,9 +13194,10 @@ struct gn_server {
     void *listener;
     gn__thread accept;
     bool accepting;
-    gn__atomic stop;
+    gn__atomic stop, lost;
     gn__mutex lock;             /* of all below */
     gn__cond changed;
+    gn_fault lost_why;
     gn__session *sessions;
     gn__store store;
     uint32_t busy[GN__DEVICES_MAX];      /* sessions that run steps on the device now */
@@ -13644,7 +13796,19 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
 
 /* ---- answers ---- */
 
+/* gn_server_run returns: a lost GPU comes back in another process only. */
+static void gn__server_lose(gn_server *server, const gn_fault *why) {
+    gn__mutex_lock(&server->lock);
+    bool first = !gn__atomic_load(&server->lost);
+    if (first) server->lost_why = *why;
+    gn__atomic_store(&server->lost, 1);
+    gn__cond_broadcast(&server->changed);
+    gn__mutex_unlock(&server->lock);
+    if (first) gn_logf(server->desc.log, server->desc.log_user, GN_LOG_ERROR, "%s", why->text);
+}
+
 static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_fault *fault, bool fatal) {
+    if (fault->result == GN_DEVICE_LOST) gn__server_lose(s->server, fault);
     gn__msg_error m = { (uint16_t)fault->result, fatal, fault->node, gn__span_of_text(fault->text, 399) };
     s->stats.faults++;
     return gn__outbox_message(&s->link.out, GN__MSG_ERROR, request, &m);
@@ -13962,6 +14126,7 @@ static void gn__session_main(void *arg) {
         e = gn__session_serve(s, &request, &why);
     }
     why.result = e;
+    if (e == GN_CANCELLED && gn__atomic_load(&s->server->lost)) why = s->server->lost_why;   /* written once, before `lost` */
     gn__session_part(s, request, &why);
     gn__session_end(s, &why);
 }
@@ -14137,8 +14302,22 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
 
 static void gn__server_wait(gn_server *s) {
     gn__mutex_lock(&s->lock);
-    while (!gn__atomic_load(&s->stop)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    while (!gn__atomic_load(&s->stop) && !gn__atomic_load(&s->lost)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
     gn__mutex_unlock(&s->lock);
+}
+
+enum { GN__HANDOVER_MS = 2000 };
+
+static int gn__server_handover(gn_server *s) {
+    int fd = s->listener && gn__net->handover ? gn__net->handover(s->listener) : -1;
+    uint64_t end = gn_now_us() + GN__HANDOVER_MS * 1000u;
+    gn__atomic_store(&s->stop, 1);
+    if (s->accepting) gn__thread_join(&s->accept);
+    s->accepting = false;
+    gn__mutex_lock(&s->lock);
+    for (gn__server_reap(s); s->sessions && gn_now_us() < end; gn__server_reap(s)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    gn__mutex_unlock(&s->lock);
+    return fd;
 }
 
 static void gn__server_get_stats(gn_server *s, gn_stats *out) {
@@ -14151,7 +14330,7 @@ static void gn__server_get_stats(gn_server *s, gn_stats *out) {
 
 gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    gn_result e = gn__server_open(desc, out_server, &f);
+    gn_result e = out_server ? gn__server_open(desc, out_server, &f) : gn_fail(&f, GN_BAD_ARGUMENT, "there is no place for the server");
     if (!out_error) return e;
     memset(out_error, 0, sizeof *out_error);
     out_error->result = e;
@@ -14162,8 +14341,10 @@ gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_
 gn_result gn_server_run(gn_server *s) {
     if (!s) return GN_BAD_ARGUMENT;
     gn__server_wait(s);
-    return GN_OK;
+    return gn__atomic_load(&s->lost) ? GN_DEVICE_LOST : GN_OK;
 }
+
+int gn_server_handover(gn_server *s) { return s ? gn__server_handover(s) : -1; }
 
 void gn_server_stop(gn_server *s) { if (s) gn__atomic_store(&s->stop, 1); }
 void gn_server_close(gn_server *s) { if (s) gn__server_close(s); }
@@ -14171,15 +14352,14 @@ const char *gn_server_url(gn_server *s) { return s && s->listener ? gn__net->url
 uint16_t gn_server_port(gn_server *s) { return s && s->listener ? gn__net->port(s->listener) : 0; }
 
 void gn_server_stats(gn_server *s, gn_stats *out_stats) {
+    if (!out_stats) return;
     memset(out_stats, 0, sizeof *out_stats);
     if (s) gn__server_get_stats(s, out_stats);
 }
 
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) { return gn__server_take(s, t, tenant ? tenant : ""); }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
 /* >>check ==========================================================================================
  * Handles to nodes. Misuse becomes a failed node or a result; nothing here computes. */
@@ -14242,6 +14422,8 @@ static void gn__inputs(gn_ctx *g, gn__loc at, int op, const gn_tensor *t, int n,
         if (why != GN_OK) out[i] = gn__failed_with(g, at, op, why, "input %d: %s", i, gn__handle_text(why));
     }
 }
+
+GN__COLD_BEGIN
 
 /* ---- one submission: cut, find or make the plan, bring slots to the device, run ---- */
 
@@ -14668,6 +14850,12 @@ void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
 gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f) { return gn__meaning_make(part, recognisers_off, out_meaning, f); }
 void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
+int gn_list_gpus(int index, char *out_text, size_t cap) {
+    if (index < 0 || !out_text || cap == 0) return 0;
+    if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
+    return index == 0 ? snprintf(out_text, cap, "cuda: absent: genie_cuda.c is not linked into this program") : 0;
+}
+
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
@@ -14708,12 +14896,14 @@ const char *gn_result_name(gn_result r) { return gn__result_name(r); }
 const char *gn_result_text(gn_result r) { return gn__result_text(r); }
 
 void gn_get_stats(gn_ctx *g, gn_stats *out_stats) {
+    if (!out_stats) return;
     if (g) *out_stats = g->stats;
     else memset(out_stats, 0, sizeof *out_stats);
     for (uint32_t i = 0; g && g->multi && i < g->multi->n_units; i++) gn__stats_add(out_stats, &g->multi->units[i].stats);
 }
 
 gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
+    if (!out_info) return GN_BAD_ARGUMENT;
     memset(out_info, 0, sizeof *out_info);
     if (!gn__usable(g)) return gn_status(g);
     g->exec.i->describe(g->exec.self, out_info);
@@ -14780,6 +14970,8 @@ gn_result gn_sync(gn_ctx *g) {
     gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
+
+GN__COLD_END
 
 /* ---- leaves ---- */
 
@@ -14864,6 +15056,7 @@ static gn_tensor gn__op(const char *file, int line, int op, const gn_tensor *in,
     gn_ctx *g = in[0].ctx;
     gn__loc at = { file, line };
     uint32_t x[GN__MAX_INPUTS];
+    for (int i = 1; i < n_in && !g; i++) g = in[i].ctx;       /* the error of a missing input goes where it can be read */
     if (!gn__usable(g)) return GN__DEAD(g);
     if (n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, op, GN_BAD_ARGUMENT, "%d inputs are more than %d", n_in, GN__MAX_INPUTS));
     gn__inputs(g, at, op, in, n_in, x);
@@ -15005,7 +15198,7 @@ gn_tensor gn_slice_put_at(const char *file, int line, gn_tensor a, gn_tensor b, 
 
 gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     int64_t attr = axis;
-    if (n < 1) return GN_NONE;
+    if (n < 1 || !parts) return GN_NONE;
     if (n <= GN__MAX_INPUTS) return gn__op(file, line, GN__OP_CONCAT, parts, n, -1, &attr, 1);
     gn_tensor two[2] = { gn_concat_at(file, line, parts, GN__MAX_INPUTS, axis), GN_NONE };
     for (int i = GN__MAX_INPUTS; i < n; i += GN__MAX_INPUTS) {   /* more than a node takes: piece by piece */
@@ -15067,6 +15260,8 @@ gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, cons
     gn__inputs(g, at, op, in, n_in, x);
     return gn__handle(g, gn__build(g, at, op, n_in, x, n_attrs, attrs));
 }
+
+GN__COLD_BEGIN
 
 /* ---- states ---- */
 
@@ -15215,13 +15410,13 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t
 }
 
 gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
-    if (n <= 0) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
+    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
     return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes) : gn_status(t[0].ctx);
 }
 gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes) : gn_status(t.ctx); }
 
 gn_result gn_realize(const gn_tensor *t, int n) {
-    if (n <= 0) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
+    if (n <= 0 || !t) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
     return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL) : gn_status(t[0].ctx);
 }
 
@@ -15247,6 +15442,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
 
 gn_result gn_describe(gn_tensor t, gn_info *out) {
     gn_ctx *g = t.ctx;
+    if (!out) return GN_BAD_ARGUMENT;
     memset(out, 0, sizeof *out);
     out->op = out->label = "";
     out->phase = gn__phase_names[0];
@@ -15312,21 +15508,19 @@ gn_result gn_on(gn_ctx *g, const char *device) {
 }
 
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
 
 /* ---- gradients and optimisers ---- */
+
+static const char gn__bad_parameters[] = "the number of parameters is negative, or an array of tensors is NULL";
 
 gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor *params, int n, gn_tensor *out_grads) {
     gn_ctx *g = loss.ctx;
     gn__loc at = { file, line };
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn_result why;
-    for (int i = 0; i < n; i++) out_grads[i] = GN_NONE;
+    for (int i = 0; i < n && out_grads; i++) out_grads[i] = GN_NONE;
     if (!gn__usable(g)) return gn_status(g);
-    if (n <= 0) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", "the number of parameters is negative");
+    if (n <= 0 || !params || !out_grads) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
     uint32_t *x = (uint32_t *)gn_alloc((size_t)n * sizeof *x), *gx = (uint32_t *)gn__alloc_zero((size_t)n * sizeof *gx);
     gn_result r = x && gx ? gn__roots(g, params, n, x) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for the gradients");
     uint32_t root = gn__resolve(g, loss, &why);
@@ -15361,8 +15555,9 @@ static gn_result gn__assigned(gn_ctx *g, uint32_t id) { return g->nodes[id].op =
 
 gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *velocity, int n) {
     gn__loc at = { file, line };
-    gn_ctx *g = d->lr.ctx;
+    gn_ctx *g = d ? d->lr.ctx : NULL;
     if (!gn__usable(g)) return gn_status(g);
+    if (n < 0 || (n > 0 && (!params || !grads))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
     if (d->momentum != 0 && !velocity) return gn__error_set(g, GN_BAD_ARGUMENT, "", "momentum needs velocity states");
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
@@ -15380,9 +15575,10 @@ gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_t
 
 gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *m, const gn_tensor *v, int n) {
     gn__loc at = { file, line };
-    gn_ctx *g = d->lr.ctx;
-    double b1 = d->beta1 != 0 ? d->beta1 : 0.9, b2 = d->beta2 != 0 ? d->beta2 : 0.999, eps = d->eps != 0 ? d->eps : 1e-8;
+    gn_ctx *g = d ? d->lr.ctx : NULL;
     if (!gn__usable(g)) return gn_status(g);
+    if (n < 0 || (n > 0 && (!params || !grads || !m || !v))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
+    double b1 = d->beta1 != 0 ? d->beta1 : 0.9, b2 = d->beta2 != 0 ? d->beta2 : 0.999, eps = d->eps != 0 ? d->eps : 1e-8;
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
         gn_tensor in[6] = { params[i], grads[i], d->lr, d->step, m[i], v[i] };
@@ -15428,20 +15624,15 @@ void gn_host_free(gn_ctx *g, void *p) {
 int gn_op_count(void) { return GN__OP__COUNT - 1; }
 
 gn_result gn_get_op(int index, gn_op_info *out) {
-    if (index < 0 || index >= gn_op_count()) return GN_BAD_ARGUMENT;
+    if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
     const gn__op_row *o = &gn__ops[index + 1];
     *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, o->compares, o->grad != NULL, o->tolerance, o->text };
     return GN_OK;
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
+GN__COLD_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
 
@@ -15502,8 +15693,12 @@ static gn_tensor gn__widened(const char *file, int line, gn_tensor a) {
 }
 
 static gn_axes gn__one_axis(int axis) { return (gn_axes){ 1, { axis } }; }
-static gn_tensor gn__add_num(const char *file, int line, gn_tensor a, double v) { return gn_add_at(GN__AT, a, gn_like_at(GN__AT, a, v)); }
-static gn_tensor gn__mul_num(const char *file, int line, gn_tensor a, double v) { return gn_mul_at(GN__AT, a, gn_like_at(GN__AT, a, v)); }
+
+#define GN__PN(name) gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c) { return gn_##name##_at(GN__AT, a, gn_like_at(GN__AT, a, c)); }
+GN__PN(add) GN__PN(sub) GN__PN(mul) GN__PN(div) GN__PN(pow) GN__PN(minimum) GN__PN(maximum)
+GN__PN(eq) GN__PN(ne) GN__PN(lt) GN__PN(le) GN__PN(gt) GN__PN(ge)
+#undef GN__PN
+
 static gn_tensor gn__is_set(const char *file, int line, gn_tensor a) { return gn_ne_at(GN__AT, a, gn_like_at(GN__AT, a, 0)); }
 
 /* ---- of one element ---- */
@@ -15544,7 +15739,7 @@ gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha) {
     if (!gn__known_float(GN__AT, "celu", a, &t, &bad)) return bad;
     if (!(alpha > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "celu: alpha %g is not above 0", alpha);
     gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);       /* no infinity where a is above */
-    gn_tensor curve = gn__mul_num(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, below, gn_like_at(GN__AT, a, alpha))), alpha);
+    gn_tensor curve = gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, below, gn_like_at(GN__AT, a, alpha))), alpha);
     return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, curve);
 }
 
@@ -15553,7 +15748,7 @@ gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha) {
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "elu", a, &t, &bad)) return bad;
     gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);
-    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, gn__mul_num(GN__AT, gn_expm1_at(GN__AT, below), alpha));
+    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, below), alpha));
 }
 
 gn_tensor gn_masked_fill_at(const char *file, int line, gn_tensor a, gn_tensor mask, double value) {
@@ -15586,28 +15781,42 @@ gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, 
     return gn__to_dtype(GN__AT, gn_div_at(GN__AT, sum, gn_like_at(GN__AT, sum, GN__MAX(n - correction, 0.0))), t.dtype);
 }
 
+/* Square root with slope 0 at 0, where that of sqrt is infinite: of a norm every element is 0 there. */
+static gn_tensor gn__root(const char *file, int line, gn_tensor a) {
+    gn_tensor zero = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+    return gn_where_at(GN__AT, zero, a, gn_sqrt_at(GN__AT, gn_where_at(GN__AT, zero, gn_like_at(GN__AT, a, 1), a)));
+}
+
 gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "std", a, &t, &bad)) return bad;
-    return gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, gn_variance_at(GN__AT, gn__widened(GN__AT, a), axes, correction, keep)), t.dtype);
+    return gn__to_dtype(GN__AT, gn__root(GN__AT, gn_variance_at(GN__AT, gn__widened(GN__AT, a), axes, correction, keep)), t.dtype);
 }
 
-gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) { return gn_sum_at(GN__AT, gn_abs_at(GN__AT, a), axes, keep); }
+/* Ints are widened first: the lowest of a narrow one has no negative. */
+gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    return gn_sum_at(GN__AT, gn_abs_at(GN__AT, gn__is_float(t.dtype) ? a : gn__to_dtype(GN__AT, a, GN_I64)), axes, keep);
+}
 
 gn_tensor gn_l2_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "l2_norm", a, &t, &bad)) return bad;
-    return gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, gn_sum_at(GN__AT, gn_square_at(GN__AT, gn__widened(GN__AT, a)), axes, keep)), t.dtype);
+    return gn__to_dtype(GN__AT, gn__root(GN__AT, gn_sum_at(GN__AT, gn_square_at(GN__AT, gn__widened(GN__AT, a)), axes, keep)), t.dtype);
 }
 
-/* An infinite largest value is not subtracted: inf - inf would be NaN. */
+/* An infinite largest value is not subtracted: inf - inf would be NaN. An empty tensor has no largest. */
 gn_tensor gn_logsumexp_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
     gn__type t, s;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "logsumexp", a, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, a), top = gn_max_at(GN__AT, x, axes, true);
+    gn_tensor x = gn__widened(GN__AT, a);
+    if (gn__count(&t.shape) == 0) return gn__to_dtype(GN__AT, gn_log_at(GN__AT, gn_sum_at(GN__AT, gn_exp_at(GN__AT, x), axes, keep)), t.dtype);
+    gn_tensor top = gn_max_at(GN__AT, x, axes, true);
     top = gn_where_at(GN__AT, gn_isfinite_at(GN__AT, top), top, gn_like_at(GN__AT, top, 0));
     gn_tensor sum = gn_sum_at(GN__AT, gn_exp_at(GN__AT, gn_sub_at(GN__AT, x, top)), axes, keep);
     if (!gn__known(GN__AT, sum, &s, &bad)) return bad;
@@ -15651,11 +15860,13 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
 /* ---- rows ---- */
 
 gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad)) return bad;
+    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) || (gain.ctx && !gn__known_float(GN__AT, "rmsnorm", gain, &u, &bad))) return bad;
+    if (gain.ctx && t.shape.rank && (u.shape.rank != 1 || u.shape.dims[0] != t.shape.dims[t.shape.rank - 1]))
+        return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
-    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn__add_num(GN__AT, mean, eps)));
+    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_c_at(GN__AT, mean, eps)));
     if (gain.ctx) y = gn_mul_at(GN__AT, y, gn__widened(GN__AT, gain));
     return gn__to_dtype(GN__AT, y, t.dtype);
 }
@@ -15754,7 +15965,7 @@ gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes) {
 gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     gn__type t;
     gn_tensor bad;
-    if (n < 1) return GN_NONE;
+    if (n < 1 || !parts) return GN_NONE;
     if (!gn__known(GN__AT, parts[0], &t, &bad)) return bad;
     gn_tensor *x = (gn_tensor *)gn_alloc((size_t)n * sizeof *x);
     if (!x) return gn__handle(parts[0].ctx, 0);
@@ -15767,6 +15978,7 @@ gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n,
 void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_t *sizes, int n, gn_tensor *out) {
     gn__type t;
     gn_tensor bad;
+    if (!out) return;
     bool ok = gn__known_axis(GN__AT, "split", a, &axis, &t, &bad);
     if (ok && n > 0) {
         int64_t d = t.shape.dims[axis], left = d;
@@ -15951,7 +16163,7 @@ static gn_tensor gn__window_index(const char *file, int line, gn_ctx *g, const i
         gn_tensor inside = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, kernel->dims[i], 0, (double)dilation->dims[i]), k);
         at[i] = gn_add_at(GN__AT, inside, gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, out[i], 0, (double)stride->dims[i]), o));
     }
-    return gn_reshape_at(GN__AT, gn_add_at(GN__AT, gn__mul_num(GN__AT, at[0], (double)width), at[1]), GN_SHAPE(-1));
+    return gn_reshape_at(GN__AT, gn_add_at(GN__AT, gn_mul_c_at(GN__AT, at[0], (double)width), at[1]), GN_SHAPE(-1));
 }
 
 gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel, gn_shape stride, gn_shape pad, gn_shape dilation) {
@@ -16011,20 +16223,35 @@ gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positi
 
 static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d) { return gn__to_dtype(GN__AT, gn_mean_at(GN__AT, a, GN_ALL_AXES, false), d); }
 
+/* log(a), or log(1 - a), but -100 where it is less; there its slope is 0. */
+static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
+    gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)), x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
+    gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
+    return gn_where_at(GN__AT, end, least, gn_maximum_at(GN__AT, y, least));
+}
+
+/* A float input and a target of its shape. */
+static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out, gn_tensor *out_bad) {
+    gn__type t;
+    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, target, &t, out_bad)) return false;
+    if (gn__shape_equal(&out->shape, &t.shape)) return true;
+    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
+    return false;
+}
+
 gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "bce_loss", p, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target), least = gn_like_at(GN__AT, x, -100), one = gn_like_at(GN__AT, x, 1);
-    gn_tensor yes = gn_mul_at(GN__AT, y, gn_maximum_at(GN__AT, gn_log_at(GN__AT, x), least));
-    gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, one, y), gn_maximum_at(GN__AT, gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)), least));
+    if (!gn__known_pair(GN__AT, "bce_loss", p, target, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target), yes = gn_mul_at(GN__AT, y, gn__log_cut(GN__AT, x, false));
+    gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), gn__log_cut(GN__AT, x, true));
     return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
 }
 
 gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "bce_logits_loss", logits, &t, &bad)) return bad;
+    if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, logits);
     return gn__mean_as(GN__AT, gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))), t.dtype);
 }
@@ -16044,7 +16271,7 @@ gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn_gt_at(GN__AT, y, gn_like_at(GN__AT, y, 0));
+    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn__is_set(GN__AT, y);
     gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
     gn_tensor terms = gn_where_at(GN__AT, some, gn_mul_at(GN__AT, y, gn_sub_at(GN__AT, log_q, x)), gn_like_at(GN__AT, y, 0));
     return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
@@ -16054,9 +16281,10 @@ gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tenso
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "smooth_l1_loss", a, &t, &bad)) return bad;
-    if (!(beta > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is not above 0", beta);
+    if (!(beta >= 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
     gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
-    gn_tensor near = gn__mul_num(GN__AT, gn_square_at(GN__AT, d), 0.5 / beta), far = gn__add_num(GN__AT, d, -0.5 * beta);
+    if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
+    gn_tensor near = gn_mul_c_at(GN__AT, gn_square_at(GN__AT, d), 0.5 / beta), far = gn_add_c_at(GN__AT, d, -0.5 * beta);
     return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far), t.dtype);
 }
 
@@ -16066,8 +16294,9 @@ gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logit
     if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
     if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, logits.ctx, GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
     gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
+    if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);      /* 0 times the other classes' infinities would be NaN */
     gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
-    return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn__mul_num(GN__AT, hit, 1 - smoothing), gn__mul_num(GN__AT, all, smoothing)), t.dtype);
+    return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn_mul_c_at(GN__AT, hit, 1 - smoothing), gn_mul_c_at(GN__AT, all, smoothing)), t.dtype);
 }
 
 /* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */
@@ -16094,24 +16323,48 @@ static bool gn__einsum_bad(gn__einsum *e, gn_result r, const char *why, char lab
 static bool gn__label_ok(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 static bool gn__has_label(const char *labels, int n, char c) { return n > 0 && memchr(labels, c, (size_t)n) != NULL; }
 
+/* The next axis of an operand has this label: a letter, or a digit for one of an ellipsis, counted so that the last is '7'. */
+static bool gn__einsum_axis(gn__einsum *e, const gn_shape *s, gn__term *out, char c) {
+    if (out->n == s->rank) return gn__einsum_bad(e, GN_BAD_RANK, "more labels than axes at", c);
+    int64_t d = s->dims[out->n], *size = &e->size[(int)c];
+    if (e->seen[(int)c] && *size != d && (c >= 'A' || (d != 1 && *size != 1))) return gn__einsum_bad(e, GN_BAD_SHAPE, "two sizes for", c < 'A' ? '.' : c);
+    if (!e->seen[(int)c] || *size == 1) *size = d;
+    e->seen[(int)c] = true;
+    out->labels[out->n++] = c;
+    return true;
+}
+
+/* "..." at *at, in an operand that begins at `begin`: the axes that its letters leave. */
+static bool gn__einsum_dots(gn__einsum *e, const char *begin, const char **at, const gn_shape *s, gn__term *out) {
+    int left = s->rank;
+    for (const char *p = begin; *p && *p != ',' && *p != '-'; p++) left -= gn__label_ok(*p);
+    if (strncmp(*at, "...", 3) != 0 || memchr(begin, '.', (size_t)(*at - begin))) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in a tensor", 0);
+    *at += 2;
+    while (left > 0)
+        if (!gn__einsum_axis(e, s, out, (char)('8' - left--))) return false;
+    return true;
+}
+
 /* The labels of one operand from *at on; a repeated label takes the diagonal. */
 static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__term *out) {
     gn__type type;
+    const char *begin = *at;
+    bool grows = false;
     out->t = t;
     out->n = 0;
     if (!gn__known(e->file, e->line, t, &type, &e->bad)) return false;
     for (; **at && **at != ',' && **at != '-'; ++*at) {
         char c = **at;
         if (c == ' ') continue;
-        if (!gn__label_ok(c)) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "a label is a letter, not", c);
-        if (out->n == type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "more labels than axes at", c);
-        int64_t d = type.shape.dims[out->n];
-        if (e->seen[(int)c] && e->size[(int)c] != d) return gn__einsum_bad(e, GN_BAD_SHAPE, "two sizes for", c);
-        e->seen[(int)c] = true;
-        e->size[(int)c] = d;
-        out->labels[out->n++] = c;
+        if (c != '.' && !gn__label_ok(c)) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "a label is a letter, not", c);
+        if (!(c == '.' ? gn__einsum_dots(e, begin, at, &type.shape, out) : gn__einsum_axis(e, &type.shape, out, c))) return false;
     }
     if (out->n != type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "fewer labels than axes", 0);
+    for (int i = 0; i < out->n; i++) {
+        grows = grows || type.shape.dims[i] != e->size[(int)out->labels[i]];
+        type.shape.dims[i] = e->size[(int)out->labels[i]];
+    }
+    if (grows) out->t = gn_broadcast_at(e->file, e->line, out->t, type.shape);
     for (int i = 0; i < out->n; i++)
         for (int j = i + 1; j < out->n; j++) {
             if (out->labels[i] != out->labels[j]) continue;
@@ -16127,27 +16380,52 @@ static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__
     return true;
 }
 
-/* Labels after "->"; without it those that occur once, in alphabetical order. `text` is all operands' text. */
+static bool gn__einsum_out(gn__einsum *e, char c) {
+    if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
+    e->out[e->n_out++] = c;
+    return true;
+}
+
+/* The axes of the ellipsis. */
+static bool gn__einsum_out_dots(gn__einsum *e) {
+    for (char c = '0'; c < '8'; c++)
+        if (e->seen[(int)c] && !gn__einsum_out(e, c)) return false;
+    return true;
+}
+
+/* Labels after "->"; without it the ellipsis, then those that occur once, in alphabetical order. `text` is all operands' text. */
 static bool gn__einsum_output(gn__einsum *e, const char *text, const char *at) {
     if (*at == '-') {
         if (at[1] != '>') return gn__einsum_bad(e, GN_BAD_ARGUMENT, "'-' without '>'", 0);
-        for (at += 2; *at; at++) {
+        const char *begin = at += 2;
+        for (; *at; at++) {
             if (*at == ' ') continue;
+            if (*at == '.') {
+                if (strncmp(at, "...", 3) != 0 || memchr(begin, '.', (size_t)(at - begin))) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in the output", 0);
+                at += 2;
+                if (!gn__einsum_out_dots(e)) return false;
+                continue;
+            }
             if (!gn__label_ok(*at) || !e->seen[(int)*at] || gn__has_label(e->out, e->n_out, *at))
                 return gn__einsum_bad(e, GN_BAD_ARGUMENT, "not a label of the inputs, or twice in the output:", *at);
-            if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
-            e->out[e->n_out++] = *at;
+            if (!gn__einsum_out(e, *at)) return false;
         }
         return true;
     }
+    if (!gn__einsum_out_dots(e)) return false;
     for (char c = 'A'; c <= 'z'; c++) {
         int count = 0;
         for (const char *p = text; *p; p++) count += *p == c;
-        if (!gn__label_ok(c) || count != 1) continue;
-        if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
-        e->out[e->n_out++] = c;
+        if (gn__label_ok(c) && count == 1 && !gn__einsum_out(e, c)) return false;
     }
     return true;
+}
+
+/* Operands to come have the label; `rest` is their text. */
+static bool gn__einsum_later(const char *rest, char c) {
+    for (; *rest && *rest != '-'; rest++)
+        if (*rest == c || (*rest == '.' && c < 'A')) return true;
+    return false;
 }
 
 /* Sums out the labels that neither `a` nor the output needs; `rest`: text of the operands to come. */
@@ -16158,9 +16436,7 @@ static void gn__einsum_drop(const gn__einsum *e, gn__term *x, const char *a, int
     gn_tensor bad;
     for (int i = 0; i < x->n; i++) {
         char c = x->labels[i];
-        bool needed = gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c);
-        for (const char *p = rest; *p && *p != '-' && !needed; p++) needed = *p == c;
-        if (needed) x->labels[n++] = c;
+        if (gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c)) x->labels[n++] = c;
         else axes.axis[axes.n++] = i;
     }
     x->n = n;
@@ -16186,8 +16462,7 @@ static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char 
     for (int pass = 0; pass < 3; pass++)                /* labels of both that stay, of a alone, of both that are summed */
         for (int i = 0; i < a->n; i++) {
             char c = a->labels[i];
-            bool shared = gn__has_label(b->labels, b->n, c), stays = gn__has_label(e->out, e->n_out, c);
-            for (const char *p = rest; *p && *p != '-' && !stays; p++) stays = *p == c;
+            bool shared = gn__has_label(b->labels, b->n, c), stays = gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c);
             if ((shared ? stays ? 0 : 2 : 1) != pass) continue;
             la[na++] = c;
             if (pass != 1) lb[nb++] = c;
@@ -16212,10 +16487,10 @@ static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char 
 }
 
 gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
-    gn__einsum e = { .file = file, .line = line, .g = n > 0 ? in[0].ctx : NULL };
+    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL };
     gn__term all = { GN_NONE, "", 0 }, next;
     const char *at = spec, *scan = spec;
-    if (n < 1) return GN_NONE;
+    if (n < 1 || !in) return GN_NONE;
     if (!gn__usable(e.g)) return GN__DEAD(e.g);
     if (!spec) return gn__refuse(GN__AT, e.g, GN_BAD_ARGUMENT, "einsum: the text is NULL");
     for (int i = 0; i < n; i++) {                       /* sizes and output first: what is summed depends on them */
@@ -16236,9 +16511,7 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__COLD_END
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif

@@ -20,12 +20,12 @@ static gn_tensor heads(gn_tensor qkv, int which, int64_t t) {   /* (t, 3 DIM) to
     return gn_transpose(gn_reshape(gn_slice(qkv, 1, which * DIM, (which + 1) * DIM, 1), GN_SHAPE(1, t, HEADS, DIM / HEADS)), 1, 2);
 }
 
-static gn_tensor layer(gn_ctx *g, gn_tensor x, gn_tensor pos, int64_t t) {
+static gn_tensor layer(gn_ctx *g, gn_tensor x, gn_tensor pos, gn_tensor length, int64_t t) {
     gn_tensor h = gn_layernorm(x, weight(g, DIM, 0), weight(g, DIM, 0), 1e-5);
     gn_tensor qkv = gn_linear(h, weight(g, DIM, 3 * DIM), weight(g, 3 * DIM, 0));
     gn_tensor k = gn_kv_append(gn_state(g, GN_F32, GN_SHAPE(1, HEADS, ROOM, DIM / HEADS), NULL, "keys"), heads(qkv, 1, t), pos);
     gn_tensor v = gn_kv_append(gn_state(g, GN_F32, GN_SHAPE(1, HEADS, ROOM, DIM / HEADS), NULL, "values"), heads(qkv, 2, t), pos);
-    gn_attention_desc desc = { .causal = true, .length = gn_add(pos, gn_like(pos, (double)t)) };
+    gn_attention_desc desc = { .causal = true, .length = length };
     gn_tensor a = gn_reshape(gn_transpose(gn_attention(heads(qkv, 0, t), k, v, &desc), 1, 2), GN_SHAPE(t, DIM));
     x = gn_add(x, gn_linear(a, weight(g, DIM, DIM), weight(g, DIM, 0)));
     h = gn_layernorm(x, weight(g, DIM, 0), weight(g, DIM, 0), 1e-5);
@@ -35,8 +35,8 @@ static gn_tensor layer(gn_ctx *g, gn_tensor x, gn_tensor pos, int64_t t) {
 
 static gn_tensor next_token(gn_ctx *g, const int32_t *ids, int64_t t) {
     gn_tensor table = gn_weight(g, GN_F32, GN_SHAPE(VOCAB, DIM), zeros, "table"), pos = gn_scalar(g, GN_I64, 0);
-    gn_tensor x = gn_embedding(table, gn_data(g, GN_I32, GN_SHAPE(t), ids));
-    for (int i = 0; i < LAYERS; i++) x = layer(g, x, pos, t);
+    gn_tensor x = gn_embedding(table, gn_data(g, GN_I32, GN_SHAPE(t), ids)), length = gn_add(pos, gn_like(pos, (double)t));
+    for (int i = 0; i < LAYERS; i++) x = layer(g, x, pos, length, t);
     x = gn_layernorm(gn_slice(x, 0, t - 1, t, 1), weight(g, DIM, 0), weight(g, DIM, 0), 1e-5);
     return gn_argmax(gn_matmul(x, gn_transpose(table, 0, 1)), GN_AXES(-1), false);
 }

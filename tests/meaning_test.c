@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-static long fails_at = -1, allocations, held;
+static long fails_at = -1, allocations, blocks_held;
 
 static void *counted_resize(void *p, size_t n)
 {
@@ -14,13 +14,13 @@ static void *counted_resize(void *p, size_t n)
         return NULL;
     }
     void *q = realloc(p, n);
-    held += q && !p;
+    blocks_held += q && !p;
     return q;
 }
 
 static void counted_free(void *p)
 {
-    held -= p != NULL;
+    blocks_held -= p != NULL;
     free(p);
 }
 #define GN_MALLOC(n) counted_resize(NULL, n)
@@ -820,12 +820,13 @@ TEST(scopes_out_of_range_are_refused_and_change_nothing)
 
 TEST(devices_are_said_by_name_or_index)
 {
-    g = gn_open(&(gn_desc){ .devices = "null,127.0.0.1:5556?pin=a&code=b" });
+    open_null();
+    gn_free(g->device_names);
+    REQUIRE(gn__device_names_keep(g, "null,127.0.0.1:5556?pin=a&code=b", NULL, 0));
     static const struct { const char *name; uint32_t want; gn_result result; } names[] = {
         { "null", 1, GN_OK }, { "0", 1, GN_OK }, { "127.0.0.1:5556", 2, GN_OK }, { "127.0.0.1:5556?pin=other", 2, GN_OK }, { "1", 2, GN_OK }, { NULL, 0, GN_OK },
         { "2", 0, GN_NO_DEVICE }, { "cpu", 0, GN_NO_DEVICE }, { "", 0, GN_NO_DEVICE }, { "nul", 0, GN_NO_DEVICE }, { "127.0.0.1", 0, GN_NO_DEVICE },
     };
-    memset(&m, 0, sizeof m);
     for (int i = 0; i < TEST_COUNT(names); i++) {
         CHECK_RESULT(gn_on(g, NULL), GN_OK);
         CHECK_RESULT(gn_on(g, names[i].name), names[i].result);
@@ -840,10 +841,10 @@ TEST(devices_are_said_by_name_or_index)
 
 TEST(recognised_blocks_end_where_the_device_changes)
 {
-    g = gn_open(&(gn_desc){ .devices = "null,other" });
+    g = gn_open(&(gn_desc){ .devices = "null,cpu" });
     memset(&m, 0, sizeof m);
     gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x);
-    gn_on(g, "other");
+    gn_on(g, "cpu");
     gn_tensor down = mlp_down(gn_relu(up));
     REQUIRE(understand(down));
     CHECK_ROLE(up, GN_ROLE_MLP);
@@ -1183,7 +1184,7 @@ TEST(every_allocation_may_fail)
     REQUIRE(understand(y));
     CHECK_INT(m.n_disagreements, 1);
     gn_meaning_deinit(&m);
-    long before = held, n = 0;
+    long before = blocks_held, n = 0;
     for (;; n++) {
         gn_fault f = { GN_OK, 0, "" };
         allocations = 0, fails_at = n;
@@ -1195,7 +1196,7 @@ TEST(every_allocation_may_fail)
         CHECK_RESULT(r, GN_OUT_OF_MEMORY);
         CHECK(f.result == GN_OUT_OF_MEMORY && f.text[0]);
         CHECK(!m.nodes && !m.groups && m.n_nodes == 0);
-        CHECK_INT(held, before);
+        CHECK_INT(blocks_held, before);
     }
     CHECK_INT(n, 8);
     close_null();
@@ -1219,6 +1220,198 @@ TEST(a_graph_of_three_hundred_nodes_takes_under_a_millisecond)
     CHECK(best < (TEST_SANITIZED ? 0.05 : 0.001));
     printf("  %u nodes, %u groups: %.0f us with the cut\n", m.n_nodes, m.n_groups, best * 1e6);
     close_null();
+}
+
+/* ---- what each recogniser changes in a schedule ---- */
+
+/* Two equal devices. `far`: latency between them; the program is 0.1 ms away. link_bytes_per_s 0: all links are free. */
+typedef struct pair { gn_cluster cluster; gn_cluster_device devices[2]; gn_cluster_link links[9]; } pair;
+
+static void pair_make(pair *c, double flops_per_s, double bytes_per_s, double launch_s, double far, double link_bytes_per_s)
+{
+    memset(c, 0, sizeof *c);
+    c->cluster = (gn_cluster){ 2, c->devices, c->links };
+    for (int d = 0; d < 2; d++) {
+        for (int k = 0; k < GN_RATE__COUNT; k++) {
+            c->devices[d].flops_per_s[k] = flops_per_s;
+        }
+        c->devices[d].bytes_per_s = bytes_per_s;
+        c->devices[d].launch_s = launch_s;
+    }
+    for (int i = 0; i < 9; i++) {
+        bool program = i % 3 == 2 || i / 3 == 2;
+        c->links[i] = program && link_bytes_per_s > 0 ? (gn_cluster_link){ 1e-4, 1e9 } : (gn_cluster_link){ far, link_bytes_per_s };
+    }
+}
+
+static gn_tensor built[2];
+
+static void build_norm(void)
+{
+    gn_tensor gain = weight(0, DIM);
+    built[0] = gn_tanh(hand_layernorm(gn_tanh(rows(TIMES)), gain, gain));
+}
+
+static void build_mlp(void)
+{
+    gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x);
+    built[0] = mlp_down(gn_mul(gn_silu(mlp_up(x)), up));
+}
+
+static void build_linear(void) { built[0] = gn_relu(gn_add(gn_matmul(given(GN_SHAPE(256, 4)), weight(4, DIM)), weight(0, DIM))); }
+
+static gn_tensor hidden(void) { return gn_tanh(gn_matmul(gn_tanh(rows(TIMES)), weight(DIM, DIM))); }
+
+static void build_attention(void)
+{
+    gn_tensor h = hidden(), k = split_heads(project(h), TIMES, HEADS);
+    built[0] = attention_by_hand(split_heads(project(h), TIMES, HEADS), k, k);
+}
+
+static void build_cross(void)
+{
+    gn_tensor k = split_heads(project(hidden()), TIMES, HEADS);
+    built[0] = attention_by_hand(split_heads(project(hidden()), TIMES, HEADS), k, k);
+}
+
+static void build_grouped(void)
+{
+    gn_tensor h = hidden(), k = gn_broadcast(split_heads(gn_linear(h, weight(DIM, HEAD), GN_NONE), TIMES, 1), GN_SHAPE(1, HEADS, TIMES, HEAD));
+    built[0] = attention_by_hand(split_heads(project(h), TIMES, HEADS), k, k);
+}
+
+static void build_append(void)
+{
+    gn_tensor keys;
+    built[0] = gn_tanh(appended_attention(0, 1, TIMES, &keys));
+}
+
+static void build_embedding(void)
+{
+    built[0] = gn_tanh(gn_add(gn_embedding(weight(WORDS, DIM), words(TIMES)), gn_embedding(weight(CONTEXT, DIM), gn_arange(g, GN_I32, TIMES, 0, 1))));
+}
+
+static void build_residual(void)
+{
+    gn_tensor h = gn_tanh(gn_matmul(gn_tanh(given(GN_SHAPE(256, 2))), weight(2, 16)));
+    built[0] = gn_matmul(gn_add(h, gn_linear(h, weight(16, 16), GN_NONE)), weight(16, 8));
+}
+
+static void build_loss(void)
+{
+    gn_tensor logits = gn_matmul(gn_tanh(rows(TIMES)), weight(DIM, 16)), hot = gn_one_hot(words(TIMES), 16, GN_F32);
+    built[0] = gn_neg(gn_div_c(gn_sum(gn_mul(gn_log_softmax(logits, -1), hot), GN_ALL_AXES, false), TIMES));
+}
+
+static void build_optimizer(void)
+{
+    gn_tensor p[2] = { parameter(), parameter() }, grads[2], a[2] = { parameter(), parameter() }, b[2] = { parameter(), parameter() };
+    built[0] = gn_mse_loss(gn_matmul(rows(TIMES), gn_mul(p[0], p[1])), given(GN_SHAPE(TIMES, 16)));
+    gn_grad(built[0], p, 2, grads);
+    gn_adamw(&(gn_adamw_desc){ .lr = gn_scalar(g, GN_F32, 0.1), .step = gn_scalar(g, GN_F32, 1) }, p, grads, a, b, 2);
+}
+
+static void build_head(void)
+{
+    gn_tensor logits = gn_matmul(gn_relu(given(GN_SHAPE(64, 4))), weight(4, 512));
+    gn_topk(gn_softmax(gn_div(logits, gn_scalar(g, GN_F32, 0.7)), -1), 8, -1, true, &built[0], &built[1]);
+}
+
+static void build_conv(void)
+{
+    built[0] = gn_matmul(weight(8, 27), gn_im2col(given(GN_SHAPE(1, 3, 8, 8)), GN_SHAPE(3, 3), GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(1, 1)));
+}
+
+/* Figures of a schedule; devices: a bit for each that runs something. */
+typedef struct figures { double seconds; uint64_t bytes; uint32_t devices; } figures;
+
+static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t off, figures *out)
+{
+    gn_schedule s;
+    gn_fault f = { GN_OK, 0, "" };
+    if (!understand_without(built, built[1].ctx ? 2 : 1, off) || !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, &s, &f), GN_OK)) {
+        return false;
+    }
+    *out = (figures){ s.seconds, s.bytes, 0 };
+    for (uint32_t i = 0; i < s.n_segments; i++) {
+        out->devices |= 1u << s.segments[i].device;
+    }
+    gn_schedule_deinit(&s);
+    return true;
+}
+
+TEST(each_recogniser_changes_what_a_schedule_costs)
+{
+    enum { QUICK, LAUNCHES, FREE_LINKS, STEADY };
+    static const struct { const char *name; void (*build)(void); uint32_t off; int cluster; char saves; } rows_of[] = {
+        { "norm", build_norm, GN_OFF_ROLE(GN_ROLE_NORM), LAUNCHES, 's' },
+        { "mlp", build_mlp, GN_OFF_ROLE(GN_ROLE_MLP), QUICK, 'b' },
+        { "linear", build_linear, GN_OFF_ROLE(GN_ROLE_LINEAR), STEADY, 'b' },
+        { "attention", build_attention, GN_OFF_ROLE(GN_ROLE_ATTENTION), LAUNCHES, 'b' },
+        { "cross attention", build_cross, GN_OFF_ROLE(GN_ROLE_CROSS_ATTENTION), LAUNCHES, 'b' },
+        { "grouped attention", build_grouped, GN_OFF_ROLE(GN_ROLE_GROUPED_ATTENTION), LAUNCHES, 'b' },
+        { "kv append", build_append, GN_OFF_ROLE(GN_ROLE_KV_APPEND), QUICK, 'b' },
+        { "embedding", build_embedding, GN_OFF_ROLE(GN_ROLE_EMBEDDING), FREE_LINKS, 'b' },
+        { "residual", build_residual, GN_OFF_ROLE(GN_ROLE_RESIDUAL), STEADY, 'b' },
+        { "loss", build_loss, GN_OFF_ROLE(GN_ROLE_LOSS), LAUNCHES, 's' },
+        { "optimizer", build_optimizer, GN_OFF_ROLE(GN_ROLE_OPTIMIZER), QUICK, 's' },
+        { "optimizer", build_optimizer, GN_OFF_ROLE(GN_ROLE_OPTIMIZER), QUICK, 'b' },
+        { "head", build_head, GN_OFF_ROLE(GN_ROLE_HEAD), STEADY, 'b' },
+        { "sampling", build_head, GN_OFF_ROLE(GN_ROLE_SAMPLING), STEADY, 'b' },
+        { "conv", build_conv, GN_OFF_ROLE(GN_ROLE_CONV), STEADY, 'b' },
+    };
+    for (int i = 0; i < TEST_COUNT(rows_of); i++) {
+        pair c;
+        figures with, without;
+        int k = rows_of[i].cluster;
+        open_null();
+        built[1] = GN_NONE;
+        rows_of[i].build();
+        pair_make(&c, k == LAUNCHES ? 1e12 : 1e9, k == FREE_LINKS ? 0 : k == LAUNCHES ? 1e11 : 1e10, k == FREE_LINKS ? 0 : k == LAUNCHES ? 1e-5 : 1e-6,
+                  k == FREE_LINKS ? 0 : k == STEADY ? 1e-5 : 1e-6, k == FREE_LINKS ? 0 : k == STEADY ? 1e9 : 1e10);
+        gn_policy policy = k == STEADY ? GN_MOST_THROUGHPUT : GN_LEAST_LATENCY;
+        if (schedule_of(&c.cluster, policy, 0, &with) && schedule_of(&c.cluster, policy, rows_of[i].off, &without)) {
+            bool saves = rows_of[i].saves == 'b' ? with.bytes < without.bytes && without.devices == 3 : with.seconds < 0.98 * without.seconds;
+            if (!CHECK(saves)) {
+                printf("    %s: %g s %llu bytes devices %u, without %g s %llu bytes devices %u\n", rows_of[i].name, with.seconds, (unsigned long long)with.bytes, with.devices,
+                       without.seconds, (unsigned long long)without.bytes, without.devices);
+            }
+        }
+        close_null();
+    }
+}
+
+/* A cache of 4096 rows: device 0 is near, device 1 reads memory twice as fast. What has to be read decides. */
+static void check_phase_places(int64_t t, gn_phase_kind phase, gn_phase_kind said)
+{
+    pair c;
+    figures with, without;
+    open_null();
+    gn_phase(g, said);
+    gn_tensor pos = gn_scalar(g, GN_I32, 0), q = given(GN_SHAPE(1, HEADS, t, HEAD)), cache[2];
+    for (int i = 0; i < 2; i++) {
+        cache[i] = gn_kv_append(gn_state(g, GN_F32, GN_SHAPE(1, HEADS, 4096, HEAD), NULL, "kv"), gn_tanh(q), pos);
+    }
+    built[0] = gn_attention(q, cache[0], cache[1], &(gn_attention_desc){ .causal = true, .length = gn_add_c(pos, (double)t) });
+    built[1] = GN_NONE;
+    pair_make(&c, 0, 1e9, 1e-6, 1e-6, 1e10);
+    c.devices[1].bytes_per_s = 2e9;
+    c.links[5].latency_s = c.links[7].latency_s = 4.5e-4;      /* device 1 and the program: 0.7 ms more for both ways */
+    REQUIRE(schedule_of(&c.cluster, GN_LEAST_LATENCY, 0, &with));
+    CHECK_PHASE(built[0], said ? said : phase);
+    if (schedule_of(&c.cluster, GN_LEAST_LATENCY, GN_OFF_PHASE(phase), &without)) {
+        CHECK_INT(without.devices, said ? 1 : 2);
+        CHECK_INT(with.devices, 1);
+        CHECK(said || with.seconds < without.seconds);
+    }
+    close_null();
+}
+
+TEST(prefill_and_decode_change_where_an_attention_runs)
+{
+    check_phase_places(1, GN_DECODE, GN_PHASE_UNKNOWN);
+    check_phase_places(TIMES, GN_PREFILL, GN_PHASE_UNKNOWN);
+    check_phase_places(TIMES, GN_PREFILL, GN_PREFILL);         /* what is said does not need a recogniser */
 }
 
 int main(int argc, char **argv)
@@ -1276,6 +1469,8 @@ int main(int argc, char **argv)
         TEST_ENTRY(a_shared_node_with_a_million_readers_takes_linear_time),
         TEST_ENTRY(every_allocation_may_fail),
         TEST_ENTRY(a_graph_of_three_hundred_nodes_takes_under_a_millisecond),
+        TEST_ENTRY(each_recogniser_changes_what_a_schedule_costs),
+        TEST_ENTRY(prefill_and_decode_change_where_an_attention_runs),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
