@@ -8196,6 +8196,7 @@ static void gn__sched_die(gn__sched *s, uint32_t at, uint32_t what) {
 /* Bytes on each device at their most, in mem[]; false when one has less. */
 static bool gn__sched_fits(gn__sched *s) {
     uint32_t ops = 0;
+    if (s->bad) return false;
     gn__sched_sequence(s);
     gn__sched_bases(s);
     gn__sched_residents(s);
