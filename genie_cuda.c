@@ -6,6 +6,7 @@
  *   GENIE_CACHE                       folder of compiled kernels (else ~/.cache/genie)
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
+ *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
@@ -25,6 +26,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1753,13 +1755,25 @@ static const char hopper[] =
 
 /* >>emit ========================================================================================== */
 
-/* Element types as the device code names them. */
-static const struct { const char *name, *compute; uint8_t bytes; bool real; } types[GN_DTYPE__COUNT] = {
-    [0] = { "", "", 0, false },
-    [GN_F32] = { "float", "float", 4, true }, [GN_F64] = { "double", "double", 8, true }, [GN_F16] = { "f16", "float", 2, true },
-    [GN_BF16] = { "bf16", "float", 2, true }, [GN_I32] = { "int", "int", 4, false },      [GN_I64] = { "i64", "i64", 8, false },
-    [GN_U8] = { "u8", "int", 1, false },      [GN_BOOL] = { "b8", "int", 1, false },      [GN_I8] = { "i8", "int", 1, false },
-    [GN_I16] = { "i16", "int", 2, false },    [GN_U16] = { "u16", "int", 2, false },      [GN_U32] = { "u32", "i64", 4, false },
+/* Element types as the device code names them, in memory and in arithmetic; a dtype of the table without a row does not compile. */
+#define GN__CU_TYPE_F32 "float", "float", true
+#define GN__CU_TYPE_F64 "double", "double", true
+#define GN__CU_TYPE_F16 "f16", "float", true
+#define GN__CU_TYPE_BF16 "bf16", "float", true
+#define GN__CU_TYPE_I32 "int", "int", false
+#define GN__CU_TYPE_I64 "i64", "i64", false
+#define GN__CU_TYPE_U8 "u8", "int", false
+#define GN__CU_TYPE_BOOL "b8", "int", false
+#define GN__CU_TYPE_I8 "i8", "int", false
+#define GN__CU_TYPE_I16 "i16", "int", false
+#define GN__CU_TYPE_U16 "u16", "int", false
+#define GN__CU_TYPE_U32 "u32", "i64", false
+
+static const struct { uint8_t bytes; const char *name, *compute; bool real; } types[GN_DTYPE__COUNT] = {
+    [0] = { 0, "", "", false },
+#define GN__X(name, number, bytes, text) [GN_##name] = { bytes, GN__CU_TYPE_##name },
+    GN_DTYPES(GN__X)
+#undef GN__X
 };
 static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", "u8", "u8", "u64" };   /* by bytes: for copies */
 
@@ -3257,49 +3271,42 @@ static void emit_commit(emit *e, param to, param from, size_t bytes) {
 
 /* ---- the table ---- */
 
-/* How each op that is not a scalar row is generated. X(name of the op, function) */
-#define GN__CU_OPS(X)                                                                                                        \
-    X(sum, emit_sum) X(mean, emit_mean) X(max, emit_max) X(min, emit_min) X(argmax, emit_argmax) X(softmax, emit_softmax)    \
-    X(log_softmax, emit_log_softmax) X(layernorm, emit_layernorm) X(matmul, emit_product) X(linear, emit_product)            \
-    X(reshape, emit_move) X(permute, emit_view) X(slice, emit_view) X(broadcast, emit_view) X(slice_put, emit_slice_put)     \
-    X(concat, emit_concat) X(gather, emit_gather) X(embedding, emit_embedding) X(one_hot, emit_one_hot)                      \
-    X(scatter_add, emit_scatter_add) X(cross_entropy, emit_cross_entropy) X(mse_loss, emit_mse_loss)                         \
-    X(attention, emit_attention) X(kv_append, emit_kv_append) X(assign, emit_assign) X(full, emit_full)                      \
-    X(prod, emit_prod) X(argmin, emit_argmin) X(cumsum, emit_cumsum) X(cumprod, emit_cumprod) X(cummax, emit_cummax)        \
-    X(argsort, emit_argsort) X(scatter, emit_scatter) X(scatter_max, emit_scatter_max) X(nonzero, emit_nonzero)              \
-    X(arange, emit_arange) X(random_uniform, emit_random_uniform) X(random_normal, emit_random_normal)
+/* Each op of the table that is no scalar row has its emit_NAME: a row without one does not compile. Scalar rows are fused loops
+   made of the table's own text. */
+static void emit_matmul(emit *e, uint32_t node) { emit_product(e, node); }
+static void emit_linear(emit *e, uint32_t node) { emit_product(e, node); }
+static void emit_reshape(emit *e, uint32_t node) { emit_move(e, node); }
+static void emit_permute(emit *e, uint32_t node) { emit_view(e, node); }
+static void emit_slice(emit *e, uint32_t node) { emit_view(e, node); }
+static void emit_broadcast(emit *e, uint32_t node) { emit_view(e, node); }
 
-static const struct { const char *name; void (*emit)(emit *, uint32_t); } ops[] = {
-#define GN__X(name, function) { #name, function },
-    GN__CU_OPS(GN__X)
+typedef struct op_row { const char *name; void (*emit)(emit *, uint32_t); } op_row;
+
+#define GN__CU_EMIT_SCALAR(name) NULL
+#define GN__CU_EMIT_REDUCE(name) emit_##name
+#define GN__CU_EMIT_MOVE(name) emit_##name
+#define GN__CU_EMIT_STRUCTURED(name) emit_##name
+#define GN__CU_EMIT_GENERATOR(name) emit_##name
+
+static const op_row ops[] = {
+#define GN__X(NAME, name, wire, cls, ...) { #name, GN__CU_EMIT_##cls(name) },
+    GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 };
 
-static int op_of(const char *name) {
+static const op_row *op_of(const char *name) {
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (strcmp(ops[i].name, name) == 0) return (int)i;
-    return -1;
-}
-
-/* The op table and this file agree: every op that is no leaf and no scalar has a generator. */
-static gn_result check_ops(gn_fault *f) {
-    gn_op_info row;
-    for (int d = 1; d < GN_DTYPE__COUNT; d++)
-        if (types[d].bytes != gn_dtype_bytes((gn_dtype)d)) return gn_fail(f, GN_INTERNAL, "the GPU executor does not know the dtype %s", gn_dtype_name((gn_dtype)d));
-    for (int i = 0; i < gn_op_count(); i++) {
-        if (gn_get_op(i, &row) != GN_OK || row.kind == GN_CLASS_LEAF || row.kind == GN_CLASS_SCALAR) continue;
-        if (op_of(row.name) < 0) return gn_fail(f, GN_INTERNAL, "the GPU executor does not know the op %s", row.name);
-    }
-    return GN_OK;
+        if (strcmp(ops[i].name, name) == 0) return &ops[i];
+    return NULL;
 }
 
 static void emit_step(emit *e, const gn_kernel_step *s) {
     gn_op_info row;
     if (s->n_instrs) { emit_loop(e, s); return; }
     gn_get_op(e->part->nodes[s->node].op - 1, &row);
-    int op = op_of(row.name);
-    if (op < 0) { gn_fail(e->fault, GN_UNSUPPORTED, "the GPU executor does not know the op %s", row.name); e->failed = true; return; }
-    ops[op].emit(e, s->node);
+    const op_row *op = op_of(row.name);
+    if (!op || !op->emit) { gn_fail(e->fault, GN_UNSUPPORTED, "the GPU executor does not know the op %s", row.name); e->failed = true; return; }
+    op->emit(e, s->node);
 }
 
 
@@ -3315,6 +3322,7 @@ struct kernel {
     uint64_t key[2];               /* of source, prelude, arch, versions */
     gn__cu_handle function;        /* NULL: not loaded */
     bool compiled;                 /* without a device: the compiler took it */
+    bool chosen;                   /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
     char *why;                     /* it did not compile */
     kernel *next;                  /* in its bucket */
     kernel *older;                 /* in order of making */
@@ -3329,10 +3337,14 @@ struct device {
     size_t memory;
     int processors;
     bool compile_only, has_pools;
+    atomic_bool proved;            /* a first kernel gave what it should */
+    atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
+    char lost_why[200];
     gn__cu_handle context;
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
+    uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
 };
 
 static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only */
@@ -3613,6 +3625,7 @@ static void kernel_key(const kernel *k, char out[40]) { snprintf(out, 40, "%016l
 static void program_store(program *p) {
     uint64_t h[2] = { 11, 22 };
     char key[40], name[64];
+    if (p->device->compile_only && !getenv("GENIE_CACHE")) return;      /* a check of all kernels would fill the user's cache */
     for (int i = 0; i < p->n; i++)
         for (int l = 0; l < 2; l++) h[l] = hash_bytes(h[l], p->kernels[i]->key, sizeof p->kernels[i]->key);
     snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
@@ -3706,6 +3719,23 @@ static bool kind_is_in(const kernel *k, kernel **all, size_t n) {
     return false;
 }
 
+/* For tests that cannot run every shape ($GENIE_CUDA_ONE_OF_EACH): a plan is wanted when a kind of kernel is new in it. */
+static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t n) {
+    bool is_new = false;
+    pthread_mutex_lock(&d->lock);
+    for (size_t i = 0; i < n; i++) {
+        const kernel *k = launches[i].kernel;
+        uint64_t h = hash_bytes(3, k->name, kind_length(k)) | 1;
+        size_t at = (size_t)h & 4095;
+        while (d->kinds[at] && d->kinds[at] != h) at = (at + 1) & 4095;
+        is_new = is_new || !d->kinds[at];
+        d->kinds[at] = h;
+    }
+    for (size_t i = 0; i < n && is_new; i++) launches[i].kernel->chosen = true;
+    pthread_mutex_unlock(&d->lock);
+    return is_new;
+}
+
 static bool needs_tensor_cores(const kernel *k) { return needs_warpgroups(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 || strncmp(k->name, "sgemm_async", 11) == 0; }
 
 /* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
@@ -3722,7 +3752,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     bool same = strcmp(d->arch_name, arch) == 0;
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     for (kernel *k = d->newest; k; k = k->older) {
-        if (one_of_each && kind_is_in(k, all, n)) continue;
+        if (one_of_each && (env_is("GENIE_CUDA_ONE_OF_EACH", "1") ? !k->chosen : kind_is_in(k, all, n))) continue;
         if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;   /* such a GPU is never given this kernel */
         if (needs_warpgroups(k) && strcmp(arch, "sm_90a") != 0) continue;
         k->compiled = false;
@@ -3801,6 +3831,15 @@ typedef struct plan {
     uint32_t runs, next_capture;
 } plan;
 
+/* For every session of the device: the first cause counts. */
+static void device_lose(struct device *d, const char *why) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    if (!atomic_load(&d->lost)) snprintf(d->lost_why, sizeof d->lost_why, "%s", why);
+    atomic_store(&d->lost, true);
+    pthread_mutex_unlock(&lock);
+}
+
 static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
     const char *name = NULL, *said = NULL;
     cu.cuGetErrorName(r, &name);
@@ -3810,6 +3849,7 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
     if (r != 1 && r != 801 && r != 701) {
         x->lost = true;
         snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
+        device_lose(x->device, x->lost_why);
         return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
     }
     return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", said ? said : "unknown", what);
@@ -3823,6 +3863,10 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
     } while (0)
 
 static gn_result enter(executor *x, gn_fault *f) {
+    if (!x->lost && atomic_load(&x->device->lost)) {
+        x->lost = true;
+        memcpy(x->lost_why, x->device->lost_why, sizeof x->lost_why);
+    }
     if (x->lost) return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
     if (x->device->compile_only) return GN_OK;
     DRIVER(x, f, cuCtxSetCurrent(x->device->context));
@@ -3900,6 +3944,7 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     *s = (slot){ (uint8_t)d->kind, d->dtype, d->shape, d->gen, mem, bytes };
     if (x->device->compile_only || !bytes) return GN_OK;
     if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
+    x->stats->bytes_to_device += bytes;
     DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, x->stream));
     DRIVER(x, f, cuStreamSynchronize(x->stream));
     return GN_OK;
@@ -3973,10 +4018,13 @@ static bool is_pinned(const executor *x, const void *p) {
 
 /* >>run =========================================================================================== */
 
+static _Thread_local struct { executor *x; plan *p; } latest;   /* the plan that this thread submitted last, for gn_cuda_launch_again */
+
 static void exec_plan_destroy(void *self, void *handle) {
     executor *x = (executor *)self;
     plan *p = (plan *)handle;
     bool here = enter(x, NULL) == GN_OK;
+    if (latest.p == p) latest.p = NULL;
     for (int i = 0; i < 2; i++) {
         if (p->captured[i].graph && here) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
@@ -4123,6 +4171,8 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     if (!p->part || !p->arg_at || !p->out_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
+    if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
+        r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
     if (r == GN_OK) r = plan_compile(x, p, f);
     if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
     x->stats->view_copies += p->layout.view_copies;
@@ -4343,6 +4393,7 @@ static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, c
         size_t bytes = node_bytes(part, node);
         if (!bytes) continue;
         if (part->nodes[node].leaf == GN_LEAF_VALUE) continue;
+        x->stats->bytes_to_device += bytes;
         if (together) { memcpy(stage + p->arg_at[i], args[i].host, bytes); continue; }
         DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
         wait = wait || is_pinned(x, args[i].host);
@@ -4397,6 +4448,7 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
         r->keeps = r->keeps || v;
         if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
         if (!outs[i].host || !outs[i].bytes) continue;
+        x->stats->bytes_to_host += outs[i].bytes;
         at = (at + 63) & ~(size_t)63;
         bool direct = outs[i].bytes > 65536 && is_pinned(x, outs[i].host);
         if (direct || at + outs[i].bytes > r->stage_bytes) {
@@ -4466,10 +4518,34 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
         s->mem = p->fresh[u];
         p->fresh[u] = old;
     }
+    latest.x = x;
+    latest.p = p;
     x->stats->kernels_run += p->emit.n_launches;
     x->stats->nodes_fused += p->layout.fused + p->emit.n_tails;
     x->stats->state_copies += p->layout.state_copies;
     x->stats->state_copy_bytes += p->layout.state_copy_bytes;
+    return GN_OK;
+}
+
+/* For bench_gpu: the kernels of the plan that this thread submitted last, launched again as they were, without anything of Genie
+   around them; seconds of one such launch with its wait. */
+GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
+gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels) {
+    executor *x = latest.x;
+    const plan *p = latest.p;
+    gn_fault f = { 0 };
+    if (!p || x->device->compile_only || times < 1 || enter(x, &f) != GN_OK) return GN_NO_VALUE;
+    DRIVER(x, &f, cuStreamSynchronize(x->stream));
+    uint64_t from = gn_now_us();
+    for (int i = 0; i < times; i++) {
+        for (size_t l = 0; l < p->emit.n_launches; l++) {
+            gn_result r = run_launch(x, p, &p->emit.launches[l], &f);
+            if (r != GN_OK) return r;
+        }
+        DRIVER(x, &f, cuStreamSynchronize(x->stream));
+    }
+    *out_seconds = (double)(gn_now_us() - from) * 1e-6 / times;
+    *out_kernels = (int)p->emit.n_launches;
     return GN_OK;
 }
 
@@ -4504,7 +4580,7 @@ static void exec_close(void *self) {
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -4542,9 +4618,8 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     return GN_OK;
 }
 
-/* The compile-only device of $GENIE_CUDA_COMPILE_ONLY. */
+/* The compile-only device of $GENIE_CUDA_COMPILE_ONLY; without NVRTC it generates. */
 static gn_result device_open_compile_only(struct device *d, const char *arch, gn_fault *f) {
-    if (*cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     snprintf(d->name, sizeof d->name, "compile only");
     d->arch = strncmp(arch, "sm_", 3) == 0 ? atoi(arch + 3) : 0;
@@ -4582,14 +4657,53 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     return GN_OK;
 }
 
+enum { CANARY = 64 };
+
+/* A kernel that writes what can be foretold. */
+static kernel *canary_kernel(struct device *d) {
+    emit e = { .device = d };
+    emit_pointer(&e, "u32", false, "o", (param){ PARAM_PLAN, REGION_OUTS, 0 });
+    put(&e.body, "  o[threadIdx.x] = threadIdx.x * 3u + 7u;\n");
+    emit_launch(&e, "canary", 1, 1, CANARY);
+    kernel *k = e.n_launches ? e.launches[0].kernel : NULL;
+    gn_free(e.launches);
+    gn_free(e.params);
+    text_free(&e.types);
+    text_free(&e.signature);
+    text_free(&e.body);
+    return k;
+}
+
+/* The first kernel on a device: what reports itself ready has computed something. */
+static gn_result canary(executor *x, gn_fault *f) {
+    uint32_t words[CANARY] = { 0 };
+    gn__cu_ptr memory = 0;
+    void *params[1] = { &memory };
+    kernel *k = canary_kernel(x->device);
+    if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
+    pthread_mutex_lock(&x->device->lock);
+    gn_result r = compile_kernels(x->device, &k, 1, f);
+    pthread_mutex_unlock(&x->device->lock);
+    if (r != GN_OK) return r;
+    if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
+    DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
+    DRIVER(x, f, cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL));
+    DRIVER(x, f, cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream));
+    DRIVER(x, f, cuStreamSynchronize(x->stream));
+    cu.cuMemFree(memory);
+    for (uint32_t i = 0; i < CANARY; i++)
+        if (words[i] != i * 3 + 7) return gn_fail(f, GN_DEVICE_LOST, "the first kernel on %s gives a wrong result", x->device->name);
+    atomic_store(&x->device->proved, true);
+    return GN_OK;
+}
+
 static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     const char *colon = strchr(desc->device, ':');
     struct device *d;
     char *end = NULL;
     long ordinal = colon ? strtol(colon + 1, &end, 10) : 0;
     if (colon && (end == colon + 1 || *end)) return gn_fail(f, GN_NO_DEVICE, "'%.60s' is no device; cuda:0 is", desc->device);
-    gn_result r = check_ops(f);
-    if (r == GN_OK) r = device_find(ordinal < 0 || ordinal > 1000 ? -1 : (int)ordinal, &d, f);
+    gn_result r = device_find(ordinal < 0 || ordinal > 1000 ? -1 : (int)ordinal, &d, f);
     if (r != GN_OK) return r;
     executor *x = (executor *)alloc_zero(sizeof *x);
     if (!x) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the GPU executor");
@@ -4599,23 +4713,47 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
     r = executor_init(x, f);
+    if (r == GN_OK && !d->compile_only && !atomic_load(&d->proved)) r = canary(x, f);
     if (r != GN_OK) { exec_close(x); return r; }
     *out = (gn_exec){ &exec_table, x };
     return GN_OK;
 }
 
-/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 13.0, NVRTC 13.0"; for 0 also why there is none. */
+/* The driver's own version, as "580.95.05", where the system tells it. */
+static void driver_release(char *out, size_t cap) {
+    char line[300] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "r");
+    *out = 0;
+    if (!f) return;
+    if (!fgets(line, sizeof line, f)) line[0] = 0;
+    fclose(f);
+    for (char *save = NULL, *word = strtok_r(line, " \t\n", &save); word; word = strtok_r(NULL, " \t\n", &save))
+        if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) { snprintf(out, cap, "%s ", word); return; }
+}
+
+/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 580.95.05 (CUDA 13.0), NVRTC 13.0", with what is missing; for 0
+   also why there is no GPU at all. */
 static int driver_list(int index, char *out, size_t cap) {
-    int count = 0;
+    int count = 0, handle, major = 0, minor = 0;
+    char release[40], compiler[40], name[96] = "?";
+    size_t memory = 0;
     gn_fault f = { 0 };
     struct device *d;
     load_libraries();
-    if (*cu.why) return index == 0 ? snprintf(out, cap, "cuda: absent: %s", cu.why) : 0;
+    driver_release(release, sizeof release);
+    snprintf(compiler, sizeof compiler, "NVRTC %d.%d", cu.nvrtc_version / 1000, cu.nvrtc_version % 1000 / 10);
+    if (*cu.nvrtc_why) snprintf(compiler, sizeof compiler, "no NVRTC");
+    if (*cu.why) return index ? 0 : snprintf(out, cap, "cuda: absent: %s; %s", cu.why, *cu.nvrtc_why ? cu.nvrtc_why : compiler);
     cu.cuDeviceGetCount(&count);
-    if (index >= count) return index == 0 ? snprintf(out, cap, "cuda: absent: the driver sees no GPU") : 0;
-    if (device_find(index, &d, &f) != GN_OK) return snprintf(out, cap, "cuda:%d: absent: %s", index, f.text);
-    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %d.%d, NVRTC %d.%d", index, d->name, (double)d->memory / 1073741824.0, d->arch / 10, d->arch % 10,
-                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, cu.nvrtc_version / 1000, cu.nvrtc_version % 1000 / 10);
+    if (index >= count) return index ? 0 : snprintf(out, cap, "cuda: absent: driver %s(CUDA %d.%d) sees no GPU", release, cu.driver_version / 1000, cu.driver_version % 1000 / 10);
+    if (cu.cuDeviceGet(&handle, index) != 0) return snprintf(out, cap, "cuda:%d absent: the driver does not give it", index);
+    cu.cuDeviceGetName(name, (int)sizeof name, handle);
+    cu.cuDeviceTotalMem(&memory, handle);
+    cu.cuDeviceGetAttribute(&major, 75, handle);
+    cu.cuDeviceGetAttribute(&minor, 76, handle);
+    bool ok = device_find(index, &d, &f) == GN_OK;
+    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %s(CUDA %d.%d), %s%s%s", index, name, (double)memory / 1073741824.0, major, minor, release,
+                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, compiler, ok ? "" : "; absent: ", ok ? "" : f.text);
 }
 
 static const gn_driver_i driver_table = { "cuda", driver_open, driver_list };
