@@ -6,6 +6,7 @@
  *   GENIE_CACHE                       folder of compiled kernels (else ~/.cache/genie)
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
+ *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
@@ -15,6 +16,7 @@
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended
  *   GENIE_CUDA_WGMMA=0                no kernels for the tensor cores of sm_90a alone
+ *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_90a; 10 bits of mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
  *
  * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
@@ -29,6 +31,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +41,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 5
+#define GN__CU_GENERATOR 6
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1232,6 +1235,18 @@ static const char prelude[] =
     "  *row = (i64)(first + in % rows) * P::BM;\n"
     "  *col = (i64)(in / rows) * P::BW;\n"
     "}\n"
+    "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
+    "template <class P> M void transposed(const float *a, float *out) {\n"
+    "  __shared__ float tile[32][33];\n"
+    "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
+    "  const u32 z = blockIdx.x / P::TILES;\n"
+    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32, k = (i64)blockIdx.y * 32;\n"
+    "  a += P::at(z);\n"
+    "  out += (i64)z * P::OUTER * P::PITCH;\n"
+    "  UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "}\n"
     "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
     "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
     "  __shared__ float as[2][8][132], bs[2][8][132];\n"
@@ -1289,6 +1304,52 @@ static const char prelude[] =
     "}\n"
     "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
     "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "// f32 from sm_80 on: 128 x BW tiles (128 or 256), 8 x BW / 16 a thread, four stages of 16 k. m and n run along memory on both sides, their strides are multiples of 4.\n"
+    "template <int N> M void single_stage(u32 to, const float *p, i64 first, i64 end, i64 k, i64 k_end, i64 stride) {\n"
+    "  UNROLL for (int q = 0; q < N / 64; q++) {\n"
+    "    const int c = threadIdx.x + q * 256, r = c / (N / 4), h = c % (N / 4) * 4;\n"
+    "    const bool in = k + r < k_end && first + h < end;\n"
+    "    copy16(to + c * 16, in ? p + (k + r) * stride + (first + h) : p, in ? 16 : 0);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void sgemm_async(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
+    "  enum { NJ = P::BW / 16, A = 8192, STAGE = A + P::BW * 64 };\n"
+    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  const u32 base = shared_address(memory);\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(&z, &row, &col);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  const int steps = (int)((end - begin + 15) / 16);\n"
+    "  float acc[8][NJ];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = 0.f;\n"
+    "  UNROLL for (int s = 0; s < 3; s++) {\n"
+    "    if (s < steps) { single_stage<128>(base + s * STAGE, a, row, P::m, begin + s * 16, end, P::AK); single_stage<P::BW>(base + s * STAGE + A, b, col, P::n, begin + s * 16, end, P::BK); }\n"
+    "    copy_commit();\n"
+    "  }\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    copy_wait<2>();\n"
+    "    __syncthreads();\n"
+    "    const float *sa = (const float *)(memory + (step & 3) * STAGE) + tr, *sb = (const float *)(memory + (step & 3) * STAGE + A) + tc;\n"
+    "    if (step + 3 < steps) {\n"
+    "      const u32 to = base + (step + 3 & 3) * STAGE;\n"
+    "      single_stage<128>(to, a, row, P::m, begin + (i64)(step + 3) * 16, end, P::AK);\n"
+    "      single_stage<P::BW>(to + A, b, col, P::n, begin + (i64)(step + 3) * 16, end, P::BK);\n"
+    "    }\n"
+    "    copy_commit();\n"
+    "    UNROLL for (int k = 0; k < 16; k++) {\n"
+    "      float x[8], y[NJ];\n"
+    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * 128 + i * 4);\n"
+    "      UNROLL for (int j = 0; j < NJ; j += 4) vload<4>(y + j, sb + k * P::BW + j * 8);\n"
+    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j += 4)\n"
+    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
+    "}\n"
     "D int within(i64 n) { return n <= 0 ? 0 : n >= 8 ? 16 : (int)n * 2; }\n"
     "// One stage: A's BM x 32 and B's 32 x BW elements in 16-byte pieces, swizzled so that neither copies nor reads meet in a bank.\n"
     "template <class P> M void tensor_stage(u32 to, const typename P::T *a, const typename P::T *b, i64 row, i64 col, i64 k, i64 end) {\n"
@@ -1840,7 +1901,6 @@ static const char hopper[] =
     "D void bar_init(u32 b, u32 n) { asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(n) : \"memory\"); }\n"
     "D void bar_expect(u32 b, u32 bytes) { asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
     "D void bar_arrive(u32 b) { asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(b) : \"memory\"); }\n"
-    "D void bar_arrive_at(u32 b, u32 cta) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];}\" :: \"r\"(b), \"r\"(cta) : \"memory\"); }\n"
     "D void bar_wait(u32 b, u32 parity) { asm volatile(\"{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra E; bra W; E: }\" :: \"r\"(b), \"r\"(parity) : \"memory\"); }\n"
     "D void cluster_sync() { asm volatile(\"barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\n"
     "D u32 cluster_rank() { u32 r; asm(\"mov.u32 %0, %%cluster_ctarank;\" : \"=r\"(r)); return r; }\n"
@@ -1849,11 +1909,9 @@ static const char hopper[] =
     "  asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [r];}\" : \"=f\"(v.x), \"=f\"(v.y), \"=f\"(v.z), \"=f\"(v.w) : \"r\"(a), \"r\"(cta) : \"memory\");\n"
     "  return v;\n"
     "}\n"
-    "// A box of the map at (x, y, z, w) to shared memory; CTAS 2: to both blocks of the cluster\n"
-    "template <int CTAS> M void box_load(u32 to, const tmap *m, int x, int y, int z, int w, u32 bar) {\n"
-    "  if (CTAS == 2) asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;\"\n"
-    "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar), \"h\"((u16)3) : \"memory\");\n"
-    "  else asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
+    "// A box of the map at (x, y, z, w) to shared memory\n"
+    "D void box_load(u32 to, const tmap *m, int x, int y, int z, int w, u32 bar) {\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
     "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar) : \"memory\");\n"
     "}\n"
     "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 columns (when they run along memory) `next` bytes on.\n"
@@ -1863,49 +1921,72 @@ static const char hopper[] =
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
     "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // reads stay below the wait\n"
     "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
-    "// f16 and bf16 by WGS groups of 64 x BW. A cluster of MC blocks shares B's panel, one of KC blocks shares k. P as above; STAGES of 64 k, AT, BT: rows (columns)\n"
-    "// contiguous instead of k, TOTAL tiles, SUPER rows of MC tiles, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch\n"
-    "template <class P> M void wgmma_tile(u32 tile, u32 rank, u32 *z, int *row, int *col) {\n"
-    "  enum { GROUP = 8 / P::MC };\n"
-    "  const u32 in = tile % (P::SUPER * P::COLS), group = in / (GROUP * P::COLS), top = group * GROUP, rows = P::SUPER - top < GROUP ? P::SUPER - top : GROUP, at = in - group * GROUP * P::COLS;\n"
-    "  *z = tile / (P::SUPER * P::COLS);\n"
-    "  *row = (int)((top + at % rows) * P::MC + rank) * P::BM;\n"
+    "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
+    "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch\n"
+    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
+    "template <class P> M void wgmma_tile(u32 tile, u32 *z, int *row, int *col) {\n"
+    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (8 * P::COLS), top = group * 8, rows = P::ROWS - top < 8 ? P::ROWS - top : 8, at = in - group * 8 * P::COLS;\n"
+    "  *z = tile / (P::ROWS * P::COLS);\n"
+    "  *row = (int)(top + at % rows) * P::BM;\n"
     "  *col = (int)(at / rows) * P::BW;\n"
     "}\n"
-    "template <class P> M void wgmma_release(u32 empty, u32 it) {\n"
-    "  if ((threadIdx.x & 127) >= P::MC) return;\n"
-    "  if (P::MC > 1) bar_arrive_at(empty + 8 * (it % P::STAGES), threadIdx.x & 127); else bar_arrive(empty + 8 * (it % P::STAGES));\n"
-    "}\n"
+    "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & 127) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
     "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
-    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, u32 rank, int first, int steps) {\n"
+    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, int steps) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
-    "  const int half = P::MC > 1 ? (int)rank : 0;\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
-    "  for (u32 tile = blockIdx.x / (P::MC * P::KC); tile < P::TOTAL; tile += gridDim.x / (P::MC * P::KC)) {\n"
-    "    wgmma_tile<P>(tile, half, &z, &row, &col);\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
     "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
     "    for (int k = 0; k < steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
-    "      const int k0 = (first + k) * 64;\n"
+    "      const int k0 = (first + k) * P::STEP;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
-    "      if (!P::AT) box_load<1>(sa, ta, k0, row, az, aw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BM / 64; i++) box_load<1>(sa + i * 8192, ta, row + i * 64, k0, az, aw, bar);\n"
-    "      if (!P::BT) box_load<P::MC>(sb + half * (P::BW / P::MC * 128), tb, k0, col + half * (P::BW / P::MC), bz, bw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BW / 64 / P::MC; i++) { const int c = i + half * (P::BW / 64 / P::MC); box_load<P::MC>(sb + c * 8192, tb, col + c * 64, k0, bz, bw, bar); }\n"
+    "      if (!P::AT) box_load(sa, ta, k0, row, az, aw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BM / 64; i++) box_load(sa + i * 8192, ta, row + i * 64, k0, az, aw, bar);\n"
+    "      if (!P::BT) box_load(sb, tb, k0, col, bz, bw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, bz, bw, bar);\n"
     "    }\n"
     "  }\n"
     "}\n"
+    "D void matrix4_put(u32 a, const u32 *r) { asm volatile(\"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\" :: \"r\"(a), \"r\"(r[0]), \"r\"(r[1]), \"r\"(r[2]), \"r\"(r[3]) : \"memory\"); }\n"
+    "D void box_store(const tmap *m, int x, int y, int z, u32 from) {\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5]; cp.async.bulk.commit_group;\" :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(0), \"r\"(from) : \"memory\");\n"
+    "}\n"
+    "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in two buffers of 8192 bytes.\n"
+    "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
+    "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
+    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {             // one copy of the epilogue's text: the sums move down instead\n"
+    "    const u32 to = buffers + (x & 1) * 8192;\n"
+    "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
+    "    UNROLL for (int i = 0; i < 16; i++) {\n"
+    "      const i64 gr = row + r + (i & 1) * 8, c = col + x * 64 + (i >> 1) * 8 + (l & 3) * 2;\n"
+    "      const bool in = gr < P::m && c < P::n;\n"
+    "      e.template value<2>(in ? ((i64)z * P::m + gr) * P::n + c : 0, in ? c : 0, d + i * 2, y[i].e);\n"
+    "    }\n"
+    "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read 1;\" ::: \"memory\");\n"
+    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
+    "    UNROLL for (int n = 0; n < 8; n += 2) {\n"
+    "      const u32 w[4] = { y[n * 2].w, y[n * 2 + 1].w, y[n * 2 + 2].w, y[n * 2 + 3].w };\n"
+    "      matrix4_put(to + sr * 128 + (((n + (l >> 4)) ^ (sr & 7)) << 4), w);\n"
+    "    }\n"
+    "    asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
+    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
+    "    if (t == 0) box_store(tc, col + x * 64, row, z, to);\n"
+    "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
+    "  }\n"
+    "}\n"
     "// A group's sums of all tiles of this block; KC 1: stored, otherwise left in `mine`, rows of BW + 8.\n"
-    "template <class P> M void wgmma_compute(const typename P::E &e, u32 base, u32 full, u32 empty, u32 rank, int steps, float *mine) {\n"
+    "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, int steps, float *mine) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128, CELLS = P::BW / 2 };\n"
     "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, r = wg * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
     "  float d[CELLS];\n"
-    "  for (u32 tile = blockIdx.x / (P::MC * P::KC); tile < P::TOTAL; tile += gridDim.x / (P::MC * P::KC)) {\n"
-    "    wgmma_tile<P>(tile, P::MC > 1 ? rank : 0, &z, &row, &col);\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
     "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
     "    for (int k = 0; k < steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES;\n"
@@ -1921,17 +2002,19 @@ static const char hopper[] =
     "    wgmma_keep<CELLS>(d);\n"
     "    if (steps > 0) wgmma_release<P>(empty, it - 1);\n"
     "    if (P::KC > 1) group_sync<P::BM * 2>(1);                             // no group still reads the stages\n"
-    "    UNROLL for (int n = 0; n < P::BW / 8; n++) UNROLL for (int h = 0; h < 2; h++) {\n"
-    "      if (P::KC == 1) product_put<P, 2>(e, (float *)0, z, row + r + h * 8, col + c + n * 8, d + n * 4 + h * 2);\n"
-    "      else *(float2 *)(mine + (r + h * 8) * (P::BW + 8) + c + n * 8) = make_float2(d[n * 4 + h * 2], d[n * 4 + h * 2 + 1]);\n"
-    "    }\n"
+    "    if (P::BULK) { wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * 16384, (int)z, row + wg * 64, col, d); continue; }\n"
+    "    if (P::KC == 1) _Pragma(\"unroll 1\") for (int x = 0; x < P::BW; x += 64) {\n"
+    "      UNROLL for (int i = 0; i < 16; i++) product_put<P, 2>(e, (float *)0, z, row + r + (i & 1) * 8, col + c + x + (i >> 1) * 8, d + i * 2);\n"
+    "      UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
+    "    } else UNROLL for (int i = 0; i < CELLS / 2; i++) *(float2 *)(mine + (r + (i & 1) * 8) * (P::BW + 8) + c + (i >> 1) * 8) = make_float2(d[i * 2], d[i * 2 + 1]);\n"
     "  }\n"
+    "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
     "}\n"
     "// The sums of the cluster's blocks added, each block some rows.\n"
     "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 rank) {\n"
     "  u32 z;\n"
     "  int row, col;\n"
-    "  wgmma_tile<P>(blockIdx.x / P::KC, 0, &z, &row, &col);\n"
+    "  wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
     "  for (int i = threadIdx.x; i < P::BM / P::KC * (P::BW / 4); i += blockDim.x) {\n"
     "    const int r = (int)rank * (P::BM / P::KC) + i / (P::BW / 4), c = i % (P::BW / 4) * 4;\n"
     "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
@@ -1939,26 +2022,25 @@ static const char hopper[] =
     "    product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
     "  }\n"
     "}\n"
-    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const typename P::E &e) {\n"
+    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
-    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::MC * P::KC > 1 ? cluster_rank() : 0;\n"
-    "  const int all = (int)((P::k + 63) / 64), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
+    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / 64 * P::MC); }\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / 64); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
-    "  if (P::MC * P::KC > 1) cluster_sync(); else __syncthreads();\n"
+    "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
-    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, rank, first, steps);\n"
+    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, steps);\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
-    "    wgmma_compute<P>(e, base, full, empty, rank, steps, (float *)(panels + (base - at)));\n"
+    "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
     "  }\n"
-    "  if (P::MC * P::KC > 1) cluster_sync();                                 // no block leaves while another writes or reads its memory\n"
-    "  if (P::KC > 1) { wgmma_join<P>(e, base, rank); cluster_sync(); }\n"
+    "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
     "}\n"
     "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
     "D float exp2_of(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
@@ -1996,7 +2078,7 @@ static const char hopper[] =
     "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound) {\n"
     "  const float least = gn_f32(0xff800000u);\n"
     "  float now[2] = { least, least };\n"
-    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
+    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
     "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
     "  UNROLL for (int h = 0; h < 2; h++) {\n"
     "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
@@ -2017,15 +2099,15 @@ static const char hopper[] =
     "  enum { TILE = P::DK * 256 };\n"
     "  const int g = h / (int)(P::H / P::G);\n"
     "  bar_expect(bars, TILE);\n"
-    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
+    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
     "  for (int step = 0; step < steps; step++) {\n"
     "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
     "    bar_wait(ve, parity);\n"
     "    bar_expect(vf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load<1>(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
     "  }\n"
     "}\n"
     "template <class P> M void flash_compute(typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
@@ -2115,13 +2197,25 @@ static const char hopper[] =
 
 /* >>emit ========================================================================================== */
 
-/* Element types as the device code names them. */
-static const struct { const char *name, *compute; uint8_t bytes; bool real; } types[GN_DTYPE__COUNT] = {
-    [0] = { "", "", 0, false },
-    [GN_F32] = { "float", "float", 4, true }, [GN_F64] = { "double", "double", 8, true }, [GN_F16] = { "f16", "float", 2, true },
-    [GN_BF16] = { "bf16", "float", 2, true }, [GN_I32] = { "int", "int", 4, false },      [GN_I64] = { "i64", "i64", 8, false },
-    [GN_U8] = { "u8", "int", 1, false },      [GN_BOOL] = { "b8", "int", 1, false },      [GN_I8] = { "i8", "int", 1, false },
-    [GN_I16] = { "i16", "int", 2, false },    [GN_U16] = { "u16", "int", 2, false },      [GN_U32] = { "u32", "i64", 4, false },
+/* Element types as the device code names them, in memory and in arithmetic; a dtype of the table without a row does not compile. */
+#define GN__CU_TYPE_F32 "float", "float", true
+#define GN__CU_TYPE_F64 "double", "double", true
+#define GN__CU_TYPE_F16 "f16", "float", true
+#define GN__CU_TYPE_BF16 "bf16", "float", true
+#define GN__CU_TYPE_I32 "int", "int", false
+#define GN__CU_TYPE_I64 "i64", "i64", false
+#define GN__CU_TYPE_U8 "u8", "int", false
+#define GN__CU_TYPE_BOOL "b8", "int", false
+#define GN__CU_TYPE_I8 "i8", "int", false
+#define GN__CU_TYPE_I16 "i16", "int", false
+#define GN__CU_TYPE_U16 "u16", "int", false
+#define GN__CU_TYPE_U32 "u32", "i64", false
+
+static const struct { uint8_t bytes; const char *name, *compute; bool real; } types[GN_DTYPE__COUNT] = {
+    [0] = { 0, "", "", false },
+#define GN__X(name, number, bytes, text) [GN_##name] = { bytes, GN__CU_TYPE_##name },
+    GN_DTYPES(GN__X)
+#undef GN__X
 };
 static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", "u8", "u8", "u64" };   /* by bytes: for copies */
 
@@ -2132,8 +2226,8 @@ typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_
    map (`node`: its index). */
 typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 
-/* What TMA is told of a 16-bit matrix: sizes and strides (bytes) from the innermost, and the box that one copy takes. */
-typedef struct tensor_map { uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
+/* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes. */
+typedef struct tensor_map { bool scratch; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
 
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
    before it has ended, and waits for it itself. */
@@ -2184,6 +2278,7 @@ static int64_t emit_processors(const emit *e);        /* of the device; >>compil
 static bool emit_has_tensor_cores(const emit *e);
 static bool emit_has_clusters(const emit *e);          /* blocks that exchange shared memory */
 static bool emit_has_warpgroups(const emit *e);
+static bool emit_has_async_copies(const emit *e);
 static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body);
 
 static void emit_param(emit *e, param p) {
@@ -2895,7 +2990,7 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
 }
 
 /* How a product is cut: tiles of rows and columns, vector accesses, parts of k. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, shares, parts, stages; bool at, bt; uint32_t shared; } product_form;
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages; bool at, bt; uint32_t shared; } product_form;
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *t = &e->types;
@@ -2956,40 +3051,40 @@ static void form_tiles(const emit *e, const product *p, product_form *f, int hei
     f->splits = p->k ? blocks_for(p->k, f->span) : 1;
 }
 
-/* Warpgroup kernels by tile: rows, columns, stages, blocks that share columns, parts of k. */
-static const struct warpgroup_form { int height, width, stages, shares, parts; } warpgroup_forms[] = {
-    { 128, 256, 4, 2, 1 }, { 128, 256, 4, 1, 1 }, { 128, 128, 6, 2, 1 }, { 128, 128, 6, 1, 1 }, { 64, 64, 10, 1, 1 }, { 64, 64, 10, 1, 2 }, { 64, 64, 8, 1, 4 }, { 64, 64, 8, 1, 8 },
-    { 64, 128, 7, 1, 1 }, { 64, 128, 7, 1, 2 }, { 64, 128, 7, 1, 4 }, { 64, 128, 7, 1, 8 },
+/* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
+static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
+    { 128, 256, 4, 1, 3.0 }, { 128, 128, 6, 1, 1.8 }, { 64, 128, 4, 1, 1.2 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.7 }, { 64, 64, 6, 1, 0.6 }, { 64, 64, 6, 2, 1.1 }, { 64, 64, 6, 4, 1.1 },
 };
 
-/* The form that ends first: waves of tiles, each as long as its steps and a fixed start and end. */
-static int warpgroup_best(const emit *e, const product *p) {
+/* The form that ends first by a model of the H200: a step of 128 bytes of k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a processor (half of that for TF32). */
+static int warpgroup_best(const emit *e, const product *p, int bytes) {
     int best = 0;
     double least = 1e300;
     for (int i = 0; i < (int)(sizeof warpgroup_forms / sizeof *warpgroup_forms); i++) {
         const struct warpgroup_form *w = &warpgroup_forms[i];
-        int64_t blocks = blocks_for(blocks_for(p->m, w->height), w->shares) * w->shares * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 64), w->parts);
-        double step = w->height * w->width / 64.0 + 160, time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + 12.0 * w->width) + 900.0 * (w->parts > 1);
+        int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
+        double moves = 0.00112 * (w->height + w->width), multiplies = w->height * w->width * 1.83e-5, step = moves > multiplies ? moves : multiplies;
+        double time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
         if (time < least) { least = time; best = i; }
     }
     return best;
 }
 
-static bool form_warpgroups(const emit *e, const product *p, product_form *f, uint32_t xa, uint32_t xb) {
+static bool form_warpgroups(const emit *e, const product *p, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb) {
+    int bytes = types[d].bytes, vector = 16 / bytes;
     if (!emit_has_warpgroups(e) || p->a.rank > 2 || p->b.rank > 2 || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
-    int which = warpgroup_best(e, p);
+    int which = warpgroup_best(e, p, bytes);
     const struct warpgroup_form *w = &warpgroup_forms[which];
     f->body = "wgmma_matmul";
     f->height = w->height;
     f->width = w->width;
     f->stages = w->stages;
-    f->shares = w->shares;
     f->parts = w->parts;
-    f->rows = blocks_for(blocks_for(p->m, f->height), f->shares);
+    f->rows = blocks_for(p->m, f->height);
     f->columns = blocks_for(p->n, f->width);
     f->tiles = f->rows * f->columns;
-    f->at = !is_panel(p->am, p->ak, p->k, 8, &p->a, base_offset(e, xa), 2);
-    f->bt = !is_panel(p->bn, p->bk, p->k, 8, &p->b, base_offset(e, xb), 2);
+    f->at = !is_panel(p->am, p->ak, p->k, vector, &p->a, base_offset(e, xa), bytes);
+    f->bt = !is_panel(p->bn, p->bk, p->k, vector, &p->b, base_offset(e, xb), bytes);
     f->shared = (uint32_t)((f->height + f->width) * 128 * f->stages + 1024);
     return f->tiles * p->batches < 0x7fffffff;
 }
@@ -3001,14 +3096,22 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
     f.columns = blocks_for(p->n, 64);
     if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
     if ((d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && is_tiled(e, p, 8, bytes, xa, xb)) {
-        if (form_warpgroups(e, p, &f, xa, xb)) return f;
+        if (form_warpgroups(e, p, &f, d, xa, xb)) return f;
         bool large = blocks_for(p->m, 128) * blocks_for(p->n, 128) * p->batches >= emit_processors(e);
         f.body = "tensor_matmul";
         form_tiles(e, p, &f, large ? 128 : 64, large ? 128 : 64, 256, true);
         f.shared = (uint32_t)(f.height + f.width) * 64 * 4;
     } else if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
-        f.body = "sgemm";
-        form_tiles(e, p, &f, 128, 128, 64, true);
+        if (env_is("GENIE_TF32", "1") && form_warpgroups(e, p, &f, d, xa, xb)) return f;
+        f.at = !is_panel(p->ak, p->am, p->m, 4, &p->a, base_offset(e, xa), bytes);
+        f.bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, base_offset(e, xb), bytes);
+        bool async = emit_has_async_copies(e) && (!f.at || p->n >= 1024) && (!f.bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
+        bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
+        f.body = async ? "sgemm_async" : "sgemm";
+        f.at = f.at && async;
+        f.bt = f.bt && async;
+        form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
+        f.shared = async ? (uint32_t)(128 + f.width) * 256 : 0;
     }
     return f;
 }
@@ -3075,7 +3178,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     if (t->has_bias) put(&e->types, " const %s *bias;", type);
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
         if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
-    put(&e->types, "\n  template <int V> M void store(i64 i, i64 c, const %s *in) const {\n    %s y[V]; %s sum[V];\n    UNROLL for (int v = 0; v < V; v++) sum[v] = in[v];\n", types[d].compute, to, types[d].compute);
+    put(&e->types, " typedef %s O;\n  template <int V> M void value(i64 i, i64 c, const %s *in, O *y) const {\n    %s sum[V];\n    UNROLL for (int v = 0; v < V; v++) sum[v] = in[v];\n", to, types[d].compute, types[d].compute);
     emit_node(e, t->result, to, false, "o");
     if (t->has_bias) {
         uint32_t bias = input(e, t->node, 2);
@@ -3088,7 +3191,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     text body = e->body;                                     /* instructions are written into the body */
     e->body = (text){ 0 };
     for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
-    put(&e->types, "%s      put(y[v], %s);\n    }\n    vstore<V>(o + i, y);\n  } };\n", e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum[v]");
+    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *in) const { O y[V]; value<V>(i, c, in, y); vstore<V>(o + i, y); } };\n", e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum[v]", types[d].compute);
     text_free(&e->body);
     e->body = body;
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
@@ -3100,18 +3203,46 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 /* ---- warpgroup kernels ---- */
 
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
-static void emit_map(emit *e, const char *name, uint32_t node, int64_t inner, int64_t outer, int64_t stride, const gn_view *batch, int box_inner, int box_outer) {
-    tensor_map m = { .node = e->layout->lay[node].base, .offset = base_offset(e, node), .dtype = view_of(e, node)->dtype, .dims = { (uint64_t)inner, (uint64_t)outer, 1, 1 },
-                     .strides = { outer > 1 ? (uint64_t)stride * 2 : 16, 16, 16 }, .box = { (uint32_t)box_inner, (uint32_t)box_outer, 1, 1 } };
-    for (int i = 0; i < batch->rank; i++) {
-        if (!batch->strides[batch->rank - 1 - i]) continue;
-        m.dims[2 + i] = (uint64_t)batch->dims[batch->rank - 1 - i];
-        m.strides[1 + i] = (uint64_t)batch->strides[batch->rank - 1 - i] * 2;
+typedef struct panels { bool scratch; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
+
+static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
+    uint64_t bytes = types[d].bytes;
+    tensor_map m = { .scratch = p->scratch, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
+                     .strides = { p->outer > 1 ? (uint64_t)p->stride * bytes : 16, 16, 16 }, .box = { (uint32_t)p->box_inner, (uint32_t)p->box_outer, 1, 1 } };
+    for (int i = 0; i < p->batch.rank; i++) {
+        int at = p->batch.rank - 1 - i;
+        if (!p->batch.strides[at]) continue;
+        m.dims[2 + i] = (uint64_t)p->batch.dims[at];
+        m.strides[1 + i] = (uint64_t)p->batch.strides[at] * bytes;
     }
     if (!grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
     e->maps[e->n_maps] = m;
     put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
     emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
+}
+
+/* One side of a product: `tile` rows of it at a time, k along memory or (across) the rows. */
+static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile) {
+    int step = 128 / types[view_of(e, node)->dtype].bytes;
+    panels p = { .node = e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
+                 .box_inner = step, .box_outer = across ? step : tile };
+    return p;
+}
+
+/* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
+static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, int tile, size_t *at) {
+    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1;
+    put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)p->stride,
+        (long long)pitch, (long long)tiles);
+    put_offset(&e->types, &p->batch, "z", is_small(&p->batch));
+    put(&e->types, "; }\n};\n");
+    emit_node(e, node, "float", true, "a");
+    emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
+    put(&e->body, "  transposed<@_p>(a, o);\n");
+    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
+    *p = (panels){ .scratch = true, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
+    *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
+    if (*at > e->scratch) e->scratch = *at;
 }
 
 /* The map's coordinates of batch z. */
@@ -3129,40 +3260,71 @@ static void put_batch(text *t, const char *name, const gn_view *batch) {
 static void put_wgmma(text *t, const char *name, int width, gn_dtype d, bool registers, bool at, bool bt) {
     const char *type = gn_dtype_name(d);
     int n = width / 2;
-    put(t, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, type, type);
+    if (d == GN_F32) type = "tf32";
+    put(t, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, d == GN_F32 ? 8 : 16, type, type);
     for (int i = 0; i < n; i++) put(t, "%s%%%d", i ? "," : "", i);
     if (registers) put(t, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1, %d;\"\n    :", n, n + 1, n + 2, n + 3, n + 4, bt);
+    else if (d == GN_F32) put(t, "}, %%%d, %%%d, 1, 1, 1;\"\n    :", n, n + 1);
     else put(t, "}, %%%d, %%%d, 1, 1, 1, %d, %d;\"\n    :", n, n + 1, at, bt);
     for (int i = 0; i < n; i++) put(t, "%s\"+f\"(d[%d])", i ? "," : " ", i);
     put(t, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n" : " : \"l\"(a), \"l\"(b));\n}\n");
 }
 
 static void emit_warpgroups(emit *e, uint32_t node, const product *p, const product_form *f, const epilogue *t) {
-    static const char *const bounds[2][4] = { { "__launch_bounds__(160, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 1)", "__cluster_dims__(8, 1, 1) __launch_bounds__(160, 1)" },
-                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(8, 1, 1) __launch_bounds__(384, 1)" } };
+    static const char *const bounds[2][3] = { { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
+                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" } };
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
     gn_dtype d = view_of(e, xa)->dtype;
     text *y = &e->types;
-    int cluster = f->shares * f->parts, h = f->height, w = f->width / f->shares;
-    int64_t total = f->tiles * p->batches, most = emit_processors(e) / f->shares;
+    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && p->n % 8 == 0 && f->parts == 1;
+    int h = f->height, w = f->width;
+    panels a = panels_of(e, xa, f->at, p->m, p->k, p->am, p->ak, &p->a, h), b = panels_of(e, xb, f->bt, p->n, p->k, p->bn, p->bk, &p->b, w);
+    bool at = f->at && d != GN_F32, bt = f->bt && d != GN_F32;
+    size_t scratch = 0;
+    int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
     char name[64];
+    if (f->at && !at) emit_transposed(e, xa, &a, p->batches, h, &scratch);
+    if (f->bt && !bt) emit_transposed(e, xb, &b, p->batches, w, &scratch);
     put_epilogue(e, t, d);
-    put_wgmma(y, "@_mma", f->width, d, false, f->at, f->bt);
-    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, SUPER = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
+    put_wgmma(y, "@_mma", f->width, d, false, at, bt);
+    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
         (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, MC = %d, KC = %d, AT = %d, BT = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
-        f->stages, f->shares, f->parts, f->at, f->bt);
-    put_batch(y, "a", &p->a);
-    put_batch(y, "b", &p->b);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
+        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes);
+    put_batch(y, "a", &a.batch);
+    put_batch(y, "b", &b.batch);
     put(y, "};\n");
-    if (f->at) emit_map(e, "a", xa, p->m, p->k, p->ak, &p->a, 64, 64);
-    else emit_map(e, "a", xa, p->k, p->m, p->am, &p->a, 64, h);
-    if (f->bt) emit_map(e, "b", xb, p->n, p->k, p->bk, &p->b, 64, 64);
-    else emit_map(e, "b", xb, p->k, p->n, p->bn, &p->b, 64, w);
-    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, e);\n");
-    e->bounds = bounds[h > 64][cluster == 1 ? 0 : cluster == 2 ? 1 : cluster == 4 ? 2 : 3];
-    snprintf(name, sizeof name, "wgmma_%s_%dx%d_%s%s%s", gn_dtype_name(d), f->height, f->width, f->at ? "t" : "n", f->bt ? "t" : "n", e->tail ? "_epilogue" : "");
-    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * cluster), 1, h > 64 ? 384 : 160, f->shared);
+    emit_map(e, "a", d, &a);
+    emit_map(e, "b", d, &b);
+    if (bulk) emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype, &(panels){ .node = e->layout->lay[t->result].base, .inner = p->n, .outer = p->m, .stride = p->n, .batch = { .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, .box_inner = 64, .box_outer = 64 });
+    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
+    e->bounds = bounds[h > 64][f->parts >> 1];
+    snprintf(name, sizeof name, "wgmma_%s_%dx%d", d == GN_F32 ? "tf32" : gn_dtype_name(d), f->height, f->width);
+    if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
+    snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
+    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
+}
+
+/* Where one side of a product lies; turned: a copy that runs along its rows, in scratch memory. */
+static param product_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t *outer_stride, int64_t *k_stride, gn_view *batch, size_t *scratch) {
+    panels q = { .inner = p->k, .outer = outer, .stride = *outer_stride, .batch = *batch };
+    if (!turned) return at_node(e, node, 0);
+    emit_transposed(e, node, &q, p->batches, 0, scratch);
+    *outer_stride = 1;
+    *k_stride = q.stride;
+    *batch = q.batch;
+    return (param){ PARAM_PLAN, REGION_SCRATCH, q.offset };
+}
+
+/* The sums of the parts of k, in scratch memory from `at` on. */
+static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
+    size_t bytes = at + (size_t)(f->splits * p->m * p->n) * 4;
+    if (bytes > e->scratch) e->scratch = bytes;
+    put_epilogue(e, t, d);
+    put_product_type(e, p, f, d, t->vector);
+    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
+    put(&e->body, "  product_sum<@_p>(parts, e);\n");
+    emit_launch(e, t->loop ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p->m * p->n, 256 * (t->vector < 4 ? t->vector : 4)), 1, 256);
 }
 
 static void emit_product(emit *e, uint32_t node) {
@@ -3175,26 +3337,22 @@ static void emit_product(emit *e, uint32_t node) {
     product_form f = product_choose(e, &p, d, xa, xb);
     bool large = f.body[0] == 't' || f.body[0] == 's', small = f.body[0] == 'm', cut = f.splits > 1;
     char name[64];
+    size_t scratch = 0;
     t.vector = epilogue_vector(e, &t, p.n);
     if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
+    param a = product_side(e, xa, f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (!cut) put_epilogue(e, &t, d);
     else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const float *) const {} };\n");   /* sums of parts are stored as they are */
     if (cut) put(&e->body, "  const @_e e = {};\n");
     put_product_type(e, &p, &f, d, t.vector);
-    emit_node(e, xa, type, true, "a");
-    emit_node(e, xb, type, true, "b");
-    if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_pointer(e, type, true, "a", a);
+    emit_pointer(e, type, true, "b", b);
+    if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)scratch });
     put(&e->body, large ? "  %s<@_p>(a, b, e, %s);\n" : "  %s<@_p>(a, b, e);\n", f.body, cut ? "parts" : "0");
     snprintf(name, sizeof name, "%s_%s%s", f.body, gn_dtype_name(d), e->tail && !cut ? "_epilogue" : "");
+    if (f.body[0] == 's' && f.shared && f.width == 128) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)(large ? f.splits : small ? f.columns : 1), 256, f.shared);
-    if (!cut) return;
-    size_t bytes = (size_t)(f.splits * p.m * p.n) * 4;
-    if (bytes > e->scratch) e->scratch = bytes;
-    put_epilogue(e, &t, d);
-    put_product_type(e, &p, &f, d, t.vector);
-    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    put(&e->body, "  product_sum<@_p>(parts, e);\n");
-    emit_launch(e, e->tail ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p.m * p.n, 256 * (t.vector < 4 ? t.vector : 4)), 1, 256);
+    if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
 
 /* ---- indexing ---- */
@@ -3490,8 +3648,9 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_attention_type(&e->types, f);
     put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
     for (int i = 0; i < 3; i++) {
-        gn_view batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } };
-        emit_map(e, names[i], input(e, node, (uint32_t)i), d, views[i]->dims[2], views[i]->strides[2], &batch, 64, 128);
+        uint32_t in = input(e, node, (uint32_t)i);
+        emit_map(e, names[i], (gn_dtype)f->q->dtype, &(panels){ .node = e->layout->lay[in].base, .offset = base_offset(e, in), .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
+                 .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
     }
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
     emit_node(e, node, types[f->q->dtype].name, false, "o");
@@ -3988,40 +4147,33 @@ static bool emit_fused(emit *e, size_t i) {
 
 /* ---- the table ---- */
 
-/* How each op that is not a scalar row is generated. X(name of the op, function) */
-#define GN__CU_OPS(X)                                                                                                        \
-    X(sum, emit_sum) X(mean, emit_mean) X(max, emit_max) X(min, emit_min) X(argmax, emit_argmax) X(softmax, emit_softmax)    \
-    X(log_softmax, emit_log_softmax) X(layernorm, emit_layernorm) X(matmul, emit_product) X(linear, emit_product)            \
-    X(reshape, emit_move) X(permute, emit_view) X(slice, emit_view) X(broadcast, emit_view) X(slice_put, emit_slice_put)     \
-    X(concat, emit_concat) X(gather, emit_gather) X(embedding, emit_embedding) X(one_hot, emit_one_hot)                      \
-    X(scatter_add, emit_scatter_add) X(cross_entropy, emit_cross_entropy) X(mse_loss, emit_mse_loss)                         \
-    X(attention, emit_attention) X(kv_append, emit_kv_append) X(assign, emit_assign) X(full, emit_full)                      \
-    X(prod, emit_prod) X(argmin, emit_argmin) X(cumsum, emit_cumsum) X(cumprod, emit_cumprod) X(cummax, emit_cummax)        \
-    X(argsort, emit_argsort) X(scatter, emit_scatter) X(scatter_max, emit_scatter_max) X(nonzero, emit_nonzero)              \
-    X(arange, emit_arange) X(random_uniform, emit_random_uniform) X(random_normal, emit_random_normal)
+/* Each op of the table that is no scalar row has its emit_NAME: a row without one does not compile. Scalar rows are fused loops
+   made of the table's own text. */
+static void emit_matmul(emit *e, uint32_t node) { emit_product(e, node); }
+static void emit_linear(emit *e, uint32_t node) { emit_product(e, node); }
+static void emit_reshape(emit *e, uint32_t node) { emit_move(e, node); }
+static void emit_permute(emit *e, uint32_t node) { emit_view(e, node); }
+static void emit_slice(emit *e, uint32_t node) { emit_view(e, node); }
+static void emit_broadcast(emit *e, uint32_t node) { emit_view(e, node); }
 
-static const struct { const char *name; void (*emit)(emit *, uint32_t); } ops[] = {
-#define GN__X(name, function) { #name, function },
-    GN__CU_OPS(GN__X)
+typedef struct op_row { const char *name; void (*emit)(emit *, uint32_t); } op_row;
+
+#define GN__CU_EMIT_SCALAR(name) NULL
+#define GN__CU_EMIT_REDUCE(name) emit_##name
+#define GN__CU_EMIT_MOVE(name) emit_##name
+#define GN__CU_EMIT_STRUCTURED(name) emit_##name
+#define GN__CU_EMIT_GENERATOR(name) emit_##name
+
+static const op_row ops[] = {
+#define GN__X(NAME, name, wire, cls, ...) { #name, GN__CU_EMIT_##cls(name) },
+    GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 };
 
-static int op_of(const char *name) {
+static const op_row *op_of(const char *name) {
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (strcmp(ops[i].name, name) == 0) return (int)i;
-    return -1;
-}
-
-/* The op table and this file agree: every op that is no leaf and no scalar has a generator. */
-static gn_result check_ops(gn_fault *f) {
-    gn_op_info row;
-    for (int d = 1; d < GN_DTYPE__COUNT; d++)
-        if (types[d].bytes != gn_dtype_bytes((gn_dtype)d)) return gn_fail(f, GN_INTERNAL, "the GPU executor does not know the dtype %s", gn_dtype_name((gn_dtype)d));
-    for (int i = 0; i < gn_op_count(); i++) {
-        if (gn_get_op(i, &row) != GN_OK || row.kind == GN_CLASS_LEAF || row.kind == GN_CLASS_SCALAR) continue;
-        if (op_of(row.name) < 0) return gn_fail(f, GN_INTERNAL, "the GPU executor does not know the op %s", row.name);
-    }
-    return GN_OK;
+        if (strcmp(ops[i].name, name) == 0) return &ops[i];
+    return NULL;
 }
 
 static void emit_step(emit *e, size_t i) {
@@ -4030,9 +4182,9 @@ static void emit_step(emit *e, size_t i) {
     if (emit_fused(e, i)) return;
     if (s->n_instrs) { emit_loop(e, s); return; }
     gn_get_op(e->part->nodes[s->node].op - 1, &row);
-    int op = op_of(row.name);
-    if (op < 0) { gn_fail(e->fault, GN_UNSUPPORTED, "the GPU executor does not know the op %s", row.name); e->failed = true; return; }
-    ops[op].emit(e, s->node);
+    const op_row *op = op_of(row.name);
+    if (!op || !op->emit) { gn_fail(e->fault, GN_UNSUPPORTED, "the GPU executor does not know the op %s", row.name); e->failed = true; return; }
+    op->emit(e, s->node);
 }
 
 
@@ -4048,6 +4200,7 @@ struct kernel {
     uint64_t key[2];               /* of source, prelude, arch, versions */
     gn__cu_handle function;        /* NULL: not loaded */
     bool compiled;                 /* without a device: the compiler took it */
+    bool chosen;                   /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
     char *why;                     /* it did not compile */
     kernel *next;                  /* in its bucket */
     kernel *older;                 /* in order of making */
@@ -4062,12 +4215,16 @@ struct device {
     size_t memory;
     int processors;
     bool compile_only, has_pools;
+    atomic_bool proved;            /* a first kernel gave what it should */
+    atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
+    char lost_why[200];
     gn__cu_handle context;
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
     struct { char key[40]; gn__cu_handle module; } *modules;   /* programs that the driver has loaded */
     size_t n_modules, cap_modules;
+    uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
 };
 
 static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only */
@@ -4078,6 +4235,7 @@ static bool emit_has_clusters(const emit *e) { return e->device->arch >= 90 && (
 static bool emit_has_warpgroups(const emit *e) {
     return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) && !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
 }
+static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
 
 static uint64_t prelude_hash(void) {
@@ -4368,6 +4526,7 @@ static void kernel_key(const kernel *k, char out[40]) { snprintf(out, 40, "%016l
 
 static void program_store(program *p) {
     char key[40], name[64];
+    if (p->device->compile_only && !getenv("GENIE_CACHE")) return;      /* a check of all kernels would fill the user's cache */
     cache_put_program(p->key, p->code, p->bytes);
     for (int i = 0; i < p->n; i++) {
         kernel_key(p->kernels[i], key);
@@ -4464,7 +4623,24 @@ static bool kind_is_in(const kernel *k, kernel **all, size_t n) {
     return false;
 }
 
-static bool needs_tensor_cores(const kernel *k) { return needs_warpgroups(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0; }
+/* For tests that cannot run every shape ($GENIE_CUDA_ONE_OF_EACH): a plan is wanted when a kind of kernel is new in it. */
+static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t n) {
+    bool is_new = false;
+    pthread_mutex_lock(&d->lock);
+    for (size_t i = 0; i < n; i++) {
+        const kernel *k = launches[i].kernel;
+        uint64_t h = hash_bytes(3, k->name, kind_length(k)) | 1;
+        size_t at = (size_t)h & 4095;
+        while (d->kinds[at] && d->kinds[at] != h) at = (at + 1) & 4095;
+        is_new = is_new || !d->kinds[at];
+        d->kinds[at] = h;
+    }
+    for (size_t i = 0; i < n && is_new; i++) launches[i].kernel->chosen = true;
+    pthread_mutex_unlock(&d->lock);
+    return is_new;
+}
+
+static bool needs_tensor_cores(const kernel *k) { return needs_warpgroups(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 || strncmp(k->name, "sgemm_async", 11) == 0; }
 
 /* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
    Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
@@ -4480,7 +4656,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     bool same = strcmp(d->arch_name, arch) == 0;
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     for (kernel *k = d->newest; k; k = k->older) {
-        if (one_of_each && kind_is_in(k, all, n)) continue;
+        if (one_of_each && (env_is("GENIE_CUDA_ONE_OF_EACH", "1") ? !k->chosen : kind_is_in(k, all, n))) continue;
         if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;   /* such a GPU is never given this kernel */
         if (needs_warpgroups(k) && strcmp(arch, "sm_90a") != 0) continue;
         k->compiled = false;
@@ -4582,6 +4758,15 @@ typedef struct plan {
     bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
 } plan;
 
+/* For every session of the device: the first cause counts. */
+static void device_lose(struct device *d, const char *why) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    if (!atomic_load(&d->lost)) snprintf(d->lost_why, sizeof d->lost_why, "%s", why);
+    atomic_store(&d->lost, true);
+    pthread_mutex_unlock(&lock);
+}
+
 static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
     const char *name = NULL, *said = NULL;
     cu.cuGetErrorName(r, &name);
@@ -4591,6 +4776,7 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
     if (r != 1 && r != 801 && r != 701) {
         x->lost = true;
         snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
+        device_lose(x->device, x->lost_why);
         return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
     }
     return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", said ? said : "unknown", what);
@@ -4604,6 +4790,10 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
     } while (0)
 
 static gn_result enter(executor *x, gn_fault *f) {
+    if (!x->lost && atomic_load(&x->device->lost)) {
+        x->lost = true;
+        memcpy(x->lost_why, x->device->lost_why, sizeof x->lost_why);
+    }
     if (x->lost) return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
     if (x->device->compile_only) return GN_OK;
     DRIVER(x, f, cuCtxSetCurrent(x->device->context));
@@ -4762,6 +4952,7 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
     if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
+    x->stats->bytes_to_device += bytes;
     DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, x->stream));
     DRIVER(x, f, cuStreamSynchronize(x->stream));
     return GN_OK;
@@ -4836,10 +5027,13 @@ static bool is_pinned(const executor *x, const void *p) {
 
 /* >>run =========================================================================================== */
 
+static _Thread_local struct { executor *x; plan *p; } latest;   /* the plan that this thread submitted last, for gn_cuda_launch_again */
+
 static void exec_plan_destroy(void *self, void *handle) {
     executor *x = (executor *)self;
     plan *p = (plan *)handle;
     bool here = enter(x, NULL) == GN_OK;
+    if (latest.p == p) latest.p = NULL;
     for (int i = 0; i < 2; i++) {
         if (p->captured[i].graph && here) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
@@ -5015,6 +5209,8 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     if (!p->part || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
+    if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
+        r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
     if (r == GN_OK) r = plan_compile(x, p, f);
     if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
     for (uint32_t u = 0; u < part->n_updates; u++)
@@ -5233,7 +5429,7 @@ static gn_result encode_map(executor *x, const tensor_map *m, gn__cu_ptr at, voi
     static const unsigned steps[4] = { 1, 1, 1, 1 };
     void *p;
     memcpy(&p, &at, sizeof p);
-    DRIVER(x, f, tensor_map(out, m->dtype == GN_F16 ? 6 : 9, 4, p, m->dims, m->strides, m->box, steps, 0, 3, 2, 0));   /* swizzled by 128 bytes, 128 bytes at a time from the L2, zeros outside */
+    DRIVER(x, f, tensor_map(out, m->dtype == GN_F16 ? 6 : m->dtype == GN_BF16 ? 9 : 11, 4, p, m->dims, m->strides, m->box, steps, 0, 3, 2, 0));   /* swizzled by 128 bytes, 128 bytes at a time from the L2, zeros outside; 11: f32 rounded to TF32 */
     return GN_OK;
 }
 
@@ -5251,7 +5447,7 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         list[i] = &values[i];
         if (a->kind != PARAM_MAP) continue;
         const tensor_map *m = &p->emit.maps[a->node];
-        gn_result r = encode_map(x, m, p->base[m->node] + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
+        gn_result r = encode_map(x, m, (m->scratch ? x->block + p->region[REGION_SCRATCH] : p->base[m->node]) + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
         if (r != GN_OK) return r;
         list[i] = maps[n_maps++].bytes;
     }
@@ -5347,6 +5543,7 @@ static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, c
         size_t bytes = node_bytes(part, node);
         if (!bytes) continue;
         if (part->nodes[node].leaf == GN_LEAF_VALUE) continue;
+        x->stats->bytes_to_device += bytes;
         if (together) { memcpy(stage + p->arg_at[i], args[i].host, bytes); continue; }
         DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
         wait = wait || is_pinned(x, args[i].host);
@@ -5415,6 +5612,7 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
         if (v && v->checked) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem + room(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
         if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
         if (!outs[i].host || !outs[i].bytes) continue;
+        x->stats->bytes_to_host += outs[i].bytes;
         if (p->near_at[i] != SIZE_MAX) {
             r->outs[r->n_outs++] = (pending_out){ outs[i].host, p->errors_bytes + p->near_at[i] + (size_t)p->layout.lay[p->part->outs[i]].view.offset, outs[i].bytes };
             continue;
@@ -5504,10 +5702,34 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
         s->mem = p->fresh[u];
         p->fresh[u] = old;
     }
+    latest.x = x;
+    latest.p = p;
     x->stats->kernels_run += p->emit.n_launches;
     x->stats->nodes_fused += p->layout.fused + p->emit.n_tails + p->emit.fused;
     x->stats->state_copies += p->layout.state_copies;
     x->stats->state_copy_bytes += p->layout.state_copy_bytes;
+    return GN_OK;
+}
+
+/* For bench_gpu: the kernels of the plan that this thread submitted last, launched again as they were, without anything of Genie
+   around them; seconds of one such launch with its wait. */
+GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
+gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels) {
+    executor *x = latest.x;
+    const plan *p = latest.p;
+    gn_fault f = { 0 };
+    if (!p || x->device->compile_only || times < 1 || enter(x, &f) != GN_OK) return GN_NO_VALUE;
+    DRIVER(x, &f, cuStreamSynchronize(x->stream));
+    uint64_t from = gn_now_us();
+    for (int i = 0; i < times; i++) {
+        for (size_t l = 0; l < p->emit.n_launches; l++) {
+            gn_result r = run_launch(x, p, &p->emit.launches[l], &f);
+            if (r != GN_OK) return r;
+        }
+        DRIVER(x, &f, cuStreamSynchronize(x->stream));
+    }
+    *out_seconds = (double)(gn_now_us() - from) * 1e-6 / times;
+    *out_kernels = (int)p->emit.n_launches;
     return GN_OK;
 }
 
@@ -5518,8 +5740,8 @@ static void exec_describe(void *self, gn_device_info *out) {
     const struct device *d = x->device;
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "cuda:%d", d->ordinal);
-    snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
-             d->compile_only ? " compile only" : "");
+    snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s%s%s%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
+             d->compile_only ? " compile only" : "", env_is("GENIE_CUDA_TENSOR", "0") ? " no tensor cores" : "", env_is("GENIE_CUDA_WGMMA", "0") ? " no wgmma" : env_is("GENIE_TF32", "1") ? " tf32" : "", env_is("GENIE_CUDA_EPILOGUE", "0") ? " no epilogues" : "");
 }
 
 static void exec_close(void *self) {
@@ -5544,7 +5766,7 @@ static void exec_close(void *self) {
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -5582,9 +5804,8 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     return GN_OK;
 }
 
-/* The compile-only device of $GENIE_CUDA_COMPILE_ONLY. */
+/* The compile-only device of $GENIE_CUDA_COMPILE_ONLY; without NVRTC it generates. */
 static gn_result device_open_compile_only(struct device *d, const char *arch, gn_fault *f) {
-    if (*cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     snprintf(d->name, sizeof d->name, "compile only");
     d->arch = strncmp(arch, "sm_", 3) == 0 ? atoi(arch + 3) : 0;
@@ -5624,14 +5845,53 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     return GN_OK;
 }
 
+enum { CANARY = 64 };
+
+/* A kernel that writes what can be foretold. */
+static kernel *canary_kernel(struct device *d) {
+    emit e = { .device = d };
+    emit_pointer(&e, "u32", false, "o", (param){ PARAM_PLAN, REGION_OUTS, 0 });
+    put(&e.body, "  o[threadIdx.x] = threadIdx.x * 3u + 7u;\n");
+    emit_launch(&e, "canary", 1, 1, CANARY);
+    kernel *k = e.n_launches ? e.launches[0].kernel : NULL;
+    gn_free(e.launches);
+    gn_free(e.params);
+    text_free(&e.types);
+    text_free(&e.signature);
+    text_free(&e.body);
+    return k;
+}
+
+/* The first kernel on a device: what reports itself ready has computed something. */
+static gn_result canary(executor *x, gn_fault *f) {
+    uint32_t words[CANARY] = { 0 };
+    gn__cu_ptr memory = 0;
+    void *params[1] = { &memory };
+    kernel *k = canary_kernel(x->device);
+    if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
+    pthread_mutex_lock(&x->device->lock);
+    gn_result r = compile_kernels(x->device, &k, 1, f);
+    pthread_mutex_unlock(&x->device->lock);
+    if (r != GN_OK) return r;
+    if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
+    DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
+    DRIVER(x, f, cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL));
+    DRIVER(x, f, cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream));
+    DRIVER(x, f, cuStreamSynchronize(x->stream));
+    cu.cuMemFree(memory);
+    for (uint32_t i = 0; i < CANARY; i++)
+        if (words[i] != i * 3 + 7) return gn_fail(f, GN_DEVICE_LOST, "the first kernel on %s gives a wrong result", x->device->name);
+    atomic_store(&x->device->proved, true);
+    return GN_OK;
+}
+
 static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     const char *colon = strchr(desc->device, ':');
     struct device *d;
     char *end = NULL;
     long ordinal = colon ? strtol(colon + 1, &end, 10) : 0;
     if (colon && (end == colon + 1 || *end)) return gn_fail(f, GN_NO_DEVICE, "'%.60s' is no device; cuda:0 is", desc->device);
-    gn_result r = check_ops(f);
-    if (r == GN_OK) r = device_find(ordinal < 0 || ordinal > 1000 ? -1 : (int)ordinal, &d, f);
+    gn_result r = device_find(ordinal < 0 || ordinal > 1000 ? -1 : (int)ordinal, &d, f);
     if (r != GN_OK) return r;
     executor *x = (executor *)alloc_zero(sizeof *x);
     if (!x) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the GPU executor");
@@ -5644,23 +5904,47 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
     x->overlaps = d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
     r = executor_init(x, f);
+    if (r == GN_OK && !d->compile_only && !atomic_load(&d->proved)) r = canary(x, f);
     if (r != GN_OK) { exec_close(x); return r; }
     *out = (gn_exec){ &exec_table, x };
     return GN_OK;
 }
 
-/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 13.0, NVRTC 13.0"; for 0 also why there is none. */
+/* The driver's own version, as "580.95.05", where the system tells it. */
+static void driver_release(char *out, size_t cap) {
+    char line[300] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "r");
+    *out = 0;
+    if (!f) return;
+    if (!fgets(line, sizeof line, f)) line[0] = 0;
+    fclose(f);
+    for (char *save = NULL, *word = strtok_r(line, " \t\n", &save); word; word = strtok_r(NULL, " \t\n", &save))
+        if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) { snprintf(out, cap, "%s ", word); return; }
+}
+
+/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 580.95.05 (CUDA 13.0), NVRTC 13.0", with what is missing; for 0
+   also why there is no GPU at all. */
 static int driver_list(int index, char *out, size_t cap) {
-    int count = 0;
+    int count = 0, handle, major = 0, minor = 0;
+    char release[40], compiler[40], name[96] = "?";
+    size_t memory = 0;
     gn_fault f = { 0 };
     struct device *d;
     load_libraries();
-    if (*cu.why) return index == 0 ? snprintf(out, cap, "cuda: absent: %s", cu.why) : 0;
+    driver_release(release, sizeof release);
+    snprintf(compiler, sizeof compiler, "NVRTC %d.%d", cu.nvrtc_version / 1000, cu.nvrtc_version % 1000 / 10);
+    if (*cu.nvrtc_why) snprintf(compiler, sizeof compiler, "no NVRTC");
+    if (*cu.why) return index ? 0 : snprintf(out, cap, "cuda: absent: %s; %s", cu.why, *cu.nvrtc_why ? cu.nvrtc_why : compiler);
     cu.cuDeviceGetCount(&count);
-    if (index >= count) return index == 0 ? snprintf(out, cap, "cuda: absent: the driver sees no GPU") : 0;
-    if (device_find(index, &d, &f) != GN_OK) return snprintf(out, cap, "cuda:%d: absent: %s", index, f.text);
-    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %d.%d, NVRTC %d.%d", index, d->name, (double)d->memory / 1073741824.0, d->arch / 10, d->arch % 10,
-                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, cu.nvrtc_version / 1000, cu.nvrtc_version % 1000 / 10);
+    if (index >= count) return index ? 0 : snprintf(out, cap, "cuda: absent: driver %s(CUDA %d.%d) sees no GPU", release, cu.driver_version / 1000, cu.driver_version % 1000 / 10);
+    if (cu.cuDeviceGet(&handle, index) != 0) return snprintf(out, cap, "cuda:%d absent: the driver does not give it", index);
+    cu.cuDeviceGetName(name, (int)sizeof name, handle);
+    cu.cuDeviceTotalMem(&memory, handle);
+    cu.cuDeviceGetAttribute(&major, 75, handle);
+    cu.cuDeviceGetAttribute(&minor, 76, handle);
+    bool ok = device_find(index, &d, &f) == GN_OK;
+    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %s(CUDA %d.%d), %s%s%s", index, name, (double)memory / 1073741824.0, major, minor, release,
+                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, compiler, ok ? "" : "; absent: ", ok ? "" : f.text);
 }
 
 static const gn_driver_i driver_table = { "cuda", driver_open, driver_list };

@@ -1658,12 +1658,29 @@ struct gn__listener {
     char urls[GN__URLS][GN__URL_MAX];
 };
 
+/* The code in the URL file of a server that handed over, whose URL somebody may hold. */
+static bool gn__keep_code(gn__listener *l) {
+    gn__bytes file = { NULL, 0 };
+    gn__url *u = gn_alloc(sizeof *u);
+    unsigned mode;
+    bool good = u != NULL && l->url_file[0] != 0 && gn__read_file(l->url_file, GN__URL_MAX, &file, &mode) == 0 && file.n > 1 && file.n < GN__URL_MAX;
+    if (good) {
+        file.p[file.n - 1] = 0;      /* the line's end */
+        good = gn__parse_url((const char *)file.p, u) == NULL && u->has_code && u->has_pin && memcmp(u->pin, l->pin, GN__PIN) == 0;
+    }
+    if (good) memcpy(l->code, u->code, GN__CODE);
+    if (u != NULL) mbedtls_platform_zeroize(u, sizeof *u);
+    gn_free(u);
+    gn__forget(&file);
+    return good;
+}
+
 /* Makes a new code and URL, in memory and in the URL file. Called under the lock, or before anybody else knows l. */
-static gn_result gn__new_code(gn__listener *l, gn_fault *f) {
+static gn_result gn__new_code(gn__listener *l, bool keep, gn_fault *f) {
     char pin[44], code[23];
     l->code_valid = false;
     l->wrong = 0;
-    if (gn__random(l->code, GN__CODE) != GN_OK) return gn_fail(f, GN_TLS_FAILED, "no random numbers from the system for a pairing code");
+    if (!(keep && gn__keep_code(l)) && gn__random(l->code, GN__CODE) != GN_OK) return gn_fail(f, GN_TLS_FAILED, "no random numbers from the system for a pairing code");
     unsigned next = (l->url_at + 1) % GN__URLS;
     gn__b64(l->pin, GN__PIN, pin);
     gn__b64(l->code, GN__CODE, code);
@@ -1682,7 +1699,7 @@ static gn_result gn__new_code(gn__listener *l, gn_fault *f) {
 /* A code that was used or guessed at is replaced; failure to do so is only logged: the server goes on without pairing. */
 static void gn__replace_code(gn__listener *l, const char *why) {
     gn_fault f;
-    if (gn__new_code(l, &f) != GN_OK) gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "%s; a new one cannot be given out: %s", why, f.text);
+    if (gn__new_code(l, false, &f) != GN_OK) gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "%s; a new one cannot be given out: %s", why, f.text);
     else if (l->url_file[0] != 0) gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "%s; the next one is in %s", why, l->url_file);
     else gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "%s; a new one was made", why);
 }
@@ -1855,18 +1872,33 @@ static void gn__name_url_host(gn__listener *l, const char *host) {
     snprintf(l->url_host, sizeof l->url_host, strchr(name, ':') != NULL ? "[%s]" : "%s", name);
 }
 
-static gn_result gn__listen_socket(gn__listener *l, const char *where, gn_fault *f) {
-    char host[GN__HOST], text[GN__ADDRESS];
-    const char *wrong = gn__parse_listen(where, host, &l->port);
-    if (wrong != NULL) return gn_fail(f, GN_BAD_ARGUMENT, "the address to listen on is not valid: %s. Give HOST:PORT, such as 127.0.0.1:5556", wrong);
-    snprintf(text, sizeof text, "%s:%u", host, (unsigned)l->port);
+static gn_result gn__open_socket(gn__listener *l, const char *host, const char *text, gn_fault *f) {
     gn__lookup *k;
     gn_result r = gn__find(host, l->port, gn__after(GN__CONNECT_MS), &k, f);
     if (r != GN_OK) return r;
     int e = EADDRNOTAVAIL;
     for (struct addrinfo *a = k->list; a != NULL && l->fd < 0; a = a->ai_next) e = gn__bind(a, &l->fd);
     gn__lookup_leave(k);
-    if (l->fd < 0) return gn__bind_error(text, e, f);
+    return l->fd < 0 ? gn__bind_error(text, e, f) : GN_OK;
+}
+
+/* A socket that another process listened on. */
+static gn_result gn__adopt_socket(gn__listener *l, int fd, gn_fault *f) {
+    int listens = 0, flags = fcntl(fd, F_GETFL);
+    socklen_t n = sizeof listens;
+    if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) != 0 || !listens) return gn_fail(f, GN_BAD_ARGUMENT, "descriptor %d is no listening socket", fd);
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return gn_fail(f, GN_IO_ERROR, "descriptor %d: %s", fd, strerror(errno));
+    l->fd = fd;
+    return GN_OK;
+}
+
+static gn_result gn__listen_socket(gn__listener *l, const char *where, int fd, gn_fault *f) {
+    char host[GN__HOST], text[GN__ADDRESS];
+    const char *wrong = gn__parse_listen(where, host, &l->port);
+    if (wrong != NULL) return gn_fail(f, GN_BAD_ARGUMENT, "the address to listen on is not valid: %s. Give HOST:PORT, such as 127.0.0.1:5556", wrong);
+    snprintf(text, sizeof text, "%s:%u", host, (unsigned)l->port);
+    gn_result r = fd > 0 ? gn__adopt_socket(l, fd, f) : gn__open_socket(l, host, text, f);
+    if (r != GN_OK) return r;
     struct sockaddr_storage sa;
     socklen_t n = sizeof sa;
     if (getsockname(l->fd, (struct sockaddr *)&sa, &n) != 0) return gn__bind_error(text, errno, f);
@@ -1889,6 +1921,8 @@ static void gn__net_unlisten(void *listener) {
     gn_free(l);
 }
 
+static int gn__net_handover(void *listener) { return fcntl(((gn__listener *)listener)->fd, F_DUPFD, 3); }
+
 static gn_result gn__net_listen(const gn_server_desc *d, void **out_listener, gn_fault *f) {
     *out_listener = NULL;
     gn__listener *l = gn_alloc(sizeof *l);
@@ -1904,9 +1938,9 @@ static gn_result gn__net_listen(const gn_server_desc *d, void **out_listener, gn
     gn_result r = GN_OK;
     if (d->url_file != NULL && snprintf(l->url_file, sizeof l->url_file, "%s", d->url_file) >= GN__PATH)
         r = gn_fail(f, GN_BAD_ARGUMENT, "the path of the URL file is too long");
-    if (r == GN_OK) r = gn__listen_socket(l, d->listen, f);
+    if (r == GN_OK) r = gn__listen_socket(l, d->listen, d->listen_fd, f);
     if (r == GN_OK) r = gn__identity(l, d, f);
-    if (r == GN_OK) r = gn__new_code(l, f);
+    if (r == GN_OK) r = gn__new_code(l, d->listen_fd > 0, f);
     if (r != GN_OK) {
         gn__net_unlisten(l);
         return r;
@@ -2227,6 +2261,7 @@ static const gn_net_i gn__net = {
     .url = gn__net_url,
     .port = gn__net_port,
     .unlisten = gn__net_unlisten,
+    .handover = gn__net_handover,
     .plain = gn__net_plain,
     .sha256 = gn__net_sha256,
     .pack = gn__net_pack,

@@ -15,17 +15,14 @@ static void on_signal(int number) {
 
 /* One line for each device, or why it is absent. */
 static int list_devices(void) {
-    char name[32] = "cpu:0";
-    for (int i = -1;; i++) {
-        if (i >= 0) snprintf(name, sizeof name, "cuda:%d", i);
-        gn_ctx *g = gn_open(&(gn_desc){ .devices = name });
-        gn_device_info info = { 0 };
-        bool ok = gn_status(g) == GN_OK && gn_get_device(g, &info) == GN_OK;
-        if (ok) printf("%-8s %s\n", name, info.identity);
-        else if (i <= 0) printf("%-8s absent: %s\n", name, gn_last_error(g)->text);
-        gn_close(g);
-        if (!ok) return i < 0 ? EX_FAILED : EX_OK;
-    }
+    char text[800];
+    gn_device_info info = { 0 };
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu:0" });
+    bool ok = ex_check(g, gn_get_device(g, &info), "cpu:0");
+    if (ok) printf("cpu:0 %s\n", info.identity);
+    for (int i = 0; gn_list_gpus(i, text, sizeof text) > 0; i++) printf("%s\n", text);
+    gn_close(g);
+    return ok ? EX_OK : EX_FAILED;
 }
 
 /* Where the URL is kept when --url-file does not say: beside the server's key. */
@@ -40,9 +37,34 @@ static void log_line(void *user, gn_log_level level, const char *text) {
     if (level <= *(const gn_log_level *)user) fprintf(stderr, "genie_serve: %s\n", text);
 }
 
-static int serve(const gn_server_desc *desc) {
+/* A process whose GPU is lost cannot use it again: this program starts anew in its place, with the socket that clients connect
+   to. Returns only when that fails. */
+static int start_again(char **argv) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", gn_server_handover(server));
+    setenv("GENIE_LISTEN_FD", text, 1);
+    fprintf(stderr, "genie_serve: starting again\n");
+    execv("/proc/self/exe", argv);
+    perror("genie_serve: cannot start again");
+    return EX_FAILED;
+}
+
+/* After a loss the GPU may need a moment. */
+static gn_result open_server(gn_server_desc *desc, gn_error *error) {
+    const char *fd = getenv("GENIE_LISTEN_FD");
+    desc->listen_fd = fd ? atoi(fd) : 0;
+    unsetenv("GENIE_LISTEN_FD");
+    gn_result r = gn_server_open(desc, &server, error);
+    for (int i = 0; fd && i < 60 && (r == GN_DEVICE_LOST || r == GN_NO_DEVICE || r == GN_OUT_OF_MEMORY); i++) {
+        nanosleep(&(struct timespec){ 0, 500000000 }, NULL);
+        r = gn_server_open(desc, &server, error);
+    }
+    return r;
+}
+
+static int serve(gn_server_desc *desc, char **argv) {
     gn_error error;
-    if (gn_server_open(desc, &server, &error) != GN_OK) { ex_print_error("genie_serve", &error); return EX_FAILED; }
+    if (open_server(desc, &error) != GN_OK) { ex_print_error("genie_serve", &error); return EX_FAILED; }
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     /* The URL holds a code, so it goes to a person's terminal and into the file, not into a log. */
@@ -51,6 +73,7 @@ static int serve(const gn_server_desc *desc) {
     if (desc->url_file) printf("the URL is in %s: --connect @%s\n", desc->url_file, desc->url_file);
     fflush(stdout);
     gn_result r = gn_server_run(server);
+    if (r == GN_DEVICE_LOST) return start_again(argv);
     gn_stats stats;
     gn_server_stats(server, &stats);
     printf("stopped: %llu sessions served, %llu refused, %llu steps run\n", (unsigned long long)stats.sessions,
@@ -88,5 +111,5 @@ int main(int argc, char **argv) {
     desc.log_user = &level;
     desc.max_sessions = (uint32_t)sessions;
     desc.threads = (uint32_t)threads;
-    return serve(&desc);
+    return serve(&desc, argv);
 }

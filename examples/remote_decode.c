@@ -5,53 +5,69 @@
  *   ./examples/remote_decode --ahead 16         the same, 16 steps queued before anything is waited for
  *   ./examples/remote_decode --mode cached      weights stay, the KV cache travels
  *   ./examples/remote_decode --mode blind       all values travel with every step
+ *   ./examples/remote_decode --size gpt2        a model as large as GPT-2 124M
  *   add --connect @genie.url for a genie_serve; without, the program opens a server of its own
  *
  * The weights are random, so the text means nothing; the traffic is a real model's.
  */
 #include "common.h"
 
-enum {
-    VOCAB = 512, DIM = 256, LAYERS = 4, HEADS = 4, KV_HEADS = 2, HEAD = DIM / HEADS, KV_DIM = KV_HEADS * HEAD,
-    FORWARD = 4 * DIM, CONTEXT = 256,
-    KV_BYTES = KV_HEADS * CONTEXT * HEAD * 4,   /* of one cache of one layer, f32 */
-    CACHES = 2 * LAYERS                          /* keys and values of each layer */
+typedef struct model_size {
+    const char *name;
+    int vocab, dim, layers, heads, kv_heads, context;
+    double embedding;      /* standard deviation of the token table */
+    bool tied;             /* the head is the token table */
+} model_size;
+
+static const model_size sizes[] = {
+    { "small", 512, 256, 4, 4, 2, 256, 1, false },
+    { "gpt2", 50257, 768, 12, 12, 12, 1024, 0.02, true },
 };
+static const model_size *model = &sizes[0];
+
+enum { HEAD = 64, MAX_LAYERS = 12, MAX_CACHES = 2 * MAX_LAYERS, MAX_CONTEXT = 1024 };
+
+static int caches(void) { return 2 * model->layers; }                                            /* keys and values of each layer */
+static size_t kv_bytes(void) { return (size_t)(model->kv_heads * model->context * HEAD) * 4; }    /* of one cache, f32 */
+static gn_shape kv_shape(void) { return GN_SHAPE(1, model->kv_heads, model->context, HEAD); }
 
 typedef enum run_mode { SEMANTIC, CACHED, BLIND } run_mode;
 static const char *const mode_names[] = { "semantic", "cached", "blind" };
 
 typedef struct settings {
-    const char *connect, *home, *mode_name;
+    const char *connect, *home, *mode_name, *size_name;
     run_mode mode;
     int64_t tokens, prompt, ahead, seed;
     bool json, no_check;
 } settings;
 
 /* ---- the model: one table of weights ----------------------------------------------------------------
- * Spread 0 means ones; otherwise normal with that standard deviation (biases and offsets are small but not 0). */
+ * Spread 0 means ones; EVEN is 1 / sqrt(rows); otherwise normal with that standard deviation (biases and offsets are small but not 0). */
 enum { LN1_GAIN, LN1_BIAS, WQ, WK, WV, WO, LN2_GAIN, LN2_BIAS, UP, UP_BIAS, DOWN, DOWN_BIAS, PER_LAYER };
-enum { EMBED = LAYERS * PER_LAYER, PLACE, LN_GAIN, LN_BIAS, HEAD_W, WEIGHTS };
+enum { EMBED = MAX_LAYERS * PER_LAYER, PLACE, LN_GAIN, LN_BIAS, HEAD_W, WEIGHTS };
+#define EVEN (-1.0)
 
 typedef struct weight_info { const char *name; int rows, cols; double spread; } weight_info;   /* rows 0: (cols) */
 
-static const weight_info layer_weights[PER_LAYER] = {
-    { "ln1.gain", 0, DIM, 0 }, { "ln1.bias", 0, DIM, 0.02 },
-    { "wq", DIM, DIM, 0.0625 }, { "wk", DIM, KV_DIM, 0.0625 }, { "wv", DIM, KV_DIM, 0.0625 }, { "wo", DIM, DIM, 0.0625 },
-    { "ln2.gain", 0, DIM, 0 }, { "ln2.bias", 0, DIM, 0.02 },
-    { "up", DIM, FORWARD, 0.0625 }, { "up.bias", 0, FORWARD, 0.02 }, { "down", FORWARD, DIM, 0.03125 }, { "down.bias", 0, DIM, 0.02 },
-};
-static const weight_info outer_weights[WEIGHTS - EMBED] = {
-    { "embedding", VOCAB, DIM, 1 }, { "position", CONTEXT, DIM, 0.5 },
-    { "ln.gain", 0, DIM, 0 }, { "ln.bias", 0, DIM, 0.02 }, { "head", DIM, VOCAB, 0.0625 },
-};
-
-static const weight_info *weight_at(int i) { return i < EMBED ? &layer_weights[i % PER_LAYER] : &outer_weights[i - EMBED]; }
-static size_t weight_count(int i) { return (size_t)weight_at(i)->cols * (size_t)(weight_at(i)->rows ? weight_at(i)->rows : 1); }
-static gn_shape weight_shape(int i) {
-    const weight_info *w = weight_at(i);
-    return w->rows ? GN_SHAPE(w->rows, w->cols) : GN_SHAPE(w->cols);
+/* name NULL: this size has no such weight. */
+static weight_info weight_at(int i) {
+    int dim = model->dim, kv = model->kv_heads * HEAD;
+    const weight_info layer[PER_LAYER] = {
+        { "ln1.gain", 0, dim, 0 }, { "ln1.bias", 0, dim, 0.02 },
+        { "wq", dim, dim, EVEN }, { "wk", dim, kv, EVEN }, { "wv", dim, kv, EVEN }, { "wo", dim, dim, EVEN },
+        { "ln2.gain", 0, dim, 0 }, { "ln2.bias", 0, dim, 0.02 },
+        { "up", dim, 4 * dim, EVEN }, { "up.bias", 0, 4 * dim, 0.02 }, { "down", 4 * dim, dim, EVEN }, { "down.bias", 0, dim, 0.02 },
+    };
+    const weight_info outer[WEIGHTS - EMBED] = {
+        { "embedding", model->vocab, dim, model->embedding }, { "position", model->context, dim, 0.5 },
+        { "ln.gain", 0, dim, 0 }, { "ln.bias", 0, dim, 0.02 }, { model->tied ? NULL : "head", dim, model->vocab, EVEN },
+    };
+    weight_info none = { NULL, 0, 0, 0 };
+    return i >= EMBED ? outer[i - EMBED] : i / PER_LAYER < model->layers ? layer[i % PER_LAYER] : none;
 }
+
+static size_t weight_count(const weight_info *w) { return (size_t)w->cols * (size_t)(w->rows ? w->rows : 1); }
+static gn_shape weight_shape(const weight_info *w) { return w->rows ? GN_SHAPE(w->rows, w->cols) : GN_SHAPE(w->cols); }
 
 static uint64_t next_random(uint64_t *rng) {   /* xorshift64* (Vigna 2016) */
     *rng ^= *rng >> 12;
@@ -75,10 +91,12 @@ static bool model_make(float *host[WEIGHTS], int64_t seed) {
     uint64_t rng = (uint64_t)seed * UINT64_C(0x9E3779B97F4A7C15) + UINT64_C(0xD1B54A32D192ED03);
     bool ok = true;
     for (int i = 0; i < WEIGHTS; i++) {
-        double spread = weight_at(i)->spread;
-        host[i] = malloc(weight_count(i) * sizeof(float));
+        weight_info w = weight_at(i);
+        double spread = w.spread == EVEN ? 1 / sqrt(w.rows) : w.spread;
+        if (!w.name) continue;
+        host[i] = malloc(weight_count(&w) * sizeof(float));
         ok = ok && host[i];
-        for (size_t k = 0; ok && k < weight_count(i); k++) host[i][k] = (float)(spread > 0 ? spread * next_normal(&rng) : 1);
+        for (size_t k = 0; ok && k < weight_count(&w); k++) host[i][k] = (float)(spread > 0 ? spread * next_normal(&rng) : 1);
     }
     if (!ok) fprintf(stderr, "out of memory\n");
     return ok;
@@ -91,9 +109,9 @@ typedef struct generation {
     run_mode mode;
     float *const *host;                /* the weights */
     gn_tensor w[WEIGHTS];              /* gn_weight, or in blind mode gn_data of this step */
-    gn_tensor cache[CACHES];           /* (1, 2, 256, 64): states, or in the other modes gn_data of this step */
+    gn_tensor cache[MAX_CACHES];       /* (1, kv_heads, context, 64): states, or in the other modes gn_data of this step */
     gn_tensor token, window;           /* states of semantic mode: next token (1) i64; tokens queued ahead (ahead) i32 */
-    uint8_t *kv[2];                    /* caches of the other modes, before and after a step: CACHES * KV_BYTES each */
+    uint8_t *kv[2];                    /* caches of the other modes, before and after a step: caches() * kv_bytes() each */
     int64_t last;                      /* the last token of the other modes */
     int32_t *tokens;                   /* (set->tokens) */
     gn_stats prefill, decode;
@@ -107,12 +125,15 @@ static bool generation_make(generation *n, gn_ctx *g, const settings *set, run_m
     n->mode = mode;
     n->host = host;
     n->tokens = calloc((size_t)set->tokens, sizeof *n->tokens);
-    n->kv[0] = calloc(CACHES, KV_BYTES);
-    n->kv[1] = calloc(CACHES, KV_BYTES);
+    n->kv[0] = calloc((size_t)caches(), kv_bytes());
+    n->kv[1] = calloc((size_t)caches(), kv_bytes());
     if (!n->tokens || !n->kv[0] || !n->kv[1]) { fprintf(stderr, "out of memory\n"); return false; }
-    for (int i = 0; mode != BLIND && i < WEIGHTS; i++) n->w[i] = gn_weight(g, GN_F32, weight_shape(i), host[i], weight_at(i)->name);
+    for (int i = 0; mode != BLIND && i < WEIGHTS; i++) {
+        weight_info w = weight_at(i);
+        if (w.name) n->w[i] = gn_weight(g, GN_F32, weight_shape(&w), host[i], w.name);
+    }
     if (mode != SEMANTIC) return true;
-    for (int i = 0; i < CACHES; i++) n->cache[i] = gn_state(g, GN_F32, GN_SHAPE(1, KV_HEADS, CONTEXT, HEAD), NULL, i % 2 ? "values" : "keys");
+    for (int i = 0; i < caches(); i++) n->cache[i] = gn_state(g, GN_F32, kv_shape(), NULL, i % 2 ? "values" : "keys");
     n->token = gn_state(g, GN_I64, GN_SHAPE(1), NULL, "token");
     n->window = gn_state(g, GN_I32, GN_SHAPE(set->ahead), NULL, "window");
     return true;
@@ -126,9 +147,12 @@ static void generation_destroy(generation *n) {
 
 /* The values that travel with this step in the modes that keep them here. */
 static void offer_values(generation *n) {
-    for (int i = 0; n->mode == BLIND && i < WEIGHTS; i++) n->w[i] = gn_data(n->g, GN_F32, weight_shape(i), n->host[i]);
-    for (int i = 0; n->mode != SEMANTIC && i < CACHES; i++)
-        n->cache[i] = gn_data(n->g, GN_F32, GN_SHAPE(1, KV_HEADS, CONTEXT, HEAD), n->kv[0] + i * KV_BYTES);
+    for (int i = 0; n->mode == BLIND && i < WEIGHTS; i++) {
+        weight_info w = weight_at(i);
+        if (w.name) n->w[i] = gn_data(n->g, GN_F32, weight_shape(&w), n->host[i]);
+    }
+    for (int i = 0; n->mode != SEMANTIC && i < caches(); i++)
+        n->cache[i] = gn_data(n->g, GN_F32, kv_shape(), n->kv[0] + (size_t)i * kv_bytes());
 }
 
 /* (T, heads * 64) -> (1, heads, T, 64) */
@@ -136,16 +160,16 @@ static gn_tensor split_heads(gn_tensor x, int64_t t, int heads) {
     return gn_transpose(gn_reshape(x, GN_SHAPE(1, t, heads, HEAD)), 1, 2);
 }
 
-/* x (T, 256) at positions pos… -> x + attention; grown[0] and grown[1] are the caches with this step's keys and values. */
+/* x (T, dim) at positions pos… -> x + attention; grown[0] and grown[1] are the caches with this step's keys and values. */
 static gn_tensor attention_block(const generation *n, int layer, gn_tensor x, int64_t t, gn_tensor pos, gn_tensor grown[2]) {
     const gn_tensor *w = &n->w[layer * PER_LAYER];
     gn_tensor h = gn_layernorm(x, w[LN1_GAIN], w[LN1_BIAS], 1e-5);
-    gn_tensor q = split_heads(gn_linear(h, w[WQ], GN_NONE), t, HEADS);
+    gn_tensor q = split_heads(gn_linear(h, w[WQ], GN_NONE), t, model->heads);
     for (int i = 0; i < 2; i++)
-        grown[i] = gn_kv_append(n->cache[2 * layer + i], split_heads(gn_linear(h, w[WK + i], GN_NONE), t, KV_HEADS), pos);
+        grown[i] = gn_kv_append(n->cache[2 * layer + i], split_heads(gn_linear(h, w[WK + i], GN_NONE), t, model->kv_heads), pos);
     gn_attention_desc d = { .causal = true, .length = gn_add_c(pos, (double)t) };
-    gn_tensor a = gn_attention(q, grown[0], grown[1], &d);   /* (1, 4, T, 64) */
-    a = gn_reshape(gn_transpose(a, 1, 2), GN_SHAPE(t, DIM));
+    gn_tensor a = gn_attention(q, grown[0], grown[1], &d);   /* (1, heads, T, 64) */
+    a = gn_reshape(gn_transpose(a, 1, 2), GN_SHAPE(t, model->dim));
     return gn_add(x, gn_linear(a, w[WO], GN_NONE));
 }
 
@@ -157,16 +181,17 @@ static gn_tensor forward_block(const generation *n, int layer, gn_tensor x) {
 }
 
 /* ids (T) at positions pos… -> the next token (1) i64. The position is a running value, so all of them share one plan. */
-static gn_tensor next_token(generation *n, gn_tensor ids, int64_t t, int64_t position, gn_tensor grown[CACHES]) {
+static gn_tensor next_token(generation *n, gn_tensor ids, int64_t t, int64_t position, gn_tensor grown[MAX_CACHES]) {
     gn_tensor pos = gn_scalar(n->g, GN_I32, (double)position);
     gn_tensor places = gn_add(gn_arange(n->g, GN_I32, t, 0, 1), pos);
     gn_tensor x = gn_add(gn_embedding(n->w[EMBED], ids), gn_embedding(n->w[PLACE], places));
-    for (int l = 0; l < LAYERS; l++) {
+    for (int l = 0; l < model->layers; l++) {
         x = attention_block(n, l, x, t, pos, &grown[2 * l]);
         x = forward_block(n, l, x);
     }
-    x = gn_layernorm(gn_slice(x, 0, -1, GN_END, 1), n->w[LN_GAIN], n->w[LN_BIAS], 1e-5);   /* the last row: (1, 256) */
-    return gn_argmax(gn_linear(x, n->w[HEAD_W], GN_NONE), GN_AXES(1), false);
+    x = gn_layernorm(gn_slice(x, 0, -1, GN_END, 1), n->w[LN_GAIN], n->w[LN_BIAS], 1e-5);   /* the last row: (1, dim) */
+    gn_tensor head = model->tied ? gn_transpose(n->w[EMBED], 0, 1) : n->w[HEAD_W];
+    return gn_argmax(gn_linear(x, head, GN_NONE), GN_AXES(1), false);
 }
 
 /* Semantic mode: appends and the next token become new versions of states; what is read is one number, or nothing. */
@@ -183,18 +208,18 @@ static gn_result finish_semantic(generation *n, gn_tensor next, int64_t slot, in
 
 /* The other modes: the token and all caches come back, to be sent again. */
 static gn_result finish_traveling(generation *n, gn_tensor next, const gn_tensor *grown) {
-    gn_tensor want[CACHES + 1];
-    void *out[CACHES + 1];
-    size_t bytes[CACHES + 1];
-    for (int i = 0; i < CACHES; i++) {
+    gn_tensor want[MAX_CACHES + 1];
+    void *out[MAX_CACHES + 1];
+    size_t bytes[MAX_CACHES + 1];
+    for (int i = 0; i < caches(); i++) {
         want[i] = grown[i];
-        out[i] = n->kv[1] + i * KV_BYTES;
-        bytes[i] = KV_BYTES;
+        out[i] = n->kv[1] + (size_t)i * kv_bytes();
+        bytes[i] = kv_bytes();
     }
-    want[CACHES] = next;
-    out[CACHES] = &n->last;
-    bytes[CACHES] = sizeof n->last;
-    gn_result r = gn_read_many(want, CACHES + 1, out, bytes);
+    want[caches()] = next;
+    out[caches()] = &n->last;
+    bytes[caches()] = sizeof n->last;
+    gn_result r = gn_read_many(want, caches() + 1, out, bytes);
     if (r == GN_OK) r = gn_step(n->g);
     uint8_t *old = n->kv[0];
     n->kv[0] = n->kv[1];
@@ -204,12 +229,12 @@ static gn_result finish_traveling(generation *n, gn_tensor next, const gn_tensor
 
 /* ---- prefill and decoding -----------------------------------------------------------------------------*/
 static bool prefill(generation *n) {
-    int32_t prompt[CONTEXT];
+    int32_t prompt[MAX_CONTEXT];
     int64_t t = n->set->prompt, first = 0;
     uint64_t rng = (uint64_t)n->set->seed + 12345;
-    gn_tensor grown[CACHES];
+    gn_tensor grown[MAX_CACHES];
     double begin = ex_now();
-    for (int64_t i = 0; i < t; i++) prompt[i] = (int32_t)(next_random(&rng) >> 32) & (VOCAB - 1);
+    for (int64_t i = 0; i < t; i++) prompt[i] = (int32_t)((uint32_t)(next_random(&rng) >> 32) % (uint32_t)model->vocab);
     gn_phase(n->g, GN_PREFILL);
     offer_values(n);
     gn_tensor next = next_token(n, gn_data(n->g, GN_I32, GN_SHAPE(t), prompt), t, 0, grown);
@@ -224,7 +249,7 @@ static bool prefill(generation *n) {
 static gn_result decode_one(generation *n, int64_t i, int64_t slot) {
     int64_t value = 0, position = n->set->prompt + i - 1;
     bool ahead = n->mode == SEMANTIC && n->set->ahead > 1;
-    gn_tensor grown[CACHES];
+    gn_tensor grown[MAX_CACHES];
     offer_values(n);
     gn_tensor ids = n->mode == SEMANTIC ? n->token : gn_data_copy(n->g, GN_I64, GN_SHAPE(1), &n->last);
     gn_tensor next = next_token(n, ids, 1, position, grown);
@@ -243,7 +268,7 @@ static void show_progress(const generation *n, int64_t done, double *last, bool 
 
 static bool decode(generation *n, bool show) {
     int64_t block = n->mode == SEMANTIC ? n->set->ahead : 1, count = n->set->tokens;
-    int32_t window[CONTEXT];
+    int32_t window[MAX_CONTEXT];
     double begin = ex_now(), last = begin;
     gn_stats before, after;
     gn_get_stats(n->g, &before);
@@ -359,20 +384,25 @@ static int run(const settings *set, float *const *host) {
 }
 
 static void check_settings(const char *program, settings *set) {
+    size_t size = 0;
+    while (size < sizeof sizes / sizeof *sizes && strcmp(set->size_name, sizes[size].name)) size++;
+    if (size == sizeof sizes / sizeof *sizes) ex_usage(program, "--size is small or gpt2, not '%s'", set->size_name);
+    model = &sizes[size];
     while (set->mode <= BLIND && strcmp(set->mode_name, mode_names[set->mode])) set->mode++;
     if (set->mode > BLIND) ex_usage(program, "--mode is semantic, cached or blind, not '%s'", set->mode_name);
     if (set->mode != SEMANTIC && set->ahead > 1) ex_usage(program, "--ahead needs --mode semantic: values come back at every step of mode %s", set->mode_name);
-    if (set->prompt + set->tokens > CONTEXT) ex_usage(program, "--prompt and --tokens together must be at most %d", CONTEXT);
+    if (set->prompt + set->tokens > model->context) ex_usage(program, "--prompt and --tokens together must be at most %d", model->context);
 }
 
 int main(int argc, char **argv) {
-    settings set = { .mode_name = "semantic", .tokens = 128, .prompt = 16, .ahead = 1, .seed = 1 };
+    settings set = { .mode_name = "semantic", .size_name = "small", .tokens = 128, .prompt = 16, .ahead = 1, .seed = 1 };
     const ex_option options[] = {
         { "connect", EX_MAYBE, &set.connect, "WHERE", "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
         { "mode", EX_TEXT, &set.mode_name, "MODE", "semantic, cached or blind (semantic)", 0, 0 },
-        { "tokens", EX_INT, &set.tokens, "N", "tokens to make (128)", 2, CONTEXT },
-        { "prompt", EX_INT, &set.prompt, "N", "tokens of the prompt (16)", 1, CONTEXT },
-        { "ahead", EX_INT, &set.ahead, "N", "semantic: steps queued before the tokens are read (1)", 1, CONTEXT },
+        { "size", EX_TEXT, &set.size_name, "SIZE", "small, or gpt2: as large as GPT-2 124M (small)", 0, 0 },
+        { "tokens", EX_INT, &set.tokens, "N", "tokens to make (128)", 2, MAX_CONTEXT },
+        { "prompt", EX_INT, &set.prompt, "N", "tokens of the prompt (16)", 1, MAX_CONTEXT },
+        { "ahead", EX_INT, &set.ahead, "N", "semantic: steps queued before the tokens are read (1)", 1, MAX_CONTEXT },
         { "seed", EX_INT, &set.seed, "N", "of weights and prompt (1)", 0, 1e15 },
         { "no-check", EX_FLAG, &set.no_check, NULL, "do not compare with the local CPU", 0, 0 },
         { "home", EX_TEXT, &set.home, "DIR", "folder of the client's credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },

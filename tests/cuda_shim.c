@@ -2,6 +2,10 @@
  * kernels with the host's C++ compiler, "launching" runs their blocks one after another, each thread as a fibre. Catches wrong
  * indices and wrong arithmetic, not races. Give the library as GENIE_LIBCUDA and GENIE_NVRTC; objects are kept in $GENIE_SHIM_DIR.
  *
+ * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more fail;
+ * "compile WORD", programs that hold the word do not compile; "sticky", the next launch breaks the context: all calls after it
+ * fail until the process ends, and the file goes.
+ *
  * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability 6.0. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -71,6 +75,28 @@ static void run_block(unsigned threads)
     }
 }
 
+/* ---- faults ---- */
+
+static volatile int broken;
+
+/* What the file says after `kind`; NULL when it asks for nothing of the kind. */
+static const char *asked(const char *kind)
+{
+    static __thread char line[200];
+    const char *path = getenv("GENIE_SHIM_FAULTS");
+    FILE *f = path ? fopen(path, "r") : NULL;
+    if (!f) {
+        return NULL;
+    }
+    char *got = fgets(line, sizeof line, f);
+    fclose(f);
+    line[strcspn(line, "\n")] = 0;
+    size_t n = strlen(kind);
+    return got && strncmp(line, kind, n) == 0 ? line + n + (line[n] == ' ') : NULL;
+}
+
+static int alive_or(int r) { return broken ? 700 : r; }
+
 /* ---- driver ---- */
 
 API int cuInit(unsigned flags) { (void)flags; return 0; }
@@ -80,23 +106,27 @@ API int cuGetErrorString(int r, const char **s) { (void)r; *s = "an error of the
 API int cuDeviceGetCount(int *n) { *n = 1; return 0; }
 API int cuDeviceGet(int *d, int i) { *d = i; return 0; }
 API int cuDeviceGetName(char *s, int n, int d) { (void)d; snprintf(s, (size_t)n, "fibres on this CPU"); return 0; }
-API int cuDeviceGetAttribute(int *v, int what, int d) { (void)d; *v = what == 75 ? 6 : what == 16 ? 4 : 0; return 0; }
+API int cuDeviceGetAttribute(int *v, int what, int d) { (void)d; *v = what == 75 ? 6 : what == 16 ? 132 : 0; return 0; }   /* processors as of the compile-only device */
 API int cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = (size_t)1 << 34; return 0; }
 API int cuDevicePrimaryCtxRetain(void **c, int d) { (void)d; *c = &shim; return 0; }
 API int cuCtxSetCurrent(void *c) { (void)c; return 0; }
 API int cuStreamCreate(void **s, unsigned f) { (void)f; *s = &shim; return 0; }
 API int cuStreamDestroy_v2(void *s) { (void)s; return 0; }
-API int cuStreamSynchronize(void *s) { (void)s; return 0; }
+API int cuStreamSynchronize(void *s) { (void)s; return alive_or(0); }
 API int cuStreamBeginCapture_v2(void *s, int mode) { (void)s; (void)mode; return 801; }
 API int cuStreamEndCapture(void *s, void **g) { (void)s; *g = NULL; return 801; }
 API int cuEventCreate(void **e, unsigned f) { (void)f; *e = &shim; return 0; }
 API int cuEventDestroy_v2(void *e) { (void)e; return 0; }
 API int cuEventRecord(void *e, void *s) { (void)e; (void)s; return 0; }
 API int cuStreamWaitEvent(void *s, void *e, unsigned f) { (void)s; (void)e; (void)f; return 0; }
-API int cuEventSynchronize(void *e) { (void)e; return 0; }
+API int cuEventSynchronize(void *e) { (void)e; return alive_or(0); }
 /* Fresh memory holds rubbish, so that what is read before it is written shows. */
 API int cuMemAlloc_v2(ptr *p, size_t n)
 {
+    const char *limit = asked("memory");
+    if (broken || (limit && n >= strtoull(limit, NULL, 10))) {
+        return broken ? 700 : 2;
+    }
     void *m = aligned_alloc(256, (n + 255) & ~(size_t)255);
     if (!m) {
         return 2;
@@ -112,9 +142,9 @@ API int cuDeviceGetDefaultMemPool(void **p, int d) { (void)d; *p = NULL; return 
 API int cuMemPoolSetAttribute(void *p, int a, void *v) { (void)p; (void)a; (void)v; return 801; }
 API int cuMemHostAlloc(void **p, size_t n, unsigned f) { (void)f; *p = malloc(n); return *p ? 0 : 2; }
 API int cuMemFreeHost(void *p) { free(p); return 0; }
-API int cuMemcpyHtoDAsync_v2(ptr d, const void *s, size_t n, void *st) { (void)st; memcpy((void *)(uintptr_t)d, s, n); return 0; }
-API int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, void *st) { (void)st; memcpy(d, (void *)(uintptr_t)s, n); return 0; }
-API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st) { (void)st; memcpy((void *)(uintptr_t)d, (void *)(uintptr_t)s, n); return 0; }
+API int cuMemcpyHtoDAsync_v2(ptr d, const void *s, size_t n, void *st) { (void)st; memcpy((void *)(uintptr_t)d, s, n); return alive_or(0); }
+API int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, void *st) { (void)st; memcpy(d, (void *)(uintptr_t)s, n); return alive_or(0); }
+API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st) { (void)st; memcpy((void *)(uintptr_t)d, (void *)(uintptr_t)s, n); return alive_or(0); }
 API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st) { (void)st; memset((void *)(uintptr_t)d, v, n); return 0; }
 API int cuFuncSetAttribute(void *f, int a, int v) { (void)f; (void)a; (void)v; return 0; }
 API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra) { (void)config; (void)f; (void)params; (void)extra; return 801; }
@@ -150,6 +180,13 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     (void)shared; (void)stream; (void)extra;
     if (!gx || !gy || gz != 1 || !bx || bx > THREADS || by != 1 || bz != 1) {
         return 1;
+    }
+    if (asked("sticky")) {
+        broken = 1;
+        unlink(getenv("GENIE_SHIM_FAULTS"));
+    }
+    if (broken) {
+        return 700;
     }
     pthread_mutex_lock(&lock);
     if (!stacks) {
@@ -210,7 +247,12 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options)
     char source[620], command[4096], folder[400];
     const char *dir = getenv("GENIE_SHIM_DIR"), *compiler = getenv("CXX");
     uint64_t h = 14695981039346656037u;
+    const char *word = asked("compile");
     (void)n; (void)options;
+    if (word && strstr(strstr(p->source, "__launch_bounds__"), word)) {
+        snprintf(p->log, sizeof p->log, "the shim was asked not to compile %s", word);
+        return 6;
+    }
     for (const char *s = p->source; *s; s++) {
         h = (h ^ (unsigned char)*s) * 1099511628211u;
     }

@@ -1,101 +1,241 @@
 #!/usr/bin/env bash
-# Checks this machine's GPU for Genie: first the host in plain words, then the conformance suite on cuda:0, locally and through a
-# server's connection, the larger shapes beside the CPU, and compute-sanitizer where it is installed.
+# Checks Genie on this machine's GPU: first the host in plain words, then what is asked for.
 #
-#     tests/gpu_conformance.sh                        build what is needed, run everything
-#     GPU_TEST_BINARIES=DIR tests/gpu_conformance.sh  use the programs of DIR instead
+#     tests/gpu_conformance.sh [all]          everything below; builds what is needed
+#     tests/gpu_conformance.sh smoke          five checks, seconds
+#     tests/gpu_conformance.sh suite          conformance on cuda:0, locally and through TLS, and larger shapes beside the CPU
+#     tests/gpu_conformance.sh examples       remote_decode at GPT-2 124M size in all modes, locally and through TLS; remote_mlp
+#     tests/gpu_conformance.sh sanitizers     compute-sanitizer over one case of each kind of kernel
+#     tests/gpu_conformance.sh bench          build/bench/bench_gpu --json
+#     BUILD=DIR tests/gpu_conformance.sh ...  with the programs in DIR (as build/ lays them out, or all in one folder)
 #
-# GENIE_NVRTC and GENIE_LIBCUDA point to libraries in unusual places. The last line is "N passed, N failed, N skipped".
-set -u
+# GENIE_NVRTC and GENIE_LIBCUDA point to libraries in unusual places, GENIE_CACHE to compiled kernels. JOBS=N processes run at
+# once (one for each core, at most 16). SANITIZER_SECONDS=N bounds the sanitizers (480). The last line is
+# "N passed, N failed, N skipped".
+#
+# Limits of the tools: memcheck and initcheck see the memory of single allocations only, so the stream-ordered pool is off under
+# them. racecheck sees shared memory, not global memory. None looks into captured graphs: graphs are off. None of them runs on a device inside some virtual
+# machines; then they are skipped with their own words.
+set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 1
 passed=0 failed=0 skipped=0 rows=()
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+server=''
+jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
+[ "$jobs" -le 16 ] || jobs=16
+export GENIE_CACHE=${GENIE_CACHE:-$scratch/cache}
 
-row() { rows+=("$(printf '%-34s %-7s %s' "$1" "$2" "$3")"); }
+# shellcheck disable=SC2317
+clean_up() {
+    [ -z "$server" ] || { kill "$server"; wait "$server"; } 2>/dev/null
+    rm -rf "$scratch"
+}
+trap clean_up EXIT
+
+row() { rows+=("$(printf '%-36s %-8s %s' "$1" "$2" "$3")"); }
 have() { command -v "$1" >/dev/null 2>&1; }
+skip() { skipped=$((skipped + 1)); row "$1" skipped "$2"; }
+pass() { passed=$((passed + 1)); row "$1" passed "$2"; }
+fail() { failed=$((failed + 1)); row "$1" FAILED "$2"; }
+
+finish() {
+    printf '\n'
+    [ ${#rows[@]} = 0 ] || printf '%s\n' "${rows[@]}"
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]
+    exit
+}
+
+# ---- the host ----
 
 # library_place NAME: where the loader finds it, empty when it does not.
-library_place() { { have ldconfig && ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | awk -v name="$1" 'index($1, name) == 1 { print $NF; exit }'; }
-
-nvrtc_place() {
-    if [ -n "${GENIE_NVRTC:-}" ]; then echo "$GENIE_NVRTC"; return; fi
-    local place; place=$(library_place libnvrtc.so)
-    [ -n "$place" ] || place=$(ls /usr/local/cuda*/lib64/libnvrtc.so.1[1-3]* 2>/dev/null | head -n 1)
-    [ -n "$place" ] || place=$(ls /usr/*lib*/python3*/*-packages/nvidia/*/lib/libnvrtc.so.1[1-3]* "$HOME"/.local/lib/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1[1-3]* 2>/dev/null | head -n 1)
-    echo "$place"
-}
+library_place() { PATH=$PATH:/sbin ldconfig -p 2>/dev/null | awk -v name="$1" 'index($1, name) == 1 { print $NF; exit }'; }
 
 check_host() {
     echo "host: $(uname -sm), $(getconf _NPROCESSORS_ONLN) cores, $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo 2>/dev/null) of memory"
     local driver; driver=${GENIE_LIBCUDA:-$(library_place libcuda.so)}
     if [ -n "$driver" ]; then echo "driver: $driver"; else echo "driver: libcuda.so.1 is not found: install NVIDIA's driver, 470 or newer"; fi
     if have nvidia-smi; then nvidia-smi --query-gpu=index,name,driver_version,memory.total,memory.free --format=csv,noheader | sed 's/^/gpu: /'; fi
-    local nvrtc; nvrtc=$(nvrtc_place)
-    if [ -n "$nvrtc" ]; then echo "nvrtc: $nvrtc"; else echo "nvrtc: not found: install the CUDA toolkit's libnvrtc, of the driver's major version or older, or set GENIE_NVRTC"; fi
+    if [ -x "$serve" ]; then "$serve" --devices list | sed 's/^/genie: /'; fi
+    if have compute-sanitizer; then echo "compute-sanitizer: $(compute-sanitizer --version | grep -io 'version [0-9.]*' | head -n 1)"; else echo "compute-sanitizer: not found; it comes with the CUDA toolkit"; fi
 }
 
-# run_suite LABEL SECONDS COMMAND...: adds the counts of its last line.
-run_suite() {
-    local label=$1 limit=$2 from=$SECONDS line; shift 2
-    timeout "$limit" "$@" >"$scratch/log" 2>&1
-    local status=$?
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$scratch/log" | tail -n 1)
-    if [ -z "$line" ]; then
-        tail -n 20 "$scratch/log"
-        failed=$((failed + 1)); row "$label" FAILED "ended with status $status and no result line"
-        return
-    fi
-    read -r p _ f _ s _ <<<"$line"
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    if [ "$f" -gt 0 ] || [ "$status" -ne 0 ]; then
-        grep -v '^SKIP' "$scratch/log" | tail -n 40
-        [ "$f" -gt 0 ] || failed=$((failed + 1))
-        row "$label" FAILED "$line, $((SECONDS - from)) s"
-    elif [ "$p" -eq 0 ]; then row "$label" skipped "$(grep -m 1 '^SKIP' "$scratch/log" | cut -c1-160)"
-    else row "$label" passed "$line, $((SECONDS - from)) s"
-    fi
+# program NAME: its path, where the build or the given folder has it.
+program() {
+    local place
+    for place in "$build/tests/$1" "$build/examples/$1" "$build/bench/$1" "$build/$1"; do
+        if [ -x "$place" ]; then echo "$place"; return; fi
+    done
+    echo "$build/$1"
 }
-
-skip() { skipped=$((skipped + 1)); row "$1" skipped "$2"; }
 
 find_programs() {
-    programs=${GPU_TEST_BINARIES:-}
-    [ -z "$programs" ] || return 0
-    ./build.sh build >"$scratch/build" 2>&1 || { cat "$scratch/build"; echo "the build failed"; echo "0 passed, 1 failed, 0 skipped"; exit 1; }
-    programs=build/tests
+    build=${BUILD:-build}
+    if [ -z "${BUILD:-}" ] && ! ./build.sh build >"$scratch/build" 2>&1; then cat "$scratch/build"; fail build "see above"; finish; fi
+    serve=$(program genie_serve)
 }
 
-# The server's cuda:0 through TLS on loopback.
-run_remote() {
-    local serve=${GPU_TEST_SERVE:-examples/genie_serve} label="conformance through TLS"
-    if [ ! -x "$serve" ]; then skip "$label" "there is no $serve"; return; fi
-    GENIE_HOME=$scratch/server "$serve" --listen 127.0.0.1:0 --devices cuda:0 --url-file "$scratch/url" >"$scratch/serve" 2>&1 &
-    local server=$!
-    for _ in $(seq 100); do [ ! -s "$scratch/url" ] || break; sleep 0.1; done
-    if [ -s "$scratch/url" ]; then GENIE_HOME=$scratch/client GENIE_TEST_DEVICES=$(cat "$scratch/url") run_suite "$label" 900 "$programs/conformance_test" on_remote --seed 1
-    else skip "$label" "the server did not start: $(tail -n 1 "$scratch/serve")"; fi
-    kill "$server" 2>/dev/null
-    wait "$server" 2>/dev/null
+gpu_is_there() {
+    if "$serve" --devices list 2>/dev/null | grep '^cuda:0 ' | grep -qv absent; then return 0; fi
+    skip "$1" "$("$serve" --devices list 2>&1 | grep cuda | head -n 1)"
+    return 1
 }
 
-run_sanitizer() {
-    local tool
+# ---- running test programs ----
+
+# run_suite LABEL SECONDS SHARDS COMMAND...: the command in SHARDS processes at once; adds the counts of their last lines.
+run_suite() {
+    local label=$1 limit=$2 shards=$3 from=$SECONDS i p=0 f=0 s=0 line status bad=0 processes=(); shift 3
+    if [ ! -x "$(first_program "$@")" ]; then skip "$label" "there is no $(first_program "$@")"; return; fi
+    for ((i = 0; i < shards; i++)); do
+        timeout "$limit" "$@" --seed 1 --shard "$i/$shards" >"$scratch/log.$i" 2>&1 &
+        processes+=($!)
+    done
+    for ((i = 0; i < shards; i++)); do
+        wait "${processes[$i]}"; status=$?
+        line=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$scratch/log.$i" | tail -n 1)
+        read -r -a counts <<<"${line//[^0-9 ]/}"
+        if [ -z "$line" ]; then counts=(0 1 0); echo "$label: ended with status $status and no result line"; fi
+        p=$((p + counts[0])) f=$((f + counts[1])) s=$((s + counts[2]))
+        if [ "${counts[1]}" != 0 ]; then grep -v '^SKIP' "$scratch/log.$i" | tail -n 30
+        elif [ "$status" != 0 ] && [ $((counts[0] + counts[2])) != 0 ]; then bad=$((bad + 1)); tail -n 30 "$scratch/log.$i"; fi
+    done
+    f=$((f + bad)) passed=$((passed + p)) failed=$((failed + f + bad)) skipped=$((skipped + s))
+    if [ "$f" != 0 ]; then row "$label" FAILED "$p passed, $f failed, $s skipped, $((SECONDS - from)) s"
+    elif [ "$p" = 0 ]; then row "$label" skipped "$(grep -h -m 1 '^SKIP' "$scratch"/log.* | head -n 1 | cut -c1-160)"
+    else row "$label" passed "$p passed, $s skipped, $((SECONDS - from)) s"; fi
+}
+
+# The first word that is a path, past tools and settings.
+first_program() {
+    local argument
+    for argument in "$@"; do case $argument in */*_test) echo "$argument"; return ;; esac; done
+}
+
+start_server() {
+    [ -z "$server" ] || return 0
+    GENIE_HOME=$scratch/server "$serve" --listen 127.0.0.1:0 --devices cuda:0 --max-sessions 64 --url-file "$scratch/url" >"$scratch/serve" 2>&1 &
+    server=$!
+    local i
+    for ((i = 0; i < 300; i++)); do [ ! -s "$scratch/url" ] || break; sleep 0.1; done
+    [ -s "$scratch/url" ] || { skip "$1" "the server did not start: $(tail -n 1 "$scratch/serve")"; server=''; return 1; }
+    # One client pairs; the others of the same home use what it was granted.
+    GENIE_HOME=$scratch/client GENIE_DEVICES=$(cat "$scratch/url") "$(program hello)" >"$scratch/hello" 2>&1
+    address=$(sed -n -E 's/.*@?(127\.0\.0\.1:[0-9]+).*/\1/p' "$scratch/url" | head -n 1)
+}
+
+run_smoke() {
+    local test; test=$(program gpu_test)
+    GENIE_TEST_DEVICES=cuda:0 run_suite "smoke: known values, replay, fault" 120 1 "$test" ones_times chain_of replayed a_fault
+    if ! start_server "smoke: through TLS"; then return; fi
+    if grep -q 'cuda:0' "$scratch/hello"; then pass "smoke: through TLS" "$(grep cuda:0 "$scratch/hello" | head -n 1)"
+    else cat "$scratch/hello"; fail "smoke: through TLS" "hello did not run on cuda:0"; fi
+}
+
+run_conformance() {
+    GENIE_TEST_DEVICES=cuda:0 run_suite "conformance on cuda:0" 1200 "$jobs" "$(program conformance_test)" on_cuda
+    GENIE_TEST_DEVICES=cuda:0 run_suite "larger shapes beside the CPU" 1200 8 "$(program gpu_test)"
+    start_server "conformance through TLS" || return 0
+    GENIE_HOME=$scratch/client GENIE_TEST_DEVICES=genie://$address run_suite "conformance through TLS" 1200 "$jobs" "$(program conformance_test)" on_remote
+    GENIE_HOME=$scratch/client GENIE_TEST_DEVICES=$address run_suite "known values through TLS" 300 1 "$(program gpu_test)" ones_times chain_of replayed a_fault
+}
+
+# ---- examples ----
+
+# example LABEL KEYS COMMAND...: runs it; the fields of its last line, a JSON object, become the row.
+example() {
+    local label=$1 keys=$2 key text=''; shift 2
+    if timeout 300 env GENIE_HOME="$scratch/client" "$@" --json >"$scratch/example" 2>&1; then
+        for key in $keys; do text="$text$key $(tail -n 1 "$scratch/example" | sed -n -E "s/.*\"$key\":\"?([^,\"}]*).*/\1/p")  "; done
+        pass "$label" "$text"
+    else
+        tail -n 20 "$scratch/example"; fail "$label" "see above"
+    fi
+}
+
+tokens() { tail -n 1 "$scratch/example" | sed -n -E 's/.*"tokens":\[([^]]*)\].*/\1/p'; }
+
+run_examples() {
+    local mode place how n first=''
+    if "$(program gpu_demo)" >"$scratch/demo" 2>&1; then cat "$scratch/demo"; pass gpu_demo "$(grep '^ok' "$scratch/demo")"
+    else cat "$scratch/demo"; fail gpu_demo "see above"; fi
+    start_server "examples" || return 0
+    for mode in semantic cached blind; do
+        n=64; [ $mode = semantic ] || n=6
+        for place in cuda:0 "$address"; do
+            how=TLS
+            [ "$place" != cuda:0 ] || how=locally
+            example "decode gpt2 $mode $how" "ms_per_token bytes_per_token round_trips_per_token prefill_ms checked" \
+                "$(program remote_decode)" --connect "$place" --size gpt2 --mode $mode --tokens $n
+            [ -n "$first" ] || first=$(tokens)
+            case $first, in
+                "$(tokens)",*) ;;
+                *) fail "decode gpt2 $mode: tokens" "differ from those of the semantic mode" ;;
+            esac
+        done
+    done
+    example "remote_mlp through TLS" "accuracy steps_per_s max_abs_diff device" "$(program remote_mlp)" --connect "$address"
+}
+
+# ---- compute-sanitizer ----
+
+sanitize() {
+    local tool=$1 settings=(GENIE_TEST_DEVICES=cuda:0 GENIE_CUDA_ONE_OF_EACH=1 GENIE_CUDA_GRAPH=0 GENIE_CUDA_POOL=0) shards=$((jobs / 4)) limit=${SANITIZER_SECONDS:-480} i errors=0
+    [ "$shards" -ge 1 ] || shards=1
+    local processes=()
+    for ((i = 0; i <= shards; i++)); do
+        local command=("$(program conformance_test)" on_cuda --seed 1 --shard "$i/$shards")
+        [ "$i" != "$shards" ] || command=("$(program gpu_test)" --seed 1)
+        env "${settings[@]}" timeout -k 5 "$limit" compute-sanitizer --tool "$tool" --error-exitcode 9 "${command[@]}" >"$scratch/$tool.$i" 2>&1 &
+        processes+=($!)
+    done
+    for ((i = 0; i <= shards; i++)); do
+        wait "${processes[$i]}"
+        local summary; summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$scratch/$tool.$i" | tail -n 1)
+        [[ $summary =~ \ 0\ (errors|hazards) ]] || errors=$((errors + 1))
+        [[ $summary =~ \ 0\ (errors|hazards) ]] || { echo "$tool, part $i: ${summary:-no summary}"; grep -v '^SKIP' "$scratch/$tool.$i" | head -n 25; }
+    done
+    printf '%s %s\n' "$errors" "$shards" >"$scratch/$tool.result"
+}
+
+run_sanitizers() {
+    local tool from=$SECONDS errors shards tools=()
     if ! have compute-sanitizer; then skip "compute-sanitizer" "it is not installed"; return; fi
+    if compute-sanitizer "$(program gpu_test)" ones_times --seed 1 2>&1 | grep -q 'Device not supported'; then skip "compute-sanitizer" "it does not support this device"; return; fi
     for tool in memcheck racecheck initcheck synccheck; do
-        GENIE_TEST_DEVICES=cuda:0 GENIE_CUDA_GRAPH=0 run_suite "compute-sanitizer $tool" 480 compute-sanitizer --tool "$tool" --error-exitcode 9 "$programs/gpu_test" ones replayed fault --seed 1
+        sanitize $tool >"$scratch/$tool.said" &
+        tools+=($!)
+    done
+    wait "${tools[@]}"
+    for tool in memcheck racecheck initcheck synccheck; do
+        cat "$scratch/$tool.said"
+        read -r errors shards <"$scratch/$tool.result"
+        if [ "$errors" = 0 ]; then pass "compute-sanitizer $tool" "$((shards + 1)) parts clean, $((SECONDS - from)) s for all tools"
+        else fail "compute-sanitizer $tool" "$errors of $((shards + 1)) parts with findings or cut at ${SANITIZER_SECONDS:-480} s"; fi
     done
 }
 
-check_host
+run_bench() {
+    local bench; bench=$(program bench_gpu)
+    if [ ! -x "$bench" ]; then skip bench_gpu "there is no $bench"; return; fi
+    if "$bench" --json; then pass bench_gpu "figures above"; else fail bench_gpu "see above"; fi
+}
+
+what=${1:-all}
+case $what in
+    all | smoke | suite | examples | sanitizers | bench) ;;
+    -h | --help) sed -n '2,/^set -u/p' "$0" | sed '$d; s/^# \{0,1\}//'; exit 0 ;;
+    *) echo "gpu_conformance.sh: unknown word '$what'; --help lists them" >&2; exit 2 ;;
+esac
 find_programs
-export GENIE_CACHE=${GENIE_CACHE:-$scratch/cache}
-run_suite "every kernel compiles" 900 "$programs/kernels_test" --seed 1
-GENIE_TEST_DEVICES=cuda:0 run_suite "conformance on cuda:0" 900 "$programs/conformance_test" on_cuda --seed 1
-GENIE_TEST_DEVICES=cuda:0 run_suite "larger shapes beside the CPU" 900 "$programs/gpu_test" --seed 1
-run_remote
-run_sanitizer
-printf '\n'
-printf '%s\n' "${rows[@]}"
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]
+check_host
+gpu_is_there "$what" || finish
+case $what in
+    all) run_smoke; run_conformance; run_examples; run_sanitizers; run_bench ;;
+    smoke) run_smoke ;;
+    suite) run_conformance ;;
+    examples) run_examples ;;
+    sanitizers) run_sanitizers ;;
+    bench) run_bench ;;
+esac
+finish

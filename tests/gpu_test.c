@@ -6,6 +6,7 @@
 #include "test.h"
 
 static gn_ctx *gpu, *cpu;
+static const char *device_name;
 static bool compiles_only;     /* $GENIE_CUDA_COMPILE_ONLY: kernels are generated, and compiled at the end */
 
 GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
@@ -54,9 +55,13 @@ static void compare(const char *what, build_fn build, const job *j, void **data,
     int64_t n = 1;
     for (int i = 0; i < info.shape.rank; i++) n *= info.shape.dims[i];
     size_t bytes = (size_t)n * gn_dtype_bytes(info.dtype);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 1; i >= 0; i--) {
         out[i] = calloc(1, bytes + 8);
         gn_result r = gn_read(t[i], out[i], bytes);
+        if (r == GN_NO_VALUE && i && getenv("GENIE_CUDA_ONE_OF_EACH")) {
+            free(out[1]);
+            return;
+        }
         if (r != GN_OK) {
             test_fail(__FILE__, __LINE__, "%s on %s: %s: %s", what, i ? "the GPU" : "the CPU", gn_result_name(r), gn_last_error(i ? gpu : cpu)->text);
         }
@@ -156,7 +161,7 @@ static void loops_after_products_agree_with_the_cpu(void)
         void *data[4] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, j.b * j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, 2 * j.a * j.b, 1) };
         for (int i = 0; i < 16; i++) {
             j.form = i % 8 | (i & 1 ? 8 : 0) | ((i + k) & 2 ? 16 : 0) | (i & 4 ? 32 : 0) | (i & 8 ? 64 : 0);
-            compare("product with a loop", build_epilogue, &j, data, eps_of(j.d) * 64);
+            compare("product with a loop", build_epilogue, &j, data, eps_of(j.d) * (j.c > 500 ? 512 : 64));     /* sums of 1000 products are wrong by more than what tanh leaves of them */
         }
         for (int i = 0; i < 4; i++) free(data[i]);
     }
@@ -237,22 +242,65 @@ static void rows_and_reductions_agree_with_the_cpu(void)
 
 /* ---- known values ---- */
 
+/* A context of its own, so that its counters are those of one case. */
+static gn_ctx *open_known(void)
+{
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = device_name, .strict = true });
+    CHECK_RESULT(gn_status(g), GN_OK);
+    return g;
+}
+
+/* It ran on the GPU, nothing of it on a CPU, and nothing came back but the result. */
+static void check_where_it_ran(gn_ctx *g, size_t result_bytes)
+{
+    gn_device_info info;
+    gn_stats stats;
+    CHECK_RESULT(gn_get_device(g, &info), GN_OK);
+    gn_get_stats(g, &stats);
+    const char *slash = strrchr(info.name, '/');
+    CHECK_STR(slash ? slash + 1 : info.name, "cuda:0");
+    CHECK_INT(stats.fallbacks, 0);
+    if (!info.remote) {
+        CHECK_INT(stats.bytes_to_host, result_bytes);
+        CHECK(stats.kernels_run > 0);
+    }
+    gn_close(g);
+}
+
 /* Ones (100,100) times itself is 100 everywhere; plus ones 101; relu; mean over rows 101; sum 10100. */
 static void ones_times_ones_gives_the_value_by_hand(void)
 {
     static float ones[10000];
     float out = 0;
     for (int i = 0; i < 10000; i++) ones[i] = 1;
-    gn_tensor x = gn_data(gpu, GN_F32, GN_SHAPE(100, 100), ones);
+    gn_ctx *g = open_known();
+    gn_tensor x = gn_data(g, GN_F32, GN_SHAPE(100, 100), ones);
     gn_tensor y = gn_sum(gn_mean(gn_relu(gn_add(gn_matmul(x, x), x)), GN_AXES(0), false), GN_ALL_AXES, false);
     CHECK_RESULT(gn_read(y, &out, sizeof out), GN_OK);
     CHECK(out == 10100);
-    gn_step(gpu);
-    gn_device_info info;
-    gn_stats stats;
-    CHECK_RESULT(gn_get_device(gpu, &info), GN_OK);
-    gn_get_stats(gpu, &stats);
-    CHECK_INT(stats.fallbacks, 0);
+    check_where_it_ran(g, sizeof out);
+}
+
+/* sum(relu(x x)) of a random x (1000,1000), beside the same in double. */
+static void chain_of_a_random_matrix_agrees_with_double(void)
+{
+    enum { N = 1000 };
+    float *x = random_bytes(GN_F32, N * N, 1), out = NAN;
+    double *row = calloc(N, sizeof *row), sum = 0;
+    REQUIRE(x && row);
+    for (int i = 0; i < N; i++) {
+        memset(row, 0, N * sizeof *row);
+        for (int k = 0; k < N; k++)
+            for (int j = 0; j < N; j++) row[j] += (double)x[i * N + k] * (double)x[k * N + j];
+        for (int j = 0; j < N; j++) sum += row[j] > 0 ? row[j] : 0;
+    }
+    gn_ctx *g = open_known();
+    gn_tensor t = gn_data(g, GN_F32, GN_SHAPE(N, N), x);
+    CHECK_RESULT(gn_read(gn_sum(gn_relu(gn_matmul(t, t)), GN_ALL_AXES, false), &out, sizeof out), GN_OK);
+    CHECK_NEAR((double)out, sum, 2e-6 * sum);
+    check_where_it_ran(g, sizeof out);
+    free(x);
+    free(row);
 }
 
 /* ---- states: the same plan replayed, and a step that fails ---- */
@@ -549,22 +597,23 @@ static void all_kernels_compile(void)
 int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
+        TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
         TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
         TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu),
         TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(attention_agrees_with_the_cpu),
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
     };
-    const char *device = getenv("GENIE_TEST_DEVICES");
     test_begin(argc, argv);
-    gpu = gn_open(&(gn_desc){ .devices = device ? device : "cuda:0" });
+    device_name = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
+    gpu = gn_open(&(gn_desc){ .devices = device_name });
     cpu = gn_open(&(gn_desc){ .devices = "cpu" });
     if (gn_status(gpu) != GN_OK) {
         printf("SKIP: gpu_test: %s\n0 passed, 0 failed, %d skipped\n", gn_last_error(gpu)->text, TEST_COUNT(tests));
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 8 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 9 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);

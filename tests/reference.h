@@ -1407,7 +1407,7 @@ static inline void ref__reduce_ints(ref *y, int64_t k, const ref *a, const ref_s
         int64_t at = ref__inside(a, s, k, j), x = a->i ? a->i[at] : 0;
         nonzero += !ref__is(a, at, REF_ISZERO);
         prod = ref__wrapping_mul(prod, x);
-        sum = ref__wrapping_add(sum, x < 0 ? ref_wrap(a->dtype, (int64_t)(0 - (uint64_t)x)) : x);
+        sum = ref__wrapping_add(sum, x < 0 ? (int64_t)(0 - (uint64_t)x) : x);
     }
     y->i[k] = kind == REF_PROD ? prod : kind == REF_ANY ? nonzero > 0 : kind == REF_ALL ? nonzero == n : kind == REF_L1 ? sum : nonzero;
 }

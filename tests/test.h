@@ -9,7 +9,8 @@
  *         return test_end();
  *     }
  *
- * Arguments: [--seed N] [--list] [WORD...]. Only tests whose name contains one of the words run. Each test draws from its own
+ * Arguments: [--seed N] [--list] [--shard I/N] [WORD...]. Only tests whose name contains one of the words run, of those each Nth
+ * from the Ith on (counted from 0) when a shard is asked for. Each test draws from its own
  * stream, made of the seed and its name, so that one test alone sees the numbers it saw among the others. The first line names
  * the seed, the last is "N passed, N failed, N skipped"; the exit status is 1 when anything failed or nothing ran. A skipped test
  * says why on a line that begins with "SKIP: ".
@@ -49,7 +50,7 @@ typedef struct test_entry { const char *name; void (*run)(void); } test_entry;
 static struct {
     uint64_t seed, stream;
     const char *words[TEST_MAX_WORDS];
-    int n_words;
+    int n_words, shard, shards, seen;
     bool list, skipped;
     char name[160];
     long failed_checks, passed, failed, skips;
@@ -192,6 +193,8 @@ static inline void test_begin(int argc, char **argv)
             test__.seed = strtoull(argv[++i], NULL, 0);
         } else if (strcmp(argv[i], "--list") == 0) {
             test__.list = true;
+        } else if (strcmp(argv[i], "--shard") == 0 && i + 1 < argc && sscanf(argv[i + 1], "%d/%d", &test__.shard, &test__.shards) == 2) {
+            i++;
         } else if (test__.n_words < TEST_MAX_WORDS) {
             test__.words[test__.n_words++] = argv[i];
         }
@@ -215,7 +218,7 @@ static inline bool test_wanted(const char *name)
 /* For tests that are made while running: true when the test of this name is to run now; ends with test_close. */
 static inline bool test_open(const char *name)
 {
-    if (!test_wanted(name)) {
+    if (!test_wanted(name) || (test__.shards > 1 && test__.seen++ % test__.shards != test__.shard)) {
         return false;
     }
     if (test__.list) {

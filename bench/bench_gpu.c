@@ -1,0 +1,976 @@
+/* How near the GPU executor comes to what the GPU can do: memory-bound and compute-bound kernels, a small MLP, the decoding of a
+ * model as large as GPT-2 124M, here and through a server over TLS on loopback, and the time to the first answer.
+ *
+ *   ./build.sh bench && ./build/bench/bench_gpu             all rows as a table
+ *   ./build/bench/bench_gpu --json                          the same, and one JSON object on the last line
+ *   ./build/bench/bench_gpu --only softmax                  the rows whose names hold the word
+ *
+ * Inputs are drawn anew, outputs hold NaN before they are computed, and what is computed is compared with double precision (the
+ * decoding: with the CPU executor); the error stands beside the time. Times are medians with the 95th percentile after a warm-up.
+ * Beside each row stands its ceiling, measured in the same run without Genie: a device copy by the driver, a product by cuBLASLt,
+ * copies from and to pinned memory, a bare launch. Without a GPU the program says why and ends with status 77.
+ */
+#ifndef GENIE_EXT
+#define GENIE_EXT
+#endif
+#define _GNU_SOURCE
+#include "examples/common.h"
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+
+GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);   /* genie_cuda.c */
+
+enum { MAX_SAMPLES = 4000, EX_SKIPPED = 77 };
+
+static struct settings {
+    const char *only, *device, *child, *url;
+    bool json, quick;
+} set = { .device = "cuda:0" };
+
+static const char *program;
+
+/* ---- rows: printed as they come, kept for the JSON line ---- */
+
+typedef struct row {
+    char name[40], unit[12], ceiling_is[48], note[96];
+    double value, p95, error, bound;      /* error: relative to the largest value; bound: of the error */
+    double ceiling, target;               /* NAN: none */
+    bool less;                            /* less is better */
+} row;
+
+static row rows[64];
+static int n_rows, failures;
+
+static row *add_row(const char *name, const char *unit, double target, bool less) {
+    static row spare;
+    row *r = n_rows < (int)(sizeof rows / sizeof *rows) ? &rows[n_rows++] : &spare;
+    *r = (row){ .value = NAN, .p95 = NAN, .error = NAN, .bound = NAN, .ceiling = NAN, .target = target, .less = less };
+    snprintf(r->name, sizeof r->name, "%s", name);
+    snprintf(r->unit, sizeof r->unit, "%s", unit);
+    return r;
+}
+
+static void print_row(const row *r) {
+    printf("%-26s %9.4g %-8s p95 %-8.4g", r->name, r->value, r->unit, r->p95);
+    if (isfinite(r->target)) printf(" target %s %-6g %-6s", r->less ? "<=" : ">=", r->target, (r->less ? r->value <= r->target : r->value >= r->target) ? "met" : "MISSED");
+    if (isfinite(r->ceiling)) printf(" ceiling %.4g (%s)", r->ceiling, r->ceiling_is);
+    if (!isnan(r->bound)) printf(" error %.2g of %.2g", r->error, r->bound);
+    printf("%s%s\n", r->note[0] ? "  " : "", r->note);
+    fflush(stdout);
+    if (!isnan(r->bound) && !(r->error <= r->bound)) { fprintf(stderr, "bench_gpu: %s computes wrong values\n", r->name); failures++; }
+}
+
+static void set_ceiling(row *r, double value, const char *what) {
+    r->ceiling = value;
+    snprintf(r->ceiling_is, sizeof r->ceiling_is, "%s", what);
+}
+
+static bool wanted(const char *name) { return !set.only || strstr(name, set.only) != NULL; }
+
+static void failed(const char *what) {
+    fprintf(stderr, "bench_gpu: %s\n", what);
+    failures++;
+}
+
+/* ---- numbers ---- */
+
+static double samples[MAX_SAMPLES];
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts. */
+static double quantile(double *x, int n, double q) {
+    if (n == 0) return NAN;
+    qsort(x, (size_t)n, sizeof *x, compare_doubles);
+    return x[(int)(q * (n - 1) + 0.5)];
+}
+
+static int repeats(int usual) { return set.quick ? (usual + 3) / 4 : usual; }
+static int64_t sized(int64_t usual) { return set.quick ? usual / 8 : usual; }
+
+static uint64_t seed = 0x9E3779B97F4A7C15u;
+
+static float draw(void) {   /* (-1, 1), xorshift64* (Vigna 2016) */
+    seed ^= seed >> 12;
+    seed ^= seed << 25;
+    seed ^= seed >> 27;
+    return (float)((double)((seed * UINT64_C(2685821657736338717)) >> 40) * 0x1p-23 - 1);
+}
+
+static void *or_die(void *p) {
+    if (!p) { fprintf(stderr, "bench_gpu: out of memory\n"); exit(EX_FAILED); }
+    return p;
+}
+
+static void fill_random(gn_dtype d, void *p, size_t n, float scale) {
+    for (size_t i = 0; i < n; i++) {
+        float x = scale * draw();
+        if (d == GN_F32) ((float *)p)[i] = x;
+        else ((uint16_t *)p)[i] = gn_f32_to_bf16(x);
+    }
+}
+
+static void *make_random(gn_dtype d, size_t n, float scale) {
+    void *p = or_die(malloc(n * gn_dtype_bytes(d)));
+    fill_random(d, p, n, scale);
+    return p;
+}
+
+static double element(gn_dtype d, const void *p, size_t i) { return d == GN_F32 ? (double)((const float *)p)[i] : (double)gn_bf16_to_f32(((const uint16_t *)p)[i]); }
+static double eps_of(gn_dtype d) { return d == GN_F32 ? 0x1p-23 : 0x1p-8; }
+static const char *word(gn_dtype d) { return gn_dtype_name(d); }
+
+/* The largest |got - want| so far beside the largest |want|. */
+typedef struct worst { double worst, largest; } worst;
+
+static void error_add(worst *e, double got, double want) {
+    double d = fabs(got - want);
+    if (!(d <= e->worst)) e->worst = d;
+    if (fabs(want) > e->largest) e->largest = fabs(want);
+}
+
+static double error_of(const worst *e) { return e->largest > 0 ? e->worst / e->largest : NAN; }
+
+static gn_ctx *open_or_die(const char *device, const char *home) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = device, .home = home });
+    if (!ex_check(g, gn_status(g), device)) exit(EX_FAILED);
+    return g;
+}
+
+static void ok_or_die(gn_ctx *g, gn_result r, const char *what) {
+    if (!ex_check(g, r, what)) exit(EX_FAILED);
+}
+
+/* ---- ceilings: the driver and cuBLASLt, without Genie ---- */
+
+typedef unsigned long long device_memory;
+typedef void *handle;
+
+#define DRIVER(X)                                                                                                            \
+    X(cuInit, (unsigned)) X(cuDeviceGet, (int *, int)) X(cuDevicePrimaryCtxRetain, (handle *, int)) X(cuCtxSetCurrent, (handle)) \
+    X(cuMemAlloc_v2, (device_memory *, size_t)) X(cuMemFree_v2, (device_memory)) X(cuStreamCreate, (handle *, unsigned))      \
+    X(cuStreamSynchronize, (handle)) X(cuMemcpyDtoDAsync_v2, (device_memory, device_memory, size_t, handle))                 \
+    X(cuMemcpyHtoDAsync_v2, (device_memory, const void *, size_t, handle)) X(cuMemcpyDtoHAsync_v2, (void *, device_memory, size_t, handle)) \
+    X(cuMemHostAlloc, (void **, size_t, unsigned)) X(cuMemFreeHost, (void *)) X(cuMemsetD8Async, (device_memory, unsigned char, size_t, handle))
+
+static struct {
+#define GN__X(name, args) int (*name) args;
+    DRIVER(GN__X)
+#undef GN__X
+    handle stream;
+    bool ready;
+} cu;
+
+static bool find(void *library, const char *name, void *slot) {
+    void *p = dlsym(library, name);
+    memcpy(slot, &p, sizeof p);
+    return p != NULL;
+}
+
+static bool open_driver(void) {
+    const char *place = getenv("GENIE_LIBCUDA"), *colon = strchr(set.device, ':');
+    void *library = dlopen(place ? place : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    handle context;
+    int d;
+    if (!library) return false;
+#define GN__X(name, args) if (!find(library, #name, &cu.name)) return false;
+    DRIVER(GN__X)
+#undef GN__X
+    cu.ready = !cu.cuInit(0) && !cu.cuDeviceGet(&d, colon ? atoi(colon + 1) : 0) && !cu.cuDevicePrimaryCtxRetain(&context, d) && !cu.cuCtxSetCurrent(context) && !cu.cuStreamCreate(&cu.stream, 1);
+    return cu.ready;
+}
+
+/* TB/s read and written by copies of the device's own memory. */
+static double copy_ceiling(void) {
+    static double known;
+    size_t bytes = (size_t)sized(1 << 30);
+    device_memory a = 0, b = 0;
+    double times[9];
+    if (known > 0) return known;
+    if (!cu.ready || cu.cuMemAlloc_v2(&a, bytes) || cu.cuMemAlloc_v2(&b, bytes)) return NAN;
+    for (int i = -1; i < 9; i++) {
+        double start = ex_now();
+        for (int k = 0; k < 10; k++) cu.cuMemcpyDtoDAsync_v2(b, a, bytes, cu.stream);
+        cu.cuStreamSynchronize(cu.stream);
+        times[i < 0 ? 0 : i] = (ex_now() - start) / 10;
+    }
+    cu.cuMemFree_v2(a);
+    cu.cuMemFree_v2(b);
+    return known = 2e-12 * (double)bytes / quantile(times, 9, 0.5);
+}
+
+/* Microseconds of a copy to the device and one back, both of pinned memory, with one wait. */
+static double pinned_copies(size_t bytes) {
+    device_memory d = 0;
+    void *up = NULL, *down = NULL;
+    double times[101];
+    if (!cu.ready || cu.cuMemAlloc_v2(&d, bytes) || cu.cuMemHostAlloc(&up, bytes, 1) || cu.cuMemHostAlloc(&down, bytes, 1)) return NAN;
+    memset(up, 1, bytes);
+    for (int i = -20; i < 101; i++) {
+        double start = ex_now();
+        cu.cuMemcpyHtoDAsync_v2(d, up, bytes, cu.stream);
+        cu.cuMemcpyDtoHAsync_v2(down, d, bytes, cu.stream);
+        cu.cuStreamSynchronize(cu.stream);
+        times[i < 0 ? 0 : i] = (ex_now() - start) * 1e6;
+    }
+    cu.cuMemFree_v2(d);
+    cu.cuMemFreeHost(up);
+    cu.cuMemFreeHost(down);
+    return quantile(times, 101, 0.5);
+}
+
+/* cuBLASLt's product of two square matrices, by its own first choice; types f32 0, bf16 14; compute f32 68, TF32 77. */
+typedef struct blas_choice { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; } blas_choice;
+
+#define BLAS(X)                                                                                                              \
+    X(cublasLtCreate, (handle *)) X(cublasLtMatrixLayoutCreate, (handle *, int, uint64_t, uint64_t, int64_t))                 \
+    X(cublasLtMatmulDescCreate, (handle *, int, int)) X(cublasLtMatmulPreferenceCreate, (handle *))                           \
+    X(cublasLtMatmulPreferenceSetAttribute, (handle, int, const void *, size_t))                                             \
+    X(cublasLtMatmulAlgoGetHeuristic, (handle, handle, handle, handle, handle, handle, handle, int, blas_choice *, int *))    \
+    X(cublasLtMatmul, (handle, handle, const void *, device_memory, handle, device_memory, handle, const void *, device_memory, handle, device_memory, handle, const void *, device_memory, size_t, handle))
+
+static struct {
+#define GN__X(name, args) int (*name) args;
+    BLAS(GN__X)
+#undef GN__X
+    handle lt;
+    bool tried, ready;
+} blas;
+
+static bool open_blas(void) {
+    static const char *const places[] = { "libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.12" };
+    const char *place = getenv("GENIE_CUBLASLT");
+    void *library = place ? dlopen(place, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (blas.tried) return blas.ready;
+    blas.tried = true;
+    for (int i = 0; i < 4 && !library; i++) library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+    if (!library) { printf("cuBLASLt is not found: products have no ceiling (GENIE_CUBLASLT=FILE names it)\n"); return false; }
+#define GN__X(name, args) if (!find(library, #name, &blas.name)) return false;
+    BLAS(GN__X)
+#undef GN__X
+    return blas.ready = blas.cublasLtCreate(&blas.lt) == 0;
+}
+
+static double blas_ceiling(int64_t n, gn_dtype d, bool tf32) {
+    handle desc, layout, wish;
+    blas_choice choice;
+    device_memory m[3] = { 0 }, work = 0;
+    int found = 0;
+    size_t room = 32 << 20, bytes = (size_t)(n * n) * gn_dtype_bytes(d);
+    float one = 1, zero = 0;
+    double times[9];
+    if (!cu.ready || !open_blas()) return NAN;
+    void *host = make_random(d, (size_t)(n * n), 1);
+    bool ok = !blas.cublasLtMatmulDescCreate(&desc, tf32 ? 77 : 68, 0) && !blas.cublasLtMatrixLayoutCreate(&layout, d == GN_F32 ? 0 : 14, (uint64_t)n, (uint64_t)n, n) &&
+              !blas.cublasLtMatmulPreferenceCreate(&wish) && !blas.cublasLtMatmulPreferenceSetAttribute(wish, 1, &room, sizeof room) &&
+              !blas.cublasLtMatmulAlgoGetHeuristic(blas.lt, desc, layout, layout, layout, layout, wish, 1, &choice, &found) && found > 0 && !cu.cuMemAlloc_v2(&work, room);
+    for (int i = 0; i < 3 && ok; i++) ok = !cu.cuMemAlloc_v2(&m[i], bytes) && !cu.cuMemcpyHtoDAsync_v2(m[i], host, bytes, cu.stream);
+    int each = d == GN_F32 && !tf32 ? 2 : 10;
+    for (int i = -1; i < 9 && ok; i++) {
+        cu.cuStreamSynchronize(cu.stream);
+        double start = ex_now();
+        for (int k = 0; k < each; k++) ok = ok && !blas.cublasLtMatmul(blas.lt, desc, &one, m[0], layout, m[1], layout, &zero, m[2], layout, m[2], layout, choice.algorithm, work, room, cu.stream);
+        cu.cuStreamSynchronize(cu.stream);
+        times[i < 0 ? 0 : i] = (ex_now() - start) / each;
+    }
+    for (int i = 0; i < 3; i++) if (m[i]) cu.cuMemFree_v2(m[i]);
+    if (work) cu.cuMemFree_v2(work);
+    free(host);
+    return ok ? 2e-12 * (double)n * (double)n * (double)n / quantile(times, 9, 0.5) : NAN;
+}
+
+/* ---- from device memory to device memory: the result becomes a state's value ---- */
+
+typedef struct job job;
+typedef gn_tensor (*build_fn)(gn_ctx *g, const job *j);
+
+struct job {
+    gn_dtype d;
+    int64_t m, n, k;           /* rows (m, n); products (m, k) by (k, n) */
+    int n_in, each;            /* inputs; steps of one sample */
+    gn_shape in_shape[8], out_shape;
+    float scale;
+    void *host[8];
+    gn_tensor in[8];
+    void *out;                 /* the result, after run_job */
+};
+
+static size_t count(const gn_shape *s) {
+    size_t n = 1;
+    for (int i = 0; i < s->rank; i++) n *= (size_t)s->dims[i];
+    return n;
+}
+
+static void job_open(gn_ctx *g, job *j) {
+    for (int i = 0; i < j->n_in; i++) {
+        j->host[i] = make_random(j->d, count(&j->in_shape[i]), j->scale);
+        j->in[i] = gn_weight(g, j->d, j->in_shape[i], j->host[i], "input");
+    }
+    j->out = or_die(malloc(count(&j->out_shape) * gn_dtype_bytes(j->d)));
+}
+
+static void job_close(job *j) {
+    for (int i = 0; i < j->n_in; i++) {
+        gn_release(j->in[i]);
+        free(j->host[i]);
+    }
+    free(j->out);
+}
+
+/* Seconds a step in samples[]: their number. */
+static int job_run(gn_ctx *g, job *j, build_fn build, int n) {
+    size_t bytes = count(&j->out_shape) * gn_dtype_bytes(j->d);
+    memset(j->out, 0xff, bytes);
+    gn_tensor result = gn_state(g, j->d, j->out_shape, j->out, "result");
+    for (int i = -3; i < n; i++) {
+        double start = ex_now();
+        for (int k = 0; k < (i < -1 ? 1 : j->each); k++) {
+            gn_assign(result, build(g, j));
+            ok_or_die(g, gn_step(g), "step");
+        }
+        ok_or_die(g, gn_sync(g), "sync");
+        samples[i < 0 ? 0 : i] = (ex_now() - start) / j->each;
+    }
+    ok_or_die(g, gn_read(result, j->out, bytes), "result");
+    gn_step(g);
+    gn_release(result);
+    return n;
+}
+
+/* ---- memory-bound rows ---- */
+
+static gn_tensor build_elementwise(gn_ctx *g, const job *j) {   /* gelu(x a + b) sigmoid(c) */
+    gn_tensor t = gn_add(gn_mul(j->in[0], gn_scalar(g, j->d, 1.5)), gn_scalar(g, j->d, 0.25));
+    return gn_mul(gn_gelu(t), gn_sigmoid(j->in[1]));
+}
+static gn_tensor build_sum(gn_ctx *g, const job *j) { (void)g; return gn_sum(j->in[0], GN_AXES(1), false); }
+static gn_tensor build_softmax(gn_ctx *g, const job *j) { (void)g; return gn_softmax(j->in[0], 1); }
+static gn_tensor build_layernorm(gn_ctx *g, const job *j) { (void)g; return gn_layernorm(j->in[0], j->in[1], j->in[2], 1e-5); }
+
+/* One row in double: x and c (n) to out (n, or 1 for sum). */
+typedef void (*refer_fn)(const job *j, int64_t r, double *out);
+
+static double at(const job *j, int input, int64_t i) { return element(j->d, j->host[input], (size_t)i); }
+
+static void refer_elementwise(const job *j, int64_t r, double *out) {
+    for (int64_t i = 0; i < j->n; i++) {
+        double t = at(j, 0, r * j->n + i) * 1.5 + 0.25;
+        out[i] = 0.5 * t * erfc(-t * 0.70710678118654752440) / (1 + exp(-at(j, 1, r * j->n + i)));
+    }
+}
+static void refer_sum(const job *j, int64_t r, double *out) {
+    out[0] = 0;
+    for (int64_t i = 0; i < j->n; i++) out[0] += at(j, 0, r * j->n + i);
+}
+static void refer_softmax(const job *j, int64_t r, double *out) {
+    double most = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < j->n; i++) most = fmax(most, at(j, 0, r * j->n + i));
+    for (int64_t i = 0; i < j->n; i++) sum += out[i] = exp(at(j, 0, r * j->n + i) - most);
+    for (int64_t i = 0; i < j->n; i++) out[i] /= sum;
+}
+static void refer_layernorm(const job *j, int64_t r, double *out) {
+    double mean = 0, square = 0;
+    for (int64_t i = 0; i < j->n; i++) mean += at(j, 0, r * j->n + i) / (double)j->n;
+    for (int64_t i = 0; i < j->n; i++) square += pow(at(j, 0, r * j->n + i) - mean, 2) / (double)j->n;
+    for (int64_t i = 0; i < j->n; i++) out[i] = (at(j, 0, r * j->n + i) - mean) / sqrt(square + 1e-5) * at(j, 1, i) + at(j, 2, i);
+}
+
+static double rows_error(const job *j, refer_fn refer) {
+    worst e = { 0 };
+    double *out = or_die(malloc((size_t)j->n * sizeof *out));
+    int64_t width = j->out_shape.rank == 1 ? 1 : j->n;
+    for (int s = 0; s < 24; s++) {
+        int64_t r = s * 7919 % j->m;
+        refer(j, r, out);
+        for (int64_t i = 0; i < width; i++) error_add(&e, element(j->d, j->out, (size_t)(r * width + i)), out[i]);
+    }
+    free(out);
+    return error_of(&e);
+}
+
+typedef struct memory_row { const char *name; gn_dtype d; build_fn build; refer_fn refer; int full_inputs, row_inputs; bool reduces; double target; } memory_row;
+
+static const memory_row memory_rows[] = {
+    { "elementwise", GN_F32, build_elementwise, refer_elementwise, 2, 0, false, 4.40 },
+    { "sum", GN_F32, build_sum, refer_sum, 1, 0, true, 4.3 },
+    { "sum", GN_BF16, build_sum, refer_sum, 1, 0, true, 3.8 },
+    { "softmax", GN_F32, build_softmax, refer_softmax, 1, 0, false, 3.9 },
+    { "softmax", GN_BF16, build_softmax, refer_softmax, 1, 0, false, 3.6 },
+    { "layernorm", GN_F32, build_layernorm, refer_layernorm, 1, 2, false, 4.1 },
+    { "layernorm", GN_BF16, build_layernorm, refer_layernorm, 1, 2, false, 3.7 },
+};
+
+static void bench_memory_row(gn_ctx *g, const memory_row *r) {
+    char name[40];
+    int64_t n = sized(8192);
+    job j = { .d = r->d, .m = n, .n = n, .n_in = r->full_inputs + r->row_inputs, .each = 20, .scale = 2, .out_shape = r->reduces ? GN_SHAPE(n) : GN_SHAPE(n, n) };
+    snprintf(name, sizeof name, "%s_%s", r->name, word(r->d));
+    if (!wanted(name)) return;
+    for (int i = 0; i < j.n_in; i++) j.in_shape[i] = i < r->full_inputs ? GN_SHAPE(n, n) : GN_SHAPE(n);
+    job_open(g, &j);
+    int k = job_run(g, &j, r->build, repeats(25));
+    double bytes = (double)gn_dtype_bytes(r->d) * (double)(n * n) * (r->full_inputs + (r->reduces ? 0 : 1));
+    row *out = add_row(name, "TB/s", r->target, false);
+    out->value = 1e-12 * bytes / quantile(samples, k, 0.5);
+    out->p95 = 1e-12 * bytes / quantile(samples, k, 0.95);
+    out->error = rows_error(&j, r->refer);
+    out->bound = eps_of(r->d) * (r->reduces ? 16 : 8);
+    set_ceiling(out, copy_ceiling(), "device copy");
+    snprintf(out->note, sizeof out->note, "%lld x %lld", (long long)n, (long long)n);
+    print_row(out);
+    job_close(&j);
+}
+
+/* ---- compute-bound rows ---- */
+
+static gn_tensor build_product(gn_ctx *g, const job *j) { (void)g; return gn_matmul(j->in[0], j->in[1]); }
+
+static double product_error(const job *j) {
+    worst e = { 0 };
+    for (int s = 0; s < 256; s++) {
+        int64_t r = s * 7919 % j->m, c = s * 104729 % j->n;
+        double sum = 0;
+        for (int64_t i = 0; i < j->k; i++) sum += at(j, 0, r * j->k + i) * at(j, 1, i * j->n + c);
+        error_add(&e, element(j->d, j->out, (size_t)(r * j->n + c)), sum);
+    }
+    return error_of(&e);
+}
+
+static void bench_product(gn_ctx *g, const char *name, gn_dtype d, bool tf32, double target) {
+    int64_t n = sized(4096);
+    job j = { .d = d, .m = n, .n = n, .k = n, .n_in = 2, .each = d == GN_F32 && !tf32 ? 3 : 20, .scale = 1, .in_shape = { GN_SHAPE(n, n), GN_SHAPE(n, n) }, .out_shape = GN_SHAPE(n, n) };
+    if (!wanted(name)) return;
+    job_open(g, &j);
+    int k = job_run(g, &j, build_product, repeats(15));
+    double flops = 2e-12 * (double)n * (double)n * (double)n;
+    row *out = add_row(name, "TFLOP/s", target, false);
+    out->value = flops / quantile(samples, k, 0.5);
+    out->p95 = flops / quantile(samples, k, 0.95);
+    out->error = product_error(&j);
+    out->bound = tf32 ? 0x1p-9 : d == GN_F32 ? 1e-5 : eps_of(d);
+    set_ceiling(out, blas_ceiling(n, d, tf32), "cuBLASLt");
+    snprintf(out->note, sizeof out->note, "%lld cubed", (long long)n);
+    print_row(out);
+    job_close(&j);
+}
+
+static gn_tensor build_attention(gn_ctx *g, const job *j) {
+    gn_attention_desc d = { .causal = true };
+    (void)g;
+    return gn_attention(j->in[0], j->in[1], j->in[2], &d);
+}
+
+static double attention_error(const job *j, int64_t heads, int64_t t, int64_t width) {
+    worst e = { 0 };
+    double *p = or_die(malloc((size_t)t * sizeof *p));
+    for (int s = 0; s < 8; s++) {
+        int64_t h = s * 17 % heads, q = (s * 811 + 63) % t, from = h * t * width;
+        double most = -INFINITY, sum = 0;
+        for (int64_t i = 0; i <= q; i++) {
+            p[i] = 0;
+            for (int64_t c = 0; c < width; c++) p[i] += at(j, 0, from + q * width + c) * at(j, 1, from + i * width + c);
+            most = fmax(most, p[i] /= sqrt((double)width));
+        }
+        for (int64_t i = 0; i <= q; i++) sum += p[i] = exp(p[i] - most);
+        for (int64_t c = 0; c < width; c++) {
+            double want = 0;
+            for (int64_t i = 0; i <= q; i++) want += p[i] / sum * at(j, 2, from + i * width + c);
+            error_add(&e, element(j->d, j->out, (size_t)(from + q * width + c)), want);
+        }
+    }
+    free(p);
+    return error_of(&e);
+}
+
+static void bench_attention(gn_ctx *g) {
+    int64_t batch = 4, heads = sized(32), t = sized(4096), width = 128;
+    job j = { .d = GN_BF16, .n_in = 3, .each = 8, .scale = 1.5f, .out_shape = GN_SHAPE(batch, heads, t, width) };
+    if (!wanted("attention_bf16")) return;
+    for (int i = 0; i < 3; i++) j.in_shape[i] = j.out_shape;
+    job_open(g, &j);
+    int k = job_run(g, &j, build_attention, repeats(15));
+    double flops = 1e-12 * 4 * (double)(batch * heads) * (double)t * (double)t * (double)width / 2;
+    row *out = add_row("attention_bf16", "TFLOP/s", 330, false);
+    out->value = flops / quantile(samples, k, 0.5);
+    out->p95 = flops / quantile(samples, k, 0.95);
+    out->error = attention_error(&j, batch * heads, t, width);
+    out->bound = 2 * eps_of(GN_BF16);
+    set_ceiling(out, blas_ceiling(sized(4096), GN_BF16, false), "cuBLASLt product");
+    snprintf(out->note, sizeof out->note, "causal, b4 h%lld s%lld d128", (long long)heads, (long long)t);
+    print_row(out);
+    job_close(&j);
+}
+
+/* ---- the MLP, on the device and from host memory to host memory ---- */
+
+enum { MLP_ROWS = 64, MLP_DIM = 2048, MLP_LAYERS = 3 };
+
+static gn_tensor mlp(const job *j, gn_tensor h) {   /* in: x, then weight and bias of each layer */
+    for (int i = 0; i < MLP_LAYERS; i++) h = gn_relu(gn_linear(h, j->in[1 + 2 * i], j->in[2 + 2 * i]));
+    return h;
+}
+static gn_tensor build_mlp(gn_ctx *g, const job *j) { (void)g; return mlp(j, j->in[0]); }
+
+static double mlp_error(const job *j, const void *x, const void *out) {
+    static double h[2][MLP_DIM];
+    worst e = { 0 };
+    for (int s = 0; s < 3; s++) {
+        int r = s * 31 % MLP_ROWS;
+        for (int i = 0; i < MLP_DIM; i++) h[0][i] = element(j->d, x, (size_t)(r * MLP_DIM + i));
+        for (int l = 0; l < MLP_LAYERS; l++) {
+            for (int i = 0; i < MLP_DIM; i++) h[1][i] = at(j, 2 + 2 * l, i);
+            for (int k = 0; k < MLP_DIM; k++)
+                for (int i = 0; i < MLP_DIM; i++) h[1][i] += h[0][k] * at(j, 1 + 2 * l, k * MLP_DIM + i);
+            for (int i = 0; i < MLP_DIM; i++) h[0][i] = fmax(h[1][i], 0);
+        }
+        for (int i = 0; i < MLP_DIM; i++) error_add(&e, element(j->d, out, (size_t)(r * MLP_DIM + i)), h[0][i]);
+    }
+    return error_of(&e);
+}
+
+/* Host in and out: buffers of gn_host_alloc, one read a step, other numbers in each. */
+static int mlp_host(gn_ctx *g, const job *j, void *x, void *y, int n) {
+    size_t bytes = MLP_ROWS * MLP_DIM * gn_dtype_bytes(j->d);
+    for (int i = -20; i < n; i++) {
+        fill_random(j->d, x, MLP_ROWS * MLP_DIM, 1);
+        memset(y, 0xff, bytes);
+        double start = ex_now();
+        gn_result r = gn_read(mlp(j, gn_data(g, j->d, GN_SHAPE(MLP_ROWS, MLP_DIM), x)), y, bytes);
+        samples[i < 0 ? 0 : i] = (ex_now() - start) * 1e6;
+        ok_or_die(g, r, "mlp");
+        gn_step(g);
+    }
+    return n;
+}
+
+static void bench_mlp(gn_ctx *g, gn_dtype d, double device_target, double host_target) {
+    job j = { .d = d, .n_in = 1 + 2 * MLP_LAYERS, .each = 50, .scale = 0.05f, .in_shape = { GN_SHAPE(MLP_ROWS, MLP_DIM) }, .out_shape = GN_SHAPE(MLP_ROWS, MLP_DIM) };
+    char name[2][40];
+    size_t bytes = MLP_ROWS * MLP_DIM * gn_dtype_bytes(d);
+    for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "mlp_%s_%s", i ? "host" : "device", word(d));
+    if (!wanted(name[0]) && !wanted(name[1])) return;
+    for (int i = 1; i < j.n_in; i++) j.in_shape[i] = i % 2 ? GN_SHAPE(MLP_DIM, MLP_DIM) : GN_SHAPE(MLP_DIM);
+    job_open(g, &j);
+    int k = job_run(g, &j, build_mlp, repeats(25));
+    double weights_us = 1e-6 * MLP_LAYERS * MLP_DIM * MLP_DIM * (double)gn_dtype_bytes(d) / copy_ceiling(), copies = pinned_copies(bytes);
+    row *out = add_row(name[0], "us", device_target, true);
+    out->value = 1e6 * quantile(samples, k, 0.5);
+    out->p95 = 1e6 * quantile(samples, k, 0.95);
+    out->error = mlp_error(&j, j.host[0], j.out);
+    out->bound = d == GN_F32 ? 1e-5 : 4 * eps_of(d);
+    set_ceiling(out, weights_us, "weights read at copy speed");
+    print_row(out);
+    double device_us = out->value;
+    void *x = or_die(gn_host_alloc(g, bytes)), *y = or_die(gn_host_alloc(g, bytes));
+    k = mlp_host(g, &j, x, y, repeats(400));
+    out = add_row(name[1], "us", host_target, true);
+    out->value = quantile(samples, k, 0.5);
+    out->p95 = quantile(samples, k, 0.95);
+    out->error = mlp_error(&j, x, y);
+    out->bound = d == GN_F32 ? 1e-5 : 4 * eps_of(d);
+    set_ceiling(out, copies + device_us, "pinned copies and the row above");
+    print_row(out);
+    gn_host_free(g, x);
+    gn_host_free(g, y);
+    job_close(&j);
+}
+
+/* ---- what Genie's whole path costs beside a bare launch of the same kernels ---- */
+
+static void bench_overhead(gn_ctx *g) {
+    enum { N = 1024, TIMES = 300 };
+    static double bare[TIMES];
+    job j = { .d = GN_F32, .m = N, .n = N, .k = N, .n_in = 2, .each = 1, .scale = 1, .in_shape = { GN_SHAPE(N, N), GN_SHAPE(N, N) }, .out_shape = GN_SHAPE(N, N) };
+    int kernels = 0;
+    if (!wanted("matmul_1024_overhead")) return;
+    job_open(g, &j);
+    gn_result again = GN_OK;
+    for (int i = -20; i < TIMES; i++) {                       /* in turn */
+        double start = ex_now();
+        gn_tensor y = gn_matmul(j.in[0], j.in[1]);
+        gn_result r = gn_realize(&y, 1);
+        if (r == GN_OK) r = gn_sync(g);
+        samples[i < 0 ? 0 : i] = (ex_now() - start) * 1e6;
+        ok_or_die(g, r, "matmul");
+        double seconds = NAN;
+        again = gn_cuda_launch_again(10, &seconds, &kernels);
+        bare[i < 0 ? 0 : i] = seconds * 1e6;
+        gn_step(g);
+    }
+    memset(j.out, 0xff, (size_t)N * N * 4);
+    ok_or_die(g, gn_read(gn_matmul(j.in[0], j.in[1]), j.out, (size_t)N * N * 4), "matmul");
+    gn_step(g);
+    double path = quantile(samples, TIMES, 0.5), path95 = quantile(samples, TIMES, 0.95), launch = again == GN_OK ? quantile(bare, TIMES, 0.5) : NAN;
+    row *out = add_row("matmul_1024_overhead", "us", NAN, true);
+    out->value = path - launch;
+    out->p95 = path95 - launch;
+    out->error = product_error(&j);
+    out->bound = 1e-5;
+    set_ceiling(out, launch, "bare launch and wait");
+    snprintf(out->note, sizeof out->note, "whole path %.1f us, %d kernels", path, kernels);
+    print_row(out);
+    job_close(&j);
+}
+
+/* ---- a model as large as GPT-2 124M, bf16, random weights ---- */
+
+enum { DIM = 768, LAYERS = 12, HEADS = 12, HEAD = DIM / HEADS, VOCAB = 50257, CONTEXT = 1024, PAST = 512, PER_LAYER = 12, PARTS = 4 };
+
+typedef struct gpt {
+    gn_ctx *g;
+    gn_tensor w[LAYERS][PER_LAYER], cache[LAYERS][2], outer[PARTS], token;   /* outer: token table, place table, gain, bias */
+    uint16_t *host, *kv;
+    size_t used, bytes;        /* elements of host taken; bytes that a step reads */
+} gpt;
+
+/* rows 0: a vector. */
+static gn_tensor gpt_weight(gpt *m, int64_t r, int64_t c, bool all) {
+    uint16_t *p = m->host + m->used;
+    size_t n = (size_t)((r ? r : 1) * c);
+    m->used += (n + 15) & ~(size_t)15;
+    m->bytes += all ? n * sizeof *p : 0;
+    return gn_weight(m->g, GN_BF16, r ? GN_SHAPE(r, c) : GN_SHAPE(c), p, "w");
+}
+
+static const int gpt_shapes[PER_LAYER][2] = { { 0, 1 }, { 0, 1 }, { 1, 3 }, { 0, 3 }, { 1, 1 }, { 0, 1 }, { 0, 1 }, { 0, 1 }, { 1, 4 }, { 0, 4 }, { 4, 1 }, { 0, 1 } };   /* times DIM */
+
+/* The same weights and the same past on each context. */
+static void gpt_open(gpt *m, gn_ctx *g, uint16_t *host, uint16_t *kv) {
+    *m = (gpt){ .g = g, .host = host, .kv = kv };
+    for (int l = 0; l < LAYERS; l++) {
+        for (int i = 0; i < PER_LAYER; i++) m->w[l][i] = gpt_weight(m, gpt_shapes[i][0] * DIM, gpt_shapes[i][1] * DIM, true);
+        for (int i = 0; i < 2; i++) m->cache[l][i] = gn_state(g, GN_BF16, GN_SHAPE(1, HEADS, CONTEXT, HEAD), kv, "kv");
+    }
+    m->outer[0] = gpt_weight(m, VOCAB, DIM, true);
+    m->outer[1] = gpt_weight(m, CONTEXT, DIM, false);
+    m->outer[2] = gpt_weight(m, 0, DIM, true);
+    m->outer[3] = gpt_weight(m, 0, DIM, true);
+    m->token = gn_state(g, GN_I64, GN_SHAPE(1), NULL, "token");
+}
+
+static gn_tensor gpt_heads(gn_tensor qkv, int which) {
+    return gn_reshape(gn_slice(qkv, 1, which * DIM, (which + 1) * DIM, 1), GN_SHAPE(1, HEADS, 1, HEAD));
+}
+
+/* The logits (1, VOCAB) of the token after the one in m->token. */
+static gn_tensor gpt_logits(const gpt *m, int32_t position) {
+    gn_tensor pos = gn_scalar(m->g, GN_I32, position);
+    gn_tensor x = gn_add(gn_embedding(m->outer[0], m->token), gn_embedding(m->outer[1], gn_reshape(pos, GN_SHAPE(1))));
+    for (int l = 0; l < LAYERS; l++) {
+        const gn_tensor *w = m->w[l];
+        gn_tensor qkv = gn_linear(gn_layernorm(x, w[0], w[1], 1e-5), w[2], w[3]);
+        gn_tensor k = gn_kv_append(m->cache[l][0], gpt_heads(qkv, 1), pos), v = gn_kv_append(m->cache[l][1], gpt_heads(qkv, 2), pos);
+        gn_attention_desc d = { .causal = true, .length = gn_add_c(pos, 1) };
+        gn_tensor a = gn_reshape(gn_attention(gpt_heads(qkv, 0), k, v, &d), GN_SHAPE(1, DIM));
+        x = gn_add(x, gn_linear(a, w[4], w[5]));
+        gn_tensor h = gn_gelu_tanh(gn_linear(gn_layernorm(x, w[6], w[7], 1e-5), w[8], w[9]));
+        x = gn_add(x, gn_linear(h, w[10], w[11]));
+    }
+    x = gn_layernorm(x, m->outer[2], m->outer[3], 1e-5);
+    return gn_matmul(x, gn_transpose(m->outer[0], 0, 1));
+}
+
+/* One step: the next token stays on the device, and comes here when out is not NULL. */
+static void gpt_step(const gpt *m, int32_t position, int64_t *out) {
+    gn_tensor next = gn_argmax(gpt_logits(m, position), GN_AXES(1), false);
+    gn_assign(m->token, next);
+    if (out) ok_or_die(m->g, gn_read(next, out, sizeof *out), "decode");
+    ok_or_die(m->g, gn_step(m->g), "decode");
+}
+
+static uint16_t *model_weights, *model_past;
+
+static uint16_t *model_fill(uint16_t *p, size_t n, float middle, float spread) {
+    for (size_t i = 0; i < n; i++) p[i] = gn_f32_to_bf16(middle + spread * draw());
+    return p + ((n + 15) & ~(size_t)15);
+}
+
+/* Spread so that each layer counts: gains about 1, products that keep the size of what goes in, a small token table. */
+static void model_make(void) {
+    if (model_weights) return;
+    uint16_t *p = model_weights = or_die(malloc(((size_t)126 << 20) * sizeof *p));
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < PER_LAYER; i++) {
+            int64_t r = gpt_shapes[i][0] * DIM, c = gpt_shapes[i][1] * DIM;
+            bool gain = i == 0 || i == 6;
+            p = model_fill(p, (size_t)((r ? r : 1) * c), gain ? 1 : 0, gain || !r ? 0.1f : (float)sqrt(3.0 / (double)r));
+        }
+    p = model_fill(p, (size_t)VOCAB * DIM, 0, 0.05f);
+    p = model_fill(p, (size_t)CONTEXT * DIM, 0, 0.5f);
+    p = model_fill(p, DIM, 1, 0.1f);
+    model_fill(p, DIM, 0, 0.1f);
+    model_past = make_random(GN_BF16, HEADS * CONTEXT * HEAD, 1.7f);
+}
+
+/* The logits of one step beside those of the CPU executor. */
+static double gpt_error(gn_ctx *g) {
+    float *logits[2];
+    worst e = { 0 };
+    for (int i = 0; i < 2; i++) {
+        gpt m;
+        gn_ctx *on = i ? open_or_die("cpu", NULL) : g;
+        logits[i] = or_die(malloc(VOCAB * sizeof **logits));
+        gpt_open(&m, on, model_weights, model_past);
+        ok_or_die(on, gn_read(gn_cast(gpt_logits(&m, PAST), GN_F32), logits[i], VOCAB * sizeof **logits), "logits");
+        ok_or_die(on, gn_step(on), "step");
+        for (int l = 0; l < LAYERS && !i; l++) { gn_release(m.cache[l][0]); gn_release(m.cache[l][1]); }
+        if (i) gn_close(on);
+    }
+    for (int i = 0; i < VOCAB; i++) error_add(&e, (double)logits[0][i], (double)logits[1][i]);
+    free(logits[0]);
+    free(logits[1]);
+    return error_of(&e);
+}
+
+/* Microseconds a token into samples[], each read, or `ahead` steps queued before one wait. */
+static int gpt_decode(gn_ctx *g, int tokens, int ahead, double *out_bytes) {
+    gpt m;
+    int n = 0;
+    int64_t token = 0;
+    gpt_open(&m, g, model_weights, model_past);
+    *out_bytes = (double)m.bytes;
+    for (int i = -2 * ahead; i + ahead <= tokens; i += ahead) {
+        double start = ex_now();
+        for (int k = 0; k < ahead; k++) gpt_step(&m, PAST + (i + k < 0 ? 0 : i + k), k + 1 == ahead ? &token : NULL);
+        if (i >= 0) samples[n++] = (ex_now() - start) * 1e6 / ahead;
+        if (token < 0 || token >= VOCAB) failed("decode gives a token that is none");
+    }
+    for (int l = 0; l < LAYERS; l++) { gn_release(m.cache[l][0]); gn_release(m.cache[l][1]); }
+    return n;
+}
+
+static void decode_row(const char *name, gn_ctx *g, int ahead, double target, double err, double *out_us) {
+    double bytes = 0;
+    int n = gpt_decode(g, repeats(400), ahead, &bytes);
+    row *out = add_row(name, "us", target, true);
+    out->value = *out_us = quantile(samples, n, 0.5);
+    out->p95 = quantile(samples, n, 0.95);
+    out->error = err;
+    out->bound = isnan(err) ? NAN : 0.04;
+    set_ceiling(out, 1e-6 * bytes / copy_ceiling(), "weights read at copy speed");
+    snprintf(out->note, sizeof out->note, "past %d, %.0f tokens/s", PAST, 1e6 / *out_us);
+    print_row(out);
+}
+
+/* A server over this device in this process, and a context that reaches it over TLS on loopback. */
+typedef struct remote { gn_server *server; char folder[64], home[2][96]; gn_ctx *g; } remote;
+
+static void remote_open(remote *r) {
+    gn_error error;
+    snprintf(r->folder, sizeof r->folder, "/tmp/genie-bench-XXXXXX");
+    if (!mkdtemp(r->folder)) { perror(r->folder); exit(EX_FAILED); }
+    for (int i = 0; i < 2; i++) snprintf(r->home[i], sizeof r->home[i], "%s/%s", r->folder, i ? "client" : "server");
+    gn_server_desc d = { .listen = "127.0.0.1:0", .devices = set.device, .home = r->home[0] };
+    if (gn_server_open(&d, &r->server, &error) != GN_OK) { ex_print_error("no server", &error); exit(EX_FAILED); }
+    r->g = open_or_die(gn_server_url(r->server), r->home[1]);
+}
+
+static void remote_close(remote *r) {
+    gn_close(r->g);
+    gn_server_close(r->server);
+    nftw(r->folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void bench_decode(gn_ctx *g) {
+    double local = NAN, queued = NAN, tls = NAN;
+    if (!wanted("decode_local") && !wanted("decode_queued") && !wanted("decode_tls")) return;
+    model_make();
+    double err = gpt_error(g);
+    decode_row("decode_local", g, 1, 250, err, &local);
+    decode_row("decode_queued", g, 16, 250, err, &queued);
+    remote r = { 0 };
+    remote_open(&r);
+    decode_row("decode_tls", r.g, 1, local + 100, gpt_error(r.g), &tls);
+    row *out = add_row("decode_tls_less_local", "us", 100, true);
+    out->value = tls - local;
+    print_row(out);
+    decode_row("decode_tls_queued", r.g, 16, NAN, err, &queued);
+    remote_close(&r);
+}
+
+/* ---- the first answer: processes of their own, since compiled kernels stay in memory ---- */
+
+static void stop_server(int number) { (void)number; ex_interrupted = 1; }
+
+/* --child serve: a server over the device until a signal. */
+static int child_serve(void) {
+    gn_server *server;
+    gn_error error;
+    char home[PATH_MAX];
+    snprintf(home, sizeof home, "%s.home", set.url);
+    gn_server_desc d = { .listen = "127.0.0.1:0", .devices = set.device, .home = home, .url_file = set.url };
+    signal(SIGTERM, stop_server);
+    if (gn_server_open(&d, &server, &error) != GN_OK) { ex_print_error("no server", &error); return EX_FAILED; }
+    while (!ex_interrupted) usleep(20000);
+    gn_server_close(server);
+    return EX_OK;
+}
+
+/* --child first: prints the parts of the way to the first token, in ms: open, upload, first step, second step. */
+static int child_first(void) {
+    gpt m;
+    int64_t token;
+    char where[PATH_MAX + 1], home[PATH_MAX];
+    gn_tensor one[LAYERS * PER_LAYER + PARTS];
+    void *to[LAYERS * PER_LAYER + PARTS];
+    size_t bytes[LAYERS * PER_LAYER + PARTS];
+    static uint16_t elements[LAYERS * PER_LAYER + PARTS];
+    double times[5];
+    model_make();
+    snprintf(where, sizeof where, "@%s", set.url ? set.url : "");
+    snprintf(home, sizeof home, "%s.client", set.url ? set.url : "/tmp/genie-bench");
+    times[0] = ex_now();
+    gn_ctx *g = open_or_die(set.url ? where : set.device, home);
+    times[1] = ex_now();
+    gpt_open(&m, g, model_weights, model_past);
+    int n = LAYERS * PER_LAYER + PARTS;
+    for (int i = 0; i < n; i++) {                              /* an element of each weight: it has arrived then, and nothing is compiled */
+        gn_tensor w = i < PARTS ? m.outer[i] : m.w[(i - PARTS) / PER_LAYER][(i - PARTS) % PER_LAYER];
+        gn_info info;
+        gn_describe(w, &info);
+        for (int a = 0; a < info.shape.rank; a++) w = gn_slice(w, a, 0, 1, 1);
+        one[i] = w;
+        to[i] = &elements[i];
+        bytes[i] = sizeof *elements;
+    }
+    ok_or_die(g, gn_read_many(one, n, to, bytes), "weights");
+    gn_step(g);
+    for (int i = 2; i < 5; i++) {
+        times[i] = ex_now();
+        if (i < 4) gpt_step(&m, PAST + i, &token);
+    }
+    for (int i = 0; i < 4; i++) printf("%.3f ", (times[i + 1] - times[i]) * 1e3);
+    printf("\n");
+    gn_close(g);
+    return EX_OK;
+}
+
+static pid_t start(const char *child, const char *url, int out) {
+    char device[96];
+    pid_t process = fork();
+    if (process) return process;
+    snprintf(device, sizeof device, "--device=%s", set.device);
+    if (out >= 0) dup2(out, STDOUT_FILENO);
+    if (url) execl("/proc/self/exe", program, "--child", child, device, "--url", url, (char *)NULL);
+    else execl("/proc/self/exe", program, "--child", child, device, (char *)NULL);
+    _exit(127);
+}
+
+/* Runs --child first; false when it fails. */
+static bool first_token(const char *url, double ms[4]) {
+    int ends[2], status = 1;
+    char text[200] = "";
+    if (pipe(ends)) return false;
+    pid_t process = start("first", url, ends[1]);
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t got; n < sizeof text - 1 && (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0;) n += (size_t)got;
+    close(ends[0]);
+    waitpid(process, &status, 0);
+    return status == 0 && sscanf(text, "%lf %lf %lf %lf", &ms[0], &ms[1], &ms[2], &ms[3]) == 4;
+}
+
+static void first_row(const char *name, double value, double target, const char *note) {
+    row *out = add_row(name, "ms", target, true);
+    out->value = value;
+    snprintf(out->note, sizeof out->note, "%s", note);
+    print_row(out);
+}
+
+static void bench_first(void) {
+    char folder[] = "/tmp/genie-bench-XXXXXX", url[64], cache[64], note[96];
+    double ms[4];
+    if (!wanted("compile_cold") && !wanted("compile_cached") && !wanted("first_token")) return;
+    if (!mkdtemp(folder)) { failed(folder); return; }
+    snprintf(cache, sizeof cache, "%s/cache", folder);
+    setenv("GENIE_CACHE", cache, 1);
+    for (int i = 0; i < 2; i++) {
+        if (!first_token(NULL, ms)) { failed("the first token does not come"); return; }
+        snprintf(note, sizeof note, "first step less the second; open %.0f, upload %.0f, first step %.0f, second %.2f ms", ms[0], ms[1], ms[2], ms[3]);
+        first_row(i ? "compile_cached" : "compile_cold", ms[2] - ms[3], i ? 100 : 2000, note);
+    }
+    snprintf(cache, sizeof cache, "%s/empty", folder);
+    snprintf(url, sizeof url, "%s/url", folder);
+    setenv("GENIE_CACHE", cache, 1);
+    pid_t server = start("serve", url, -1);
+    for (int i = 0; i < 1000 && access(url, R_OK) != 0; i++) usleep(20000);
+    bool ok = first_token(url, ms);
+    kill(server, SIGTERM);
+    waitpid(server, NULL, 0);
+    if (!ok) { failed("the first token does not come from the server"); return; }
+    snprintf(note, sizeof note, "connect %.0f, weights %.0f, plan, compile and run %.0f ms; the second token %.2f ms", ms[0], ms[1], ms[2], ms[3]);
+    first_row("first_token_empty_server", ms[0] + ms[1] + ms[2], NAN, note);
+    nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- all of it ---- */
+
+static void print_json(const gn_device_info *d) {
+    ex_json j = { 0 };
+    ex_json_text(&j, "device", d->identity);
+    ex_json_number(&j, "copy_tb_s", copy_ceiling());
+    ex_json_name(&j, "rows");
+    for (int i = 0; i < n_rows; i++) {
+        const row *r = &rows[i];
+        ex_json k = { 0 };
+        printf(i ? "," : "[");
+        ex_json_text(&k, "name", r->name);
+        ex_json_number(&k, "value", r->value);
+        ex_json_text(&k, "unit", r->unit);
+        ex_json_number(&k, "p95", r->p95);
+        ex_json_number(&k, "error", r->error);
+        ex_json_number(&k, "error_bound", r->bound);
+        ex_json_number(&k, "ceiling", r->ceiling);
+        ex_json_text(&k, "ceiling_is", r->ceiling_is);
+        ex_json_number(&k, "target", r->target);
+        ex_json_text(&k, "note", r->note);
+        printf("}");
+    }
+    printf(n_rows ? "]" : "[]");
+    ex_json_end(&j);
+}
+
+static void bench_all(gn_ctx *g) {
+    for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
+    bench_product(g, "matmul_bf16", GN_BF16, false, 780);
+    bench_product(g, "matmul_f32", GN_F32, false, 48);
+    bench_attention(g);
+    bench_mlp(g, GN_F32, 129, 200);
+    bench_mlp(g, GN_BF16, 25, 110);
+    bench_overhead(g);
+    bench_decode(g);
+    bench_first();
+}
+
+int main(int argc, char **argv) {
+    const ex_option options[] = {
+        { "only", EX_TEXT, &set.only, "WORD", "only rows whose name holds it", 0, 0 },
+        { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
+        { "quick", EX_FLAG, &set.quick, NULL, "fewer repetitions of smaller tensors: shows that it works, not how fast", 0, 0 },
+        { "device", EX_TEXT, &set.device, "NAME", "cuda:0, cuda:1, ... (cuda:0)", 0, 0 },
+        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve or first", 0, 0 },
+        { "url", EX_TEXT, &set.url, "FILE", "of --child: the server's URL", 0, 0 },
+        { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
+    };
+    gn_device_info device;
+    ex_parse(argc, argv, "bench_gpu measures the GPU executor beside what the GPU can do.", options);
+    program = argv[0];
+    seed ^= (uint64_t)(ex_now() * 1e9);
+    if (set.child && !strcmp(set.child, "serve") && set.url) return child_serve();
+    if (set.child && !strcmp(set.child, "first")) return child_first();
+    if (set.child) ex_usage(argv[0], "--child is serve, with --url, or first");
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = set.device });
+    if (gn_status(g) != GN_OK) { printf("SKIP: bench_gpu: %s\n", gn_last_error(g)->text); gn_close(g); return EX_SKIPPED; }
+    ok_or_die(g, gn_get_device(g, &device), "device");
+    open_driver();
+    printf("%s; device copy %.3f TB/s\n", device.identity, copy_ceiling());
+    bench_all(g);
+    gn_close(g);
+    if (n_rows == 0) ex_usage(argv[0], "no row has '%s' in its name", set.only);
+    if (set.json) print_json(&device);
+    return failures ? EX_FAILED : EX_OK;
+}

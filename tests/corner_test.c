@@ -1,0 +1,421 @@
+/* Corners of ops, as the comments of genie.h and the libraries they follow (NumPy, PyTorch) say: signs and zeros of divisions,
+ * reductions over nothing, ties, infinities, gradients at kinks. Values are written out by hand; on the CPU of this process. */
+#include "../genie.h"
+
+#include "test.h"
+
+static gn_ctx *g;
+
+enum { MOST = 32 };
+
+static gn_tensor numbers(gn_dtype d, int n, const double *x)
+{
+    return gn_cast(gn_data_copy(g, GN_F64, GN_SHAPE(n), x), d);
+}
+
+#define V(d, ...) numbers(d, (int)(sizeof((double[]){ __VA_ARGS__ }) / sizeof(double)), (const double[]){ __VA_ARGS__ })
+#define ROWS(t, rows) gn_reshape(t, GN_SHAPE(rows, -1))
+
+/* NaN equals NaN, and zeros are told apart by their sign. */
+static bool same(double got, double want, double bound)
+{
+    if (isnan(want) || isnan(got)) {
+        return isnan(want) && isnan(got);
+    }
+    return got == want ? signbit(got) == signbit(want) : fabs(got - want) <= bound * fabs(want);
+}
+
+static void check_values(int line, gn_tensor t, double bound, int n, const double *want)
+{
+    double got[MOST];
+    gn_info info;
+    if (gn_describe(t, &info) != GN_OK || gn_read(gn_cast(t, GN_F64), got, (size_t)n * sizeof *got) != GN_OK) {
+        test_fail(__FILE__, line, "%s", gn_last_error(g)->text);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!same(got[i], want[i], bound)) {
+            test_fail(__FILE__, line, "%s: element %d is %.9g, not %.9g", gn_dtype_name(info.dtype), i, got[i], want[i]);
+        }
+    }
+}
+
+#define NEAR(t, bound, ...) check_values(__LINE__, t, bound, (int)(sizeof((double[]){ __VA_ARGS__ }) / sizeof(double)), (const double[]){ __VA_ARGS__ })
+#define IS(t, ...) NEAR(t, 0, __VA_ARGS__)
+
+static void check_refused(int line, gn_tensor t, gn_result want)
+{
+    gn_info info;
+    gn_result r = gn_describe(t, &info);
+    if (r != want) {
+        test_fail(__FILE__, line, "the node is %s, not %s", gn_result_name(r), gn_result_name(want));
+    }
+}
+
+#define REFUSED(t, want) check_refused(__LINE__, t, want)
+
+/* The gradient of the sum of y at x. */
+static gn_tensor slope(gn_tensor y, gn_tensor x)
+{
+    gn_tensor out = GN_NONE;
+    CHECK_RESULT(gn_grad(gn_sum(y, GN_ALL_AXES, false), &x, 1, &out), GN_OK);
+    return out;
+}
+
+static const gn_dtype signed_dtypes[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_I8, GN_I16, GN_I32, GN_I64 };
+
+TEST(divisions_of_signed_numbers_have_the_signs_of_python_and_c)
+{
+    for (int k = 0; k < TEST_COUNT(signed_dtypes); k++) {
+        gn_tensor a = V(signed_dtypes[k], 7, -7, 7, -7, 1), b = V(signed_dtypes[k], 3, 3, -3, -3, 5);
+        IS(gn_fmod(a, b), 1, -1, 1, -1, 1);
+        IS(gn_remainder(a, b), 1, 2, -2, -1, 1);
+        IS(gn_floor_divide(a, b), 2, -3, -3, 2, 0);
+        IS(gn_trunc(gn_div(gn_cast(a, GN_F64), gn_cast(b, GN_F64))), 2, -2, -2, 2, 0);
+        gn_step(g);
+    }
+    IS(gn_div(V(GN_I32, 7, -7, 7, -7), V(GN_I32, 3, 3, -3, -3)), 2, -2, -2, 2);
+}
+
+TEST(lowest_integer_over_minus_one_wraps)
+{
+    static const gn_dtype ints[] = { GN_I8, GN_I16, GN_I32, GN_I64 };
+    static const double lowest[] = { -128, -32768, -2147483648.0, -0x1p63 };
+    for (int k = 0; k < 4; k++) {
+        gn_tensor a = V(ints[k], lowest[k]), b = V(ints[k], -1);
+        IS(gn_div(a, b), lowest[k]);
+        IS(gn_floor_divide(a, b), lowest[k]);
+        IS(gn_fmod(a, b), 0);
+        IS(gn_remainder(a, b), 0);
+        IS(gn_neg(a), lowest[k]);
+        IS(gn_abs(a), lowest[k]);
+    }
+}
+
+TEST(float_divisions_by_zero_and_of_infinities_follow_python)
+{
+    gn_tensor a = V(GN_F32, 1, -1, 0, -0.0), zero = V(GN_F32, 0);
+    IS(gn_fmod(a, zero), NAN, NAN, NAN, NAN);
+    IS(gn_remainder(a, zero), NAN, NAN, NAN, NAN);
+    IS(gn_floor_divide(a, zero), INFINITY, -INFINITY, NAN, NAN);
+    gn_tensor big = V(GN_F32, INFINITY, -INFINITY);
+    IS(gn_remainder(V(GN_F32, 5, -5), big), 5, -5);
+    IS(gn_remainder(V(GN_F32, -5, 5), big), INFINITY, -INFINITY);
+    IS(gn_floor_divide(V(GN_F32, -1, 1), big), -1, -1);
+    IS(gn_floor_divide(big, V(GN_F32, 2)), NAN, NAN);
+    IS(gn_floor_divide(V(GN_F64, 1, -1), V(GN_F64, 0.1)), 9, -10);    /* 1 / 0.1 rounds to 10, the exact quotient is below */
+}
+
+TEST(rounding_goes_to_even_and_keeps_signs)
+{
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        gn_tensor a = V(d, 0.5, 1.5, 2.5, -0.5, -1.5, -0.0, INFINITY, NAN);
+        IS(gn_round(a), 0, 2, 2, -0.0, -2, -0.0, INFINITY, NAN);
+        IS(gn_trunc(a), 0, 1, 2, -0.0, -1, -0.0, INFINITY, NAN);
+        IS(gn_floor(a), 0, 1, 2, -1, -2, -0.0, INFINITY, NAN);
+        IS(gn_ceil(a), 1, 2, 3, -0.0, -1, -0.0, INFINITY, NAN);
+        gn_step(g);
+    }
+}
+
+TEST(shifts_past_the_width_give_zero_or_the_sign)
+{
+    static const gn_dtype ints[] = { GN_I8, GN_I16, GN_I32, GN_I64 };
+    static const double bits[] = { 8, 16, 32, 64 };
+    for (int k = 0; k < 4; k++) {
+        double w = bits[k], low = -ldexp(1, (int)w - 1);
+        gn_tensor by = V(ints[k], 0, w - 1, w, 100, -1);
+        IS(gn_shift_left(V(ints[k], 1), by), 1, low, 0, 0, 0);
+        IS(gn_shift_right(V(ints[k], -5), by), -5, -1, -1, -1, -1);
+        IS(gn_shift_right(V(ints[k], 5), by), 5, 0, 0, 0, 0);
+    }
+    IS(gn_shift_right(V(GN_U32, 4294967295.0), V(GN_U32, 0, 31, 32)), 4294967295.0, 1, 0);
+    IS(gn_shift_left(V(GN_U8, 255), V(GN_U8, 1, 7, 8)), 254, 128, 0);
+}
+
+TEST(reductions_over_nothing_have_their_neutral_element)
+{
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        gn_tensor none = gn_full(g, d, GN_SHAPE(2, 0), 0);
+        gn_axes last = GN_AXES(-1);
+        bool is_float = d <= GN_BF16;
+        IS(gn_sum(none, last, false), 0, 0);
+        IS(gn_prod(none, last, false), 1, 1);
+        IS(gn_any(none, last, false), 0, 0);
+        IS(gn_all(none, last, false), 1, 1);
+        IS(gn_count_nonzero(none, last, false), 0, 0);
+        if (d != GN_BOOL) {
+            IS(gn_l1_norm(none, last, false), 0, 0);
+        }
+        if (is_float) {
+            IS(gn_l2_norm(none, last, false), 0, 0);
+            IS(gn_mean(none, last, false), NAN, NAN);
+            IS(gn_variance(none, last, 1, false), NAN, NAN);
+            IS(gn_std(none, last, 0, false), NAN, NAN);
+            IS(gn_logsumexp(none, last, false), -INFINITY, -INFINITY);
+            IS(gn_logsumexp(none, last, true), -INFINITY, -INFINITY);
+        }
+        REFUSED(gn_max(none, last, false), GN_BAD_SHAPE);
+        REFUSED(gn_argmin(none, last, false), GN_BAD_SHAPE);
+        gn_step(g);
+    }
+}
+
+TEST(variance_without_degrees_of_freedom_divides_by_zero)
+{
+    gn_tensor one = V(GN_F32, 3), two = V(GN_F32, 3, 5);
+    IS(gn_variance(one, GN_ALL_AXES, 0, false), 0);
+    IS(gn_variance(one, GN_ALL_AXES, 1, false), NAN);
+    IS(gn_variance(two, GN_ALL_AXES, 1, false), 2);
+    IS(gn_variance(two, GN_ALL_AXES, 2, false), INFINITY);
+    IS(gn_variance(two, GN_ALL_AXES, 5, false), INFINITY);
+    IS(gn_std(one, GN_ALL_AXES, 1, false), NAN);
+    IS(gn_variance(V(GN_F16, 60000, 60000, 59968), GN_ALL_AXES, 0, false), 227.5);    /* rounded to f16; the sum of squares is past its range */
+}
+
+TEST(logsumexp_keeps_infinities_and_does_not_overflow)
+{
+    gn_tensor rows = ROWS(V(GN_F32, -INFINITY, -INFINITY, INFINITY, 0, 1000, 1000, NAN, 0), 4);
+    NEAR(gn_logsumexp(rows, GN_AXES(1), false), 1e-6, -INFINITY, INFINITY, 1000.6931472, NAN);
+}
+
+TEST(norms_of_the_lowest_integers_are_positive)
+{
+    IS(gn_l1_norm(V(GN_I8, -128, -128), GN_ALL_AXES, false), 256);
+    IS(gn_l1_norm(V(GN_I16, -32768, 1), GN_ALL_AXES, false), 32769);
+    IS(gn_l1_norm(V(GN_I32, -2147483648.0, 0), GN_ALL_AXES, false), 2147483648.0);
+    IS(gn_l1_norm(V(GN_U8, 255, 255), GN_ALL_AXES, false), 510);
+}
+
+TEST(narrow_integers_sum_and_multiply_wide)
+{
+    IS(gn_sum(V(GN_I8, 127, 127), GN_ALL_AXES, false), 254);
+    IS(gn_prod(V(GN_U16, 65535, 65535), GN_ALL_AXES, false), 4294836225.0);
+    IS(gn_cumsum(V(GN_U8, 255, 255), 0), 255, 510);
+    IS(gn_cumprod(V(GN_I8, -128, 2, 2), 0), -128, -256, -512);
+}
+
+TEST(largest_keeps_nan_and_the_first_of_equals)
+{
+    gn_tensor a = V(GN_F32, 2, NAN, 5, NAN), ties = V(GN_F32, 1, 3, 3, 1);
+    IS(gn_max(a, GN_ALL_AXES, false), NAN);
+    IS(gn_argmax(a, GN_ALL_AXES, false), 1);
+    IS(gn_argmin(a, GN_ALL_AXES, false), 1);
+    IS(gn_argmax(ties, GN_ALL_AXES, false), 1);
+    IS(gn_argmin(ties, GN_ALL_AXES, false), 0);
+    IS(gn_cummax(V(GN_F32, 1, -1, 2, NAN, 9), 0), 1, 1, 2, NAN, NAN);
+}
+
+TEST(sorting_is_stable_and_puts_nan_last)
+{
+    gn_tensor a = V(GN_F32, 1, NAN, 0, -0.0, 1, -INFINITY, NAN, INFINITY), at, value;
+    IS(gn_argsort(a, 0, false), 5, 2, 3, 0, 4, 7, 1, 6);
+    IS(gn_argsort(a, -1, true), 7, 0, 4, 2, 3, 5, 1, 6);
+    IS(gn_sort(a, 0, true), INFINITY, 1, 1, 0, -0.0, -INFINITY, NAN, NAN);
+    gn_topk(a, 3, 0, true, &value, &at);
+    IS(value, INFINITY, 1, 1);
+    IS(at, 7, 0, 4);
+    gn_topk(a, 4, 0, false, NULL, &at);
+    IS(at, 5, 2, 3, 0);
+    gn_topk(a, 0, 0, false, &value, &at);
+    gn_info info;
+    CHECK_RESULT(gn_describe(value, &info), GN_OK);
+    CHECK_INT(info.shape.dims[0], 0);
+}
+
+/* ---- gradients at corners: finite where PyTorch's are ---- */
+
+TEST(gradient_of_norms_at_zero_is_zero)
+{
+    gn_tensor x = V(GN_F64, 0, 0, 3, 4), rows = ROWS(x, 2);
+    NEAR(slope(gn_l2_norm(rows, GN_AXES(1), false), x), 1e-15, 0, 0, 0.6, 0.8);
+    IS(slope(gn_l1_norm(x, GN_ALL_AXES, false), x), 0, 0, 1, 1);
+    gn_tensor flat = V(GN_F64, 2, 2, 2);
+    IS(slope(gn_std(flat, GN_ALL_AXES, 1, false), flat), 0, 0, 0);
+    gn_tensor zero = V(GN_F64, 0, 0);
+    IS(slope(gn_normalize(zero, 0, 0.5), zero), 2, 2);
+}
+
+TEST(gradient_of_bce_is_finite_at_zero_and_one)
+{
+    gn_tensor p = V(GN_F64, 0, 1, 0, 1, 0.5), target = V(GN_F64, 0, 1, 1, 0, 1);
+    NEAR(gn_bce_loss(p, target), 1e-12, (100 + 100 + 0.693147180559945) / 5);
+    NEAR(slope(gn_bce_loss(p, target), p), 1e-12, 0.2, -0.2, 0, 0, -0.4);
+}
+
+TEST(losses_keep_what_is_not_a_number)
+{
+    gn_tensor p = V(GN_F32, 0.5, NAN), t = V(GN_F32, 1, 1), log_p = V(GN_F32, -1, -2);
+    IS(gn_bce_loss(p, t), NAN);
+    IS(gn_bce_loss(V(GN_F32, 1.5, 0.5), t), NAN);
+    IS(gn_kl_loss(log_p, V(GN_F32, NAN, 1)), NAN);
+    IS(gn_kl_loss(log_p, V(GN_F32, -1, 1)), NAN);
+    IS(gn_kl_loss(V(GN_F32, -INFINITY, 0), V(GN_F32, 0, 1)), 0);
+    gn_tensor q = V(GN_F64, 0, 1);
+    IS(slope(gn_kl_loss(V(GN_F64, -1, -2), q), q), 0, 3);
+}
+
+TEST(losses_of_extreme_logits_do_not_overflow)
+{
+    REFUSED(gn_bce_loss(V(GN_F32, 0, 1), V(GN_F32, 1)), GN_BAD_SHAPE);    /* a column with a row would make a matrix */
+    REFUSED(gn_bce_logits_loss(V(GN_F32, 0, 1), gn_reshape(V(GN_F32, 0, 1), GN_SHAPE(2, 1))), GN_BAD_SHAPE);
+    IS(gn_bce_logits_loss(V(GN_F32, 1000, -1000), V(GN_F32, 1, 0)), 0);
+    IS(gn_bce_logits_loss(V(GN_F32, 1000, -1000), V(GN_F32, 0, 1)), 1000);
+    gn_tensor logits = ROWS(V(GN_F32, 0, -INFINITY, 0), 1), target = V(GN_I64, 2);
+    NEAR(gn_cross_entropy(logits, target), 1e-6, 0.69314718);
+    NEAR(gn_cross_entropy_smooth(logits, target, 0), 1e-6, 0.69314718);
+    IS(gn_cross_entropy_smooth(logits, target, 0.1), INFINITY);
+}
+
+TEST(smooth_l1_with_beta_zero_is_l1)
+{
+    gn_tensor a = V(GN_F64, 1, -3, 0), b = V(GN_F64, 0, 0, 0);
+    NEAR(gn_smooth_l1_loss(a, b, 0), 1e-15, 4.0 / 3);
+    NEAR(slope(gn_smooth_l1_loss(a, b, 0), a), 1e-15, 1.0 / 3, -1.0 / 3, 0);
+    REFUSED(gn_smooth_l1_loss(a, b, -1), GN_BAD_ARGUMENT);
+    REFUSED(gn_smooth_l1_loss(a, b, NAN), GN_BAD_ARGUMENT);
+}
+
+TEST(gradient_of_powers_at_zero_is_finite)
+{
+    gn_tensor a = V(GN_F64, 0, 0, 0, 2), b = V(GN_F64, 0, 1, 2, 3);
+    IS(slope(gn_pow(a, b), a), 0, 1, 0, 12);
+    NEAR(slope(gn_pow(a, b), b), 1e-15, 0, 0, 0, 5.545177444479562);
+}
+
+TEST(gradient_of_the_largest_is_shared_among_equals)
+{
+    gn_tensor x = V(GN_F64, 3, 1, 3, 2), low = V(GN_F64, 0, 0, -1);
+    IS(slope(gn_max(x, GN_ALL_AXES, false), x), 0.5, 0, 0.5, 0);
+    IS(slope(gn_relu(low), low), 0, 0, 0);
+    IS(slope(gn_abs(low), low), 0, 0, -1);
+    IS(slope(gn_clamp(x, 1, 2.5), x), 0, 1, 0, 1);
+}
+
+TEST(gradient_of_scatter_max_is_shared_among_equals)
+{
+    gn_tensor a = V(GN_F64, 1, 5, 3), at = V(GN_I64, 0, 0, 1, 1), src = V(GN_F64, 2, 2, 4, 5);
+    gn_tensor y = gn_scatter_max(a, 0, at, src);
+    IS(y, 2, 5, 3);
+    IS(slope(y, a), 0, 0.5, 1);
+    IS(slope(y, src), 0.5, 0.5, 0, 0.5);
+}
+
+TEST(rmsnorm_takes_a_gain_of_the_last_axis_alone)
+{
+    gn_tensor a = ROWS(V(GN_F32, 3, 4, 5, 12), 2);
+    REFUSED(gn_rmsnorm(a, V(GN_F32, 1), 0), GN_BAD_SHAPE);
+    REFUSED(gn_rmsnorm(a, gn_reshape(V(GN_F32, 1, 1), GN_SHAPE(2, 1)), 0), GN_BAD_SHAPE);
+    REFUSED(gn_rmsnorm(a, V(GN_I32, 1, 1), 0), GN_BAD_DTYPE);
+    REFUSED(gn_rmsnorm(gn_like(a, 1), V(GN_F32, 1), 0), GN_BAD_RANK);
+}
+
+TEST(activations_at_infinity_have_their_limits_or_say_nan)
+{
+    gn_tensor x = V(GN_F32, -INFINITY, INFINITY, NAN, -0.0);
+    IS(gn_leaky_relu(x, 0.5), -INFINITY, INFINITY, NAN, -0.0);
+    IS(gn_elu(x, 2), -2, INFINITY, NAN, 0);
+    IS(gn_celu(x, 2), -2, INFINITY, NAN, 0);
+    IS(gn_hard_swish(x), 0, INFINITY, NAN, -0.0);
+    IS(gn_hard_sigmoid(x), 0, 1, NAN, 0.5);
+    IS(gn_softplus(V(GN_F32, -INFINITY, INFINITY, NAN)), 0, INFINITY, NAN);
+    IS(gn_log_sigmoid(V(GN_F32, -INFINITY, INFINITY, NAN)), -INFINITY, 0, NAN);
+    IS(gn_sign(x), -1, 1, NAN, -0.0);
+    gn_tensor top = V(GN_F64, 800);
+    IS(slope(gn_elu(top, 1), top), 1);
+    IS(slope(gn_celu(top, 1), top), 1);
+}
+
+/* ---- einsum ---- */
+
+TEST(einsum_without_an_arrow_keeps_letters_that_occur_once_in_order)
+{
+    gn_tensor m = ROWS(V(GN_F64, 1, 2, 3, 4, 5, 6), 2), square = ROWS(V(GN_F64, 1, 2, 3, 4), 2), two[2] = { square, m };
+    IS(gn_einsum("ij", &m, 1), 1, 2, 3, 4, 5, 6);
+    IS(gn_einsum("ba", &m, 1), 1, 4, 2, 5, 3, 6);
+    IS(gn_einsum("aB", &m, 1), 1, 4, 2, 5, 3, 6);    /* capitals come first, as in ASCII */
+    IS(gn_einsum("ii", &square, 1), 5);
+    IS(gn_einsum("ij,jk", two, 2), 9, 12, 15, 19, 26, 33);
+    IS(gn_einsum("kj,ki", two, 2), 13, 18, 17, 24, 21, 30);
+}
+
+TEST(einsum_with_an_ellipsis_broadcasts_what_has_no_letter)
+{
+    gn_tensor a = gn_reshape(V(GN_F64, 1, 2, 3, 4, 5, 6, 7, 8), GN_SHAPE(2, 2, 2)), m = ROWS(V(GN_F64, 1, 1, 0, 2), 2);
+    gn_tensor one = gn_reshape(V(GN_F64, 10, 20), GN_SHAPE(1, 2)), two[2] = { a, m }, narrow[2] = { a, one };
+    IS(gn_einsum("...j->...", &a, 1), 3, 7, 11, 15);
+    IS(gn_einsum("i...->...", &a, 1), 6, 8, 10, 12);
+    IS(gn_einsum("...ii->...", &a, 1), 5, 13);
+    IS(gn_einsum("...ij->...ji", &a, 1), 1, 3, 2, 4, 5, 7, 6, 8);
+    IS(gn_einsum("i...j->ij", &a, 1), 4, 6, 12, 14);    /* not in the output: summed, as by PyTorch */
+    IS(gn_einsum("...ij,jk", two, 2), 1, 5, 3, 11, 5, 17, 7, 23);
+    IS(gn_einsum("...,...->...", narrow, 2), 10, 40, 30, 80, 50, 120, 70, 160);
+    IS(gn_einsum("i...,...->i", narrow, 2), 160, 400);
+    IS(gn_einsum("...", &a, 1), 1, 2, 3, 4, 5, 6, 7, 8);
+    IS(gn_einsum("ij...,ij->...", two, 2), 0 + 1 + 3 + 2 * 7, 2 + 4 + 2 * 8);
+}
+
+/* ---- numbers as the second operand ---- */
+
+static gn_tensor counted(int *calls, gn_tensor t)
+{
+    ++*calls;
+    return t;
+}
+
+TEST(ops_with_a_number_evaluate_their_tensor_once)
+{
+    int calls = 0;
+    gn_tensor a = V(GN_F32, 1, 2, 3);
+    IS(gn_add_c(counted(&calls, a), 0.5), 1.5, 2.5, 3.5);
+    IS(gn_sub_c(counted(&calls, a), 1), 0, 1, 2);
+    IS(gn_mul_c(counted(&calls, a), 2), 2, 4, 6);
+    IS(gn_div_c(counted(&calls, a), 2), 0.5, 1, 1.5);
+    IS(gn_pow_c(counted(&calls, a), 2), 1, 4, 9);
+    IS(gn_minimum_c(counted(&calls, a), 2), 1, 2, 2);
+    IS(gn_maximum_c(counted(&calls, a), 2), 2, 2, 3);
+    IS(gn_eq_c(counted(&calls, a), 2), 0, 1, 0);
+    IS(gn_ne_c(counted(&calls, a), 2), 1, 0, 1);
+    IS(gn_lt_c(counted(&calls, a), 2), 1, 0, 0);
+    IS(gn_le_c(counted(&calls, a), 2), 1, 1, 0);
+    IS(gn_gt_c(counted(&calls, a), 2), 0, 0, 1);
+    IS(gn_ge_c(counted(&calls, a), 2), 0, 1, 1);
+    CHECK_INT(calls, 13);
+    IS(gn_add_c(V(GN_I32, 1, 2), 2.9), 3, 4);    /* the number is converted like gn_cast */
+}
+
+int main(int argc, char **argv)
+{
+    static const test_entry tests[] = {
+        TEST_ENTRY(divisions_of_signed_numbers_have_the_signs_of_python_and_c),
+        TEST_ENTRY(lowest_integer_over_minus_one_wraps),
+        TEST_ENTRY(float_divisions_by_zero_and_of_infinities_follow_python),
+        TEST_ENTRY(rounding_goes_to_even_and_keeps_signs),
+        TEST_ENTRY(shifts_past_the_width_give_zero_or_the_sign),
+        TEST_ENTRY(reductions_over_nothing_have_their_neutral_element),
+        TEST_ENTRY(variance_without_degrees_of_freedom_divides_by_zero),
+        TEST_ENTRY(logsumexp_keeps_infinities_and_does_not_overflow),
+        TEST_ENTRY(norms_of_the_lowest_integers_are_positive),
+        TEST_ENTRY(narrow_integers_sum_and_multiply_wide),
+        TEST_ENTRY(largest_keeps_nan_and_the_first_of_equals),
+        TEST_ENTRY(sorting_is_stable_and_puts_nan_last),
+        TEST_ENTRY(gradient_of_norms_at_zero_is_zero),
+        TEST_ENTRY(gradient_of_bce_is_finite_at_zero_and_one),
+        TEST_ENTRY(losses_keep_what_is_not_a_number),
+        TEST_ENTRY(losses_of_extreme_logits_do_not_overflow),
+        TEST_ENTRY(smooth_l1_with_beta_zero_is_l1),
+        TEST_ENTRY(gradient_of_powers_at_zero_is_finite),
+        TEST_ENTRY(gradient_of_the_largest_is_shared_among_equals),
+        TEST_ENTRY(gradient_of_scatter_max_is_shared_among_equals),
+        TEST_ENTRY(rmsnorm_takes_a_gain_of_the_last_axis_alone),
+        TEST_ENTRY(activations_at_infinity_have_their_limits_or_say_nan),
+        TEST_ENTRY(einsum_without_an_arrow_keeps_letters_that_occur_once_in_order),
+        TEST_ENTRY(einsum_with_an_ellipsis_broadcasts_what_has_no_letter),
+        TEST_ENTRY(ops_with_a_number_evaluate_their_tensor_once),
+    };
+    test_begin(argc, argv);
+    g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
+    test_all(tests, TEST_COUNT(tests));
+    gn_close(g);
+    return test_end();
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# One kernel of each kind, compiled by NVRTC 12 for the architectures that NVRTC 13 no longer knows. The library comes from its
+# Python wheel, of a pinned digest, into build/nvrtc12; without pip or network this skips. Not in the quick run.
+. "$(dirname "$0")/script.sh"
+wheel='nvidia-cuda-nvrtc-cu12==12.6.85 --hash=sha256:800927308ccc5dd6246d3f61f7fcef2ed7ec4e59e199090d360d3293f78bd5a2'
+folder=$ROOT/build/nvrtc12
+lib=$folder/nvidia/cuda_nvrtc/lib
+
+fetch() {
+    [ ! -e "$lib/libnvrtc.so.12" ] || return 0
+    [ "$(uname -sm)" = 'Linux x86_64' ] || { echo "the wheel is for Linux on x86-64"; return 1; }
+    has python3 || { echo "no python3 here"; return 1; }
+    mkdir -p "$folder" && echo "$wheel" >"$folder/wheel.txt"
+    timeout 180 python3 -m pip download -q --no-deps --only-binary=:all: --require-hashes -r "$folder/wheel.txt" -d "$folder" || return 1
+    python3 -m zipfile -e "$folder"/*.whl "$folder" && rm -f "$folder"/*.whl
+}
+
+
+compile() {
+    GENIE_NVRTC=$lib KERNELS_ARCHS='sm_60 sm_70' "$BUILD/tests/kernels_test" --seed 1 >"$WORK/kernels" 2>&1
+    local status=$?
+    grep -vE '^SKIP' "$WORK/kernels" | tail -n 30
+    [ "$status" = 0 ] && [ "$(grep -cE '^sm_(60|70): [1-9][0-9]+ kernels' "$WORK/kernels")" = 2 ]
+}
+
+if [ ! -x "$BUILD/tests/kernels_test" ]; then
+    skip kernels_compile_by_nvrtc_12_for_sm_60_and_sm_70 "kernels_test is not built: ./build.sh kernels runs this test with its programs"
+elif ! fetch >"$WORK/fetch" 2>&1; then
+    skip kernels_compile_by_nvrtc_12_for_sm_60_and_sm_70 "the wheel of NVRTC 12 cannot be had: $(grep -v '^ *$' "$WORK/fetch" | tail -n 1 | cut -c1-150)"
+else
+    check kernels_compile_by_nvrtc_12_for_sm_60_and_sm_70 compile
+fi
+finish
