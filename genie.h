@@ -389,8 +389,9 @@ GN_API gn_result gn_describe(gn_tensor t, gn_info *out_info);
 GN_API gn_tensor gn_label(gn_tensor t, const char *label);
 
 /* ---- scalar ops: broadcasting as in NumPy, promotion as in PyTorch ------------------------------------
- * One line each; floats are f32, f64, f16, bf16; ints i8, i16, i32, i64, u8, u16, u32. Integers wrap. Of a signed and an unsigned
- * int the result is the signed one when it is wider, else the next signed one above the unsigned (u16 with i16 is i32). */
+ * One line each; what no other source is named for follows C99 <math.h> and IEEE 754. Floats are f32, f64, f16, bf16; ints i8,
+ * i16, i32, i64, u8, u16, u32. Integers wrap. Of a signed and an unsigned int the result is the signed one when it is wider, else
+ * the next signed one above the unsigned (u16 with i16 is i32). */
 
 #define GN__DECL1(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a);
 #define GN__DECL2(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b);
@@ -409,19 +410,19 @@ GN__DECL2(minimum)  /* NaN if either is NaN */
 #define gn_minimum(...) gn_minimum_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(maximum)  /* NaN if either is NaN */
 #define gn_maximum(...) gn_maximum_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(neg)
+GN__DECL1(neg)  /* -a; INT_MIN wraps */
 #define gn_neg(...) gn_neg_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(abs)      /* INT_MIN wraps */
 #define gn_abs(...) gn_abs_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(exp)      /* floats, as the following up to silu */
 #define gn_exp(...) gn_exp_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(log)
+GN__DECL1(log)  /* natural; 0: -infinity, below 0: NaN */
 #define gn_log(...) gn_log_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(sqrt)
+GN__DECL1(sqrt)  /* below 0: NaN; the gradient at 0 is an infinity */
 #define gn_sqrt(...) gn_sqrt_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(rsqrt)    /* 1 / sqrt(a) */
 #define gn_rsqrt(...) gn_rsqrt_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(tanh)
+GN__DECL1(tanh)  /* -1 and 1 at the infinities */
 #define gn_tanh(...) gn_tanh_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(sigmoid)  /* 1 / (1 + exp(-a)) */
 #define gn_sigmoid(...) gn_sigmoid_at(GN_HERE, __VA_ARGS__)
@@ -435,30 +436,30 @@ GN__DECL1(silu)     /* a * sigmoid(a) */
 #define gn_silu(...) gn_silu_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(eq)       /* comparisons give bool; any comparison with NaN is false, ne is true */
 #define gn_eq(...) gn_eq_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(ne)
+GN__DECL2(ne)  /* a != b */
 #define gn_ne(...) gn_ne_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(lt)
+GN__DECL2(lt)  /* a < b */
 #define gn_lt(...) gn_lt_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(le)
+GN__DECL2(le)  /* a <= b */
 #define gn_le(...) gn_le_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(gt)
+GN__DECL2(gt)  /* a > b */
 #define gn_gt(...) gn_gt_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(ge)
+GN__DECL2(ge)  /* a >= b */
 #define gn_ge(...) gn_ge_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(and)      /* ints: bitwise; bool: logical; as the following */
 #define gn_and(...) gn_and_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(or)
+GN__DECL2(or)  /* a | b */
 #define gn_or(...) gn_or_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(xor)
+GN__DECL2(xor)  /* a ^ b */
 #define gn_xor(...) gn_xor_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(not)
+GN__DECL1(not)  /* ~a; bool: !a */
 #define gn_not(...) gn_not_at(GN_HERE, __VA_ARGS__)
 #define GN__DECL3(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor c);
 GN__DECL1(sign)           /* -1, 0 or 1, ints too; NaN stays */
 #define gn_sign(...) gn_sign_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(floor)          /* floats, as the following up to log_sigmoid except square; -0 and infinities stay */
 #define gn_floor(...) gn_floor_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(ceil)
+GN__DECL1(ceil)  /* the least integer not below a */
 #define gn_ceil(...) gn_ceil_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(round)          /* to the nearest integer, ties to even (IEEE 754) */
 #define gn_round(...) gn_round_at(GN_HERE, __VA_ARGS__)
@@ -468,9 +469,9 @@ GN__DECL1(exp2)           /* 2 ** a */
 #define gn_exp2(...) gn_exp2_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(expm1)          /* exp(a) - 1, exact near 0 */
 #define gn_expm1(...) gn_expm1_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(log2)
+GN__DECL1(log2)  /* as log, to base 2 */
 #define gn_log2(...) gn_log2_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(log10)
+GN__DECL1(log10)  /* as log, to base 10 */
 #define gn_log10(...) gn_log10_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(log1p)          /* log(1 + a), exact near 0 */
 #define gn_log1p(...) gn_log1p_at(GN_HERE, __VA_ARGS__)
@@ -480,27 +481,27 @@ GN__DECL1(square)         /* a * a; ints too */
 #define gn_square(...) gn_square_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(sin)            /* radians; an infinity gives NaN */
 #define gn_sin(...) gn_sin_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(cos)
+GN__DECL1(cos)  /* as sin */
 #define gn_cos(...) gn_cos_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(tan)
+GN__DECL1(tan)  /* as sin */
 #define gn_tan(...) gn_tan_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(asin)           /* outside [-1, 1]: NaN */
 #define gn_asin(...) gn_asin_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(acos)           /* outside [-1, 1]: NaN */
 #define gn_acos(...) gn_acos_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(atan)
+GN__DECL1(atan)  /* -pi/2 and pi/2 at the infinities */
 #define gn_atan(...) gn_atan_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(sinh)
+GN__DECL1(sinh)  /* (exp(a) - exp(-a)) / 2 */
 #define gn_sinh(...) gn_sinh_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(cosh)
+GN__DECL1(cosh)  /* (exp(a) + exp(-a)) / 2 */
 #define gn_cosh(...) gn_cosh_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(asinh)
+GN__DECL1(asinh)  /* the inverse of sinh */
 #define gn_asinh(...) gn_asinh_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(acosh)          /* below 1: NaN */
 #define gn_acosh(...) gn_acosh_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(atanh)          /* outside [-1, 1]: NaN, at its ends an infinity */
 #define gn_atanh(...) gn_atanh_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(erf)
+GN__DECL1(erf)  /* 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to a */
 #define gn_erf(...) gn_erf_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(erfc)           /* 1 - erf(a), exact where that is small */
 #define gn_erfc(...) gn_erfc_at(GN_HERE, __VA_ARGS__)
@@ -555,13 +556,13 @@ GN__DECL1(isinf)    /* ints: false */
 #define gn_isinf(...) gn_isinf_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(isfinite) /* ints: true */
 #define gn_isfinite(...) gn_isfinite_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(logical_not)
+GN__DECL1(logical_not)  /* a == 0 */
 #define gn_logical_not(...) gn_logical_not_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(logical_and)
+GN__DECL2(logical_and)  /* both are true */
 #define gn_logical_and(...) gn_logical_and_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(logical_or)
+GN__DECL2(logical_or)  /* one or both */
 #define gn_logical_or(...) gn_logical_or_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(logical_xor)
+GN__DECL2(logical_xor)  /* one alone */
 #define gn_logical_xor(...) gn_logical_xor_at(GN_HERE, __VA_ARGS__)
 /* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts, for channels of
    (N,C,H,W) of shape (C,1,1) (He et al. 2015). */
@@ -610,13 +611,13 @@ GN_API gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double valu
 /* ---- reductions: over the given axes; keep leaves them with size 1 ------------------------------------
  * Sums of ints and bool are i64. max and min: NaN wins; over nothing they are an error. mean over nothing is NaN. */
 #define GN__DECLR(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep);
-GN__DECLR(sum)
+GN__DECLR(sum)  /* f16 and bf16 sum in f32; over nothing 0 */
 #define gn_sum(...) gn_sum_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(mean)     /* floats */
 #define gn_mean(...) gn_mean_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(max)
+GN__DECLR(max)  /* over all axes a 0-d tensor; the gradient is shared evenly among equals */
 #define gn_max(...) gn_max_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(min)
+GN__DECLR(min)  /* as max */
 #define gn_min(...) gn_min_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(argmax)   /* i64: row-major position within the reduced axes; the first NaN, else the first of equals */
 #define gn_argmax(...) gn_argmax_at(GN_HERE, __VA_ARGS__)
@@ -651,6 +652,8 @@ GN_API gn_tensor gn_cummax_at(const char *file, int line, gn_tensor a, int axis)
 #define gn_cummax(...) gn_cummax_at(GN_HERE, __VA_ARGS__)
 
 /* ---- rows ---------------------------------------------------------------------------------------------*/
+/* exp(a - max) / sum of exp(a - max) along one axis, floats; a row of -infinity alone, or with +infinity or NaN, is NaN.
+   log_softmax is its logarithm, without underflow. (Bridle 1990) */
 GN_API gn_tensor gn_softmax_at(const char *file, int line, gn_tensor a, int axis);
 #define gn_softmax(...) gn_softmax_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int axis);
@@ -682,7 +685,7 @@ GN_API gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor
 /* x (…,K) @ w (K,N) + b (N); b may be GN_NONE */
 GN_API gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b);
 #define gn_linear(...) gn_linear_at(GN_HERE, __VA_ARGS__)
-/* (N) and (M) = (N,M) */
+/* (N) and (M) = (N,M): each element of a times each of b, dtypes promoted as by mul. */
 GN__DECL2(outer)
 #define gn_outer(...) gn_outer_at(GN_HERE, __VA_ARGS__)
 /* Sum of a * b along one axis, the others broadcast: one product of vectors for each. Ints sum in i64. */
@@ -698,7 +701,7 @@ GN_API gn_tensor gn_einsum_at(const char *file, int line, const char *spec, cons
 /* ---- movement -----------------------------------------------------------------------------------------*/
 GN_API gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape);   /* one dim may be -1 */
 #define gn_reshape(...) gn_reshape_at(GN_HERE, __VA_ARGS__)
-GN_API gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1);
+GN_API gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1);   /* two axes exchanged */
 #define gn_transpose(...) gn_transpose_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order);    /* out dim i is a's dim order[i] */
 #define gn_permute(...) gn_permute_at(GN_HERE, __VA_ARGS__)
@@ -710,8 +713,10 @@ GN_API gn_tensor gn_slice_at(const char *file, int line, gn_tensor a, int axis, 
 /* a with a[begin:end:step] of one axis replaced by b, which has the slice's shape. */
 GN_API gn_tensor gn_slice_put_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis, int64_t begin, int64_t end, int64_t step);
 #define gn_slice_put(...) gn_slice_put_at(GN_HERE, __VA_ARGS__)
+/* n tensors of one dtype, equal but for one axis, one after the other along it. */
 GN_API gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n, int axis);
 #define gn_concat(...) gn_concat_at(GN_HERE, __VA_ARGS__)
+/* Repeated to the shape by NumPy's rule: axes of size 1, and those missing in front, grow. */
 GN_API gn_tensor gn_broadcast_at(const char *file, int line, gn_tensor a, gn_shape shape);
 #define gn_broadcast(...) gn_broadcast_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis);   /* along a new axis */
