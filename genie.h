@@ -38,6 +38,14 @@
                      with the next read, realise or step, all of them or none.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
+       Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
+                     loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
+                     program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
+                     contradicts the structure, that is counted (meaning_disagreements) and logged once a plan.
+       Devices       with several named (gn_desc.devices) a cost model places each part of the graph by gn_desc.policy: least latency,
+                     most throughput or least bytes. Weights and states stay where they are; a split that the model says loses
+                     is refused; gn_on says where a part runs. gn_explain tells in words or draws (SVG) what runs where, why, what
+                     crosses and what that costs, also for a cluster that is only described.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. Every wait has a deadline.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
@@ -45,19 +53,21 @@
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG), else default.
 
    WHAT IT DOES NOT DO
-       No execution on several devices at once: the first device named runs the graph. No recovery: when a server is lost its
-       context is lost with it (GN_DEVICE_LOST), and the program opens another. No sparse or quantised dtypes. No Python.
+       No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
+       through the program. A state moves to another device only when it is said to live there or its own cannot run its writers.
+       No recovery: when a server is lost its context is lost with it (GN_DEVICE_LOST), and the program opens another. No sparse
+       or quantised dtypes. No Python.
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
-       >>api      handles, enums, descs, public functions          >>plan      views, fused loops, memory: how a part runs
+       >>api      handles, enums, descs, public functions          >>plan      where a part runs, and how: loops, memory
        >>ext      what the optional units are written against      >>wire      bytes to messages and graphs, and back
        >>config   macros and includes                              >>exec      the null and the CPU executor
        >>structs  shared private structs                           >>session   client and server over a transport
        >>base     errors, allocation, bytes, hash                  >>check     handles, cuts, contexts
        >>platform threads, clock                                   >>public    the bodies of the public functions
        >>types    dtypes, shapes, strided memory                   >>ops       the op table and its kernels
-       >>graph    nodes, parts, gradients                          >>meaning   phase and residency
+       >>graph    nodes, parts, gradients                          >>meaning   roles, phases, groups, costs
 
    The licence stands at the end of the file. */
 
@@ -957,8 +967,8 @@ typedef struct gn_server_desc {
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
     uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
-    int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     bool no_costs;            /* the devices are not measured at the start, and clients learn nothing of their speed */
+    int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
 } gn_server_desc;
@@ -6079,7 +6089,8 @@ GN__COLD_END
 GN__COLD_BEGIN
 
 /* >>meaning ========================================================================================
- * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
+ * What is known of a node beyond its arithmetic: roles and phases recognised from structure, what the program said of them, costs,
+ * and the groups of nodes that run together. A pure function of the part; time and memory grow with its size alone. */
 
 #define GN__X(name, number, text) text,
 static const char *const gn__phase_names[GN_PHASE__COUNT] = { GN_PHASES(GN__X) };
@@ -7129,7 +7140,7 @@ static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m,
 
 /* >>plan ===========================================================================================
  * How a part runs on a host executor: which nodes are views, which run in one loop, where each result lies. A pure function
- * of the part. */
+ * of the part. Then where it runs: which device runs which groups (schedule), told in words and drawn (explanation). */
 
 enum { GN__GROUP_MAX = 64 };
 #define GN__NO_GROUP UINT32_MAX
@@ -7986,14 +7997,14 @@ static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t se
     }
     for (uint32_t k = 0; k < u->n_slots && !s->bad; k++) {
         uint32_t v = s->slots[u->slot + k];
-        bool state = s->p->nodes[v].leaf == GN_LEAF_STATE, held = gn__sched_homes(s, v) != 0;
+        bool state = s->p->nodes[v].leaf == GN_LEAF_STATE, elsewhere = gn__sched_homes(s, v) != 0;
         uint32_t home = state ? gn__sched_where(s, v) : d;
         if (gn__hop_find(s, v, d)) continue;
-        if (home == d && (!state || !held)) {
+        if (home == d && (!state || !elsewhere)) {
             if (gn__sched_home(s, v, d)) continue;
             gn__hop_add(s, v, s->D, d, GN__RESIDENT, GN__NONE);
-            s->now.again += held ? s->size[v] : 0;
-            s->now.again_s += held ? gn__sched_wire(s, s->D, d, s->size[v]) : 0;
+            s->now.again += elsewhere ? s->size[v] : 0;
+            s->now.again_s += elsewhere ? gn__sched_wire(s, s->D, d, s->size[v]) : 0;
         } else if (home != d) gn__hop_add(s, v, home, d, GN_TRANSFER_STATE_READ, seg);
         else if (gn__sched_homes(s, v) && !gn__sched_home(s, v, d)) gn__hop_add(s, v, gn__first_bit(gn__sched_homes(s, v)), d, GN_TRANSFER_STATE_MOVE, seg);
     }
@@ -9079,13 +9090,13 @@ enum { GN__BOX_W = 112, GN__BOX_H = 42, GN__BOX_GAP = 8, GN__FRAME = 12, GN__FRA
 static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee", "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec", "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c" };
 
 /* Boxes in a row: rows of a frame are about equal. */
-static uint32_t gn__run_across(const gn__run_of *r) {
-    uint32_t rows = (r->period + GN__ACROSS - 1) / GN__ACROSS;
+static uint32_t gn__run_across(const gn__story *k, const gn__run_of *r) {
+    uint32_t most = k->s->n_segments > 2 ? GN__ACROSS / 2 : GN__ACROSS, rows = (r->period + most - 1) / most;
     return (r->period + rows - 1) / rows;
 }
 
-static void gn__run_size(const gn__run_of *r, double *w, double *h) {
-    uint32_t across = gn__run_across(r), rows = (r->period + across - 1) / across;
+static void gn__run_size(const gn__story *k, const gn__run_of *r, double *w, double *h) {
+    uint32_t across = gn__run_across(k, r), rows = (r->period + across - 1) / across;
     *w = across * (GN__BOX_W + GN__BOX_GAP) - GN__BOX_GAP;
     *h = rows * (GN__BOX_H + GN__BOX_GAP) - GN__BOX_GAP;
     if (r->times > 1) { *w += 2 * GN__FRAME; *h += GN__FRAME + GN__FRAME_TOP; }
@@ -9094,9 +9105,9 @@ static void gn__run_size(const gn__run_of *r, double *w, double *h) {
 /* Walks a segment's runs in rows; draw NULL: measures. */
 static void gn__segment_flow(gn__story *k, uint32_t seg, void (*draw)(gn__story *, const gn__run_of *, double, double)) {
     gn__box *b = &k->boxes[seg];
-    double most = k->s->n_segments > 4 ? 520 : k->s->n_segments > 1 ? 780 : 1200, x = GN__SEG_PAD, y = GN__SEG_TOP, row = 0, w, h, width = 120;
+    double most = k->s->n_segments > 4 ? 520 : k->s->n_segments > 1 ? 780 : 1340, x = GN__SEG_PAD, y = GN__SEG_TOP, row = 0, w, h, width = 120;
     for (uint32_t i = 0; i < b->n_runs; i++) {
-        gn__run_size(&k->runs[b->run + i], &w, &h);
+        gn__run_size(k, &k->runs[b->run + i], &w, &h);
         if (x > GN__SEG_PAD && x + w > most) { x = GN__SEG_PAD; y += row + GN__BOX_GAP; row = 0; }
         if (draw) draw(k, &k->runs[b->run + i], b->x + x, b->y + y);
         width = GN__MAX(width, x + w);
@@ -9155,9 +9166,9 @@ static void gn__draw_item(gn__story *k, const gn__item *x, double left, double t
 
 static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double top) {
     double w, h, x = left, y = top;
-    uint32_t across = gn__run_across(r);
+    uint32_t across = gn__run_across(k, r);
     char text[64];
-    gn__run_size(r, &w, &h);
+    gn__run_size(k, r, &w, &h);
     if (r->times > 1) {
         gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"6\" fill=\"#fff\" stroke=\"#555\" stroke-dasharray=\"6 3\"/>\n", left, top, w, h);
         snprintf(text, sizeof text, "%u times", r->times);
@@ -15427,6 +15438,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     gn_ctx *g = t[0].ctx;
     if (!gn__usable(g)) return gn_status(g);
     if (desc) d = *desc;
+    uint64_t begin = gn__trace_begin(g);
     if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn__story k;
@@ -15438,6 +15450,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
     gn__story_deinit(&k);
     gn_free(roots);
+    gn__trace_end(g, "gn_explain", begin, 0);
     return r;
 }
 

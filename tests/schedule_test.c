@@ -1,6 +1,26 @@
 /* Where the parts of a graph run: properties of the scheduler over thousands of random graphs and clusters, and clusters whose
  * right answer is known by hand. Most graphs here are made of nodes with invented sizes and costs; the scheduler asks no more. */
 #define _GNU_SOURCE
+#include <stdlib.h>
+
+/* An allocator that counts what is held and can fail. */
+static long held, allocations, fails_at = -1;
+
+static void *counted_resize(void *p, size_t n) {
+    if (fails_at >= 0 && allocations++ >= fails_at) return NULL;
+    void *q = realloc(p, n);
+    held += q && !p;
+    return q;
+}
+
+static void counted_free(void *p) {
+    held -= p != NULL;
+    free(p);
+}
+
+#define GN_MALLOC(n) counted_resize(NULL, n)
+#define GN_REALLOC(p, n) counted_resize(p, n)
+#define GN_FREE(p) counted_free(p)
 #define GENIE_IMPLEMENTATION
 #include "genie.h"
 #include "test.h"
@@ -297,6 +317,7 @@ static void check_again(const gn_part *p, const gn_meaning *m, const gn_cluster 
 }
 
 static void check_all(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, bool free_choice, bool views) {
+    gn_schedule_deinit(&S);
     gn_result r = gn_schedule_make(p, m, c, policy, homes, &S, &fault);
     view_of v = { p, c, homes, &S };
     bool any = false;
@@ -714,6 +735,289 @@ TEST(a_cluster_that_is_none_is_refused) {
     CHECK(S.n_segments == 1 && S.why[0] == GN_PLACED_ONLY && !S.refused);
 }
 
+/* ---- graphs of the real builders, with their real meaning ---- */
+
+static float zeros[1 << 16];
+
+static gn_tensor real_weight(gn_ctx *g, int64_t rows, int64_t columns) { return gn_weight(g, GN_F32, GN_SHAPE(rows, columns), zeros, "w"); }
+
+enum { D_MODEL = 32 };
+
+static gn_tensor real_layer(gn_ctx *g, gn_tensor x, int64_t t, bool cached, gn_tensor pos) {
+    gn_tensor h = gn_rmsnorm(x, GN_NONE, 1e-5), qkv[3];
+    for (int i = 0; i < 3; i++) qkv[i] = gn_transpose(gn_reshape(gn_matmul(h, real_weight(g, D_MODEL, D_MODEL)), GN_SHAPE(1, t, 4, D_MODEL / 4)), 1, 2);
+    for (int i = 1; i < 3 && cached; i++) qkv[i] = gn_kv_append(gn_state(g, GN_F32, GN_SHAPE(1, 4, 64, D_MODEL / 4), NULL, "cache"), qkv[i], pos);
+    gn_tensor a = gn_reshape(gn_transpose(gn_attention(qkv[0], qkv[1], qkv[2], NULL), 1, 2), GN_SHAPE(t, D_MODEL));
+    x = gn_add(x, gn_matmul(a, real_weight(g, D_MODEL, D_MODEL)));
+    h = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5);
+    return gn_add(x, gn_matmul(gn_gelu(gn_matmul(h, real_weight(g, D_MODEL, 4 * D_MODEL))), real_weight(g, 4 * D_MODEL, D_MODEL)));
+}
+
+static gn_tensor real_tower(gn_ctx *g, int layers, int64_t t, bool cached) {
+    gn_tensor ids = gn_data(g, GN_I32, GN_SHAPE(t), zeros), pos = gn_scalar(g, GN_I64, 0), x = gn_embedding(real_weight(g, 100, D_MODEL), ids);
+    for (int i = 0; i < layers; i++) x = real_layer(g, x, t, cached, pos);
+    return x;
+}
+
+/* Two layers of states, a loss, gradients and their updates. */
+static gn_tensor real_training(gn_ctx *g, int64_t rows) {
+    gn_tensor w[2], v[2], grads[2], lr = gn_scalar(g, GN_F32, 0.1), x = gn_data(g, GN_F32, GN_SHAPE(rows, D_MODEL), zeros);
+    for (int i = 0; i < 2; i++) {
+        w[i] = gn_state(g, GN_F32, GN_SHAPE(D_MODEL, D_MODEL), NULL, "p");
+        v[i] = gn_state(g, GN_F32, GN_SHAPE(D_MODEL, D_MODEL), NULL, "v");
+    }
+    gn_tensor y = gn_matmul(gn_relu(gn_matmul(x, w[0])), w[1]), loss = gn_mse_loss(y, x);
+    gn_sgd_desc d = { lr, 0.9, 0.01 };
+    CHECK_INT(gn_grad(loss, w, 2, grads), GN_OK);
+    CHECK_INT(gn_sgd(&d, w, grads, v, 2), GN_OK);
+    return loss;
+}
+
+static gn_tensor random_model(gn_ctx *g) {
+    int kind = (int)test_random_int(0, 3);
+    int64_t t = test_random_int(1, 8);
+    if (kind == 0) return real_training(g, t);
+    if (kind == 1) return gn_argmax(gn_matmul(real_tower(g, (int)test_random_int(1, 3), t, true), real_weight(g, D_MODEL, 100)), GN_AXES(-1), false);
+    gn_tensor y = gn_add(real_tower(g, (int)test_random_int(0, 2), t, false), real_tower(g, (int)test_random_int(0, 2), t, kind == 2));
+    return gn_softmax(gn_mul(y, gn_arange(g, GN_F32, D_MODEL, 0, 1)), -1);
+}
+
+TEST(models_of_the_real_builders_hold_what_is_promised) {
+    for (int i = 0; i < 600 && !test__.failed_checks; i++) {
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+        gn_meaning m;
+        uint32_t root, bad;
+        gn_result r;
+        gn_tensor y = random_model(g);
+        root = gn__resolve(g, y, &r);
+        REQUIRE(r == GN_OK && gn__cut_make(g, &root, 1, &bad) == GN_OK && gn_meaning_make(&g->cut.part, 0, &m, NULL) == GN_OK);
+        random_cluster((uint32_t)test_random_int(1, 5), 200000);
+        check_all(&g->cut.part, &m, &C.cluster, (gn_policy)(i % GN_POLICY__COUNT), NULL, true, true);
+        gn_meaning_deinit(&m);
+        gn_close(g);
+    }
+}
+
+/* ---- explanations ---- */
+
+static char told[1 << 20];
+
+static const char *tell(gn_tensor t, gn_explain_format format, const gn_cluster *c, gn_policy policy) {
+    gn_explain_desc d = { format, c, policy };
+    size_t n = 0;
+    told[0] = 0;
+    if (!CHECK_RESULT(gn_explain(&t, 1, &d, told, sizeof told, &n), GN_OK)) printf("  %s\n", gn_last_error(t.ctx)->text);
+    CHECK_INT(n, strlen(told));
+    return told;
+}
+
+static gn_tensor small_mlp(gn_ctx *g) {
+    gn_tensor h = gn_relu(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(8, D_MODEL), zeros), real_weight(g, D_MODEL, 4 * D_MODEL)));
+    return gn_softmax(gn_matmul(h, real_weight(g, 4 * D_MODEL, 10)), -1);
+}
+
+TEST(words_say_where_why_and_what_crosses) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    gn_tensor y = gn_label(small_mlp(g), "answer");
+    const char *text = tell(y, GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY);
+    CHECK(strstr(text, "1 of 1 device used") && strstr(text, "the only device"));
+    CHECK(strstr(text, ": linear, head - ") && strstr(text, "crosses: 1.0 kB of data from the program to null"));
+    CHECK(strstr(text, "crosses: 320 B of softmax 'answer' from null"));
+    CHECK(strstr(text, "avoided: 22 kB of weights that stay on their device") && strstr(text, "not measured: the speed of 1 device"));
+    cluster_begin(2);
+    text = tell(y, GN_EXPLAIN_TEXT, &C.cluster, GN_LEAST_LATENCY);
+    CHECK(strstr(text, "least latency: 1 of 2 devices used") && strstr(text, "d0, 1.0 us to ") && strstr(text, "the best single device"));
+    CHECK(!strstr(text, "not measured"));
+    gn_close(g);
+}
+
+TEST(words_name_refusals_disagreements_and_fallbacks) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    uint8_t ops[64];
+    gn_role(g, GN_ROLE_NORM);
+    gn_tensor y = gn_label(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(8, D_MODEL), zeros), real_weight(g, D_MODEL, D_MODEL)), "odd");
+    gn_role(g, GN_ROLE_NONE);
+    y = gn_nonzero(y, 4);
+    cluster_begin(2);
+    memset(ops, 0xff, sizeof ops);
+    uint16_t wire = gn__ops[GN__OP_NONZERO].wire;
+    ops[wire / 8] = (uint8_t)(0xffu & ~(1u << (wire % 8)));
+    C.devices[0].ops = ops;
+    C.devices[0].n_ops = sizeof ops;
+    speed(0, 1e12);
+    speed(1, 1e5);
+    const char *text = tell(y, GN_EXPLAIN_TEXT, &C.cluster, GN_LEAST_LATENCY);
+    CHECK(strstr(text, "matmul 'odd' is said to be norm and looks like linear"));
+    CHECK(strstr(text, "fallback: 1 ops run where they do because the other devices lack them"));
+    gn_step(g);
+    y = gn_add(small_mlp(g), small_mlp(g));
+    cluster_begin(2);
+    links(1, 1e3);
+    CHECK(strstr(tell(y, GN_EXPLAIN_TEXT, &C.cluster, GN_LEAST_LATENCY), "refused: a split, predicted at "));
+    gn_close(g);
+}
+
+TEST(explaining_computes_nothing_and_changes_nothing) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu" });
+    gn_stats before, after;
+    float out[80];
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(1), NULL, "s"), next = gn_assign(s, gn_add_c(s, 1)), y = small_mlp(g);
+    gn_get_stats(g, &before);
+    tell(y, GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY);
+    gn_get_stats(g, &after);
+    CHECK(after.steps_run == before.steps_run && after.plans_made == before.plans_made && after.nodes_built == before.nodes_built);
+    CHECK_RESULT(gn_read(y, out, sizeof out), GN_OK);
+    CHECK_RESULT(gn_read(next, out, sizeof *out), GN_OK);
+    CHECK_NEAR(out[0], 1, 0);
+    gn_close(g);
+}
+
+TEST(a_call_that_cannot_be_explained_says_why) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    gn_tensor y = small_mlp(g), bad = gn_matmul(y, y);
+    gn_explain_desc d = { GN_EXPLAIN__COUNT, NULL, GN_LEAST_LATENCY };
+    char small[10];
+    size_t n = 0, again = 0;
+    CHECK_RESULT(gn_explain(&y, 1, NULL, NULL, 0, &n), GN_OK);
+    CHECK_RESULT(gn_explain(&y, 1, NULL, small, sizeof small, &again), GN_BAD_SIZE);
+    CHECK(n > sizeof small && again == n);
+    CHECK_RESULT(gn_explain(&y, 1, NULL, told, n, NULL), GN_BAD_SIZE);
+    CHECK_RESULT(gn_explain(&y, 1, NULL, told, n + 1, NULL), GN_OK);
+    CHECK_RESULT(gn_explain(&y, 1, NULL, told, 0, NULL), GN_BAD_SIZE);
+    CHECK_RESULT(gn_explain(&y, 0, NULL, told, sizeof told, NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_explain(&y, 1, &d, told, sizeof told, NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_explain(&bad, 1, NULL, told, sizeof told, NULL), GN_BAD_SHAPE);
+    cluster_begin(2);
+    memory(0, 100);
+    memory(1, 100);
+    d = (gn_explain_desc){ GN_EXPLAIN_SVG, &C.cluster, GN_LEAST_LATENCY };
+    CHECK_RESULT(gn_explain(&y, 1, &d, told, sizeof told, NULL), GN_OUT_OF_MEMORY);
+    CHECK(strstr(gn_last_error(g)->text, "no placement fits"));
+    gn_close(g);
+    CHECK_RESULT(gn_explain(&y, 1, NULL, told, sizeof told, NULL), GN_CLOSED_CONTEXT);
+}
+
+/* ---- the picture is XML, and everything lies inside it ---- */
+
+/* Elements nest, attributes are quoted, text holds no bare markup. Returns elements, -1 for what is not well-formed. */
+static int xml_elements(const char *p) {
+    char open[32][16];
+    int depth = 0, n = 0;
+    for (; *p; p++) {
+        if (*p == '&' && strncmp(p, "&lt;", 4) && strncmp(p, "&gt;", 4) && strncmp(p, "&amp;", 5) && strncmp(p, "&quot;", 6)) return -1;
+        if (*p == '>' || (unsigned char)*p > 126) return -1;
+        if (*p != '<') continue;
+        bool closes = p[1] == '/';
+        size_t length = strcspn(p + 1 + closes, " />");
+        const char *name = p + 1 + closes, *end = name + length;
+        if (length == 0 || length > 15 || depth > 30) return -1;
+        while (*end && *end != '>' && *end != '/') {               /* name="value" */
+            end += strspn(end, " ");
+            if (*end == '>' || *end == '/') break;
+            end += strcspn(end, "=<> \"");
+            if (strncmp(end, "=\"", 2)) return -1;
+            end += 2 + strcspn(end + 2, "\"<");
+            if (*end++ != '"') return -1;
+        }
+        bool empty = *end == '/';
+        end += empty;
+        if (*end != '>') return -1;
+        if (closes && (depth == 0 || strlen(open[depth - 1]) != length || strncmp(open[depth - 1], name, length))) return -1;
+        if (closes) depth--;
+        else n++;
+        if (!closes && !empty) { memcpy(open[depth], name, length); open[depth++][length] = 0; }
+        p = end;
+    }
+    return depth == 0 ? n : -1;
+}
+
+static double attribute(const char *element, const char *name) {
+    char key[24];
+    snprintf(key, sizeof key, " %s=\"", name);
+    const char *end = strchr(element, '>'), *at = strstr(element, key);
+    return at && end && at < end ? strtod(at + strlen(key), NULL) : NAN;
+}
+
+static void check_picture(const char *svg) {
+    double w = attribute(svg, "width"), h = attribute(svg, "height");
+    CHECK(xml_elements(svg) > 10);
+    CHECK(w > 0 && w < 20000 && h > 0 && h < 20000);
+    for (const char *p = strstr(svg, "<rect x="); p; p = strstr(p + 1, "<rect x=")) CHECK(attribute(p, "x") >= 0 && attribute(p, "y") >= 0 && attribute(p, "x") + attribute(p, "width") <= w && attribute(p, "y") + attribute(p, "height") <= h);
+    for (const char *p = strstr(svg, "<text x="); p; p = strstr(p + 1, "<text x=")) CHECK(attribute(p, "x") >= 0 && attribute(p, "x") < w && attribute(p, "y") > 0 && attribute(p, "y") < h);
+    for (const char *p = strstr(svg, "height=\"42\" rx=\"4\""); p; p = strstr(p + 1, "height=\"42\" rx=\"4\""))      /* boxes do not lie on each other */
+        for (const char *q = strstr(p + 1, "height=\"42\" rx=\"4\""); q; q = strstr(q + 1, "height=\"42\" rx=\"4\"")) {
+            const char *a = p, *b = q;
+            while (*a != '<') a--;
+            while (*b != '<') b--;
+            CHECK(fabs(attribute(a, "x") - attribute(b, "x")) >= 112 || fabs(attribute(a, "y") - attribute(b, "y")) >= 42);
+        }
+}
+
+static int occurrences(const char *text, const char *word) {
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, word)) != NULL; p++) n++;
+    return n;
+}
+
+TEST(a_picture_of_a_transformer_folds_what_repeats) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    gn_tensor y = gn_argmax(gn_matmul(real_tower(g, 12, 8, true), real_weight(g, D_MODEL, 100)), GN_AXES(-1), false);
+    cluster_begin(1);
+    const char *svg = tell(y, GN_EXPLAIN_SVG, &C.cluster, GN_LEAST_LATENCY);
+    check_picture(svg);
+    CHECK_INT(occurrences(svg, ">12 times<"), 1);
+    CHECK(occurrences(svg, "height=\"42\" rx=\"4\"") < 15 && strstr(svg, ">attention<") && strstr(svg, ">d0<"));
+    cluster_begin(2);
+    svg = tell(y, GN_EXPLAIN_SVG, &C.cluster, GN_MOST_THROUGHPUT);
+    check_picture(svg);
+    CHECK(strstr(svg, ">d0<") && strstr(svg, ">d1<") && strstr(svg, "most throughput"));
+    CHECK(occurrences(svg, "marker-end") >= 3);                                  /* in, across, out */
+    gn_close(g);
+}
+
+TEST(a_picture_escapes_what_others_named) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    cluster_begin(1);
+    snprintf(C.devices[0].name, sizeof C.devices[0].name, "<a&\"b\">\x01");
+    const char *svg = tell(small_mlp(g), GN_EXPLAIN_SVG, &C.cluster, GN_LEAST_LATENCY);
+    check_picture(svg);
+    CHECK(strstr(svg, ">&lt;a&amp;&quot;b&quot;&gt;?<"));
+    CHECK(xml_elements("<a>&b</a>") == -1 && xml_elements("<a><b></a></b>") == -1 && xml_elements("<a x=1/>") == -1 && xml_elements("<a x=\"1\"><b/></a>") == 2);
+    gn_close(g);
+}
+
+TEST(pictures_of_random_models_are_well_formed) {
+    for (int i = 0; i < 150 && !test__.failed_checks; i++) {
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+        random_cluster((uint32_t)test_random_int(1, 5), 200000);
+        for (uint32_t d = 0; d < C.cluster.n_devices; d++) memory(d, 0);
+        gn_tensor y = random_model(g);
+        check_picture(tell(y, GN_EXPLAIN_SVG, &C.cluster, (gn_policy)(i % GN_POLICY__COUNT)));
+        CHECK(strlen(tell(y, GN_EXPLAIN_TEXT, &C.cluster, (gn_policy)(i % GN_POLICY__COUNT))) > 100);
+        gn_close(g);
+    }
+}
+
+TEST(each_allocation_may_fail) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    gn_tensor y = real_training(g, 4);
+    cluster_begin(2);
+    memory(0, 60000);
+    gn_explain_desc d = { GN_EXPLAIN_SVG, &C.cluster, GN_MOST_THROUGHPUT };
+    CHECK_RESULT(gn_explain(&y, 1, &d, told, sizeof told, NULL), GN_OK);
+    long before = held, n = 0;
+    gn_result r = GN_OUT_OF_MEMORY;
+    for (; r == GN_OUT_OF_MEMORY && n < 100000; n++) {
+        allocations = 0;
+        fails_at = n;
+        r = gn_explain(&y, 1, &d, told, sizeof told, NULL);
+        fails_at = -1;
+        CHECK_INT(held, before);
+    }
+    CHECK(r == GN_OK && n > 50);
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(random_graphs_on_random_clusters_hold_what_is_promised),
@@ -736,6 +1040,15 @@ int main(int argc, char **argv) {
         TEST_ENTRY(a_value_is_used_where_an_earlier_step_left_it),
         TEST_ENTRY(an_op_that_a_device_lacks_runs_on_another),
         TEST_ENTRY(a_cluster_that_is_none_is_refused),
+        TEST_ENTRY(models_of_the_real_builders_hold_what_is_promised),
+        TEST_ENTRY(words_say_where_why_and_what_crosses),
+        TEST_ENTRY(words_name_refusals_disagreements_and_fallbacks),
+        TEST_ENTRY(explaining_computes_nothing_and_changes_nothing),
+        TEST_ENTRY(a_call_that_cannot_be_explained_says_why),
+        TEST_ENTRY(a_picture_of_a_transformer_folds_what_repeats),
+        TEST_ENTRY(a_picture_escapes_what_others_named),
+        TEST_ENTRY(pictures_of_random_models_are_well_formed),
+        TEST_ENTRY(each_allocation_may_fail),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
