@@ -6794,8 +6794,20 @@ static void gn__units_number(gn__recognition *w) {
     }
 }
 
-/* From the last node down, when all that read a node have been settled: who is read too early leaves its unit, a view joins
-   its readers when they are of one unit. `want`: the unit of all readers so far. */
+/* Elementwise work or a reduction of a gradient that no recogniser took. */
+static bool gn__is_gradient_work(const gn__recognition *w, uint32_t i) {
+    bool work = (gn__op_sort(gn__op_at(w, i)) & (GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES)) != 0;
+    return work && (w->facts[i] & GN__GRADIENT) && !w->role[i] && !gn__said_role(w, i);
+}
+
+/* A node of no unit that runs with its readers, when they are of one unit: a view, or a part of the gradient of an op. */
+static bool gn__joins_readers(const gn__recognition *w, uint32_t i, uint32_t unit) {
+    if (!unit || unit == GN__SEVERAL || gn__said_on(w, i) || w->unit[i]) return false;
+    return gn__is_glue(&w->p->nodes[i]) || (gn__is_gradient_work(w, i) && gn__is_gradient_work(w, unit - 1));
+}
+
+/* From the last node down, when all that read a node have been settled: who is read too early leaves its unit, who belongs to its
+   readers joins them. `want`: the unit of all readers so far. */
 static void gn__units_settle(gn__recognition *w, uint32_t *want) {
     const gn_part *p = w->p;
     memset(want, 0, w->n * sizeof *want);
@@ -6803,8 +6815,8 @@ static void gn__units_settle(gn__recognition *w, uint32_t *want) {
         const gn_part_node *n = &p->nodes[i];
         if (gn__is_free(w, i)) continue;
         if (w->facts[i] & GN__DROPPED) w->unit[i] = i + 1;
-        if (!w->unit[i] && gn__is_glue(n)) w->unit[i] = want[i] && want[i] != GN__SEVERAL && !gn__said_on(w, i) ? want[i] : GN__SEVERAL;
-        if (!w->unit[i]) w->unit[i] = i + 1;
+        if (gn__joins_readers(w, i, want[i])) w->unit[i] = want[i];
+        if (!w->unit[i]) w->unit[i] = gn__is_glue(n) ? GN__SEVERAL : i + 1;
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = p->ins[n->ins + k];
             want[x] = !want[x] || want[x] == w->unit[i] ? w->unit[i] : GN__SEVERAL;
