@@ -220,6 +220,7 @@ typedef struct gn_error {
     X(kv_bytes_moved,     "bytes",  "bytes of KV cache that crossed the network")                  \
     X(kernels_run,        "calls",  "kernels or loops executed")                                   \
     X(nodes_fused,        "nodes",  "nodes that ran inside another node's loop")                   \
+    X(nodes_shared,       "nodes",  "nodes left out of a step because an equal one was in it")     \
     X(state_copies,       "copies", "states copied because an old version had a later reader")     \
     X(state_copy_bytes,   "bytes",  "bytes of those copies")                                       \
     X(view_copies,        "copies", "reshapes that could not be a view")                           \
@@ -2236,6 +2237,23 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
     return r;
 }
 
+/* Adjacent dims that one stride covers become one: fewer, longer runs. */
+static gn_view gn__view_collapse(const gn_view *v) {
+    gn_view r = *v;
+    r.rank = 0;
+    for (int i = 0; i < v->rank; i++) {
+        if (v->dims[i] == 1) continue;
+        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
+            r.dims[r.rank - 1] *= v->dims[i];
+            r.strides[r.rank - 1] = v->strides[i];
+            continue;
+        }
+        r.dims[r.rank] = v->dims[i];
+        r.strides[r.rank++] = v->strides[i];
+    }
+    return r;
+}
+
 /* n elements, `stride` apart, from memory of dtype d to a compute type and back. Those of the dtypes that are computed in f32
  * are vector code where elements lie in a row; the others are short. */
 #define GN__LOAD_LOOP(src_t, step, expr) do { const src_t *s = (const src_t *)p; for (int64_t i = 0; i < n; i++, s += step) dst[i] = expr; } while (0)
@@ -3142,9 +3160,12 @@ typedef enum gn__reduce_kind { GN__REDUCE_SUM, GN__REDUCE_MEAN, GN__REDUCE_PROD,
 typedef struct gn__reduce_job {
     const gn__call *c;
     gn__reduce_kind kind;
-    gn_view kept, reduced;    /* the input's dims split in two; both start at the input's first element */
+    gn_view kept, reduced;    /* the input's dims split in two, those reduced collapsed; both start at the input's first element */
     int64_t n, inner;          /* reduced elements, and of its last dim */
-    bool integer;
+    int64_t blocks;            /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever the number of threads */
+    bool integer, columns;
+    struct gn__partial *partials;   /* results by blocks, when these are several */
+    double *sums;              /* the same down columns: blocks by results */
 } gn__reduce_job;
 
 enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
@@ -3423,96 +3444,168 @@ static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, in
     }
 }
 
-static void gn__reduce_one(const gn__reduce_job *j, int64_t at) {
-    const gn_view *in = &j->c->in[0], *out = &j->c->out;
-    size_t bytes = gn__bytes_of(in->dtype), out_bytes = gn__bytes_of(out->dtype);
-    const char *base = in->p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)bytes;
-    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
-    gn__best best = { 0, 0, 0, false };
-    double sum = j->kind == GN__REDUCE_PROD;
-    uint64_t isum = j->kind == GN__REDUCE_PROD;
-    union { double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
-    for (int64_t row = 0; j->n && row < j->n / j->inner; row++) {
-        const char *p = base + gn__view_offset(&j->reduced, GN__MAX(j->reduced.rank - 1, 0), row) * (int64_t)bytes;
-        for (int64_t i = 0; i < j->inner; i += GN__CHUNK) {
-            int64_t m = GN__MIN(j->inner - i, (int64_t)GN__CHUNK);
-            const char *q = p + i * stride * (int64_t)bytes;
-            if (j->integer) gn__load_i64(x.i, in->dtype, q, stride, m);
-            else gn__load_f64(x.f, in->dtype, q, stride, m);
-            if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&best, j->kind, x.i, m, row * j->inner + i);
-            else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&best, j->kind, x.f, m, row * j->inner + i);
-            else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < m; l++) isum *= (uint64_t)x.i[l];
-            else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < m; l++) sum *= x.f[l];
-            else if (j->integer) for (int64_t l = 0; l < m; l++) isum += (uint64_t)x.i[l];
-            else sum += gn__sum_f64(x.f, m);
-        }
+/* What is known after some elements of one result. */
+typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__partial;
+
+enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8 };
+
+/* Extremes of f32: a vector search for the value, then one for its place where it is a new one. */
+static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, int64_t n, int64_t at) {
+    bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN;
+    float sign = least ? -1 : 1, top = sign * gn__kernels_of(j->c->pool)->top(x, n, sign);
+    bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;
+    if (b->any && (b->f != b->f || !(better || nan))) return;
+    int64_t i = 0;
+    while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;
+    *b = (gn__best){ (double)x[i], 0, at + i, true };
+}
+
+/* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
+static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m, int64_t at) {
+    gn_dtype d = j->c->in[0].dtype;
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    bool f32 = !j->integer && gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union { float s[GN__CHUNK]; double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
+        const double *f = direct && d == GN_F64 ? (const double *)(const void *)p : x.f;
+        if (j->integer) gn__load_i64(x.i, d, p, stride, n);
+        else if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
+        else if (!f32 && f == x.f) gn__load_f64(x.f, d, p, stride, n);
+        if (f32 && j->kind >= GN__REDUCE_MAX) gn__best_f32(j, &a->best, s, n, at + i);
+        else if (f32) a->sum += gn__sum_f32(gn__kernels_of(j->c->pool), s, n);
+        else if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&a->best, j->kind, x.i, n, at + i);
+        else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&a->best, j->kind, f, n, at + i);
+        else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < n; l++) a->isum *= (uint64_t)x.i[l];
+        else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < n; l++) a->sum *= f[l];
+        else if (j->integer) for (int64_t l = 0; l < n; l++) a->isum += (uint64_t)x.i[l];
+        else a->sum += gn__sum_f64(f, n);
     }
-    char *o = out->p + at * (int64_t)out_bytes;
-    int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? best.at : j->kind >= GN__REDUCE_MAX ? best.i : (int64_t)isum;
-    double real = j->kind >= GN__REDUCE_MAX ? best.f : j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum;
+}
+
+/* Elements [begin, end) of the reduced ones of result `at`. */
+static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
+    gn__partial a = { j->kind == GN__REDUCE_PROD, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
+    int last = GN__MAX(j->reduced.rank - 1, 0);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), stride = j->reduced.rank ? j->reduced.strides[last] : 1;
+    const char *base = j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * bytes;
+    for (int64_t i = begin, m; i < end; i += m) {
+        int64_t col = i % j->inner;
+        m = GN__MIN(end - i, j->inner - col);
+        gn__reduce_run(j, &a, base + (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * bytes, stride, m, i);
+    }
+    return a;
+}
+
+/* a followed by b. */
+static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b) {
+    int64_t at = a->best.at;
+    if (j->kind == GN__REDUCE_PROD) { a->sum *= b->sum; a->isum *= b->isum; }
+    else { a->sum += b->sum; a->isum += b->isum; }
+    if (j->kind < GN__REDUCE_MAX) return;
+    a->best.at = -1;
+    if (j->integer) gn__best_i64(&a->best, j->kind, &b->best.i, 1, b->best.at);
+    else gn__best_f64(&a->best, j->kind, &b->best.f, 1, b->best.at);
+    if (a->best.at < 0) a->best.at = at;
+}
+
+static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
+    const gn_view *out = &j->c->out;
+    char *o = out->p + at * (int64_t)gn__bytes_of(out->dtype);
+    int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at : j->kind >= GN__REDUCE_MAX ? a->best.i : (int64_t)a->isum;
+    double real = j->kind >= GN__REDUCE_MAX ? a->best.f : j->kind == GN__REDUCE_MEAN ? a->sum / (double)j->n : a->sum;
     if (gn__is_float(out->dtype)) gn__store_f64(&real, out->dtype, o, 1, 1);
     else gn__store_i64(&whole, out->dtype, o, 1, 1);
 }
 
-/* Sums and extremes of f32 whose elements lie in a row. */
-static bool gn__reduce_row_f32(const gn__reduce_job *j, int64_t at) {
-    const gn_view *in = &j->c->in[0];
-    bool sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN, tops = j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN;
-    if (in->dtype != GN_F32 || j->reduced.rank == 0 || j->reduced.strides[j->reduced.rank - 1] != 1 || j->n < 16 || !(sums || tops)) return false;
-    const gn__kernels *k = gn__kernels_of(j->c->pool);
-    const float *base = (const float *)(const void *)in->p + gn__view_offset(&j->kept, j->kept.rank, at);
-    float sign = j->kind == GN__REDUCE_MIN ? -1 : 1, best = -INFINITY;
-    double sum = 0;
-    for (int64_t row = 0; row < j->n / j->inner; row++) {
-        const float *p = base + gn__view_offset(&j->reduced, j->reduced.rank - 1, row);
-        float t = tops ? k->top(p, j->inner, sign) : 0;
-        if (sums) sum += gn__sum_f32(k, p, j->inner);
-        else best = t > best || t != t ? t : best;
+/* A task is a block of a result. */
+static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t from = t % j->blocks * GN__REDUCE_BLOCK;
+        gn__partial a = gn__reduce_part(j, t / j->blocks, from, j->blocks == 1 ? j->n : GN__MIN(from + GN__REDUCE_BLOCK, j->n));
+        if (j->blocks == 1) gn__reduce_store(j, t, &a);
+        else j->partials[t] = a;
     }
-    ((float *)(void *)j->c->out.p)[at] = tops ? sign * best : (float)(j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum);
-    return true;
 }
 
-/* Sums down columns: a block of neighbours at a time, in f64. */
+/* Rows [begin, end) of m neighbouring columns, added to f64 sums: a few rows in f32, then those sums. */
+static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end, int64_t m, double *sum) {
+    static const float ones[GN__REDUCE_DEEP] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    gn_dtype d = j->c->in[0].dtype;
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    bool f32 = gn__dtypes[d].compute == GN__F32, direct = d == GN_F32 && j->reduced.rank == 1;
+    union { float s[2][GN__CHUNK]; double f[GN__CHUNK]; } x;
+    for (int64_t r = begin, n; r < end; r += n) {
+        n = f32 ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
+        if (f32) memset(x.s[0], 0, sizeof x.s[0]);
+        if (direct) k->axpy(x.s[0], ones, (const float *)(const void *)(base + r * j->reduced.strides[0] * bytes), j->reduced.strides[0], n, m);
+        for (int64_t l = 0; l < n && !direct; l++) {
+            const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r + l) * bytes;
+            if (f32) gn__load_f32(x.s[1], d, p, 1, m);
+            else gn__load_f64(x.f, d, p, 1, m);
+            if (f32) k->axpy(x.s[0], ones, x.s[1], 0, 1, m);
+        }
+        for (int64_t i = 0; i < m; i++) sum[i] += f32 ? (double)x.s[0][i] : x.f[i];
+    }
+}
+
+/* Sums down columns. A task is a block of neighbours in a block of rows. */
 static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
-    const gn_view *in = &j->c->in[0];
-    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), blocks = (width + GN__CHUNK - 1) / GN__CHUNK;
-    double x[GN__CHUNK], sum[GN__CHUNK];
+    const gn_view *in = &j->c->in[0], *out = &j->c->out;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), wide = (width + GN__CHUNK - 1) / GN__CHUNK;
+    double sum[GN__CHUNK];
     for (int64_t t = begin; t < end; t++) {
-        int64_t outer = t / blocks, col = t % blocks * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK);
-        const char *base = in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes;
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
         memset(sum, 0, sizeof sum);
-        for (int64_t r = 0; r < j->n; r++) {
-            gn__load_f64(x, in->dtype, base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes, 1, m);
-            for (int64_t i = 0; i < m; i++) sum[i] += x[i];
-        }
+        gn__columns_add(j, in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m, sum);
+        if (j->blocks > 1) { memcpy(j->sums + (t % j->blocks * gn__view_count(out) + outer * width + col), sum, (size_t)m * sizeof *sum); continue; }
         for (int64_t i = 0; i < m && j->kind == GN__REDUCE_MEAN; i++) sum[i] /= (double)j->n;
-        gn__store_f64(sum, j->c->out.dtype, j->c->out.p + (outer * width + col) * bytes, 1, m);
+        gn__store_f64(sum, out->dtype, out->p + (outer * width + col) * bytes, 1, m);
     }
 }
 
-static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++)
-        if (!gn__reduce_row_f32((const gn__reduce_job *)arg, i)) gn__reduce_one((const gn__reduce_job *)arg, i);
+/* Blocks of a result put together, in order. */
+static void gn__reduce_finish(const gn__reduce_job *j) {
+    int64_t total = gn__view_count(&j->c->out), bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
+    for (int64_t i = 0; i < total && !j->columns; i++) {
+        gn__partial a = j->partials[i * j->blocks];
+        for (int64_t b = 1; b < j->blocks; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
+        gn__reduce_store(j, i, &a);
+    }
+    for (int64_t i = 0; i < total && j->columns; i++) {
+        double sum = 0;
+        for (int64_t b = 0; b < j->blocks; b++) sum += j->sums[b * total + i];
+        if (j->kind == GN__REDUCE_MEAN) sum /= (double)j->n;
+        gn__store_f64(&sum, j->c->out.dtype, j->c->out.p + i * bytes, 1, 1);
+    }
 }
 
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
-    gn__reduce_job j = { c, kind, c->in[0], c->in[0], 1, 1, !gn__is_float(c->in[0].dtype) };
+    gn__reduce_job j = { .c = c, .kind = kind, .kept = c->in[0], .reduced = c->in[0], .inner = 1, .integer = !gn__is_float(c->in[0].dtype) };
     j.kept.rank = j.reduced.rank = 0;
     for (int i = 0; i < c->in[0].rank; i++) {
         gn_view *v = (c->attrs[0] >> i) & 1 ? &j.reduced : &j.kept;
         v->dims[v->rank] = c->in[0].dims[i];
         v->strides[v->rank++] = c->in[0].strides[i];
     }
+    j.reduced = gn__view_collapse(&j.reduced);
     j.n = gn__view_count(&j.reduced);
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
-    int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0;
-    if ((kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1) {
-        gn__pool_for(c->pool, gn__view_count(&j.kept) / width * ((width + GN__CHUNK - 1) / GN__CHUNK), 1 + 16384 / GN__MAX(j.n * GN__CHUNK, 1), gn__reduce_columns, &j);
-        return GN_OK;
-    }
-    gn__pool_for(c->pool, gn__view_count(&j.kept), 1 + 16384 / GN__MAX(j.n, 1), gn__reduce_range, &j);
+    int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
+    j.columns = (kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1;
+    int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
+    j.blocks = GN__MAX((j.n + block - 1) / block, 1);
+    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
+    j.partials = (gn__partial *)room;
+    j.sums = (double *)room;
+    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? gn__reduce_columns : gn__reduce_range, &j);
+    if (j.blocks > 1) gn__reduce_finish(&j);
+    gn_free(room);
     return GN_OK;
 }
 static gn_result gn__cpu_sum(const gn__call *c) { return gn__reduce(c, GN__REDUCE_SUM); }
@@ -4979,21 +5072,23 @@ static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type 
  * Nodes live in one array; an input always has a smaller index, so every walk is a loop. Node 0 is the node that could not
  * be built for lack of memory or room; its error is errors[0]. */
 
-typedef struct gn__node {
+typedef struct gn__hint { uint8_t phase, role, residency, modality, on; } gn__hint;   /* as gn_part_hint */
+
+typedef struct gn__node {    /* 64 bytes: a line of the cache */
     uint64_t hash;           /* of the structure below, equal for equal structures */
     const char *file;
+    uint64_t value;          /* id of the kept value, 0: none */
     uint32_t line;
     uint32_t shape;          /* index into shapes */
     uint32_t ins, attrs;     /* first entry in the side arrays */
-    uint16_t op, n_ins;
-    uint16_t n_attrs;
-    uint8_t dtype, leaf;
     uint32_t slot;           /* 1 + slot of a weight, a state or a version of one; 0: none */
     uint32_t extra;          /* data: index into data; failed: into errors; state and committed version: the version */
     uint32_t label;          /* index into labels, 0: none */
+    uint16_t op;
+    uint8_t n_ins, n_attrs;
+    uint8_t dtype, leaf;
     bool committed;          /* a version node that has become its state's value */
-    gn_part_hint hint;       /* what the program said */
-    uint64_t value;          /* id of the kept value, 0: none */
+    gn__hint hint;           /* what the program said */
 } gn__node;
 
 typedef struct gn__data { const void *host; void *owned; size_t bytes; uint8_t small[8]; } gn__data;
@@ -5007,7 +5102,7 @@ typedef struct gn__slot {
     uint32_t pending;        /* node that becomes the next version; 0: none */
     uint32_t cut_node, cut_serial;           /* part node of the current version in the latest cut that met it */
     bool on_device, kv;
-    gn_part_hint hint;                       /* said where it was made */
+    gn__hint hint;                           /* said where it was made */
 } gn__slot;
 
 typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op; } gn__origin;
@@ -5042,6 +5137,7 @@ typedef struct gn__cut {     /* scratch of the latest cut; `part` points into it
     GN__ARRAY(uint32_t, ids);      /* context node of each part node */
     GN__ARRAY(uint64_t, marks);    /* bit per context node; all zero between cuts */
     GN__ARRAY(uint32_t, where);    /* part node of each context node that is marked */
+    GN__ARRAY(uint64_t, seen);     /* open addressing over the part's nodes: serial of the cut, 1 + node; its room is n_seen */
     uint32_t serial;
     bool said;                     /* of any node */
     gn_part part;
@@ -5078,7 +5174,7 @@ struct gn_ctx {
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
     uint32_t failed_effect;  /* first failed assign of this step, 0: none */
-    gn_part_hint hint;       /* what the scopes in force say */
+    gn__hint hint;           /* what the scopes in force say */
     char *device_names;      /* as given, comma-separated, without what follows a '?' */
 };
 
@@ -5200,9 +5296,9 @@ static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, u
     n->dtype = (uint8_t)dtype;
     n->shape = shape;
     n->ins = (uint32_t)g->n_ins;
-    n->n_ins = (uint16_t)n_in;
+    n->n_ins = (uint8_t)n_in;
     n->attrs = (uint32_t)g->n_attrs;
-    n->n_attrs = (uint16_t)n_attrs;
+    n->n_attrs = (uint8_t)n_attrs;
     n->hint = g->hint;
     if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, gn__ops[op].name, "", gn_now_us(), 0);
     g->stats.nodes_built++;
@@ -5509,6 +5605,12 @@ static bool gn__cut_reserve(gn_ctx *g) {
     size_t words = g->n_nodes / 64 + 1, old = c->cap_marks;
     if (!GN__GROW(c, marks, words)) return false;
     if (c->cap_marks > old) memset(c->marks + old, 0, (c->cap_marks - old) * sizeof *c->marks);
+    if (c->n_seen < 2 * g->n_nodes) {
+        while (c->n_seen < 2 * g->n_nodes) c->n_seen = GN__MAX(2 * c->n_seen, (size_t)64);
+        gn_free(c->seen);
+        c->seen = (uint64_t *)gn__alloc_zero(c->n_seen * sizeof *c->seen);
+        if (!c->seen) { c->n_seen = 0; return false; }
+    }
     c->serial++;
     c->said = false;
     c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where = c->n_hints = 0;
@@ -5554,10 +5656,9 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
     p->leaf = (uint8_t)leaf;
     p->rank = (uint8_t)s->rank;
     p->phase = n->hint.phase;
-    uint64_t said;
-    memcpy(&said, &n->hint, sizeof said);
-    c->said |= said != 0;
-    c->hints[c->n_hints++] = n->hint;
+    const gn__hint h = n->hint;
+    c->said |= (h.phase | h.role | h.residency | h.modality | h.on) != 0;
+    c->hints[c->n_hints++] = (gn_part_hint){ h.phase, h.role, h.residency, h.modality, h.on };
     p->ins = (uint32_t)c->n_ins;
     p->attrs = (uint32_t)c->n_attrs;
     p->dims = (uint32_t)c->n_dims;
@@ -5581,6 +5682,41 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
     return true;
 }
 
+/* Ops of which each use counts: a generator draws anew, a version of a state is an effect. */
+static bool gn__is_single(int op) { return op == GN__OP_RANDOM_UNIFORM || op == GN__OP_RANDOM_NORMAL || op == GN__OP_ASSIGN || op == GN__OP_KV_APPEND; }
+
+/* What the program said of a node counts, so that a node is never scheduled by another's word. */
+static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
+    const gn_part_node *a = &c->nodes[at];
+    return memcmp(&c->hints[at], &c->hints[c->n_hints - 1], sizeof *c->hints) == 0 && a->op == b->op && a->dtype == b->dtype && a->phase == b->phase && a->n_ins == b->n_ins && a->n_attrs == b->n_attrs && a->leaf == GN_LEAF_NONE &&
+           (a->n_ins == 0 || memcmp(c->ins + a->ins, c->ins + b->ins, a->n_ins * sizeof *c->ins) == 0) && (a->n_attrs == 0 || memcmp(c->attrs + a->attrs, c->attrs + b->attrs, a->n_attrs * sizeof *c->attrs) == 0);
+}
+
+/* The node just taken, `id`, is given back when an equal one was taken before: same op on the same inputs with the same attributes. */
+static void gn__cut_share(gn_ctx *g, uint32_t id) {
+    gn__cut *c = &g->cut;
+    const gn_part_node *n = &c->nodes[c->n_nodes - 1];
+    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__is_single(n->op)) return;
+    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->phase << 16) | n->dtype, n->n_ins);
+    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, c->ins[n->ins + i]);
+    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[n->attrs + i]);
+    size_t at = (size_t)h & (c->n_seen - 1);
+    for (; c->seen[at] >> 32 == c->serial; at = (at + 1) & (c->n_seen - 1)) {
+        uint32_t other = (uint32_t)c->seen[at] - 1;
+        if (!gn__cut_same(c, other, n)) continue;
+        c->where[id] = other;
+        c->n_ins = n->ins;
+        c->n_attrs = n->attrs;
+        c->n_dims = n->dims;
+        c->n_nodes--;
+        c->n_ids--;
+        c->n_hints--;
+        g->stats.nodes_shared++;
+        return;
+    }
+    c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
+}
+
 /* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
 static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
@@ -5597,6 +5733,7 @@ static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
             else if (gn__cut_leaf(n) == GN_LEAF_STATE && n->extra != g->slots[n->slot - 1].version) r = GN_SUPERSEDED;
             else if ((n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) && g->slots[n->slot - 1].kind == GN_LEAF_NONE) r = GN_STALE_HANDLE;
             else if (!gn__cut_emit(g, id)) r = GN_OUT_OF_MEMORY;
+            else gn__cut_share(g, id);
         }
     }
     return r;
@@ -6067,8 +6204,10 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     if (r == GN_OK) {
         gn__grad_reached(g, loss, params, n, reached);
         grads[loss] = gn__full(g, at, t.dtype, &t.shape, 1);
-        for (uint32_t id = loss; id > 0; id--)
-            if (grads[id] && reached[id] && g->nodes[id].n_ins) gn__grad_node(g, at, id, grads, reached);
+        for (uint32_t id = loss; id > 0; id--) {
+            int op = g->nodes[id].op;                       /* a parameter may come from an op without a gradient, and ends the way there */
+            if (grads[id] && reached[id] && g->nodes[id].n_ins && (gn__ops[op].grad || op == GN__OP_ASSIGN)) gn__grad_node(g, at, id, grads, reached);
+        }
     }
     for (int i = 0; i < n && r == GN_OK; i++) {
         out[i] = params[i] <= loss ? grads[params[i]] : 0;
@@ -7360,23 +7499,6 @@ static uint16_t gn__reg_take(gn__regs *r) {
     return 0;
 }
 static void gn__reg_give(gn__regs *r, uint16_t i) { r->used[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
-
-/* Adjacent dims that one stride covers become one: fewer, longer runs. */
-static gn_view gn__view_collapse(const gn_view *v) {
-    gn_view r = *v;
-    r.rank = 0;
-    for (int i = 0; i < v->rank; i++) {
-        if (v->dims[i] == 1) continue;
-        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
-            r.dims[r.rank - 1] *= v->dims[i];
-            r.strides[r.rank - 1] = v->strides[i];
-            continue;
-        }
-        r.dims[r.rank] = v->dims[i];
-        r.strides[r.rank++] = v->strides[i];
-    }
-    return r;
-}
 
 /* A collapsed view that shows one element everywhere. */
 static bool gn__view_is_one(const gn_view *v) { return v->rank == 0 || (v->rank == 1 && v->strides[0] == 0); }
@@ -14806,7 +14928,7 @@ static void gn__context_free(gn_ctx *g) {
     for (size_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)g->slots[i].host);
     void *arrays[] = { g->nodes, g->ins, g->attrs, g->shapes, g->data, g->errors, g->labels, g->slots, g->pending, g->plans, g->shape_table, g->plan_table, g->label_table,
-                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->device_names };
+                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
 
@@ -15510,8 +15632,8 @@ GN__SCOPE(modality, MODALITY)
 gn_result gn_on(gn_ctx *g, const char *device) {
     if (!gn__usable(g)) return gn_status(g);
     uint32_t index = device ? gn__device_index(g, device) : 0;
-    if (device && !index) return gn__error_set(g, GN_NO_DEVICE, "", "gn_on: the context has no device of this name or index");
-    g->hint.on = index;
+    if (device && (!index || index > UINT8_MAX)) return gn__error_set(g, GN_NO_DEVICE, "", "gn_on: the context has no device of this name or index");
+    g->hint.on = (uint8_t)index;
     return GN_OK;
 }
 
@@ -15646,6 +15768,7 @@ GN__COLD_BEGIN
 
 #define GN__AT file, line
 
+/* The text's first word is the op, which has no row of its own. */
 GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, gn_result r, const char *format, ...) {
     gn__loc at = { file, line };
     gn_fault f;
@@ -15653,7 +15776,10 @@ GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx 
     va_start(args, format);
     gn__fail_v(&f, r, format, args);
     va_end(args);
-    return gn__handle(g, gn__failed(g, at, GN__OP_FAILED, &f));
+    uint32_t bad = gn__failed(g, at, GN__OP_FAILED, &f);
+    char *op = bad ? g->errors[g->nodes[bad].extra].op : NULL;
+    if (op) memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof g->error.op - 1));       /* the rest of op is 0 */
+    return gn__handle(g, bad);
 }
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
@@ -15992,9 +16118,9 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
         int64_t d = t.shape.dims[axis], left = d;
         for (int i = 0; i < n && ok; i++) {
             int64_t size = sizes ? sizes[i] : d / n;
-            ok = size >= 0 && size <= left;
+            if (!(ok = size >= 0 && size <= left)) break;
             left -= size;
-            if (ok) out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
+            out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
         }
         ok = ok && left == 0;
         if (!ok) bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);

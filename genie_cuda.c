@@ -3943,17 +3943,27 @@ static gn_result executor_init(executor *x, gn_fault *f) {
 
 enum { CANARY = 64 };
 
+/* A kernel that writes what can be foretold. */
+static kernel *canary_kernel(struct device *d) {
+    emit e = { .device = d };
+    emit_pointer(&e, "u32", false, "o", (param){ PARAM_PLAN, REGION_OUTS, 0 });
+    put(&e.body, "  o[threadIdx.x] = threadIdx.x * 3u + 7u;\n");
+    emit_launch(&e, "canary", 1, 1, CANARY);
+    kernel *k = e.n_launches ? e.launches[0].kernel : NULL;
+    gn_free(e.launches);
+    gn_free(e.params);
+    text_free(&e.types);
+    text_free(&e.signature);
+    text_free(&e.body);
+    return k;
+}
+
 /* The first kernel on a device: what reports itself ready has computed something. */
 static gn_result canary(executor *x, gn_fault *f) {
-    text types_text = { 0 }, signature = { 0 }, body = { 0 };
     uint32_t words[CANARY] = { 0 };
     gn__cu_ptr memory = 0;
     void *params[1] = { &memory };
-    put(&signature, "u32 *o");
-    put(&body, "  o[threadIdx.x] = threadIdx.x * 3u + 7u;\n");
-    kernel *k = kernel_of(x->device, "canary", &types_text, &signature, &body);
-    text_free(&signature);
-    text_free(&body);
+    kernel *k = canary_kernel(x->device);
     if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
     pthread_mutex_lock(&x->device->lock);
     gn_result r = compile_kernels(x->device, &k, 1, f);

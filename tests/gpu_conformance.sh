@@ -57,7 +57,7 @@ check_host() {
     if [ -n "$driver" ]; then echo "driver: $driver"; else echo "driver: libcuda.so.1 is not found: install NVIDIA's driver, 470 or newer"; fi
     if have nvidia-smi; then nvidia-smi --query-gpu=index,name,driver_version,memory.total,memory.free --format=csv,noheader | sed 's/^/gpu: /'; fi
     if [ -x "$serve" ]; then "$serve" --devices list | sed 's/^/genie: /'; fi
-    if have compute-sanitizer; then echo "compute-sanitizer: $(compute-sanitizer --version | grep -o 'version [0-9.]*' | head -n 1)"; else echo "compute-sanitizer: not found; it comes with the CUDA toolkit"; fi
+    if have compute-sanitizer; then echo "compute-sanitizer: $(compute-sanitizer --version | grep -io 'version [0-9.]*' | head -n 1)"; else echo "compute-sanitizer: not found; it comes with the CUDA toolkit"; fi
 }
 
 # program NAME: its path, where the build or the given folder has it.
@@ -157,6 +157,8 @@ tokens() { tail -n 1 "$scratch/example" | sed -n -E 's/.*"tokens":\[([^]]*)\].*/
 
 run_examples() {
     local mode place how n first=''
+    if "$(program gpu_demo)" >"$scratch/demo" 2>&1; then cat "$scratch/demo"; pass gpu_demo "$(grep '^ok' "$scratch/demo")"
+    else cat "$scratch/demo"; fail gpu_demo "see above"; fi
     start_server "examples" || return 0
     for mode in semantic cached blind; do
         n=64; [ $mode = semantic ] || n=6
