@@ -8324,6 +8324,7 @@ static void gn__sched_die(gn__sched *s, uint32_t at, uint32_t what) {
 /* Bytes on each device at their most, in mem[]; false when one has less. */
 static bool gn__sched_fits(gn__sched *s) {
     uint32_t ops = 0;
+    if (s->bad) return false;
     gn__sched_sequence(s);
     gn__sched_bases(s);
     gn__sched_residents(s);
@@ -12230,8 +12231,8 @@ static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, 
         ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
         last = gn_now_us();
         double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
-        if (i > 0 && (least == 0 || spent < least)) least = spent;
-        if (last - begin > 8 * GN__MEASURE_US) i = 6;
+        if (i <= 1 || spent < least) least = spent;
+        if (last - begin > 8 * GN__MEASURE_US) break;
     }
     if (plan) x.i->plan_destroy(x.self, plan);
     x.i->slot_drop(x.self, slot, 1);
