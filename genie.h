@@ -38,6 +38,10 @@
                      with the next read, realise or step, all of them or none.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
+       Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
+                     loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
+                     program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
+                     contradicts the structure, that is counted (meaning_disagreements) and logged once a plan.
        Devices       with several named (gn_desc.devices) a cost model places each part of the graph by gn_desc.policy: least latency,
                      most throughput or least bytes. Weights and states stay where they are; a split that the model says loses
                      is refused; gn_on says where a part runs. gn_explain tells in words or draws (SVG) what runs where, why, what
@@ -6223,7 +6227,8 @@ GN__COLD_END
 GN__COLD_BEGIN
 
 /* >>meaning ========================================================================================
- * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
+ * What is known of a node beyond its arithmetic: roles and phases recognised from structure, what the program said of them, costs,
+ * and the groups of nodes that run together. A pure function of the part; time and memory grow with its size alone. */
 
 #define GN__X(name, number, text) text,
 static const char *const gn__phase_names[GN_PHASE__COUNT] = { GN_PHASES(GN__X) };
