@@ -38,6 +38,14 @@
                      with the next read, realise or step, all of them or none.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
+       Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
+                     loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
+                     program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
+                     contradicts the structure, that is counted (meaning_disagreements) and logged once a plan.
+       Devices       with several named (gn_desc.devices) a cost model places each part of the graph by gn_desc.policy: least latency,
+                     most throughput or least bytes. Weights and states stay where they are; a split that the model says loses
+                     is refused; gn_on says where a part runs. gn_explain tells in words or draws (SVG) what runs where, why, what
+                     crosses and what that costs, also for a cluster that is only described.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. Every wait has a deadline.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
@@ -45,19 +53,21 @@
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG), else default.
 
    WHAT IT DOES NOT DO
-       No execution on several devices at once: the first device named runs the graph. No recovery: when a server is lost its
-       context is lost with it (GN_DEVICE_LOST), and the program opens another. No sparse or quantised dtypes. No Python.
+       No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
+       through the program. A state moves to another device only when it is said to live there or its own cannot run its writers.
+       No recovery: when a server is lost its context is lost with it (GN_DEVICE_LOST), and the program opens another. No sparse
+       or quantised dtypes. No Python.
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
-       >>api      handles, enums, descs, public functions          >>plan      views, fused loops, memory: how a part runs
+       >>api      handles, enums, descs, public functions          >>plan      where a part runs, and how: loops, memory
        >>ext      what the optional units are written against      >>wire      bytes to messages and graphs, and back
        >>config   macros and includes                              >>exec      the null and the CPU executor
        >>structs  shared private structs                           >>session   client and server over a transport
        >>base     errors, allocation, bytes, hash                  >>check     handles, cuts, contexts
        >>platform threads, clock                                   >>public    the bodies of the public functions
        >>types    dtypes, shapes, strided memory                   >>ops       the op table and its kernels
-       >>graph    nodes, parts, gradients                          >>meaning   phase and residency
+       >>graph    nodes, parts, gradients                          >>meaning   roles, phases, groups, costs
 
    The licence stands at the end of the file. */
 
@@ -6217,7 +6227,8 @@ GN__COLD_END
 GN__COLD_BEGIN
 
 /* >>meaning ========================================================================================
- * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
+ * What is known of a node beyond its arithmetic: roles and phases recognised from structure, what the program said of them, costs,
+ * and the groups of nodes that run together. A pure function of the part; time and memory grow with its size alone. */
 
 #define GN__X(name, number, text) text,
 static const char *const gn__phase_names[GN_PHASE__COUNT] = { GN_PHASES(GN__X) };
@@ -7267,7 +7278,7 @@ static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m,
 
 /* >>plan ===========================================================================================
  * How a part runs on a host executor: which nodes are views, which run in one loop, where each result lies. A pure function
- * of the part. */
+ * of the part. Then where it runs: which device runs which groups (schedule), told in words and drawn (explanation). */
 
 enum { GN__GROUP_MAX = 64 };
 #define GN__NO_GROUP UINT32_MAX
@@ -15549,6 +15560,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     gn_ctx *g = t[0].ctx;
     if (!gn__usable(g)) return gn_status(g);
     if (desc) d = *desc;
+    uint64_t begin = gn__trace_begin(g);
     if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn__story k;
@@ -15560,6 +15572,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
     gn__story_deinit(&k);
     gn_free(roots);
+    gn__trace_end(g, "gn_explain", begin, 0);
     return r;
 }
 
