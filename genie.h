@@ -214,10 +214,14 @@ typedef struct gn_error {
     X(kv_bytes_moved,     "bytes",  "bytes of KV cache that crossed the network")                  \
     X(kernels_run,        "calls",  "kernels or loops executed")                                   \
     X(nodes_fused,        "nodes",  "nodes that ran inside another node's loop")                   \
+    X(nodes_shared,       "nodes",  "nodes left out of a step because an equal one was in it")     \
     X(state_copies,       "copies", "states copied because an old version had a later reader")     \
     X(state_copy_bytes,   "bytes",  "bytes of those copies")                                       \
     X(view_copies,        "copies", "reshapes that could not be a view")                           \
-    X(fallbacks,          "ops",    "ops that ran on another device than the one chosen")          \
+    X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
+    X(transfers,          "values", "values brought from one device to another, through the program") \
+    X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
+    X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
@@ -234,12 +238,30 @@ typedef struct gn_stats {
 typedef enum gn_log_level { GN_LOG_ERROR = 1, GN_LOG_WARN, GN_LOG_INFO, GN_LOG_DEBUG } gn_log_level;
 typedef void (*gn_log_fn)(void *user, gn_log_level level, const char *text);
 
+/* What a placement over several devices is chosen by. */
+typedef enum gn_policy {
+    GN_LEAST_LATENCY,      /* the time of one step, from the program's inputs to its outputs */
+    GN_MOST_THROUGHPUT,    /* the time between two steps that follow each other without waiting: that of the busiest device or link */
+    GN_LEAST_BYTES,        /* the bytes that cross links in one step */
+    GN_POLICY__COUNT
+} gn_policy;
+
+/* A call that computes, waits or closes, what a device was asked to do, a node that was built. Valid during the callback. */
+typedef struct gn_trace_event {
+    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "matmul" for a node */
+    const char *device;            /* "" for the program's own */
+    uint64_t begin_us, end_us;     /* monotonic; of a node both are the same */
+    uint64_t bytes;                /* of the tensors that are read, sent or kept; 0 where it has none */
+} gn_trace_event;
+typedef void (*gn_trace_fn)(void *user, const gn_trace_event *event);
+
 /* ---- context ---------------------------------------------------------------------------------------
  * One thread at a time in one context; different contexts may be used by different threads at once. */
 
 typedef struct gn_desc {
-    const char *devices;    /* comma-separated: "cpu", "null", "cuda:0", a server's URL, "host:port", "@FILE" with a URL.
-                               NULL: $GENIE_DEVICES, else "cpu". The first device runs the graph */
+    const char *devices;    /* comma-separated, at most 32: "cpu", "null", "cuda:0", a server's URL, "host:port", "@FILE" with a URL.
+                               NULL: $GENIE_DEVICES, else "cpu". With several each part of a graph runs where the policy wants it */
+    gn_policy policy;       /* of several devices */
     uint32_t deadline_ms;   /* longest wait for a server, 0: 30,000 */
     uint32_t max_nodes;     /* nodes of one step, 0: 2^21 */
     uint32_t threads;       /* of the CPU executor, 0: all cores ($GENIE_THREADS) */
@@ -249,6 +271,8 @@ typedef struct gn_desc {
     const char *label;      /* named in logs */
     gn_log_fn log;          /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
     void *log_user;
+    gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
+    void *trace_user;
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed answers every call with its cause.
@@ -272,7 +296,12 @@ typedef struct gn_device_info {
     bool remote;
 } gn_device_info;
 
-GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);
+GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);   /* the first */
+/* Devices in the order of gn_desc.devices; 0 for a context that is not open. */
+GN_API int gn_device_count(gn_ctx *g);
+GN_API gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info);
+/* What one device of several has done: its share of gn_get_stats. Of a single one: all of it. */
+GN_API gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats);
 
 /* Ends a step: pending state updates are submitted, the step's nodes and values are recycled, weights and states stay.
    Does not wait for a server. Returns the first error of a pending update. */
@@ -343,8 +372,10 @@ typedef struct gn_info {
     bool computed;         /* a value exists (leaves: always) */
     char device[96];       /* where the value is, "" when not computed or on the host */
     const char *label;     /* "" if none; valid until gn_close */
-    const char *phase;     /* "unknown", "forward", "prefill", "decode", "training" */
-    const char *residency; /* "input", "weight", "state", "kv cache", "activation" */
+    const char *phase;     /* "unknown", "forward", "prefill"… as said */
+    const char *role;      /* "none", "attention"… as said, else of the op by itself; what surrounds it is recognised when a plan is made */
+    const char *residency; /* "input", "weight", "state", "kv cache", "activation"… as said, else by the kind of tensor */
+    const char *modality;  /* "unknown", "text"… as said */
 } gn_info;
 
 /* What is known of a tensor without computing anything. Returns the node's own result. */
@@ -823,9 +854,85 @@ GN_API gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *de
 #define gn_adamw(...) gn_adamw_at(GN_HERE, __VA_ARGS__)
 
 /* ---- meaning --------------------------------------------------------------------------------------------*/
-typedef enum gn_phase_kind { GN_PHASE_UNKNOWN, GN_FORWARD, GN_PREFILL, GN_DECODE, GN_TRAINING, GN_PHASE__COUNT } gn_phase_kind;
-/* Says the phase of the nodes built from here on; GN_PHASE_UNKNOWN returns to guessing. What is said wins. */
-GN_API void gn_phase(gn_ctx *g, gn_phase_kind phase);
+/* What a node is for. Genie recognises it from the structure of the graph; a program may say it, and what is said wins. The
+ * numbers of phases are pinned: they travel. X(NAME, number, text) */
+#define GN_PHASES(X)                                                                                            \
+    X(PHASE_UNKNOWN, 0, "unknown") X(FORWARD, 1, "forward") X(PREFILL, 2, "prefill") X(DECODE, 3, "decode")      \
+    X(TRAINING, 4, "training") X(ENCODE, 5, "encode") X(DENOISE, 6, "denoise")
+#define GN_ROLES(X)                                                                                             \
+    X(NONE, 0, "none") X(EMBEDDING, 1, "embedding") X(LINEAR, 2, "linear") X(MLP, 3, "mlp")                      \
+    X(ATTENTION, 4, "attention") X(CROSS_ATTENTION, 5, "cross attention") X(GROUPED_ATTENTION, 6, "grouped attention") \
+    X(KV_APPEND, 7, "kv append") X(NORM, 8, "norm") X(RESIDUAL, 9, "residual") X(LOSS, 10, "loss")               \
+    X(OPTIMIZER, 11, "optimizer") X(HEAD, 12, "head") X(SAMPLING, 13, "sampling") X(CONV, 14, "conv")
+#define GN_RESIDENCIES(X)                                                                                       \
+    X(UNKNOWN, 0, "unknown") X(ACTIVATION, 1, "activation") X(WEIGHT, 2, "weight") X(STATE, 3, "state")          \
+    X(KV_CACHE, 4, "kv cache") X(GRADIENT, 5, "gradient") X(INPUT, 6, "input")
+#define GN_MODALITIES(X)                                                                                        \
+    X(UNKNOWN, 0, "unknown") X(TEXT, 1, "text") X(VISION, 2, "vision") X(AUDIO, 3, "audio") X(TABULAR, 4, "tabular") X(MIXED, 5, "mixed")
+
+#define GN__X(name, number, text) GN_##name = number,
+typedef enum gn_phase_kind { GN_PHASES(GN__X) GN_PHASE__COUNT } gn_phase_kind;
+#undef GN__X
+#define GN__X(name, number, text) GN_ROLE_##name = number,
+typedef enum gn_role_kind { GN_ROLES(GN__X) GN_ROLE__COUNT } gn_role_kind;
+#undef GN__X
+#define GN__X(name, number, text) GN_RESIDENCY_##name = number,
+typedef enum gn_residency_kind { GN_RESIDENCIES(GN__X) GN_RESIDENCY__COUNT } gn_residency_kind;
+#undef GN__X
+#define GN__X(name, number, text) GN_MODALITY_##name = number,
+typedef enum gn_modality_kind { GN_MODALITIES(GN__X) GN_MODALITY__COUNT } gn_modality_kind;
+#undef GN__X
+
+/* Scopes: each holds for the nodes, weights and states made from here on until the next call; 0 returns to recognising. A kind
+   out of range is GN_BAD_ARGUMENT and changes nothing. */
+GN_API gn_result gn_phase(gn_ctx *g, gn_phase_kind phase);
+GN_API gn_result gn_role(gn_ctx *g, gn_role_kind role);
+GN_API gn_result gn_residency(gn_ctx *g, gn_residency_kind residency);
+GN_API gn_result gn_modality(gn_ctx *g, gn_modality_kind modality);
+/* Where the nodes made from here on run: a name as in gn_desc.devices (what follows a '?' does not count) or its index, "0" for the
+   first; NULL lets the scheduler decide. A device that the context does not have is GN_NO_DEVICE and changes nothing. */
+GN_API gn_result gn_on(gn_ctx *g, const char *device);
+
+/* ---- cluster and explanation ----------------------------------------------------------------------------*/
+/* What is known of the devices and the links between them. Every number that is 0 means "no limit, no cost". */
+typedef enum gn_rate { GN_RATE_F32, GN_RATE_HALF /* f16, bf16 */, GN_RATE_F64, GN_RATE_INT, GN_RATE__COUNT } gn_rate;
+
+typedef struct gn_cluster_device {
+    char name[96];                        /* as in gn_desc.devices, secrets removed */
+    double flops_per_s[GN_RATE__COUNT];   /* arithmetic of matrix products, by element type */
+    double bytes_per_s;                   /* of its memory */
+    double launch_s;                      /* of each kernel */
+    double queue_s;                       /* until it begins what is sent to it now */
+    uint64_t memory;                      /* bytes it has */
+    uint64_t memory_free;                 /* bytes of it that can be filled besides what it holds for this program already; read when memory is not 0 */
+    const uint8_t *ops;                   /* bit w set: it has the op of wire id w; NULL: all */
+    size_t n_ops;                         /* bytes of ops; what lies beyond is not there */
+} gn_cluster_device;
+
+typedef struct gn_cluster_link { double latency_s, bytes_per_s; } gn_cluster_link;
+
+typedef struct gn_cluster {
+    uint32_t n_devices;
+    const gn_cluster_device *devices;
+    const gn_cluster_link *links;         /* links[from * (n_devices + 1) + to]; index n_devices is the program itself. What lies on
+                                             the diagonal is not read */
+} gn_cluster;
+
+typedef enum gn_explain_format { GN_EXPLAIN_TEXT, GN_EXPLAIN_SVG, GN_EXPLAIN__COUNT } gn_explain_format;
+
+typedef struct gn_explain_desc {
+    gn_explain_format format;
+    const gn_cluster *cluster;            /* an invented one; NULL: the devices of the context */
+    gn_policy policy;                     /* for an invented cluster; else the context's own counts */
+} gn_explain_desc;
+
+/* Tells how t[0 … n) would be computed now, without computing it: where each part runs and why, what crosses links and what
+   does not have to, in how many seconds the cost model expects it. Words, or a picture (SVG 1.1): boxes are groups of nodes,
+   colours their roles, lanes devices, arrows transfers, time goes from left to right. Writes at most cap bytes, a NUL
+   included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0 asks
+   for the room. desc may be NULL: words on the context's devices. GN_BAD_SIZE when it does not fit; what gn_read says of the
+   tensors; GN_OUT_OF_MEMORY also when the graph fits on no device. */
+GN_API gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes);
 
 /* ---- dtypes and sizes -----------------------------------------------------------------------------------*/
 GN_API size_t gn_dtype_bytes(gn_dtype d);        /* 0 for an unknown dtype */
@@ -851,6 +958,7 @@ typedef struct gn_server_desc {
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
     uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
+    bool no_costs;            /* the devices are not measured at the start, and clients learn nothing of their speed */
     int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
@@ -942,6 +1050,12 @@ typedef struct gn_part_node {
 
 typedef struct gn_part_update { uint32_t slot, gen, node; } gn_part_update;
 
+/* What the program said of a node; 0: nothing. */
+typedef struct gn_part_hint {
+    uint8_t phase, role, residency, modality;
+    uint32_t on;         /* 1 + index of a device in gn_desc.devices */
+} gn_part_hint;
+
 typedef struct gn_part {
     uint64_t hash;                     /* of everything below, equal on every machine */
     uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates;
@@ -952,7 +1066,54 @@ typedef struct gn_part {
     const uint32_t *args;              /* node of each argument */
     const uint32_t *outs;              /* node of each output */
     const gn_part_update *updates;     /* states that become the value of a node when the run ends well */
+    const gn_part_hint *hints;         /* per node; NULL: nothing was said. They do not travel and are no part of the hash */
 } gn_part;
+
+/* ---- meaning: what the nodes of a part are for, what they cost, and which run as a unit. A pure function of the part. ---- */
+enum { GN_SAID_PHASE = 1, GN_SAID_ROLE = 2, GN_SAID_RESIDENCY = 4, GN_SAID_MODALITY = 8 };
+
+typedef struct gn_node_meaning {
+    uint8_t phase, role, residency, modality;   /* gn_phase_kind, gn_role_kind, gn_residency_kind, gn_modality_kind */
+    uint8_t said;              /* GN_SAID_*: these come from the program */
+    bool critical;             /* on the longest path through the part */
+    uint32_t group;
+    double flops;              /* of this node alone */
+    uint64_t bytes_read, bytes_written;   /* by a kernel of its own: rows that are gathered or appended count, not their tables; views: 0 */
+} gn_node_meaning;
+
+typedef struct gn_edge_meaning {
+    uint64_t bytes;            /* of the producer's result that the consumer reads */
+    double change;             /* bytes of the consumer's result over bytes of the producer's */
+    bool critical;
+} gn_edge_meaning;
+
+/* Nodes that run, and are placed, together. The graph of groups has no cycle, and groups stand in topological order. */
+typedef struct gn_group {
+    uint8_t role, phase, modality;
+    uint32_t on;               /* 1 + the device the program said; 0: free */
+    uint32_t first, n_nodes;   /* gn_meaning.members[first …], rising */
+    uint32_t kernels;          /* launches, about: fused loops count once, views and leaves not */
+    double flops;
+    uint64_t bytes;            /* read and written by its kernels */
+} gn_group;
+
+typedef struct gn_disagreement { uint32_t node; uint8_t which /* a GN_SAID_ bit */, said, recognised; } gn_disagreement;
+
+typedef struct gn_meaning {
+    uint32_t n_nodes, n_edges, n_groups, n_disagreements;
+    gn_node_meaning *nodes;            /* per node of the part */
+    gn_edge_meaning *edges;            /* per entry of part->ins */
+    gn_group *groups;
+    uint32_t *members;                 /* every node once, group by group */
+    gn_disagreement *disagreements;    /* in the order of the nodes; those of modality come last */
+} gn_meaning;
+
+/* Bits of recognisers_off: what is not to be recognised. */
+#define GN_OFF_ROLE(role) (1u << (role))
+#define GN_OFF_PHASE(phase) (1u << (16 + (phase)))
+/* GN_OUT_OF_MEMORY, with *out_meaning empty. gn_meaning_deinit frees what it holds. */
+GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f);
+GN_API void gn_meaning_deinit(gn_meaning *m);
 
 /* ---- layout: how a part runs on one device, by the same code for every executor: which nodes are views, which run in one
  * loop, where each result lies in one block of memory. A pure function of the part. ---- */
@@ -1013,6 +1174,103 @@ typedef struct gn_layout {
 GN_API gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
 
+/* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
+ * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
+#define GN_UNPLACED UINT32_MAX
+
+/* Why a group of nodes runs where it runs. X(NAME, text) */
+#define GN_PLACE_REASONS(X) \
+    X(ONLY,      "the only device") \
+    X(BEST,      "the best single device") \
+    X(SAID,      "the program said so (gn_on)") \
+    X(HOME,      "its state lives there") \
+    X(OPS,       "the other devices lack an operation of it") \
+    X(MEMORY,    "what one device holds is not enough") \
+    X(PARALLEL,  "runs at the same time as another part") \
+    X(STAGE,     "a stage of its own, so that steps follow each other sooner") \
+    X(BYTES,     "fewer bytes cross links")
+typedef enum gn_place_reason {
+#define GN__X(name, text) GN_PLACED_##name,
+    GN_PLACE_REASONS(GN__X)
+#undef GN__X
+    GN_PLACED__COUNT
+} gn_place_reason;
+
+/* Why a value crosses a link. X(NAME, text) */
+#define GN_TRANSFER_REASONS(X) \
+    X(INPUT,      "data of this step") \
+    X(VALUE,      "kept by an earlier step on another device") \
+    X(RESULT,     "computed on one device, used on another") \
+    X(STATE_READ, "a state read where it does not live") \
+    X(STATE_MOVE, "a state that moves to another device and stays there") \
+    X(OUTPUT,     "read by the program")
+typedef enum gn_transfer_reason {
+#define GN__X(name, text) GN_TRANSFER_##name,
+    GN_TRANSFER_REASONS(GN__X)
+#undef GN__X
+    GN_TRANSFER__COUNT
+} gn_transfer_reason;
+
+/* Bytes that cross no link. X(NAME, text) */
+#define GN_AVOIDED(X) \
+    X(WEIGHTS,   "weights that stay on their device") \
+    X(STATES,    "states and KV caches that stay on their device") \
+    X(ONCE,      "values with several readers on a device, sent there once") \
+    X(RECOMPUTE, "values computed again where they are used, instead of being sent")
+typedef enum gn_avoided {
+#define GN__X(name, text) GN_AVOIDED_##name,
+    GN_AVOIDED(GN__X)
+#undef GN__X
+    GN_AVOIDED__COUNT
+} gn_avoided;
+
+/* Runs on one device without waiting for another in between: what it needs is there when it begins, what others need of it
+   leaves when it ends. */
+typedef struct gn_segment {
+    uint32_t device;
+    uint32_t first, n;             /* gn_schedule.nodes[first … first + n): ops, in topological order; leaves stand in no segment */
+    double start_s, end_s;         /* by the cost model, from the begin of the step */
+} gn_segment;
+
+/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. */
+typedef struct gn_transfer {
+    uint32_t node;                 /* an op's result or a leaf (data, kept value, state) */
+    uint32_t from, to;             /* devices; n_devices is the program */
+    uint32_t producer, consumer;   /* segments: that computes it (UINT32_MAX: a leaf), that first needs it (UINT32_MAX: the program) */
+    uint64_t bytes;
+    double start_s, end_s;
+    uint8_t why;                   /* gn_transfer_reason */
+} gn_transfer;
+
+typedef struct gn_schedule {
+    uint32_t n_nodes, n_devices, n_segments, n_transfers, n_groups;
+    uint32_t *device;              /* per node: where it runs first; a leaf: a state's home from now on, else its first reader's device */
+    uint32_t *nodes;               /* of the segments. A node that is computed again on another device stands there too */
+    gn_segment *segments;          /* in an order in which they may run one after the other */
+    gn_transfer *transfers;        /* by consumer, then node; those to the program last */
+    uint8_t *why;                  /* per group of the meaning: gn_place_reason */
+    double seconds;                /* of one step */
+    double step_seconds;           /* between steps that do not wait for each other */
+    double best_single_seconds, best_single_step_seconds;   /* the same on the best device alone, by the policy; 0 when none can */
+    uint32_t best_single;          /* that device; GN_UNPLACED: none has the memory and the operations */
+    double refused_seconds;        /* of the best split, when it was refused because it loses; else 0 */
+    bool refused;
+    uint64_t bytes;                /* that cross links in each step; moves of states are not of each step */
+    uint64_t move_bytes;           /* of states that move */
+    uint64_t upload_bytes;         /* weights and first values of states that their device does not hold yet: sent once */
+    uint64_t avoided[GN_AVOIDED__COUNT];
+    uint32_t overruled;            /* nodes that were said to run where the state they write does not live */
+    uint32_t recomputed;           /* nodes that stand in more than one segment, counted once for each further one */
+    uint64_t *memory;              /* per device: bytes of weights, states and live activations at their most */
+} gn_schedule;
+
+/* `homes`: per node of the part, of a weight, state or value leaf: bit d set when device d holds it (of the first 32 devices); NULL:
+   nothing is anywhere. GN_OUT_OF_MEMORY also when no placement within the memory of the devices is found, GN_UNSUPPORTED when
+   no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside it. */
+GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes,
+                                  gn_schedule *out_schedule, gn_fault *f);
+GN_API void gn_schedule_deinit(gn_schedule *s);
+
 /* ---- executor: a device. Slots of one executor are called by one thread at a time. ---- */
 typedef struct gn_slot_desc {
     uint32_t slot, gen;
@@ -1044,6 +1302,8 @@ typedef struct gn_exec_i {
     void (*describe)(void *self, gn_device_info *out_info);
     void *(*host_alloc)(void *self, size_t bytes);     /* NULL slot: plain memory */
     void (*host_free)(void *self, void *p);
+    /* What the device and the links from and to the program are known to cost now; 0 where it is not known. NULL slot: nothing is. */
+    void (*costs)(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -1055,6 +1315,8 @@ typedef struct gn_exec_desc {
     uint32_t deadline_ms;
     bool strict;
     gn_stats *stats;         /* counters to add to; never NULL */
+    gn_log_fn log;           /* as of a context */
+    void *log_user;
 } gn_exec_desc;
 
 /* ---- transport: an ordered byte stream to one peer ---- */
@@ -1176,6 +1438,12 @@ GN_API gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wir
 GN_API gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant);
 /* Opens a context over an open transport; takes ownership. */
 GN_API gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device);
+/* Opens a context over the devices that desc names (NULL: none) and after them one for each of n open transports; takes ownership. */
+GN_API gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n);
+
+/* From here on the scheduler of a context over several devices takes these costs for those of its devices; their ops are not read.
+   NULL: the measured ones again. Plans that are there stay. GN_BAD_ARGUMENT when the number of devices is another one. */
+GN_API gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *cluster);
 
 /* Services of the core for the optional units. */
 GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL when there is none */
@@ -1960,6 +2228,23 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
     for (int i = axis; i + 1 < v->rank; i++) { r.dims[i] = v->dims[i + 1]; r.strides[i] = v->strides[i + 1]; }
     r.dims[v->rank - 1] = v->dims[axis];
     r.strides[v->rank - 1] = v->strides[axis];
+    return r;
+}
+
+/* Adjacent dims that one stride covers become one: fewer, longer runs. */
+static gn_view gn__view_collapse(const gn_view *v) {
+    gn_view r = *v;
+    r.rank = 0;
+    for (int i = 0; i < v->rank; i++) {
+        if (v->dims[i] == 1) continue;
+        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
+            r.dims[r.rank - 1] *= v->dims[i];
+            r.strides[r.rank - 1] = v->strides[i];
+            continue;
+        }
+        r.dims[r.rank] = v->dims[i];
+        r.strides[r.rank++] = v->strides[i];
+    }
     return r;
 }
 
@@ -2869,9 +3154,12 @@ typedef enum gn__reduce_kind { GN__REDUCE_SUM, GN__REDUCE_MEAN, GN__REDUCE_PROD,
 typedef struct gn__reduce_job {
     const gn__call *c;
     gn__reduce_kind kind;
-    gn_view kept, reduced;    /* the input's dims split in two; both start at the input's first element */
+    gn_view kept, reduced;    /* the input's dims split in two, those reduced collapsed; both start at the input's first element */
     int64_t n, inner;          /* reduced elements, and of its last dim */
-    bool integer;
+    int64_t blocks;            /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever the number of threads */
+    bool integer, columns;
+    struct gn__partial *partials;   /* results by blocks, when these are several */
+    double *sums;              /* the same down columns: blocks by results */
 } gn__reduce_job;
 
 enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
@@ -3150,96 +3438,168 @@ static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, in
     }
 }
 
-static void gn__reduce_one(const gn__reduce_job *j, int64_t at) {
-    const gn_view *in = &j->c->in[0], *out = &j->c->out;
-    size_t bytes = gn__bytes_of(in->dtype), out_bytes = gn__bytes_of(out->dtype);
-    const char *base = in->p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)bytes;
-    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
-    gn__best best = { 0, 0, 0, false };
-    double sum = j->kind == GN__REDUCE_PROD;
-    uint64_t isum = j->kind == GN__REDUCE_PROD;
-    union { double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
-    for (int64_t row = 0; j->n && row < j->n / j->inner; row++) {
-        const char *p = base + gn__view_offset(&j->reduced, GN__MAX(j->reduced.rank - 1, 0), row) * (int64_t)bytes;
-        for (int64_t i = 0; i < j->inner; i += GN__CHUNK) {
-            int64_t m = GN__MIN(j->inner - i, (int64_t)GN__CHUNK);
-            const char *q = p + i * stride * (int64_t)bytes;
-            if (j->integer) gn__load_i64(x.i, in->dtype, q, stride, m);
-            else gn__load_f64(x.f, in->dtype, q, stride, m);
-            if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&best, j->kind, x.i, m, row * j->inner + i);
-            else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&best, j->kind, x.f, m, row * j->inner + i);
-            else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < m; l++) isum *= (uint64_t)x.i[l];
-            else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < m; l++) sum *= x.f[l];
-            else if (j->integer) for (int64_t l = 0; l < m; l++) isum += (uint64_t)x.i[l];
-            else sum += gn__sum_f64(x.f, m);
-        }
+/* What is known after some elements of one result. */
+typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__partial;
+
+enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8 };
+
+/* Extremes of f32: a vector search for the value, then one for its place where it is a new one. */
+static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, int64_t n, int64_t at) {
+    bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN;
+    float sign = least ? -1 : 1, top = sign * gn__kernels_of(j->c->pool)->top(x, n, sign);
+    bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;
+    if (b->any && (b->f != b->f || !(better || nan))) return;
+    int64_t i = 0;
+    while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;
+    *b = (gn__best){ (double)x[i], 0, at + i, true };
+}
+
+/* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
+static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m, int64_t at) {
+    gn_dtype d = j->c->in[0].dtype;
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    bool f32 = !j->integer && gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union { float s[GN__CHUNK]; double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
+        const double *f = direct && d == GN_F64 ? (const double *)(const void *)p : x.f;
+        if (j->integer) gn__load_i64(x.i, d, p, stride, n);
+        else if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
+        else if (!f32 && f == x.f) gn__load_f64(x.f, d, p, stride, n);
+        if (f32 && j->kind >= GN__REDUCE_MAX) gn__best_f32(j, &a->best, s, n, at + i);
+        else if (f32) a->sum += gn__sum_f32(gn__kernels_of(j->c->pool), s, n);
+        else if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&a->best, j->kind, x.i, n, at + i);
+        else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&a->best, j->kind, f, n, at + i);
+        else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < n; l++) a->isum *= (uint64_t)x.i[l];
+        else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < n; l++) a->sum *= f[l];
+        else if (j->integer) for (int64_t l = 0; l < n; l++) a->isum += (uint64_t)x.i[l];
+        else a->sum += gn__sum_f64(f, n);
     }
-    char *o = out->p + at * (int64_t)out_bytes;
-    int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? best.at : j->kind >= GN__REDUCE_MAX ? best.i : (int64_t)isum;
-    double real = j->kind >= GN__REDUCE_MAX ? best.f : j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum;
+}
+
+/* Elements [begin, end) of the reduced ones of result `at`. */
+static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
+    gn__partial a = { j->kind == GN__REDUCE_PROD, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
+    int last = GN__MAX(j->reduced.rank - 1, 0);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), stride = j->reduced.rank ? j->reduced.strides[last] : 1;
+    const char *base = j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * bytes;
+    for (int64_t i = begin, m; i < end; i += m) {
+        int64_t col = i % j->inner;
+        m = GN__MIN(end - i, j->inner - col);
+        gn__reduce_run(j, &a, base + (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * bytes, stride, m, i);
+    }
+    return a;
+}
+
+/* a followed by b. */
+static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b) {
+    int64_t at = a->best.at;
+    if (j->kind == GN__REDUCE_PROD) { a->sum *= b->sum; a->isum *= b->isum; }
+    else { a->sum += b->sum; a->isum += b->isum; }
+    if (j->kind < GN__REDUCE_MAX) return;
+    a->best.at = -1;
+    if (j->integer) gn__best_i64(&a->best, j->kind, &b->best.i, 1, b->best.at);
+    else gn__best_f64(&a->best, j->kind, &b->best.f, 1, b->best.at);
+    if (a->best.at < 0) a->best.at = at;
+}
+
+static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
+    const gn_view *out = &j->c->out;
+    char *o = out->p + at * (int64_t)gn__bytes_of(out->dtype);
+    int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at : j->kind >= GN__REDUCE_MAX ? a->best.i : (int64_t)a->isum;
+    double real = j->kind >= GN__REDUCE_MAX ? a->best.f : j->kind == GN__REDUCE_MEAN ? a->sum / (double)j->n : a->sum;
     if (gn__is_float(out->dtype)) gn__store_f64(&real, out->dtype, o, 1, 1);
     else gn__store_i64(&whole, out->dtype, o, 1, 1);
 }
 
-/* Sums and extremes of f32 whose elements lie in a row. */
-static bool gn__reduce_row_f32(const gn__reduce_job *j, int64_t at) {
-    const gn_view *in = &j->c->in[0];
-    bool sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN, tops = j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN;
-    if (in->dtype != GN_F32 || j->reduced.rank == 0 || j->reduced.strides[j->reduced.rank - 1] != 1 || j->n < 16 || !(sums || tops)) return false;
-    const gn__kernels *k = gn__kernels_of(j->c->pool);
-    const float *base = (const float *)(const void *)in->p + gn__view_offset(&j->kept, j->kept.rank, at);
-    float sign = j->kind == GN__REDUCE_MIN ? -1 : 1, best = -INFINITY;
-    double sum = 0;
-    for (int64_t row = 0; row < j->n / j->inner; row++) {
-        const float *p = base + gn__view_offset(&j->reduced, j->reduced.rank - 1, row);
-        float t = tops ? k->top(p, j->inner, sign) : 0;
-        if (sums) sum += gn__sum_f32(k, p, j->inner);
-        else best = t > best || t != t ? t : best;
+/* A task is a block of a result. */
+static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t from = t % j->blocks * GN__REDUCE_BLOCK;
+        gn__partial a = gn__reduce_part(j, t / j->blocks, from, j->blocks == 1 ? j->n : GN__MIN(from + GN__REDUCE_BLOCK, j->n));
+        if (j->blocks == 1) gn__reduce_store(j, t, &a);
+        else j->partials[t] = a;
     }
-    ((float *)(void *)j->c->out.p)[at] = tops ? sign * best : (float)(j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum);
-    return true;
 }
 
-/* Sums down columns: a block of neighbours at a time, in f64. */
+/* Rows [begin, end) of m neighbouring columns, added to f64 sums: a few rows in f32, then those sums. */
+static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end, int64_t m, double *sum) {
+    static const float ones[GN__REDUCE_DEEP] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    gn_dtype d = j->c->in[0].dtype;
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    bool f32 = gn__dtypes[d].compute == GN__F32, direct = d == GN_F32 && j->reduced.rank == 1;
+    union { float s[2][GN__CHUNK]; double f[GN__CHUNK]; } x;
+    for (int64_t r = begin, n; r < end; r += n) {
+        n = f32 ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
+        if (f32) memset(x.s[0], 0, sizeof x.s[0]);
+        if (direct) k->axpy(x.s[0], ones, (const float *)(const void *)(base + r * j->reduced.strides[0] * bytes), j->reduced.strides[0], n, m);
+        for (int64_t l = 0; l < n && !direct; l++) {
+            const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r + l) * bytes;
+            if (f32) gn__load_f32(x.s[1], d, p, 1, m);
+            else gn__load_f64(x.f, d, p, 1, m);
+            if (f32) k->axpy(x.s[0], ones, x.s[1], 0, 1, m);
+        }
+        for (int64_t i = 0; i < m; i++) sum[i] += f32 ? (double)x.s[0][i] : x.f[i];
+    }
+}
+
+/* Sums down columns. A task is a block of neighbours in a block of rows. */
 static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
-    const gn_view *in = &j->c->in[0];
-    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), blocks = (width + GN__CHUNK - 1) / GN__CHUNK;
-    double x[GN__CHUNK], sum[GN__CHUNK];
+    const gn_view *in = &j->c->in[0], *out = &j->c->out;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), wide = (width + GN__CHUNK - 1) / GN__CHUNK;
+    double sum[GN__CHUNK];
     for (int64_t t = begin; t < end; t++) {
-        int64_t outer = t / blocks, col = t % blocks * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK);
-        const char *base = in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes;
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
         memset(sum, 0, sizeof sum);
-        for (int64_t r = 0; r < j->n; r++) {
-            gn__load_f64(x, in->dtype, base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes, 1, m);
-            for (int64_t i = 0; i < m; i++) sum[i] += x[i];
-        }
+        gn__columns_add(j, in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m, sum);
+        if (j->blocks > 1) { memcpy(j->sums + (t % j->blocks * gn__view_count(out) + outer * width + col), sum, (size_t)m * sizeof *sum); continue; }
         for (int64_t i = 0; i < m && j->kind == GN__REDUCE_MEAN; i++) sum[i] /= (double)j->n;
-        gn__store_f64(sum, j->c->out.dtype, j->c->out.p + (outer * width + col) * bytes, 1, m);
+        gn__store_f64(sum, out->dtype, out->p + (outer * width + col) * bytes, 1, m);
     }
 }
 
-static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++)
-        if (!gn__reduce_row_f32((const gn__reduce_job *)arg, i)) gn__reduce_one((const gn__reduce_job *)arg, i);
+/* Blocks of a result put together, in order. */
+static void gn__reduce_finish(const gn__reduce_job *j) {
+    int64_t total = gn__view_count(&j->c->out), bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
+    for (int64_t i = 0; i < total && !j->columns; i++) {
+        gn__partial a = j->partials[i * j->blocks];
+        for (int64_t b = 1; b < j->blocks; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
+        gn__reduce_store(j, i, &a);
+    }
+    for (int64_t i = 0; i < total && j->columns; i++) {
+        double sum = 0;
+        for (int64_t b = 0; b < j->blocks; b++) sum += j->sums[b * total + i];
+        if (j->kind == GN__REDUCE_MEAN) sum /= (double)j->n;
+        gn__store_f64(&sum, j->c->out.dtype, j->c->out.p + i * bytes, 1, 1);
+    }
 }
 
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
-    gn__reduce_job j = { c, kind, c->in[0], c->in[0], 1, 1, !gn__is_float(c->in[0].dtype) };
+    gn__reduce_job j = { .c = c, .kind = kind, .kept = c->in[0], .reduced = c->in[0], .inner = 1, .integer = !gn__is_float(c->in[0].dtype) };
     j.kept.rank = j.reduced.rank = 0;
     for (int i = 0; i < c->in[0].rank; i++) {
         gn_view *v = (c->attrs[0] >> i) & 1 ? &j.reduced : &j.kept;
         v->dims[v->rank] = c->in[0].dims[i];
         v->strides[v->rank++] = c->in[0].strides[i];
     }
+    j.reduced = gn__view_collapse(&j.reduced);
     j.n = gn__view_count(&j.reduced);
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
-    int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0;
-    if ((kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1) {
-        gn__pool_for(c->pool, gn__view_count(&j.kept) / width * ((width + GN__CHUNK - 1) / GN__CHUNK), 1 + 16384 / GN__MAX(j.n * GN__CHUNK, 1), gn__reduce_columns, &j);
-        return GN_OK;
-    }
-    gn__pool_for(c->pool, gn__view_count(&j.kept), 1 + 16384 / GN__MAX(j.n, 1), gn__reduce_range, &j);
+    int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
+    j.columns = (kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1;
+    int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
+    j.blocks = GN__MAX((j.n + block - 1) / block, 1);
+    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
+    j.partials = (gn__partial *)room;
+    j.sums = (double *)room;
+    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? gn__reduce_columns : gn__reduce_range, &j);
+    if (j.blocks > 1) gn__reduce_finish(&j);
+    gn_free(room);
     return GN_OK;
 }
 static gn_result gn__cpu_sum(const gn__call *c) { return gn__reduce(c, GN__REDUCE_SUM); }
@@ -4706,21 +5066,23 @@ static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type 
  * Nodes live in one array; an input always has a smaller index, so every walk is a loop. Node 0 is the node that could not
  * be built for lack of memory or room; its error is errors[0]. */
 
-typedef struct gn__node {
+typedef struct gn__hint { uint8_t phase, role, residency, modality, on; } gn__hint;   /* as gn_part_hint */
+
+typedef struct gn__node {    /* 64 bytes: a line of the cache */
     uint64_t hash;           /* of the structure below, equal for equal structures */
     const char *file;
+    uint64_t value;          /* id of the kept value, 0: none */
     uint32_t line;
     uint32_t shape;          /* index into shapes */
     uint32_t ins, attrs;     /* first entry in the side arrays */
-    uint16_t op, n_ins;
-    uint16_t n_attrs;
-    uint8_t dtype, leaf;
     uint32_t slot;           /* 1 + slot of a weight, a state or a version of one; 0: none */
     uint32_t extra;          /* data: index into data; failed: into errors; state and committed version: the version */
     uint32_t label;          /* index into labels, 0: none */
-    uint8_t phase;
+    uint16_t op;
+    uint8_t n_ins, n_attrs;
+    uint8_t dtype, leaf;
     bool committed;          /* a version node that has become its state's value */
-    uint64_t value;          /* id of the kept value, 0: none */
+    gn__hint hint;           /* what the program said */
 } gn__node;
 
 typedef struct gn__data { const void *host; void *owned; size_t bytes; uint8_t small[8]; } gn__data;
@@ -4734,6 +5096,7 @@ typedef struct gn__slot {
     uint32_t pending;        /* node that becomes the next version; 0: none */
     uint32_t cut_node, cut_serial;           /* part node of the current version in the latest cut that met it */
     bool on_device, kv;
+    gn__hint hint;                           /* said where it was made */
 } gn__slot;
 
 typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op; } gn__origin;
@@ -4764,10 +5127,13 @@ typedef struct gn__cut {     /* scratch of the latest cut; `part` points into it
     GN__ARRAY(uint32_t, args);
     GN__ARRAY(uint32_t, outs);
     GN__ARRAY(gn_part_update, updates);
+    GN__ARRAY(gn_part_hint, hints);
     GN__ARRAY(uint32_t, ids);      /* context node of each part node */
     GN__ARRAY(uint64_t, marks);    /* bit per context node; all zero between cuts */
     GN__ARRAY(uint32_t, where);    /* part node of each context node that is marked */
+    GN__ARRAY(uint64_t, seen);     /* open addressing over the part's nodes: serial of the cut, 1 + node; its room is n_seen */
     uint32_t serial;
+    bool said;                     /* of any node */
     gn_part part;
 } gn__cut;
 
@@ -4780,6 +5146,7 @@ struct gn_ctx {
     uint32_t max_nodes;
     gn_desc desc;
     gn_exec exec;
+    struct gn__multi *multi; /* what exec is when several devices were named, else NULL */
     gn_stats stats;
     gn_error error;
     GN__ARRAY(gn__node, nodes);
@@ -4801,7 +5168,8 @@ struct gn_ctx {
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
     uint32_t failed_effect;  /* first failed assign of this step, 0: none */
-    uint8_t phase;
+    gn__hint hint;           /* what the scopes in force say */
+    char *device_names;      /* as given, comma-separated, without what follows a '?' */
 };
 
 #define GN__SLOT_BIT 0x80000000u    /* of a handle's id: a weight or state, not a node */
@@ -4895,6 +5263,18 @@ static double gn__node_flops(const gn_ctx *g, uint32_t id) {
     return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, &out);
 }
 
+/* ---- trace: off, one branch that is predicted ---- */
+
+static void gn__trace(gn_trace_fn fn, void *user, const char *name, const char *device, uint64_t begin_us, uint64_t bytes) {
+    gn_trace_event e = { name, device, begin_us, gn_now_us(), bytes };
+    fn(user, &e);
+}
+
+GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g) { return g->desc.trace ? gn_now_us() : 0; }
+GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_us, uint64_t bytes) {
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
+}
+
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
@@ -4910,10 +5290,11 @@ static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, u
     n->dtype = (uint8_t)dtype;
     n->shape = shape;
     n->ins = (uint32_t)g->n_ins;
-    n->n_ins = (uint16_t)n_in;
+    n->n_ins = (uint8_t)n_in;
     n->attrs = (uint32_t)g->n_attrs;
-    n->n_attrs = (uint16_t)n_attrs;
-    n->phase = g->phase;
+    n->n_attrs = (uint8_t)n_attrs;
+    n->hint = g->hint;
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, gn__ops[op].name, "", gn_now_us(), 0);
     g->stats.nodes_built++;
     return (uint32_t)g->n_nodes++;
 }
@@ -5078,6 +5459,8 @@ static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
     n->slot = slot + 1;
     n->extra = s->version;
     n->label = s->label;
+    n->hint = s->hint;
+    n->hint.phase = g->hint.phase;
     gn__node_hash(g, id);
     s->leaf = id;
     s->leaf_gen = g->step_gen;
@@ -5122,14 +5505,14 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
 
 /* ---- parts ---- */
 
-typedef struct gn__part_size { uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates; } gn__part_size;
+typedef struct gn__part_size { uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints; } gn__part_size;
 
 /* One block: gn_free releases it. Arrays are zeroed. */
 static gn_part *gn__part_alloc(const gn__part_size *s) {
     size_t at[8], n = sizeof(gn_part);
-    const size_t sizes[7] = { s->n_nodes * sizeof(gn_part_node), s->n_attrs * sizeof(int64_t), s->n_dims * sizeof(int64_t), s->n_ins * sizeof(uint32_t),
-                              s->n_args * sizeof(uint32_t), s->n_outs * sizeof(uint32_t), s->n_updates * sizeof(gn_part_update) };
-    for (int i = 0; i < 7; i++) {
+    const size_t sizes[8] = { s->n_nodes * sizeof(gn_part_node), s->n_attrs * sizeof(int64_t), s->n_dims * sizeof(int64_t), s->n_ins * sizeof(uint32_t),
+                              s->n_args * sizeof(uint32_t), s->n_outs * sizeof(uint32_t), s->n_updates * sizeof(gn_part_update), s->n_hints * sizeof(gn_part_hint) };
+    for (int i = 0; i < 8; i++) {
         at[i] = n = (n + 7) & ~(size_t)7;
         n += sizes[i];
     }
@@ -5150,6 +5533,7 @@ static gn_part *gn__part_alloc(const gn__part_size *s) {
     part->args = (const uint32_t *)(void *)(p + at[4]);
     part->outs = (const uint32_t *)(void *)(p + at[5]);
     part->updates = (const gn_part_update *)(void *)(p + at[6]);
+    part->hints = s->n_hints ? (const gn_part_hint *)(void *)(p + at[7]) : NULL;
     return part;
 }
 
@@ -5173,12 +5557,13 @@ static uint64_t gn__part_hash(const gn_part *p) {
 static bool gn__part_equal(const gn_part *a, const gn_part *b) {
 #define GN__SAME(n, array) (a->n == b->n && (a->n == 0 || memcmp(a->array, b->array, a->n * sizeof *a->array) == 0))
     return a->hash == b->hash && GN__SAME(n_nodes, nodes) && GN__SAME(n_ins, ins) && GN__SAME(n_attrs, attrs) && GN__SAME(n_dims, dims) &&
-           GN__SAME(n_args, args) && GN__SAME(n_outs, outs) && GN__SAME(n_updates, updates);
+           GN__SAME(n_args, args) && GN__SAME(n_outs, outs) && GN__SAME(n_updates, updates) && !a->hints == !b->hints &&
+           (!a->hints || memcmp(a->hints, b->hints, a->n_nodes * sizeof *a->hints) == 0);
 #undef GN__SAME
 }
 
 static gn_part *gn__part_copy(const gn_part *p) {
-    gn__part_size s = { p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates };
+    gn__part_size s = { p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
     gn_part *c = gn__part_alloc(&s);
     if (!c) return NULL;
 #define GN__TAKE(n, array) do { if (p->n) memcpy((void *)(uintptr_t)c->array, p->array, p->n * sizeof *p->array); } while (0)
@@ -5189,6 +5574,7 @@ static gn_part *gn__part_copy(const gn_part *p) {
     GN__TAKE(n_args, args);
     GN__TAKE(n_outs, outs);
     GN__TAKE(n_updates, updates);
+    if (c->hints) GN__TAKE(n_nodes, hints);
 #undef GN__TAKE
     c->hash = p->hash;
     return c;
@@ -5213,8 +5599,15 @@ static bool gn__cut_reserve(gn_ctx *g) {
     size_t words = g->n_nodes / 64 + 1, old = c->cap_marks;
     if (!GN__GROW(c, marks, words)) return false;
     if (c->cap_marks > old) memset(c->marks + old, 0, (c->cap_marks - old) * sizeof *c->marks);
+    if (c->n_seen < 2 * g->n_nodes) {
+        while (c->n_seen < 2 * g->n_nodes) c->n_seen = GN__MAX(2 * c->n_seen, (size_t)64);
+        gn_free(c->seen);
+        c->seen = (uint64_t *)gn__alloc_zero(c->n_seen * sizeof *c->seen);
+        if (!c->seen) { c->n_seen = 0; return false; }
+    }
     c->serial++;
-    c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where = 0;
+    c->said = false;
+    c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where = c->n_hints = 0;
     return GN__GROW(c, where, g->n_nodes);
 }
 
@@ -5249,14 +5642,17 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
     gn_leaf_kind leaf = gn__cut_leaf(n);
     gn__slot *slot = leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE ? &g->slots[n->slot - 1] : NULL;
     if (slot && slot->cut_serial == c->serial) { c->where[id] = slot->cut_node; return true; }
-    if (!GN__GROW(c, nodes, 1) || !GN__GROW(c, ids, 1) || !GN__GROW(c, ins, n->n_ins) || !GN__GROW(c, attrs, n->n_attrs) || !GN__GROW(c, dims, (size_t)s->rank) || !GN__GROW(c, args, 1)) return false;
+    if (!GN__GROW(c, nodes, 1) || !GN__GROW(c, ids, 1) || !GN__GROW(c, ins, n->n_ins) || !GN__GROW(c, attrs, n->n_attrs) || !GN__GROW(c, dims, (size_t)s->rank) || !GN__GROW(c, args, 1) || !GN__GROW(c, hints, 1)) return false;
     gn_part_node *p = &c->nodes[c->n_nodes];
     memset(p, 0, sizeof *p);
     p->op = leaf ? (uint16_t)gn__op_leaf(leaf) : n->op;
     p->dtype = n->dtype;
     p->leaf = (uint8_t)leaf;
     p->rank = (uint8_t)s->rank;
-    p->phase = n->phase;
+    p->phase = n->hint.phase;
+    const gn__hint h = n->hint;
+    c->said |= (h.phase | h.role | h.residency | h.modality | h.on) != 0;
+    c->hints[c->n_hints++] = (gn_part_hint){ h.phase, h.role, h.residency, h.modality, h.on };
     p->ins = (uint32_t)c->n_ins;
     p->attrs = (uint32_t)c->n_attrs;
     p->dims = (uint32_t)c->n_dims;
@@ -5280,6 +5676,41 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
     return true;
 }
 
+/* Ops of which each use counts: a generator draws anew, a version of a state is an effect. */
+static bool gn__is_single(int op) { return op == GN__OP_RANDOM_UNIFORM || op == GN__OP_RANDOM_NORMAL || op == GN__OP_ASSIGN || op == GN__OP_KV_APPEND; }
+
+/* What the program said of a node counts, so that a node is never scheduled by another's word. */
+static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
+    const gn_part_node *a = &c->nodes[at];
+    return memcmp(&c->hints[at], &c->hints[c->n_hints - 1], sizeof *c->hints) == 0 && a->op == b->op && a->dtype == b->dtype && a->phase == b->phase && a->n_ins == b->n_ins && a->n_attrs == b->n_attrs && a->leaf == GN_LEAF_NONE &&
+           (a->n_ins == 0 || memcmp(c->ins + a->ins, c->ins + b->ins, a->n_ins * sizeof *c->ins) == 0) && (a->n_attrs == 0 || memcmp(c->attrs + a->attrs, c->attrs + b->attrs, a->n_attrs * sizeof *c->attrs) == 0);
+}
+
+/* The node just taken, `id`, is given back when an equal one was taken before: same op on the same inputs with the same attributes. */
+static void gn__cut_share(gn_ctx *g, uint32_t id) {
+    gn__cut *c = &g->cut;
+    const gn_part_node *n = &c->nodes[c->n_nodes - 1];
+    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__is_single(n->op)) return;
+    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->phase << 16) | n->dtype, n->n_ins);
+    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, c->ins[n->ins + i]);
+    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[n->attrs + i]);
+    size_t at = (size_t)h & (c->n_seen - 1);
+    for (; c->seen[at] >> 32 == c->serial; at = (at + 1) & (c->n_seen - 1)) {
+        uint32_t other = (uint32_t)c->seen[at] - 1;
+        if (!gn__cut_same(c, other, n)) continue;
+        c->where[id] = other;
+        c->n_ins = n->ins;
+        c->n_attrs = n->attrs;
+        c->n_dims = n->dims;
+        c->n_nodes--;
+        c->n_ids--;
+        c->n_hints--;
+        g->stats.nodes_shared++;
+        return;
+    }
+    c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
+}
+
 /* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
 static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
@@ -5296,6 +5727,7 @@ static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
             else if (gn__cut_leaf(n) == GN_LEAF_STATE && n->extra != g->slots[n->slot - 1].version) r = GN_SUPERSEDED;
             else if ((n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) && g->slots[n->slot - 1].kind == GN_LEAF_NONE) r = GN_STALE_HANDLE;
             else if (!gn__cut_emit(g, id)) r = GN_OUT_OF_MEMORY;
+            else gn__cut_share(g, id);
         }
     }
     return r;
@@ -5317,7 +5749,7 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
         c->updates[c->n_updates++] = (gn_part_update){ g->pending[i], s->gen, c->where[s->pending] };
     }
     c->part = (gn_part){ 0, (uint32_t)c->n_nodes, (uint32_t)c->n_ins, (uint32_t)c->n_attrs, (uint32_t)c->n_dims, (uint32_t)c->n_args, (uint32_t)c->n_outs,
-                         (uint32_t)c->n_updates, c->nodes, c->ins, c->attrs, c->dims, c->args, c->outs, c->updates };
+                         (uint32_t)c->n_updates, c->nodes, c->ins, c->attrs, c->dims, c->args, c->outs, c->updates, c->said ? c->hints : NULL };
     c->part.hash = gn__part_hash(&c->part);
     return GN_OK;
 }
@@ -5766,8 +6198,10 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     if (r == GN_OK) {
         gn__grad_reached(g, loss, params, n, reached);
         grads[loss] = gn__full(g, at, t.dtype, &t.shape, 1);
-        for (uint32_t id = loss; id > 0; id--)
-            if (grads[id] && reached[id] && g->nodes[id].n_ins) gn__grad_node(g, at, id, grads, reached);
+        for (uint32_t id = loss; id > 0; id--) {
+            int op = g->nodes[id].op;                       /* a parameter may come from an op without a gradient, and ends the way there */
+            if (grads[id] && reached[id] && g->nodes[id].n_ins && (gn__ops[op].grad || op == GN__OP_ASSIGN)) gn__grad_node(g, at, id, grads, reached);
+        }
     }
     for (int i = 0; i < n && r == GN_OK; i++) {
         out[i] = params[i] <= loss ? grads[params[i]] : 0;
@@ -5785,12 +6219,1050 @@ GN__COLD_BEGIN
 /* >>meaning ========================================================================================
  * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
 
-static const char *const gn__phase_names[GN_PHASE__COUNT] = { "unknown", "forward", "prefill", "decode", "training" };
+#define GN__X(name, number, text) text,
+static const char *const gn__phase_names[GN_PHASE__COUNT] = { GN_PHASES(GN__X) };
+static const char *const gn__role_names[GN_ROLE__COUNT] = { GN_ROLES(GN__X) };
+static const char *const gn__residency_names[GN_RESIDENCY__COUNT] = { GN_RESIDENCIES(GN__X) };
+static const char *const gn__modality_names[GN_MODALITY__COUNT] = { GN_MODALITIES(GN__X) };
+#undef GN__X
 
 static const char *gn__residency_name(const gn_ctx *g, uint32_t id) {
     const gn__node *n = &g->nodes[id];
+    if (n->hint.residency) return gn__residency_names[n->hint.residency];
     if (n->slot && n->leaf != GN_LEAF_WEIGHT) return g->slots[n->slot - 1].kv ? "kv cache" : "state";
     return n->leaf == GN_LEAF_WEIGHT ? "weight" : n->leaf == GN_LEAF_DATA ? "input" : "activation";
+}
+
+/* ---- recognising: one pass over the nodes for each recogniser, each with bounded work at a node. What is matched is the
+ * graph without views and casts: `base` leads through them ---- */
+
+enum {
+    GN__FREE = 1,        /* a leaf, a constant, or a view of one: it can be wherever it is used */
+    GN__PARAM = 2,       /* depends on a weight or a state */
+    GN__RESULT = 4,      /* an output or an update shows it */
+    GN__GRADIENT = 8,
+    GN__DROPPED = 16     /* it was read from outside its unit before the unit's end */
+};
+enum { GN__SCALARS = 1, GN__REDUCTIONS = 2, GN__SOFTMAXES = 4, GN__CHOICES = 8 };     /* what a walk passes */
+enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
+#define GN__SEVERAL UINT32_MAX
+
+typedef struct gn__recognition {
+    const gn_part *p;
+    gn_meaning *m;
+    uint32_t n, off;
+    uint32_t *base;      /* the node whose elements this one shows */
+    uint32_t *reader;    /* first node that reads it, n: none */
+    uint32_t *reads;     /* how often it is read */
+    uint32_t *unit;      /* parents of a union-find; after gn__units_number 1 + the unit's last node, 0: of none */
+    uint32_t *last;      /* of a root: the unit's last node */
+    uint32_t *keys;      /* 1 + the first attention that reads it as keys or values */
+    size_t disagreements_room;
+    uint8_t *facts, *role, *kind, *phase;   /* role: recognised; kind: of the node a unit formed around, the unit's role; phase: recognised here */
+} gn__recognition;
+
+typedef struct gn__walk { uint32_t inside[GN__WALK_MOST], edge[GN__WALK_MOST], n_inside, n_edge; } gn__walk;
+
+static int gn__op_at(const gn__recognition *w, uint32_t i) { return w->p->nodes[i].leaf ? GN__OP_FAILED : w->p->nodes[i].op; }
+static uint32_t gn__in(const gn__recognition *w, uint32_t i, uint32_t k) { return w->p->ins[w->p->nodes[i].ins + k]; }
+static uint32_t gn__in_base(const gn__recognition *w, uint32_t i, uint32_t k) { return w->base[gn__in(w, i, k)]; }
+static bool gn__is_free(const gn__recognition *w, uint32_t i) { return (w->facts[i] & GN__FREE) != 0; }
+static int64_t gn__dim(const gn__recognition *w, uint32_t i, int axis) { return w->p->dims[w->p->nodes[i].dims + (uint32_t)axis]; }
+
+static int64_t gn__elements(const gn__recognition *w, uint32_t i) {
+    int64_t n = 1;
+    for (int k = 0; k < w->p->nodes[i].rank; k++) n *= gn__dim(w, i, k);
+    return n;
+}
+
+/* Shows elements of its input as they are, or as another dtype. */
+static bool gn__is_glue(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (gn__is_view_op(n->op) || n->op == GN__OP_CAST); }
+
+/* A weight, or a state that is used as one. */
+static bool gn__is_param(const gn__recognition *w, uint32_t i) {
+    uint8_t leaf = w->p->nodes[w->base[i]].leaf;
+    return leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE;
+}
+static bool gn__is_table(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *b = &w->p->nodes[w->base[i]];
+    return b->leaf == GN_LEAF_WEIGHT || (b->leaf == GN_LEAF_STATE && b->rank <= 2);
+}
+
+static unsigned gn__op_sort(int op) {
+    switch (op) {
+    case GN__OP_FAILED: return 0;
+    case GN__OP_SUM: case GN__OP_MEAN: case GN__OP_MAX: return GN__REDUCTIONS;
+    case GN__OP_SOFTMAX: case GN__OP_LOG_SOFTMAX: return GN__SOFTMAXES;
+    case GN__OP_ARGMAX: case GN__OP_ARGSORT: case GN__OP_GATHER: case GN__OP_CUMSUM: return GN__CHOICES;
+    default: return gn__ops[op].kind == GN_CLASS_SCALAR ? GN__SCALARS : 0;
+    }
+}
+
+static bool gn__walk_add(uint32_t *list, uint32_t *n, uint32_t node) {
+    for (uint32_t k = 0; k < *n; k++)
+        if (list[k] == node) return true;
+    if (*n == GN__WALK_MOST) return false;
+    list[(*n)++] = node;
+    return true;
+}
+
+/* From `from` towards the leaves through ops of these sorts, not past `stop`; `edge` is what it ends at, leaves and constants
+   left out. False: the region is too large to be one of those that are looked for. */
+static bool gn__walk_up(const gn__recognition *w, uint32_t from, unsigned sorts, uint32_t stop, gn__walk *out) {
+    out->n_inside = out->n_edge = 0;
+    gn__walk_add(out->inside, &out->n_inside, from);
+    for (uint32_t k = 0; k < out->n_inside; k++) {
+        const gn_part_node *n = &w->p->nodes[out->inside[k]];
+        for (uint32_t j = 0; j < n->n_ins; j++) {
+            uint32_t x = w->base[w->p->ins[n->ins + j]];
+            if (gn__is_free(w, x)) continue;
+            bool in = x != stop && (gn__op_sort(gn__op_at(w, x)) & sorts) && !(w->facts[x] & GN__GRADIENT);
+            if (!(in ? gn__walk_add(out->inside, &out->n_inside, x) : gn__walk_add(out->edge, &out->n_edge, x))) return false;
+        }
+    }
+    return true;
+}
+
+static bool gn__walk_has(const gn__recognition *w, const gn__walk *walk, int op) {
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        if (gn__op_at(w, walk->inside[k]) == op) return true;
+    return false;
+}
+
+/* None of its nodes belongs to another recogniser. */
+static bool gn__walk_is_new(const gn__recognition *w, const gn__walk *walk) {
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        if (w->role[walk->inside[k]]) return false;
+    return true;
+}
+
+/* Data of the run, more than a number, is read inside: a target, an input. */
+static bool gn__walk_reads_data(const gn__recognition *w, const gn__walk *walk) {
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
+            uint32_t x = gn__in_base(w, walk->inside[k], j);
+            uint8_t leaf = w->p->nodes[x].leaf;
+            if ((leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE) && gn__elements(w, x) > 1) return true;
+        }
+    return false;
+}
+
+/* ---- units: what recognisers put together ---- */
+
+static uint32_t gn__unit_root(gn__recognition *w, uint32_t i) {
+    while (w->unit[i] != i) i = w->unit[i] = w->unit[w->unit[i]];
+    return i;
+}
+
+static uint32_t gn__said_on(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].on : 0; }
+static uint8_t gn__said_role(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].role : 0; }
+
+/* Node i runs with node `with`, unless the program put them on different devices or in scopes of different roles. */
+static void gn__unite(gn__recognition *w, uint32_t i, uint32_t with) {
+    uint32_t a = gn__unit_root(w, i), b = gn__unit_root(w, with);
+    if (a != b && gn__said_on(w, i) == gn__said_on(w, with) && gn__said_role(w, i) == gn__said_role(w, with)) w->unit[a] = b;
+}
+
+/* Node i has this role and runs with node `with`, unless another recogniser has taken it. */
+static void gn__claim(gn__recognition *w, uint32_t i, uint8_t role, uint32_t with) {
+    if (!w->kind[with]) w->kind[with] = role;
+    if (w->role[i]) return;
+    w->role[i] = role;
+    gn__unite(w, i, with);
+}
+
+static void gn__claim_walk(gn__recognition *w, const gn__walk *walk, uint8_t role, uint32_t with) {
+    for (uint32_t k = 0; k < walk->n_inside; k++) gn__claim(w, walk->inside[k], role, with);
+}
+
+static void gn__seed_phase(gn__recognition *w, uint32_t i, uint8_t phase) {
+    if (!(w->off & GN_OFF_PHASE(phase)) && !w->phase[i]) w->phase[i] = phase;
+}
+
+/* The first reader, past views; n: none. */
+static uint32_t gn__reader_of(const gn__recognition *w, uint32_t i) {
+    uint32_t r = w->reader[i];
+    for (int k = 0; k < GN__TRACE_MOST && r < w->n && gn__is_glue(&w->p->nodes[r]); k++) r = w->reader[r];
+    return r;
+}
+
+/* ---- what several recognisers ask ---- */
+
+/* The other input of a product with parameters, which `i` is; GN_NO_NODE: it is none. */
+static uint32_t gn__linear_input(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN__OP_LINEAR) return gn__in(w, i, 0);
+    if (op != GN__OP_MATMUL || gn__is_param(w, gn__in(w, i, 0)) == gn__is_param(w, gn__in(w, i, 1))) return GN_NO_NODE;
+    return gn__in(w, i, gn__is_param(w, gn__in(w, i, 0)) ? 1 : 0);
+}
+
+/* Input k of a scalar op when the other one is a leaf or constant, else GN_NO_NODE. */
+static uint32_t gn__scaled_input(const gn__recognition *w, uint32_t i) {
+    uint32_t found = GN_NO_NODE;
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
+        uint32_t x = gn__in_base(w, i, k);
+        if (gn__is_free(w, x)) continue;
+        if (found != GN_NO_NODE) return GN_NO_NODE;
+        found = x;
+    }
+    return found;
+}
+
+/* A bias and an activation directly behind `i` run with it. */
+static void gn__claim_tail(gn__recognition *w, uint32_t i, uint8_t role) {
+    uint32_t at = i;
+    for (int k = 0; k < 3; k++) {
+        uint32_t r = gn__reader_of(w, at);
+        if (r >= w->n || w->role[r] || gn__op_sort(gn__op_at(w, r)) != GN__SCALARS || gn__scaled_input(w, r) != at) return;
+        if (w->p->nodes[r].n_ins > 1 && gn__op_at(w, r) != GN__OP_ADD && gn__op_at(w, r) != GN__OP_MAXIMUM) return;
+        gn__claim(w, r, role, i);
+        at = r;
+    }
+}
+
+/* The way a value came: through the first input that parameters take part in. */
+static uint32_t gn__main_input(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    uint32_t other = GN_NO_NODE;
+    for (uint32_t k = 0; k < n->n_ins && k < 4; k++) {
+        uint32_t x = gn__in_base(w, i, k);
+        if (gn__is_free(w, x)) continue;
+        if (w->facts[x] & GN__PARAM) return x;
+        if (other == GN_NO_NODE) other = x;
+    }
+    return other != GN_NO_NODE ? other : n->n_ins ? gn__in_base(w, i, 0) : i;
+}
+
+/* ---- norm ---- */
+
+/* What a is when it is written x - mean(x): x; else a itself. */
+static uint32_t gn__uncentred(const gn__recognition *w, uint32_t a) {
+    if (gn__op_at(w, a) != GN__OP_SUB) return a;
+    uint32_t x = gn__in_base(w, a, 0), m = gn__in_base(w, a, 1);
+    if (gn__op_at(w, m) == GN__OP_DIV || gn__op_at(w, m) == GN__OP_MUL) m = gn__scaled_input(w, m);   /* a sum over the number */
+    bool mean = m != GN_NO_NODE && (gn__op_at(w, m) == GN__OP_MEAN || gn__op_at(w, m) == GN__OP_SUM);
+    return mean && gn__in_base(w, m, 0) == x ? x : a;
+}
+
+static bool gn__squares(const gn__recognition *w, const gn__walk *walk) {
+    bool square = false, reduced = false;
+    for (uint32_t k = 0; k < walk->n_inside; k++) {
+        uint32_t i = walk->inside[k];
+        int op = gn__op_at(w, i);
+        reduced |= op == GN__OP_SUM || op == GN__OP_MEAN;
+        square |= op == GN__OP_SQUARE || op == GN__OP_POW || (op == GN__OP_MUL && gn__in_base(w, i, 0) == gn__in_base(w, i, 1));
+    }
+    return square && reduced;
+}
+
+/* x when `i` is x, or x less its mean, over the root of a mean of squares of it; GN_NO_NODE otherwise. */
+static uint32_t gn__normed(const gn__recognition *w, uint32_t i, gn__walk *out) {
+    int op = gn__op_at(w, i);
+    out->n_inside = 0;
+    if (op == GN__OP_LAYERNORM) return gn__in_base(w, i, 0);
+    if (op != GN__OP_MUL && op != GN__OP_DIV) return GN_NO_NODE;
+    for (uint32_t side = op == GN__OP_DIV ? 1 : 0; side < 2; side++) {
+        uint32_t root = gn__in_base(w, i, side), x = gn__uncentred(w, gn__in_base(w, i, 1 - side));
+        if (gn__op_sort(gn__op_at(w, root)) != GN__SCALARS || root == x) continue;
+        if (!gn__walk_up(w, root, GN__SCALARS | GN__REDUCTIONS, x, out) || out->n_edge != (gn__is_free(w, x) ? 0u : 1u) || (out->n_edge && out->edge[0] != x)) continue;
+        bool rooted = gn__walk_has(w, out, GN__OP_SQRT) || gn__walk_has(w, out, GN__OP_RSQRT) || gn__walk_has(w, out, GN__OP_POW);
+        if (rooted && gn__squares(w, out)) return x;
+    }
+    return GN_NO_NODE;
+}
+
+/* A norm with its gain and bias; layernorm and rmsnorm alike. */
+static void gn__see_norm(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    uint32_t x = gn__normed(w, i, &walk), at = i;
+    if (x == GN_NO_NODE || w->role[i]) return;
+    gn__claim(w, i, GN_ROLE_NORM, i);
+    gn__claim_walk(w, &walk, GN_ROLE_NORM, i);
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins && gn__op_at(w, i) != GN__OP_LAYERNORM; k++) {
+        uint32_t a = gn__in_base(w, i, k);
+        if (a == x || gn__uncentred(w, a) != x) continue;
+        gn__claim(w, a, GN_ROLE_NORM, i);
+        if (gn__walk_up(w, a, GN__SCALARS | GN__REDUCTIONS, x, &walk)) gn__claim_walk(w, &walk, GN_ROLE_NORM, i);
+    }
+    for (int k = 0; k < 2; k++, at = gn__reader_of(w, at)) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN__OP_FAILED;
+        bool affine = (op == GN__OP_MUL || op == GN__OP_ADD || op == GN__OP_FMA) && gn__scaled_input(w, r) == at && gn__elements(w, r) == gn__elements(w, at);
+        if (!affine) return;
+        gn__claim(w, r, GN_ROLE_NORM, i);
+    }
+}
+
+/* What goes into the norm that `i` is the result of, else i itself. */
+static uint32_t gn__before_norm(const gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    for (int k = 0; k < 3; k++) {
+        uint32_t x = gn__normed(w, i, &walk);
+        if (x != GN_NO_NODE) return x;
+        x = gn__op_at(w, i) == GN__OP_MUL || gn__op_at(w, i) == GN__OP_ADD || gn__op_at(w, i) == GN__OP_FMA ? gn__scaled_input(w, i) : GN_NO_NODE;
+        if (x == GN_NO_NODE) return i;
+        i = x;
+    }
+    return i;
+}
+
+/* ---- attention ---- */
+
+typedef struct gn__attention_parts {
+    uint32_t q, k, v, scores;    /* scores: GN_NO_NODE for the op */
+    bool masked, swapped;        /* swapped: written for columns, v^T p^T */
+    gn__walk walk;
+} gn__attention_parts;
+
+/* softmax(q k^T …) v written out; the products stand in either order. */
+static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
+    for (uint32_t side = 0; side < 2; side++) {
+        uint32_t p = gn__in_base(w, i, side);
+        s->scores = GN_NO_NODE;
+        s->v = gn__in(w, i, 1 - side);
+        if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) || gn__is_table(w, s->v)) continue;
+        if (!gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, &s->walk)) continue;
+        bool softmax = gn__walk_has(w, &s->walk, GN__OP_SOFTMAX) || (gn__walk_has(w, &s->walk, GN__OP_EXP) && gn__walk_has(w, &s->walk, GN__OP_SUM)), other = false;
+        for (uint32_t k = 0; k < s->walk.n_edge; k++) {
+            bool product = gn__op_at(w, s->walk.edge[k]) == GN__OP_MATMUL;
+            other |= product ? s->scores != GN_NO_NODE : (w->facts[s->walk.edge[k]] & GN__PARAM) != 0;
+            if (product) s->scores = s->walk.edge[k];
+        }
+        if (!softmax || other || s->scores == GN_NO_NODE) continue;
+        s->swapped = side == 1;
+        s->q = gn__in(w, s->scores, s->swapped ? 1 : 0);
+        s->k = gn__in(w, s->scores, s->swapped ? 0 : 1);
+        s->masked = gn__walk_has(w, &s->walk, GN__OP_ADD) || gn__walk_has(w, &s->walk, GN__OP_WHERE) || gn__walk_has(w, &s->walk, GN__OP_FMA);
+        if (!gn__is_table(w, s->k) && !gn__is_table(w, s->q)) return true;
+    }
+    return false;
+}
+
+static bool gn__attention_at(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
+    memset(s, 0, sizeof *s);
+    if (gn__op_at(w, i) == GN__OP_MATMUL) return gn__attention_written(w, i, s);
+    if (gn__op_at(w, i) != GN__OP_ATTENTION) return false;
+    s->q = gn__in(w, i, 0);
+    s->k = gn__in(w, i, 1);
+    s->v = gn__in(w, i, 2);
+    s->scores = GN_NO_NODE;
+    s->masked = (w->p->attrs[w->p->nodes[i].attrs] & 3) != 0;
+    return true;
+}
+
+/* Where queries or keys come from: the tensor that is projected to them, before its norm; *out_projected: there was a projection. */
+static uint32_t gn__source(const gn__recognition *w, uint32_t x, bool *out_projected) {
+    uint32_t at = w->base[x];
+    *out_projected = false;
+    for (int k = 0; k < GN__TRACE_MOST && !gn__is_free(w, at); k++) {
+        uint32_t in = gn__linear_input(w, at);
+        *out_projected = in != GN_NO_NODE;
+        if (*out_projected) return gn__before_norm(w, w->base[in]);
+        int op = gn__op_at(w, at);
+        if (op == GN__OP_KV_APPEND || op == GN__OP_SLICE_PUT) at = gn__in_base(w, at, 1);
+        else if (gn__op_sort(op) == GN__SCALARS || op == GN__OP_CONCAT || op == GN__OP_LAYERNORM) at = gn__main_input(w, at);
+        else return at;
+    }
+    return at;
+}
+
+/* Keys that several heads of queries share: fewer heads, repeated by a broadcast or by the product. */
+static bool gn__keys_shared(const gn__recognition *w, const gn__attention_parts *s) {
+    const gn_part_node *q = &w->p->nodes[s->q], *n = &w->p->nodes[s->k];
+    if (s->scores == GN_NO_NODE) return gn__dim(w, s->q, 1) != gn__dim(w, s->k, 1);
+    for (int axis = 1; axis + 2 < n->rank && n->rank == q->rank; axis++)
+        if (gn__dim(w, s->k, axis) == 1 && gn__dim(w, s->q, axis) > 1) return true;
+    uint32_t at = s->k;
+    for (int k = 0; k < GN__TRACE_MOST && gn__is_glue(&w->p->nodes[at]); k++) {
+        uint32_t before = gn__in(w, at, gn__op_at(w, at) == GN__OP_ASSIGN ? 1 : 0);
+        if (gn__op_at(w, at) == GN__OP_BROADCAST && gn__elements(w, at) > gn__elements(w, before)) return true;
+        at = before;
+    }
+    return false;
+}
+
+static bool gn__is_cache(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *b = &w->p->nodes[w->base[i]];
+    return (b->leaf == GN_LEAF_STATE || b->leaf == GN_LEAF_VALUE) && b->rank >= 3;
+}
+
+static bool gn__is_append(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN__OP_KV_APPEND) return true;
+    return w->keys[i] && (op == GN__OP_SLICE_PUT || op == GN__OP_SCATTER || (op == GN__OP_CONCAT && w->p->nodes[i].n_ins == 2)) && w->p->nodes[gn__in_base(w, i, 0)].leaf;
+}
+
+static uint8_t gn__attention_kind(const gn__recognition *w, const gn__attention_parts *s) {
+    bool q, k;
+    if (gn__keys_shared(w, s)) return GN_ROLE_GROUPED_ATTENTION;
+    if (gn__is_append(w, w->base[s->k])) return GN_ROLE_ATTENTION;
+    uint32_t from = gn__source(w, s->q, &q), to = gn__source(w, s->k, &k);
+    return q && (k || gn__is_cache(w, s->k)) && from != to ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION;
+}
+
+/* Self, cross and grouped attention, as the op or written out. */
+static void gn__see_attention(gn__recognition *w, uint32_t i) {
+    gn__attention_parts s;
+    if (w->role[i] || !gn__attention_at(w, i, &s)) return;
+    uint32_t keys = w->base[s.k], values = w->base[s.v];
+    uint8_t was[2] = { (uint8_t)(w->keys[keys] != 0), (uint8_t)(w->keys[values] != 0) };
+    if (!was[0]) w->keys[keys] = i + 1;
+    if (!was[1]) w->keys[values] = i + 1;
+    uint8_t role = gn__attention_kind(w, &s);
+    if (w->off & GN_OFF_ROLE(role)) {
+        if (!was[0]) w->keys[keys] = 0;
+        if (!was[1]) w->keys[values] = 0;
+        return;
+    }
+    gn__claim(w, i, role, i);
+    if (s.scores != GN_NO_NODE) {
+        gn__claim_walk(w, &s.walk, role, i);
+        gn__claim(w, s.scores, role, i);
+    }
+    int rank = w->p->nodes[s.q].rank;
+    bool one = rank >= 2 && gn__dim(w, s.q, rank - (s.swapped ? 1 : 2)) == 1;
+    if (gn__is_cache(w, s.k) && one) gn__seed_phase(w, i, GN_DECODE);
+    else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, s.k)) gn__seed_phase(w, i, GN_ENCODE);
+}
+
+/* Rows written into a cache: the op, or a slice, scatter or concatenation that an attention reads as keys or values. One row
+   is a step of decoding, several are a prefill. */
+static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || !gn__is_append(w, i)) return;
+    const gn_part_node *n = &w->p->nodes[i], *rows = &w->p->nodes[gn__in(w, i, 1)];
+    int64_t axis = gn__op_at(w, i) == GN__OP_KV_APPEND ? 2 : w->p->attrs[n->attrs];
+    if (axis < 0) axis += n->rank;
+    if (axis < 0 || axis >= rows->rank) return;
+    uint8_t phase = gn__dim(w, gn__in(w, i, 1), (int)axis) == 1 ? GN_DECODE : GN_PREFILL;
+    gn__claim(w, i, GN_ROLE_KV_APPEND, i);
+    gn__seed_phase(w, i, phase);
+    if (!w->keys[i]) return;
+    gn__seed_phase(w, w->keys[i] - 1, phase);
+    w->kind[i] = GN_ROLE_NONE;                             /* the unit is the attention's */
+    gn__unite(w, i, w->keys[i] - 1);
+}
+
+/* ---- embedding, linear, convolution, MLP, head ---- */
+
+static bool gn__is_lookup(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN__OP_EMBEDDING) return gn__is_param(w, gn__in(w, i, 0));
+    if (op == GN__OP_GATHER) return gn__is_param(w, gn__in(w, i, 0)) && w->p->attrs[w->p->nodes[i].attrs] == 0 && w->p->nodes[i].rank == 2;
+    for (uint32_t k = 0; k < 2 && op == GN__OP_MATMUL; k++)                      /* one_hot(ids) @ table */
+        if (gn__op_at(w, gn__in_base(w, i, k)) == GN__OP_ONE_HOT && gn__is_param(w, gn__in(w, i, 1 - k))) return true;
+    return false;
+}
+
+/* Rows of a table of parameters, with the sum of several (tokens, positions) and a factor. */
+static void gn__see_embedding(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || !gn__is_lookup(w, i)) return;
+    gn__claim(w, i, GN_ROLE_EMBEDDING, i);
+    if (gn__op_at(w, i) == GN__OP_MATMUL)
+        for (uint32_t k = 0; k < 2; k++)
+            if (gn__op_at(w, gn__in_base(w, i, k)) == GN__OP_ONE_HOT) gn__claim(w, gn__in_base(w, i, k), GN_ROLE_EMBEDDING, i);
+    uint32_t at = i;
+    for (int step = 0; step < 4; step++) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN__OP_FAILED;
+        if ((op != GN__OP_ADD && op != GN__OP_MUL) || w->role[r]) return;
+        for (uint32_t k = 0; k < 2; k++) {
+            uint32_t x = gn__in_base(w, r, k);
+            if (!gn__is_free(w, x) && w->role[x] != GN_ROLE_EMBEDDING) return;
+            if (!gn__is_free(w, x)) gn__unite(w, x, i);
+        }
+        gn__claim(w, r, GN_ROLE_EMBEDDING, i);
+        at = r;
+    }
+}
+
+static void gn__see_linear(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__linear_input(w, i) == GN_NO_NODE) return;
+    gn__claim(w, i, GN_ROLE_LINEAR, i);
+    gn__claim_tail(w, i, GN_ROLE_LINEAR);
+}
+
+/* A product of filters with windows of an image that fixed indices pick (im2col). */
+static void gn__see_conv(gn__recognition *w, uint32_t i) {
+    uint32_t x = gn__linear_input(w, i);
+    if (w->role[i] || x == GN_NO_NODE) return;
+    uint32_t windows = w->base[x];
+    int op = gn__op_at(w, windows);
+    if ((op != GN__OP_GATHER && op != GN__OP_EMBEDDING) || gn__is_param(w, gn__in(w, windows, 0)) || (w->facts[gn__in_base(w, windows, 1)] & GN__PARAM)) return;
+    gn__claim(w, i, GN_ROLE_CONV, i);
+    gn__claim(w, windows, GN_ROLE_CONV, i);
+    gn__claim_tail(w, i, GN_ROLE_CONV);
+}
+
+static bool gn__bends(int op) {
+    return gn__op_sort(op) == GN__SCALARS && op != GN__OP_ADD && op != GN__OP_SUB && op != GN__OP_MUL && op != GN__OP_DIV && op != GN__OP_NEG && op != GN__OP_FMA;
+}
+
+/* Two products with an activation between them, which may be gated: down(act(gate(x)) * up(x)). */
+static void gn__see_mlp(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    uint32_t x = gn__linear_input(w, i);
+    bool bends = false;
+    if (w->role[i] || x == GN_NO_NODE || gn__op_sort(gn__op_at(w, w->base[x])) != GN__SCALARS) return;
+    if (!gn__walk_up(w, w->base[x], GN__SCALARS, GN_NO_NODE, &walk) || walk.n_edge < 1 || walk.n_edge > 2 || !gn__walk_is_new(w, &walk)) return;
+    for (uint32_t k = 0; k < walk.n_edge; k++)
+        if (w->role[walk.edge[k]] || gn__linear_input(w, walk.edge[k]) == GN_NO_NODE) return;
+    for (uint32_t k = 0; k < walk.n_inside; k++) bends |= gn__bends(gn__op_at(w, walk.inside[k]));
+    if (!bends || gn__walk_reads_data(w, &walk)) return;   /* data takes part: more than an activation */
+    gn__claim(w, i, GN_ROLE_MLP, i);
+    gn__claim_walk(w, &walk, GN_ROLE_MLP, i);
+    for (uint32_t k = 0; k < walk.n_edge; k++) gn__claim(w, walk.edge[k], GN_ROLE_MLP, i);
+    gn__claim_tail(w, i, GN_ROLE_MLP);
+}
+
+/* What the part ends with: logits from a product with parameters, then a choice among them or their softmax. */
+static void gn__see_head(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    if (!(w->facts[i] & GN__RESULT) || !(gn__op_sort(gn__op_at(w, i)) & (GN__SOFTMAXES | GN__CHOICES | GN__SCALARS))) return;
+    if (!gn__walk_up(w, i, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES | GN__CHOICES, GN_NO_NODE, &walk) || walk.n_edge != 1) return;
+    uint32_t logits = walk.edge[0];
+    bool chooses = gn__walk_has(w, &walk, GN__OP_ARGMAX) || gn__walk_has(w, &walk, GN__OP_ARGSORT) || gn__walk_has(w, &walk, GN__OP_SOFTMAX) || gn__walk_has(w, &walk, GN__OP_LOG_SOFTMAX);
+    bool taken = w->role[logits] && w->role[logits] != GN_ROLE_HEAD;
+    if (!chooses || taken || gn__linear_input(w, logits) == GN_NO_NODE) return;
+    gn__claim(w, logits, GN_ROLE_HEAD, logits);
+    for (uint32_t k = 0; k < walk.n_inside; k++) {
+        uint32_t x = walk.inside[k];
+        bool bias = gn__op_at(w, x) == GN__OP_ADD && gn__scaled_input(w, x) == logits;
+        if (bias) gn__claim(w, x, GN_ROLE_HEAD, logits);
+        else if (!w->role[x] && !(w->off & GN_OFF_ROLE(GN_ROLE_SAMPLING))) gn__claim(w, x, GN_ROLE_SAMPLING, logits);
+    }
+}
+
+/* ---- residual, loss, optimiser ---- */
+
+/* x + f(x): the way back from one summand meets the other. It runs with what made f(x), if it is the first to read that. */
+static void gn__see_residual(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__op_at(w, i) != GN__OP_ADD) return;
+    uint32_t a = gn__in_base(w, i, 0), b = gn__in_base(w, i, 1), skip = GN__MIN(a, b), made = GN__MAX(a, b), at = made;
+    if (a == b || gn__is_free(w, made) || gn__elements(w, a) != gn__elements(w, b)) return;
+    for (int k = 0; k < GN__TRACE_MOST && at > skip; k++) {
+        uint32_t next = gn__main_input(w, at);
+        if (next == at) return;
+        at = next;
+    }
+    if (at != skip) return;
+    w->role[i] = GN_ROLE_RESIDUAL;
+    if (w->role[made] && gn__reader_of(w, made) == i) gn__unite(w, i, made);
+}
+
+static bool gn__is_loss(const gn__recognition *w, uint32_t i, gn__walk *walk) {
+    int op = gn__op_at(w, i);
+    walk->n_inside = 0;
+    if (op == GN__OP_CROSS_ENTROPY || op == GN__OP_MSE_LOSS) return true;
+    if ((op != GN__OP_MEAN && op != GN__OP_SUM) || gn__elements(w, i) != 1 || gn__elements(w, gn__in(w, i, 0)) == 1) return false;
+    if (!gn__walk_up(w, i, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES | GN__CHOICES, GN_NO_NODE, walk)) return false;
+    bool predicted = false, target = gn__walk_reads_data(w, walk), likelihood = false, distance = gn__walk_has(w, walk, GN__OP_SUB);
+    for (uint32_t k = 0; k < walk->n_edge; k++) {
+        bool depends = (w->facts[walk->edge[k]] & GN__PARAM) != 0;
+        predicted |= depends;
+        target |= !depends;
+    }
+    static const int logs[] = { GN__OP_LOG, GN__OP_LOG_SOFTMAX, GN__OP_LOG1P, GN__OP_SOFTPLUS, GN__OP_LOG_SIGMOID };
+    for (size_t k = 0; k < GN__LENGTH(logs); k++) likelihood |= gn__walk_has(w, walk, logs[k]);
+    distance = distance && (gn__walk_has(w, walk, GN__OP_SQUARE) || gn__walk_has(w, walk, GN__OP_MUL) || gn__walk_has(w, walk, GN__OP_ABS) || gn__walk_has(w, walk, GN__OP_POW));
+    return predicted && target && (likelihood || distance);
+}
+
+/* One number from predictions and targets: the ops, or a mean of likelihoods or distances written out, with its sign and scale. */
+static void gn__see_loss(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    if (w->role[i] || !gn__is_loss(w, i, &walk)) return;
+    gn__claim(w, i, GN_ROLE_LOSS, i);
+    gn__claim_walk(w, &walk, GN_ROLE_LOSS, i);
+    uint32_t at = i;
+    for (int k = 0; k < 3; k++) {
+        uint32_t r = gn__reader_of(w, at);
+        if (r >= w->n || gn__op_sort(gn__op_at(w, r)) != GN__SCALARS || gn__scaled_input(w, r) != at || gn__elements(w, r) != 1) return;
+        gn__claim(w, r, GN_ROLE_LOSS, i);
+        at = r;
+    }
+}
+
+/* value is p, plain or scaled by a number, plus or minus something; *out_minus: the last is subtracted. */
+static bool gn__is_step_of(const gn__recognition *w, uint32_t value, uint32_t p, bool *out_minus) {
+    uint32_t at = value;
+    for (int k = 0; k < 8; k++) {
+        int op = gn__op_at(w, at);
+        if (op != GN__OP_SUB && op != GN__OP_ADD) return false;
+        *out_minus = op == GN__OP_SUB;
+        uint32_t a = gn__in_base(w, at, 0), b = gn__in_base(w, at, 1);
+        for (uint32_t side = 0; side < (op == GN__OP_ADD ? 2u : 1u); side++) {
+            uint32_t x = side ? b : a;
+            bool scaled = gn__op_at(w, x) == GN__OP_MUL && gn__elements(w, gn__in_base(w, x, gn__in_base(w, x, 0) == p)) == 1;
+            if (x == p || (scaled && (gn__in_base(w, x, 0) == p || gn__in_base(w, x, 1) == p))) return true;
+        }
+        at = a;
+    }
+    return false;
+}
+
+static uint32_t gn__reads_inside(const gn__recognition *w, const gn__walk *walk, uint32_t x) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) n += gn__in(w, walk->inside[k], j) == x;
+    return n;
+}
+
+/* Something of the parameter's size that is not the parameter itself goes into the step. */
+static bool gn__has_gradient(const gn__recognition *w, const gn__walk *walk, uint32_t p) {
+    for (uint32_t k = 0; k < walk->n_edge; k++)
+        if (gn__elements(w, walk->edge[k]) == gn__elements(w, p)) return true;
+    for (uint32_t k = 0; k < walk->n_inside; k++)
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
+            uint32_t x = gn__in_base(w, walk->inside[k], j);
+            uint8_t leaf = w->p->nodes[x].leaf;
+            if ((leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE) && gn__elements(w, x) == gn__elements(w, p)) return true;
+        }
+    return false;
+}
+
+/* A state that becomes itself less a scaled gradient, with the moments that go into it. That it is a parameter shows in the
+   rest of the part reading it, or in the scaled difference. */
+static void gn__see_optimizer(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    bool minus = false;
+    if (w->role[i] || gn__op_at(w, i) != GN__OP_ASSIGN || !(w->facts[i] & GN__RESULT)) return;
+    uint32_t p = gn__in_base(w, i, 0), value = gn__in_base(w, i, 1);
+    if (w->p->nodes[p].leaf != GN_LEAF_STATE || gn__is_free(w, value) || !gn__is_step_of(w, value, p, &minus)) return;
+    if (!gn__walk_up(w, value, GN__SCALARS, GN_NO_NODE, &walk) || !gn__has_gradient(w, &walk, p)) return;
+    bool elsewhere = w->reads[p] > gn__reads_inside(w, &walk, p) + 1;
+    if (!elsewhere && !(minus && gn__walk_has(w, &walk, GN__OP_MUL))) return;
+    gn__claim(w, value, GN_ROLE_OPTIMIZER, value);
+    gn__claim_walk(w, &walk, GN_ROLE_OPTIMIZER, value);
+    gn__claim(w, i, GN_ROLE_OPTIMIZER, value);
+    for (uint32_t k = 0; k < walk.n_edge; k++)
+        if (gn__elements(w, walk.edge[k]) == gn__elements(w, p)) w->facts[walk.edge[k]] |= GN__GRADIENT;
+    gn__seed_phase(w, i, GN_TRAINING);
+}
+
+/* In this order: what an earlier one takes, a later one leaves. */
+static const struct { uint8_t role; void (*see)(gn__recognition *w, uint32_t i); } gn__recognisers[] = {
+    { GN_ROLE_NORM, gn__see_norm },       { GN_ROLE_NONE, gn__see_attention },      { GN_ROLE_KV_APPEND, gn__see_kv_append },
+    { GN_ROLE_EMBEDDING, gn__see_embedding }, { GN_ROLE_LOSS, gn__see_loss },       { GN_ROLE_OPTIMIZER, gn__see_optimizer },
+    { GN_ROLE_CONV, gn__see_conv },       { GN_ROLE_HEAD, gn__see_head },           { GN_ROLE_MLP, gn__see_mlp },
+    { GN_ROLE_LINEAR, gn__see_linear },   { GN_ROLE_RESIDUAL, gn__see_residual },
+};
+
+/* ---- preparing ---- */
+
+static void gn__recognition_deinit(gn__recognition *w) { gn_free(w->base); gn_free(w->facts); }
+
+static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, gn_meaning *m) {
+    size_t n = (size_t)p->n_nodes + 1;
+    memset(w, 0, sizeof *w);
+    w->p = p;
+    w->m = m;
+    w->n = p->n_nodes;
+    w->off = off;
+    w->base = (uint32_t *)gn__alloc_zero(6 * n * sizeof *w->base);
+    w->facts = (uint8_t *)gn__alloc_zero(4 * n);
+    if (!w->base || !w->facts) return false;
+    w->reader = w->base + n;
+    w->reads = w->base + 2 * n;
+    w->unit = w->base + 3 * n;
+    w->last = w->base + 4 * n;
+    w->keys = w->base + 5 * n;
+    w->role = w->facts + n;
+    w->kind = w->facts + 2 * n;
+    w->phase = w->facts + 3 * n;
+    return true;
+}
+
+static void gn__facts_of(gn__recognition *w, uint32_t i) {
+    const gn_part *p = w->p;
+    const gn_part_node *n = &p->nodes[i];
+    bool glue = gn__is_glue(n), free = n->leaf || gn__ops[n->op].kind == GN_CLASS_GENERATOR || glue;
+    w->base[i] = glue ? w->base[p->ins[n->ins + (n->op == GN__OP_ASSIGN ? 1 : 0)]] : i;
+    w->reader[i] = w->n;
+    w->unit[i] = i;
+    if (n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) w->facts[i] |= GN__PARAM;
+    for (uint32_t k = 0; k < n->n_ins; k++) {
+        uint32_t x = p->ins[n->ins + k];
+        free &= (w->facts[x] & GN__FREE) != 0;
+        w->facts[i] |= w->facts[x] & GN__PARAM;
+        w->reads[x]++;
+        if (w->reader[x] == w->n) w->reader[x] = i;
+    }
+    if (free) w->facts[i] |= GN__FREE;
+    if (p->hints && p->hints[i].residency == GN_RESIDENCY_GRADIENT) w->facts[i] |= GN__GRADIENT;
+}
+
+static void gn__recognise(gn__recognition *w) {
+    const gn_part *p = w->p;
+    for (uint32_t i = 0; i < w->n; i++) gn__facts_of(w, i);
+    for (uint32_t i = 0; i < p->n_outs; i++) w->facts[w->base[p->outs[i]]] |= GN__RESULT;
+    for (uint32_t i = 0; i < p->n_updates; i++) {
+        w->facts[p->updates[i].node] |= GN__RESULT;
+        w->facts[w->base[p->updates[i].node]] |= GN__RESULT;
+    }
+    for (uint32_t i = 0; i < w->n && p->hints; i++)        /* scopes: neighbours of which the same role was said run together */
+        for (uint32_t k = 0; k < p->nodes[i].n_ins && p->hints[i].role; k++)
+            if (!gn__is_free(w, gn__in(w, i, k))) gn__unite(w, gn__in(w, i, k), i);
+    for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
+        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++)
+            if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
+}
+
+/* ---- groups. A unit stays one as far as every node that reads a member from outside comes after the unit's last node: then
+ * no path leaves it and comes back, whatever the other units are, and the order of the last nodes is topological ---- */
+
+/* Names units by 1 + their last node. */
+static void gn__units_number(gn__recognition *w) {
+    for (uint32_t i = 0; i < w->n; i++)
+        if (!gn__is_free(w, i)) w->last[gn__unit_root(w, i)] = i;
+    for (uint32_t i = 0; i < w->n; i++) w->reads[i] = w->last[gn__unit_root(w, i)] + 1;    /* roots keep their links until all are named */
+    for (uint32_t i = 0; i < w->n; i++) {
+        bool alone = w->reads[i] == i + 1 && !w->role[i] && !gn__said_role(w, i);
+        w->unit[i] = gn__is_free(w, i) || alone ? 0 : w->reads[i];
+    }
+}
+
+/* From the last node down, when all that read a node have been settled: who is read too early leaves its unit, a view joins
+   its readers when they are of one unit. `want`: the unit of all readers so far. */
+static void gn__units_settle(gn__recognition *w, uint32_t *want) {
+    const gn_part *p = w->p;
+    memset(want, 0, w->n * sizeof *want);
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &p->nodes[i];
+        if (gn__is_free(w, i)) continue;
+        if (w->facts[i] & GN__DROPPED) w->unit[i] = i + 1;
+        if (!w->unit[i] && gn__is_glue(n)) w->unit[i] = want[i] && want[i] != GN__SEVERAL && !gn__said_on(w, i) ? want[i] : GN__SEVERAL;
+        if (!w->unit[i]) w->unit[i] = i + 1;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = p->ins[n->ins + k];
+            want[x] = !want[x] || want[x] == w->unit[i] ? w->unit[i] : GN__SEVERAL;
+            if (w->unit[x] && w->unit[x] != w->unit[i] && i < w->unit[x]) w->facts[x] |= GN__DROPPED;
+        }
+    }
+}
+
+/* A view that several units read, or nobody, goes with what it shows. */
+static void gn__units_follow(gn__recognition *w) {
+    for (uint32_t i = 0; i < w->n; i++) {
+        if (w->unit[i] != GN__SEVERAL) continue;
+        const gn_part_node *n = &w->p->nodes[i];
+        uint32_t x = gn__in(w, i, n->op == GN__OP_ASSIGN ? 1 : 0);
+        bool alone = gn__said_on(w, i) != 0 || i < w->unit[x] || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
+        w->unit[i] = alone ? i + 1 : w->unit[x];
+    }
+}
+
+/* Leaves and constants go with the first unit that reads them. */
+static void gn__units_leaves(gn__recognition *w, uint32_t *want) {
+    memset(want, 0, w->n * sizeof *want);
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &w->p->nodes[i];
+        if (gn__is_free(w, i)) w->unit[i] = want[i] && !gn__said_on(w, i) ? want[i] : i + 1;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = w->p->ins[n->ins + k];
+            if (!want[x] || w->unit[i] < want[x]) want[x] = w->unit[i];
+        }
+    }
+}
+
+/* Units become groups in the order of their last nodes. `at`: n + 1 words. */
+static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
+    gn_meaning *m = w->m;
+    memset(at, 0, (w->n + 1) * sizeof *at);
+    for (uint32_t i = 0; i < w->n; i++) at[w->unit[i] - 1] = 1;
+    for (uint32_t i = 0; i < w->n; i++) m->n_groups += at[i];
+    m->groups = (gn_group *)gn__alloc_zero((m->n_groups + 1) * sizeof *m->groups);
+    m->members = (uint32_t *)gn__alloc_zero((w->n + 1) * sizeof *m->members);
+    if (!m->groups || !m->members) return false;
+    for (uint32_t i = 0, group = 0; i < w->n; i++)
+        if (at[i]) at[i] = group++;
+    for (uint32_t i = 0; i < w->n; i++) {
+        m->nodes[i].group = at[w->unit[i] - 1];
+        m->groups[m->nodes[i].group].n_nodes++;
+    }
+    for (uint32_t k = 0, first = 0; k < m->n_groups; k++) {
+        m->groups[k].first = first;
+        first += m->groups[k].n_nodes;
+        m->groups[k].n_nodes = 0;
+    }
+    for (uint32_t i = 0; i < w->n; i++) {
+        gn_group *g = &m->groups[m->nodes[i].group];
+        m->members[g->first + g->n_nodes++] = i;
+        if (!g->on) g->on = gn__said_on(w, i);
+        if (gn__is_free(w, i)) continue;
+        if (gn__said_role(w, i)) g->role = gn__said_role(w, i);
+        else if (!g->role) g->role = w->kind[i];
+        if (!g->role && w->unit[i] == i + 1) g->role = w->role[i];
+    }
+    return true;
+}
+
+/* ---- what each node means: roles, residency, phase, modality; what was said wins ---- */
+
+/* A scope around a block covers the parts of the block. */
+static bool gn__role_covers(uint8_t said, uint8_t recognised) {
+    bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL || recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING;
+    bool attention = said == GN_ROLE_ATTENTION || said == GN_ROLE_CROSS_ATTENTION || said == GN_ROLE_GROUPED_ATTENTION;
+    bool block = attention || said == GN_ROLE_MLP || said == GN_ROLE_HEAD || said == GN_ROLE_CONV;
+    bool kind = said == GN_ROLE_ATTENTION && (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
+    return said == recognised || (part && block) || kind;
+}
+
+static bool gn__residency_covers(uint8_t said, uint8_t recognised) {
+    if (said == recognised) return true;
+    if (recognised == GN_RESIDENCY_STATE) return said == GN_RESIDENCY_KV_CACHE || said == GN_RESIDENCY_WEIGHT || said == GN_RESIDENCY_GRADIENT;
+    if (recognised == GN_RESIDENCY_KV_CACHE) return said == GN_RESIDENCY_STATE;
+    return recognised == GN_RESIDENCY_ACTIVATION && said == GN_RESIDENCY_GRADIENT;
+}
+
+static uint8_t gn__residency_of(const gn__recognition *w, uint32_t i) {
+    static const uint8_t leaves[GN_LEAF__COUNT] = { [GN_LEAF_NONE] = GN_RESIDENCY_ACTIVATION, [GN_LEAF_DATA] = GN_RESIDENCY_INPUT, [GN_LEAF_VALUE] = GN_RESIDENCY_ACTIVATION,
+                                                    [GN_LEAF_WEIGHT] = GN_RESIDENCY_WEIGHT, [GN_LEAF_STATE] = GN_RESIDENCY_STATE };
+    if (w->role[i] == GN_ROLE_KV_APPEND || (w->facts[i] & GN__GRADIENT)) return w->role[i] == GN_ROLE_KV_APPEND ? GN_RESIDENCY_KV_CACHE : GN_RESIDENCY_GRADIENT;
+    if (gn__op_at(w, i) == GN__OP_ASSIGN) return GN_RESIDENCY_STATE;
+    const gn_part_node *b = &w->p->nodes[w->base[i]];
+    uint32_t r = w->reader[w->base[i]];
+    if (b->leaf == GN_LEAF_STATE && ((r < w->n && w->role[r] == GN_ROLE_KV_APPEND) || w->keys[w->base[i]])) return GN_RESIDENCY_KV_CACHE;
+    return leaves[b->leaf];
+}
+
+static bool gn__disagree(gn__recognition *w, uint32_t i, uint8_t which, uint8_t said, uint8_t recognised) {
+    gn_meaning *m = w->m;
+    size_t cap = w->disagreements_room;
+    void *p = m->disagreements;
+    bool ok = gn__reserve(&p, &cap, m->n_disagreements + 1u, sizeof *m->disagreements);
+    m->disagreements = (gn_disagreement *)p;
+    w->disagreements_room = cap;
+    if (ok) m->disagreements[m->n_disagreements++] = (gn_disagreement){ i, which, said, recognised };
+    return ok;
+}
+
+static const gn_part_hint gn__no_hint = { 0, 0, 0, 0, 0 };
+static const gn_part_hint *gn__hint_of(const gn__recognition *w, uint32_t i) { return w->p->hints ? &w->p->hints[i] : &gn__no_hint; }
+
+/* Residency and role; a view without a role has its group's. */
+static bool gn__roles_tell(gn__recognition *w) {
+    bool ok = true;
+    for (uint32_t i = 0; i < w->n && ok; i++) {
+        gn_node_meaning *t = &w->m->nodes[i];
+        const gn_part_hint *h = gn__hint_of(w, i);
+        uint8_t residency = gn__residency_of(w, i);
+        bool follows = gn__is_free(w, i) || gn__is_glue(&w->p->nodes[i]);
+        t->role = h->role ? h->role : w->role[i] ? w->role[i] : follows && w->role[w->base[i]] ? w->role[w->base[i]] : follows ? w->m->groups[t->group].role : (uint8_t)GN_ROLE_NONE;
+        t->residency = h->residency ? h->residency : residency;
+        t->said = (uint8_t)((w->p->nodes[i].phase ? GN_SAID_PHASE : 0) | (h->role ? GN_SAID_ROLE : 0) | (h->residency ? GN_SAID_RESIDENCY : 0) | (h->modality ? GN_SAID_MODALITY : 0));
+        if (h->role && w->role[i] && !gn__role_covers(h->role, w->role[i])) ok = gn__disagree(w, i, GN_SAID_ROLE, h->role, w->role[i]);
+        if (ok && h->residency && !gn__residency_covers(h->residency, residency)) ok = gn__disagree(w, i, GN_SAID_RESIDENCY, h->residency, residency);
+        uint8_t said = w->p->nodes[i].phase, seen = w->phase[i];
+        bool same = said == seen || (said == GN_FORWARD && seen != GN_TRAINING) || (said == GN_TRAINING && seen == GN_ENCODE) || (said == GN_DENOISE && seen == GN_ENCODE);
+        if (ok && said && seen && !same) ok = gn__disagree(w, i, GN_SAID_PHASE, said, seen);
+    }
+    return ok;
+}
+
+/* Of two phases that meet, the one that says more of when the node runs. */
+static uint8_t gn__phase_of_both(uint8_t a, uint8_t b) {
+    static const uint8_t rank[GN_PHASE__COUNT] = { [GN_FORWARD] = 1, [GN_ENCODE] = 2, [GN_PREFILL] = 3, [GN_DECODE] = 4, [GN_DENOISE] = 5, [GN_TRAINING] = 6 };
+    return rank[a] >= rank[b] ? a : b;
+}
+
+/* Recognised phases spread to what follows, then to what leads there; a part with an optimiser step or gradients is training. */
+static void gn__phases_tell(gn__recognition *w) {
+    gn_node_meaning *t = w->m->nodes;
+    bool training = false, roles = false;
+    for (uint32_t i = 0; i < w->n; i++) {
+        training |= w->phase[i] == GN_TRAINING || (w->facts[i] & GN__GRADIENT);
+        roles |= w->role[i] && w->role[i] != GN_ROLE_RESIDUAL;
+    }
+    uint8_t rest = training ? GN_TRAINING : roles ? GN_FORWARD : GN_PHASE_UNKNOWN;
+    for (uint32_t i = 0; i < w->n; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        t[i].phase = n->phase ? n->phase : training ? (uint8_t)GN_TRAINING : w->phase[i];
+        for (uint32_t k = 0; k < n->n_ins && !n->phase && !w->phase[i]; k++) t[i].phase = gn__phase_of_both(t[i].phase, t[gn__in(w, i, k)].phase);
+    }
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &w->p->nodes[i];
+        if (!t[i].phase) t[i].phase = rest;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            if (!t[x].phase) t[x].phase = t[i].phase == rest ? (uint8_t)GN_PHASE_UNKNOWN : t[i].phase;
+        }
+    }
+}
+
+/* ids into an embedding are text, four axes of an image vision, two of floats into a product with parameters a table. */
+static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i) {
+    uint32_t x = gn__linear_input(w, i);
+    if (w->role[i] == GN_ROLE_EMBEDDING && gn__op_at(w, i) != GN__OP_ADD && gn__op_at(w, i) != GN__OP_MUL) return GN_MODALITY_TEXT;
+    if (w->role[i] == GN_ROLE_CONV) return GN_MODALITY_VISION;
+    if (x == GN_NO_NODE || w->p->nodes[w->base[x]].leaf != GN_LEAF_DATA) return GN_MODALITY_UNKNOWN;
+    const gn_part_node *b = &w->p->nodes[w->base[x]];
+    return gn__is_float((gn_dtype)b->dtype) ? b->rank == 4 ? GN_MODALITY_VISION : b->rank == 2 ? GN_MODALITY_TABULAR : GN_MODALITY_UNKNOWN : GN_MODALITY_UNKNOWN;
+}
+
+static bool gn__modalities_tell(gn__recognition *w) {
+    gn_node_meaning *t = w->m->nodes;
+    bool ok = true;
+    for (uint32_t i = 0; i < w->n && ok; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        uint8_t said = gn__hint_of(w, i)->modality, seen = gn__modality_seen(w, i), mix = seen;
+        for (uint32_t k = 0; k < n->n_ins && !seen; k++) {
+            uint8_t from = t[gn__in(w, i, k)].modality;
+            if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
+        }
+        t[i].modality = said ? said : mix;
+        if (said && seen && said != seen) ok = gn__disagree(w, i, GN_SAID_MODALITY, said, seen);
+    }
+    for (uint32_t i = w->n; i-- > 0;)                      /* what leads there is what it is read as */
+        for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++)
+            if (!t[gn__in(w, i, k)].modality) t[gn__in(w, i, k)].modality = t[i].modality;
+    return ok;
+}
+
+/* ---- cost ---- */
+
+/* Bytes that a kernel of its own reads of input k: rows of a table, rows that are appended, one copy of what is broadcast. */
+static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
+    gn__type x = gn__part_type(w->p, gn__in(w, i, k)), b = gn__part_type(w->p, gn__in_base(w, i, k)), out = gn__part_type(w->p, i);
+    uint64_t all = GN__MIN(gn__type_bytes(&x), (uint64_t)gn__count(&b.shape) * gn__bytes_of(x.dtype));
+    int op = gn__op_at(w, i);
+    if (k == 0 && (op == GN__OP_EMBEDDING || op == GN__OP_GATHER)) return GN__MIN(all, gn__type_bytes(&out));
+    if (k == 0 && op == GN__OP_KV_APPEND) return 0;
+    return all;
+}
+
+/* An attention with a length works on the keys in use, whose number is not known when a plan is made: taken as the rows appended
+   in a prefill, as half of the cache in a decode. */
+static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meaning *t, uint64_t caches) {
+    const gn_part_node *n = &w->p->nodes[i];
+    if (gn__op_at(w, i) != GN__OP_ATTENTION || !(w->p->attrs[n->attrs] & 4) || (t->phase != GN_PREFILL && t->phase != GN_DECODE)) return;
+    double keys = (double)gn__dim(w, gn__in(w, i, 1), 2), queries = (double)gn__dim(w, gn__in(w, i, 0), 2);
+    double share = t->phase == GN_DECODE ? 0.5 : keys > queries ? queries / keys : 1;
+    t->flops *= share;
+    t->bytes_read -= (uint64_t)((double)caches * (1 - share));
+}
+
+static void gn__cost_tell(gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    gn_node_meaning *t = &w->m->nodes[i];
+    gn__type in[3], out = gn__part_type(w->p, i);
+    memset(in, 0, sizeof in);
+    for (uint32_t k = 0; k < n->n_ins; k++) {
+        gn_edge_meaning *e = &w->m->edges[n->ins + k];
+        gn__type x = gn__part_type(w->p, gn__in(w, i, k));
+        if (k < 3) in[k] = x;
+        e->bytes = gn__type_bytes(&x);
+        e->change = e->bytes ? (double)gn__type_bytes(&out) / (double)e->bytes : 0;
+        if (!gn__is_view_op(n->op)) t->bytes_read += gn__bytes_in(w, i, k);
+    }
+    if (n->leaf) return;
+    t->flops = gn__op_flops(n->op, in, (int)n->n_ins, &out);
+    if (gn__is_view_op(n->op) || n->op == GN__OP_FULL) return;
+    t->bytes_written = gn__op_at(w, i) == GN__OP_KV_APPEND ? gn__type_bytes(&in[1]) : gn__type_bytes(&out);
+    gn__cost_of_keys(w, i, t, gn__type_bytes(&in[1]) + gn__type_bytes(&in[2]));
+}
+
+/* Sums of the groups. A scalar op whose readers are all scalar ops of its group runs in their loop: it is no kernel, and what
+   passes between them does not touch memory. `outside`: some reader is not so. */
+static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
+    gn_meaning *m = w->m;
+    memset(outside, 0, w->n);
+    for (uint32_t i = 0; i < w->p->n_outs; i++) outside[w->p->outs[i]] = 1;
+    for (uint32_t i = w->n; i-- > 0;) {
+        const gn_part_node *n = &w->p->nodes[i];
+        gn_group *g = &m->groups[m->nodes[i].group];
+        bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS, works = !n->leaf && !gn__is_view_op(n->op) && n->op != GN__OP_FULL;
+        bool loops = scalar && w->reader[i] < w->n && !outside[i];
+        uint64_t read = 0;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            bool together = scalar && gn__op_sort(gn__op_at(w, x)) == GN__SCALARS && m->nodes[x].group == m->nodes[i].group && gn__elements(w, x) == gn__elements(w, i);
+            if (!together) outside[x] = 1;
+            read += works && (!together || outside[x]) ? gn__bytes_in(w, i, k) : 0;
+        }
+        g->bytes += works && read > m->nodes[i].bytes_read ? m->nodes[i].bytes_read : read;
+        g->flops += m->nodes[i].flops;
+        g->kernels += works && !loops;
+        if (works && !loops) g->bytes += m->nodes[i].bytes_written;
+        g->phase = gn__phase_of_both(g->phase, m->nodes[i].phase);
+        uint8_t modality = m->nodes[i].modality;
+        if (modality && !gn__is_free(w, i)) g->modality = !g->modality || g->modality == modality ? modality : (uint8_t)GN_MODALITY_MIXED;
+    }
+}
+
+/* The longest way through the part, on a machine of 10^13 operations and 10^12 bytes a second and 2 us a kernel; of equal ways
+   the one through the first inputs. */
+static void gn__critical_tell(gn__recognition *w, double *way, uint32_t *before) {
+    gn_meaning *m = w->m;
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < w->n; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        const gn_node_meaning *t = &m->nodes[i];
+        double longest = 0, own = gn__is_free(w, i) || gn__is_view_op(n->op) ? 0 : 2e-6 + GN__MAX(t->flops / 1e13, (double)(t->bytes_read + t->bytes_written) / 1e12);
+        before[i] = GN_NO_NODE;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            if (before[i] != GN_NO_NODE && way[x] <= longest) continue;
+            longest = way[x];
+            before[i] = n->ins + k;
+        }
+        way[i] = longest + own;
+        if (way[i] > way[end]) end = i;
+    }
+    for (uint32_t i = end; m->nodes[i].critical = true, before[i] != GN_NO_NODE; i = w->p->ins[before[i]]) m->edges[before[i]].critical = true;
+}
+
+/* The role that an op has by itself, before its surroundings are looked at. */
+static uint8_t gn__role_of_op(int op) {
+    static const struct { uint16_t op; uint8_t role; } roles[] = {
+        { GN__OP_LINEAR, GN_ROLE_LINEAR }, { GN__OP_ATTENTION, GN_ROLE_ATTENTION }, { GN__OP_KV_APPEND, GN_ROLE_KV_APPEND },
+        { GN__OP_LAYERNORM, GN_ROLE_NORM }, { GN__OP_CROSS_ENTROPY, GN_ROLE_LOSS }, { GN__OP_MSE_LOSS, GN_ROLE_LOSS },
+    };
+    for (size_t i = 0; i < GN__LENGTH(roles); i++)
+        if (roles[i].op == op) return roles[i].role;
+    return GN_ROLE_NONE;
+}
+
+static void gn__meaning_deinit(gn_meaning *m) {
+    gn_free(m->nodes);
+    gn_free(m->edges);
+    gn_free(m->groups);
+    gn_free(m->members);
+    gn_free(m->disagreements);
+    memset(m, 0, sizeof *m);
+}
+
+static bool gn__meaning_fill(gn__recognition *w, double *way) {
+    gn_meaning *m = w->m;
+    uint32_t *want = w->last;                              /* free once the units are numbered */
+    gn__recognise(w);
+    gn__units_number(w);
+    gn__units_settle(w, want);
+    gn__units_follow(w);
+    gn__units_leaves(w, want);
+    if (!gn__groups_make(w, want) || !gn__roles_tell(w)) return false;
+    gn__phases_tell(w);
+    if (!gn__modalities_tell(w)) return false;
+    for (uint32_t i = 0; i < w->n; i++) gn__cost_tell(w, i);
+    gn__groups_cost(w, w->kind);
+    if (m->n_nodes) gn__critical_tell(w, way, want);
+    return true;
+}
+
+static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m, gn_fault *f) {
+    gn__recognition w;
+    memset(m, 0, sizeof *m);
+    double *way = (double *)gn_alloc(((size_t)p->n_nodes + 1) * sizeof *way);
+    bool ok = gn__recognition_init(&w, p, off, m) && way;
+    m->n_nodes = p->n_nodes;
+    m->n_edges = p->n_ins;
+    m->nodes = (gn_node_meaning *)gn__alloc_zero(((size_t)p->n_nodes + 1) * sizeof *m->nodes);
+    m->edges = (gn_edge_meaning *)gn__alloc_zero(((size_t)p->n_ins + 1) * sizeof *m->edges);
+    ok = ok && m->nodes && m->edges && gn__meaning_fill(&w, way);
+    gn__recognition_deinit(&w);
+    gn_free(way);
+    if (ok) return GN_OK;
+    gn__meaning_deinit(m);
+    return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the meaning of %u nodes", p->n_nodes);
 }
 
 /* >>plan ===========================================================================================
@@ -6022,23 +7494,6 @@ static uint16_t gn__reg_take(gn__regs *r) {
 }
 static void gn__reg_give(gn__regs *r, uint16_t i) { r->used[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
 
-/* Adjacent dims that one stride covers become one: fewer, longer runs. */
-static gn_view gn__view_collapse(const gn_view *v) {
-    gn_view r = *v;
-    r.rank = 0;
-    for (int i = 0; i < v->rank; i++) {
-        if (v->dims[i] == 1) continue;
-        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
-            r.dims[r.rank - 1] *= v->dims[i];
-            r.strides[r.rank - 1] = v->strides[i];
-            continue;
-        }
-        r.dims[r.rank] = v->dims[i];
-        r.strides[r.rank++] = v->strides[i];
-    }
-    return r;
-}
-
 /* A collapsed view that shows one element everywhere. */
 static bool gn__view_is_one(const gn_view *v) { return v->rank == 0 || (v->rank == 1 && v->strides[0] == 0); }
 
@@ -6182,6 +7637,1780 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
     return GN_OK;
 }
 
+/* ---- schedule ----
+ * Groups of nodes are units; a group whose nodes the program sends to different devices is taken apart. Several placements of the
+ * units are formed (each device alone; a list schedule by earliest end; one run of units after another over the devices, cut where
+ * it costs least; then whole paths moved from device to device) and judged by one simulation of the step, in which segments run and
+ * values cross links. Where a state lives decides where its writers run. */
+
+#define GN__GAIN 0.95              /* a split counts when it takes less than this share of the best device's time */
+#define GN__UPLOAD_STEPS 64.0      /* sending a weight again that another device holds is spread over so many steps */
+#define GN__NONE UINT32_MAX
+enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
+
+typedef struct gn__unit {
+    uint32_t group, first, n;      /* its ops: unit_nodes[first …] */
+    uint32_t in, n_in;             /* values of other units, of the step and kept ones: ins[in …] */
+    uint32_t slot, n_slots;        /* weights and states it reads: slots[slot …] */
+    uint32_t said, pin;            /* devices: by the program; where it has to run */
+    uint32_t set;                  /* state whose writer it is, the first of those that go together */
+    uint32_t kernels;
+    double flops[GN_RATE__COUNT], bytes;
+} gn__unit;
+
+typedef struct gn__hop {           /* a value on a device other than its own: sent, computed again there, or a weight */
+    uint32_t node, from, to, consumer;
+    uint32_t same, next;           /* 1 + the next hop of the node; of the consumer */
+    uint32_t last;                 /* last place in the sequence of nodes that reads it */
+    uint64_t bytes;
+    double start, end;
+    uint8_t why;                   /* gn_transfer_reason, GN__RESIDENT, GN__RECOMPUTED */
+} gn__hop;
+
+typedef struct gn__seg { uint32_t device, units, first, head, tail, now; double work, start, end; } gn__seg;   /* now: 1 + the segment that goes on with it */
+typedef struct gn__rated { double rank; uint32_t at; } gn__rated;
+typedef struct gn__verdict { double seconds, step, again_s; uint64_t bytes, again; uint32_t devices; } gn__verdict;   /* again: of weights that are elsewhere already */
+
+typedef struct gn__sched {
+    const gn_part *p;
+    const gn_meaning *m;
+    const gn_cluster *c;
+    const uint32_t *homes;
+    gn_policy policy;
+    gn_fault *f;
+    uint32_t n, D, U, n_ins, n_slots, overruled;
+    gn__unit *units;
+    uint64_t *size;                /* per node: bytes of its value */
+    uint32_t *unit_of, *unit_nodes, *ins, *slots, *stamp, *set, *set_pin, *set_dev, *head, *base, *last, *seq, *die;   /* per node, or larger */
+    uint8_t *cheap, *keep, *lacks, *exported, *view;
+    uint32_t *order, *rank_order, *dev, *best, *seg_of, *list, *open, *path;   /* per unit or device */
+    double *out_free, *in_free, *dev_free, *work, *finish;
+    uint64_t *mem, *live, *limit, *resident, *unit_live, *unit_act;
+    uint32_t *die_next;
+    size_t cap_die;
+    gn__rated *rated;
+    GN__ARRAY(gn__seg, segs);
+    GN__ARRAY(gn__hop, hops);
+    uint64_t upload, once, spared;
+    gn__verdict now, top, single, split;
+    bool have, have_single, have_split, limited, best_ranked, bad;
+    uint32_t single_dev;
+    void *blocks[48];
+    int n_blocks;
+} gn__sched;
+
+static void gn__schedule_deinit(gn_schedule *s) {
+    gn_free(s->device);
+    gn_free(s->nodes);
+    gn_free(s->segments);
+    gn_free(s->transfers);
+    gn_free(s->why);
+    gn_free(s->memory);
+    memset(s, 0, sizeof *s);
+}
+
+static void *gn__sched_take(gn__sched *s, size_t n, size_t size) {
+    void *p = gn__alloc_zero((n + 1) * size);
+    if (!p) s->bad = true;
+    s->blocks[s->n_blocks++] = p;
+    return p;
+}
+
+static void gn__sched_deinit(gn__sched *s) {
+    for (int i = 0; i < s->n_blocks; i++) gn_free(s->blocks[i]);
+    gn_free(s->segs);
+    gn_free(s->hops);
+    gn_free(s->die_next);
+}
+
+static bool gn__sched_alloc(gn__sched *s) {
+    uint32_t **nodes[] = { &s->unit_of, &s->unit_nodes, &s->stamp, &s->set, &s->set_pin, &s->set_dev, &s->head, &s->base, &s->last, &s->seq, &s->die };
+    uint32_t **units[] = { &s->order, &s->rank_order, &s->dev, &s->best, &s->seg_of, &s->path };
+    for (size_t i = 0; i < GN__LENGTH(nodes); i++) *nodes[i] = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    for (size_t i = 0; i < GN__LENGTH(units); i++) *units[i] = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    double **ends[] = { &s->out_free, &s->in_free, &s->dev_free, &s->work };
+    for (size_t i = 0; i < GN__LENGTH(ends); i++) *ends[i] = (double *)gn__sched_take(s, s->D + 1u, sizeof(double));
+    uint64_t **memory[] = { &s->mem, &s->live, &s->limit, &s->resident };
+    for (size_t i = 0; i < GN__LENGTH(memory); i++) *memory[i] = (uint64_t *)gn__sched_take(s, s->D + 1u, sizeof(uint64_t));
+    s->ins = (uint32_t *)gn__sched_take(s, s->p->n_ins, sizeof(uint32_t));
+    s->slots = (uint32_t *)gn__sched_take(s, s->p->n_ins, sizeof(uint32_t));
+    s->list = (uint32_t *)gn__sched_take(s, s->D, sizeof(uint32_t));
+    s->open = (uint32_t *)gn__sched_take(s, s->D, sizeof(uint32_t));
+    s->size = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
+    s->unit_live = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
+    s->unit_act = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
+    s->finish = (double *)gn__sched_take(s, s->n, sizeof(double));
+    s->rated = (gn__rated *)gn__sched_take(s, GN__MAX(s->n, s->D), sizeof(gn__rated));
+    s->units = (gn__unit *)gn__sched_take(s, s->n, sizeof(gn__unit));
+    s->cheap = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->keep = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->exported = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->view = (uint8_t *)gn__sched_take(s, s->n, 1);
+    s->lacks = (uint8_t *)gn__sched_take(s, s->D, 1);
+    return !s->bad;
+}
+
+static bool gn__sched_is_op(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE; }
+static uint32_t gn__sched_homes(const gn__sched *s, uint32_t node) { return s->homes ? s->homes[node] & (s->D < 32 ? (1u << s->D) - 1 : UINT32_MAX) : 0; }
+static bool gn__sched_home(const gn__sched *s, uint32_t node, uint32_t d) { return d < 32 && ((gn__sched_homes(s, node) >> d) & 1) != 0; }
+static uint32_t gn__first_bit(uint32_t w) { return (uint32_t)gn__top_bit(w & (~w + 1)); }
+static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, uint32_t to) { return &s->c->links[(size_t)from * (s->D + 1) + to]; }
+static double gn__sched_share(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
+static double gn__sched_wire(const gn__sched *s, uint32_t from, uint32_t to, uint64_t bytes) { return gn__sched_share((double)bytes, gn__sched_link(s, from, to)->bytes_per_s); }
+
+static uint32_t gn__sched_said(const gn__sched *s, uint32_t node) { return s->p->hints && s->p->hints[node].on ? s->p->hints[node].on - 1 : GN_UNPLACED; }
+
+static gn_rate gn__sched_rate(uint8_t dtype) {
+    return dtype == GN_F32 ? GN_RATE_F32 : dtype == GN_F64 ? GN_RATE_F64 : dtype == GN_F16 || dtype == GN_BF16 ? GN_RATE_HALF : GN_RATE_INT;
+}
+
+/* ---- units ---- */
+
+static void gn__unit_add(gn__sched *s, gn__unit *u, uint32_t node) {
+    u->n++;
+    u->flops[gn__sched_rate(s->p->nodes[node].dtype)] += s->m->nodes[node].flops;
+    s->unit_of[node] = s->U;
+}
+
+static void gn__unit_open(gn__sched *s, uint32_t group, uint32_t first) {
+    gn__unit *u = &s->units[s->U];
+    u->group = group;
+    u->first = first;
+    u->said = u->pin = GN_UNPLACED;
+    u->set = GN__NONE;
+}
+
+/* One unit for a group, or one for each of its ops when the program named several devices. */
+static void gn__sched_group(gn__sched *s, uint32_t group, uint32_t *at) {
+    const gn_group *g = &s->m->groups[group];
+    const uint32_t *members = s->m->members + g->first;
+    uint32_t said = GN_UNPLACED, ops = 0;
+    bool apart = false;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        uint32_t d = gn__sched_said(s, members[i]);
+        if (!gn__sched_is_op(s, members[i])) continue;
+        ops++;
+        apart |= d != GN_UNPLACED && said != GN_UNPLACED && d != said;
+        if (d != GN_UNPLACED) said = d;
+    }
+    for (uint32_t i = 0, k = 0; i < g->n_nodes; i++) {
+        if (!gn__sched_is_op(s, members[i])) continue;
+        const gn_node_meaning *x = &s->m->nodes[members[i]];
+        if (apart || k == 0) gn__unit_open(s, group, *at);
+        gn__unit *u = &s->units[s->U];
+        s->unit_nodes[(*at)++] = members[i];
+        gn__unit_add(s, u, members[i]);
+        if (!apart && ++k < ops) continue;
+        u->said = apart ? gn__sched_said(s, members[i]) : said;
+        u->bytes = apart ? (double)x->bytes_read + (double)x->bytes_written : (double)g->bytes;
+        u->kernels = apart ? x->bytes_written != 0 : g->kernels;
+        s->U++;
+    }
+}
+
+static void gn__sched_slot_in(gn__sched *s, gn__unit *u, uint32_t x) { s->slots[s->n_slots++] = x; u->n_slots++; }
+
+/* What each unit reads from outside, once each. False when the groups do not stand in topological order. */
+static bool gn__sched_inputs(gn__sched *s) {
+    for (uint32_t i = 0; i < s->U; i++) {
+        gn__unit *u = &s->units[i];
+        u->in = s->n_ins;
+        u->slot = s->n_slots;
+        for (uint32_t k = 0; k < u->n; k++) {
+            const gn_part_node *n = &s->p->nodes[s->unit_nodes[u->first + k]];
+            for (uint32_t j = 0; j < n->n_ins; j++) {
+                uint32_t x = s->p->ins[n->ins + j];
+                uint8_t leaf = s->p->nodes[x].leaf;
+                if (leaf == GN_LEAF_NONE && s->unit_of[x] == i) continue;
+                if (leaf == GN_LEAF_NONE && s->unit_of[x] > i) return false;
+                if (s->stamp[x] == i + 1) continue;
+                s->stamp[x] = i + 1;
+                if (leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE) { gn__sched_slot_in(s, u, x); continue; }
+                s->ins[s->n_ins++] = x;
+                u->n_in++;
+            }
+        }
+    }
+    return true;
+}
+
+static uint32_t gn__set_find(const gn__sched *s, uint32_t x) {
+    while (s->set[x] != x) x = s->set[x] = s->set[s->set[x]];
+    return x;
+}
+
+/* The state that a writer writes: through older versions down to the leaf, which stands in stamp[]. */
+static void gn__sched_sets(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const gn_part_node *n = &s->p->nodes[i];
+        bool writes = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN);
+        s->set[i] = i;
+        s->set_pin[i] = GN_UNPLACED;
+        s->stamp[i] = n->leaf == GN_LEAF_STATE ? i : writes ? s->stamp[s->p->ins[n->ins]] : GN__NONE;
+        if (!writes || s->stamp[i] == GN__NONE) continue;
+        gn__unit *u = &s->units[s->unit_of[i]];
+        uint32_t a = gn__set_find(s, s->stamp[i]), b = u->set == GN__NONE ? a : gn__set_find(s, u->set);
+        s->set[GN__MAX(a, b)] = s->set[i] = u->set = GN__MIN(a, b);
+    }
+}
+
+static bool gn__sched_device_has(const gn_cluster_device *d, uint16_t op) {
+    size_t wire = gn__ops[op].wire;
+    return !d->ops || (wire / 8 < d->n_ops && ((d->ops[wire / 8] >> (wire % 8)) & 1) != 0);
+}
+
+/* The first op of the unit that the device lacks; NULL: none. */
+static const char *gn__sched_lacks(const gn__sched *s, uint32_t unit, uint32_t d) {
+    const gn__unit *u = &s->units[unit];
+    for (uint32_t i = 0; s->lacks[d] && i < u->n; i++) {
+        uint16_t op = s->p->nodes[s->unit_nodes[u->first + i]].op;
+        if (!gn__sched_device_has(&s->c->devices[d], op)) return gn__ops[op].name;
+    }
+    return NULL;
+}
+
+static bool gn__sched_can(const gn__sched *s, uint32_t unit, uint32_t d) {
+    return (s->units[unit].pin == GN_UNPLACED || s->units[unit].pin == d) && !gn__sched_lacks(s, unit, d);
+}
+
+/* Where states live: where the program says, else where a writer is said to run, else where they are, if their writers can run there. */
+static void gn__sched_pins(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t d = gn__sched_said(s, i), set = s->p->nodes[i].leaf == GN_LEAF_STATE ? gn__set_find(s, i) : 0;
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set_pin[set] == GN_UNPLACED) s->set_pin[set] = d;
+    }
+    for (uint32_t i = 0; i < s->U; i++) {
+        gn__unit *u = &s->units[i];
+        if (u->set == GN__NONE) continue;
+        u->set = gn__set_find(s, u->set);
+        if (s->set_pin[u->set] == GN_UNPLACED) s->set_pin[u->set] = u->said;
+    }
+    for (uint32_t i = 0; i < s->n; i++) s->stamp[i] = 0;
+    for (uint32_t i = 0; i < s->n && s->homes; i++) {            /* stamp: devices that hold a state of the set */
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->stamp[gn__set_find(s, i)] |= gn__sched_homes(s, i);
+    }
+    for (uint32_t i = 0; i < s->U && s->homes; i++)
+        for (uint32_t d = 0; d < s->D && d < 32 && s->units[i].set != GN__NONE; d++)
+            if (gn__sched_lacks(s, i, d)) s->stamp[s->units[i].set] &= ~(1u << d);
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->set[i] == i && s->stamp[i] && s->set_pin[i] == GN_UNPLACED) s->set_pin[i] = gn__first_bit(s->stamp[i]);
+    for (uint32_t i = 0; i < s->U; i++) {
+        gn__unit *u = &s->units[i];
+        u->pin = u->set == GN__NONE ? u->said : s->set_pin[u->set];
+        s->overruled += u->said != GN_UNPLACED && u->said != u->pin;
+    }
+}
+
+/* Whether a value depends on data of the step and made numbers alone, through few nodes: how many; 0: it does not. */
+static void gn__sched_cheap(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const gn_part_node *n = &s->p->nodes[i];
+        uint32_t count = 1;
+        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN || gn__sched_said(s, i) != GN_UNPLACED) continue;
+        for (uint32_t k = 0; k < n->n_ins && count; k++) {
+            uint32_t x = s->p->ins[n->ins + k];
+            if (s->p->nodes[x].leaf == GN_LEAF_DATA) continue;
+            count = s->cheap[x] ? count + s->cheap[x] : 0;
+            if (count > GN__RECOMPUTE_MAX) count = 0;
+        }
+        s->cheap[i] = (uint8_t)count;
+    }
+}
+
+enum { GN__OWN, GN__VIEW, GN__STRIDED };     /* a value has memory of its own; is a view; is one that a reshape has to copy */
+
+static uint32_t gn__viewed(const gn_part *p, uint32_t i) { return p->ins[p->nodes[i].ins + (p->nodes[i].op == GN__OP_ASSIGN ? 1 : 0)]; }
+
+static void gn__sched_views(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        const gn_part_node *n = &s->p->nodes[i];
+        if (n->leaf || !gn__is_view_op(n->op)) continue;
+        uint8_t of = s->view[gn__viewed(s->p, i)];
+        s->view[i] = n->op == GN__OP_ASSIGN ? of == GN__STRIDED ? GN__STRIDED : GN__VIEW : n->op != GN__OP_RESHAPE ? GN__STRIDED : of == GN__STRIDED ? GN__OWN : GN__VIEW;
+    }
+}
+
+static gn_result gn__sched_check(gn__sched *s) {
+    bool any = false;
+    for (uint32_t d = 0; d < s->D; d++) {
+        const gn_cluster_device *x = &s->c->devices[d];
+        for (uint32_t i = 0; x->ops && i < s->n; i++)
+            if (gn__sched_is_op(s, i) && !gn__sched_device_has(x, s->p->nodes[i].op)) { s->lacks[d] = 1; break; }
+        s->limit[d] = x->memory ? x->memory_free : UINT64_MAX;
+        s->limited |= x->memory != 0;
+        any |= !s->lacks[d];
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t d = gn__sched_said(s, i);
+        if (d != GN_UNPLACED && d >= s->D) return gn_fail(s->f, GN_BAD_ARGUMENT, "a node is to run on device %u of a cluster of %u", d, s->D);
+    }
+    gn__sched_sets(s);
+    gn__sched_pins(s);
+    for (uint32_t i = 0; i < s->U; i++) {
+        uint32_t pin = s->units[i].pin, d = 0;
+        const char *op = pin != GN_UNPLACED ? gn__sched_lacks(s, i, pin) : NULL;
+        if (op) return gn_fail(s->f, GN_UNSUPPORTED, "device '%s', where the program wants it, has no %s", s->c->devices[pin].name, op);
+        while (!any && d < s->D && gn__sched_lacks(s, i, d)) d++;
+        if (!any && d == s->D) return gn_fail(s->f, GN_UNSUPPORTED, "no device has all of what runs together with %s", gn__sched_lacks(s, i, 0));
+    }
+    return GN_OK;
+}
+
+static gn_result gn__sched_prepare(gn__sched *s) {
+    uint32_t at = 0;
+    if (!gn__sched_alloc(s)) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+    for (uint32_t i = 0; i < s->n; i++) {
+        gn__type t = gn__part_type(s->p, i);
+        s->size[i] = gn__type_bytes(&t);
+        s->unit_of[i] = GN__NONE;
+    }
+    for (uint32_t i = 0; i < s->m->n_groups; i++) gn__sched_group(s, i, &at);
+    gn__sched_views(s);
+    if (!gn__sched_inputs(s)) return gn_fail(s->f, GN_BAD_ARGUMENT, "the groups do not stand in topological order");
+    gn__sched_cheap(s);
+    for (uint32_t i = 0; i < s->U; i++) s->order[i] = i;
+    return gn__sched_check(s);
+}
+
+/* ---- cost model ---- */
+
+/* Seconds of some work on a device: the slower of arithmetic and memory, and its launches. */
+static double gn__sched_cost(const gn_cluster_device *d, const double *flops, double bytes, double kernels) {
+    double t = 0, b = gn__sched_share(bytes, d->bytes_per_s);
+    for (int i = 0; i < GN_RATE__COUNT; i++)
+        if (flops[i] > 0) t += gn__sched_share(flops[i], d->flops_per_s[i]);
+    return GN__MAX(t, b) + kernels * d->launch_s;
+}
+
+static double gn__sched_work(const gn__sched *s, uint32_t unit, uint32_t d) {
+    const gn__unit *u = &s->units[unit];
+    return gn__sched_cost(&s->c->devices[d], u->flops, u->bytes, u->kernels);
+}
+
+static gn__hop *gn__hop_find(const gn__sched *s, uint32_t node, uint32_t to) {
+    for (uint32_t h = s->head[node]; h; h = s->hops[h - 1].same)
+        if (s->hops[h - 1].to == to) return &s->hops[h - 1];
+    return NULL;
+}
+
+static gn__hop *gn__hop_add(gn__sched *s, uint32_t node, uint32_t from, uint32_t to, uint8_t why, uint32_t consumer) {
+    if (!GN__GROW(s, hops, 1)) { s->bad = true; return NULL; }
+    gn__hop *h = &s->hops[s->n_hops++];
+    *h = (gn__hop){ .node = node, .from = from, .to = to, .consumer = consumer, .same = s->head[node], .last = GN__NONE, .bytes = s->size[node], .why = why };
+    s->head[node] = (uint32_t)s->n_hops;
+    if (consumer == GN__NONE || why == GN__RESIDENT) return h;
+    gn__seg *g = &s->segs[consumer];
+    if (g->tail) s->hops[g->tail - 1].next = (uint32_t)s->n_hops;
+    else g->head = (uint32_t)s->n_hops;
+    g->tail = (uint32_t)s->n_hops;
+    return h;
+}
+
+/* The nodes that device d lacks to compute a cheap value, itself first; returns how many. Leaves are those of the step. */
+static uint32_t gn__sched_closure(const gn__sched *s, uint32_t v, uint32_t d, uint32_t *out, uint32_t *leaves, uint32_t *n_leaves) {
+    uint32_t n = 1;
+    out[0] = v;
+    *n_leaves = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_part_node *x = &s->p->nodes[out[i]];
+        for (uint32_t k = 0; k < x->n_ins; k++) {
+            uint32_t y = s->p->ins[x->ins + k], *list = s->p->nodes[y].leaf ? leaves : out, *count = s->p->nodes[y].leaf ? n_leaves : &n, j = 0;
+            if (gn__sched_is_op(s, y) && s->dev[s->unit_of[y]] == d) continue;
+            while (j < *count && list[j] != y) j++;
+            if (j == *count && j < 2 * GN__RECOMPUTE_MAX) list[(*count)++] = y;
+        }
+    }
+    return n;
+}
+
+/* Seconds to compute v again on device d instead of fetching it; negative when fetching is better or the only way. */
+static double gn__sched_recompute(const gn__sched *s, uint32_t v, uint32_t from, uint32_t d, uint64_t *out_more) {
+    uint32_t nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    double flops[GN_RATE__COUNT] = { 0 }, bytes = 0, kernels = 0;
+    *out_more = 0;
+    if (!s->cheap[v] || s->lacks[d]) return -1;
+    uint32_t n = gn__sched_closure(s, v, d, nodes, leaves, &n_leaves);
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_node_meaning *x = &s->m->nodes[nodes[i]];
+        flops[gn__sched_rate(s->p->nodes[nodes[i]].dtype)] += x->flops;
+        bytes += (double)x->bytes_read + (double)x->bytes_written;
+        kernels += x->bytes_written != 0;
+    }
+    for (uint32_t i = 0; i < n_leaves; i++)
+        if (!gn__hop_find(s, leaves[i], d)) *out_more += s->size[leaves[i]];
+    double again = gn__sched_cost(&s->c->devices[d], flops, bytes, kernels), fetch = gn__sched_wire(s, from, d, s->size[v]) + gn__sched_link(s, from, d)->latency_s;
+    bool wins = s->policy == GN_LEAST_BYTES ? *out_more < s->size[v] : again + gn__sched_wire(s, s->D, d, *out_more) < fetch;
+    return wins ? again : -1;
+}
+
+/* Writers go where their state lives, which is where it has to, else where the first unit that touches it runs. */
+static void gn__sched_settle(gn__sched *s, const uint32_t *order) {
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
+    for (uint32_t k = 0; k < s->U; k++) {
+        uint32_t i = order[k];
+        const gn__unit *u = &s->units[i];
+        if (u->set != GN__NONE) {
+            if (s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = s->dev[i];
+            s->dev[i] = s->set_dev[u->set];
+        }
+        for (uint32_t j = 0; j < u->n_slots; j++) {
+            uint32_t x = s->slots[u->slot + j];
+            if (s->p->nodes[x].leaf == GN_LEAF_STATE && s->set_dev[gn__set_find(s, x)] == GN_UNPLACED) s->set_dev[gn__set_find(s, x)] = s->dev[i];
+        }
+    }
+    for (uint32_t i = 0; i < s->n; i++)                          /* read by the program alone */
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set[i] == i && s->set_dev[i] == GN_UNPLACED) s->set_dev[i] = 0;
+}
+
+/* Where a value is: a device, or the program. */
+static uint32_t gn__sched_where(const gn__sched *s, uint32_t v) {
+    uint8_t leaf = s->p->nodes[v].leaf;
+    if (leaf == GN_LEAF_NONE) return s->dev[s->unit_of[v]];
+    if (leaf == GN_LEAF_STATE) return s->set_dev[gn__set_find(s, v)];
+    return leaf == GN_LEAF_VALUE && gn__sched_homes(s, v) ? gn__first_bit(gn__sched_homes(s, v)) : s->D;
+}
+
+/* What has to be fetched from another segment before this unit can run. */
+static bool gn__sched_waits(const gn__sched *s, uint32_t unit, uint32_t d) {
+    const gn__unit *u = &s->units[unit];
+    uint64_t more;
+    for (uint32_t k = 0; k < u->n_in; k++) {
+        uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
+        if (gn__sched_is_op(s, v) && from != d && !gn__hop_find(s, v, d) && gn__sched_recompute(s, v, from, d, &more) < 0) return true;
+    }
+    return false;
+}
+
+static void gn__sched_bring_again(gn__sched *s, uint32_t v, uint32_t d, uint32_t seg, double seconds) {
+    uint32_t nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    uint32_t n = gn__sched_closure(s, v, d, nodes, leaves, &n_leaves);
+    for (uint32_t i = 0; i < n_leaves; i++)
+        if (!gn__hop_find(s, leaves[i], d)) gn__hop_add(s, leaves[i], s->D, d, GN_TRANSFER_INPUT, seg);
+    gn__hop *h = gn__hop_add(s, v, s->dev[s->unit_of[v]], d, GN__RECOMPUTED, seg);
+    for (uint32_t i = 1; i < n && h; i++) h->bytes += s->size[nodes[i]];
+    s->segs[seg].work += seconds;
+}
+
+/* Hops of what the unit reads and its device does not have. */
+static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t seg) {
+    const gn__unit *u = &s->units[unit];
+    for (uint32_t k = 0; k < u->n_in && !s->bad; k++) {
+        uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
+        uint8_t leaf = s->p->nodes[v].leaf;
+        uint64_t more;
+        if (from == d || (leaf == GN_LEAF_VALUE && gn__sched_home(s, v, d))) continue;
+        if (gn__hop_find(s, v, d)) { s->once += s->size[v]; continue; }
+        double again = leaf ? -1 : gn__sched_recompute(s, v, from, d, &more);
+        if (again >= 0) { gn__sched_bring_again(s, v, d, seg, again); s->spared += s->size[v] - GN__MIN(s->size[v], more); }
+        else gn__hop_add(s, v, from, d, leaf == GN_LEAF_DATA ? GN_TRANSFER_INPUT : leaf ? GN_TRANSFER_VALUE : GN_TRANSFER_RESULT, seg);
+    }
+    for (uint32_t k = 0; k < u->n_slots && !s->bad; k++) {
+        uint32_t v = s->slots[u->slot + k];
+        bool state = s->p->nodes[v].leaf == GN_LEAF_STATE, elsewhere = gn__sched_homes(s, v) != 0;
+        uint32_t home = state ? gn__sched_where(s, v) : d;
+        if (gn__hop_find(s, v, d)) continue;
+        if (home == d && (!state || !elsewhere)) {
+            if (gn__sched_home(s, v, d)) continue;
+            gn__hop_add(s, v, s->D, d, GN__RESIDENT, GN__NONE);
+            s->now.again += elsewhere ? s->size[v] : 0;
+            s->now.again_s += elsewhere ? gn__sched_wire(s, s->D, d, s->size[v]) : 0;
+        } else if (home != d) gn__hop_add(s, v, home, d, GN_TRANSFER_STATE_READ, seg);
+        else if (gn__sched_homes(s, v) && !gn__sched_home(s, v, d)) gn__hop_add(s, v, gn__first_bit(gn__sched_homes(s, v)), d, GN_TRANSFER_STATE_MOVE, seg);
+    }
+}
+
+/* What little a segment has done is not worth a segment: it waits too. Nothing has read its results yet. */
+static void gn__sched_go_on(gn__sched *s, uint32_t seg, uint32_t later) {
+    gn__seg *a = &s->segs[seg], *b = &s->segs[later];
+    b->units = a->units;
+    b->head = a->head;
+    b->tail = a->tail;
+    b->work = a->work;
+    a->now = later + 1;
+    a->units = a->head = a->tail = 0;
+}
+
+/* Numbers the segments that are left. */
+static void gn__sched_number(gn__sched *s) {
+    uint32_t n = 0;
+    for (size_t i = s->n_segs; i-- > 0;)
+        if (s->segs[i].now) s->segs[i].first = s->segs[s->segs[i].now - 1].now ? s->segs[s->segs[i].now - 1].first : s->segs[i].now - 1;
+        else s->segs[i].first = (uint32_t)i;
+    for (uint32_t i = 0; i < s->U; i++) s->seg_of[i] = s->segs[s->seg_of[i]].first;
+    for (size_t i = 0; i < s->n_segs; i++) s->segs[i].tail = s->segs[i].now ? 0 : n++;
+    for (uint32_t i = 0; i < s->U; i++) s->seg_of[i] = s->segs[s->seg_of[i]].tail;
+    for (size_t i = 0; i < s->n_segs; i++) {
+        if (s->segs[i].now) continue;
+        for (uint32_t h = s->segs[i].head; h; h = s->hops[h - 1].next) s->hops[h - 1].consumer = s->segs[i].tail;
+        s->segs[s->segs[i].tail] = s->segs[i];
+    }
+    s->n_segs = n;
+}
+
+/* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to wait. */
+static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
+    memset(s->exported, 0, s->U);
+    for (uint32_t d = 0; d < s->D; d++) s->open[d] = GN__NONE;
+    for (uint32_t i = 0; i < s->U; i++)
+        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
+            uint32_t v = s->ins[s->units[i].in + k];
+            uint64_t more;
+            if (gn__sched_is_op(s, v) && s->dev[s->unit_of[v]] != s->dev[i] && gn__sched_recompute(s, v, s->dev[s->unit_of[v]], s->dev[i], &more) < 0) s->exported[s->unit_of[v]] = 1;
+        }
+    for (uint32_t k = 0; k < s->U && !s->bad; k++) {
+        uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
+        uint32_t waits = *open != GN__NONE && gn__sched_waits(s, i, d) ? *open : GN__NONE;
+        if (*open == GN__NONE || waits != GN__NONE) {
+            if (!GN__GROW(s, segs, 1)) { s->bad = true; return; }
+            *open = (uint32_t)s->n_segs;
+            s->segs[s->n_segs++] = (gn__seg){ .device = d };
+            if (waits != GN__NONE && s->segs[waits].work < gn__sched_link(s, s->D, d)->latency_s) gn__sched_go_on(s, waits, *open);
+        }
+        s->seg_of[i] = *open;
+        s->segs[*open].units++;
+        s->segs[*open].work += gn__sched_work(s, i, d);
+        gn__sched_bring(s, i, d, *open);
+        if (s->exported[i]) *open = GN__NONE;
+    }
+    gn__sched_number(s);
+}
+
+/* One value crosses: each end sends and receives one thing at a time. */
+static void gn__sched_cross(gn__sched *s, gn__hop *h, double ready) {
+    double wire = gn__sched_wire(s, h->from, h->to, h->bytes);
+    h->start = GN__MAX(ready, GN__MAX(s->out_free[h->from], s->in_free[h->to]));
+    s->out_free[h->from] = s->in_free[h->to] = h->start + wire;
+    h->end = h->start + wire + gn__sched_link(s, h->from, h->to)->latency_s;
+    s->now.bytes += h->bytes;
+}
+
+static double gn__sched_ready(const gn__sched *s, uint32_t v) { return gn__sched_is_op(s, v) ? s->segs[s->seg_of[s->unit_of[v]]].end : 0; }
+
+/* What the program reads, after all that runs; then the time between steps: that of the busiest device or end of a link. */
+static void gn__sched_outputs(gn__sched *s) {
+    for (uint32_t i = 0; i < s->p->n_outs && !s->bad; i++) {
+        uint32_t v = s->p->outs[i], from = gn__sched_where(s, v);
+        if (from == s->D || s->p->nodes[v].leaf == GN_LEAF_WEIGHT || gn__hop_find(s, v, s->D)) continue;
+        gn__hop *h = gn__hop_add(s, v, from, s->D, GN_TRANSFER_OUTPUT, GN__NONE);
+        if (!h) return;
+        gn__sched_cross(s, h, gn__sched_ready(s, v));
+        s->now.seconds = GN__MAX(s->now.seconds, h->end);
+    }
+    memset(s->out_free, 0, (s->D + 1) * sizeof *s->out_free);
+    memset(s->in_free, 0, (s->D + 1) * sizeof *s->in_free);
+    for (size_t i = 0; i < s->n_hops; i++) {
+        const gn__hop *h = &s->hops[i];
+        double wire = h->why < GN_TRANSFER__COUNT && h->why != GN_TRANSFER_STATE_MOVE ? gn__sched_wire(s, h->from, h->to, h->bytes) : 0;
+        s->out_free[h->from] += wire;
+        s->in_free[h->to] += wire;
+    }
+    for (uint32_t d = 0; d <= s->D; d++) {
+        s->now.step = GN__MAX(s->now.step, GN__MAX(s->work[d], GN__MAX(s->out_free[d], s->in_free[d])));
+        s->now.devices += d < s->D && s->open[d] == GN__NONE - 1;
+    }
+}
+
+/* Judges the placement in dev[]: fills now, segs, hops. */
+static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
+    double *zero[] = { s->out_free, s->in_free, s->dev_free, s->work };
+    for (size_t i = 0; i < GN__LENGTH(zero); i++) memset(zero[i], 0, (s->D + 1) * sizeof(double));
+    memset(s->head, 0, s->n * sizeof *s->head);
+    s->n_hops = s->n_segs = 0;
+    s->once = s->spared = 0;
+    memset(&s->now, 0, sizeof s->now);
+    gn__sched_settle(s, order);
+    gn__sched_segments(s, order);
+    for (size_t i = 0; i < s->n_segs && !s->bad; i++) {
+        gn__seg *g = &s->segs[i];
+        const gn_cluster_device *d = &s->c->devices[g->device];
+        double begin = GN__MAX(GN__MAX(d->queue_s, gn__sched_link(s, s->D, g->device)->latency_s), s->dev_free[g->device]);
+        for (uint32_t h = g->head; h; h = s->hops[h - 1].next) {
+            gn__hop *x = &s->hops[h - 1];
+            if (x->why >= GN_TRANSFER__COUNT || x->why == GN_TRANSFER_STATE_MOVE) continue;
+            gn__sched_cross(s, x, gn__sched_ready(s, x->node));
+            begin = GN__MAX(begin, x->end);
+        }
+        g->start = begin;
+        g->end = s->dev_free[g->device] = begin + g->work;
+        s->work[g->device] += g->work;
+        s->now.seconds = GN__MAX(s->now.seconds, g->end);
+        s->open[g->device] = GN__NONE - 1;                        /* it is used */
+    }
+    gn__sched_outputs(s);
+}
+
+/* ---- memory of a placement ---- */
+
+static bool gn__sched_on(const gn__sched *s, uint32_t v, uint32_t d) { return gn__sched_is_op(s, v) && s->dev[s->unit_of[v]] == d; }
+
+/* base: the node whose memory a node's value lies in on its own device. keep: it is read after the last op has run, or elsewhere. */
+static void gn__sched_bases(gn__sched *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t x = s->view[i] ? gn__viewed(s->p, i) : i;
+        s->base[i] = s->view[i] && gn__sched_on(s, x, s->dev[s->unit_of[i]]) ? s->base[x] : i;
+        s->keep[i] = 0;
+        s->last[i] = GN__NONE;
+    }
+    for (uint32_t i = 0; i < s->p->n_outs; i++) s->keep[s->base[s->p->outs[i]]] = 1;
+    for (uint32_t i = 0; i < s->p->n_updates; i++) s->keep[s->base[s->p->updates[i].node]] = 1;
+    for (size_t i = 0; i < s->n_hops; i++)
+        if (s->hops[i].why == GN_TRANSFER_RESULT) s->keep[s->base[s->hops[i].node]] = 1;
+}
+
+/* An append to a state is in the state's memory; constants are filled in where they are used. */
+static uint64_t gn__sched_own_bytes(const gn__sched *s, uint32_t i) {
+    const gn_part_node *n = &s->p->nodes[i];
+    return s->view[i] || n->op == GN__OP_FULL || (n->op == GN__OP_KV_APPEND && s->set[i] != i) ? 0 : s->size[i];
+}
+
+/* Place `at` of the sequence, on device d, reads the value. */
+static void gn__sched_touch(gn__sched *s, uint32_t v, uint32_t d, uint32_t at) {
+    if (gn__sched_on(s, v, d)) {
+        s->last[s->base[v]] = at;
+        if (!s->view[s->base[v]]) return;
+        v = gn__viewed(s->p, s->base[v]);                        /* a view of what came from elsewhere */
+    }
+    gn__hop *h = gn__hop_find(s, v, d);
+    if (h) h->last = at;
+}
+
+/* seq: ops by segment, then by node. */
+static void gn__sched_sequence(gn__sched *s) {
+    uint32_t at = 0;
+    for (size_t i = 0; i < s->n_segs; i++) s->segs[i].units = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (gn__sched_is_op(s, i)) s->segs[s->seg_of[s->unit_of[i]]].units++;
+    for (size_t i = 0; i < s->n_segs; i++) {
+        s->segs[i].first = at;
+        at += s->segs[i].units;
+        s->segs[i].units = 0;
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (!gn__sched_is_op(s, i)) continue;
+        gn__seg *g = &s->segs[s->seg_of[s->unit_of[i]]];
+        s->seq[g->first + g->units++] = i;
+    }
+}
+
+/* Weights and states that a device has to take in; what it holds already is no part of its free memory. */
+static void gn__sched_residents(gn__sched *s) {
+    memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
+    s->upload = 0;
+    for (size_t i = 0; i < s->n_hops; i++) {                      /* a state that moves counts with what arrives */
+        if (s->hops[i].why != GN__RESIDENT) continue;
+        s->mem[s->hops[i].to] += s->hops[i].bytes;
+        s->upload += s->hops[i].bytes;
+    }
+}
+
+static void gn__sched_grow(gn__sched *s, uint32_t d, uint64_t bytes) {
+    s->live[d] += bytes;
+    s->mem[d] = GN__MAX(s->mem[d], s->live[d]);
+}
+
+/* die: per place, 1 + the first value (then hop, from n on) that is read there for the last time. */
+static void gn__sched_die(gn__sched *s, uint32_t at, uint32_t what) {
+    s->die_next[what] = s->die[at];
+    s->die[at] = what + 1;
+}
+
+/* Bytes on each device at their most, in mem[]; false when one has less. */
+static bool gn__sched_fits(gn__sched *s) {
+    uint32_t ops = 0;
+    if (s->bad) return false;
+    gn__sched_sequence(s);
+    gn__sched_bases(s);
+    gn__sched_residents(s);
+    if (s->bad || !gn__grow_raw((void **)(void *)&s->die_next, &s->cap_die, s->n + s->n_hops + 1, sizeof *s->die_next)) { s->bad = true; return false; }
+    memcpy(s->live, s->mem, (s->D + 1) * sizeof *s->live);
+    memcpy(s->resident, s->mem, (s->D + 1) * sizeof *s->resident);
+    memset(s->die, 0, s->n * sizeof *s->die);
+    memset(s->unit_live, 0, s->U * sizeof *s->unit_live);
+    for (size_t i = 0; i < s->n_segs; i++)
+        for (uint32_t k = 0; k < s->segs[i].units; k++, ops++) {
+            const gn_part_node *n = &s->p->nodes[s->seq[ops]];
+            for (uint32_t j = 0; j < n->n_ins; j++) gn__sched_touch(s, s->p->ins[n->ins + j], s->segs[i].device, ops);
+        }
+    for (size_t i = 0; i < s->n_hops; i++)
+        if (s->hops[i].last != GN__NONE && (s->hops[i].why == GN_TRANSFER_RESULT || s->hops[i].why == GN_TRANSFER_VALUE || s->hops[i].why == GN_TRANSFER_STATE_READ)) gn__sched_die(s, s->hops[i].last, s->n + (uint32_t)i);
+    for (uint32_t at = 0; at < ops; at++) {
+        uint32_t v = s->seq[at];
+        if (!s->keep[v] && s->base[v] == v) gn__sched_die(s, s->last[v] == GN__NONE ? at : s->last[v], v);
+    }
+    for (size_t i = 0; i < s->n_segs; i++) {
+        const gn__seg *g = &s->segs[i];
+        for (uint32_t h = g->head; h; h = s->hops[h - 1].next) gn__sched_grow(s, g->device, s->hops[h - 1].bytes);
+        for (uint32_t at = g->first; at < g->first + g->units; at++) {
+            gn__sched_grow(s, g->device, gn__sched_own_bytes(s, s->seq[at]));
+            uint64_t *most = &s->unit_live[s->unit_of[s->seq[at]]];
+            *most = GN__MAX(*most, s->live[g->device]);
+            for (uint32_t x = s->die[at]; x; x = s->die_next[x - 1]) s->live[g->device] -= x > s->n ? s->hops[x - 1 - s->n].bytes : gn__sched_own_bytes(s, x - 1);
+        }
+    }
+    for (uint32_t d = 0; d < s->D; d++)
+        if (s->mem[d] > s->limit[d]) return false;
+    return true;
+}
+
+/* ---- candidates ---- */
+
+static double gn__sched_objective(const gn__sched *s, const gn__verdict *v, int which) {
+    double bytes = (double)v->bytes + (double)v->again / GN__UPLOAD_STEPS, time = (s->policy == GN_MOST_THROUGHPUT ? v->step : v->seconds) + v->again_s / GN__UPLOAD_STEPS;
+    return s->policy == GN_LEAST_BYTES ? which ? v->seconds : bytes : which ? s->policy == GN_MOST_THROUGHPUT ? v->seconds : bytes : time;
+}
+
+static bool gn__sched_better(const gn__sched *s, const gn__verdict *a, const gn__verdict *b) {
+    double x = gn__sched_objective(s, a, 0), y = gn__sched_objective(s, b, 0);
+    return x < y || (x == y && gn__sched_objective(s, a, 1) < gn__sched_objective(s, b, 1));
+}
+
+static void gn__sched_keep(gn__sched *s, bool ranked) {
+    s->have = true;
+    s->top = s->now;
+    s->best_ranked = ranked;
+    memcpy(s->best, s->dev, s->U * sizeof *s->best);
+}
+
+/* Judges dev[] and keeps it when it is the best so far that fits. */
+static bool gn__sched_consider(gn__sched *s, bool ranked) {
+    gn__sched_simulate(s, ranked ? s->rank_order : s->order);
+    bool split = s->now.devices > 1, better = !s->have || gn__sched_better(s, &s->now, &s->top);
+    bool better_split = split && (!s->have_split || gn__sched_better(s, &s->now, &s->split));
+    if (s->bad || (!better && !better_split) || (s->limited && !gn__sched_fits(s))) return false;
+    if (better_split) { s->split = s->now; s->have_split = true; }
+    if (better) gn__sched_keep(s, ranked);
+    return better;
+}
+
+static int gn__rated_compare(const void *a, const void *b) {
+    const gn__rated *x = (const gn__rated *)a, *y = (const gn__rated *)b;
+    return x->rank < y->rank ? -1 : x->rank > y->rank ? 1 : x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* list: devices by a first estimate, those that something is bound to before the others. */
+static void gn__sched_list(gn__sched *s) {
+    gn__unit all;
+    memset(&all, 0, sizeof all);
+    for (uint32_t d = 0; d < s->D; d++) s->open[d] = 0;
+    for (uint32_t i = 0; i < s->U; i++) {
+        const gn__unit *u = &s->units[i];
+        for (int k = 0; k < GN_RATE__COUNT; k++) all.flops[k] += u->flops[k];
+        all.bytes += u->bytes;
+        all.kernels += u->kernels;
+        if (u->pin != GN_UNPLACED) s->open[u->pin] = 1;
+    }
+    for (uint32_t d = 0; d < s->D; d++) {
+        const gn_cluster_device *x = &s->c->devices[d];
+        double t = gn__sched_cost(x, all.flops, all.bytes, all.kernels) + x->queue_s + 2 * gn__sched_link(s, s->D, d)->latency_s;
+        s->rated[d] = (gn__rated){ s->open[d] ? t - 1e30 : t, d };
+    }
+    qsort(s->rated, s->D, sizeof *s->rated, gn__rated_compare);
+    for (uint32_t d = 0; d < s->D; d++) s->list[d] = s->rated[d].at;
+}
+
+/* Each device alone: the best one that fits. */
+static void gn__sched_singles(gn__sched *s) {
+    uint32_t most = GN__MAX(8u, 2u * GN__WORK / (s->U + 1));
+    for (uint32_t k = 0; k < GN__MIN(s->D, most) && !s->bad; k++) {
+        uint32_t d = s->list[k], i = 0;
+        while (i < s->U && gn__sched_can(s, i, d)) i++;
+        if (i < s->U) continue;
+        for (i = 0; i < s->U; i++) s->dev[i] = d;
+        if (!gn__sched_consider(s, false)) continue;
+        s->single = s->top;
+        s->single_dev = d;
+        s->have_single = true;
+    }
+}
+
+/* A list schedule: units by the longest way from them to the end, each to the device on which it ends first. */
+static void gn__sched_ranks(gn__sched *s) {
+    uint32_t a = s->list[0], b = s->list[s->D > 1 ? 1 : 0];
+    double *rank = s->finish;
+    memset(rank, 0, s->U * sizeof *rank);
+    for (uint32_t i = s->U; i-- > 0;) {
+        const gn__unit *u = &s->units[i];
+        rank[i] += gn__sched_work(s, i, a);
+        s->rated[i] = (gn__rated){ -rank[i], i };
+        for (uint32_t k = 0; k < u->n_in; k++) {
+            uint32_t v = s->ins[u->in + k];
+            if (!gn__sched_is_op(s, v)) continue;
+            double over = a == b ? 0 : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
+            rank[s->unit_of[v]] = GN__MAX(rank[s->unit_of[v]], rank[i] + over);
+        }
+    }
+    qsort(s->rated, s->U, sizeof *s->rated, gn__rated_compare);
+    for (uint32_t i = 0; i < s->U; i++) s->rank_order[i] = s->rated[i].at;
+}
+
+typedef struct gn__offer { uint32_t device; double end; uint64_t bytes; bool over; } gn__offer;
+
+/* When the unit would end on d, and the bytes that cross for it. */
+static gn__offer gn__sched_offer(const gn__sched *s, uint32_t unit, uint32_t d, uint64_t reserve) {
+    const gn__unit *u = &s->units[unit];
+    double begin = GN__MAX(s->dev_free[d], GN__MAX(s->c->devices[d].queue_s, gn__sched_link(s, s->D, d)->latency_s));
+    uint64_t bytes = 0, more = 0;
+    for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
+        uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in], from = gn__sched_where(s, v);
+        const gn__hop *h = gn__hop_find(s, v, d);
+        if (k >= u->n_in && !h && !gn__sched_home(s, v, d)) more += s->size[v];
+        if (k >= u->n_in && (s->p->nodes[v].leaf == GN_LEAF_WEIGHT || from == GN_UNPLACED)) continue;
+        if (from == d || (s->p->nodes[v].leaf == GN_LEAF_VALUE && gn__sched_home(s, v, d))) continue;
+        double at = gn__sched_is_op(s, v) ? s->finish[s->unit_of[v]] : 0;
+        if (!h) bytes += s->size[v];
+        begin = GN__MAX(begin, h ? h->end : at + gn__sched_wire(s, from, d, s->size[v]) + gn__sched_link(s, from, d)->latency_s);
+    }
+    uint64_t full = s->mem[d] + more;
+    bool over = s->limit[d] != UINT64_MAX && more > 0 && (full > s->limit[d] || s->limit[d] - full < reserve);
+    return (gn__offer){ d, begin + gn__sched_work(s, unit, d), bytes, over };
+}
+
+static bool gn__sched_offer_better(const gn__sched *s, const gn__offer *a, const gn__offer *b) {
+    if (a->over != b->over) return b->over;
+    if (s->policy == GN_LEAST_BYTES && a->bytes != b->bytes) return a->bytes < b->bytes;
+    return a->end < b->end;
+}
+
+static void gn__sched_take_offer(gn__sched *s, uint32_t unit, const gn__offer *o) {
+    const gn__unit *u = &s->units[unit];
+    s->dev[unit] = o->device;
+    s->finish[unit] = s->dev_free[o->device] = o->end;
+    if (u->set != GN__NONE && s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = o->device;
+    for (uint32_t k = 0; k < u->n_in + u->n_slots && !s->bad; k++) {
+        bool slot = k >= u->n_in;
+        uint32_t v = slot ? s->slots[u->slot + k - u->n_in] : s->ins[u->in + k], set = gn__set_find(s, v);
+        if (s->p->nodes[v].leaf == GN_LEAF_STATE && s->set_dev[set] == GN_UNPLACED) s->set_dev[set] = o->device;
+        if (gn__hop_find(s, v, o->device) || gn__sched_home(s, v, o->device) || (!slot && gn__sched_where(s, v) == o->device)) continue;
+        gn__hop *h = gn__hop_add(s, v, s->D, o->device, GN__RESIDENT, GN__NONE);
+        if (h) h->end = o->end;
+        if (slot) s->mem[o->device] += s->size[v];
+    }
+}
+
+static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
+    uint32_t width = GN__MIN(s->D, GN__MAX(4u, GN__WORK / (s->U + s->n_ins + 1)));
+    memset(s->dev_free, 0, (s->D + 1) * sizeof *s->dev_free);
+    memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
+    memset(s->head, 0, s->n * sizeof *s->head);
+    s->n_hops = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
+    for (uint32_t k = 0; k < s->U && !s->bad; k++) {
+        uint32_t i = s->rank_order[k], pin = s->units[i].set != GN__NONE ? s->set_dev[s->units[i].set] : s->units[i].pin;
+        gn__offer best = { GN_UNPLACED, 0, 0, false };
+        if (pin != GN_UNPLACED) best = gn__sched_offer(s, i, pin, reserve);
+        for (uint32_t w = 0; w < s->D && pin == GN_UNPLACED && (w < width || best.device == GN_UNPLACED); w++) {
+            if (!gn__sched_can(s, i, s->list[w])) continue;
+            gn__offer o = gn__sched_offer(s, i, s->list[w], reserve);
+            if (best.device == GN_UNPLACED || gn__sched_offer_better(s, &o, &best)) best = o;
+        }
+        gn__sched_take_offer(s, i, &best);
+    }
+}
+
+/* ---- one run of units after another over the devices ---- */
+
+typedef struct gn__cuts {
+    gn__sched *s;
+    uint32_t K;                    /* devices, in the order of list[] */
+    double *cut;                   /* per unit: bytes that cross when a run begins with it */
+    double *cost;                  /* least cost of the first i units on the devices so far: two rows */
+    uint32_t *from;                /* K rows: 1 + first unit of the run that ends before i; 0: the device is not used */
+    uint32_t *queue, *peak;        /* monotone queues over units */
+    double *key;
+    uint32_t *uses;                /* per slot node, in the window */
+    double bound;                  /* longest run in seconds, 0: none */
+} gn__cuts;
+
+/* The units [low, high) that device d could run in one go, as high rises. */
+typedef struct gn__window { uint32_t d, low, peak_head, peak_tail; uint64_t resident; double work; } gn__window;
+
+static void gn__window_drop(gn__cuts *k, gn__window *w, uint32_t high) {
+    gn__sched *s = k->s;
+    const gn__unit *u = &s->units[w->low];
+    for (uint32_t i = 0; i < u->n_slots && w->low < high; i++) {
+        uint32_t v = s->slots[u->slot + i];
+        if (--k->uses[v] == 0 && !gn__sched_home(s, v, w->d)) w->resident -= s->size[v];
+    }
+    if (w->low < high) w->work -= gn__sched_work(s, w->low, w->d);
+    w->low++;
+    while (w->peak_head < w->peak_tail && k->peak[w->peak_head] < w->low) w->peak_head++;
+}
+
+static void gn__window_add(gn__cuts *k, gn__window *w, uint32_t i) {
+    gn__sched *s = k->s;
+    const gn__unit *u = &s->units[i];
+    for (uint32_t j = 0; j < u->n_slots; j++) {
+        uint32_t v = s->slots[u->slot + j];
+        if (k->uses[v]++ == 0 && !gn__sched_home(s, v, w->d)) w->resident += s->size[v];
+    }
+    w->work += gn__sched_work(s, i, w->d);
+    while (w->peak_head < w->peak_tail && s->unit_act[k->peak[w->peak_tail - 1]] <= s->unit_act[i]) w->peak_tail--;
+    k->peak[w->peak_tail++] = i;
+    bool can = gn__sched_can(s, i, w->d);
+    uint64_t limit = s->limit[w->d];
+    while (w->low <= i && (!can || (k->bound > 0 && w->work > k->bound) || w->resident > limit || s->unit_act[k->peak[w->peak_head]] > limit - w->resident)) gn__window_drop(k, w, i + 1);
+}
+
+static double gn__cuts_cross(const gn__cuts *k, uint32_t j, uint32_t i) {
+    const gn__sched *s = k->s;
+    if (i == 0 || j == 0) return i ? 1e30 : 0;
+    const gn_cluster_link *l = gn__sched_link(s, s->list[j - 1], s->list[j]);
+    double t = l->latency_s + gn__sched_share(k->cut[i], l->bytes_per_s);
+    if (k->bound > 0 && t > k->bound) return 1e30;
+    return s->policy == GN_LEAST_BYTES ? k->cut[i] : t;
+}
+
+/* Device j after the devices before it: for each number of units the cheapest run that ends there. */
+static void gn__cuts_device(gn__cuts *k, uint32_t j, const double *before, double *after) {
+    gn__sched *s = k->s;
+    uint32_t *from = k->from + (size_t)j * (s->U + 1), head = 0, tail = 0;
+    gn__window w = { .d = s->list[j] };
+    double weight = s->policy == GN_LEAST_LATENCY ? 1 : s->policy == GN_LEAST_BYTES ? 0 : 1e-3, total = 0;
+    memset(k->uses, 0, s->n * sizeof *k->uses);
+    for (uint32_t i = 0; i <= s->U; i++) {
+        after[i] = before[i];
+        from[i] = 0;
+        if (i > 0) {
+            gn__window_add(k, &w, i - 1);
+            total += weight * gn__sched_work(s, i - 1, w.d);
+            while (head < tail && k->queue[head] < w.low) head++;
+            if (head < tail && k->key[k->queue[head]] + total < after[i]) { after[i] = k->key[k->queue[head]] + total; from[i] = 1 + k->queue[head]; }
+        }
+        k->key[i] = before[i] + gn__cuts_cross(k, j, i) - total;
+        while (head < tail && k->key[k->queue[tail - 1]] >= k->key[i]) tail--;
+        k->queue[tail++] = i;
+    }
+}
+
+/* Places the units; false when the devices cannot take them in this order. */
+static bool gn__cuts_place(gn__cuts *k, double bound) {
+    gn__sched *s = k->s;
+    double *a = k->cost, *b = k->cost + s->U + 1;
+    k->bound = bound;
+    for (uint32_t i = 0; i <= s->U; i++) a[i] = i ? 1e30 : 0;
+    for (uint32_t j = 0; j < k->K; j++) {
+        double *t = a;
+        gn__cuts_device(k, j, a, b);
+        a = b;
+        b = t;
+    }
+    if (a[s->U] >= 1e29) return false;
+    for (uint32_t j = k->K, end = s->U; j-- > 0;) {
+        uint32_t from = k->from[(size_t)j * (s->U + 1) + end];
+        for (uint32_t i = from; from && i <= end; i++) s->dev[i - 1] = s->list[j];
+        if (from) end = from - 1;
+    }
+    return true;
+}
+
+/* Bytes that would cross if all units from i on were elsewhere than those before. */
+static void gn__cuts_bytes(gn__cuts *k) {
+    gn__sched *s = k->s;
+    for (uint32_t i = 0; i < s->U; i++)
+        for (uint32_t j = 0; j < s->units[i].n_in; j++) s->stamp[s->ins[s->units[i].in + j]] = i;       /* its last reader */
+    for (uint32_t v = 0; v < s->n; v++) {
+        if (!gn__sched_is_op(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
+        k->cut[s->unit_of[v] + 1] += (double)s->size[v];
+        k->cut[s->stamp[v] + 1] -= (double)s->size[v];
+    }
+    for (uint32_t i = 1; i <= s->U; i++) k->cut[i] += k->cut[i - 1];
+}
+
+static void gn__sched_pipeline(gn__sched *s) {
+    gn__cuts k = { .s = s, .K = GN__MIN(s->D, GN__MAX(2u, 2u * GN__WORK / (s->U + 1))) };
+    size_t n = s->U + 2u;
+    k.cut = (double *)gn__sched_take(s, n, sizeof(double));
+    k.key = (double *)gn__sched_take(s, n, sizeof(double));
+    k.cost = (double *)gn__sched_take(s, 2 * n, sizeof(double));
+    k.queue = (uint32_t *)gn__sched_take(s, n, sizeof(uint32_t));
+    k.peak = (uint32_t *)gn__sched_take(s, n, sizeof(uint32_t));
+    k.uses = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    k.from = (uint32_t *)gn__sched_take(s, k.K * n, sizeof(uint32_t));
+    if (s->bad) return;
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
+    gn__cuts_bytes(&k);
+    double low = 0, high = 0;
+    for (uint32_t i = 0; i < s->U; i++) high += gn__sched_work(s, i, s->list[0]);
+    bool ok = gn__cuts_place(&k, 0);
+    if (ok) gn__sched_consider(s, false);
+    if (s->policy != GN_MOST_THROUGHPUT || !ok) return;
+    for (int i = 0; i < 24 && low < high * 0.99 && (i < 6 || (size_t)i * k.K * n < 16u * GN__WORK); i++) {
+        double mid = (low + high) / 2;
+        if (!gn__cuts_place(&k, mid)) { low = mid; continue; }
+        high = mid;
+        gn__sched_consider(s, false);
+    }
+    if (!s->have || !gn__cuts_place(&k, 1.04 * high)) return;   /* nearly as soon, and less that crosses */
+    gn__sched_simulate(s, s->order);
+    if (s->now.step > 1.05 * s->top.step || s->now.bytes >= s->top.bytes || (s->limited && !gn__sched_fits(s))) return;
+    gn__sched_keep(s, false);
+}
+
+/* ---- whole paths move ---- */
+
+/* path[]: units in chains, the longest chain first, each the longest way through what is left; the rest goes with what it reads or feeds. */
+static uint32_t gn__sched_paths(gn__sched *s) {
+    uint32_t n_paths = 0, *before = s->seg_of;
+    double total = 0, *end = s->finish;
+    for (uint32_t i = 0; i < s->U; i++) { s->path[i] = GN__NONE; total += gn__sched_work(s, i, s->list[0]); }
+    for (uint32_t most = GN__MIN((uint32_t)GN__MAX_PATHS, GN__MAX(4u, GN__WORK / (s->U + s->n_ins + 1))); n_paths < most; n_paths++) {
+        uint32_t at = GN__NONE;
+        for (uint32_t i = 0; i < s->U; i++) {
+            const gn__unit *u = &s->units[i];
+            double longest = 0;
+            before[i] = GN__NONE;
+            for (uint32_t k = 0; k < u->n_in && s->path[i] == GN__NONE; k++) {
+                uint32_t v = s->ins[u->in + k], w = gn__sched_is_op(s, v) ? s->unit_of[v] : GN__NONE;
+                if (w == GN__NONE || s->path[w] != GN__NONE || (before[i] != GN__NONE && end[w] <= longest)) continue;
+                longest = end[w];
+                before[i] = w;
+            }
+            end[i] = longest + gn__sched_work(s, i, s->list[0]);
+            if (s->path[i] == GN__NONE && (at == GN__NONE || end[i] > end[at])) at = i;
+        }
+        if (at == GN__NONE || end[at] < total * 0.005) break;
+        for (; at != GN__NONE; at = before[at]) s->path[at] = n_paths;
+    }
+    for (uint32_t i = s->U; i-- > 0;)                             /* what feeds a path goes with it */
+        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
+            uint32_t v = s->ins[s->units[i].in + k];
+            if (gn__sched_is_op(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
+        }
+    return n_paths;
+}
+
+/* From the best placement so far: each path to each of a few devices, kept when it is better. Then all but one again. */
+static void gn__sched_moves(gn__sched *s) {
+    uint32_t n_paths = gn__sched_paths(s), tries = GN__MIN(256u, GN__MAX(8u, GN__WORK / 8 / (s->U + s->n_ins + 1)));
+    for (uint32_t p = 0; p < n_paths; p++)
+        for (uint32_t w = 0; w < GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES) && tries > 0 && !s->bad; w++) {
+            uint32_t d = s->list[w], moved = 0;
+            memcpy(s->dev, s->best, s->U * sizeof *s->dev);
+            for (uint32_t i = 0; i < s->U; i++) {
+                if (s->path[i] != p || s->dev[i] == d || !gn__sched_can(s, i, d)) continue;
+                s->dev[i] = d;
+                moved++;
+            }
+            if (!moved) continue;
+            tries--;
+            gn__sched_consider(s, s->best_ranked);
+        }
+}
+
+/* ---- the choice ---- */
+
+static gn_result gn__sched_nowhere(const gn__sched *s, uint64_t slots, uint64_t act) {
+    uint64_t all = 0;
+    uint32_t most = 0;
+    for (uint32_t d = 0; d < s->D; d++) {
+        if (s->limit[d] > s->limit[most]) most = d;
+        all = s->limit[d] > UINT64_MAX - all ? UINT64_MAX : all + s->limit[d];
+    }
+    return gn_fail(s->f, GN_OUT_OF_MEMORY, "no placement fits: the graph needs %.1f MB of weights and states and about %.1f MB of values at once; '%s' has %.1f MB free, all %u devices together %.1f MB",
+                   (double)slots / 1e6, (double)act / 1e6, s->c->devices[most].name, (double)s->limit[most] / 1e6, s->D, (double)all / 1e6);
+}
+
+/* unit_act: bytes of values that live while a unit runs, when all run in order on one device. Returns the most. */
+static uint64_t gn__sched_measure(gn__sched *s, uint64_t *out_slots) {
+    uint64_t act = 0;
+    for (uint32_t i = 0; i < s->U; i++) s->dev[i] = s->list[0];
+    gn__sched_simulate(s, s->order);
+    gn__sched_fits(s);
+    for (uint32_t i = 0; i < s->U; i++) {
+        s->unit_act[i] = s->unit_live[i] - GN__MIN(s->unit_live[i], s->resident[s->dev[i]]);
+        act = GN__MAX(act, s->unit_act[i]);
+    }
+    *out_slots = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->p->nodes[i].leaf == GN_LEAF_WEIGHT || s->p->nodes[i].leaf == GN_LEAF_STATE) *out_slots += s->size[i];
+    return act;
+}
+
+/* A split has to be better than the best device alone by more than the model's error. */
+static bool gn__sched_loses(const gn__sched *s) {
+    if (!s->have_single || s->top.devices < 2) return false;
+    int time = s->policy == GN_LEAST_BYTES;
+    if (time && gn__sched_objective(s, &s->top, 0) != gn__sched_objective(s, &s->single, 0)) return gn__sched_objective(s, &s->top, 0) > gn__sched_objective(s, &s->single, 0);
+    return !(gn__sched_objective(s, &s->top, time) < GN__GAIN * gn__sched_objective(s, &s->single, time));
+}
+
+static gn_result gn__sched_choose(gn__sched *s) {
+    uint64_t slots = 0, act = 0;
+    gn__sched_list(s);
+    gn__sched_singles(s);
+    if (s->D > 1 && s->U && !s->bad) {
+        act = gn__sched_measure(s, &slots);
+        gn__sched_ranks(s);
+        for (int i = 0; i < 2 && !s->bad; i++) {                  /* with and without room for values that live */
+            gn__sched_greedy(s, i ? 0 : act);
+            memcpy(s->path, s->dev, s->U * sizeof *s->path);
+            gn__sched_consider(s, true);
+            memcpy(s->dev, s->path, s->U * sizeof *s->path);
+            gn__sched_consider(s, false);
+            if (!s->limited) break;
+        }
+        gn__sched_pipeline(s);
+        if (s->have) gn__sched_moves(s);
+    } else if (!s->have && !s->bad) act = gn__sched_measure(s, &slots);
+    if (s->bad) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+    if (!s->have) return gn__sched_nowhere(s, slots, act);
+    if (gn__sched_loses(s))
+        for (uint32_t i = 0; i < s->U; i++) s->best[i] = s->single_dev;
+    s->best_ranked &= s->top.devices > 1 && !gn__sched_loses(s);
+    memcpy(s->dev, s->best, s->U * sizeof *s->dev);
+    gn__sched_simulate(s, s->best_ranked ? s->rank_order : s->order);
+    gn__sched_fits(s);
+    return s->bad ? gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n) : GN_OK;
+}
+
+/* ---- the result ---- */
+
+static uint8_t gn__sched_why(const gn__sched *s, uint32_t unit) {
+    const gn__unit *u = &s->units[unit];
+    uint32_t d = s->dev[unit], could = 0;
+    if (s->D == 1) return GN_PLACED_ONLY;
+    if (u->said == d) return GN_PLACED_SAID;
+    if (u->pin == d) return GN_PLACED_HOME;
+    for (uint32_t i = 0; i < s->D && could < 2; i++) could += !gn__sched_lacks(s, unit, i);
+    if (could == 1) return GN_PLACED_OPS;
+    if (s->now.devices < 2) return GN_PLACED_BEST;
+    if (!s->have_single && s->limited) return GN_PLACED_MEMORY;
+    if (s->have_single && d == s->single_dev) return GN_PLACED_BEST;
+    return s->policy == GN_LEAST_BYTES ? GN_PLACED_BYTES : s->policy == GN_MOST_THROUGHPUT ? GN_PLACED_STAGE : GN_PLACED_PARALLEL;
+}
+
+static int gn__transfer_compare(const void *a, const void *b) {
+    const gn_transfer *x = (const gn_transfer *)a, *y = (const gn_transfer *)b;
+    if (x->consumer != y->consumer) return x->consumer < y->consumer ? -1 : 1;
+    return x->node < y->node ? -1 : x->node > y->node;
+}
+
+static void gn__sched_transfers(const gn__sched *s, gn_schedule *o) {
+    for (size_t i = 0; i < s->n_hops; i++) {
+        const gn__hop *h = &s->hops[i];
+        if (h->why >= GN_TRANSFER__COUNT) continue;
+        uint32_t producer = gn__sched_is_op(s, h->node) ? s->seg_of[s->unit_of[h->node]] : GN__NONE;
+        o->transfers[o->n_transfers++] = (gn_transfer){ h->node, h->from, h->to, producer, h->consumer, h->bytes, h->start, h->end, h->why };
+        if (h->why == GN_TRANSFER_STATE_MOVE) o->move_bytes += h->bytes;
+    }
+    qsort(o->transfers, o->n_transfers, sizeof *o->transfers, gn__transfer_compare);
+}
+
+static int gn__node_compare(const void *a, const void *b) { return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : *(const uint32_t *)a > *(const uint32_t *)b; }
+
+/* A segment's ops, and those that it computes again. extra: hops, by segment, of what is computed again. Returns how many nodes. */
+static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *out) {
+    const gn__seg *g = &s->segs[seg];
+    uint32_t n = g->units, nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    for (uint32_t i = 0; i < n && out; i++) out[i] = s->seq[g->first + i];
+    for (uint32_t h = g->head; h; h = s->hops[h - 1].next) {
+        const gn__hop *x = &s->hops[h - 1];
+        uint32_t more = x->why == GN__RECOMPUTED ? gn__sched_closure(s, x->node, g->device, nodes, leaves, &n_leaves) : 0;
+        for (uint32_t i = 0; i < more; i++) {
+            if (s->stamp[nodes[i]] == seg + 1) continue;
+            if (out) out[n] = nodes[i];
+            s->stamp[nodes[i]] = seg + 1;
+            n++;
+        }
+    }
+    if (out && n > g->units) qsort(out, n, sizeof *out, gn__node_compare);
+    return n;
+}
+
+static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t at = gn__sched_where(s, i);
+        o->device[i] = at < s->D ? at : GN_UNPLACED;
+    }
+    for (uint32_t i = 0; i < s->U; i++) {
+        const gn__unit *u = &s->units[i];
+        for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
+            uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
+            if (o->device[v] == GN_UNPLACED) o->device[v] = s->dev[i];
+            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE) continue;
+            gn__hop *h = gn__hop_find(s, v, s->dev[i]);
+            o->avoided[s->p->nodes[v].leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES] += h && h->why != GN__RESIDENT ? 0 : s->size[v];
+        }
+        o->why[u->group] = gn__sched_why(s, i);
+    }
+    for (uint32_t i = 0; i < s->n; i++)
+        if (o->device[i] == GN_UNPLACED) o->device[i] = 0;
+}
+
+static void gn__sched_numbers(const gn__sched *s, gn_schedule *o) {
+    o->seconds = s->now.seconds;
+    o->step_seconds = s->now.step;
+    o->best_single = s->have_single ? s->single_dev : GN_UNPLACED;
+    o->best_single_seconds = s->have_single ? s->single.seconds : 0;
+    o->best_single_step_seconds = s->have_single ? s->single.step : 0;
+    o->refused = s->now.devices < 2 && s->have_single && s->have_split;
+    o->refused_seconds = o->refused ? s->split.seconds : 0;
+    o->bytes = s->now.bytes;
+    o->upload_bytes = s->upload;
+    o->overruled = s->overruled;
+    o->avoided[GN_AVOIDED_ONCE] = s->once;
+    o->avoided[GN_AVOIDED_RECOMPUTE] = s->spared;
+    for (uint32_t d = 0; d < s->D; d++) o->memory[d] = s->mem[d];
+}
+
+static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
+    uint32_t n = 0, ops = 0;
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
+    for (uint32_t i = 0; i < s->n_segs; i++) n += gn__sched_segment_nodes(s, i, NULL);
+    o->n_nodes = s->n;
+    o->n_devices = s->D;
+    o->n_groups = s->m->n_groups;
+    o->device = (uint32_t *)gn__alloc_zero((s->n + 1) * sizeof *o->device);
+    o->nodes = (uint32_t *)gn__alloc_zero((n + 1u) * sizeof *o->nodes);
+    o->segments = (gn_segment *)gn__alloc_zero((s->n_segs + 1) * sizeof *o->segments);
+    o->transfers = (gn_transfer *)gn__alloc_zero((s->n_hops + 1) * sizeof *o->transfers);
+    o->why = (uint8_t *)gn__alloc_zero(s->m->n_groups + 1u);
+    o->memory = (uint64_t *)gn__alloc_zero((s->D + 1) * sizeof *o->memory);
+    if (!o->device || !o->nodes || !o->segments || !o->transfers || !o->why || !o->memory) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory for a schedule of %u nodes", s->n);
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
+    for (uint32_t i = 0, at = 0; i < s->n_segs; i++) {
+        uint32_t more = gn__sched_segment_nodes(s, i, o->nodes + at);
+        o->segments[o->n_segments++] = (gn_segment){ s->segs[i].device, at, more, s->segs[i].start, s->segs[i].end };
+        at += more;
+        ops += s->segs[i].units;
+    }
+    o->recomputed = n - ops;
+    gn__sched_transfers(s, o);
+    gn__sched_devices(s, o);
+    gn__sched_numbers(s, o);
+    return GN_OK;
+}
+
+static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn_schedule *out, gn_fault *f) {
+    gn__sched s;
+    memset(out, 0, sizeof *out);
+    if (!c || !c->n_devices || !c->devices || !c->links) return gn_fail(f, GN_BAD_ARGUMENT, "a cluster without devices or links");
+    if ((int)policy < 0 || policy >= GN_POLICY__COUNT) return gn_fail(f, GN_BAD_ARGUMENT, "there is no policy %d", (int)policy);
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.m = m;
+    s.c = c;
+    s.homes = homes;
+    s.policy = policy;
+    s.f = f;
+    s.n = p->n_nodes;
+    s.D = c->n_devices;
+    gn_result r = gn__sched_prepare(&s);
+    if (r == GN_OK) r = gn__sched_choose(&s);
+    if (r == GN_OK) r = gn__sched_fill(&s, out);
+    if (r != GN_OK) gn__schedule_deinit(out);
+    gn__sched_deinit(&s);
+    return r;
+}
+
+/* ---- explanation: a schedule in words and as a picture ---- */
+
+typedef struct gn__item {          /* ops of one group in one segment */
+    uint32_t group, seg, n, last;  /* last: its last op */
+    bool again;                    /* computed again here */
+    double flops[GN_RATE__COUNT], bytes, seconds;
+    uint32_t kernels;
+    uint64_t same;                 /* equal for items that look alike */
+} gn__item;
+
+typedef struct gn__run_of { uint32_t item, period, times; } gn__run_of;   /* items that repeat: [item, item + period), times over */
+typedef struct gn__box { uint32_t run, n_runs; double x, y, w, h; } gn__box;   /* of a segment */
+
+typedef struct gn__story {
+    const gn_part *p;
+    const gn_meaning *m;
+    const gn_schedule *s;
+    const gn_cluster *c;
+    gn_policy policy;
+    const char *(*label)(const void *owner, uint32_t node);
+    const void *owner;
+    uint32_t beside;               /* ops that run on the CPU beside the device */
+    gn__buf out;
+    GN__ARRAY(gn__item, items);
+    GN__ARRAY(gn__run_of, runs);
+    gn__box *boxes;                /* per segment */
+    double *lane, *lane_end, *lane_h;   /* per device: y, x so far, height (0: nothing runs there) */
+    uint32_t *stamp, *at;          /* per group */
+    double width, height;
+} gn__story;
+
+GN__PRINTF(2, 3) static void gn__say(gn__story *k, const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    gn__put_bytes(&k->out, text, n < 0 ? 0 : GN__MIN((size_t)n, sizeof text - 1));
+}
+
+/* As character data of XML; what XML does not know becomes a question mark. */
+static void gn__say_xml(gn__story *k, const char *text) {
+    for (; *text; text++) {
+        const char *as = *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : *text == '&' ? "&amp;" : *text == '"' ? "&quot;" : NULL;
+        if (as) gn__say(k, "%s", as);
+        else gn__put_u8(&k->out, (uint8_t)*text < 32 || (uint8_t)*text > 126 ? '?' : (uint8_t)*text);
+    }
+}
+
+typedef struct gn__amount { char text[24]; } gn__amount;
+
+static gn__amount gn__scaled(double v, const char *const *units, double step, int n) {
+    gn__amount a;
+    int i = 0;
+    for (; i + 1 < n && v >= 999.5; i++) v /= step;
+    snprintf(a.text, sizeof a.text, v < 10 && i > 0 ? "%.1f %s" : "%.0f %s", v, units[i]);
+    return a;
+}
+
+static gn__amount gn__bytes_text(double bytes) {
+    static const char *const units[] = { "B", "kB", "MB", "GB", "TB" };
+    return gn__scaled(bytes, units, 1000, 5);
+}
+
+static gn__amount gn__seconds_text(double s) {
+    static const char *const units[] = { "ns", "us", "ms" };
+    gn__amount a;
+    if (s < 1) return gn__scaled(s * 1e9, units, 1000, 3);
+    snprintf(a.text, sizeof a.text, "%.2f s", s);
+    return a;
+}
+
+static const char *gn__item_name(const gn__story *k, const gn__item *x) {
+    uint8_t role = k->m->groups[x->group].role;
+    return role ? gn__role_names[role] : gn__ops[k->p->nodes[x->last].op].name;
+}
+
+static const char *gn__place_name(const gn__story *k, uint32_t d) { return d < k->c->n_devices ? k->c->devices[d].name : "the program"; }
+
+/* ---- what to tell: groups of each segment, runs of equal ones ---- */
+
+static void gn__item_add(gn__story *k, gn__item *x, uint32_t node) {
+    const gn_node_meaning *m = &k->m->nodes[node];
+    x->flops[gn__sched_rate(k->p->nodes[node].dtype)] += m->flops;
+    x->bytes += (double)m->bytes_read + (double)m->bytes_written;
+    x->kernels += m->bytes_written != 0;
+    x->last = node;
+    x->again |= k->s->device[node] != k->s->segments[x->seg].device;
+    x->n++;
+}
+
+static void gn__item_close(gn__story *k, gn__item *x) {
+    const gn_group *g = &k->m->groups[x->group];
+    uint32_t ops = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++) ops += k->p->nodes[k->m->members[g->first + i]].leaf == GN_LEAF_NONE;
+    if (ops == x->n) { x->bytes = (double)g->bytes; x->kernels = g->kernels; }
+    x->seconds = gn__sched_cost(&k->c->devices[k->s->segments[x->seg].device], x->flops, x->bytes, x->kernels);
+    x->same = gn__mix(((uint64_t)g->role << 40) | ((uint64_t)g->phase << 32) | x->kernels, ((uint64_t)x->again << 32) | (g->role ? 0 : k->p->nodes[x->last].op));
+    for (int i = 0; i < GN_RATE__COUNT; i++) x->same = gn__mix(x->same, (uint64_t)x->flops[i]);
+}
+
+static int gn__item_compare(const void *a, const void *b) {
+    const gn__item *x = (const gn__item *)a, *y = (const gn__item *)b;
+    return x->group < y->group ? -1 : x->group > y->group;
+}
+
+/* The groups of a segment in order; those of views alone are left out. */
+static bool gn__story_items(gn__story *k, uint32_t seg) {
+    const gn_segment *g = &k->s->segments[seg];
+    size_t first = k->n_items, n = first;
+    for (uint32_t i = 0; i < g->n; i++) {
+        uint32_t node = k->s->nodes[g->first + i], group = k->m->nodes[node].group;
+        if (k->stamp[group] != seg + 1) {
+            if (!GN__GROW(k, items, 1)) return false;
+            memset(&k->items[k->n_items], 0, sizeof *k->items);
+            k->items[k->n_items].group = group;
+            k->items[k->n_items].seg = seg;
+            k->stamp[group] = seg + 1;
+            k->at[group] = (uint32_t)k->n_items++;
+        }
+        gn__item_add(k, &k->items[k->at[group]], node);
+    }
+    for (size_t i = first; i < k->n_items; i++) {
+        gn__item_close(k, &k->items[i]);
+        if (k->items[i].kernels || k->items[i].bytes > 0) k->items[n++] = k->items[i];
+    }
+    k->n_items = n;
+    qsort(k->items + first, n - first, sizeof *k->items, gn__item_compare);
+    return true;
+}
+
+/* From an item on, the stretch that covers most by repeating itself. */
+static gn__run_of gn__story_run(const gn__story *k, uint32_t i, uint32_t end) {
+    gn__run_of best = { i, 1, 1 };
+    for (uint32_t p = 1; p <= 48 && i + 2 * p <= end; p++) {
+        uint32_t like = 0;
+        while (i + p + like < end && k->items[i + like].same == k->items[i + p + like].same) like++;
+        if (like >= p && p * (1 + like / p) > best.period * best.times) best = (gn__run_of){ i, p, 1 + like / p };
+    }
+    return best;
+}
+
+static bool gn__story_make(gn__story *k) {
+    uint32_t D = k->c->n_devices;
+    k->stamp = (uint32_t *)gn__alloc_zero((k->m->n_groups + 1u) * sizeof *k->stamp);
+    k->at = (uint32_t *)gn__alloc_zero((k->m->n_groups + 1u) * sizeof *k->at);
+    k->boxes = (gn__box *)gn__alloc_zero((k->s->n_segments + 1u) * sizeof *k->boxes);
+    k->lane = (double *)gn__alloc_zero((3u * D + 3) * sizeof *k->lane);
+    if (!k->stamp || !k->at || !k->boxes || !k->lane) return false;
+    k->lane_end = k->lane + D + 1;
+    k->lane_h = k->lane_end + D + 1;
+    for (uint32_t s = 0; s < k->s->n_segments; s++) {
+        uint32_t i = (uint32_t)k->n_items;
+        if (!gn__story_items(k, s)) return false;
+        k->boxes[s].run = (uint32_t)k->n_runs;
+        while (i < k->n_items) {
+            gn__run_of r = gn__story_run(k, i, (uint32_t)k->n_items);
+            if (!GN__GROW(k, runs, 1)) return false;
+            k->runs[k->n_runs++] = r;
+            i += r.period * r.times;
+        }
+        k->boxes[s].n_runs = (uint32_t)k->n_runs - k->boxes[s].run;
+    }
+    return true;
+}
+
+static void gn__story_deinit(gn__story *k) {
+    void *const arrays[] = { k->items, k->runs, k->boxes, k->lane, k->stamp, k->at };
+    for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+    gn__buf_deinit(&k->out);
+}
+
+/* ---- words ---- */
+
+static const char *const gn__policy_names[GN_POLICY__COUNT] = { "least latency", "most throughput", "least bytes" };
+#define GN__X(name, text) text,
+static const char *const gn__place_reasons[] = { GN_PLACE_REASONS(GN__X) };
+static const char *const gn__transfer_reasons[] = { GN_TRANSFER_REASONS(GN__X) };
+static const char *const gn__avoided_texts[] = { GN_AVOIDED(GN__X) };
+#undef GN__X
+
+static void gn__tell_run(gn__story *k, const gn__run_of *r) {
+    if (r->times > 1) gn__say(k, "%u x ", r->times);
+    if (r->times > 1 && r->period > 1) gn__say(k, "(");
+    for (uint32_t i = 0; i < r->period; i++) gn__say(k, "%s%s%s", i ? ", " : "", gn__item_name(k, &k->items[r->item + i]), k->items[r->item + i].again ? " again" : "");
+    if (r->times > 1 && r->period > 1) gn__say(k, ")");
+}
+
+/* Why: the reasons of a device's groups, the most frequent first. */
+static void gn__tell_why(gn__story *k, uint32_t seg) {
+    uint32_t count[GN_PLACED__COUNT] = { 0 };
+    bool first = true;
+    for (size_t i = 0; i < k->n_items; i++)
+        if (k->items[i].seg == seg && !k->items[i].again) count[k->s->why[k->items[i].group]]++;
+    for (;;) {
+        int best = 0;
+        for (int i = 1; i < GN_PLACED__COUNT; i++)
+            if (count[i] > count[best]) best = i;
+        if (!count[best]) break;
+        gn__say(k, "%s%s", first ? " - " : "; ", gn__place_reasons[best]);
+        count[best] = 0;
+        first = false;
+    }
+}
+
+static void gn__tell_head(gn__story *k) {
+    const gn_schedule *s = k->s;
+    uint32_t used = 0, ops = 0;
+    for (uint32_t i = 0; i < k->p->n_nodes; i++) ops += k->p->nodes[i].leaf == GN_LEAF_NONE;
+    for (uint32_t d = 0; d < s->n_devices; d++)
+        for (uint32_t i = 0; i < s->n_segments; i++)
+            if (s->segments[i].device == d) { used++; break; }
+    gn__say(k, "%u ops in %u groups, %s: %u of %u device%s used\n", ops, k->m->n_groups, gn__policy_names[k->policy], used, s->n_devices, s->n_devices == 1 ? "" : "s");
+    gn__say(k, "predicted: %s a step, %s between steps that do not wait for each other, %s across links\n", gn__seconds_text(s->seconds).text,
+            gn__seconds_text(s->step_seconds).text, gn__bytes_text((double)s->bytes).text);
+    if (s->n_devices == 1) return;
+    if (s->best_single == GN_UNPLACED) gn__say(k, "no single device could run it: memory, operations, or what was said forbid it\n");
+    else if (used > 1) gn__say(k, "best single device: %s with %s a step, %s between steps\n", gn__place_name(k, s->best_single), gn__seconds_text(s->best_single_seconds).text, gn__seconds_text(s->best_single_step_seconds).text);
+    if (s->refused) gn__say(k, "refused: a split, predicted at %s a step, because it does not win\n", gn__seconds_text(s->refused_seconds).text);
+}
+
+static void gn__tell_segments(gn__story *k) {
+    for (uint32_t i = 0; i < k->s->n_segments; i++) {
+        const gn_segment *g = &k->s->segments[i];
+        gn__say(k, "%s, %s to %s: ", gn__place_name(k, g->device), gn__seconds_text(g->start_s).text, gn__seconds_text(g->end_s).text);
+        for (uint32_t r = 0; r < k->boxes[i].n_runs; r++) {
+            if (r) gn__say(k, ", ");
+            gn__tell_run(k, &k->runs[k->boxes[i].run + r]);
+        }
+        if (!k->boxes[i].n_runs) gn__say(k, "views");
+        gn__tell_why(k, i);
+        gn__say(k, "\n");
+    }
+    for (uint32_t d = 0; d < k->s->n_devices; d++) {
+        const gn_cluster_device *x = &k->c->devices[d];
+        if (!k->s->memory[d]) continue;
+        gn__say(k, "memory: at most %s on %s", gn__bytes_text((double)k->s->memory[d]).text, x->name);
+        if (x->memory) gn__say(k, ", which has %s free", gn__bytes_text((double)x->memory_free).text);
+        gn__say(k, "\n");
+    }
+}
+
+enum { GN__TOLD = 12 };                    /* lines of a kind before "and more" */
+
+static void gn__tell_transfers(gn__story *k) {
+    const gn_schedule *s = k->s;
+    for (uint32_t i = 0, told = 0; i < s->n_transfers; i++, told++) {
+        const gn_transfer *t = &s->transfers[i];
+        const char *label = k->label(k->owner, t->node);
+        if (told == GN__TOLD) { gn__say(k, "crosses: %u more values\n", s->n_transfers - i); break; }
+        gn__say(k, "crosses: %s of %s%s%s%s from %s to %s, %s\n", gn__bytes_text((double)t->bytes).text, gn__ops[k->p->nodes[t->node].op].name, label[0] ? " '" : "", label, label[0] ? "'" : "",
+                gn__place_name(k, t->from), gn__place_name(k, t->to), gn__transfer_reasons[t->why]);
+    }
+    for (int i = 0; i < GN_AVOIDED__COUNT; i++)
+        if (s->avoided[i]) gn__say(k, "avoided: %s of %s\n", gn__bytes_text((double)s->avoided[i]).text, gn__avoided_texts[i]);
+    if (s->upload_bytes) gn__say(k, "once: %s of weights and states are sent to where they are not yet\n", gn__bytes_text((double)s->upload_bytes).text);
+    if (s->move_bytes) gn__say(k, "once: %s of states move\n", gn__bytes_text((double)s->move_bytes).text);
+}
+
+static const char *gn__meaning_text(uint8_t which, uint8_t value) {
+    return which == GN_SAID_PHASE ? gn__phase_names[value] : which == GN_SAID_ROLE ? gn__role_names[value] : which == GN_SAID_RESIDENCY ? gn__residency_names[value] : gn__modality_names[value];
+}
+
+/* What did not go as it was said, and what could not be. */
+static void gn__tell_notes(gn__story *k) {
+    uint32_t lacking = 0, unmeasured = 0;
+    for (uint32_t i = 0; i < k->m->n_disagreements; i++) {
+        const gn_disagreement *d = &k->m->disagreements[i];
+        const char *label = k->label(k->owner, d->node);
+        if (i == GN__TOLD) { gn__say(k, "disagreement: %u more nodes\n", k->m->n_disagreements - i); break; }
+        gn__say(k, "disagreement: %s%s%s%s is said to be %s and looks like %s\n", gn__ops[k->p->nodes[d->node].op].name, label[0] ? " '" : "", label, label[0] ? "'" : "",
+                gn__meaning_text(d->which, d->said), gn__meaning_text(d->which, d->recognised));
+    }
+    if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
+    for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
+    if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
+    if (k->beside) gn__say(k, "fallback: %u ops run on the CPU beside the device, which has no kernel for them\n", k->beside);
+    for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
+    if (unmeasured) gn__say(k, "not measured: the speed of %u device%s; work there counts as taking no time\n", unmeasured, unmeasured == 1 ? "" : "s");
+}
+
+static void gn__tell(gn__story *k) {
+    gn__tell_head(k);
+    gn__tell_segments(k);
+    gn__tell_transfers(k);
+    gn__tell_notes(k);
+}
+
+/* ---- picture: lanes are devices, boxes groups, frames what repeats; order goes from left to right ---- */
+
+enum { GN__BOX_W = 112, GN__BOX_H = 42, GN__BOX_GAP = 8, GN__FRAME = 12, GN__FRAME_TOP = 24, GN__SEG_TOP = 24, GN__SEG_PAD = 10, GN__ACROSS = 6, GN__LEFT = 170, GN__GAP_X = 96, GN__GAP_Y = 46, GN__TOP = 76 };
+
+/* Tints of colours that stay apart under colour blindness (Okabe & Ito 2008); text on them is black. */
+static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee", "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec", "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c" };
+
+/* Boxes in a row: rows of a frame are about equal. */
+static uint32_t gn__run_across(const gn__story *k, const gn__run_of *r) {
+    uint32_t most = k->s->n_segments > 2 ? GN__ACROSS / 2 : GN__ACROSS, rows = (r->period + most - 1) / most;
+    return (r->period + rows - 1) / rows;
+}
+
+static void gn__run_size(const gn__story *k, const gn__run_of *r, double *w, double *h) {
+    uint32_t across = gn__run_across(k, r), rows = (r->period + across - 1) / across;
+    *w = across * (GN__BOX_W + GN__BOX_GAP) - GN__BOX_GAP;
+    *h = rows * (GN__BOX_H + GN__BOX_GAP) - GN__BOX_GAP;
+    if (r->times > 1) { *w += 2 * GN__FRAME; *h += GN__FRAME + GN__FRAME_TOP; }
+}
+
+/* Walks a segment's runs in rows; draw NULL: measures. */
+static void gn__segment_flow(gn__story *k, uint32_t seg, void (*draw)(gn__story *, const gn__run_of *, double, double)) {
+    gn__box *b = &k->boxes[seg];
+    double most = k->s->n_segments > 4 ? 520 : k->s->n_segments > 1 ? 780 : 1340, x = GN__SEG_PAD, y = GN__SEG_TOP, row = 0, w, h, width = 120;
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        gn__run_size(k, &k->runs[b->run + i], &w, &h);
+        if (x > GN__SEG_PAD && x + w > most) { x = GN__SEG_PAD; y += row + GN__BOX_GAP; row = 0; }
+        if (draw) draw(k, &k->runs[b->run + i], b->x + x, b->y + y);
+        width = GN__MAX(width, x + w);
+        row = GN__MAX(row, h);
+        x += w + GN__BOX_GAP;
+    }
+    b->w = width + GN__SEG_PAD;
+    b->h = y + row + GN__SEG_PAD;
+}
+
+/* A segment begins right of what it waits for. */
+static void gn__story_layout(gn__story *k) {
+    const gn_schedule *s = k->s;
+    double y = GN__TOP + 40 + GN__GAP_Y;
+    for (uint32_t i = 0; i < s->n_segments; i++) gn__segment_flow(k, i, NULL);
+    for (uint32_t d = 0; d < s->n_devices; d++) k->lane_end[d] = GN__LEFT + GN__GAP_X;
+    for (uint32_t i = 0, t = 0; i < s->n_segments; i++) {
+        gn__box *b = &k->boxes[i];
+        uint32_t d = s->segments[i].device;
+        b->x = k->lane_end[d];
+        for (; t < s->n_transfers && s->transfers[t].consumer <= i; t++)
+            if (s->transfers[t].producer != UINT32_MAX) b->x = GN__MAX(b->x, k->boxes[s->transfers[t].producer].x + k->boxes[s->transfers[t].producer].w + GN__GAP_X);
+        k->lane_end[d] = b->x + b->w + GN__GAP_X;
+        k->lane_h[d] = GN__MAX(k->lane_h[d], b->h);
+        k->width = GN__MAX(k->width, k->lane_end[d]);
+    }
+    for (uint32_t d = 0; d < s->n_devices; d++) {
+        if (k->lane_h[d] <= 0) continue;
+        k->lane[d] = y;
+        y += k->lane_h[d] + GN__GAP_Y;
+    }
+    for (uint32_t i = 0; i < s->n_segments; i++) k->boxes[i].y = k->lane[s->segments[i].device];
+    k->width = GN__MAX(k->width, 900);
+    k->height = y + 60;
+}
+
+static void gn__draw_text(gn__story *k, double x, double y, int size, const char *style, const char *text) {
+    gn__say(k, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"%d\"%s%s>", x, y, size, style[0] ? " " : "", style);
+    gn__say_xml(k, text);
+    gn__say(k, "</text>\n");
+}
+
+static void gn__draw_item(gn__story *k, const gn__item *x, double left, double top) {
+    char text[64];
+    uint8_t role = k->m->groups[x->group].role;
+    double flops = 0;
+    for (int i = 0; i < GN_RATE__COUNT; i++) flops += x->flops[i];
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"%s\" stroke=\"#333\"%s/>\n", left, top, GN__BOX_W, GN__BOX_H, gn__role_colors[role], x->again ? " stroke-dasharray=\"4 2\"" : "");
+    snprintf(text, sizeof text, "%.17s%s", gn__item_name(k, x), x->again ? " again" : "");
+    gn__draw_text(k, left + GN__BOX_W / 2.0, top + 18, 12, "text-anchor=\"middle\"", text);
+    if (x->seconds > 0) snprintf(text, sizeof text, "%s", gn__seconds_text(x->seconds).text);
+    else if (flops >= 1) snprintf(text, sizeof text, "%.3g flop", flops);
+    else snprintf(text, sizeof text, "%s", gn__bytes_text(x->bytes).text);
+    gn__draw_text(k, left + GN__BOX_W / 2.0, top + 34, 11, "text-anchor=\"middle\" fill=\"#333\"", text);
+}
+
+static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double top) {
+    double w, h, x = left, y = top;
+    uint32_t across = gn__run_across(k, r);
+    char text[64];
+    gn__run_size(k, r, &w, &h);
+    if (r->times > 1) {
+        gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"6\" fill=\"#fff\" stroke=\"#555\" stroke-dasharray=\"6 3\"/>\n", left, top, w, h);
+        snprintf(text, sizeof text, "%u times", r->times);
+        gn__draw_text(k, left + GN__FRAME, top + 16, 12, "font-weight=\"bold\"", text);
+        x += GN__FRAME;
+        y += GN__FRAME_TOP;
+    }
+    for (uint32_t i = 0; i < r->period; i++)
+        gn__draw_item(k, &k->items[r->item + i], x + i % across * (GN__BOX_W + GN__BOX_GAP), y + i / across * (GN__BOX_H + GN__BOX_GAP));
+}
+
+static void gn__draw_segment(gn__story *k, uint32_t i) {
+    const gn_segment *g = &k->s->segments[i];
+    const gn__box *b = &k->boxes[i];
+    char text[96];
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"8\" fill=\"#f7f7f4\" stroke=\"#888\"/>\n", b->x, b->y, b->w, b->h);
+    snprintf(text, sizeof text, "%s to %s", gn__seconds_text(g->start_s).text, gn__seconds_text(g->end_s).text);
+    gn__draw_text(k, b->x + GN__SEG_PAD, b->y + 16, 11, "fill=\"#333\"", text);
+    gn__segment_flow(k, i, gn__draw_run);
+}
+
+/* Several values that go the same way are one arrow. */
+typedef struct gn__arrow { uint32_t producer, consumer, from, to, values; uint64_t bytes; } gn__arrow;
+
+static int gn__arrow_compare(const void *a, const void *b) {
+    const gn__arrow *x = (const gn__arrow *)a, *y = (const gn__arrow *)b;
+    if (x->consumer != y->consumer) return x->consumer < y->consumer ? -1 : 1;
+    if (x->producer != y->producer) return x->producer < y->producer ? -1 : 1;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* From the right of the sender down or up to a channel between lanes, along it, and to the left of the receiver. */
+static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
+    uint32_t D = k->s->n_devices;
+    const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL, *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
+    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
+    double y1 = p ? p->y + p->h / 2 + shift : a->from < D ? k->lane[a->from] + 12 : program, y2 = c ? c->y + 14 + shift : program;
+    double out = p ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
+    char text[64];
+    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + 10 + shift : p->y - 10 - shift;
+    gn__say(k, "<path d=\"M%.1f %.1f H%.1f V%.1f H%.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#222\" stroke-width=\"1.4\" marker-end=\"url(#tip)\"/>\n", x1, y1, out, channel, in, y2 + (c ? 0 : 9), c ? x2 - 1 : in);
+    if (a->values > 1) snprintf(text, sizeof text, "%s, %u values", gn__bytes_text((double)a->bytes).text, a->values);
+    else snprintf(text, sizeof text, "%s", gn__bytes_text((double)a->bytes).text);
+    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
+    gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, wide + 2);
+    gn__draw_text(k, x, y, 11, "", text);
+}
+
+static bool gn__draw_arrows(gn__story *k) {
+    const gn_schedule *s = k->s;
+    gn__arrow *list = (gn__arrow *)gn__alloc_zero((s->n_transfers + 1u) * sizeof *list);
+    uint32_t n = 0;
+    for (uint32_t i = 0; list && i < s->n_transfers; i++) list[i] = (gn__arrow){ s->transfers[i].producer, s->transfers[i].consumer, s->transfers[i].from, s->transfers[i].to, 1, s->transfers[i].bytes };
+    if (list) qsort(list, s->n_transfers, sizeof *list, gn__arrow_compare);
+    for (uint32_t i = 0; list && i < s->n_transfers; i++) {
+        if (n && gn__arrow_compare(&list[n - 1], &list[i]) == 0) { list[n - 1].values++; list[n - 1].bytes += list[i].bytes; continue; }
+        list[n++] = list[i];
+    }
+    for (uint32_t i = 0; list && i < n; i++) gn__draw_arrow(k, &list[i], i);
+    gn_free(list);
+    return list != NULL;
+}
+
+static void gn__draw_lanes(gn__story *k) {
+    char text[128];
+    double program = GN__TOP + 18;
+    gn__say(k, "<rect x=\"10\" y=\"%.1f\" width=\"%.1f\" height=\"22\" rx=\"4\" fill=\"#222\"/>\n", program, k->width - 20);
+    gn__draw_text(k, 20, program + 15, 12, "fill=\"#fff\" font-weight=\"bold\"", "program");
+    for (uint32_t d = 0; d < k->s->n_devices; d++) {
+        double busy = 0;
+        if (k->lane_h[d] <= 0) continue;
+        for (uint32_t i = 0; i < k->s->n_segments; i++) busy += k->s->segments[i].device == d ? k->s->segments[i].end_s - k->s->segments[i].start_s : 0;
+        gn__say(k, "<rect x=\"10\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"#eef2f5\"/>\n", k->lane[d] - 6, k->width - 20, k->lane_h[d] + 12);
+        snprintf(text, sizeof text, "%.22s", k->c->devices[d].name);
+        gn__draw_text(k, 20, k->lane[d] + 16, 13, "font-weight=\"bold\"", text);
+        snprintf(text, sizeof text, "works %s", gn__seconds_text(busy).text);
+        gn__draw_text(k, 20, k->lane[d] + 34, 11, "", text);
+        snprintf(text, sizeof text, "memory %s", gn__bytes_text((double)k->s->memory[d]).text);
+        gn__draw_text(k, 20, k->lane[d] + 49, 11, "", text);
+    }
+}
+
+static void gn__draw_legend(gn__story *k) {
+    double x = 20, y = k->height - 44;
+    uint32_t seen = 0;
+    for (size_t i = 0; i < k->n_items; i++) seen |= 1u << k->m->groups[k->items[i].group].role;
+    for (uint32_t r = 0; r < GN_ROLE__COUNT; r++) {
+        if (!((seen >> r) & 1)) continue;
+        gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"16\" rx=\"3\" fill=\"%s\" stroke=\"#333\"/>\n", x, y, gn__role_colors[r]);
+        gn__draw_text(k, x + 22, y + 12, 12, "", r ? gn__role_names[r] : "other");
+        x += 46 + 7.2 * (double)strlen(r ? gn__role_names[r] : "other");
+    }
+    gn__draw_text(k, 20, k->height - 12, 11, "fill=\"#333\"", "Order goes from left to right, not to scale. Dashed frames: what repeats. Arrows: what crosses a link in each step.");
+}
+
+static void gn__draw_head(gn__story *k) {
+    const gn_schedule *s = k->s;
+    char text[256];
+    gn__say(k, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" font-family=\"DejaVu Sans, Verdana, sans-serif\">\n", k->width, k->height, k->width, k->height);
+    gn__say(k, "<defs><marker id=\"tip\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" orient=\"auto\"><path d=\"M0 0 L8 4 L0 8 z\" fill=\"#222\"/></marker></defs>\n");
+    gn__say(k, "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n");
+    snprintf(text, sizeof text, "%s a step, %s between steps, %s across links", gn__seconds_text(s->seconds).text, gn__seconds_text(s->step_seconds).text, gn__bytes_text((double)s->bytes).text);
+    gn__draw_text(k, 20, 28, 17, "font-weight=\"bold\"", text);
+    snprintf(text, sizeof text, "chosen for %s", gn__policy_names[k->policy]);
+    if (s->refused) snprintf(text + strlen(text), sizeof text - strlen(text), "; a split, predicted at %s, was refused", gn__seconds_text(s->refused_seconds).text);
+    else if (s->best_single == GN_UNPLACED) snprintf(text + strlen(text), sizeof text - strlen(text), "; no single device could run it");
+    else if (s->n_devices > 1) snprintf(text + strlen(text), sizeof text - strlen(text), "; the best single device, %.60s, would take %s", gn__place_name(k, s->best_single), gn__seconds_text(s->best_single_seconds).text);
+    gn__draw_text(k, 20, 50, 12, "", text);
+    snprintf(text, sizeof text, "stays where it is: %s of weights, %s of states", gn__bytes_text((double)s->avoided[GN_AVOIDED_WEIGHTS]).text, gn__bytes_text((double)s->avoided[GN_AVOIDED_STATES]).text);
+    gn__draw_text(k, 20, 68, 12, "", text);
+}
+
+static bool gn__draw(gn__story *k) {
+    gn__story_layout(k);
+    gn__draw_head(k);
+    gn__draw_lanes(k);
+    bool ok = gn__draw_arrows(k);
+    for (uint32_t i = 0; i < k->s->n_segments; i++) gn__draw_segment(k, i);
+    gn__draw_legend(k);
+    gn__say(k, "</svg>\n");
+    return ok;
+}
+
+/* Fills k->out. What k holds besides the arrays made here is the caller's. */
+static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault *f) {
+    bool ok = gn__story_make(k);
+    if (ok && format == GN_EXPLAIN_TEXT) gn__tell(k);
+    else if (ok) ok = gn__draw(k);
+    return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
+}
+
 GN__COLD_END
 
 GN__COLD_BEGIN
@@ -6207,6 +9436,12 @@ GN__COLD_BEGIN
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
 #define GN__WIRE_ASK 4096u                  /* digests in one question */
+
+#define GN__RATE_MOST 1000000000000000000u  /* a second, of anything */
+#define GN__WAIT_MOST 1000000000000000u     /* ns: eleven days */
+
+/* Bits of HELLO's and HELLO_OK's features. */
+enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURES = 7 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT };   /* where a slot's first value comes from */
 enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* what a step does with an output */
@@ -6286,6 +9521,22 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, held, UINT64_MAX, 0, "bytes held on the device for the session")                                  \
     F(M, tail, outs, 0, 1, "blobs of the outputs wanted, in order")
 
+#define GN__FIELDS_FALLBACK(F, M)                                                                               \
+    F(M, u32, plan, UINT32_MAX, 0, "of PLAN_PUT")                                                               \
+    F(M, u32, ops, GN__WIRE_NODES, 0, "how many ops of it run elsewhere")                                       \
+    F(M, array, text, 399, 1, "one sentence: which, and why")
+#define GN__FIELDS_COSTS(F, M)                                                                                  \
+    F(M, u64, f32, GN__RATE_MOST, 0, "f32 arithmetic of matrix products a second; 0, here and below: not known") \
+    F(M, u64, half, GN__RATE_MOST, 0, "f16 and bf16")                                                           \
+    F(M, u64, f64, GN__RATE_MOST, 0, "f64")                                                                     \
+    F(M, u64, integer, GN__RATE_MOST, 0, "integers")                                                            \
+    F(M, u64, bytes, GN__RATE_MOST, 0, "bytes a second of the device's memory")                                 \
+    F(M, u64, launch, GN__WAIT_MOST, 0, "ns of a kernel that does nothing")                                     \
+    F(M, u64, queue, GN__WAIT_MOST, 0, "ns until the device begins what is sent to it now")                     \
+    F(M, u64, memory, (uint64_t)1 << 52, 0, "bytes the session may hold")                                       \
+    F(M, u64, memory_free, (uint64_t)1 << 52, 0, "bytes of them that it does not hold")                         \
+    F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server spent on the step answered next")
+
 /* X(NAME, name, id, direction, help). Ids are pinned and never reused. UP: client to server. */
 #define GN__MESSAGES(X)                                                                                         \
     X(HELLO, hello, 1, UP, "the first message; nothing else is read before it is answered")                     \
@@ -6301,7 +9552,9 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     X(PLAN_PUT, plan_put, 11, UP, "makes a plan of a part")                                                     \
     X(PLAN_DROP, plan_drop, 12, UP, "drops a plan")                                                             \
     X(STEP, step, 13, UP, "runs a plan")                                                                        \
-    X(STEP_OK, step_ok, 14, DOWN, "answers STEP")
+    X(STEP_OK, step_ok, 14, DOWN, "answers STEP")                                                               \
+    X(FALLBACK, fallback, 15, DOWN, "feature bit 2: a plan's ops that the device has no kernel for; answers nothing") \
+    X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing")
 
 typedef struct gn__span { const uint8_t *p; uint64_t n; } gn__span;   /* n elements of the field's unit */
 
@@ -6906,7 +10159,7 @@ static gn_result gn__part_get_ends(gn__part_in *in) {
 
 /* Reads the head and allocates; what is allocated is bounded by a small multiple of the bytes that are there. */
 static gn_result gn__part_get_head(gn__part_in *in, uint32_t max_nodes) {
-    gn__part_size s;
+    gn__part_size s = { 0 };
     s.n_nodes = gn__get_u32(&in->r);
     s.n_ins = gn__get_u32(&in->r);
     s.n_attrs = gn__get_u32(&in->r);
@@ -6988,7 +10241,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL };
 
 /* ---- cpu ---- */
 
@@ -7591,7 +10844,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -7616,13 +10869,1406 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     return GN_OK;
 }
 
+/* ---- several devices as one executor ----
+ * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through the
+ * program's memory: an output of one piece, an argument of the next. The same code puts the CPU beside a device that lacks
+ * kernels; then the schedule is "all on the device but what it refuses". */
+
+enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
+#define GN__NOTHING UINT32_MAX
+
+typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dtype: of the first input, else of the result */
+
+typedef struct gn__device {          /* one of the devices */
+    gn_exec exec;
+    char name[96];
+    gn_stats stats, *counts;       /* its own counters, when several devices were named; those that count */
+    uint64_t last;                 /* ticket of its latest run */
+    struct { uint64_t ticket; const struct gn__piece *piece; } recent[16];   /* whose nodes an error names */
+    uint32_t n_recent;
+    bool busy;                     /* that run has not been waited for */
+    bool sync;                     /* submit returns when the run has ended */
+    bool lost;
+    char cause[160];               /* lost: why */
+    uint64_t next_value;           /* id of the next value kept there */
+    GN__ARRAY(gn__refusal, refusals);
+    uint8_t ops[GN__WIRE_OPS];     /* for the scheduler: those it can run */
+    gn_cluster_device costs;
+    gn_cluster_link up, down;      /* from the program to it and back */
+} gn__device;
+
+typedef struct gn__multi_slot {
+    gn_slot_desc d;                /* kind GN_LEAF_NONE: free. host: of a state its copy until it is on a device */
+    uint32_t own;                  /* generation on the devices: a new one each time it is put */
+    uint32_t on;                   /* bit d: device d has it */
+    uint32_t home;                 /* of a state; GN_UNPLACED: none yet */
+    bool failed;                   /* written by a step that failed elsewhere */
+} gn__multi_slot;
+
+typedef struct gn__multi_value { uint64_t id, own; uint32_t device; } gn__multi_value;
+
+typedef struct gn__multi {
+    gn__device *units;
+    uint32_t n_units, next_own, n_failed;   /* n_failed: states */
+    bool beside;                   /* unit 0 is the device, unit 1 (opened when needed) the CPU beside it */
+    gn_exec_desc desc;             /* beside: of the CPU. strict, log and counters of both kinds */
+    gn_policy policy;
+    gn_cluster_device *given;      /* instead of the devices' own costs, NULL: those */
+    gn_cluster_link *given_links;
+    GN__ARRAY(gn__multi_slot, slots);
+    GN__ARRAY(gn__multi_value, values);   /* ids rise */
+} gn__multi;
+
+enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS };   /* what a leaf of a piece is */
+typedef struct gn__piece_in { uint32_t node, from; uint8_t how; } gn__piece_in;   /* from: argument of the part, temp or crossing */
+typedef struct gn__piece_out { uint32_t node, temp, cross, whole; } gn__piece_out;   /* whole: output of the part. GN__NOTHING: not that */
+enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE };
+
+typedef struct gn__piece {
+    uint32_t device, n_scheduled;
+    const uint32_t *scheduled;     /* nodes of the part, in topological order */
+    GN__ARRAY(uint32_t, ops);      /* these, and views that are made again, before their readers */
+    GN__ARRAY(gn__piece_in, ins);
+    GN__ARRAY(gn__piece_out, outs);
+    GN__ARRAY(gn_part_update, updates);   /* node: of the part */
+    GN__ARRAY(uint32_t, needs);    /* pieces whose crossings it reads */
+    gn_part *part;                 /* NULL: nothing to run */
+    void *plan;
+    uint64_t in_bytes;             /* of needs */
+    uint32_t *origin;              /* node of the whole part, per node */
+    gn_arg *args;
+    gn_out *run_outs;
+    uint64_t ticket;
+    uint8_t at;
+} gn__piece;
+
+typedef struct gn__cross { size_t offset, bytes; uint32_t node, piece; } gn__cross;
+
+typedef struct gn__split {         /* one way to run a part */
+    gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
+    uint32_t n_pieces, n_run, only;       /* n_run: that do something; only: the one, if it is one */
+    uint32_t devices;              /* bits */
+    uint32_t n_temps, n_updates;
+    uint64_t *temps;               /* ids of this run */
+    char *memory;                  /* of the crossings */
+    gn_schedule schedule;
+    uint32_t *stamps;              /* per node: device of a value, generation of a slot's leaf: the split is for these */
+    uint32_t *update_stamps;
+    GN__ARRAY(gn__cross, crosses);
+} gn__split;
+
+typedef struct gn__multi_plan {
+    gn_part *part;
+    gn__split *splits[GN__SPLITS_MAX];
+    uint32_t n_splits;
+} gn__multi_plan;
+
+/* ---- tables while a split is made ---- */
+
+typedef struct gn__splitter {
+    gn__multi *m;
+    const gn_part *part;
+    gn__split *s;
+    uint32_t *computed, *received;   /* [device * n_nodes + node]: 1 + piece that computes it there first, that got it there first */
+    uint32_t *first;                 /* 1 + piece that computes it first of all */
+    uint32_t *here;                  /* 1 + piece in which it was met last */
+    uint32_t *home;                  /* of state and value leaves: device */
+    uint32_t *writer;                /* per update: piece */
+    uint32_t *index;                 /* node in the piece's part */
+    bool *fetched;                   /* a leaf that the first piece of its device has */
+} gn__splitter;
+
+static void gn__piece_free(gn__multi *m, gn__piece *x) {
+    gn__device *u = &m->units[x->device];
+    for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
+        if (u->recent[i].piece == x) u->recent[i].piece = NULL;
+    if (x->plan) u->exec.i->plan_destroy(u->exec.self, x->plan);
+    void *const arrays[] = { x->ops, x->ins, x->outs, x->updates, x->needs, x->part, x->origin, x->args, x->run_outs };
+    for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+}
+
+static void gn__split_free(gn__multi *m, gn__split *s) {
+    if (!s) return;
+    for (uint32_t i = 0; s->pieces && i < s->n_pieces; i++) gn__piece_free(m, &s->pieces[i]);
+    void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->crosses };
+    for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+    gn__schedule_deinit(&s->schedule);
+    gn_free(s);
+}
+
+static const gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
+    size_t lo = 0, hi = m->n_values;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (m->values[mid].id < id) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo < m->n_values && m->values[lo].id == id ? &m->values[lo] : NULL;
+}
+
+static gn__multi_slot *gn__multi_slot_find(gn__multi *m, uint32_t slot, uint32_t gen) {
+    return slot < m->n_slots && m->slots[slot].d.kind != GN_LEAF_NONE && m->slots[slot].d.gen == gen ? &m->slots[slot] : NULL;
+}
+
+/* ---- what a device cannot do, and what it is ---- */
+
+static gn__refusal gn__refusal_of(const gn_part *p, uint32_t node) {
+    const gn_part_node *n = &p->nodes[node];
+    return (gn__refusal){ n->op, n->n_ins ? p->nodes[p->ins[n->ins]].dtype : n->dtype };
+}
+
+static bool gn__device_refuses(const gn__device *u, const gn_part *p, uint32_t node) {
+    gn__refusal r = gn__refusal_of(p, node);
+    for (size_t i = 0; i < u->n_refusals; i++)
+        if (u->refusals[i].op == r.op && u->refusals[i].dtype == r.dtype) return true;
+    return false;
+}
+
+/* An error of a device: whether it is the end of the device, which is then named. */
+static gn_result gn__device_error(gn__device *u, gn_result r, gn_fault *f) {
+    gn_fault why = f ? *f : (gn_fault){ r, GN_NO_NODE, "" };
+    if (r == GN_OK || r == GN_NO_VALUE) return r;
+    if (!u->lost && (r == GN_DEVICE_LOST || u->exec.i->wait(u->exec.self, 0, NULL) == GN_DEVICE_LOST)) {
+        u->lost = true;
+        gn__copy_text(u->cause, sizeof u->cause, why.text);
+    }
+    if (!u->lost) return r;
+    gn_fail(f, GN_DEVICE_LOST, "%s is lost: %s", u->name, u->cause);
+    if (f) f->node = why.node;
+    return GN_DEVICE_LOST;
+}
+
+static gn_result gn__device_is_lost(const gn__device *u, uint32_t node, const char *what, gn_fault *f) {
+    gn_fail(f, GN_DEVICE_LOST, "%s %s, which is lost: %s", what, u->name, u->cause);
+    if (f) f->node = node;
+    return GN_DEVICE_LOST;
+}
+
+/* Waits for what the device was given before. */
+static gn_result gn__device_settle(gn__device *u, gn_fault *f) {
+    if (!u->busy) return GN_OK;
+    u->busy = false;
+    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, u->last, f), f);
+    if (f) f->node = GN_NO_NODE;          /* of another plan */
+    return r;
+}
+
+/* ---- slots ---- */
+
+static gn_result gn__multi_put(gn__multi *m, uint32_t slot, uint32_t device, gn_fault *f) {
+    gn__multi_slot *s = &m->slots[slot];
+    gn__device *u = &m->units[device];
+    gn_slot_desc d = s->d;
+    if (s->on >> device & 1) return GN_OK;
+    d.gen = s->own;
+    gn_result r = gn__device_error(u, u->exec.i->slot_put(u->exec.self, &d, f), f);
+    if (r) return r;
+    s->on |= 1u << device;
+    if (d.kind != GN_LEAF_STATE) return GN_OK;
+    s->home = device;
+    if (!m->beside) gn_free((void *)(uintptr_t)s->d.host);
+    s->d.host = NULL;
+    return GN_OK;
+}
+
+static gn_result gn__multi_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    size_t old = m->cap_slots;
+    void *copy = NULL;
+    if (d->slot >= GN__SLOTS_MAX) return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, GN__SLOTS_MAX);
+    if (!GN__GROW(m, slots, GN__MAX(d->slot + 1, m->n_slots) - m->n_slots)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
+    if (m->cap_slots > old) memset(m->slots + old, 0, (m->cap_slots - old) * sizeof *m->slots);
+    m->n_slots = GN__MAX(m->n_slots, (size_t)d->slot + 1);
+    if (d->kind == GN_LEAF_STATE && d->host && !m->beside) {   /* its home is known when it is first used */
+        copy = gn_alloc(d->bytes);
+        if (!copy) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a state of %zu bytes", d->bytes);
+        memcpy(copy, d->host, d->bytes);
+    }
+    gn__multi_slot *s = &m->slots[d->slot];
+    *s = (gn__multi_slot){ *d, ++m->next_own, 0, GN_UNPLACED, false };
+    if (copy) s->d.host = copy;
+    if (!m->beside) return GN_OK;
+    gn_result r = gn__multi_put(m, d->slot, 0, f);
+    if (r) memset(s, 0, sizeof *s);
+    return r;
+}
+
+static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
+    gn__multi *m = (gn__multi *)self;
+    gn__multi_slot *s = gn__multi_slot_find(m, slot, gen);
+    if (!s) return GN_STALE_HANDLE;
+    for (uint32_t d = 0; d < m->n_units; d++)
+        if ((s->on >> d & 1) && !m->units[d].lost) m->units[d].exec.i->slot_drop(m->units[d].exec.self, slot, s->own);
+    if (s->d.kind == GN_LEAF_STATE && !m->beside) gn_free((void *)(uintptr_t)s->d.host);
+    m->n_failed -= s->failed;
+    memset(s, 0, sizeof *s);
+    return GN_OK;
+}
+
+/* Takes a state from its home to another device, where it stays. */
+static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fault *f) {
+    gn__multi_slot *s = &m->slots[slot];
+    gn__device *u = &m->units[s->home];
+    gn_part_node leaf = { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)s->d.dtype, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s->d.shape.rank, .slot = slot, .gen = s->own };
+    uint32_t node = 0;
+    gn_part part = { .n_nodes = 1, .n_dims = leaf.rank, .n_outs = 1, .nodes = &leaf, .dims = s->d.shape.dims, .outs = &node };
+    void *plan = NULL, *host = gn__alloc_zero(s->d.bytes);
+    if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to move a state of %zu bytes", s->d.bytes);
+    gn_out out = { host, s->d.bytes, 0 };
+    part.hash = gn__part_hash(&part);
+    gn_result r = gn__device_error(u, u->exec.i->plan_make(u->exec.self, &part, &plan, f), f);
+    if (!r) r = gn__device_error(u, u->exec.i->submit(u->exec.self, plan, NULL, &out, &u->last, f), f);
+    if (!r) r = gn__device_error(u, u->exec.i->wait(u->exec.self, u->last, f), f);
+    if (plan) u->exec.i->plan_destroy(u->exec.self, plan);
+    if (r && r != GN_NO_VALUE) { gn_free(host); return r; }
+    u->exec.i->slot_drop(u->exec.self, slot, s->own);
+    s->d.host = host;
+    s->on = 0;
+    s->own = ++m->next_own;
+    s->home = GN_UNPLACED;
+    m->units[to].counts->transfers++;
+    m->units[to].counts->transfer_bytes += s->d.bytes;
+    return gn__multi_put(m, slot, to, f);
+}
+
+/* ---- a split, first pass: which piece needs what of which ---- */
+
+/* The entry of a node among a piece's outputs; GN__NOTHING without memory. */
+static uint32_t gn__piece_out_at(gn__piece *x, uint32_t node) {
+    for (size_t i = x->n_outs; i-- > 0;)
+        if (x->outs[i].node == node) return (uint32_t)i;
+    if (!GN__GROW(x, outs, 1)) return GN__NOTHING;
+    x->outs[x->n_outs] = (gn__piece_out){ node, GN__NOTHING, GN__NOTHING, GN__NOTHING };
+    return (uint32_t)x->n_outs++;
+}
+
+static bool gn__piece_take(gn__splitter *k, uint32_t piece, uint32_t node, uint8_t how, uint32_t from) {
+    gn__piece *x = &k->s->pieces[piece];
+    if (!GN__GROW(x, ins, 1)) return false;
+    x->ins[x->n_ins++] = (gn__piece_in){ node, from, how };
+    k->here[node] = piece + 1;
+    return true;
+}
+
+/* `piece` reads what an earlier piece of its device has or had. */
+static bool gn__piece_keep(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
+    uint32_t o = gn__piece_out_at(&k->s->pieces[source], node);
+    if (o == GN__NOTHING) return false;
+    gn__piece_out *out = &k->s->pieces[source].outs[o];
+    if (out->temp == GN__NOTHING) out->temp = k->s->n_temps++;
+    return gn__piece_take(k, piece, node, GN__IN_TEMP, out->temp);
+}
+
+/* `piece` reads what a piece of another device computes or fetches. */
+static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
+    gn__split *s = k->s;
+    gn__piece *x = &s->pieces[piece];
+    gn__type t = gn__part_type(k->part, node);
+    GN_ASSERT(source < piece);
+    uint32_t o = gn__piece_out_at(&s->pieces[source], node);
+    if (o == GN__NOTHING || !GN__GROW(s, crosses, 1) || !GN__GROW(x, needs, 1)) return false;
+    gn__piece_out *out = &s->pieces[source].outs[o];
+    if (out->cross == GN__NOTHING) {
+        const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+        out->cross = (uint32_t)s->n_crosses;
+        s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
+    }
+    x->needs[x->n_needs++] = source;
+    x->in_bytes += gn__type_bytes(&t);
+    k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
+    return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
+}
+
+/* The piece that has written a state's new version when `piece` begins; GN__NOTHING: none. */
+static uint32_t gn__split_written(const gn__splitter *k, uint32_t leaf, uint32_t piece) {
+    const gn_part_node *n = &k->part->nodes[leaf];
+    for (uint32_t u = 0; u < k->part->n_updates; u++)
+        if (k->part->updates[u].slot == n->slot && k->writer[u] < piece) return k->writer[u];
+    return GN__NOTHING;
+}
+
+/* A leaf in the piece that runs before all others on its device. */
+static bool gn__piece_fetch(gn__splitter *k, uint32_t device, uint32_t node) {
+    const gn_part_node *n = &k->part->nodes[node];
+    gn__piece *x = &k->s->pieces[device];
+    bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
+    if (k->fetched[node]) return true;
+    k->fetched[node] = true;
+    if (!GN__GROW(x, ins, 1)) return false;
+    x->ins[x->n_ins++] = (gn__piece_in){ node, n->arg, slot ? GN__IN_SLOT : GN__IN_ARG };
+    return true;
+}
+
+/* A state's old value, kept by the piece that replaces it. */
+static bool gn__piece_keep_old(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t written) {
+    const gn__piece *x = &k->s->pieces[written];
+    bool there = false;
+    for (size_t i = 0; i < x->n_ins && !there; i++) there = x->ins[i].node == node;
+    return (there || gn__piece_take(k, written, node, GN__IN_SLOT, 0)) && gn__piece_keep(k, piece, node, written);
+}
+
+static bool gn__piece_import_leaf(gn__splitter *k, uint32_t piece, uint32_t node) {
+    const gn_part_node *n = &k->part->nodes[node];
+    uint32_t device = k->s->pieces[piece].device, home = k->home[node], *received = &k->received[device * (size_t)k->part->n_nodes + node];
+    if (n->leaf == GN_LEAF_WEIGHT) return gn__piece_take(k, piece, node, GN__IN_SLOT, 0);
+    if (*received) return gn__piece_keep(k, piece, node, *received - 1);
+    if (n->leaf == GN_LEAF_DATA) {
+        *received = piece + 1;
+        return gn__piece_take(k, piece, node, GN__IN_ARG, n->arg);
+    }
+    if (home != device) return gn__piece_fetch(k, home, node) && gn__piece_cross(k, piece, node, home);
+    if (n->leaf == GN_LEAF_VALUE) return gn__piece_take(k, piece, node, GN__IN_ARG, n->arg);
+    uint32_t written = gn__split_written(k, node, piece);
+    return written == GN__NOTHING ? gn__piece_take(k, piece, node, GN__IN_SLOT, 0) : gn__piece_keep_old(k, piece, node, written);
+}
+
+/* A view is made again from what it shows instead of being sent or kept: it costs nothing, it is not larger, and kernels see the
+   strides that they see on one device, which decide the order of some sums. */
+static bool gn__view_is_remade(const gn_part *p, uint32_t node) {
+    const gn_part_node *n = &p->nodes[node];
+    if (n->leaf || (n->op != GN__OP_PERMUTE && n->op != GN__OP_RESHAPE && n->op != GN__OP_BROADCAST)) return false;
+    gn__type from = gn__part_type(p, p->ins[n->ins]), to = gn__part_type(p, node);
+    return gn__type_bytes(&from) <= gn__type_bytes(&to);
+}
+
+static bool gn__piece_run(gn__splitter *k, uint32_t piece, uint32_t node) {
+    gn__piece *x = &k->s->pieces[piece];
+    if (!GN__GROW(x, ops, 1)) return false;
+    x->ops[x->n_ops++] = node;
+    k->here[node] = piece + 1;
+    return true;
+}
+
+static bool gn__piece_import_value(gn__splitter *k, uint32_t piece, uint32_t node);
+
+/* Makes a node's value known in the piece, unless it is. */
+static bool gn__piece_import(gn__splitter *k, uint32_t piece, uint32_t node) {
+    uint32_t *views = k->index, n = 0;     /* not used before the pieces' parts are made */
+    while (k->here[node] != piece + 1 && gn__view_is_remade(k->part, node)) {
+        views[n++] = node;
+        node = k->part->ins[k->part->nodes[node].ins];
+    }
+    bool ok = gn__piece_import_value(k, piece, node);
+    while (n > 0 && ok) ok = gn__piece_run(k, piece, views[--n]);
+    return ok;
+}
+
+static bool gn__piece_import_value(gn__splitter *k, uint32_t piece, uint32_t node) {
+    size_t at = k->s->pieces[piece].device * (size_t)k->part->n_nodes + node;
+    if (k->here[node] == piece + 1) return true;
+    if (k->part->nodes[node].leaf) return gn__piece_import_leaf(k, piece, node);
+    if (k->computed[at] && k->computed[at] - 1 < piece) return gn__piece_keep(k, piece, node, k->computed[at] - 1);
+    if (k->received[at]) return gn__piece_keep(k, piece, node, k->received[at] - 1);
+    return gn__piece_cross(k, piece, node, k->first[node] - 1);
+}
+
+/* Pieces and what each computes, from the schedule. */
+static bool gn__split_pieces(gn__splitter *k) {
+    gn__split *s = k->s;
+    const gn_schedule *plan = &s->schedule;
+    uint32_t n = k->m->n_units;
+    s->n_pieces = 2 * n + plan->n_segments;
+    s->pieces = (gn__piece *)gn__alloc_zero(s->n_pieces * sizeof *s->pieces);
+    if (!s->pieces) return false;
+    for (uint32_t d = 0; d < n; d++) s->pieces[d].device = s->pieces[n + plan->n_segments + d].device = d;
+    for (uint32_t i = 0; i < plan->n_segments; i++) {
+        gn__piece *x = &s->pieces[n + i];
+        x->device = plan->segments[i].device;
+        x->scheduled = plan->nodes + plan->segments[i].first;
+        x->n_scheduled = plan->segments[i].n;
+        for (uint32_t o = 0; o < x->n_scheduled; o++) {
+            uint32_t *c = &k->computed[x->device * (size_t)k->part->n_nodes + x->scheduled[o]];
+            if (!*c) *c = n + i + 1;
+            if (!k->first[x->scheduled[o]]) k->first[x->scheduled[o]] = n + i + 1;
+        }
+    }
+    return true;
+}
+
+/* Each update is made by the piece that computes its value where the state lives, else by the last one there. */
+static bool gn__split_updates(gn__splitter *k) {
+    gn__split *s = k->s;
+    for (uint32_t u = 0; u < k->part->n_updates; u++) {
+        const gn_part_update *up = &k->part->updates[u];
+        uint32_t home = k->m->slots[up->slot].home, c = k->computed[home * (size_t)k->part->n_nodes + up->node];
+        k->writer[u] = c ? c - 1 : k->m->n_units + s->schedule.n_segments + home;
+        gn__piece *x = &s->pieces[k->writer[u]];
+        if (!GN__GROW(x, updates, 1)) return false;
+        x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->slots[up->slot].own, up->node };
+    }
+    s->n_updates = k->part->n_updates;
+    return true;
+}
+
+static bool gn__split_inputs(gn__splitter *k) {
+    gn__split *s = k->s;
+    bool ok = true;
+    for (uint32_t i = 0; i < s->n_pieces && ok; i++) {
+        gn__piece *x = &s->pieces[i];
+        for (uint32_t o = 0; o < x->n_scheduled && ok; o++) {
+            const gn_part_node *n = &k->part->nodes[x->scheduled[o]];
+            for (uint32_t e = 0; e < n->n_ins && ok; e++) ok = gn__piece_import(k, i, k->part->ins[n->ins + e]);
+            ok = ok && gn__piece_run(k, i, x->scheduled[o]);
+        }
+        for (size_t u = 0; u < x->n_updates && ok && !x->n_scheduled; u++) ok = gn__piece_import(k, i, x->updates[u].node);
+    }
+    return ok;
+}
+
+/* The part's outputs: of the piece that computes them first, or of the one that fetches leaves. */
+static bool gn__split_outputs(gn__splitter *k) {
+    gn__split *s = k->s;
+    for (uint32_t i = 0; i < k->part->n_outs; i++) {
+        uint32_t node = k->part->outs[i], leaf = k->part->nodes[node].leaf;
+        uint32_t piece = leaf == GN_LEAF_STATE || leaf == GN_LEAF_VALUE ? k->home[node] : leaf ? s->schedule.device[node] : k->first[node] - 1;
+        if (leaf && !gn__piece_fetch(k, piece, node)) return false;
+        gn__piece *x = &s->pieces[piece];
+        uint32_t o = gn__piece_out_at(x, node);
+        if (o == GN__NOTHING || !GN__GROW(x, outs, 1)) return false;
+        if (x->outs[o].whole == GN__NOTHING) x->outs[o].whole = i;
+        else x->outs[x->n_outs++] = (gn__piece_out){ node, GN__NOTHING, GN__NOTHING, i };   /* asked for twice */
+    }
+    return true;
+}
+
+/* ---- second pass: the pieces' own parts and plans ---- */
+
+static gn__part_size gn__piece_size(const gn_part *p, const gn__piece *x) {
+    gn__part_size n = { .n_nodes = (uint32_t)(x->n_ins + x->n_ops), .n_outs = (uint32_t)x->n_outs, .n_updates = (uint32_t)x->n_updates };
+    for (size_t i = 0; i < x->n_ins; i++) {
+        n.n_dims += p->nodes[x->ins[i].node].rank;
+        n.n_args += x->ins[i].how != GN__IN_SLOT;
+    }
+    for (size_t i = 0; i < x->n_ops; i++) {
+        const gn_part_node *o = &p->nodes[x->ops[i]];
+        n.n_dims += o->rank;
+        n.n_ins += o->n_ins;
+        n.n_attrs += o->n_attrs;
+    }
+    return n;
+}
+
+typedef struct gn__piece_maker {
+    gn__splitter *k;
+    gn__piece *x;
+    gn_part_node *nodes;
+    uint32_t *ins, *args;
+    int64_t *attrs, *dims;
+    uint32_t n, n_ins, n_attrs, n_dims, n_args;
+} gn__piece_maker;
+
+static gn_part_node *gn__piece_node(gn__piece_maker *w, uint32_t node) {
+    const gn_part *p = w->k->part;
+    const gn_part_node *from = &p->nodes[node];
+    gn_part_node *n = &w->nodes[w->n];
+    *n = *from;
+    n->ins = w->n_ins;
+    n->attrs = w->n_attrs;
+    n->dims = w->n_dims;
+    for (uint32_t i = 0; i < from->rank; i++) w->dims[w->n_dims++] = p->dims[from->dims + i];
+    w->k->index[node] = w->n;
+    w->x->origin[w->n++] = node;
+    return n;
+}
+
+static void gn__piece_leaf(gn__piece_maker *w, const gn__piece_in *in) {
+    gn_part_node *n = gn__piece_node(w, in->node);
+    gn_leaf_kind kind = in->how == GN__IN_SLOT || in->how == GN__IN_ARG ? (gn_leaf_kind)n->leaf : in->how == GN__IN_TEMP ? GN_LEAF_VALUE : GN_LEAF_DATA;
+    n->op = (uint16_t)gn__op_leaf(kind);
+    n->leaf = (uint8_t)kind;
+    n->n_ins = 0;
+    n->n_attrs = 0;
+    if (in->how == GN__IN_SLOT) { n->gen = w->k->m->slots[n->slot].own; return; }
+    n->slot = n->gen = 0;
+    n->arg = w->n_args;
+    w->args[w->n_args++] = w->n - 1;
+}
+
+static void gn__piece_op(gn__piece_maker *w, uint32_t node) {
+    const gn_part *p = w->k->part;
+    const gn_part_node *n = gn__piece_node(w, node);
+    for (uint32_t i = 0; i < n->n_ins; i++) w->ins[w->n_ins++] = w->k->index[p->ins[p->nodes[node].ins + i]];
+    for (uint32_t i = 0; i < n->n_attrs; i++) w->attrs[w->n_attrs++] = p->attrs[p->nodes[node].attrs + i];
+}
+
+static bool gn__piece_make(gn__splitter *k, gn__piece *x) {
+    gn__part_size size = gn__piece_size(k->part, x);
+    if (!size.n_nodes) return true;
+    x->part = gn__part_alloc(&size);
+    x->origin = (uint32_t *)gn_alloc(size.n_nodes * sizeof *x->origin);
+    x->args = (gn_arg *)gn__alloc_zero((size.n_args + 1) * sizeof *x->args);
+    x->run_outs = (gn_out *)gn__alloc_zero((size.n_outs + 1) * sizeof *x->run_outs);
+    if (!x->part || !x->origin || !x->args || !x->run_outs) return false;
+    gn__piece_maker w = { .k = k, .x = x, .nodes = (gn_part_node *)(uintptr_t)x->part->nodes, .ins = (uint32_t *)(uintptr_t)x->part->ins, .args = (uint32_t *)(uintptr_t)x->part->args,
+                          .attrs = (int64_t *)(uintptr_t)x->part->attrs, .dims = (int64_t *)(uintptr_t)x->part->dims };
+    for (size_t i = 0; i < x->n_ins; i++) gn__piece_leaf(&w, &x->ins[i]);
+    for (size_t i = 0; i < x->n_ops; i++) gn__piece_op(&w, x->ops[i]);
+    for (size_t i = 0; i < x->n_outs; i++) ((uint32_t *)(uintptr_t)x->part->outs)[i] = k->index[x->outs[i].node];
+    for (size_t i = 0; i < x->n_updates; i++)
+        ((gn_part_update *)(uintptr_t)x->part->updates)[i] = (gn_part_update){ x->updates[i].slot, x->updates[i].gen, k->index[x->updates[i].node] };
+    x->part->hash = gn__part_hash(x->part);
+    return true;
+}
+
+/* Weights and states that the piece names, on its device. */
+static gn_result gn__piece_slots(gn__splitter *k, const gn__piece *x, gn_fault *f) {
+    gn_result r = GN_OK;
+    for (size_t i = 0; i < x->n_ins && !r; i++) {
+        if (x->ins[i].how != GN__IN_SLOT) continue;
+        r = gn__multi_put(k->m, k->part->nodes[x->ins[i].node].slot, x->device, f);
+        if (r && f) f->node = x->ins[i].node;
+    }
+    for (size_t i = 0; i < x->n_updates && !r; i++) r = gn__multi_put(k->m, x->updates[i].slot, x->device, f);
+    return r;
+}
+
+/* The device's plan of the piece. An error's node becomes one of the whole part. */
+static gn_result gn__piece_plan(gn__splitter *k, gn__piece *x, gn_fault *f) {
+    gn__device *u = &k->m->units[x->device];
+    gn_result r = gn__piece_slots(k, x, f);
+    if (r) return r;
+    r = u->exec.i->plan_make(u->exec.self, x->part, &x->plan, f);
+    if (f && r) f->node = f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
+    return gn__device_error(u, r, f);
+}
+
+static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_fault *f) {
+    gn__split *s = k->s;
+    bool ok = true;
+    for (uint32_t i = 0; i < s->n_pieces && ok; i++) ok = gn__piece_make(k, &s->pieces[i]);
+    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+    s->temps = (uint64_t *)gn__alloc_zero((s->n_temps + 1) * sizeof *s->temps);
+    s->memory = (char *)gn__alloc_zero(last ? last->offset + gn__room(last->bytes) : 0);
+    if (!ok || !s->temps || !s->memory) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
+    gn_result r = GN_OK;
+    for (uint32_t i = 0; i < s->n_pieces && !r; i++) {
+        gn__piece *x = &s->pieces[i];
+        if (!x->part) continue;
+        s->n_run++;
+        s->only = i;
+        s->devices |= 1u << x->device;
+        *out_device = x->device;
+        r = gn__piece_plan(k, x, f);
+        for (size_t a = 0; a < x->n_ins; a++)
+            if (x->ins[a].how == GN__IN_CROSS) x->args[x->part->nodes[a].arg] = (gn_arg){ s->memory + s->crosses[x->ins[a].from].offset, s->crosses[x->ins[a].from].bytes, 0 };
+    }
+    return r;
+}
+
+/* ---- schedules ---- */
+
+/* Pieces from a device for each op: a new one begins where a value comes from another device. */
+static bool gn__schedule_levels(const gn_part *p, gn_schedule *s) {
+    uint32_t n = p->n_nodes, top = 0, n_ops = 0, devices = s->n_devices;
+    uint32_t *level = (uint32_t *)gn__alloc_zero((n + 1) * sizeof *level);
+    for (uint32_t i = 0; level && i < n; i++) {
+        const gn_part_node *x = &p->nodes[i];
+        for (uint32_t e = 0; e < x->n_ins; e++) {
+            uint32_t in = p->ins[x->ins + e];
+            if (!p->nodes[in].leaf) level[i] = GN__MAX(level[i], level[in] + (s->device[in] != s->device[i]));
+        }
+        top = GN__MAX(top, level[i]);
+        n_ops += !x->leaf;
+    }
+    uint32_t *count = (uint32_t *)gn__alloc_zero(((size_t)(top + 1) * devices + 1) * sizeof *count);
+    s->nodes = (uint32_t *)gn_alloc((n_ops + 1) * sizeof *s->nodes);
+    s->segments = (gn_segment *)gn__alloc_zero(((size_t)(top + 1) * devices + 1) * sizeof *s->segments);
+    bool ok = level && count && s->nodes && s->segments;
+    for (uint32_t i = 0; ok && i < n; i++)
+        if (!p->nodes[i].leaf) count[level[i] * devices + s->device[i] + 1]++;
+    for (uint32_t c = 0; ok && c < (top + 1) * devices; c++) {
+        if (count[c + 1]) s->segments[s->n_segments++] = (gn_segment){ .device = c % devices, .first = count[c], .n = count[c + 1] };
+        count[c + 1] += count[c];
+    }
+    for (uint32_t i = 0; ok && i < n; i++)
+        if (!p->nodes[i].leaf) s->nodes[count[level[i] * devices + s->device[i]]++] = i;
+    gn_free(level);
+    gn_free(count);
+    return ok;
+}
+
+/* All on the device, what it refuses on the CPU beside it. Leaves are where the device is. */
+static gn_result gn__schedule_beside(gn__multi *m, const gn_part *p, gn_schedule *s, gn_fault *f) {
+    bool ok;
+    s->n_nodes = p->n_nodes;
+    s->n_devices = m->n_units;
+    s->device = (uint32_t *)gn__alloc_zero((p->n_nodes + 1) * sizeof *s->device);
+    for (uint32_t i = 0; s->device && i < p->n_nodes; i++) s->device[i] = !p->nodes[i].leaf && gn__device_refuses(&m->units[0], p, i);
+    ok = s->device && gn__schedule_levels(p, s);
+    return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
+}
+
+/* Which ops the scheduler may place there: none on a device that is lost. */
+static void gn__device_ops(gn__device *u, gn_cluster_device *out) {
+    for (size_t i = 0; i < sizeof u->ops; i++) u->ops[i] = u->lost ? 0 : !out->ops ? 0xff : i < out->n_ops ? out->ops[i] : 0;
+    for (size_t i = 0; i < u->n_refusals; i++) u->ops[gn__ops[u->refusals[i].op].wire / 8] &= (uint8_t)~(1u << (gn__ops[u->refusals[i].op].wire % 8));
+    if (!u->lost && !out->ops && !u->n_refusals) return;
+    out->ops = u->ops;
+    out->n_ops = sizeof u->ops;
+}
+
+/* Devices and links as they are known now. What goes from one device to another goes through the program. */
+static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
+    uint32_t n = m->n_units;
+    for (uint32_t d = 0; d < n; d++) {
+        gn__device *u = &m->units[d];
+        if (u->exec.i->costs) u->exec.i->costs(u->exec.self, &u->costs, &u->up, &u->down);
+        devices[d] = u->costs;
+        if (m->given) { devices[d] = m->given[d]; devices[d].ops = u->costs.ops; devices[d].n_ops = u->costs.n_ops; }
+        gn__copy_text(devices[d].name, sizeof devices[d].name, u->name);
+        gn__device_ops(u, &devices[d]);
+        links[n * (n + 1) + d] = u->up;
+        links[d * (n + 1) + n] = u->down;
+    }
+    for (uint32_t a = 0; a < n; a++)
+        for (uint32_t b = 0; b < n; b++) {
+            const gn_cluster_link *x = &m->units[a].down, *y = &m->units[b].up;
+            double cost = (x->bytes_per_s > 0 ? 1 / x->bytes_per_s : 0) + (y->bytes_per_s > 0 ? 1 / y->bytes_per_s : 0);
+            if (a != b) links[a * (n + 1) + b] = (gn_cluster_link){ x->latency_s + y->latency_s, cost > 0 ? 1 / cost : 0 };
+        }
+    if (m->given) memcpy(links, m->given_links, (size_t)(n + 1) * (n + 1) * sizeof *links);
+    *out = (gn_cluster){ n, devices, links };
+}
+
+/* By the cost model, over the devices that are left. */
+static gn_result gn__schedule_several(gn__multi *m, const gn_part *p, const uint32_t *homes, gn_schedule *s, gn_fault *f) {
+    uint32_t n = m->n_units;
+    gn_meaning meaning;
+    gn_cluster cluster;
+    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
+    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
+    gn_result r = devices && links ? gn__meaning_make(p, 0, &meaning, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
+    if (!r) {
+        gn__multi_cluster(m, devices, links, &cluster);
+        r = gn__schedule_make(p, &meaning, &cluster, m->policy, homes, s, f);
+        gn__meaning_deinit(&meaning);
+    }
+    gn_free(devices);
+    gn_free(links);
+    return r;
+}
+
+/* Where states and kept values are. A device that is lost takes them with it. */
+static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *f) {
+    gn__multi *m = k->m;
+    for (uint32_t i = 0; i < k->part->n_nodes; i++) {
+        const gn_part_node *n = &k->part->nodes[i];
+        bool bound = n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_STATE;   /* to what the program said */
+        uint32_t on = k->part->hints && !m->beside && bound ? k->part->hints[i].on : 0, device = GN_UNPLACED;
+        if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
+        else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
+        else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
+        if (device != GN_UNPLACED && !m->units[device].lost) homes[i] = 1u << device;
+        if (on && on <= m->n_units && m->units[on - 1].lost && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        if (device != GN_UNPLACED && m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
+    }
+    return GN_OK;
+}
+
+/* States are where the schedule wants them from here on. */
+static gn_result gn__splitter_settle(gn__splitter *k, gn_fault *f) {
+    gn__multi *m = k->m;
+    const gn_schedule *s = &k->s->schedule;
+    for (uint32_t i = 0; i < k->part->n_nodes; i++) {
+        const gn_part_node *n = &k->part->nodes[i];
+        if (n->leaf != GN_LEAF_STATE) continue;
+        gn__multi_slot *x = &m->slots[n->slot];
+        gn_result r = x->on && x->home != s->device[i] ? gn__multi_move(m, n->slot, s->device[i], f) : GN_OK;
+        if (r) { if (f) f->node = i; return r; }
+        x->home = k->home[i] = s->device[i];
+    }
+    for (uint32_t u = 0; u < k->part->n_updates; u++) {
+        gn__multi_slot *x = &m->slots[k->part->updates[u].slot];
+        if (x->home == GN_UNPLACED) x->home = s->device[k->part->updates[u].node];
+    }
+    return GN_OK;
+}
+
+/* What the split is made for: where values are, which generation of slots. */
+static void gn__split_stamp(gn__splitter *k) {
+    gn__multi *m = k->m;
+    for (uint32_t i = 0; i < k->part->n_nodes; i++) {
+        const gn_part_node *n = &k->part->nodes[i];
+        k->s->stamps[i] = n->leaf == GN_LEAF_VALUE ? k->home[i] : n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE ? m->slots[n->slot].own : 0;
+    }
+    for (uint32_t u = 0; u < k->part->n_updates; u++) k->s->update_stamps[u] = m->slots[k->part->updates[u].slot].own;
+}
+
+static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *out_device, gn_fault *f) {
+    gn_result r = gn__splitter_homes(k, homes, f);
+    if (!r) r = k->m->beside ? gn__schedule_beside(k->m, k->part, &k->s->schedule, f) : gn__schedule_several(k->m, k->part, homes, &k->s->schedule, f);
+    if (!r) r = gn__splitter_settle(k, f);
+    if (r) return r;
+    if (!gn__split_pieces(k) || !gn__split_updates(k) || !gn__split_inputs(k) || !gn__split_outputs(k)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to split a part");
+    gn__split_stamp(k);
+    return gn__split_finish(k, out_device, f);
+}
+
+/* One try. *out_device: which device an error is of. */
+static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split **out, uint32_t *out_device, gn_fault *f) {
+    size_t n = p->n_nodes + 1u, tables = (2u * m->n_units + 5) * n + p->n_updates;
+    uint32_t *t = (uint32_t *)gn__alloc_zero(tables * sizeof *t);
+    bool *fetched = (bool *)gn__alloc_zero(n * sizeof *fetched);
+    gn__split *s = (gn__split *)gn__alloc_zero(sizeof *s);
+    gn_result r = GN_OUT_OF_MEMORY;
+    *out_device = 0;
+    if (s) {
+        s->stamps = (uint32_t *)gn__alloc_zero(n * sizeof *s->stamps);
+        s->update_stamps = (uint32_t *)gn__alloc_zero((p->n_updates + 1) * sizeof *s->update_stamps);
+    }
+    if (t && fetched && s && s->stamps && s->update_stamps) {
+        gn__splitter k = { m, p, s, t, t + m->n_units * n, t + 2 * m->n_units * n, t + (2 * m->n_units + 1) * n, t + (2 * m->n_units + 2) * n, t + (2 * m->n_units + 5) * n, t + (2 * m->n_units + 3) * n, fetched };
+        memcpy(k.home, value_home, p->n_nodes * sizeof *k.home);
+        r = gn__splitter_work(&k, t + (2 * m->n_units + 4) * n, out_device, f);
+    } else gn_fail(f, r, "no memory to split a part");
+    gn_free(t);
+    gn_free(fetched);
+    if (r) { gn__split_free(m, s); s = NULL; }
+    *out = s;
+    return r;
+}
+
+/* ---- what a device refuses runs elsewhere, unless that is forbidden ---- */
+
+static void gn__multi_note(const gn__multi *m, const char *text) { gn_logf(m->desc.log, m->desc.log_user, GN_LOG_WARN, "%s", text); }
+
+static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f);
+
+/* The device has no kernel for a node: remembered, so that the next try places it elsewhere. GN_OK: try again. */
+static gn_result gn__multi_refused(gn__multi *m, const gn_part *p, uint32_t device, gn_fault *f) {
+    gn__device *u = &m->units[device];
+    uint32_t node = f->node;
+    if (node >= p->n_nodes || p->nodes[node].leaf || gn__device_refuses(u, p, node)) return f->result;
+    gn__refusal x = gn__refusal_of(p, node);
+    char text[512];
+    snprintf(text, sizeof text, "%s of %s has no kernel on %s (%.200s)", gn__ops[x.op].name, gn__dtypes[x.dtype].name, u->name, f->text);
+    if (m->desc.strict) { gn_fail(f, GN_STRICT, "%s; strict mode forbids to run it elsewhere", text); f->node = node; return GN_STRICT; }
+    if (m->beside) {
+        if (device != 0) return f->result;
+        gn_result r = gn__multi_open_beside(m, f);
+        if (r) return r;
+    }
+    if (!GN__GROW(u, refusals, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    u->refusals[u->n_refusals++] = x;
+    size_t used = strlen(text);
+    snprintf(text + used, sizeof text - used, ": it runs %s", m->beside ? "on the CPU beside it" : "on another device");
+    gn__multi_note(m, text);
+    return GN_OK;
+}
+
+/* Ops that another device could not take. */
+static uint32_t gn__split_fallbacks(const gn__multi *m, const gn_part *p, const gn__split *s) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        bool refused = false;
+        for (uint32_t d = 0; d < m->n_units && !p->nodes[i].leaf; d++) refused |= d != s->schedule.device[i] && gn__device_refuses(&m->units[d], p, i);
+        n += refused;
+    }
+    return n;
+}
+
+static gn_result gn__split_make(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split **out, gn_fault *f) {
+    gn_fault own;
+    uint32_t device = 0;
+    for (;;) {
+        own = (gn_fault){ GN_OK, GN_NO_NODE, "" };
+        gn_result r = gn__split_try(m, p, value_home, out, &device, &own);
+        if (!r) { m->desc.stats->fallbacks += gn__split_fallbacks(m, p, *out); return GN_OK; }
+        own.result = r;
+        if (r == GN_UNSUPPORTED) r = gn__multi_refused(m, p, device, &own);
+        if (!r) continue;
+        own.result = r;
+        if (f) *f = own;
+        return r;
+    }
+}
+
+/* ---- plans ---- */
+
+static void gn__multi_plan_destroy(void *self, void *plan) {
+    gn__multi_plan *p = (gn__multi_plan *)plan;
+    for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free((gn__multi *)self, p->splits[i]);
+    gn_free(p->part);
+    gn_free(p);
+}
+
+static bool gn__split_fits(const gn__multi *m, const gn_part *p, const gn__split *s, const gn_arg *args) {
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        if (n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_DATA) continue;
+        const gn__multi_value *v = n->leaf == GN_LEAF_VALUE ? gn__multi_value_find(m, args[n->arg].value) : NULL;
+        if (s->stamps[i] != (n->leaf == GN_LEAF_VALUE ? v ? v->device : GN_UNPLACED : m->slots[n->slot].own)) return false;
+    }
+    for (uint32_t u = 0; u < p->n_updates; u++)
+        if (s->update_stamps[u] != m->slots[p->updates[u].slot].own) return false;
+    for (uint32_t d = 0; d < m->n_units; d++)
+        if ((s->devices >> d & 1) && m->units[d].lost) return false;
+    return true;
+}
+
+/* Slots and values that the part names are there. */
+static gn_result gn__multi_check(gn__multi *m, const gn_part *p, const gn_arg *args, uint32_t *value_home, gn_fault *f) {
+    const char *why = NULL;
+    gn_result r = GN_OK;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < p->n_nodes && !r; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        at = i;
+        if (n->leaf == GN_LEAF_VALUE) {
+            const gn__multi_value *v = args ? gn__multi_value_find(m, args[n->arg].value) : NULL;
+            if (v && value_home) value_home[i] = v->device;
+            if (!v) { r = GN_STALE_HANDLE; why = "a kept value is gone"; }
+        } else if (n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) {
+            const gn__multi_slot *s = gn__multi_slot_find(m, n->slot, n->gen);
+            if (!s) { r = GN_STALE_HANDLE; why = "a weight or state is gone"; }
+            else if (s->failed) { r = GN_STATE_FAILED; why = "a step that failed on another device had already written this state: release it and make it again"; }
+        }
+    }
+    for (uint32_t u = 0; u < p->n_updates && !r; u++) {
+        const gn__multi_slot *s = gn__multi_slot_find(m, p->updates[u].slot, p->updates[u].gen);
+        at = p->updates[u].node;
+        if (!s) { r = GN_STALE_HANDLE; why = "a state is gone"; }
+        else if (s->failed) { r = GN_STATE_FAILED; why = "a step that failed on another device had already written this state: release it and make it again"; }
+    }
+    if (!r) return r;
+    gn_fail(f, r, "%s", why);
+    if (f) f->node = at;
+    return r;
+}
+
+/* The split for where everything is now. */
+static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
+    uint32_t *value_home = (uint32_t *)gn__alloc_zero((p->part->n_nodes + 1) * sizeof *value_home);
+    gn_result r = value_home ? gn__multi_check(m, p->part, args, value_home, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    if (!r) r = gn__split_make(m, p->part, value_home, out, f);
+    gn_free(value_home);
+    if (r) return r;
+    if (p->n_splits == GN__SPLITS_MAX) {
+        gn__split_free(m, p->splits[0]);
+        memmove(p->splits, p->splits + 1, --p->n_splits * sizeof p->splits[0]);
+    }
+    p->splits[p->n_splits++] = *out;
+    return GN_OK;
+}
+
+static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
+    gn__split *s;
+    bool values = false;
+    *out_plan = NULL;
+    if (p) p->part = gn__part_copy(part);
+    if (!p || !p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
+    for (uint32_t i = 0; i < part->n_nodes; i++) values |= part->nodes[i].leaf == GN_LEAF_VALUE;
+    gn_result r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f);   /* where values are is known when it runs */
+    if (r) gn__multi_plan_destroy(m, p);
+    else *out_plan = p;
+    return r;
+}
+
+/* ---- runs ---- */
+
+typedef struct gn__multi_run { gn__multi *m; gn__multi_plan *plan; gn__split *s; const gn_arg *args; const gn_out *outs; gn_fault *f; } gn__multi_run;
+
+static gn_result gn__piece_fault(const gn__piece *x, gn_result r, gn_fault *f) {
+    if (f) f->node = f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
+    return r;
+}
+
+/* Fills arguments and outputs of this run. */
+static void gn__piece_bind(gn__multi_run *w, gn__piece *x) {
+    gn__device *u = &w->m->units[x->device];
+    for (size_t i = 0; i < x->n_ins; i++) {
+        const gn__piece_in *in = &x->ins[i];
+        gn_arg *a = &x->args[x->part->nodes[i].arg];
+        if (in->how == GN__IN_TEMP) *a = (gn_arg){ NULL, 0, w->s->temps[in->from] };
+        else if (in->how == GN__IN_ARG) {
+            *a = w->args[in->from];
+            const gn__multi_value *v = x->part->nodes[i].leaf == GN_LEAF_VALUE ? gn__multi_value_find(w->m, a->value) : NULL;
+            if (v) a->value = v->own;
+        }
+    }
+    for (size_t i = 0; i < x->n_outs; i++) {
+        const gn__piece_out *o = &x->outs[i];
+        const gn_out *whole = o->whole != GN__NOTHING ? &w->outs[o->whole] : NULL;
+        gn_out *out = &x->run_outs[i];
+        *out = whole ? *whole : (gn_out){ NULL, 0, 0 };
+        if (o->cross != GN__NOTHING) { out->host = w->s->memory + w->s->crosses[o->cross].offset; out->bytes = w->s->crosses[o->cross].bytes; }
+        if (out->keep || o->temp != GN__NOTHING) out->keep = u->next_value++;
+        if (o->temp != GN__NOTHING) w->s->temps[o->temp] = out->keep;
+    }
+}
+
+/* What of the caller's outputs a piece has made, after it was submitted (values) and when it has ended (bytes). */
+static gn_result gn__piece_values(gn__multi_run *w, const gn__piece *x) {
+    gn__multi *m = w->m;
+    for (size_t i = 0; i < x->n_outs; i++) {
+        const gn_out *whole = x->outs[i].whole != GN__NOTHING ? &w->outs[x->outs[i].whole] : NULL;
+        if (!whole || !whole->keep) continue;
+        if (!GN__GROW(m, values, 1)) return gn_fail(w->f, GN_OUT_OF_MEMORY, "no memory for a kept value");
+        size_t at = m->n_values++;
+        for (; at > 0 && m->values[at - 1].id > whole->keep; at--) m->values[at] = m->values[at - 1];
+        m->values[at] = (gn__multi_value){ whole->keep, x->run_outs[i].keep, x->device };
+    }
+    return GN_OK;
+}
+
+static void gn__piece_bytes(gn__multi_run *w, const gn__piece *x) {
+    for (size_t i = 0; i < x->n_outs; i++) {
+        const gn__piece_out *o = &x->outs[i];
+        if (o->cross != GN__NOTHING && o->whole != GN__NOTHING && w->outs[o->whole].host && w->outs[o->whole].bytes == x->run_outs[i].bytes)
+            memcpy(w->outs[o->whole].host, x->run_outs[i].host, x->run_outs[i].bytes);
+    }
+}
+
+/* The piece that an error of its device is of, when it was told at the submission of `x`: one of this run that was sent before. */
+static const gn__piece *gn__piece_blamed(const gn__multi_run *w, const gn__piece *x) {
+    for (uint32_t i = 0; i < w->s->n_pieces; i++)
+        if (w->s->pieces[i].part && w->s->pieces[i].device == x->device && w->s->pieces[i].at == GN__PIECE_SENT) return &w->s->pieces[i];
+    return x;
+}
+
+static gn_result gn__piece_submit(gn__multi_run *w, gn__piece *x) {
+    gn__device *u = &w->m->units[x->device];
+    gn__piece_bind(w, x);
+    x->at = GN__PIECE_WAITS;
+    gn_result r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &x->ticket, w->f), w->f);
+    if (r && r != GN_NO_VALUE) return gn__piece_fault(gn__piece_blamed(w, x), r, w->f);
+    x->at = GN__PIECE_SENT;
+    u->last = x->ticket;
+    u->busy = true;
+    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = x->ticket;
+    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
+    gn_result kept = gn__piece_values(w, x);
+    return kept ? kept : r;
+}
+
+static gn_result gn__piece_wait(gn__multi_run *w, gn__piece *x, gn_fault *f) {
+    gn__device *u = &w->m->units[x->device];
+    if (x->at != GN__PIECE_SENT) return GN_OK;
+    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, x->ticket, f), f);
+    if (u->last == x->ticket) u->busy = false;
+    if (r && r != GN_NO_VALUE) { x->at = GN__PIECE_WAITS; return gn__piece_fault(x, r, f); }
+    x->at = GN__PIECE_DONE;
+    gn__piece_bytes(w, x);
+    return r;
+}
+
+/* The first earlier piece of the same device that must be submitted, or must have ended, before this one is submitted. Where states
+   are written nothing is queued: so it is known what has run when something fails. */
+static uint32_t gn__piece_before(const gn__split *s, uint32_t i) {
+    const gn__piece *x = &s->pieces[i];
+    for (uint32_t b = 0; b < i; b++) {
+        const gn__piece *y = &s->pieces[b];
+        if (!y->part || y->device != x->device || y->at == GN__PIECE_DONE) continue;
+        if (y->at == GN__PIECE_WAITS || x->n_updates || y->n_updates) return b;
+    }
+    return GN__NOTHING;
+}
+
+/* All that the piece reads has arrived, and nothing has to go before it. */
+static bool gn__piece_ready(const gn__split *s, uint32_t i) {
+    const gn__piece *x = &s->pieces[i];
+    for (size_t n = 0; n < x->n_needs; n++)
+        if (s->pieces[x->needs[n]].at != GN__PIECE_DONE) return false;
+    return gn__piece_before(s, i) == GN__NOTHING;
+}
+
+/* Submits all that is ready: to devices that work on their own first, then one piece to a device that works while we wait.
+   *out_left: pieces that are not submitted; *out_sent: that were just now. */
+static gn_result gn__split_send(gn__multi_run *w, uint32_t *out_left, uint32_t *out_sent, bool *out_void) {
+    gn__split *s = w->s;
+    *out_sent = 0;
+    for (int sync = 0; sync < 2; sync++) {
+        *out_left = 0;
+        for (uint32_t i = 0; i < s->n_pieces; i++) {
+            gn__piece *x = &s->pieces[i];
+            if (!x->part || x->at != GN__PIECE_WAITS) continue;
+            ++*out_left;
+            if (w->m->units[x->device].sync != (bool)sync || (sync && *out_sent) || !gn__piece_ready(s, i)) continue;
+            gn_result r = gn__piece_submit(w, x);
+            *out_void |= r == GN_NO_VALUE;
+            if (r && r != GN_NO_VALUE) return r;
+            if (sync && (r = gn__piece_wait(w, x, w->f)) != GN_OK && r != GN_NO_VALUE) return r;
+            ++*out_sent;
+            --*out_left;
+        }
+    }
+    return GN_OK;
+}
+
+/* Waits for the first piece that one not yet submitted waits for. */
+static gn_result gn__split_receive(gn__multi_run *w) {
+    gn__split *s = w->s;
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        gn__piece *x = &s->pieces[i];
+        if (!x->part || x->at != GN__PIECE_WAITS) continue;
+        for (size_t n = 0; n < x->n_needs; n++)
+            if (s->pieces[x->needs[n]].at == GN__PIECE_SENT) return gn__piece_wait(w, &s->pieces[x->needs[n]], w->f);
+        uint32_t before = gn__piece_before(s, i);
+        if (before != GN__NOTHING && s->pieces[before].at == GN__PIECE_SENT) return gn__piece_wait(w, &s->pieces[before], w->f);
+    }
+    return gn_fail(w->f, GN_INTERNAL, "the pieces of a step wait for each other");
+}
+
+static bool gn__piece_wanted(const gn__multi_run *w, const gn__piece *x) {
+    bool wanted = w->s->n_updates > 0;
+    for (size_t i = 0; i < x->n_outs && !wanted; i++) wanted = x->outs[i].whole != GN__NOTHING && w->outs[x->outs[i].whole].host;
+    return wanted;
+}
+
+/* Nothing writes into the program's memory any more; states that were written although the step failed are failed from here on. */
+static void gn__split_abort(gn__multi_run *w) {
+    gn__split *s = w->s;
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        gn__piece *x = &s->pieces[i];
+        gn_fault ignored = { GN_OK, GN_NO_NODE, "" };
+        if (!x->part) continue;
+        gn__piece_wait(w, x, &ignored);
+        for (size_t u = 0; u < x->n_updates && x->at == GN__PIECE_DONE; u++) {
+            w->m->slots[x->updates[u].slot].failed = true;
+            w->m->n_failed++;
+        }
+    }
+}
+
+static gn_result gn__split_run(gn__multi_run *w) {
+    gn__split *s = w->s;
+    uint32_t left = 0, sent = 0;
+    bool nothing = false;
+    gn_result r = GN_OK;
+    for (uint32_t d = 0; d < w->m->n_units && !r && s->n_updates; d++)   /* an error of an earlier step is told before anything of this one runs */
+        if (s->devices >> d & 1) r = gn__device_settle(&w->m->units[d], w->f);
+    if (r) return r;
+    for (uint32_t i = 0; i < s->n_pieces; i++) s->pieces[i].at = GN__PIECE_WAITS;
+    do {
+        r = gn__split_send(w, &left, &sent, &nothing);
+        if (!r && left && !sent) r = gn__split_receive(w);
+        if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
+    } while (!r && left);
+    for (uint32_t i = 0; i < s->n_pieces && !r; i++)
+        if (s->pieces[i].part && gn__piece_wanted(w, &s->pieces[i])) {
+            r = gn__piece_wait(w, &s->pieces[i], w->f);
+            if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
+        }
+    if (r) { gn__split_abort(w); return r; }
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        w->m->units[s->pieces[i].device].counts->transfers += s->pieces[i].n_needs;
+        w->m->units[s->pieces[i].device].counts->transfer_bytes += s->pieces[i].in_bytes;
+    }
+    return nothing ? gn_fail(w->f, GN_NO_VALUE, "the null executor computes no values") : GN_OK;
+}
+
+/* Tickets: of a run on one device, its own with the device in the low bits; 0: the run has ended. */
+static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    gn__multi_plan *p = (gn__multi_plan *)plan;
+    gn__multi_run w = { m, p, NULL, args, outs, f };
+    gn_result r = GN_OK;
+    *out_ticket = 0;
+    for (uint32_t i = p->n_splits; i-- > 0 && !w.s;)
+        if (gn__split_fits(m, p->part, p->splits[i], args)) w.s = p->splits[i];
+    if (!w.s) r = gn__split_find(m, p, args, &w.s, f);
+    else if (m->n_failed) r = gn__multi_check(m, p->part, args, NULL, f);
+    if (r) return r;
+    if (w.s->n_run != 1) return gn__split_run(&w);
+    gn__piece *x = &w.s->pieces[w.s->only];
+    r = gn__piece_submit(&w, x);
+    *out_ticket = x->ticket << 5 | x->device;
+    return r;
+}
+
+/* For one run; an error's node becomes one of the whole part. */
+static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
+    const gn__piece *piece = NULL;
+    if (u->last == ticket) u->busy = false;
+    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, ticket, f), f);
+    for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
+        if (u->recent[i].ticket == ticket) piece = u->recent[i].piece;
+    if (f && r) f->node = piece && f->node < piece->part->n_nodes ? piece->origin[f->node] : GN_NO_NODE;
+    return r;
+}
+
+/* UINT64_MAX: all that was submitted. */
+static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    gn_result first = GN_OK;
+    if (ticket == 0) return GN_OK;
+    if (ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn_fault own = { GN_OK, GN_NO_NODE, "" };
+        gn_result r = gn__device_settle(&m->units[d], &own);
+        if (r && !first) { first = r; if (f) *f = own; }
+    }
+    return first;
+}
+
+static void gn__multi_values_release(void *self, uint64_t below) {
+    gn__multi *m = (gn__multi *)self;
+    size_t n = 0;
+    while (n < m->n_values && m->values[n].id < below) n++;
+    if (n) memmove(m->values, m->values + n, (m->n_values - n) * sizeof *m->values);
+    m->n_values -= n;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        uint64_t least = u->next_value;
+        for (size_t i = 0; i < m->n_values; i++)
+            if (m->values[i].device == d) least = GN__MIN(least, m->values[i].own);
+        if (u->exec.i && u->exec.i->values_release) u->exec.i->values_release(u->exec.self, least);
+    }
+}
+
+static void gn__multi_describe(void *self, gn_device_info *out) {
+    const gn__device *u = &((gn__multi *)self)->units[0];
+    u->exec.i->describe(u->exec.self, out);
+}
+
+static void *gn__multi_host_alloc(void *self, size_t bytes) {
+    const gn__device *u = &((gn__multi *)self)->units[0];
+    return u->exec.i->host_alloc(u->exec.self, bytes);
+}
+
+static void gn__multi_host_free(void *self, void *p) {
+    const gn__device *u = &((gn__multi *)self)->units[0];
+    u->exec.i->host_free(u->exec.self, p);
+}
+
+static void gn__multi_costs(void *self, gn_cluster_device *out, gn_cluster_link *up, gn_cluster_link *down) {
+    const gn__device *u = &((gn__multi *)self)->units[0];
+    if (u->exec.i->costs) u->exec.i->costs(u->exec.self, out, up, down);
+}
+
+static void gn__multi_close(void *self) {
+    gn__multi *m = (gn__multi *)self;
+    for (size_t i = 0; i < m->n_slots && !m->beside; i++)
+        if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
+    for (uint32_t d = 0; m->units && d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        if (u->exec.i) u->exec.i->close(u->exec.self);
+        gn_free(u->refusals);
+    }
+    gn_free(m->given);
+    gn_free(m->given_links);
+    gn_free(m->units);
+    gn_free(m->slots);
+    gn_free(m->values);
+    gn_free(m);
+}
+
+static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs };
+static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs };
+
+/* The names of the devices where things are; "" when they are on none. */
+static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
+    const gn__multi_value *v = gn__multi_value_find(m, id);
+    return v ? m->units[v->device].name : "";
+}
+
+static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
+    for (uint32_t d = 0; slot < m->n_slots && d < m->n_units; d++)
+        if (m->slots[slot].on >> d & 1) return m->units[d].name;
+    return "";
+}
+
+/* Room for n devices, which are opened one by one. */
+static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
+    gn__multi *m = (gn__multi *)gn__alloc_zero(sizeof *m);
+    if (m) m->units = (gn__device *)gn__alloc_zero(n * sizeof *m->units);
+    if (!m || !m->units) { gn_free(m); return NULL; }
+    m->n_units = n;
+    m->desc = *d;
+    for (uint32_t i = 0; i < n; i++) m->units[i].next_value = 1;
+    return m;
+}
+
+/* Enters a device that was opened; `sync`: it works while submit waits. */
+static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
+    gn__device *u = &m->units[i];
+    gn_device_info info;
+    exec.i->describe(exec.self, &info);
+    u->exec = exec;
+    u->sync = sync;
+    u->counts = m->beside ? m->desc.stats : &u->stats;
+    gn__copy_text(u->name, sizeof u->name, info.name);
+}
+
+static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f) {
+    gn_exec cpu;
+    if (m->units[1].exec.i) return GN_OK;
+    gn_exec_desc d = m->desc;
+    d.device = "cpu:0";
+    gn_result r = gn__cpu_open(&d, &cpu, f);
+    if (!r) gn__multi_enter(m, 1, cpu, true);
+    return r;
+}
+
+/* A driver's device, with the CPU beside it for what it refuses. */
+static gn_result gn__driver_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
+    gn__multi *m = gn__multi_new(2, d);
+    gn_exec exec = { NULL, NULL };
+    if (!m) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a device");
+    gn_result r = gn__driver->open(d, &exec, f);
+    if (r) { gn_free(m->units); gn_free(m); return r; }
+    m->beside = true;
+    m->desc.device = NULL;      /* the caller's */
+    gn__multi_enter(m, 0, exec, false);
+    *out = (gn_exec){ exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
+    return GN_OK;
+}
+
+static bool gn__driver_serves(const char *device) {
+    size_t n = gn__driver ? strlen(gn__driver->prefix) : 0;
+    return n && strncmp(device, gn__driver->prefix, n) == 0 && (device[n] == ':' || !device[n]);
+}
+
 /* A local device by name: "cpu", "cpu:0", "null", or what a registered driver serves. */
 static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
-    size_t n = gn__driver ? strlen(gn__driver->prefix) : 0;
     if (strcmp(d->device, "cpu") == 0 || strcmp(d->device, "cpu:0") == 0) return gn__cpu_open(d, out, f);
     if (strcmp(d->device, "null") == 0) return gn__null_open(d, out, f);
-    if (n && strncmp(d->device, gn__driver->prefix, n) == 0 && (d->device[n] == ':' || !d->device[n])) return gn__driver->open(d, out, f);
+    if (gn__driver_serves(d->device)) return gn__driver_open(d, out, f);
     return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible", d->device);
+}
+
+/* ---- trace: an executor in front of another ---- */
+
+typedef struct gn__traced { gn_exec_i table; gn_exec inner; gn_trace_fn fn; void *user; char device[96]; } gn__traced;
+
+typedef struct gn__traced_plan { void *inner; uint64_t bytes; /* of its data */ } gn__traced_plan;
+
+#define GN__TRACED(name, bytes, call)                                                 \
+    gn__traced *t = (gn__traced *)self;                                                \
+    uint64_t begin = gn_now_us();                                                      \
+    gn_result r = t->inner.i->call;                                                    \
+    gn__trace(t->fn, t->user, name, t->device, begin, bytes);                          \
+    return r
+
+static gn_result gn__traced_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) { GN__TRACED("slot_put", d->bytes, slot_put(t->inner.self, d, f)); }
+static gn_result gn__traced_slot_drop(void *self, uint32_t slot, uint32_t gen) { GN__TRACED("slot_drop", 0, slot_drop(t->inner.self, slot, gen)); }
+static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, gn_fault *f) {
+    gn__traced *t = (gn__traced *)self;
+    gn__traced_plan *plan = (gn__traced_plan *)gn__alloc_zero(sizeof *plan);
+    uint64_t begin = gn_now_us();
+    *out = NULL;
+    if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        gn__type type = gn__part_type(p, p->args[i]);
+        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes += gn__type_bytes(&type);
+    }
+    gn_result r = t->inner.i->plan_make(t->inner.self, p, &plan->inner, f);
+    gn__trace(t->fn, t->user, "plan_make", t->device, begin, 0);
+    if (r) gn_free(plan);
+    else *out = plan;
+    return r;
+}
+static gn_result gn__traced_wait(void *self, uint64_t ticket, gn_fault *f) { GN__TRACED("wait", 0, wait(t->inner.self, ticket, f)); }
+static gn_result gn__traced_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out, gn_fault *f) {
+    const gn__traced_plan *p = (const gn__traced_plan *)plan;
+    GN__TRACED("submit", p->bytes, submit(t->inner.self, p->inner, args, outs, out, f));
+}
+static void gn__traced_plan_destroy(void *self, void *plan) {
+    gn__traced *t = (gn__traced *)self;
+    t->inner.i->plan_destroy(t->inner.self, ((gn__traced_plan *)plan)->inner);
+    gn_free(plan);
+}
+static void gn__traced_values_release(void *self, uint64_t below) {
+    gn__traced *t = (gn__traced *)self;
+    if (t->inner.i->values_release) t->inner.i->values_release(t->inner.self, below);
+}
+static void gn__traced_describe(void *self, gn_device_info *out) { gn__traced *t = (gn__traced *)self; t->inner.i->describe(t->inner.self, out); }
+static void *gn__traced_host_alloc(void *self, size_t bytes) { gn__traced *t = (gn__traced *)self; return t->inner.i->host_alloc(t->inner.self, bytes); }
+static void gn__traced_host_free(void *self, void *p) { gn__traced *t = (gn__traced *)self; t->inner.i->host_free(t->inner.self, p); }
+static void gn__traced_costs(void *self, gn_cluster_device *d, gn_cluster_link *up, gn_cluster_link *down) { gn__traced *t = (gn__traced *)self; t->inner.i->costs(t->inner.self, d, up, down); }
+static void gn__traced_close(void *self) {
+    gn__traced *t = (gn__traced *)self;
+    uint64_t begin = gn_now_us();
+    t->inner.i->close(t->inner.self);
+    gn__trace(t->fn, t->user, "close", t->device, begin, 0);
+    gn_free(t);
+}
+
+/* Puts a tracer before *x; without memory it runs untraced. */
+static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
+    gn__traced *t = (gn__traced *)gn__alloc_zero(sizeof *t);
+    gn_device_info info;
+    if (!t) return;
+    x->i->describe(x->self, &info);
+    gn__copy_text(t->device, sizeof t->device, info.name);
+    t->inner = *x;
+    t->fn = fn;
+    t->user = user;
+    t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
+                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL };
+    *x = (gn_exec){ &t->table, t };
+}
+
+/* ---- what a device costs, measured ---- */
+
+/* Runs "state = op(state, state)" on n elements until it has been seen long enough; seconds of the quickest run, 0: it cannot. */
+static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins) {
+    gn_slot_desc desc = { slot, 1, GN_LEAF_STATE, d, s, NULL, 0 };
+    gn_part_node nodes[2] = { { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 },
+                              { .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins } };
+    const uint32_t ins[2] = { 0, 0 };
+    gn_part_update update = { slot, 1, 1 };
+    gn_part part = { .n_nodes = 2, .n_ins = n_ins, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
+    gn__type t = { d, s };
+    void *plan = NULL;
+    uint64_t ticket = 0, begin = gn_now_us(), last = begin;
+    double least = 0;
+    desc.bytes = gn__type_bytes(&t);
+    part.hash = gn__part_hash(&part);
+    bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
+    for (int i = 0; ok && i < 6 && (i < 3 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
+        uint64_t from = gn_now_us();
+        ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
+        last = gn_now_us();
+        double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
+        if (i <= 1 || spent < least) least = spent;
+        if (last - begin > 8 * GN__MEASURE_US) break;
+    }
+    if (plan) x.i->plan_destroy(x.self, plan);
+    x.i->slot_drop(x.self, slot, 1);
+    return ok ? least : 0;
+}
+
+/* Matrix products large enough to be work for it: a CPU's own speed shows at 128, a GPU's at 2048. */
+static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, bool small) {
+    int64_t n = small ? 128 : 2048;
+    double spent = gn__measure_op(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2);
+    return spent > 0 ? 2.0 * (double)(n * n * n) / spent : 0;
+}
+
+static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
+static struct { char key[96]; gn_cluster_device costs; } gn__measured[8];   /* of this process: a device is measured once */
+
+/* Some milliseconds of a CPU; a GPU compiles six kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
+static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
+    static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
+    const char *env = getenv("GENIE_MEASURE");
+    bool small = !gn__driver_serves(desc->device);
+    char key[96];
+    size_t at = 0;
+    memset(out, 0, sizeof *out);
+    if ((env && strcmp(env, "0") == 0) || strcmp(desc->device, "null") == 0) return;
+    snprintf(key, sizeof key, "%s %u", small ? "cpu" : desc->device, small ? gn__thread_count(desc->threads) : 0);
+    gn__mutex_lock(&gn__measured_lock);
+    while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
+    if (strcmp(gn__measured[at].key, key) != 0) {
+        gn_cluster_device *c = &gn__measured[at].costs;
+        memset(c, 0, sizeof *c);
+        for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, i, dtypes[i], small);
+        c->launch_s = gn__measure_op(x, GN_RATE__COUNT, GN__OP_NEG, GN_F32, GN_SHAPE(1), 1);
+        int64_t n = small ? 1 << 21 : 1 << 25;
+        double spent = gn__measure_op(x, GN_RATE__COUNT + 1, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1);
+        c->bytes_per_s = spent > 0 ? 8.0 * (double)n / spent : 0;
+        gn__copy_text(gn__measured[at].key, sizeof key, key);
+    }
+    *out = gn__measured[at].costs;
+    gn__mutex_unlock(&gn__measured_lock);
+    gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "%s: %.3g f32, %.3g f16, %.3g f64, %.3g integer operations a second, %.3g bytes a second, %.3g us a kernel", desc->device,
+            out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3], out->bytes_per_s, out->launch_s * 1e6);
 }
 
 /* >>session ========================================================================================
@@ -7633,6 +12279,8 @@ static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
 #define GN__SLICE_MS 100u                   /* how often a waiting server looks whether it is to stop */
 #define GN__LINGER_MS 100u                  /* how long a refused peer may take to read why */
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
+#define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
+#define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 
 /* ---- link: messages over a transport ---- */
@@ -7781,6 +12429,15 @@ typedef struct gn__remote {
     uint8_t have[GN__WIRE_ASK / 8];
     uint8_t ops[GN__WIRE_OPS];
     size_t n_ops;
+    uint64_t features;                 /* asked for, then those that both know */
+    uint64_t unasked;                  /* messages that answer nothing; so many that it is no mistake are a flood */
+    gn_log_fn log;
+    void *log_user;
+    gn_cluster_device costs;           /* as the server told */
+    gn_cluster_link link_up, link_down;   /* as measured here */
+    uint64_t busy, sent_us, await_us;  /* ns of the latest step there; when a step alone was sent, when its answer was waited for */
+    uint64_t sent_ticket;
+    uint64_t sent_up, sent_down;       /* bytes of tensors of that step */
     char device[64], identity[192];
     gn__buf outs, keeps, part;         /* reused */
     bool lost, failed;
@@ -7860,6 +12517,22 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     return GN_OK;
 }
 
+/* Running averages of what the link costs, from steps that were alone on it and waited for at once. */
+static void gn__remote_learn(gn__remote *r, const gn__flight *x) {
+    if (!(r->features & GN__FEATURE_COSTS) || r->sent_us == 0 || x->ticket != r->sent_ticket) return;
+    double wire = (double)(gn_now_us() - r->sent_us) * 1e-6 - (double)r->busy * 1e-9, bytes = (double)(r->sent_up + r->sent_down);
+    bool prompt = r->await_us >= r->sent_us && r->await_us - r->sent_us < GN__PROMPT_US;
+    r->sent_us = 0;
+    if (!prompt || !(wire > 0)) return;
+    if (bytes < GN__SMALL_STEP) {
+        r->link_up.latency_s += (wire / 2 - r->link_up.latency_s) / 8;
+        r->link_down.latency_s = r->link_up.latency_s;
+    } else if (bytes > 4 * GN__SMALL_STEP && wire > 2 * r->link_up.latency_s) {
+        gn_cluster_link *l = r->sent_up > r->sent_down ? &r->link_up : &r->link_down;
+        l->bytes_per_s += (GN__MIN(bytes / (wire - 2 * r->link_up.latency_s), 1e12) - l->bytes_per_s) / 8;
+    }
+}
+
 static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_step_ok d;
     gn_fault fault;
@@ -7876,6 +12549,7 @@ static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault 
         if (w->kv) r->stats->kv_bytes_moved += w->bytes;
     }
     if (rd.p != rd.end) return gn__remote_bad(r, f, "a step's answer is longer than its outputs");
+    gn__remote_learn(r, x);
     r->stats->device_bytes += d.held - r->held;
     r->held = d.held;
     gn__remote_land(r, x);
@@ -7893,7 +12567,41 @@ static gn_result gn__remote_take_have(gn__remote *r, const gn__msg *m, gn_fault 
     return GN_OK;
 }
 
+/* Every number is within the table's bounds, so that seconds and rates are finite; 0 is "not known". */
+static gn_result gn__remote_take_costs(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_costs d;
+    gn_fault fault;
+    if (!(r->features & GN__FEATURE_COSTS)) return gn__remote_bad(r, f, "COSTS, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    const uint64_t rates[GN_RATE__COUNT] = { d.f32, d.half, d.f64, d.integer };
+    for (int i = 0; i < GN_RATE__COUNT; i++) r->costs.flops_per_s[i] = (double)rates[i];
+    r->costs.bytes_per_s = (double)d.bytes;
+    r->costs.launch_s = (double)d.launch * 1e-9;
+    r->costs.queue_s = (double)d.queue * 1e-9;
+    r->costs.memory = d.memory;
+    r->costs.memory_free = GN__MIN(d.memory_free, d.memory);
+    r->busy = d.busy;
+    return GN_OK;
+}
+
+static gn_result gn__remote_take_fallback(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_fallback d;
+    gn_fault fault;
+    char text[400];
+    if (!(r->features & GN__FEATURE_FALLBACK)) return gn__remote_bad(r, f, "FALLBACK, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (d.plan == 0 || d.plan >= r->next_plan) return gn__remote_bad(r, f, "a fallback of an unknown plan");
+    gn__span_text(&d.text, text, sizeof text);
+    r->stats->fallbacks += d.ops;
+    gn_logf(r->log, r->log_user, GN_LOG_WARN, "%s/%s: %s", r->link.info.peer, r->device, text);
+    return GN_OK;
+}
+
 static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK) {   /* at most one a request, and one at the beginning */
+        if (++r->unasked > 2 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+        return m->id == GN__MSG_COSTS ? gn__remote_take_costs(r, m, f) : gn__remote_take_fallback(r, m, f);
+    }
     if (++r->answers >= r->next) return gn__remote_bad(r, f, "more answers than there were requests");
     switch (m->id) {
     case GN__MSG_STEP_OK: return gn__remote_take_step(r, m, f);
@@ -7940,6 +12648,7 @@ static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_faul
 static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
     uint64_t before = r->link.in.frames;
     gn_result e = r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket ? gn__remote_flush(r, f) : GN_OK;
+    if (r->sent_us) r->await_us = gn_now_us();
     while (!e && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket) e = gn__remote_receive(r, r->link.deadline_ms, f);
     if (r->link.in.frames != before) r->stats->round_trips++;
     return e;
@@ -8211,6 +12920,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     e = gn__remote_board(r, x, &p->ports, outs, f);
     if (e) return e;
     gn__msg_step m = { p->id, r->sequence + 1, r->release, r->seen, { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 }, { NULL, 0 } };
+    uint64_t packed = r->stats->packed_bytes_up;
     x->ticket = r->next++;
     gn__outbox_fields(&r->link.out, GN__MSG_STEP, (uint32_t)x->ticket, &m);
     gn__remote_put_args(r, &p->ports, args);
@@ -8221,6 +12931,12 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     r->owed += x->owed;
     r->n_flights++;
     *out_ticket = x->ticket;
+    if (r->features & GN__FEATURE_COSTS) {
+        r->sent_us = r->n_flights == 1 && x->n_wants > 0 ? gn_now_us() : 0;
+        r->sent_ticket = x->ticket;
+        r->sent_up = r->stats->packed_bytes_up - packed;
+        r->sent_down = x->owed;
+    }
     e = gn__remote_flush(r, f);
     gn__link_count(&r->link);
     return e;
@@ -8269,9 +12985,11 @@ static void gn__remote_close(void *self) {
     gn_free(r);
 }
 
+static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
+
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -8283,6 +13001,7 @@ static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fau
     m.magic = GN__WIRE_MAGIC;
     m.version_min = GN__WIRE_MIN;
     m.version_max = GN__WIRE_MAX;
+    m.features = r->features;
     m.codecs = gn__net ? gn__net->codecs | 1u : 1u;
     m.ops = (gn__span){ ops, sizeof ops };
     m.device = gn__span_of_text(device ? device : "", 63);
@@ -8309,6 +13028,7 @@ static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault
         return gn__remote_lose(r, &fault, f);
     }
     r->link.codecs = (d.codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
+    r->features &= d.features;
     r->link.in.frame_max = GN__FRAME_MAX;
     r->max_nodes = d.nodes;
     r->n_ops = (size_t)d.ops.n;
@@ -8333,8 +13053,40 @@ static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f
     return gn_fail(f, e, "%s did not answer HELLO: %s", r->link.info.peer, fault.text);
 }
 
-/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns. */
-static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, gn_stats *stats, gn_exec *out, gn_fault *f) {
+/* Questions of no weights, then one of many: the quickest trip is the latency, what the large one takes more is the rate. Any
+   server of protocol 1 answers them. */
+static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
+    enum { SMALL = 3 };
+    double least = 1e9, spent = 0;
+    gn_result e = GN_OK;
+    void *weights = gn__alloc_zero(GN__WIRE_ASK * sizeof *r->weights);
+    if (!weights) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure a link");
+    r->weights = (gn__remote_weight *)weights;
+    for (int i = 0; i <= SMALL && !e; i++) {
+        uint64_t begin = gn_now_us();
+        e = gn__remote_ask(r, 0, i < SMALL ? 0 : GN__WIRE_ASK, f);
+        spent = (double)(gn_now_us() - begin) * 1e-6;
+        if (i < SMALL) least = GN__MIN(least, spent);
+    }
+    gn_free(weights);
+    r->weights = NULL;
+    double more = GN__MAX(spent - least, 1e-6);
+    r->link_up = r->link_down = (gn_cluster_link){ GN__MAX(least, 1e-6) / 2, GN__WIRE_ASK * 40 / more };
+    return e;
+}
+
+static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down) {
+    const gn__remote *r = (const gn__remote *)self;
+    *out_device = r->costs;
+    out_device->ops = r->ops;
+    out_device->n_ops = r->n_ops;
+    *out_up = r->link_up;
+    *out_down = r->link_down;
+}
+
+/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns.
+   `several`: the scheduler has a choice, so it is worth time to learn what the device and the link cost. */
+static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, bool several, gn_stats *stats, gn_exec *out, gn_fault *f) {
     gn__remote *r = (gn__remote *)gn__alloc_zero(sizeof *r);
     memset(out, 0, sizeof *out);
     if (!r) {
@@ -8345,8 +13097,11 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->stats = stats;
     r->next = 1;
     r->next_plan = 1;
+    r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+    if (desc) { r->log = desc->log; r->log_user = desc->log_user; }
     gn__link_count(&r->link);
     gn_result e = gn__remote_greet(r, device, f);
+    if (!e && several) e = gn__remote_probe(r, f);
     if (e) {
         r->lost = true;   /* nobody to say goodbye to */
         gn__remote_close(r);
@@ -8531,6 +13286,10 @@ typedef struct gn__session {
     gn_exec exec;
     gn_stats stats, shown;      /* shown: a copy under the server's lock */
     uint64_t held, limit;       /* bytes */
+    uint64_t features;          /* that both know */
+    int device_at;              /* among the server's */
+    uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
+    char note[400];             /* of the latest fallback */
     gn__map slots, plans;
     uint64_t slot_changes, update_checks, sequence, released, last_keep;
     uint32_t step_failures;
@@ -8553,6 +13312,7 @@ struct gn_server {
     char *listen, *key, *cert, *ca, *url_file, *home;   /* copies of the desc's */
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
+    gn_cluster_device costs[GN__DEVICES_MAX];
     int n_devices;
     void *listener;
     gn__thread accept;
@@ -8563,6 +13323,8 @@ struct gn_server {
     gn_fault lost_why;
     gn__session *sessions;
     gn__store store;
+    uint32_t busy[GN__DEVICES_MAX];      /* sessions that run steps on the device now */
+    uint64_t step_us[GN__DEVICES_MAX];   /* running average of their length */
     gn_stats ended;             /* of sessions that are over */
     uint64_t next_session;
 };
@@ -8959,7 +13721,12 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         gn_free(p);
         return gn_fail(f, GN_LIMIT, "no memory for a plan");
     }
+    uint64_t fallbacks = s->stats.fallbacks;
     e = gn__served_plan_build(s, p, &d, &own);
+    if (!e && s->stats.fallbacks != fallbacks && (s->features & GN__FEATURE_FALLBACK)) {
+        gn__msg_fallback note = { d.plan, (uint32_t)GN__MIN(s->stats.fallbacks - fallbacks, GN__WIRE_NODES), gn__span_of_text(s->note, 399) };
+        return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
+    }
     if (!e) return GN_OK;
     own.result = e;
     gn__served_plan_clear(s, p);
@@ -8984,6 +13751,23 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 }
 
 /* ---- steps ---- */
+
+/* Counts the session among those that keep the device busy, or out of them. Returns the ns since it was counted in. */
+static uint64_t gn__session_busy(gn__session *s, bool busy) {
+    uint64_t now = gn_now_us(), spent = 0;
+    if (busy == (s->begun_us != 0)) return 0;
+    gn__mutex_lock(&s->server->lock);
+    if (busy) s->server->busy[s->device_at]++;
+    else {
+        uint64_t *average = &s->server->step_us[s->device_at];
+        spent = now - s->begun_us;
+        s->server->busy[s->device_at]--;
+        *average = *average ? (*average * 7 + spent) / 8 : spent;
+    }
+    gn__mutex_unlock(&s->server->lock);
+    s->begun_us = busy ? GN__MAX(now, 1u) : 0;
+    return GN__MIN(spent, GN__WAIT_MOST / 1000) * 1000;
+}
 
 static size_t gn__kept_lower(const gn__session *s, uint64_t id) {   /* the first kept value with an id of at least `id` */
     size_t low = 0, high = s->n_kept;
@@ -9127,6 +13911,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     }
     gn__running *x = &s->running[s->n_running];
     x->request = m->request;
+    gn__session_busy(s, true);
     e = gn__step_start(s, p, &d, x, f);
     s->n_running += !e;
     return e;
@@ -9152,6 +13937,23 @@ static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_f
     return gn__outbox_message(&s->link.out, GN__MSG_ERROR, request, &m);
 }
 
+static uint64_t gn__cost_on_wire(double v, uint64_t most) { return !(v > 0) ? 0 : v >= (double)most ? most : (uint64_t)v; }
+
+/* What the device costs now. */
+static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t busy_ns) {
+    gn_server *server = s->server;
+    const gn_cluster_device *c = &server->costs[s->device_at];
+    if (!(s->features & GN__FEATURE_COSTS)) return GN_OK;
+    gn__mutex_lock(&server->lock);
+    double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3;
+    gn__mutex_unlock(&server->lock);
+    gn__msg_costs m = { .bytes = gn__cost_on_wire(c->bytes_per_s, GN__RATE_MOST), .launch = gn__cost_on_wire(c->launch_s * 1e9, GN__WAIT_MOST), .queue = gn__cost_on_wire(queue, GN__WAIT_MOST),
+                        .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(s->limit - GN__MIN(s->held, s->limit), (uint64_t)1 << 52), .busy = busy_ns };
+    uint64_t *const rates[GN_RATE__COUNT] = { &m.f32, &m.half, &m.f64, &m.integer };
+    for (int i = 0; i < GN_RATE__COUNT; i++) *rates[i] = gn__cost_on_wire(c->flops_per_s[i], GN__RATE_MOST);
+    return gn__outbox_message(&s->link.out, GN__MSG_COSTS, request, &m);
+}
+
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
@@ -9163,6 +13965,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
         return gn__session_refuse(s, x->request, &fault, false);
     }
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
+    uint64_t spent = gn__session_busy(s, false);
+    if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
@@ -9182,6 +13986,7 @@ static gn_result gn__session_settle(gn__session *s) {
         if (r && !e) e = r;
     }
     s->n_running = 0;
+    gn__session_busy(s, false);
     return e;
 }
 
@@ -9269,6 +14074,13 @@ static void gn__device_name(char out[64], const char *text, size_t n) {
     snprintf(out, 64, "%.*s%s", (int)GN__MIN(n, (size_t)60), text, bare ? ":0" : "");
 }
 
+/* What the executor has to say, to the log and, of a fallback, to the client. */
+static void gn__session_note(void *user, gn_log_level level, const char *text) {
+    gn__session *s = (gn__session *)user;
+    gn__copy_text(s->note, sizeof s->note, text);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu: %s", (unsigned long long)s->id, text);
+}
+
 static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_fault *f) {
     const gn_server *server = s->server;
     char text[64], name[64];
@@ -9277,7 +14089,8 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     for (int i = 0; i < server->n_devices && !s->device[0]; i++)
         if (name[0] == 0 || strcmp(name, server->devices[i]) == 0) gn__copy_text(s->device, sizeof s->device, server->devices[i]);
     if (!s->device[0]) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
-    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, false, &s->stats };
+    while (strcmp(server->devices[s->device_at], s->device) != 0) s->device_at++;
+    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -9301,6 +14114,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     s->exec.i->describe(s->exec.self, &info);
     s->link.codecs = (hello->codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
     m.version = GN__WIRE_MAX;
+    m.features = s->features;
     m.codecs = s->link.codecs;
     m.session = s->id;
     m.memory = s->limit;
@@ -9310,6 +14124,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     m.identity = gn__span_of_text(info.identity, 191);
     m.grant = *grant;
     gn_result e = gn__outbox_message(&s->link.out, GN__MSG_HELLO_OK, request, &m);
+    if (!e) e = gn__session_costs(s, request, 0);
     if (e) return e;
     s->link.in.frame_max = GN__FRAME_MAX;
     s->stats.sessions++;
@@ -9337,6 +14152,7 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
         e = gn__net->authenticate(server->listener, s->link.t, d.auth.p, (size_t)d.auth.n, s->tenant, grant, &n_grant);
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     }
+    s->features = d.features & (server->desc.no_costs ? GN__FEATURES & ~(uint64_t)GN__FEATURE_COSTS : GN__FEATURES);
     e = gn__session_admit(s, f);
     if (!e) e = gn__session_device(s, &d.device, f);
     if (e) return e;
@@ -9407,6 +14223,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
                 (unsigned long long)s->id, s->peer, s->device, why->text);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s", (unsigned long long)s->id, s->peer, why->text);
+    gn__session_busy(s, false);
     gn__session_free_work(s);
     gn__session_show(s);
     gn__mutex_lock(&server->lock);
@@ -9540,9 +14357,10 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
+    if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
     exec.i->close(exec.self);
     s->n_devices++;
     return GN_OK;
@@ -9763,6 +14581,31 @@ static gn_result gn__slots_upload(gn_ctx *g, const gn_part *p) {
     return GN_OK;
 }
 
+/* What was said against what is recognised: told once, when a plan is made. */
+static void gn__disagreements_tell(gn_ctx *g, const gn_part *p, const gn_meaning *m) {
+    if (!m->n_disagreements) return;
+    const gn_disagreement *d = &m->disagreements[0];
+    const gn__node *n = &g->nodes[g->cut.ids[d->node]];
+    static const struct { uint8_t which; const char *what; const char *const *names; } kinds[] = {
+        { GN_SAID_PHASE, "phase", gn__phase_names }, { GN_SAID_ROLE, "role", gn__role_names },
+        { GN_SAID_RESIDENCY, "residency", gn__residency_names }, { GN_SAID_MODALITY, "modality", gn__modality_names },
+    };
+    size_t k = 0;
+    while (kinds[k].which != d->which) k++;
+    g->stats.meaning_disagreements += m->n_disagreements;
+    gn_logf(g->desc.log, g->desc.log_user, GN_LOG_WARN, "%u of %u nodes were said to be other than they are recognised as; the first: %s at %s:%u has the %s '%s', recognised: '%s'",
+            m->n_disagreements, p->n_nodes, gn__ops[n->op].name, n->file, n->line, kinds[k].what, kinds[k].names[d->said], kinds[k].names[d->recognised]);
+}
+
+static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
+    gn_meaning m;
+    gn_result r = p->hints ? gn__meaning_make(p, 0, &m, f) : GN_OK;
+    if (!p->hints || r != GN_OK) return r;
+    gn__disagreements_tell(g, p, &m);
+    gn__meaning_deinit(&m);
+    return GN_OK;
+}
+
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     const gn_part *p = &g->cut.part;
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
@@ -9774,7 +14617,8 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
     made.part = gn__part_copy(p);
     made.origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made.origins);
-    *out_r = made.part && made.origins && GN__GROW(g, plans, 1) ? g->exec.i->plan_make(g->exec.self, made.part, &made.exec_plan, &f) : GN_OUT_OF_MEMORY;
+    *out_r = made.part && made.origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made.part, &f) : GN_OUT_OF_MEMORY;
+    if (*out_r == GN_OK) *out_r = g->exec.i->plan_make(g->exec.self, made.part, &made.exec_plan, &f);
     if (*out_r != GN_OK) {
         const gn__node *n = f.node < g->cut.n_ids ? &g->nodes[g->cut.ids[f.node]] : NULL;
         gn__error_node(g, &f, n ? n->file : "", n ? n->line : 0, n ? n->op : -1, n ? n->label : 0);
@@ -9912,41 +14756,153 @@ static gn_ctx *gn__context_take(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats };
+    *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
 }
 
-/* The first device named runs the graph. */
-static gn_result gn__device_open(gn_ctx *g, gn_fault *f) {
-    char device[512], on_server[64];
-    const char *all = g->desc.devices ? g->desc.devices : getenv("GENIE_DEVICES");
-    if (!all || !all[0]) all = "cpu";
-    size_t n = strcspn(all, ",");
-    if (n >= sizeof device) return gn_fail(f, GN_BAD_ARGUMENT, "the device's name is longer than %d characters", (int)sizeof device - 1);
-    memcpy(device, all, n);
-    device[n] = 0;
-    bool local = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0 || strncmp(device, "cuda", 4) == 0;
-    if (local) {
+static const char *gn__device_list(const gn_desc *d) {
+    const char *all = d && d->devices ? d->devices : getenv("GENIE_DEVICES");
+    return all && all[0] ? all : "cpu";
+}
+
+/* What follows a '?' is a secret and is not kept. `more`: names that follow the list. */
+static bool gn__device_names_keep(gn_ctx *g, const char *all, const char *const *more, int n_more) {
+    size_t room = all ? strlen(all) + 2 : 2;
+    for (int i = 0; i < n_more; i++) room += strlen(more[i]) + 1;
+    char *to = g->device_names = (char *)gn_alloc(room);
+    if (!to) return false;
+    for (bool secret = false; all && *all; all++) {
+        secret = *all != ',' && (secret || *all == '?');
+        if (!secret) *to++ = *all;
+    }
+    *to = 0;
+    for (int i = 0; i < n_more; i++) to += snprintf(to, room - (size_t)(to - g->device_names), "%s%s", to > g->device_names ? "," : "", more[i]);
+    return true;
+}
+
+/* 1 + index of the device with this name or decimal index, 0: none. */
+static uint32_t gn__device_index(const gn_ctx *g, const char *device) {
+    char digits[12];
+    size_t n = strcspn(device, "?");
+    uint32_t index = 0;
+    for (const char *at = g->device_names;; at++) {
+        size_t length = strcspn(at, ",");
+        snprintf(digits, sizeof digits, "%u", index++);
+        if ((n && n == length && memcmp(at, device, n) == 0) || strcmp(digits, device) == 0) return index;
+        at += length;
+        if (!*at) return 0;
+    }
+}
+
+typedef struct gn__opened { gn_exec exec; bool sync /* it works while submit waits */; gn_cluster_device costs; gn_cluster_link link; } gn__opened;
+
+/* One device by the text that names it. `several`: what it costs is worth knowing. */
+static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn_stats *stats, gn__opened *out, gn_fault *f) {
+    char on_server[64];
+    bool driver = gn__driver_serves(device) || strncmp(device, "cuda", 4) == 0;
+    out->sync = strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0 || strcmp(device, "null") == 0;
+    if (out->sync || driver) {
         gn_exec_desc d;
-        gn__exec_desc_of(g, &d, device, &g->stats);
-        return gn__exec_open(&d, &g->exec, f);
+        gn__exec_desc_of(g, &d, device, stats);
+        gn_result r = gn__exec_open(&d, &out->exec, f);
+        if (r || !several) return r;
+        gn__measure(out->exec, &d, &out->costs);
+        out->link = driver ? (gn_cluster_link){ 5e-6, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
+        return GN_OK;
     }
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
     gn_result r = gn__net->connect(device, &nd, &t, on_server, f);
-    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, &g->stats, &g->exec, f);
+    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, several, stats, &out->exec, f);
 }
 
-static gn_ctx *gn__context_open(const gn_desc *desc, const gn_transport *t, const char *device) {
+/* Transports that were given are the devices after those named. */
+typedef struct gn__places { const char *names; uint32_t n_names, n; const gn_transport *t; const char *const *on_server; } gn__places;
+
+static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_stats *stats, gn__opened *out, gn_fault *f) {
+    char device[512];
+    const char *at = p->names;
+    memset(out, 0, sizeof *out);
+    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], p->n > 1, stats, &out->exec, f);
+    for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
+    at += strspn(at, " ");
+    size_t n = strcspn(at, ",");
+    if (n >= sizeof device) return gn_fail(f, GN_BAD_ARGUMENT, "the device's name is longer than %d characters", (int)sizeof device - 1);
+    while (n > 0 && at[n - 1] == ' ') n--;
+    memcpy(device, at, n);
+    device[n] = 0;
+    return gn__device_open(g, device, p->n > 1, stats, out, f);
+}
+
+static void gn__places_close(const gn__places *p, uint32_t from) {
+    for (uint32_t i = GN__MAX(from, p->n_names); i < p->n; i++) p->t[i - p->n_names].i->close(p->t[i - p->n_names].self);
+}
+
+/* Several devices become one executor. */
+static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f) {
+    gn_exec_desc d;
+    gn__exec_desc_of(g, &d, NULL, &g->stats);
+    gn__multi *m = p->n <= GN__UNITS_MAX ? gn__multi_new(p->n, &d) : NULL;
+    gn_result r = m ? GN_OK : p->n > GN__UNITS_MAX ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", p->n, GN__UNITS_MAX) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for devices");
+    uint32_t i = 0;
+    for (; i < p->n && !r; i++) {
+        gn__opened x;
+        r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
+        if (r) continue;
+        if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
+        gn__multi_enter(m, i, x.exec, x.sync);
+        m->units[i].costs = x.costs;
+        m->units[i].up = m->units[i].down = x.link;
+        for (uint32_t k = 0; k < i && !r; k++)
+            if (strcmp(m->units[k].name, m->units[i].name) == 0) r = gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", m->units[i].name);
+    }
+    if (r) {
+        gn__places_close(p, i);
+        if (m) gn__multi_close(m);
+        return r;
+    }
+    m->policy = g->desc.policy;
+    g->multi = m;
+    g->exec = (gn_exec){ m->units[0].exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
+    return GN_OK;
+}
+
+static gn_result gn__places_open(gn_ctx *g, const gn__places *p, gn_fault *f) {
+    gn__opened one;
+    if ((int)g->desc.policy < 0 || g->desc.policy >= GN_POLICY__COUNT) {
+        gn__places_close(p, 0);
+        return gn_fail(f, GN_BAD_ARGUMENT, "policy %d is not known", (int)g->desc.policy);
+    }
+    if (p->n != 1) return gn__places_open_all(g, p, f);
+    gn_result r = gn__place_open(g, p, 0, &g->stats, &one, f);
+    if (!r && g->desc.trace) gn__trace_exec(&one.exec, g->desc.trace, g->desc.trace_user);
+    g->exec = one.exec;
+    return r;
+}
+
+static uint32_t gn__names_count(const char *names) {
+    uint32_t n = 1;
+    for (; *names; names++) n += *names == ',';
+    return n;
+}
+
+/* The devices are those of desc, unless transports are given that stand for all of them (`names` NULL). */
+static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn_transport *t, const char *const *on_server, int n_transports) {
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a context" };
+    gn__places p = { names, names ? gn__names_count(names) : 0, 0, t, on_server };
+    p.n = p.n_names + (uint32_t)n_transports;
     gn_ctx *g = gn__context_take();
-    if (!g) { if (t) t->i->close(t->self); return &gn__no_context; }
+    if (!g) { gn__places_close(&p, 0); return &gn__no_context; }
     if (desc) g->desc = *desc;
+    g->desc.trace = NULL;                /* not of the context's own first node */
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
-    g->status = gn__context_init(g) ? GN_OK : GN_OUT_OF_MEMORY;
-    if (g->status == GN_OK) g->status = t ? gn__remote_open(&g->desc, *t, device ? device : "", &g->stats, &g->exec, &f) : gn__device_open(g, &f);
-    else if (t) t->i->close(t->self);
+    g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    g->desc.trace = desc ? desc->trace : NULL;
+    uint64_t begin = gn__trace_begin(g);
+    if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
+    else gn__places_close(&p, 0);
+    gn__trace_end(g, "gn_open", begin, 0);
     g->desc.devices = g->desc.home = g->desc.label = NULL;      /* the caller's strings need not outlive the call */
     if (g->status != GN_OK) {
         gn__error_set(g, g->status, "", f.text);
@@ -9967,7 +14923,7 @@ static void gn__context_free(gn_ctx *g) {
     for (size_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)g->slots[i].host);
     void *arrays[] = { g->nodes, g->ins, g->attrs, g->shapes, g->data, g->errors, g->labels, g->slots, g->pending, g->plans, g->shape_table, g->plan_table, g->label_table,
-                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.ids, g->cut.marks, g->cut.where };
+                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
 
@@ -10005,6 +14961,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     s->host = kind == GN_LEAF_STATE ? copy : host;
     s->kind = kind;
     s->gen = ++g->gen;
+    s->hint = g->hint;
     s->label = gn__label_intern(g, label);
     return (gn_tensor){ g, (uint32_t)slot | GN__SLOT_BIT, s->gen };
 }
@@ -10014,6 +14971,8 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
+gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f) { return gn__meaning_make(part, recognisers_off, out_meaning, f); }
+void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
 int gn_list_gpus(int index, char *out_text, size_t cap) {
     if (index < 0 || !out_text || cap == 0) return 0;
     if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
@@ -10022,13 +14981,23 @@ int gn_list_gpus(int index, char *out_text, size_t cap) {
 
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
+gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
+    return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
+}
+void gn_schedule_deinit(gn_schedule *s) { gn__schedule_deinit(s); }
 
-gn_ctx *gn_open(const gn_desc *desc) { return gn__context_open(desc, NULL, NULL); }
-gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device) { return gn__context_open(desc, &t, device); }
+gn_ctx *gn_open(const gn_desc *desc) { return gn__context_open(desc, gn__device_list(desc), NULL, NULL, 0); }
+gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device) {
+    if (!device) device = "";
+    return gn__context_open(desc, NULL, &t, &device, 1);
+}
+gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n) { return gn__context_open(desc, desc ? desc->devices : NULL, t, devices, n); }
 
 void gn_close(gn_ctx *g) {
     if (!g || !g->open) return;
+    uint64_t begin = gn__trace_begin(g);
     gn__context_free(g);
+    gn__trace_end(g, "gn_close", begin, 0);
     gn__mutex_lock(&gn__contexts_lock);
     gn_ctx *next = g->next;
     uint32_t gen = g->gen;
@@ -10053,6 +15022,7 @@ void gn_get_stats(gn_ctx *g, gn_stats *out_stats) {
     if (!out_stats) return;
     if (g) *out_stats = g->stats;
     else memset(out_stats, 0, sizeof *out_stats);
+    for (uint32_t i = 0; g && g->multi && i < g->multi->n_units; i++) gn__stats_add(out_stats, &g->multi->units[i].stats);
 }
 
 gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
@@ -10063,12 +15033,64 @@ gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
     return GN_OK;
 }
 
-gn_result gn_step(gn_ctx *g) { return gn__usable(g) ? gn__step_end(g) : gn_status(g); }
+int gn_device_count(gn_ctx *g) { return !gn__usable(g) ? 0 : g->multi ? (int)g->multi->n_units : 1; }
+
+static gn_result gn__device_no(gn_ctx *g, int index) {
+    char text[80];
+    if (!gn__usable(g)) return gn_status(g);
+    snprintf(text, sizeof text, "there is no device %d: the context has %d", index, g->multi ? (int)g->multi->n_units : 1);
+    return index >= 0 && index < (g->multi ? (int)g->multi->n_units : 1) ? GN_OK : gn__error_set(g, GN_NO_DEVICE, "", text);
+}
+
+gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
+    memset(out_info, 0, sizeof *out_info);
+    gn_result r = gn__device_no(g, index);
+    if (r) return r;
+    const gn_exec *x = g->multi ? &g->multi->units[index].exec : &g->exec;
+    x->i->describe(x->self, out_info);
+    return GN_OK;
+}
+
+gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
+    if (!gn__usable(g)) return gn_status(g);
+    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "", "a cluster is for a context over as many devices, and more than one");
+    size_t n = g->multi->n_units, n_links = (n + 1) * (n + 1);
+    gn_cluster_device *devices = c ? (gn_cluster_device *)gn_alloc(n * sizeof *devices) : NULL;
+    gn_cluster_link *links = c ? (gn_cluster_link *)gn_alloc(n_links * sizeof *links) : NULL;
+    if (c && (!devices || !links)) {
+        gn_free(devices);
+        gn_free(links);
+        return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a cluster");
+    }
+    if (c) { memcpy(devices, c->devices, n * sizeof *devices); memcpy(links, c->links, n_links * sizeof *links); }
+    gn_free(g->multi->given);
+    gn_free(g->multi->given_links);
+    g->multi->given = devices;
+    g->multi->given_links = links;
+    return GN_OK;
+}
+
+gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
+    memset(out_stats, 0, sizeof *out_stats);
+    gn_result r = gn__device_no(g, index);
+    if (!r) *out_stats = g->multi ? g->multi->units[index].stats : g->stats;
+    return r;
+}
+
+gn_result gn_step(gn_ctx *g) {
+    if (!gn__usable(g)) return gn_status(g);
+    uint64_t begin = gn__trace_begin(g);
+    gn_result r = gn__step_end(g);
+    gn__trace_end(g, "gn_step", begin, 0);
+    return r;
+}
 
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     if (!gn__usable(g)) return gn_status(g);
-    gn_result r = g->exec.i->wait(g->exec.self, g->last_ticket, &f);
+    uint64_t begin = gn__trace_begin(g);
+    gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
+    gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
@@ -10121,7 +15143,9 @@ gn_result gn_release(gn_tensor slot) {
     if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
     gn__slot *s = &g->slots[slot.id & ~GN__SLOT_BIT];
     if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "", "the state has a pending version: end the step first");
+    uint64_t begin = gn__trace_begin(g);
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
+    gn__trace_end(g, "gn_release", begin, 0);
     if (s->kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)s->host);
     memset(s, 0, sizeof *s);
     return GN_OK;
@@ -10414,10 +15438,98 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
         static char nothing;
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
+    uint64_t begin = gn__trace_begin(g), total = 0;
     if (r == GN_OK) r = gn__submit(g, roots, outs, n);
+    for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
+    gn__trace_end(g, out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
     gn_free(roots);
     gn_free(outs);
     return r;
+}
+
+/* ---- gn_explain ---- */
+
+static const char *gn__explain_label(const void *owner, uint32_t node) {
+    const gn_ctx *g = (const gn_ctx *)owner;
+    return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
+}
+
+/* Where weights, states and kept values of the cut are. */
+static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
+    const gn__multi *m = g->multi;
+    for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
+        const gn_part_node *n = &g->cut.part.nodes[i];
+        bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
+        if (!m || m->beside) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
+        else if (slot && n->slot < m->n_slots && m->slots[n->slot].on) homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
+        for (size_t k = 0; m && !m->beside && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
+            if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
+    }
+}
+
+/* The context's own devices, with what is known of them. */
+static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
+    gn_device_info info;
+    if (g->multi && !g->multi->beside) { gn__multi_cluster(g->multi, devices, links, out); return; }
+    g->exec.i->describe(g->exec.self, &info);
+    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
+    gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
+    *out = (gn_cluster){ 1, devices, links };
+}
+
+static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn__story *k, gn_fault *f) {
+    gn_meaning m;
+    gn_schedule s;
+    gn_result r = gn__meaning_make(&g->cut.part, 0, &m, f);
+    if (r != GN_OK) return r;
+    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &s, f);
+    if (r == GN_OK) {
+        k->p = &g->cut.part;
+        k->m = &m;
+        k->s = &s;
+        k->c = c;
+        k->policy = policy;
+        k->label = gn__explain_label;
+        k->owner = g;
+        for (uint32_t i = 0; g->multi && g->multi->beside && !d->cluster && i < k->p->n_nodes; i++)
+            k->beside += k->p->nodes[i].leaf == GN_LEAF_NONE && gn__device_refuses(&g->multi->units[0], k->p, i);
+        r = gn__story_tell(k, d->format, f);
+    }
+    gn__schedule_deinit(&s);
+    gn__meaning_deinit(&m);
+    return r;
+}
+
+static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
+    uint32_t n = g->multi && !g->multi->beside ? g->multi->n_units : 1;
+    gn_cluster own;
+    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
+    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
+    uint32_t *homes = (uint32_t *)gn__alloc_zero((g->cut.part.n_nodes + 1u) * sizeof *homes);
+    gn_result r = devices && links && homes ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
+    if (r == GN_OK && d->cluster) r = gn__explain_part(g, d, d->cluster, d->policy, NULL, k, f);
+    else if (r == GN_OK) {
+        gn__explain_cluster(g, devices, links, &own);
+        gn__explain_homes(g, homes);
+        r = gn__explain_part(g, d, &own, g->desc.policy, homes, k, f);
+    }
+    gn_free(devices);
+    gn_free(links);
+    gn_free(homes);
+    return r;
+}
+
+static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t cap, size_t *out_bytes) {
+    if (out_bytes) *out_bytes = k->out.n;
+    if (cap == 0 && out_bytes) return GN_OK;
+    if (!out || cap <= k->out.n) {
+        char text[96];
+        snprintf(text, sizeof text, "the explanation has %llu bytes and a NUL, the buffer %llu", (unsigned long long)k->out.n, (unsigned long long)cap);
+        return gn__error_set(g, GN_BAD_SIZE, "", text);
+    }
+    memcpy(out, k->out.p, k->out.n);
+    out[k->out.n] = 0;
+    return GN_OK;
 }
 
 gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
@@ -10431,13 +15543,35 @@ gn_result gn_realize(const gn_tensor *t, int n) {
     return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL) : gn_status(t[0].ctx);
 }
 
+gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes) {
+    gn_explain_desc d = { GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY };
+    if (n <= 0 || !t) return GN_BAD_ARGUMENT;
+    gn_ctx *g = t[0].ctx;
+    if (!gn__usable(g)) return gn_status(g);
+    if (desc) d = *desc;
+    if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_explain: there is no such format");
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn__story k;
+    memset(&k, 0, sizeof k);
+    uint32_t bad = 0, *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
+    gn_result r = roots ? gn__roots(g, t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for an explanation");
+    if (r == GN_OK && (r = gn__cut_make(g, roots, n, &bad)) != GN_OK) r = gn__cut_error(g, r, bad);
+    else if (r == GN_OK && (r = gn__explain(g, &d, &k, &f)) != GN_OK) r = gn__error_set(g, r, "", f.text);
+    if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
+    gn__story_deinit(&k);
+    gn_free(roots);
+    return r;
+}
+
 gn_result gn_describe(gn_tensor t, gn_info *out) {
     gn_ctx *g = t.ctx;
     if (!out) return GN_BAD_ARGUMENT;
     memset(out, 0, sizeof *out);
     out->op = out->label = "";
     out->phase = gn__phase_names[0];
-    out->residency = "activation";
+    out->role = gn__role_names[0];
+    out->residency = gn__residency_names[GN_RESIDENCY_ACTIVATION];
+    out->modality = gn__modality_names[0];
     if (!gn__usable(g)) return out->result = gn_status(g);
     uint32_t id = gn__resolve(g, t, &out->result);
     if (out->result != GN_OK) return gn__error_set(g, out->result, "", gn__handle_text(out->result));
@@ -10450,13 +15584,16 @@ gn_result gn_describe(gn_tensor t, gn_info *out) {
     out->shape = type.shape;
     out->bytes = gn__type_bytes(&type);
     out->flops = gn__node_flops(g, id);
-    out->phase = gn__phase_names[n->phase];
+    out->phase = gn__phase_names[n->hint.phase];
+    out->role = gn__role_names[n->hint.role ? n->hint.role : gn__role_of_op(n->op)];
+    out->modality = gn__modality_names[n->hint.modality];
     out->residency = gn__residency_name(g, id);
     out->computed = n->leaf || n->committed || n->value;
     if (!out->computed || n->leaf == GN_LEAF_DATA) return GN_OK;
     gn_device_info d;
     g->exec.i->describe(g->exec.self, &d);
-    if (!n->slot || g->slots[n->slot - 1].on_device) gn__copy_text(out->device, sizeof out->device, d.name);
+    if (g->multi) gn__copy_text(d.name, sizeof d.name, n->value ? gn__multi_where_value(g->multi, n->value) : gn__multi_where_slot(g->multi, n->slot - 1));
+    if (n->value || g->slots[n->slot - 1].on_device) gn__copy_text(out->device, sizeof out->device, d.name);
     return GN_OK;
 }
 
@@ -10472,8 +15609,25 @@ gn_tensor gn_label(gn_tensor t, const char *label) {
     return t;
 }
 
-void gn_phase(gn_ctx *g, gn_phase_kind phase) {
-    if (gn__usable(g) && (int)phase >= 0 && phase < GN_PHASE__COUNT) g->phase = (uint8_t)phase;
+#define GN__SCOPE(name, NAME)                                                                                                 \
+    gn_result gn_##name(gn_ctx *g, gn_##name##_kind kind) {                                                                   \
+        if (!gn__usable(g)) return gn_status(g);                                                                              \
+        if ((int)kind < 0 || (int)kind >= (int)GN_##NAME##__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_" #name ": there is no such " #name); \
+        g->hint.name = (uint8_t)kind;                                                                                         \
+        return GN_OK;                                                                                                         \
+    }
+GN__SCOPE(phase, PHASE)
+GN__SCOPE(role, ROLE)
+GN__SCOPE(residency, RESIDENCY)
+GN__SCOPE(modality, MODALITY)
+#undef GN__SCOPE
+
+gn_result gn_on(gn_ctx *g, const char *device) {
+    if (!gn__usable(g)) return gn_status(g);
+    uint32_t index = device ? gn__device_index(g, device) : 0;
+    if (device && (!index || index > UINT8_MAX)) return gn__error_set(g, GN_NO_DEVICE, "", "gn_on: the context has no device of this name or index");
+    g->hint.on = (uint8_t)index;
+    return GN_OK;
 }
 
 
@@ -10495,9 +15649,14 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     uint32_t root = gn__resolve(g, loss, &why);
     if (r == GN_OK && why != GN_OK) r = gn__error_set(g, why, "", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN__OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
+    uint64_t begin = gn__trace_begin(g);
+    uint8_t said = g->hint.residency;
+    if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
     if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) gn__error_node(g, &f, file, (uint32_t)line, -1, g->nodes[root].label);
+    g->hint.residency = said;
     for (int i = 0; i < n && gx; i++)
         out_grads[i] = gn__handle(g, gx[i] ? gx[i] : gn__failed_with(g, at, GN__OP_FAILED, GN_NO_GRADIENT, "%s", g->error.text));
+    gn__trace_end(g, "gn_grad", begin, 0);
     gn_free(x);
     gn_free(gx);
     return r;
@@ -10602,6 +15761,7 @@ GN__COLD_BEGIN
 
 #define GN__AT file, line
 
+/* The text's first word is the op, which has no row of its own. */
 GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, gn_result r, const char *format, ...) {
     gn__loc at = { file, line };
     gn_fault f;
@@ -10609,7 +15769,10 @@ GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx 
     va_start(args, format);
     gn__fail_v(&f, r, format, args);
     va_end(args);
-    return gn__handle(g, gn__failed(g, at, GN__OP_FAILED, &f));
+    uint32_t bad = gn__failed(g, at, GN__OP_FAILED, &f);
+    char *op = bad ? g->errors[g->nodes[bad].extra].op : NULL;
+    if (op) memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof g->error.op - 1));       /* the rest of op is 0 */
+    return gn__handle(g, bad);
 }
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
@@ -10948,9 +16111,9 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
         int64_t d = t.shape.dims[axis], left = d;
         for (int i = 0; i < n && ok; i++) {
             int64_t size = sizes ? sizes[i] : d / n;
-            ok = size >= 0 && size <= left;
+            if (!(ok = size >= 0 && size <= left)) break;
             left -= size;
-            if (ok) out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
+            out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
         }
         ok = ok && left == 0;
         if (!ok) bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);

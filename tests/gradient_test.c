@@ -519,6 +519,20 @@ TEST(gradient_of_an_inner_tensor_stops_there)
     gn_step(g);
 }
 
+TEST(gradient_of_a_tensor_that_no_gradient_passes_through_stops_there)
+{
+    double got[2];
+    int64_t ids[1] = { 1 };
+    gn_tensor in[2] = { gn_random_normal(g, GN_F64, GN_SHAPE(2)), gn_one_hot(gn_data(g, GN_I64, GN_SHAPE(1), ids), 2, GN_F64) }, out[2];
+    gn_tensor loss = gn_sum(gn_add(gn_mul_c(in[0], 3), gn_mul_c(in[1], 4)), GN_ALL_AXES, false);
+    CHECK_RESULT(gn_grad(loss, in, 2, out), GN_OK);
+    CHECK_RESULT(gn_read(out[0], got, sizeof got), GN_OK);
+    CHECK(got[0] == 3 && got[1] == 3);
+    CHECK_RESULT(gn_read(out[1], got, sizeof got), GN_OK);
+    CHECK(got[0] == 4 && got[1] == 4);
+    gn_step(g);
+}
+
 TEST(gradient_of_the_loss_itself_is_one)
 {
     double x = 4, got = 0;
@@ -724,6 +738,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(gradient_of_products_with_zeros_is_that_of_the_others),
         TEST_ENTRY(gradient_of_a_tensor_used_twice_adds_up),
         TEST_ENTRY(gradient_of_an_inner_tensor_stops_there),
+        TEST_ENTRY(gradient_of_a_tensor_that_no_gradient_passes_through_stops_there),
         TEST_ENTRY(gradient_of_the_loss_itself_is_one),
         TEST_ENTRY(gradient_of_states_and_weights_has_their_shape_and_dtype),
         TEST_ENTRY(gradient_of_mixed_dtypes_has_each_inputs_dtype),

@@ -10,7 +10,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-typedef struct loopback_link { int fd; uint64_t up, down; } loopback_link;
+typedef struct loopback_link { int fd; uint64_t up, down; const char *peer; } loopback_link;
 
 static inline gn_result loopback__ready(int fd, short events, uint32_t timeout_ms)
 {
@@ -77,7 +77,7 @@ static inline void loopback__info(void *self, gn_link_info *out_info)
 {
     loopback_link *l = self;
     memset(out_info, 0, sizeof *out_info);
-    snprintf(out_info->peer, sizeof out_info->peer, "loopback");
+    snprintf(out_info->peer, sizeof out_info->peer, "%s", l->peer);
     out_info->bytes_up = l->up;
     out_info->bytes_down = l->down;
 }
@@ -97,7 +97,8 @@ static inline gn_result loopback__granted(void *self, const uint8_t *grant, size
     return GN_OK;
 }
 
-static inline gn_transport loopback_transport(int fd)
+/* `peer`: what the other end is called; stays valid. */
+static inline gn_transport loopback_transport_to(int fd, const char *peer)
 {
     static const gn_transport_i table = {
         .send = loopback__send, .recv = loopback__recv, .interrupt = loopback__interrupt, .close = loopback__close,
@@ -108,8 +109,11 @@ static inline gn_transport loopback_transport(int fd)
         exit(2);
     }
     l->fd = fd;
+    l->peer = peer;
     return (gn_transport){ &table, l };
 }
+
+static inline gn_transport loopback_transport(int fd) { return loopback_transport_to(fd, "loopback"); }
 
 /* The one server of a test binary, opened when first asked for; ends the program when it does not open. Its keys lie in a folder
  * of its own that loopback_close removes. */

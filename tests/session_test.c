@@ -734,7 +734,7 @@ TEST(other_versions_are_told_both_ranges) {
     CHECK_INT(m.id, GN__MSG_HELLO_OK);
     CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &d, &f), GN_OK);
     CHECK_INT(d.version, 1);
-    CHECK_INT(d.features, 0);
+    CHECK_INT(d.features, GN__FEATURES);   /* those of this version, whatever else was asked for */
     raw_close(r);
     gn_server_close(s);
 }
@@ -1116,7 +1116,7 @@ TEST(a_client_takes_large_answers_before_it_sends_more) {
     const uint32_t head[7] = { 2, 1, 0, 2, 1, 1, 0 };
     make_pair(ends);
     REQUIRE(gn_server_attach(s, loopback_transport(ends[0]), "a") == GN_OK);
-    REQUIRE(gn__remote_open(&(gn_desc){ .deadline_ms = SOON_MS }, loopback_transport(ends[1]), "", &stats, &x, &f) == GN_OK);
+    REQUIRE(gn__remote_open(&(gn_desc){ .deadline_ms = SOON_MS }, loopback_transport(ends[1]), "", false, &stats, &x, &f) == GN_OK);
     for (int i = 0; i < 7; i++) gn__put_u32(&b, head[i]);
     gn__put_u16(&b, gn__ops[GN__OP_DATA].wire);
     gn__put_u8(&b, 0);

@@ -1,0 +1,1478 @@
+/* What Genie sees in a graph: each recogniser on graphs that are written differently and mean the same, and on graphs that look
+ * alike and mean something else; scopes that win; groups that hold every node once and form no cycle. */
+#define _GNU_SOURCE
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+static long fails_at = -1, allocations, blocks_held;
+
+static void *counted_resize(void *p, size_t n)
+{
+    if (fails_at >= 0 && allocations++ >= fails_at) {
+        return NULL;
+    }
+    void *q = realloc(p, n);
+    blocks_held += q && !p;
+    return q;
+}
+
+static void counted_free(void *p)
+{
+    blocks_held -= p != NULL;
+    free(p);
+}
+#define GN_MALLOC(n) counted_resize(NULL, n)
+#define GN_REALLOC(p, n) counted_resize(p, n)
+#define GN_FREE(p) counted_free(p)
+#define GENIE_IMPLEMENTATION
+#include "genie.h"
+#include "test.h"
+
+enum { BATCH = 2, TIMES = 8, HEADS = 4, HEAD = 16, DIM = HEADS * HEAD, WORDS = 96, CONTEXT = 32 };
+
+static gn_ctx *g;
+static gn_meaning m;
+static float zeros[1 << 20];
+static int32_t ids[4096];
+
+/* ---- leaves, parts, questions ---- */
+
+static gn_tensor weight(int64_t rows, int64_t columns)
+{
+    return gn_weight(g, GN_F32, rows ? GN_SHAPE(rows, columns) : GN_SHAPE(columns), zeros, "w");
+}
+
+static gn_tensor given(gn_shape s) { return gn_data(g, GN_F32, s, zeros); }
+static gn_tensor rows(int64_t n) { return given(GN_SHAPE(n, DIM)); }
+
+static void open_null(void)
+{
+    g = gn_open(&(gn_desc){ .devices = "null" });
+    memset(&m, 0, sizeof m);
+}
+
+static void close_null(void)
+{
+    gn_meaning_deinit(&m);
+    gn_close(g);
+}
+
+/* The meaning of what `roots` and the pending updates need. */
+static bool understand_without(const gn_tensor *roots, int n, uint32_t off)
+{
+    uint32_t ids_of[16], bad;
+    gn_result why;
+    gn_meaning_deinit(&m);
+    for (int i = 0; i < n; i++) {
+        ids_of[i] = gn__resolve(g, roots[i], &why);
+        if (!CHECK_RESULT(why, GN_OK) || !CHECK(g->nodes[ids_of[i]].op != GN__OP_FAILED)) {
+            return false;
+        }
+    }
+    return CHECK_RESULT(gn__cut_make(g, ids_of, n, &bad), GN_OK) && CHECK_RESULT(gn_meaning_make(&g->cut.part, off, &m, NULL), GN_OK);
+}
+
+static bool understand(gn_tensor root) { return understand_without(&root, 1, 0); }
+static bool understand_updates(void) { return understand_without(NULL, 0, 0); }
+
+static const gn_node_meaning *of(gn_tensor t)
+{
+    gn_result why;
+    uint32_t id = gn__resolve(g, t, &why);
+    uint32_t node = t.id & GN__SLOT_BIT ? g->slots[t.id & ~GN__SLOT_BIT].cut_node : g->cut.where[id];
+    return &m.nodes[node];
+}
+
+#define CHECK_ROLE(t, want) CHECK_STR(gn__role_names[of(t)->role], gn__role_names[want])
+#define CHECK_PHASE(t, want) CHECK_STR(gn__phase_names[of(t)->phase], gn__phase_names[want])
+#define CHECK_RESIDENCY(t, want) CHECK_STR(gn__residency_names[of(t)->residency], gn__residency_names[want])
+#define CHECK_MODALITY(t, want) CHECK_STR(gn__modality_names[of(t)->modality], gn__modality_names[want])
+#define CHECK_TOGETHER(a, b) CHECK_INT(of(a)->group, of(b)->group)
+
+static bool has_role(gn_role_kind role)
+{
+    for (uint32_t i = 0; i < m.n_nodes; i++) {
+        if (m.nodes[i].role == role) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Every node in exactly one group; a node's inputs lie in its own group or an earlier one. */
+static void check_groups(void)
+{
+    const gn_part *p = &g->cut.part;
+    uint32_t at = 0, bad = 0;
+    for (uint32_t k = 0; k < m.n_groups; k++) {
+        CHECK_INT(m.groups[k].first, at);
+        CHECK(m.groups[k].n_nodes > 0);
+        for (uint32_t i = 0; i < m.groups[k].n_nodes && at < m.n_nodes; i++, at++) {
+            bad += m.members[at] >= m.n_nodes || m.nodes[m.members[at]].group != k || (i && m.members[at] <= m.members[at - 1]);
+        }
+    }
+    CHECK_INT(at, p->n_nodes);
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        for (uint32_t k = 0; k < p->nodes[i].n_ins; k++) {
+            bad += m.nodes[p->ins[p->nodes[i].ins + k]].group > m.nodes[i].group;
+        }
+    }
+    CHECK_INT(bad, 0);
+}
+
+/* ---- linear ---- */
+
+TEST(linear_is_seen_in_every_writing)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), w = weight(DIM, 32), wt = weight(32, DIM), b = weight(0, 32);
+    gn_tensor in[2] = { x, w };
+    gn_tensor op = gn_linear(x, w, b), product = gn_matmul(x, w), sum = gn_add(product, b), flipped = gn_matmul(x, gn_transpose(wt, 0, 1));
+    gn_tensor columns = gn_matmul(wt, gn_transpose(x, 0, 1)), einsum = gn_einsum("td,de->te", in, 2), relu = gn_relu(op);
+    gn_tensor all[] = { relu, sum, flipped, columns, einsum };
+    REQUIRE(understand_without(all, TEST_COUNT(all), 0));
+    CHECK_ROLE(op, GN_ROLE_LINEAR);
+    CHECK_ROLE(product, GN_ROLE_LINEAR);
+    CHECK_ROLE(sum, GN_ROLE_LINEAR);
+    CHECK_ROLE(flipped, GN_ROLE_LINEAR);
+    CHECK_ROLE(columns, GN_ROLE_LINEAR);
+    CHECK_ROLE(einsum, GN_ROLE_LINEAR);
+    CHECK_TOGETHER(product, sum);
+    CHECK_TOGETHER(op, relu);
+    CHECK(of(op)->group != of(product)->group);
+    CHECK_ROLE(w, GN_ROLE_LINEAR);
+    check_groups();
+    close_null();
+}
+
+TEST(products_of_activations_are_not_linear)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), y = gn_matmul(x, gn_transpose(gn_sigmoid(x), 0, 1)), z = gn_matmul(weight(DIM, DIM), weight(DIM, DIM));
+    gn_tensor all[] = { y, z };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK_ROLE(y, GN_ROLE_NONE);
+    CHECK_ROLE(z, GN_ROLE_NONE);
+    close_null();
+}
+
+/* ---- MLP ---- */
+
+static gn_tensor hand_gelu(gn_tensor x)
+{
+    return gn_mul(gn_mul_c(x, 0.5), gn_add_c(gn_erf(gn_mul_c(x, 0.70710678)), 1));
+}
+
+static gn_tensor mlp_down(gn_tensor h) { return gn_linear(h, weight(4 * DIM, DIM), GN_NONE); }
+static gn_tensor mlp_up(gn_tensor x) { return gn_linear(x, weight(DIM, 4 * DIM), weight(0, 4 * DIM)); }
+static gn_tensor mlp_matmul(gn_tensor x) { return gn_add(gn_matmul(x, weight(DIM, 4 * DIM)), weight(0, 4 * DIM)); }
+
+TEST(mlp_is_seen_in_every_writing)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), up[5], down[5];
+    up[0] = mlp_up(x), down[0] = mlp_down(gn_relu(up[0]));
+    up[1] = mlp_matmul(x), down[1] = gn_add(gn_matmul(gn_reshape(hand_gelu(up[1]), GN_SHAPE(TIMES, 4 * DIM)), weight(4 * DIM, DIM)), weight(0, DIM));
+    up[2] = mlp_up(x), down[2] = mlp_down(gn_mul(gn_silu(mlp_up(x)), up[2]));
+    up[3] = mlp_up(x), down[3] = mlp_down(gn_mul(up[3], gn_sigmoid(up[3])));
+    up[4] = mlp_matmul(x), down[4] = mlp_down(gn_leaky_relu(up[4], 0.1));
+    REQUIRE(understand_without(down, TEST_COUNT(down), 0));
+    for (int i = 0; i < TEST_COUNT(down); i++) {
+        CHECK_ROLE(up[i], GN_ROLE_MLP);
+        CHECK_ROLE(down[i], GN_ROLE_MLP);
+        CHECK_TOGETHER(up[i], down[i]);
+    }
+    check_groups();
+    close_null();
+}
+
+TEST(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), w[6];
+    for (int i = 0; i < 6; i++) {
+        w[i] = weight(DIM, DIM);
+    }
+    gn_tensor plain = gn_matmul(gn_matmul(x, w[0]), w[1]), scaled = gn_matmul(gn_mul_c(gn_matmul(x, w[2]), 2), w[3]);
+    gn_tensor skip = gn_matmul(gn_relu(gn_add(gn_matmul(x, w[4]), x)), w[5]), all[] = { plain, scaled, skip };
+    REQUIRE(understand_without(all, TEST_COUNT(all), 0));
+    CHECK(!has_role(GN_ROLE_MLP));
+    CHECK_ROLE(plain, GN_ROLE_LINEAR);
+    check_groups();
+    close_null();
+}
+
+/* ---- norm ---- */
+
+static gn_tensor mean_row(gn_tensor x) { return gn_mean(x, GN_AXES(-1), true); }
+
+static gn_tensor hand_layernorm(gn_tensor x, gn_tensor gain, gn_tensor bias)
+{
+    gn_tensor d = gn_sub(x, mean_row(x));
+    return gn_add(gn_mul(gn_div(d, gn_sqrt(gn_add_c(mean_row(gn_mul(d, d)), 1e-5))), gain), bias);
+}
+
+TEST(norm_is_seen_in_every_writing)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), gain = weight(0, DIM), bias = weight(0, DIM), y[7];
+    y[0] = gn_layernorm(x, gain, bias, 1e-5);
+    y[1] = hand_layernorm(x, gain, bias);
+    y[2] = gn_rmsnorm(x, gain, 1e-6);
+    y[3] = gn_mul(gain, gn_div(x, gn_sqrt(gn_add_c(mean_row(gn_square(x)), 1e-6))));
+    y[4] = gn_mul(gn_sub(x, mean_row(x)), gn_rsqrt(gn_add_c(gn_variance(x, GN_AXES(-1), 0, true), 1e-5)));
+    y[5] = gn_normalize(x, -1, 1e-8);
+    y[6] = gn_mul(x, gn_pow_c(gn_add_c(gn_div_c(gn_sum(gn_pow_c(x, 2), GN_AXES(-1), true), DIM), 1e-6), -0.5));
+    REQUIRE(understand_without(y, TEST_COUNT(y), 0));
+    for (int i = 0; i < TEST_COUNT(y); i++) {
+        CHECK_ROLE(y[i], GN_ROLE_NORM);
+    }
+    CHECK_INT(m.n_groups, 1 + TEST_COUNT(y));                  /* x is a group of its own */
+    check_groups();
+    close_null();
+}
+
+TEST(divisions_by_other_roots_are_no_norm)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), y[4];
+    y[0] = gn_div(x, gn_sqrt(gn_add_c(gn_abs(x), 1)));
+    y[1] = gn_div(x, gn_sum(gn_square(x), GN_AXES(-1), true));
+    y[2] = gn_mul(x, gn_rsqrt(mean_row(gn_square(gn_tanh(gn_matmul(x, weight(DIM, DIM)))))));
+    y[3] = gn_div(x, gn_sqrt(gn_sum(gn_abs(x), GN_AXES(-1), true)));
+    REQUIRE(understand_without(y, TEST_COUNT(y), 0));
+    CHECK(!has_role(GN_ROLE_NORM));
+    close_null();
+}
+
+/* ---- attention ---- */
+
+static gn_tensor project(gn_tensor x) { return gn_linear(x, weight(DIM, DIM), GN_NONE); }
+
+/* (T, DIM) to (1, heads, T, DIM / HEADS) */
+static gn_tensor split_heads(gn_tensor x, int64_t t, int64_t heads)
+{
+    return gn_transpose(gn_reshape(x, GN_SHAPE(1, t, heads, HEAD)), 1, 2);
+}
+
+typedef gn_tensor (*attention_fn)(gn_tensor q, gn_tensor k, gn_tensor v);
+
+static gn_tensor attention_op(gn_tensor q, gn_tensor k, gn_tensor v) { return gn_attention(q, k, v, NULL); }
+
+static gn_tensor attention_matmuls(gn_tensor q, gn_tensor k, gn_tensor v)
+{
+    return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, gn_transpose(k, 2, 3)), 0.25), -1), v);
+}
+
+/* The scale on the queries, a causal mask from positions, the softmax by hand. */
+static gn_tensor attention_by_hand(gn_tensor q, gn_tensor k, gn_tensor v)
+{
+    gn_tensor row = gn_arange(g, GN_I32, TIMES, 0, 1), scores = gn_matmul(gn_div_c(q, 4), gn_permute(k, GN_AXES(0, 1, 3, 2)));
+    scores = gn_where(gn_ge(gn_reshape(row, GN_SHAPE(TIMES, 1)), row), scores, gn_like(scores, -1e9));
+    gn_tensor e = gn_exp(gn_sub(scores, gn_max(scores, GN_AXES(-1), true)));
+    return gn_matmul(gn_div(e, gn_sum(e, GN_AXES(-1), true)), v);
+}
+
+/* Columns instead of rows: v^T softmax(k q^T). */
+static gn_tensor attention_columns(gn_tensor q, gn_tensor k, gn_tensor v)
+{
+    gn_tensor p = gn_softmax(gn_mul_c(gn_matmul(k, gn_transpose(q, 2, 3)), 0.25), -2);
+    return gn_transpose(gn_matmul(gn_transpose(v, 2, 3), p), 2, 3);
+}
+
+static const attention_fn attentions[] = { attention_op, attention_matmuls, attention_by_hand, attention_columns };
+
+TEST(self_attention_is_seen_in_every_writing)
+{
+    for (int i = 0; i < TEST_COUNT(attentions); i++) {
+        open_null();
+        gn_tensor x = gn_tanh(rows(TIMES)), h = gn_layernorm(x, weight(0, DIM), GN_NONE, 1e-5);
+        gn_tensor q = split_heads(project(h), TIMES, HEADS), k = split_heads(project(h), TIMES, HEADS), v = split_heads(project(h), TIMES, HEADS);
+        gn_tensor a = attentions[i](gn_rotary(q, gn_arange(g, GN_I32, TIMES, 0, 1), 10000, false), k, v);
+        REQUIRE(understand(a));
+        CHECK_ROLE(a, GN_ROLE_ATTENTION);
+        CHECK_ROLE(h, GN_ROLE_NORM);
+        CHECK(!has_role(GN_ROLE_CROSS_ATTENTION) && !has_role(GN_ROLE_GROUPED_ATTENTION));
+        check_groups();
+        close_null();
+    }
+}
+
+TEST(attention_written_out_is_one_group)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), q = split_heads(project(x), TIMES, HEADS), k = split_heads(project(x), TIMES, HEADS), v = split_heads(project(x), TIMES, HEADS);
+    gn_tensor scores = gn_matmul(q, gn_transpose(k, 2, 3)), p = gn_softmax(gn_mul_c(scores, 0.25), -1), a = gn_matmul(gn_mul(p, gn_ge(p, gn_like(p, 0.1))), v);
+    REQUIRE(understand(gn_tanh(a)));
+    CHECK_ROLE(scores, GN_ROLE_ATTENTION);
+    CHECK_TOGETHER(scores, p);
+    CHECK_TOGETHER(p, a);
+    CHECK_INT(m.groups[of(a)->group].role, GN_ROLE_ATTENTION);
+    check_groups();
+    close_null();
+}
+
+TEST(cross_attention_is_seen_in_every_writing)
+{
+    for (int i = 0; i < TEST_COUNT(attentions); i++) {
+        open_null();
+        gn_tensor x = gn_tanh(rows(TIMES)), memory = gn_tanh(rows(TIMES));
+        gn_tensor q = split_heads(project(gn_layernorm(x, GN_NONE, GN_NONE, 1e-5)), TIMES, HEADS), k = split_heads(project(memory), TIMES, HEADS), v = split_heads(project(memory), TIMES, HEADS);
+        gn_tensor a = attentions[i](q, k, v);
+        REQUIRE(understand(a));
+        CHECK_ROLE(a, GN_ROLE_CROSS_ATTENTION);
+        check_groups();
+        close_null();
+    }
+}
+
+TEST(norms_before_the_projections_do_not_make_self_attention_cross)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), gain = weight(0, DIM);
+    gn_tensor q = split_heads(project(gn_rmsnorm(x, gain, 1e-5)), TIMES, HEADS), k = split_heads(project(hand_layernorm(x, gain, gain)), TIMES, HEADS), v = split_heads(project(x), TIMES, HEADS);
+    gn_tensor a = attention_matmuls(q, k, v);
+    REQUIRE(understand(a));
+    CHECK_ROLE(a, GN_ROLE_ATTENTION);
+    close_null();
+}
+
+TEST(grouped_attention_is_seen_in_every_writing)
+{
+    open_null();
+    enum { GROUPS = 2 };
+    gn_tensor x = gn_tanh(rows(TIMES)), q = split_heads(project(x), TIMES, HEADS);
+    gn_tensor narrow = gn_linear(x, weight(DIM, GROUPS * HEAD), GN_NONE), k = split_heads(narrow, TIMES, GROUPS);
+    gn_tensor v = split_heads(gn_linear(x, weight(DIM, GROUPS * HEAD), GN_NONE), TIMES, GROUPS), a[3];
+    a[0] = attention_op(q, k, v);
+    a[1] = attention_matmuls(q, gn_repeat(k, HEADS / GROUPS, 1), gn_repeat(v, HEADS / GROUPS, 1));
+    a[2] = attention_matmuls(gn_reshape(q, GN_SHAPE(GROUPS, HEADS / GROUPS, TIMES, HEAD)), gn_reshape(k, GN_SHAPE(GROUPS, 1, TIMES, HEAD)), gn_reshape(v, GN_SHAPE(GROUPS, 1, TIMES, HEAD)));
+    REQUIRE(understand_without(a, 3, 0));
+    for (int i = 0; i < 3; i++) {
+        CHECK_ROLE(a[i], GN_ROLE_GROUPED_ATTENTION);
+    }
+    check_groups();
+    close_null();
+}
+
+TEST(softmax_between_other_products_is_no_attention)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), y[4];
+    y[0] = gn_matmul(gn_softmax(gn_matmul(x, weight(DIM, 8)), -1), weight(8, DIM));              /* a mixture of rows of a table */
+    y[1] = gn_matmul(gn_softmax(gn_matmul(x, weight(DIM, TIMES)), -1), gn_tanh(x));              /* routing by a product with parameters */
+    y[2] = gn_matmul(gn_mul_c(gn_matmul(x, gn_transpose(gn_tanh(x), 0, 1)), 0.5), gn_sigmoid(x)); /* no softmax */
+    y[3] = gn_matmul(gn_softmax(gn_tanh(x), -1), gn_transpose(gn_sigmoid(x), 0, 1));             /* no scores */
+    REQUIRE(understand_without(y, TEST_COUNT(y), 0));
+    CHECK(!has_role(GN_ROLE_ATTENTION) && !has_role(GN_ROLE_CROSS_ATTENTION) && !has_role(GN_ROLE_GROUPED_ATTENTION));
+    close_null();
+}
+
+/* ---- KV append, prefill, decode ---- */
+
+static gn_tensor cache_state(void) { return gn_state(g, GN_F32, GN_SHAPE(1, HEADS, CONTEXT, HEAD), NULL, "kv"); }
+
+typedef gn_tensor (*append_fn)(gn_tensor cache, gn_tensor new_rows, int64_t t);
+
+static gn_tensor append_op(gn_tensor cache, gn_tensor new_rows, int64_t t) { (void)t; return gn_kv_append(cache, new_rows, gn_scalar(g, GN_I32, 3)); }
+static gn_tensor append_slice(gn_tensor cache, gn_tensor new_rows, int64_t t) { return gn_assign(cache, gn_slice_put(cache, new_rows, 2, 3, 3 + t, 1)); }
+static gn_tensor append_concat(gn_tensor cache, gn_tensor new_rows, int64_t t)
+{
+    (void)t;
+    gn_tensor both[2] = { cache, new_rows };
+    return gn_concat(both, 2, 2);
+}
+
+static const append_fn appends[] = { append_op, append_slice, append_concat };
+
+static gn_tensor appended_attention(int how, int writing, int64_t t, gn_tensor *out_keys)
+{
+    gn_tensor x = gn_tanh(rows(t)), q = split_heads(project(x), t, HEADS), k = split_heads(project(x), t, HEADS), v = split_heads(project(x), t, HEADS);
+    gn_tensor keys = appends[how](cache_state(), k, t), values = appends[how](cache_state(), v, t);
+    *out_keys = keys;
+    return writing ? attention_matmuls(q, keys, values) : gn_attention(q, keys, values, NULL);
+}
+
+TEST(append_and_phase_are_seen_in_every_writing)
+{
+    for (int how = 0; how < TEST_COUNT(appends); how++) {
+        for (int i = 0; i < 4; i++) {
+            open_null();
+            gn_tensor keys, a = appended_attention(how, i & 1, i & 2 ? 1 : TIMES, &keys);
+            REQUIRE(understand(gn_tanh(a)));
+            CHECK_ROLE(a, GN_ROLE_ATTENTION);
+            CHECK(has_role(GN_ROLE_KV_APPEND));
+            CHECK_TOGETHER(keys, a);
+            CHECK_RESIDENCY(keys, how == 1 ? GN_RESIDENCY_STATE : GN_RESIDENCY_KV_CACHE);
+            for (uint32_t k = 0; k < m.n_nodes; k++) {
+                CHECK_STR(gn__phase_names[m.nodes[k].phase], i & 2 ? "decode" : "prefill");
+            }
+            check_groups();
+            close_null();
+        }
+    }
+}
+
+TEST(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append)
+{
+    open_null();
+    gn_tensor log = gn_state(g, GN_F32, GN_SHAPE(CONTEXT, DIM), NULL, "log"), x = gn_tanh(gn_matmul(rows(1), weight(DIM, DIM)));
+    gn_assign(log, gn_slice_put(log, x, 0, 3, 4, 1));
+    gn_tensor both[2] = { given(GN_SHAPE(4, DIM)), x }, joined = gn_concat(both, 2, 0);
+    REQUIRE(understand(joined));
+    CHECK(!has_role(GN_ROLE_KV_APPEND));
+    CHECK_PHASE(joined, GN_FORWARD);
+    close_null();
+}
+
+TEST(attention_without_a_cache_is_neither_prefill_nor_decode)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), q = split_heads(project(x), TIMES, HEADS);
+    gn_attention_desc causal = { .causal = true };
+    gn_tensor a = gn_attention(q, q, q, &causal), b = gn_attention(q, q, q, NULL), both[2] = { a, b };
+    REQUIRE(understand(a));
+    CHECK_PHASE(a, GN_FORWARD);
+    REQUIRE(understand_without(both, 2, 0));
+    CHECK_PHASE(b, GN_ENCODE);
+    close_null();
+}
+
+TEST(one_query_over_a_cache_that_is_only_read_is_decode)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(1)), q = split_heads(project(x), 1, HEADS), many = split_heads(project(gn_tanh(rows(TIMES))), TIMES, HEADS);
+    gn_tensor a = gn_attention(q, cache_state(), cache_state(), NULL), b = attention_matmuls(many, cache_state(), cache_state());
+    REQUIRE(understand(a));
+    CHECK_PHASE(a, GN_DECODE);
+    CHECK_ROLE(a, GN_ROLE_CROSS_ATTENTION);
+    REQUIRE(understand(b));
+    CHECK_PHASE(b, GN_FORWARD);
+    close_null();
+}
+
+/* ---- embedding ---- */
+
+static gn_tensor words(int64_t n) { return gn_data(g, GN_I32, GN_SHAPE(n), ids); }
+
+TEST(embedding_is_seen_in_every_writing)
+{
+    open_null();
+    gn_tensor table = weight(WORDS, DIM), places = weight(CONTEXT, DIM), e[4];
+    e[0] = gn_embedding(table, words(TIMES));
+    e[1] = gn_index_select(table, 0, words(TIMES));
+    e[2] = gn_matmul(gn_one_hot(words(TIMES), WORDS, GN_F32), table);
+    e[3] = gn_mul_c(gn_add(gn_embedding(table, words(TIMES)), gn_embedding(places, gn_arange(g, GN_I32, TIMES, 0, 1))), 8);
+    REQUIRE(understand_without(e, TEST_COUNT(e), 0));
+    for (int i = 0; i < TEST_COUNT(e); i++) {
+        CHECK_ROLE(e[i], GN_ROLE_EMBEDDING);
+        CHECK_MODALITY(e[i], GN_MODALITY_TEXT);
+    }
+    CHECK_INT(of(e[0])->bytes_read, TIMES * DIM * 4 + TIMES * 4);   /* rows and ids, not the table */
+    check_groups();
+    close_null();
+}
+
+TEST(picking_rows_of_activations_is_no_embedding)
+{
+    open_null();
+    gn_tensor x = gn_tanh(gn_matmul(rows(TIMES), weight(DIM, DIM))), a = gn_index_select(x, 0, words(3)), b = gn_embedding(x, words(3));
+    gn_tensor c = gn_gather(weight(WORDS, DIM), 1, gn_data(g, GN_I32, GN_SHAPE(WORDS, 2), ids)), all[] = { a, b, c };
+    REQUIRE(understand_without(all, 3, 0));
+    CHECK(!has_role(GN_ROLE_EMBEDDING));
+    close_null();
+}
+
+/* ---- residual ---- */
+
+TEST(residual_is_seen_around_mlp_and_attention)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), h = hand_layernorm(x, weight(0, DIM), weight(0, DIM)), q = split_heads(project(h), TIMES, HEADS);
+    gn_tensor a = project(gn_reshape(gn_transpose(attention_by_hand(q, q, q), 1, 2), GN_SHAPE(TIMES, DIM))), y = gn_add(x, a);
+    gn_tensor f = mlp_down(gn_silu(mlp_up(gn_rmsnorm(y, GN_NONE, 1e-5)))), z = gn_add(f, y), direct = gn_add(gn_tanh(z), z);
+    REQUIRE(understand(direct));
+    CHECK_ROLE(y, GN_ROLE_RESIDUAL);
+    CHECK_ROLE(z, GN_ROLE_RESIDUAL);
+    CHECK_ROLE(direct, GN_ROLE_RESIDUAL);
+    CHECK_TOGETHER(y, a);
+    CHECK_TOGETHER(z, f);
+    check_groups();
+    close_null();
+}
+
+TEST(sums_of_branches_are_not_residual)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), y = gn_add(project(x), project(x)), z = gn_add(gn_relu(y), gn_tanh(rows(TIMES))), b = gn_add(gn_tanh(z), weight(0, DIM));
+    REQUIRE(understand(b));
+    CHECK(!has_role(GN_ROLE_RESIDUAL));
+    close_null();
+}
+
+/* ---- loss ---- */
+
+TEST(loss_is_seen_in_every_writing)
+{
+    open_null();
+    gn_tensor logits = gn_matmul(rows(TIMES), weight(DIM, 16)), target = given(GN_SHAPE(TIMES, 16)), classes = words(TIMES), l[9];
+    gn_tensor logs = gn_log_softmax(logits, -1), hot = gn_one_hot(classes, 16, GN_F32), d = gn_sub(logits, target);
+    l[0] = gn_cross_entropy(logits, classes);
+    l[1] = gn_mse_loss(logits, target);
+    l[2] = gn_neg(gn_mean(gn_gather(logs, 1, gn_reshape(classes, GN_SHAPE(TIMES, 1))), GN_ALL_AXES, false));
+    l[3] = gn_neg(gn_div_c(gn_sum(gn_mul(logs, hot), GN_ALL_AXES, false), TIMES));
+    l[4] = gn_mean(gn_mul(d, d), GN_ALL_AXES, false);
+    l[5] = gn_mean(gn_abs(gn_sub(target, logits)), GN_ALL_AXES, false);
+    l[6] = gn_bce_logits_loss(logits, target);
+    l[7] = gn_mean(gn_sum(gn_neg(gn_mul(hot, gn_log(gn_softmax(logits, -1)))), GN_AXES(1), false), GN_ALL_AXES, false);
+    l[8] = gn_smooth_l1_loss(logits, target, 1);
+    REQUIRE(understand_without(l, TEST_COUNT(l), 0));
+    for (int i = 0; i < TEST_COUNT(l); i++) {
+        CHECK_ROLE(l[i], GN_ROLE_LOSS);
+    }
+    CHECK_ROLE(logs, GN_ROLE_LOSS);
+    check_groups();
+    close_null();
+}
+
+TEST(means_that_compare_with_no_target_are_no_loss)
+{
+    open_null();
+    gn_tensor x = gn_matmul(rows(TIMES), weight(DIM, 16)), target = given(GN_SHAPE(TIMES, 16)), y[5];
+    y[0] = gn_mean(gn_square(x), GN_ALL_AXES, false);
+    y[1] = gn_variance(x, GN_ALL_AXES, 0, false);
+    y[2] = gn_mean(gn_square(gn_sub(x, target)), GN_AXES(1), false);                             /* one number a row */
+    y[3] = gn_mean(gn_square(gn_sub(given(GN_SHAPE(TIMES, 16)), target)), GN_ALL_AXES, false);   /* two givens: nothing predicted */
+    y[4] = gn_sum(gn_mul(x, target), GN_ALL_AXES, false);
+    REQUIRE(understand_without(y, TEST_COUNT(y), 0));
+    CHECK(!has_role(GN_ROLE_LOSS));
+    close_null();
+}
+
+/* ---- optimiser ---- */
+
+static gn_tensor parameter(void) { return gn_state(g, GN_F32, GN_SHAPE(DIM, 16), zeros, "p"); }
+
+static gn_tensor loss_of(gn_tensor p) { return gn_mse_loss(gn_matmul(rows(TIMES), p), given(GN_SHAPE(TIMES, 16))); }
+
+static gn_tensor gradient_of(gn_tensor p)
+{
+    gn_tensor grad;
+    CHECK_RESULT(gn_grad(loss_of(p), &p, 1, &grad), GN_OK);
+    return grad;
+}
+
+/* 0: momentum, 1: AdamW, 2: AdamW with decay, 3: by hand, 4: with decay of the parameter by hand */
+static void optimise(int how, gn_tensor p, gn_tensor grad)
+{
+    gn_tensor lr = gn_scalar(g, GN_F32, 0.1), a = parameter(), b = parameter();
+    gn_sgd_desc sgd = { .lr = lr, .momentum = 0.9 };
+    gn_adamw_desc adam = { .lr = lr, .step = gn_scalar(g, GN_F32, 1), .weight_decay = how == 2 ? 0.01 : 0 };
+    if (how == 0) {
+        CHECK_RESULT(gn_sgd(&sgd, &p, &grad, &a, 1), GN_OK);
+    } else if (how < 3) {
+        CHECK_RESULT(gn_adamw(&adam, &p, &grad, &a, &b, 1), GN_OK);
+    } else if (how == 3) {
+        gn_assign(p, gn_sub(p, gn_mul(lr, grad)));
+    } else {
+        gn_assign(p, gn_add(gn_mul_c(p, 0.999), gn_mul(gn_neg(lr), grad)));
+    }
+}
+
+TEST(optimiser_is_seen_in_every_writing)
+{
+    for (int how = 0; how < 5; how++) {
+        open_null();
+        gn_tensor p = parameter(), grad = gradient_of(p);
+        optimise(how, p, grad);
+        REQUIRE(understand_updates());
+        CHECK(has_role(GN_ROLE_OPTIMIZER));
+        CHECK_RESIDENCY(grad, GN_RESIDENCY_GRADIENT);
+        CHECK_INT(m.groups[m.n_groups - 1].role, GN_ROLE_OPTIMIZER);
+        for (uint32_t k = 0; k < m.n_nodes; k++) {
+            CHECK_STR(gn__phase_names[m.nodes[k].phase], "training");
+        }
+        check_groups();
+        close_null();
+    }
+}
+
+TEST(optimiser_step_is_one_group_a_parameter)
+{
+    open_null();
+    gn_tensor p[3], grads[3], lr = gn_scalar(g, GN_F32, 0.1), step = gn_scalar(g, GN_F32, 1), mm[3], v[3];
+    for (int i = 0; i < 3; i++) {
+        p[i] = gn_state(g, GN_F32, GN_SHAPE(DIM, DIM), zeros, "p"), mm[i] = gn_state(g, GN_F32, GN_SHAPE(DIM, DIM), NULL, "m"), v[i] = gn_state(g, GN_F32, GN_SHAPE(DIM, DIM), NULL, "v");
+    }
+    gn_tensor y = gn_matmul(gn_relu(gn_matmul(gn_relu(gn_matmul(rows(TIMES), p[0])), p[1])), p[2]), loss = gn_mse_loss(y, rows(TIMES));
+    CHECK_RESULT(gn_grad(loss, p, 3, grads), GN_OK);
+    CHECK_RESULT(gn_adamw(&(gn_adamw_desc){ .lr = lr, .step = step }, p, grads, mm, v, 3), GN_OK);
+    REQUIRE(understand(loss));
+    int steps = 0;
+    for (uint32_t k = 0; k < m.n_groups; k++) {
+        steps += m.groups[k].role == GN_ROLE_OPTIMIZER;
+    }
+    CHECK_INT(steps, 3);
+    for (uint32_t u = 0; u < g->cut.part.n_updates; u++) {
+        CHECK_INT(m.groups[m.nodes[g->cut.part.updates[u].node].group].role, GN_ROLE_OPTIMIZER);
+    }
+    check_groups();
+    close_null();
+}
+
+TEST(gradients_from_another_step_are_seen_as_gradients)
+{
+    open_null();
+    gn_tensor p = parameter(), grad = given(GN_SHAPE(DIM, 16));
+    gn_assign(p, gn_sub(p, gn_mul_c(grad, 0.1)));
+    REQUIRE(understand_updates());
+    CHECK(has_role(GN_ROLE_OPTIMIZER));
+    close_null();
+}
+
+TEST(other_updates_of_states_are_no_optimiser)
+{
+    open_null();
+    gn_tensor x = gn_tanh(gn_matmul(rows(TIMES), weight(DIM, 16))), mean = gn_mean(x, GN_AXES(0), false), h = gn_state(g, GN_F32, GN_SHAPE(TIMES, 16), NULL, "h");
+    gn_tensor average = gn_state(g, GN_F32, GN_SHAPE(16), NULL, "average"), total = gn_state(g, GN_F32, GN_SHAPE(16), NULL, "total");
+    gn_assign(average, gn_add(gn_mul_c(average, 0.9), gn_mul_c(mean, 0.1)));
+    gn_assign(total, gn_add(total, mean));
+    gn_tensor z = gn_sigmoid(gn_add(x, gn_matmul(h, weight(16, 16))));                           /* a gated recurrent unit */
+    gn_assign(h, gn_add(gn_mul(gn_sub(gn_like(z, 1), z), gn_tanh(x)), gn_mul(z, h)));
+    REQUIRE(understand_updates());
+    CHECK(!has_role(GN_ROLE_OPTIMIZER));
+    close_null();
+}
+
+/* ---- head and sampling ---- */
+
+TEST(head_with_sampling_is_seen_in_every_writing)
+{
+    open_null();
+    gn_tensor x = gn_layernorm(gn_tanh(rows(TIMES)), GN_NONE, GN_NONE, 1e-5), table = weight(WORDS, DIM), token = gn_state(g, GN_I64, GN_SHAPE(TIMES), NULL, "token");
+    gn_tensor logits[5], out[6];
+    for (int i = 0; i < 4; i++) {
+        logits[i] = gn_matmul(x, gn_transpose(table, 0, 1));
+    }
+    logits[4] = gn_linear(x, weight(DIM, WORDS), weight(0, WORDS));
+    out[0] = gn_argmax(logits[0], GN_AXES(1), false);
+    out[1] = gn_softmax(gn_div(logits[1], gn_scalar(g, GN_F32, 0.7)), -1);
+    gn_topk(logits[2], 5, -1, true, &out[2], &out[3]);
+    out[4] = gn_argmax(gn_add(logits[3], gn_random_uniform(g, GN_F32, GN_SHAPE(TIMES, WORDS))), GN_AXES(1), false);
+    gn_assign(token, gn_argmax(logits[4], GN_AXES(1), false));
+    out[5] = gn_tanh(logits[4]);
+    REQUIRE(understand_without(out, 6, 0));
+    for (int i = 0; i < 5; i++) {
+        CHECK_ROLE(logits[i], GN_ROLE_HEAD);
+    }
+    for (int i = 0; i < 5; i++) {
+        CHECK_ROLE(out[i], GN_ROLE_SAMPLING);
+    }
+    CHECK_TOGETHER(out[0], logits[0]);
+    CHECK_TOGETHER(out[1], logits[1]);
+    CHECK_TOGETHER(out[2], logits[2]);
+    CHECK_TOGETHER(out[3], logits[2]);
+    CHECK_TOGETHER(out[4], logits[3]);
+    check_groups();
+    close_null();
+}
+
+TEST(choices_within_the_graph_and_plain_outputs_are_no_head)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), route = gn_softmax(gn_matmul(x, weight(DIM, 4)), -1), best = gn_argmax(x, GN_AXES(1), false);
+    gn_tensor y = gn_mul(gn_slice(route, 1, 0, 1, 1), gn_matmul(x, weight(DIM, DIM))), all[] = { y, best };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK(!has_role(GN_ROLE_HEAD) && !has_role(GN_ROLE_SAMPLING));
+    close_null();
+}
+
+/* ---- convolution and modality ---- */
+
+TEST(convolution_by_windows_is_seen_and_is_vision)
+{
+    open_null();
+    gn_tensor image = given(GN_SHAPE(1, 3, 8, 8)), columns = gn_im2col(image, GN_SHAPE(3, 3), GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(1, 1));
+    gn_tensor y = gn_relu(gn_matmul(weight(8, 27), columns)), flat = gn_matmul(gn_reshape(gn_tanh(y), GN_SHAPE(1, 512)), weight(512, 10));
+    REQUIRE(understand(flat));
+    CHECK_ROLE(y, GN_ROLE_CONV);
+    CHECK_ROLE(flat, GN_ROLE_LINEAR);
+    CHECK_MODALITY(flat, GN_MODALITY_VISION);
+    CHECK_MODALITY(image, GN_MODALITY_VISION);
+    check_groups();
+    close_null();
+}
+
+TEST(modalities_spread_and_mix)
+{
+    open_null();
+    gn_tensor text = gn_embedding(weight(WORDS, DIM), words(TIMES)), patches = gn_reshape(given(GN_SHAPE(TIMES, 3, 4, 4)), GN_SHAPE(TIMES, 48)), picture = gn_matmul(patches, weight(48, DIM));
+    gn_tensor table = gn_matmul(rows(TIMES), weight(DIM, DIM)), both = gn_mul(gn_tanh(text), gn_tanh(picture)), all[] = { both, table };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK_MODALITY(text, GN_MODALITY_TEXT);
+    CHECK_MODALITY(picture, GN_MODALITY_VISION);
+    CHECK_MODALITY(both, GN_MODALITY_MIXED);
+    CHECK_MODALITY(table, GN_MODALITY_TABULAR);
+    close_null();
+}
+
+/* ---- scopes ---- */
+
+TEST(scopes_win_over_what_is_recognised)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), plain = project(x);
+    CHECK_RESULT(gn_role(g, GN_ROLE_HEAD), GN_OK);
+    CHECK_RESULT(gn_phase(g, GN_DENOISE), GN_OK);
+    CHECK_RESULT(gn_modality(g, GN_MODALITY_AUDIO), GN_OK);
+    gn_tensor y = project(plain);
+    CHECK_RESULT(gn_role(g, GN_ROLE_NONE), GN_OK);
+    CHECK_RESULT(gn_phase(g, GN_PHASE_UNKNOWN), GN_OK);
+    CHECK_RESULT(gn_modality(g, GN_MODALITY_UNKNOWN), GN_OK);
+    gn_tensor z = project(y);
+    REQUIRE(understand(z));
+    CHECK_ROLE(plain, GN_ROLE_LINEAR);
+    CHECK_ROLE(y, GN_ROLE_HEAD);
+    CHECK_ROLE(z, GN_ROLE_LINEAR);
+    CHECK_PHASE(y, GN_DENOISE);
+    CHECK_MODALITY(y, GN_MODALITY_AUDIO);
+    CHECK_INT(of(y)->said, GN_SAID_PHASE | GN_SAID_ROLE | GN_SAID_MODALITY);
+    CHECK_INT(of(plain)->said, 0);
+    CHECK_INT(m.groups[of(y)->group].role, GN_ROLE_HEAD);
+    CHECK_INT(m.n_disagreements, 0);                           /* a linear is part of a head */
+    check_groups();
+    close_null();
+}
+
+TEST(nodes_of_one_scope_are_one_group)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES));
+    gn_role(g, GN_ROLE_MLP);
+    gn_tensor a = gn_exp(x), b = gn_sum(a, GN_AXES(1), true), c = gn_mul(b, gn_tanh(a));
+    gn_role(g, GN_ROLE_NONE);
+    gn_tensor d = gn_tanh(gn_neg(c));
+    REQUIRE(understand(d));
+    CHECK_TOGETHER(a, b);
+    CHECK_TOGETHER(b, c);
+    CHECK(of(c)->group != of(d)->group && of(c)->group != of(x)->group);
+    CHECK_INT(m.groups[of(c)->group].role, GN_ROLE_MLP);
+    check_groups();
+    close_null();
+}
+
+TEST(residency_is_said_where_a_state_is_made)
+{
+    open_null();
+    gn_residency(g, GN_RESIDENCY_KV_CACHE);
+    gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), NULL, "cache");
+    gn_residency(g, GN_RESIDENCY_UNKNOWN);
+    gn_tensor plain = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), NULL, "plain"), y = gn_add(gn_tanh(cache), plain);
+    gn_info info;
+    CHECK_RESULT(gn_describe(cache, &info), GN_OK);
+    CHECK_STR(info.residency, "kv cache");
+    REQUIRE(understand(y));
+    CHECK_RESIDENCY(cache, GN_RESIDENCY_KV_CACHE);
+    CHECK_RESIDENCY(plain, GN_RESIDENCY_STATE);
+    CHECK_RESIDENCY(y, GN_RESIDENCY_ACTIVATION);
+    CHECK_INT(m.n_disagreements, 0);
+    close_null();
+}
+
+TEST(describe_tells_role_and_modality)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), linear = project(x), norm = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5);
+    gn_role(g, GN_ROLE_CONV);
+    gn_modality(g, GN_MODALITY_VISION);
+    gn_tensor said = project(x);
+    gn_info info;
+    CHECK_RESULT(gn_describe(linear, &info), GN_OK);
+    CHECK_STR(info.role, "linear");
+    CHECK_STR(info.modality, "unknown");
+    CHECK_RESULT(gn_describe(norm, &info), GN_OK);
+    CHECK_STR(info.role, "norm");
+    CHECK_RESULT(gn_describe(x, &info), GN_OK);
+    CHECK_STR(info.role, "none");
+    CHECK_RESULT(gn_describe(said, &info), GN_OK);
+    CHECK_STR(info.role, "conv");
+    CHECK_STR(info.modality, "vision");
+    close_null();
+}
+
+TEST(scopes_out_of_range_are_refused_and_change_nothing)
+{
+    open_null();
+    CHECK_RESULT(gn_role(g, GN_ROLE_NORM), GN_OK);
+    CHECK_RESULT(gn_role(g, GN_ROLE__COUNT), GN_BAD_ARGUMENT);
+    CHECK_STR(gn_last_error(g)->text, "gn_role: there is no such role");
+    CHECK_RESULT(gn_phase(g, (gn_phase_kind)-1), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_residency(g, GN_RESIDENCY__COUNT), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_modality(g, GN_MODALITY__COUNT), GN_BAD_ARGUMENT);
+    gn_tensor x = gn_tanh(rows(TIMES));
+    REQUIRE(understand(x));
+    CHECK_ROLE(x, GN_ROLE_NORM);
+    close_null();
+    CHECK_RESULT(gn_role(NULL, GN_ROLE_NORM), GN_BAD_ARGUMENT);
+}
+
+TEST(devices_are_said_by_name_or_index)
+{
+    open_null();
+    gn_free(g->device_names);
+    REQUIRE(gn__device_names_keep(g, "null,127.0.0.1:5556?pin=a&code=b", NULL, 0));
+    static const struct { const char *name; uint32_t want; gn_result result; } names[] = {
+        { "null", 1, GN_OK }, { "0", 1, GN_OK }, { "127.0.0.1:5556", 2, GN_OK }, { "127.0.0.1:5556?pin=other", 2, GN_OK }, { "1", 2, GN_OK }, { NULL, 0, GN_OK },
+        { "2", 0, GN_NO_DEVICE }, { "cpu", 0, GN_NO_DEVICE }, { "", 0, GN_NO_DEVICE }, { "nul", 0, GN_NO_DEVICE }, { "127.0.0.1", 0, GN_NO_DEVICE },
+    };
+    for (int i = 0; i < TEST_COUNT(names); i++) {
+        CHECK_RESULT(gn_on(g, NULL), GN_OK);
+        CHECK_RESULT(gn_on(g, names[i].name), names[i].result);
+        gn_tensor x = gn_tanh(given(GN_SHAPE(i + 1)));
+        REQUIRE(understand(x));
+        CHECK_INT(m.groups[of(x)->group].on, names[i].want);
+        CHECK((g->cut.part.hints != NULL) == (names[i].want != 0));
+    }
+    CHECK(strstr(g->device_names, "code") == NULL);
+    close_null();
+}
+
+TEST(recognised_blocks_end_where_the_device_changes)
+{
+    g = gn_open(&(gn_desc){ .devices = "null,cpu" });
+    memset(&m, 0, sizeof m);
+    gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x);
+    gn_on(g, "cpu");
+    gn_tensor down = mlp_down(gn_relu(up));
+    REQUIRE(understand(down));
+    CHECK_ROLE(up, GN_ROLE_MLP);
+    CHECK_ROLE(down, GN_ROLE_MLP);
+    CHECK_INT(m.groups[of(up)->group].on, 0);
+    CHECK_INT(m.groups[of(down)->group].on, 2);
+    check_groups();
+    close_null();
+}
+
+TEST(different_scopes_are_different_plans)
+{
+    static const gn_role_kind roles[] = { GN_ROLE_NONE, GN_ROLE_MLP, GN_ROLE_NONE, GN_ROLE_MLP, GN_ROLE_HEAD };
+    static const uint64_t made[] = { 1, 2, 2, 2, 3 };
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    for (int i = 0; i < TEST_COUNT(roles); i++) {
+        float y[4];
+        gn_stats s;
+        gn_role(g, roles[i]);
+        CHECK_RESULT(gn_read(gn_tanh(given(GN_SHAPE(4))), y, sizeof y), GN_OK);
+        gn_step(g);
+        gn_get_stats(g, &s);
+        CHECK_INT(s.plans_made, made[i]);
+    }
+    gn_close(g);
+}
+
+/* ---- disagreements ---- */
+
+static void check_disagreement(uint32_t i, gn_tensor t, uint8_t which, int said, int recognised)
+{
+    if (CHECK(i < m.n_disagreements)) {
+        CHECK_INT(m.disagreements[i].node, of(t) - m.nodes);
+        CHECK_INT(m.disagreements[i].which, which);
+        CHECK_INT(m.disagreements[i].said, said);
+        CHECK_INT(m.disagreements[i].recognised, recognised);
+    }
+}
+
+TEST(disagreements_name_node_kind_and_both_sides)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), data = given(GN_SHAPE(TIMES, DIM));
+    gn_role(g, GN_ROLE_LOSS);
+    gn_tensor norm = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5), e = gn_embedding(weight(WORDS, DIM), words(TIMES));
+    gn_role(g, GN_ROLE_NONE);
+    gn_residency(g, GN_RESIDENCY_WEIGHT);
+    gn_tensor activation = gn_tanh(norm);
+    gn_residency(g, GN_RESIDENCY_UNKNOWN);
+    gn_modality(g, GN_MODALITY_VISION);
+    gn_tensor text = gn_embedding(weight(WORDS, DIM), words(TIMES));
+    gn_modality(g, GN_MODALITY_UNKNOWN);
+    gn_phase(g, GN_DECODE);
+    gn_tensor keys, a = appended_attention(0, 0, TIMES, &keys), all[] = { activation, text, e, a, gn_tanh(data) };
+    REQUIRE(understand_without(all, TEST_COUNT(all), 0));
+    uint32_t n = m.n_disagreements;
+    check_disagreement(n - 1, text, GN_SAID_MODALITY, GN_MODALITY_VISION, GN_MODALITY_TEXT);
+    CHECK_INT(n, 7);                                           /* two roles, a residency, two appends and an attention, a modality */
+    check_disagreement(1, e, GN_SAID_ROLE, GN_ROLE_LOSS, GN_ROLE_EMBEDDING);
+    check_disagreement(2, activation, GN_SAID_RESIDENCY, GN_RESIDENCY_WEIGHT, GN_RESIDENCY_ACTIVATION);
+    check_disagreement(5, a, GN_SAID_PHASE, GN_DECODE, GN_PREFILL);
+    CHECK_PHASE(a, GN_DECODE);
+    CHECK_MODALITY(text, GN_MODALITY_VISION);
+    CHECK_RESIDENCY(activation, GN_RESIDENCY_WEIGHT);
+    close_null();
+}
+
+static char logged[1024];
+static int n_logged;
+
+static void take_log(void *user, gn_log_level level, const char *text)
+{
+    (void)user;
+    n_logged += level == GN_LOG_WARN;
+    snprintf(logged, sizeof logged, "%s", text);
+}
+
+TEST(disagreements_are_counted_and_logged_once_a_plan)
+{
+    static const float gain[4] = { 1, 1, 1, 1 };
+    n_logged = 0;
+    g = gn_open(&(gn_desc){ .devices = "cpu", .log = take_log });
+    gn_tensor w = gn_weight(g, GN_F32, GN_SHAPE(4), gain, "gain");
+    for (int step = 0; step < 3; step++) {
+        float y[8];
+        gn_stats s;
+        gn_role(g, GN_ROLE_SAMPLING);
+        gn_tensor t = gn_layernorm(given(GN_SHAPE(2, 4)), w, GN_NONE, 1e-5);
+        gn_role(g, GN_ROLE_NONE);
+        CHECK_RESULT(gn_read(t, y, sizeof y), GN_OK);
+        gn_step(g);
+        gn_get_stats(g, &s);
+        CHECK_INT(s.meaning_disagreements, 1);
+    }
+    CHECK_INT(n_logged, 1);
+    CHECK(strstr(logged, "layernorm") && strstr(logged, "'sampling'") && strstr(logged, "'norm'") && strstr(logged, "meaning_test.c"));
+    gn_close(g);
+}
+
+TEST(agreeing_and_broader_scopes_are_no_disagreement)
+{
+    open_null();
+    gn_phase(g, GN_PREFILL);
+    gn_role(g, GN_ROLE_ATTENTION);
+    gn_tensor keys, a = appended_attention(0, 1, TIMES, &keys);
+    gn_role(g, GN_ROLE_LINEAR);
+    gn_tensor y = project(gn_reshape(gn_transpose(a, 1, 2), GN_SHAPE(TIMES, DIM)));
+    REQUIRE(understand(y));
+    CHECK_INT(m.n_disagreements, 0);
+    check_groups();
+    close_null();
+}
+
+/* ---- cost, edges, the critical path ---- */
+
+TEST(nodes_and_edges_carry_flops_and_bytes)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), w = weight(DIM, 16), y = gn_matmul(x, w), v = gn_transpose(y, 0, 1), s = gn_sum(v, GN_AXES(0), false);
+    REQUIRE(understand(s));
+    const gn_part *p = &g->cut.part;
+    CHECK_INT(of(y)->flops, 2 * TIMES * DIM * 16);
+    CHECK_INT(of(y)->bytes_read, 4 * (TIMES * DIM + DIM * 16));
+    CHECK_INT(of(y)->bytes_written, 4 * TIMES * 16);
+    CHECK_INT(of(v)->bytes_read + of(v)->bytes_written, 0);
+    CHECK_INT(of(w)->bytes_read + of(w)->bytes_written, 0);
+    const gn_edge_meaning *e = &m.edges[p->nodes[of(y) - m.nodes].ins];
+    CHECK_INT(e[0].bytes, 4 * TIMES * DIM);
+    CHECK_INT(e[1].bytes, 4 * DIM * 16);
+    CHECK_NEAR(e[0].change, 16.0 / DIM, 0);
+    CHECK_NEAR(m.edges[p->nodes[of(s) - m.nodes].ins].change, 1.0 / 16, 0);
+    close_null();
+}
+
+TEST(an_append_costs_its_rows_and_a_broadcast_its_source)
+{
+    open_null();
+    gn_tensor x = gn_tanh(given(GN_SHAPE(1, HEADS, 1, HEAD))), c = gn_kv_append(cache_state(), x, gn_scalar(g, GN_I32, 0));
+    gn_tensor wide = gn_add(gn_broadcast(gn_tanh(given(GN_SHAPE(1, DIM))), GN_SHAPE(512, DIM)), gn_tanh(rows(512))), all[] = { c, wide };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK_INT(of(c)->bytes_read, 4 * HEADS * HEAD + 4);
+    CHECK_INT(of(c)->bytes_written, 4 * HEADS * HEAD);
+    CHECK_INT(of(wide)->bytes_read, 4 * (DIM + 512 * DIM));
+    close_null();
+}
+
+TEST(groups_sum_what_passes_through_memory)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), y = gn_linear(x, weight(DIM, 32), weight(0, 32)), z = gn_relu(y);
+    REQUIRE(understand(z));
+    const gn_group *k = &m.groups[of(z)->group];
+    CHECK_INT(k->kernels, 2);
+    CHECK_INT(k->bytes, 4 * (TIMES * DIM + DIM * 32 + 32 + 3 * TIMES * 32));   /* the product's operands and result, read and written once more */
+    CHECK_INT(k->flops, of(y)->flops + of(z)->flops);
+    gn_tensor chain = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5), loop = hand_gelu(chain);
+    gn_tensor down = mlp_down(hand_gelu(mlp_up(gn_add(loop, chain))));
+    REQUIRE(understand(down));
+    CHECK_INT(m.groups[of(down)->group].kernels, 3);           /* product, one loop, product */
+    close_null();
+}
+
+TEST(critical_path_takes_the_longer_branch)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), slow = gn_tanh(gn_matmul(gn_tanh(gn_matmul(x, weight(DIM, DIM))), weight(DIM, DIM))), fast = gn_exp(x), y = gn_add(fast, slow);
+    REQUIRE(understand(y));
+    CHECK(of(x)->critical && of(slow)->critical && of(y)->critical && !of(fast)->critical);
+    const gn_edge_meaning *e = &m.edges[g->cut.part.nodes[of(y) - m.nodes].ins];
+    CHECK(!e[0].critical && e[1].critical);
+    close_null();
+}
+
+/* ---- groups: complete and without cycles ---- */
+
+TEST(a_member_that_is_read_too_early_leaves_its_group)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x), act = gn_relu(up), probe = gn_sum(act, GN_AXES(1), true), scaled = gn_mul(act, probe);
+    gn_tensor down = mlp_down(act), all[] = { down, scaled };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK_ROLE(up, GN_ROLE_MLP);
+    CHECK(of(act)->group != of(down)->group);                  /* `probe` reads it and was built before the end of the MLP */
+    check_groups();
+    close_null();
+}
+
+TEST(a_transformer_layer_falls_into_its_blocks)
+{
+    static const uint8_t want[] = { GN_ROLE_EMBEDDING, GN_ROLE_NORM, GN_ROLE_LINEAR, GN_ROLE_ATTENTION, GN_ROLE_LINEAR, GN_ROLE_NORM, GN_ROLE_MLP, GN_ROLE_NORM, GN_ROLE_HEAD };
+    open_null();
+    gn_tensor table = weight(WORDS, DIM), x = gn_embedding(table, words(TIMES)), h = gn_layernorm(x, weight(0, DIM), weight(0, DIM), 1e-5);
+    gn_tensor qkv = gn_linear(h, weight(DIM, 3 * DIM), weight(0, 3 * DIM)), part[3];
+    for (int i = 0; i < 3; i++) {
+        part[i] = split_heads(gn_slice(qkv, 1, i * DIM, (i + 1) * DIM, 1), TIMES, HEADS);
+    }
+    gn_tensor pos = gn_scalar(g, GN_I32, 0), k = gn_kv_append(cache_state(), part[1], pos), v = gn_kv_append(cache_state(), part[2], pos);
+    gn_tensor a = gn_attention(part[0], k, v, &(gn_attention_desc){ .causal = true, .length = gn_add_c(pos, TIMES) });
+    x = gn_add(x, project(gn_reshape(gn_transpose(a, 1, 2), GN_SHAPE(TIMES, DIM))));
+    x = gn_add(x, mlp_down(gn_gelu(mlp_up(gn_layernorm(x, weight(0, DIM), weight(0, DIM), 1e-5)))));
+    gn_tensor y = gn_argmax(gn_matmul(gn_rmsnorm(x, weight(0, DIM), 1e-5), gn_transpose(table, 0, 1)), GN_AXES(1), false);
+    REQUIRE(understand(y));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m.n_groups; i++) {
+        bool bare = m.groups[i].role == GN_ROLE_NONE;          /* pos + 1 */
+        if (!bare && CHECK(n < TEST_COUNT(want))) {
+            CHECK_STR(gn__role_names[m.groups[i].role], gn__role_names[want[n]]);
+            n++;
+        }
+        CHECK_INT(m.groups[i].phase, GN_PREFILL);
+    }
+    CHECK_INT(n, TEST_COUNT(want));
+    CHECK(m.n_groups <= TEST_COUNT(want) + 1);
+    check_groups();
+    close_null();
+}
+
+/* A graph of a few dozen nodes of shape (8, 8) or (1, 1, 8, 8), from ops that recognisers look at, joined at random. */
+static gn_tensor random_node(gn_tensor *t, int n)
+{
+    gn_tensor a = t[test_random_int(n > 8 ? n - 8 : 0, n - 1)], b = t[test_random_int(0, n - 1)], c = t[test_random_int(0, n - 1)];
+    switch (test_random_int(0, 19)) {
+    case 0: return gn_matmul(a, b);
+    case 1: return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(a, gn_transpose(b, 0, 1)), 0.5), -1), c);
+    case 2: return gn_reshape(gn_attention(gn_reshape(a, GN_SHAPE(1, 1, 8, 8)), gn_reshape(b, GN_SHAPE(1, 1, 8, 8)), gn_reshape(c, GN_SHAPE(1, 1, 8, 8)), NULL), GN_SHAPE(8, 8));
+    case 3: return gn_layernorm(a, GN_NONE, GN_NONE, 1e-5);
+    case 4: return gn_rmsnorm(a, GN_NONE, 1e-5);
+    case 5: return gn_softmax(a, -1);
+    case 6: return gn_add(a, b);
+    case 7: return gn_mul(a, b);
+    case 8: return gn_sub(a, gn_mul_c(b, 0.1));
+    case 9: return gn_relu(a);
+    case 10: return gn_transpose(a, 0, 1);
+    case 11: return gn_broadcast(gn_sum(a, GN_AXES(0), true), GN_SHAPE(8, 8));
+    case 12: return gn_slice_put(a, gn_slice(b, 0, 0, 2, 1), 0, 2, 4, 1);
+    case 13: return gn_embedding(a, gn_data(g, GN_I32, GN_SHAPE(8), ids));
+    case 14: return gn_div(a, gn_sqrt(gn_add_c(gn_mean(gn_square(b), GN_AXES(-1), true), 1e-5)));
+    case 15: return gn_linear(gn_silu(a), b, GN_NONE);
+    case 16: return gn_add(b, gn_broadcast(gn_mean(gn_square(gn_sub(a, c)), GN_ALL_AXES, false), GN_SHAPE(8, 8)));
+    case 17: return gn_cast(gn_cast(a, GN_F64), GN_F32);
+    case 18: return gn_reshape(gn_reshape(a, GN_SHAPE(64)), GN_SHAPE(8, 8));
+    default: return gn_where(gn_gt(a, b), a, c);
+    }
+}
+
+static void say_something(void)
+{
+    gn_role(g, test_random_int(0, 3) ? GN_ROLE_NONE : (gn_role_kind)test_random_int(0, GN_ROLE__COUNT - 1));
+    gn_residency(g, test_random_int(0, 3) ? GN_RESIDENCY_UNKNOWN : (gn_residency_kind)test_random_int(0, GN_RESIDENCY__COUNT - 1));
+    gn_phase(g, test_random_int(0, 3) ? GN_PHASE_UNKNOWN : (gn_phase_kind)test_random_int(0, GN_PHASE__COUNT - 1));
+    gn_on(g, test_random_int(0, 3) ? NULL : "0");
+}
+
+TEST(groups_of_random_graphs_are_complete_and_without_cycles)
+{
+    open_null();
+    gn_tensor state[2];
+    for (int i = 0; i < 2; i++) {
+        state[i] = gn_state(g, GN_F32, GN_SHAPE(8, 8), zeros, "s");
+    }
+    for (int round = 0; round < (TEST_SANITIZED ? 500 : 5000); round++) {
+        gn_tensor t[64] = { given(GN_SHAPE(8, 8)), state[0], state[1], given(GN_SHAPE(8, 8)), gn_full(g, GN_F32, GN_SHAPE(8, 8), 1) }, outs[4];
+        int n = 5, want = (int)test_random_int(6, 60);
+        for (; n < want; n++) {
+            if (round % 3 == 2 && test_random_int(0, 5) == 0) {
+                say_something();
+            }
+            t[n] = random_node(t, n);
+        }
+        if (round % 2) {
+            gn_assign(state[0], t[n - 2]);
+        }
+        for (int i = 0; i < 4; i++) {
+            outs[i] = t[i ? test_random_int(0, n - 1) : n - 1];
+        }
+        REQUIRE(understand_without(outs, 4, round % 5 ? 0 : (uint32_t)test_random()));
+        check_groups();
+        gn_role(g, GN_ROLE_NONE), gn_residency(g, GN_RESIDENCY_UNKNOWN), gn_phase(g, GN_PHASE_UNKNOWN), gn_on(g, NULL);
+        gn__pending_drop(g);
+        gn_step(g);
+    }
+    close_null();
+}
+
+static double seconds_of(gn_tensor root)
+{
+    uint64_t start = gn_now_us();
+    understand(root);
+    return (double)(gn_now_us() - start) * 1e-6;
+}
+
+static gn_tensor long_chain(int n, int links)
+{
+    gn_tensor x = gn_tanh(rows(1)), y = x, w = weight(DIM, DIM);
+    for (int i = 0; i < n; i++) {
+        int link = i % links;
+        y = link == 0 ? gn_relu(y) : link == 1 ? gn_reshape(y, GN_SHAPE(DIM, 1)) : link == 2 ? gn_reshape(y, GN_SHAPE(1, DIM)) : link == 3 ? gn_add(y, x) : gn_matmul(y, w);
+    }
+    return y;
+}
+
+TEST(a_chain_of_a_million_nodes_takes_linear_time)
+{
+    for (int links = 1; links <= 5; links += 2) {
+        double t[2];
+        for (int i = 0; i < 2; i++) {
+            open_null();
+            t[i] = seconds_of(long_chain(i ? 1000000 : 100000, links));
+            CHECK(m.n_nodes > 100000u);
+            check_groups();
+            close_null();
+        }
+        CHECK(t[1] < 10);
+        CHECK(t[1] < 40 * t[0] + 0.5);                         /* ten times the nodes; a square would be a hundred times */
+    }
+}
+
+TEST(a_shared_node_with_a_million_readers_takes_linear_time)
+{
+    open_null();
+    gn_tensor x = gn_tanh(rows(1)), y = x;
+    for (int i = 0; i < 500000; i++) {
+        y = gn_add(gn_relu(x), y);
+    }
+    CHECK(seconds_of(y) < 10);
+    check_groups();
+    close_null();
+}
+
+TEST(every_allocation_may_fail)
+{
+    open_null();
+    gn_role(g, GN_ROLE_LOSS);
+    gn_tensor x = gn_layernorm(gn_tanh(rows(TIMES)), GN_NONE, GN_NONE, 1e-5);
+    gn_role(g, GN_ROLE_NONE);
+    gn_tensor y = mlp_down(gn_relu(mlp_up(x)));
+    REQUIRE(understand(y));
+    CHECK_INT(m.n_disagreements, 1);
+    gn_meaning_deinit(&m);
+    long before = blocks_held, n = 0;
+    for (;; n++) {
+        gn_fault f = { GN_OK, 0, "" };
+        allocations = 0, fails_at = n;
+        gn_result r = gn_meaning_make(&g->cut.part, 0, &m, &f);
+        fails_at = -1;
+        if (r == GN_OK) {
+            break;
+        }
+        CHECK_RESULT(r, GN_OUT_OF_MEMORY);
+        CHECK(f.result == GN_OUT_OF_MEMORY && f.text[0]);
+        CHECK(!m.nodes && !m.groups && m.n_nodes == 0);
+        CHECK_INT(blocks_held, before);
+    }
+    CHECK_INT(n, 8);
+    close_null();
+}
+
+TEST(a_graph_of_three_hundred_nodes_takes_under_a_millisecond)
+{
+    open_null();
+    gn_tensor x = gn_embedding(weight(WORDS, DIM), words(TIMES));
+    for (int layer = 0; layer < 9; layer++) {
+        gn_tensor h = hand_layernorm(x, weight(0, DIM), weight(0, DIM)), q = split_heads(project(h), TIMES, HEADS), k = split_heads(project(h), TIMES, HEADS);
+        x = gn_add(x, project(gn_reshape(gn_transpose(attention_by_hand(q, k, k), 1, 2), GN_SHAPE(TIMES, DIM))));
+        x = gn_add(x, mlp_down(gn_gelu(mlp_up(gn_rmsnorm(x, weight(0, DIM), 1e-5)))));
+    }
+    double best = 1;
+    for (int i = 0; i < 20; i++) {
+        double t = seconds_of(x);
+        best = t < best ? t : best;
+    }
+    CHECK(m.n_nodes >= 300);
+    CHECK(best < (TEST_SANITIZED ? 0.05 : 0.001));
+    printf("  %u nodes, %u groups: %.0f us with the cut\n", m.n_nodes, m.n_groups, best * 1e6);
+    close_null();
+}
+
+/* ---- what each recogniser changes in a schedule ---- */
+
+/* Two equal devices. `far`: latency between them; the program is 0.1 ms away. link_bytes_per_s 0: all links are free. */
+typedef struct pair { gn_cluster cluster; gn_cluster_device devices[2]; gn_cluster_link links[9]; } pair;
+
+static void pair_make(pair *c, double flops_per_s, double bytes_per_s, double launch_s, double far, double link_bytes_per_s)
+{
+    memset(c, 0, sizeof *c);
+    c->cluster = (gn_cluster){ 2, c->devices, c->links };
+    for (int d = 0; d < 2; d++) {
+        for (int k = 0; k < GN_RATE__COUNT; k++) {
+            c->devices[d].flops_per_s[k] = flops_per_s;
+        }
+        c->devices[d].bytes_per_s = bytes_per_s;
+        c->devices[d].launch_s = launch_s;
+    }
+    for (int i = 0; i < 9; i++) {
+        bool program = i % 3 == 2 || i / 3 == 2;
+        c->links[i] = program && link_bytes_per_s > 0 ? (gn_cluster_link){ 1e-4, 1e9 } : (gn_cluster_link){ far, link_bytes_per_s };
+    }
+}
+
+static gn_tensor built[2];
+
+static void build_norm(void)
+{
+    gn_tensor gain = weight(0, DIM);
+    built[0] = gn_tanh(hand_layernorm(gn_tanh(rows(TIMES)), gain, gain));
+}
+
+static void build_mlp(void)
+{
+    gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x);
+    built[0] = mlp_down(gn_mul(gn_silu(mlp_up(x)), up));
+}
+
+static void build_linear(void) { built[0] = gn_relu(gn_add(gn_matmul(given(GN_SHAPE(256, 4)), weight(4, DIM)), weight(0, DIM))); }
+
+static gn_tensor hidden(void) { return gn_tanh(gn_matmul(gn_tanh(rows(TIMES)), weight(DIM, DIM))); }
+
+static void build_attention(void)
+{
+    gn_tensor h = hidden(), k = split_heads(project(h), TIMES, HEADS);
+    built[0] = attention_by_hand(split_heads(project(h), TIMES, HEADS), k, k);
+}
+
+static void build_cross(void)
+{
+    gn_tensor k = split_heads(project(hidden()), TIMES, HEADS);
+    built[0] = attention_by_hand(split_heads(project(hidden()), TIMES, HEADS), k, k);
+}
+
+static void build_grouped(void)
+{
+    gn_tensor h = hidden(), k = gn_broadcast(split_heads(gn_linear(h, weight(DIM, HEAD), GN_NONE), TIMES, 1), GN_SHAPE(1, HEADS, TIMES, HEAD));
+    built[0] = attention_by_hand(split_heads(project(h), TIMES, HEADS), k, k);
+}
+
+static void build_append(void)
+{
+    gn_tensor keys;
+    built[0] = gn_tanh(appended_attention(0, 1, TIMES, &keys));
+}
+
+static void build_embedding(void)
+{
+    built[0] = gn_tanh(gn_add(gn_embedding(weight(WORDS, DIM), words(TIMES)), gn_embedding(weight(CONTEXT, DIM), gn_arange(g, GN_I32, TIMES, 0, 1))));
+}
+
+static void build_residual(void)
+{
+    gn_tensor h = gn_tanh(gn_matmul(gn_tanh(given(GN_SHAPE(256, 2))), weight(2, 16)));
+    built[0] = gn_matmul(gn_add(h, gn_linear(h, weight(16, 16), GN_NONE)), weight(16, 8));
+}
+
+static void build_loss(void)
+{
+    gn_tensor logits = gn_matmul(gn_tanh(rows(TIMES)), weight(DIM, 16)), hot = gn_one_hot(words(TIMES), 16, GN_F32);
+    built[0] = gn_neg(gn_div_c(gn_sum(gn_mul(gn_log_softmax(logits, -1), hot), GN_ALL_AXES, false), TIMES));
+}
+
+static void build_optimizer(void)
+{
+    gn_tensor p[2] = { parameter(), parameter() }, grads[2], a[2] = { parameter(), parameter() }, b[2] = { parameter(), parameter() };
+    built[0] = gn_mse_loss(gn_matmul(rows(TIMES), gn_mul(p[0], p[1])), given(GN_SHAPE(TIMES, 16)));
+    gn_grad(built[0], p, 2, grads);
+    gn_adamw(&(gn_adamw_desc){ .lr = gn_scalar(g, GN_F32, 0.1), .step = gn_scalar(g, GN_F32, 1) }, p, grads, a, b, 2);
+}
+
+static void build_head(void)
+{
+    gn_tensor logits = gn_matmul(gn_relu(given(GN_SHAPE(64, 4))), weight(4, 512));
+    gn_topk(gn_softmax(gn_div(logits, gn_scalar(g, GN_F32, 0.7)), -1), 8, -1, true, &built[0], &built[1]);
+}
+
+static void build_conv(void)
+{
+    built[0] = gn_matmul(weight(8, 27), gn_im2col(given(GN_SHAPE(1, 3, 8, 8)), GN_SHAPE(3, 3), GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(1, 1)));
+}
+
+/* Figures of a schedule; devices: a bit for each that runs something. */
+typedef struct figures { double seconds; uint64_t bytes; uint32_t devices; } figures;
+
+static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t off, figures *out)
+{
+    gn_schedule s;
+    gn_fault f = { GN_OK, 0, "" };
+    if (!understand_without(built, built[1].ctx ? 2 : 1, off) || !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, &s, &f), GN_OK)) {
+        return false;
+    }
+    *out = (figures){ s.seconds, s.bytes, 0 };
+    for (uint32_t i = 0; i < s.n_segments; i++) {
+        out->devices |= 1u << s.segments[i].device;
+    }
+    gn_schedule_deinit(&s);
+    return true;
+}
+
+TEST(each_recogniser_changes_what_a_schedule_costs)
+{
+    enum { QUICK, LAUNCHES, FREE_LINKS, STEADY };
+    static const struct { const char *name; void (*build)(void); uint32_t off; int cluster; char saves; } rows_of[] = {
+        { "norm", build_norm, GN_OFF_ROLE(GN_ROLE_NORM), LAUNCHES, 's' },
+        { "mlp", build_mlp, GN_OFF_ROLE(GN_ROLE_MLP), QUICK, 'b' },
+        { "linear", build_linear, GN_OFF_ROLE(GN_ROLE_LINEAR), STEADY, 'b' },
+        { "attention", build_attention, GN_OFF_ROLE(GN_ROLE_ATTENTION), LAUNCHES, 'b' },
+        { "cross attention", build_cross, GN_OFF_ROLE(GN_ROLE_CROSS_ATTENTION), LAUNCHES, 'b' },
+        { "grouped attention", build_grouped, GN_OFF_ROLE(GN_ROLE_GROUPED_ATTENTION), LAUNCHES, 'b' },
+        { "kv append", build_append, GN_OFF_ROLE(GN_ROLE_KV_APPEND), QUICK, 'b' },
+        { "embedding", build_embedding, GN_OFF_ROLE(GN_ROLE_EMBEDDING), FREE_LINKS, 'b' },
+        { "residual", build_residual, GN_OFF_ROLE(GN_ROLE_RESIDUAL), STEADY, 'b' },
+        { "loss", build_loss, GN_OFF_ROLE(GN_ROLE_LOSS), LAUNCHES, 's' },
+        { "optimizer", build_optimizer, GN_OFF_ROLE(GN_ROLE_OPTIMIZER), QUICK, 's' },
+        { "optimizer", build_optimizer, GN_OFF_ROLE(GN_ROLE_OPTIMIZER), QUICK, 'b' },
+        { "head", build_head, GN_OFF_ROLE(GN_ROLE_HEAD), STEADY, 'b' },
+        { "sampling", build_head, GN_OFF_ROLE(GN_ROLE_SAMPLING), STEADY, 'b' },
+        { "conv", build_conv, GN_OFF_ROLE(GN_ROLE_CONV), STEADY, 'b' },
+    };
+    for (int i = 0; i < TEST_COUNT(rows_of); i++) {
+        pair c;
+        figures with, without;
+        int k = rows_of[i].cluster;
+        open_null();
+        built[1] = GN_NONE;
+        rows_of[i].build();
+        pair_make(&c, k == LAUNCHES ? 1e12 : 1e9, k == FREE_LINKS ? 0 : k == LAUNCHES ? 1e11 : 1e10, k == FREE_LINKS ? 0 : k == LAUNCHES ? 1e-5 : 1e-6,
+                  k == FREE_LINKS ? 0 : k == STEADY ? 1e-5 : 1e-6, k == FREE_LINKS ? 0 : k == STEADY ? 1e9 : 1e10);
+        gn_policy policy = k == STEADY ? GN_MOST_THROUGHPUT : GN_LEAST_LATENCY;
+        if (schedule_of(&c.cluster, policy, 0, &with) && schedule_of(&c.cluster, policy, rows_of[i].off, &without)) {
+            bool saves = rows_of[i].saves == 'b' ? with.bytes < without.bytes && without.devices == 3 : with.seconds < 0.98 * without.seconds;
+            if (!CHECK(saves)) {
+                printf("    %s: %g s %llu bytes devices %u, without %g s %llu bytes devices %u\n", rows_of[i].name, with.seconds, (unsigned long long)with.bytes, with.devices,
+                       without.seconds, (unsigned long long)without.bytes, without.devices);
+            }
+        }
+        close_null();
+    }
+}
+
+/* A cache of 4096 rows: device 0 is near, device 1 reads memory twice as fast. What has to be read decides. */
+static void check_phase_places(int64_t t, gn_phase_kind phase, gn_phase_kind said)
+{
+    pair c;
+    figures with, without;
+    open_null();
+    gn_phase(g, said);
+    gn_tensor pos = gn_scalar(g, GN_I32, 0), q = given(GN_SHAPE(1, HEADS, t, HEAD)), cache[2];
+    for (int i = 0; i < 2; i++) {
+        cache[i] = gn_kv_append(gn_state(g, GN_F32, GN_SHAPE(1, HEADS, 4096, HEAD), NULL, "kv"), gn_tanh(q), pos);
+    }
+    built[0] = gn_attention(q, cache[0], cache[1], &(gn_attention_desc){ .causal = true, .length = gn_add_c(pos, (double)t) });
+    built[1] = GN_NONE;
+    pair_make(&c, 0, 1e9, 1e-6, 1e-6, 1e10);
+    c.devices[1].bytes_per_s = 2e9;
+    c.links[5].latency_s = c.links[7].latency_s = 4.5e-4;      /* device 1 and the program: 0.7 ms more for both ways */
+    REQUIRE(schedule_of(&c.cluster, GN_LEAST_LATENCY, 0, &with));
+    CHECK_PHASE(built[0], said ? said : phase);
+    if (schedule_of(&c.cluster, GN_LEAST_LATENCY, GN_OFF_PHASE(phase), &without)) {
+        CHECK_INT(without.devices, said ? 1 : 2);
+        CHECK_INT(with.devices, 1);
+        CHECK(said || with.seconds < without.seconds);
+    }
+    close_null();
+}
+
+TEST(prefill_and_decode_change_where_an_attention_runs)
+{
+    check_phase_places(1, GN_DECODE, GN_PHASE_UNKNOWN);
+    check_phase_places(TIMES, GN_PREFILL, GN_PHASE_UNKNOWN);
+    check_phase_places(TIMES, GN_PREFILL, GN_PREFILL);         /* what is said does not need a recogniser */
+}
+
+int main(int argc, char **argv)
+{
+    static const test_entry tests[] = {
+        TEST_ENTRY(linear_is_seen_in_every_writing),
+        TEST_ENTRY(products_of_activations_are_not_linear),
+        TEST_ENTRY(mlp_is_seen_in_every_writing),
+        TEST_ENTRY(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp),
+        TEST_ENTRY(norm_is_seen_in_every_writing),
+        TEST_ENTRY(divisions_by_other_roots_are_no_norm),
+        TEST_ENTRY(self_attention_is_seen_in_every_writing),
+        TEST_ENTRY(attention_written_out_is_one_group),
+        TEST_ENTRY(cross_attention_is_seen_in_every_writing),
+        TEST_ENTRY(norms_before_the_projections_do_not_make_self_attention_cross),
+        TEST_ENTRY(grouped_attention_is_seen_in_every_writing),
+        TEST_ENTRY(softmax_between_other_products_is_no_attention),
+        TEST_ENTRY(append_and_phase_are_seen_in_every_writing),
+        TEST_ENTRY(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append),
+        TEST_ENTRY(attention_without_a_cache_is_neither_prefill_nor_decode),
+        TEST_ENTRY(one_query_over_a_cache_that_is_only_read_is_decode),
+        TEST_ENTRY(embedding_is_seen_in_every_writing),
+        TEST_ENTRY(picking_rows_of_activations_is_no_embedding),
+        TEST_ENTRY(residual_is_seen_around_mlp_and_attention),
+        TEST_ENTRY(sums_of_branches_are_not_residual),
+        TEST_ENTRY(loss_is_seen_in_every_writing),
+        TEST_ENTRY(means_that_compare_with_no_target_are_no_loss),
+        TEST_ENTRY(optimiser_is_seen_in_every_writing),
+        TEST_ENTRY(optimiser_step_is_one_group_a_parameter),
+        TEST_ENTRY(gradients_from_another_step_are_seen_as_gradients),
+        TEST_ENTRY(other_updates_of_states_are_no_optimiser),
+        TEST_ENTRY(head_with_sampling_is_seen_in_every_writing),
+        TEST_ENTRY(choices_within_the_graph_and_plain_outputs_are_no_head),
+        TEST_ENTRY(convolution_by_windows_is_seen_and_is_vision),
+        TEST_ENTRY(modalities_spread_and_mix),
+        TEST_ENTRY(scopes_win_over_what_is_recognised),
+        TEST_ENTRY(nodes_of_one_scope_are_one_group),
+        TEST_ENTRY(residency_is_said_where_a_state_is_made),
+        TEST_ENTRY(describe_tells_role_and_modality),
+        TEST_ENTRY(scopes_out_of_range_are_refused_and_change_nothing),
+        TEST_ENTRY(devices_are_said_by_name_or_index),
+        TEST_ENTRY(recognised_blocks_end_where_the_device_changes),
+        TEST_ENTRY(different_scopes_are_different_plans),
+        TEST_ENTRY(disagreements_name_node_kind_and_both_sides),
+        TEST_ENTRY(disagreements_are_counted_and_logged_once_a_plan),
+        TEST_ENTRY(agreeing_and_broader_scopes_are_no_disagreement),
+        TEST_ENTRY(nodes_and_edges_carry_flops_and_bytes),
+        TEST_ENTRY(an_append_costs_its_rows_and_a_broadcast_its_source),
+        TEST_ENTRY(groups_sum_what_passes_through_memory),
+        TEST_ENTRY(critical_path_takes_the_longer_branch),
+        TEST_ENTRY(a_member_that_is_read_too_early_leaves_its_group),
+        TEST_ENTRY(a_transformer_layer_falls_into_its_blocks),
+        TEST_ENTRY(groups_of_random_graphs_are_complete_and_without_cycles),
+        TEST_ENTRY(a_chain_of_a_million_nodes_takes_linear_time),
+        TEST_ENTRY(a_shared_node_with_a_million_readers_takes_linear_time),
+        TEST_ENTRY(every_allocation_may_fail),
+        TEST_ENTRY(a_graph_of_three_hundred_nodes_takes_under_a_millisecond),
+        TEST_ENTRY(each_recogniser_changes_what_a_schedule_costs),
+        TEST_ENTRY(prefill_and_decode_change_where_an_attention_runs),
+    };
+    test_begin(argc, argv);
+    test_all(tests, TEST_COUNT(tests));
+    return test_end();
+}
