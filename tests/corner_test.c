@@ -259,8 +259,10 @@ TEST(losses_keep_what_is_not_a_number)
     IS(gn_kl_loss(log_p, V(GN_F32, NAN, 1)), NAN);
     IS(gn_kl_loss(log_p, V(GN_F32, -1, 1)), NAN);
     IS(gn_kl_loss(V(GN_F32, -INFINITY, 0), V(GN_F32, 0, 1)), 0);
-    gn_tensor q = V(GN_F64, 0, 1);
+    gn_tensor q = V(GN_F64, 0, 1), hidden = V(GN_F64, -INFINITY, -2);
     IS(slope(gn_kl_loss(V(GN_F64, -1, -2), q), q), 0, 3);
+    IS(slope(gn_kl_loss(hidden, q), q), 0, 3);
+    IS(slope(gn_kl_loss(hidden, q), hidden), -0.0, -1);
 }
 
 TEST(losses_of_extreme_logits_do_not_overflow)
