@@ -7655,6 +7655,7 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
  * values cross links. Where a state lives decides where its writers run. */
 
 #define GN__GAIN 0.95              /* a split counts when it takes less than this share of the best device's time */
+#define GN__SEGMENT_S 10e-6        /* a further run on a device in the same step: its arguments, its message, its end */
 #define GN__UPLOAD_STEPS 64.0      /* sending a weight again that another device holds is spread over so many steps */
 #define GN__NONE UINT32_MAX
 enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
@@ -7763,6 +7764,8 @@ static bool gn__sched_alloc(gn__sched *s) {
 
 static bool gn__sched_is_op(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE; }
 static uint32_t gn__sched_homes(const gn__sched *s, uint32_t node) { return s->homes ? s->homes[node] & (s->D < 32 ? (1u << s->D) - 1 : UINT32_MAX) : 0; }
+/* An op whose result comes from somewhere: what generators make, constants above all, is made wherever it is used. */
+static bool gn__sched_made(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE && s->p->nodes[node].n_ins > 0; }
 static bool gn__sched_home(const gn__sched *s, uint32_t node, uint32_t d) { return d < 32 && ((gn__sched_homes(s, node) >> d) & 1) != 0; }
 static uint32_t gn__first_bit(uint32_t w) { return (uint32_t)gn__top_bit(w & (~w + 1)); }
 static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, uint32_t to) { return &s->c->links[(size_t)from * (s->D + 1) + to]; }
@@ -8137,7 +8140,7 @@ static void gn__sched_go_on(gn__sched *s, uint32_t seg, uint32_t later) {
     b->units = a->units;
     b->head = a->head;
     b->tail = a->tail;
-    b->work = a->work;
+    b->work = a->work;                                           /* and is no further run */
     a->now = later + 1;
     a->units = a->head = a->tail = 0;
 }
@@ -8162,7 +8165,10 @@ static void gn__sched_number(gn__sched *s) {
 /* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to wait. */
 static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
     memset(s->exported, 0, s->U);
-    for (uint32_t d = 0; d < s->D; d++) s->open[d] = GN__NONE;
+    for (uint32_t d = 0; d < s->D; d++) {
+        s->open[d] = GN__NONE;
+        s->work[d] = 0;                                          /* of the next segment, before it does anything */
+    }
     for (uint32_t i = 0; i < s->U; i++)
         for (uint32_t k = 0; k < s->units[i].n_in; k++) {
             uint32_t v = s->ins[s->units[i].in + k];
@@ -8175,7 +8181,8 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         if (*open == GN__NONE || waits != GN__NONE) {
             if (!GN__GROW(s, segs, 1)) { s->bad = true; return; }
             *open = (uint32_t)s->n_segs;
-            s->segs[s->n_segs++] = (gn__seg){ .device = d };
+            s->segs[s->n_segs++] = (gn__seg){ .device = d, .work = s->work[d] };
+            s->work[d] = GN__SEGMENT_S;
             if (waits != GN__NONE && s->segs[waits].work < gn__sched_link(s, s->D, d)->latency_s) gn__sched_go_on(s, waits, *open);
         }
         s->seg_of[i] = *open;
@@ -8232,6 +8239,7 @@ static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
     memset(&s->now, 0, sizeof s->now);
     gn__sched_settle(s, order);
     gn__sched_segments(s, order);
+    memset(s->work, 0, (s->D + 1) * sizeof *s->work);
     for (size_t i = 0; i < s->n_segs && !s->bad; i++) {
         gn__seg *g = &s->segs[i];
         const gn_cluster_device *d = &s->c->devices[g->device];
@@ -8447,7 +8455,7 @@ static void gn__sched_ranks(gn__sched *s) {
         for (uint32_t k = 0; k < u->n_in; k++) {
             uint32_t v = s->ins[u->in + k];
             if (!gn__sched_is_op(s, v)) continue;
-            double over = a == b ? 0 : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
+            double over = a == b || !gn__sched_made(s, v) ? 0 : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
             rank[s->unit_of[v]] = GN__MAX(rank[s->unit_of[v]], rank[i] + over);
         }
     }
@@ -8622,7 +8630,7 @@ static void gn__cuts_bytes(gn__cuts *k) {
     for (uint32_t i = 0; i < s->U; i++)
         for (uint32_t j = 0; j < s->units[i].n_in; j++) s->stamp[s->ins[s->units[i].in + j]] = i;       /* its last reader */
     for (uint32_t v = 0; v < s->n; v++) {
-        if (!gn__sched_is_op(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
+        if (!gn__sched_made(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
         k->cut[s->unit_of[v] + 1] += (double)s->size[v];
         k->cut[s->stamp[v] + 1] -= (double)s->size[v];
     }
@@ -8673,7 +8681,7 @@ static uint32_t gn__sched_paths(gn__sched *s) {
             double longest = 0;
             before[i] = GN__NONE;
             for (uint32_t k = 0; k < u->n_in && s->path[i] == GN__NONE; k++) {
-                uint32_t v = s->ins[u->in + k], w = gn__sched_is_op(s, v) ? s->unit_of[v] : GN__NONE;
+                uint32_t v = s->ins[u->in + k], w = gn__sched_made(s, v) ? s->unit_of[v] : GN__NONE;
                 if (w == GN__NONE || s->path[w] != GN__NONE || (before[i] != GN__NONE && end[w] <= longest)) continue;
                 longest = end[w];
                 before[i] = w;
@@ -8687,24 +8695,49 @@ static uint32_t gn__sched_paths(gn__sched *s) {
     for (uint32_t i = s->U; i-- > 0;)                             /* what feeds a path goes with it */
         for (uint32_t k = 0; k < s->units[i].n_in; k++) {
             uint32_t v = s->ins[s->units[i].in + k];
-            if (gn__sched_is_op(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
+            if (gn__sched_made(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
         }
     return n_paths;
 }
 
-/* From the best placement so far: each path to each of a few devices, kept when it is better. Then all but one again. */
+/* owner[p]: the path that p begins and ends in, like a branch inside a layer; else p itself. */
+static void gn__sched_owners(gn__sched *s, uint32_t n_paths, uint32_t *owner) {
+    uint32_t into[GN__MAX_PATHS + 1], from[GN__MAX_PATHS + 1];     /* the one neighbour before and behind; GN__NONE: none, n_paths: several */
+    for (uint32_t p = 0; p <= n_paths; p++) into[p] = from[p] = GN__NONE;
+    for (uint32_t i = 0; i < s->U; i++)
+        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
+            uint32_t v = s->ins[s->units[i].in + k], a = gn__sched_made(s, v) ? s->path[s->unit_of[v]] : GN__NONE, b = s->path[i];
+            if (a == b || a >= n_paths || b >= n_paths) continue;
+            into[b] = into[b] == GN__NONE || into[b] == a ? a : n_paths;
+            from[a] = from[a] == GN__NONE || from[a] == b ? b : n_paths;
+        }
+    for (uint32_t p = 0; p < n_paths; p++) {
+        owner[p] = into[p] == from[p] && into[p] < p ? owner[into[p]] : p;
+    }
+}
+
+/* dev: the best placement with path p on device d; with_owned: and the paths that it owns. False when nothing moves. */
+static bool gn__sched_move(gn__sched *s, uint32_t p, uint32_t d, bool with_owned, const uint32_t *owner, uint32_t n_paths) {
+    uint32_t moved = 0, owned = 0;
+    memcpy(s->dev, s->best, s->U * sizeof *s->dev);
+    for (uint32_t i = 0; i < s->U; i++) {
+        uint32_t q = s->path[i];
+        bool own = q < n_paths && q != p && owner[q] == p;
+        if (!(q == p || (with_owned && own)) || s->dev[i] == d || !gn__sched_can(s, i, d)) continue;
+        s->dev[i] = d;
+        moved++;
+        owned += own;
+    }
+    return moved > 0 && (!with_owned || owned > 0);
+}
+
+/* From the best placement so far: each path, with what it owns and alone, to each of a few devices, kept when it is better. */
 static void gn__sched_moves(gn__sched *s) {
-    uint32_t n_paths = gn__sched_paths(s), tries = GN__MIN(256u, GN__MAX(8u, GN__WORK / 8 / (s->U + s->n_ins + 1)));
+    uint32_t owner[GN__MAX_PATHS + 1], n_paths = gn__sched_paths(s), tries = GN__MIN(256u, GN__MAX(8u, GN__WORK / 8 / (s->U + s->n_ins + 1)));
+    gn__sched_owners(s, n_paths, owner);
     for (uint32_t p = 0; p < n_paths; p++)
-        for (uint32_t w = 0; w < GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES) && tries > 0 && !s->bad; w++) {
-            uint32_t d = s->list[w], moved = 0;
-            memcpy(s->dev, s->best, s->U * sizeof *s->dev);
-            for (uint32_t i = 0; i < s->U; i++) {
-                if (s->path[i] != p || s->dev[i] == d || !gn__sched_can(s, i, d)) continue;
-                s->dev[i] = d;
-                moved++;
-            }
-            if (!moved) continue;
+        for (uint32_t w = 0; w < 2 * GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES) && tries > 0 && !s->bad; w++) {
+            if (!gn__sched_move(s, p, s->list[w / 2], w % 2 == 0, owner, n_paths)) continue;
             tries--;
             gn__sched_consider(s, s->best_ranked);
         }
@@ -8754,6 +8787,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
     if (s->D > 1 && s->U && !s->bad) {
         act = gn__sched_measure(s, &slots);
         gn__sched_ranks(s);
+        if (s->have) gn__sched_moves(s);
         for (int i = 0; i < 2 && !s->bad; i++) {                  /* with and without room for values that live */
             gn__sched_greedy(s, i ? 0 : act);
             memcpy(s->path, s->dev, s->U * sizeof *s->path);
@@ -9014,7 +9048,11 @@ static void gn__item_close(gn__story *k, gn__item *x) {
     if (ops == x->n) { x->bytes = (double)g->bytes; x->kernels = g->kernels; }
     x->seconds = gn__sched_cost(&k->c->devices[k->s->segments[x->seg].device], x->flops, x->bytes, x->kernels);
     x->same = gn__mix(((uint64_t)g->role << 40) | ((uint64_t)g->phase << 32) | x->kernels, ((uint64_t)x->again << 32) | (g->role ? 0 : k->p->nodes[x->last].op));
-    for (int i = 0; i < GN_RATE__COUNT; i++) x->same = gn__mix(x->same, (uint64_t)x->flops[i]);
+    for (int i = 0; i < GN_RATE__COUNT; i++) {                      /* nearly: a shared constant is made by its first reader */
+        int power = 0;
+        double part = frexp(x->flops[i], &power);
+        x->same = gn__mix(x->same, ((uint64_t)(power + 4096) << 8) | (uint64_t)(part * 32 + 0.5));
+    }
 }
 
 static int gn__item_compare(const void *a, const void *b) {
@@ -9326,15 +9364,15 @@ static int gn__arrow_compare(const void *a, const void *b) {
 static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
     uint32_t D = k->s->n_devices;
     const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL, *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
-    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
+    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), apart = 10 + 12.0 * (nth % 3), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
     double y1 = p ? p->y + p->h / 2 + shift : a->from < D ? k->lane[a->from] + 12 : program, y2 = c ? c->y + 14 + shift : program;
     double out = p ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
     char text[64];
-    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + 10 + shift : p->y - 10 - shift;
+    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + apart : p->y - apart;
     gn__say(k, "<path d=\"M%.1f %.1f H%.1f V%.1f H%.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#222\" stroke-width=\"1.4\" marker-end=\"url(#tip)\"/>\n", x1, y1, out, channel, in, y2 + (c ? 0 : 9), c ? x2 - 1 : in);
     if (a->values > 1) snprintf(text, sizeof text, "%s, %u values", gn__bytes_text((double)a->bytes).text, a->values);
     else snprintf(text, sizeof text, "%s", gn__bytes_text((double)a->bytes).text);
-    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
+    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : (!p && a->from < D ? y1 : program) + 16 + 13.0 * (nth % 2);
     gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, wide + 2);
     gn__draw_text(k, x, y, 11, "", text);
 }
