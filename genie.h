@@ -12244,36 +12244,46 @@ static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, 
     return ok ? least : 0;
 }
 
-/* Matrix products large enough to be work for it: a CPU's own speed shows at 128, a GPU's at 2048. */
-static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, bool small) {
-    int64_t n = small ? 128 : 2048;
-    double spent = gn__measure_op(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2);
-    return spent > 0 ? 2.0 * (double)(n * n * n) / spent : 0;
+/* Matrix products large enough to be work for it, small enough to end within milliseconds. */
+static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d) {
+    int64_t n = 128, most = 2048;
+    double spent = gn__measure_op(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2), work = 2.0 * (double)(n * n * n);
+    if (!(spent > 0)) return 0;
+    if (spent > 20e-6) most = GN__MIN((int64_t)(128 * cbrt(1e-3 / spent)) / 128 * 128, (int64_t)1024);
+    if (most <= n) return work / spent;
+    double more = gn__measure_op(x, slot, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2);
+    return more > 0 ? 2.0 * (double)(most * most * most) / more : work / spent;
+}
+
+/* Negation of n f32, read and written. */
+static double gn__measure_bytes(gn_exec x, uint32_t slot) {
+    int64_t n = 1 << 21;
+    double spent = gn__measure_op(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1), more = 0;
+    if (spent > 0 && spent < 50e-6) more = gn__measure_op(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1);
+    return more > 0 ? 128.0 * (double)n / more : spent > 0 ? 8.0 * (double)n / spent : 0;
 }
 
 static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
 static struct { char key[96]; gn_cluster_device costs; } gn__measured[8];   /* of this process: a device is measured once */
 
-/* Some milliseconds of a CPU; a GPU compiles six kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
+/* Some milliseconds of a CPU; a GPU compiles ten kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
 static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
     static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
     const char *env = getenv("GENIE_MEASURE");
-    bool small = !gn__driver_serves(desc->device);
+    bool cpu = !gn__driver_serves(desc->device);
     char key[96];
     size_t at = 0;
     memset(out, 0, sizeof *out);
     if ((env && strcmp(env, "0") == 0) || strcmp(desc->device, "null") == 0) return;
-    snprintf(key, sizeof key, "%s %u", small ? "cpu" : desc->device, small ? gn__thread_count(desc->threads) : 0);
+    snprintf(key, sizeof key, "%s %u", cpu ? "cpu" : desc->device, cpu ? gn__thread_count(desc->threads) : 0);
     gn__mutex_lock(&gn__measured_lock);
     while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
     if (strcmp(gn__measured[at].key, key) != 0) {
         gn_cluster_device *c = &gn__measured[at].costs;
         memset(c, 0, sizeof *c);
-        for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, i, dtypes[i], small);
+        for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, i, dtypes[i]);
         c->launch_s = gn__measure_op(x, GN_RATE__COUNT, GN__OP_NEG, GN_F32, GN_SHAPE(1), 1);
-        int64_t n = small ? 1 << 21 : 1 << 25;
-        double spent = gn__measure_op(x, GN_RATE__COUNT + 1, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1);
-        c->bytes_per_s = spent > 0 ? 8.0 * (double)n / spent : 0;
+        c->bytes_per_s = gn__measure_bytes(x, GN_RATE__COUNT + 1);
         gn__copy_text(gn__measured[at].key, sizeof key, key);
     }
     *out = gn__measured[at].costs;
