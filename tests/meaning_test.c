@@ -1032,6 +1032,21 @@ TEST(a_member_that_is_read_too_early_leaves_its_group)
     close_null();
 }
 
+TEST(the_gradient_of_an_activation_is_one_group)
+{
+    open_null();
+    gn_tensor p = parameter(), x = gn_matmul(rows(TIMES), p), y = gn_gelu(x), grads[2], at[2] = { p, x };
+    CHECK_RESULT(gn_grad(gn_mse_loss(gn_matmul(y, weight(16, 16)), given(GN_SHAPE(TIMES, 16))), at, 2, grads), GN_OK);
+    REQUIRE(understand_without(grads, 2, 0));
+    const gn_group *k = &m.groups[of(grads[1])->group];
+    CHECK(k->n_nodes > 8);
+    CHECK_INT(k->kernels, 1);
+    CHECK_RESIDENCY(grads[1], GN_RESIDENCY_GRADIENT);
+    CHECK(of(grads[1])->group != of(grads[0])->group && of(grads[1])->group != of(y)->group);
+    check_groups();
+    close_null();
+}
+
 TEST(a_transformer_layer_falls_into_its_blocks)
 {
     static const uint8_t want[] = { GN_ROLE_EMBEDDING, GN_ROLE_NORM, GN_ROLE_LINEAR, GN_ROLE_ATTENTION, GN_ROLE_LINEAR, GN_ROLE_NORM, GN_ROLE_MLP, GN_ROLE_NORM, GN_ROLE_HEAD };
@@ -1480,6 +1495,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(groups_sum_what_passes_through_memory),
         TEST_ENTRY(critical_path_takes_the_longer_branch),
         TEST_ENTRY(a_member_that_is_read_too_early_leaves_its_group),
+        TEST_ENTRY(the_gradient_of_an_activation_is_one_group),
         TEST_ENTRY(a_transformer_layer_falls_into_its_blocks),
         TEST_ENTRY(groups_of_random_graphs_are_complete_and_without_cycles),
         TEST_ENTRY(a_chain_of_a_million_nodes_takes_linear_time),
