@@ -224,9 +224,15 @@ typedef struct gn_error {
     X(kv_bytes_moved,     "bytes",  "bytes of KV cache that crossed the network")                  \
     X(kernels_run,        "calls",  "kernels or loops executed")                                   \
     X(nodes_fused,        "nodes",  "nodes that ran inside another node's loop")                   \
+    X(nodes_shared,       "nodes",  "nodes left out of a step because an equal one was in it")     \
     X(state_copies,       "copies", "states copied because an old version had a later reader")     \
     X(state_copy_bytes,   "bytes",  "bytes of those copies")                                       \
     X(view_copies,        "copies", "reshapes that could not be a view")                           \
+    X(weight_hits,        "weights", "weights of a run that were in the device's memory")          \
+    X(weight_moves,       "moves",  "weights and states that came back to the device")             \
+    X(weight_move_bytes,  "bytes",  "bytes of those moves")                                        \
+    X(evictions,          "moves",  "weights and states that moved to the host to make room")      \
+    X(evicted_bytes,      "bytes",  "bytes of those moves")                                        \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another, through the program") \
     X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
@@ -393,8 +399,9 @@ GN_API gn_result gn_describe(gn_tensor t, gn_info *out_info);
 GN_API gn_tensor gn_label(gn_tensor t, const char *label);
 
 /* ---- scalar ops: broadcasting as in NumPy, promotion as in PyTorch ------------------------------------
- * One line each; floats are f32, f64, f16, bf16; ints i8, i16, i32, i64, u8, u16, u32. Integers wrap. Of a signed and an unsigned
- * int the result is the signed one when it is wider, else the next signed one above the unsigned (u16 with i16 is i32). */
+ * One line each; what no other source is named for follows C99 <math.h> and IEEE 754. Floats are f32, f64, f16, bf16; ints i8,
+ * i16, i32, i64, u8, u16, u32. Integers wrap. Of a signed and an unsigned int the result is the signed one when it is wider, else
+ * the next signed one above the unsigned (u16 with i16 is i32). */
 
 #define GN__DECL1(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a);
 #define GN__DECL2(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b);
@@ -413,19 +420,19 @@ GN__DECL2(minimum)  /* NaN if either is NaN */
 #define gn_minimum(...) gn_minimum_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(maximum)  /* NaN if either is NaN */
 #define gn_maximum(...) gn_maximum_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(neg)
+GN__DECL1(neg)  /* -a; INT_MIN wraps */
 #define gn_neg(...) gn_neg_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(abs)      /* INT_MIN wraps */
 #define gn_abs(...) gn_abs_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(exp)      /* floats, as the following up to silu */
 #define gn_exp(...) gn_exp_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(log)
+GN__DECL1(log)  /* natural; 0: -infinity, below 0: NaN */
 #define gn_log(...) gn_log_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(sqrt)
+GN__DECL1(sqrt)  /* below 0: NaN; the gradient at 0 is an infinity */
 #define gn_sqrt(...) gn_sqrt_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(rsqrt)    /* 1 / sqrt(a) */
 #define gn_rsqrt(...) gn_rsqrt_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(tanh)
+GN__DECL1(tanh)  /* -1 and 1 at the infinities */
 #define gn_tanh(...) gn_tanh_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(sigmoid)  /* 1 / (1 + exp(-a)) */
 #define gn_sigmoid(...) gn_sigmoid_at(GN_HERE, __VA_ARGS__)
@@ -439,30 +446,30 @@ GN__DECL1(silu)     /* a * sigmoid(a) */
 #define gn_silu(...) gn_silu_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(eq)       /* comparisons give bool; any comparison with NaN is false, ne is true */
 #define gn_eq(...) gn_eq_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(ne)
+GN__DECL2(ne)  /* a != b */
 #define gn_ne(...) gn_ne_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(lt)
+GN__DECL2(lt)  /* a < b */
 #define gn_lt(...) gn_lt_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(le)
+GN__DECL2(le)  /* a <= b */
 #define gn_le(...) gn_le_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(gt)
+GN__DECL2(gt)  /* a > b */
 #define gn_gt(...) gn_gt_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(ge)
+GN__DECL2(ge)  /* a >= b */
 #define gn_ge(...) gn_ge_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(and)      /* ints: bitwise; bool: logical; as the following */
 #define gn_and(...) gn_and_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(or)
+GN__DECL2(or)  /* a | b */
 #define gn_or(...) gn_or_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(xor)
+GN__DECL2(xor)  /* a ^ b */
 #define gn_xor(...) gn_xor_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(not)
+GN__DECL1(not)  /* ~a; bool: !a */
 #define gn_not(...) gn_not_at(GN_HERE, __VA_ARGS__)
 #define GN__DECL3(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor c);
 GN__DECL1(sign)           /* -1, 0 or 1, ints too; NaN stays */
 #define gn_sign(...) gn_sign_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(floor)          /* floats, as the following up to log_sigmoid except square; -0 and infinities stay */
 #define gn_floor(...) gn_floor_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(ceil)
+GN__DECL1(ceil)  /* the least integer not below a */
 #define gn_ceil(...) gn_ceil_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(round)          /* to the nearest integer, ties to even (IEEE 754) */
 #define gn_round(...) gn_round_at(GN_HERE, __VA_ARGS__)
@@ -472,9 +479,9 @@ GN__DECL1(exp2)           /* 2 ** a */
 #define gn_exp2(...) gn_exp2_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(expm1)          /* exp(a) - 1, exact near 0 */
 #define gn_expm1(...) gn_expm1_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(log2)
+GN__DECL1(log2)  /* as log, to base 2 */
 #define gn_log2(...) gn_log2_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(log10)
+GN__DECL1(log10)  /* as log, to base 10 */
 #define gn_log10(...) gn_log10_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(log1p)          /* log(1 + a), exact near 0 */
 #define gn_log1p(...) gn_log1p_at(GN_HERE, __VA_ARGS__)
@@ -484,27 +491,27 @@ GN__DECL1(square)         /* a * a; ints too */
 #define gn_square(...) gn_square_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(sin)            /* radians; an infinity gives NaN */
 #define gn_sin(...) gn_sin_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(cos)
+GN__DECL1(cos)  /* as sin */
 #define gn_cos(...) gn_cos_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(tan)
+GN__DECL1(tan)  /* as sin */
 #define gn_tan(...) gn_tan_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(asin)           /* outside [-1, 1]: NaN */
 #define gn_asin(...) gn_asin_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(acos)           /* outside [-1, 1]: NaN */
 #define gn_acos(...) gn_acos_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(atan)
+GN__DECL1(atan)  /* -pi/2 and pi/2 at the infinities */
 #define gn_atan(...) gn_atan_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(sinh)
+GN__DECL1(sinh)  /* (exp(a) - exp(-a)) / 2 */
 #define gn_sinh(...) gn_sinh_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(cosh)
+GN__DECL1(cosh)  /* (exp(a) + exp(-a)) / 2 */
 #define gn_cosh(...) gn_cosh_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(asinh)
+GN__DECL1(asinh)  /* the inverse of sinh */
 #define gn_asinh(...) gn_asinh_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(acosh)          /* below 1: NaN */
 #define gn_acosh(...) gn_acosh_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(atanh)          /* outside [-1, 1]: NaN, at its ends an infinity */
 #define gn_atanh(...) gn_atanh_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(erf)
+GN__DECL1(erf)  /* 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to a */
 #define gn_erf(...) gn_erf_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(erfc)           /* 1 - erf(a), exact where that is small */
 #define gn_erfc(...) gn_erfc_at(GN_HERE, __VA_ARGS__)
@@ -559,13 +566,13 @@ GN__DECL1(isinf)    /* ints: false */
 #define gn_isinf(...) gn_isinf_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(isfinite) /* ints: true */
 #define gn_isfinite(...) gn_isfinite_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(logical_not)
+GN__DECL1(logical_not)  /* a == 0 */
 #define gn_logical_not(...) gn_logical_not_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(logical_and)
+GN__DECL2(logical_and)  /* both are true */
 #define gn_logical_and(...) gn_logical_and_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(logical_or)
+GN__DECL2(logical_or)  /* one or both */
 #define gn_logical_or(...) gn_logical_or_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(logical_xor)
+GN__DECL2(logical_xor)  /* one alone */
 #define gn_logical_xor(...) gn_logical_xor_at(GN_HERE, __VA_ARGS__)
 /* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts, for channels of
    (N,C,H,W) of shape (C,1,1) (He et al. 2015). */
@@ -614,13 +621,13 @@ GN_API gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double valu
 /* ---- reductions: over the given axes; keep leaves them with size 1 ------------------------------------
  * Sums of ints and bool are i64. max and min: NaN wins; over nothing they are an error. mean over nothing is NaN. */
 #define GN__DECLR(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep);
-GN__DECLR(sum)
+GN__DECLR(sum)  /* f16 and bf16 sum in f32; over nothing 0 */
 #define gn_sum(...) gn_sum_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(mean)     /* floats */
 #define gn_mean(...) gn_mean_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(max)
+GN__DECLR(max)  /* over all axes a 0-d tensor; the gradient is shared evenly among equals */
 #define gn_max(...) gn_max_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(min)
+GN__DECLR(min)  /* as max */
 #define gn_min(...) gn_min_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(argmax)   /* i64: row-major position within the reduced axes; the first NaN, else the first of equals */
 #define gn_argmax(...) gn_argmax_at(GN_HERE, __VA_ARGS__)
@@ -655,6 +662,8 @@ GN_API gn_tensor gn_cummax_at(const char *file, int line, gn_tensor a, int axis)
 #define gn_cummax(...) gn_cummax_at(GN_HERE, __VA_ARGS__)
 
 /* ---- rows ---------------------------------------------------------------------------------------------*/
+/* exp(a - max) / sum of exp(a - max) along one axis, floats; a row of -infinity alone, or with +infinity or NaN, is NaN.
+   log_softmax is its logarithm, without underflow. (Bridle 1990) */
 GN_API gn_tensor gn_softmax_at(const char *file, int line, gn_tensor a, int axis);
 #define gn_softmax(...) gn_softmax_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int axis);
@@ -686,7 +695,7 @@ GN_API gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor
 /* x (…,K) @ w (K,N) + b (N); b may be GN_NONE */
 GN_API gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b);
 #define gn_linear(...) gn_linear_at(GN_HERE, __VA_ARGS__)
-/* (N) and (M) = (N,M) */
+/* (N) and (M) = (N,M): each element of a times each of b, dtypes promoted as by mul. */
 GN__DECL2(outer)
 #define gn_outer(...) gn_outer_at(GN_HERE, __VA_ARGS__)
 /* Sum of a * b along one axis, the others broadcast: one product of vectors for each. Ints sum in i64. */
@@ -702,7 +711,7 @@ GN_API gn_tensor gn_einsum_at(const char *file, int line, const char *spec, cons
 /* ---- movement -----------------------------------------------------------------------------------------*/
 GN_API gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape);   /* one dim may be -1 */
 #define gn_reshape(...) gn_reshape_at(GN_HERE, __VA_ARGS__)
-GN_API gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1);
+GN_API gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1);   /* two axes exchanged */
 #define gn_transpose(...) gn_transpose_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order);    /* out dim i is a's dim order[i] */
 #define gn_permute(...) gn_permute_at(GN_HERE, __VA_ARGS__)
@@ -714,8 +723,10 @@ GN_API gn_tensor gn_slice_at(const char *file, int line, gn_tensor a, int axis, 
 /* a with a[begin:end:step] of one axis replaced by b, which has the slice's shape. */
 GN_API gn_tensor gn_slice_put_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis, int64_t begin, int64_t end, int64_t step);
 #define gn_slice_put(...) gn_slice_put_at(GN_HERE, __VA_ARGS__)
+/* n tensors of one dtype, equal but for one axis, one after the other along it. */
 GN_API gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n, int axis);
 #define gn_concat(...) gn_concat_at(GN_HERE, __VA_ARGS__)
+/* Repeated to the shape by NumPy's rule: axes of size 1, and those missing in front, grow. */
 GN_API gn_tensor gn_broadcast_at(const char *file, int line, gn_tensor a, gn_shape shape);
 #define gn_broadcast(...) gn_broadcast_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis);   /* along a new axis */
@@ -971,6 +982,8 @@ typedef struct gn_server_desc {
     int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
+    const char *record_file;  /* every new plan is added to it, NULL: none. It holds graphs: ops and shapes, no values */
+    const char *warm_file;    /* plans that an earlier server recorded are made before the first client comes, NULL: none */
 } gn_server_desc;
 
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
@@ -1149,6 +1162,7 @@ typedef struct gn_lay {
     uint32_t group;        /* node whose loop computes a scalar op */
     uint32_t last;         /* of a base: last kernel that reads it, n_nodes: lives to the end */
     uint32_t own;          /* PLACE_OWN: index of the update; PLACE_INPLACE: the state's leaf */
+    uint32_t tail;         /* of a matmul: the loop that alone reads it, before which it runs; of that loop: the matmul; else UINT32_MAX */
     size_t offset;         /* PLACE_BLOCK: bytes */
     uint8_t place;
     bool kernel;           /* runs as a kernel of its own, or leads a loop */
@@ -1161,6 +1175,7 @@ typedef struct gn_kernel_step {
     uint32_t node;         /* whose result it writes */
     uint32_t load, n_loads, instr, n_instrs;   /* a fused loop; n_instrs 0: a structured kernel */
     uint16_t regs, out;    /* registers of the loop; the one that is stored */
+    bool tail;             /* a matmul whose result only the next step, a loop, reads, element by element: they may run as one */
 } gn_kernel_step;
 
 typedef enum gn_update_how { GN_UPDATE_SWAP, GN_UPDATE_COPY, GN_UPDATE_INPLACE } gn_update_how;
@@ -2240,6 +2255,23 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
     return r;
 }
 
+/* Adjacent dims that one stride covers become one: fewer, longer runs. */
+static gn_view gn__view_collapse(const gn_view *v) {
+    gn_view r = *v;
+    r.rank = 0;
+    for (int i = 0; i < v->rank; i++) {
+        if (v->dims[i] == 1) continue;
+        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
+            r.dims[r.rank - 1] *= v->dims[i];
+            r.strides[r.rank - 1] = v->strides[i];
+            continue;
+        }
+        r.dims[r.rank] = v->dims[i];
+        r.strides[r.rank++] = v->strides[i];
+    }
+    return r;
+}
+
 /* n elements, `stride` apart, from memory of dtype d to a compute type and back. Those of the dtypes that are computed in f32
  * are vector code where elements lie in a row; the others are short. */
 #define GN__LOAD_LOOP(src_t, step, expr) do { const src_t *s = (const src_t *)p; for (int64_t i = 0; i < n; i++, s += step) dst[i] = expr; } while (0)
@@ -3146,9 +3178,12 @@ typedef enum gn__reduce_kind { GN__REDUCE_SUM, GN__REDUCE_MEAN, GN__REDUCE_PROD,
 typedef struct gn__reduce_job {
     const gn__call *c;
     gn__reduce_kind kind;
-    gn_view kept, reduced;    /* the input's dims split in two; both start at the input's first element */
+    gn_view kept, reduced;    /* the input's dims split in two, those reduced collapsed; both start at the input's first element */
     int64_t n, inner;          /* reduced elements, and of its last dim */
-    bool integer;
+    int64_t blocks;            /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever the number of threads */
+    bool integer, columns;
+    struct gn__partial *partials;   /* results by blocks, when these are several */
+    double *sums;              /* the same down columns: blocks by results */
 } gn__reduce_job;
 
 enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
@@ -3427,96 +3462,168 @@ static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, in
     }
 }
 
-static void gn__reduce_one(const gn__reduce_job *j, int64_t at) {
-    const gn_view *in = &j->c->in[0], *out = &j->c->out;
-    size_t bytes = gn__bytes_of(in->dtype), out_bytes = gn__bytes_of(out->dtype);
-    const char *base = in->p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)bytes;
-    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
-    gn__best best = { 0, 0, 0, false };
-    double sum = j->kind == GN__REDUCE_PROD;
-    uint64_t isum = j->kind == GN__REDUCE_PROD;
-    union { double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
-    for (int64_t row = 0; j->n && row < j->n / j->inner; row++) {
-        const char *p = base + gn__view_offset(&j->reduced, GN__MAX(j->reduced.rank - 1, 0), row) * (int64_t)bytes;
-        for (int64_t i = 0; i < j->inner; i += GN__CHUNK) {
-            int64_t m = GN__MIN(j->inner - i, (int64_t)GN__CHUNK);
-            const char *q = p + i * stride * (int64_t)bytes;
-            if (j->integer) gn__load_i64(x.i, in->dtype, q, stride, m);
-            else gn__load_f64(x.f, in->dtype, q, stride, m);
-            if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&best, j->kind, x.i, m, row * j->inner + i);
-            else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&best, j->kind, x.f, m, row * j->inner + i);
-            else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < m; l++) isum *= (uint64_t)x.i[l];
-            else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < m; l++) sum *= x.f[l];
-            else if (j->integer) for (int64_t l = 0; l < m; l++) isum += (uint64_t)x.i[l];
-            else sum += gn__sum_f64(x.f, m);
-        }
+/* What is known after some elements of one result. */
+typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__partial;
+
+enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8 };
+
+/* Extremes of f32: a vector search for the value, then one for its place where it is a new one. */
+static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, int64_t n, int64_t at) {
+    bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN;
+    float sign = least ? -1 : 1, top = sign * gn__kernels_of(j->c->pool)->top(x, n, sign);
+    bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;
+    if (b->any && (b->f != b->f || !(better || nan))) return;
+    int64_t i = 0;
+    while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;
+    *b = (gn__best){ (double)x[i], 0, at + i, true };
+}
+
+/* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
+static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m, int64_t at) {
+    gn_dtype d = j->c->in[0].dtype;
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    bool f32 = !j->integer && gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union { float s[GN__CHUNK]; double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
+        const double *f = direct && d == GN_F64 ? (const double *)(const void *)p : x.f;
+        if (j->integer) gn__load_i64(x.i, d, p, stride, n);
+        else if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
+        else if (!f32 && f == x.f) gn__load_f64(x.f, d, p, stride, n);
+        if (f32 && j->kind >= GN__REDUCE_MAX) gn__best_f32(j, &a->best, s, n, at + i);
+        else if (f32) a->sum += gn__sum_f32(gn__kernels_of(j->c->pool), s, n);
+        else if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&a->best, j->kind, x.i, n, at + i);
+        else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&a->best, j->kind, f, n, at + i);
+        else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < n; l++) a->isum *= (uint64_t)x.i[l];
+        else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < n; l++) a->sum *= f[l];
+        else if (j->integer) for (int64_t l = 0; l < n; l++) a->isum += (uint64_t)x.i[l];
+        else a->sum += gn__sum_f64(f, n);
     }
-    char *o = out->p + at * (int64_t)out_bytes;
-    int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? best.at : j->kind >= GN__REDUCE_MAX ? best.i : (int64_t)isum;
-    double real = j->kind >= GN__REDUCE_MAX ? best.f : j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum;
+}
+
+/* Elements [begin, end) of the reduced ones of result `at`. */
+static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
+    gn__partial a = { j->kind == GN__REDUCE_PROD, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
+    int last = GN__MAX(j->reduced.rank - 1, 0);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), stride = j->reduced.rank ? j->reduced.strides[last] : 1;
+    const char *base = j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * bytes;
+    for (int64_t i = begin, m; i < end; i += m) {
+        int64_t col = i % j->inner;
+        m = GN__MIN(end - i, j->inner - col);
+        gn__reduce_run(j, &a, base + (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * bytes, stride, m, i);
+    }
+    return a;
+}
+
+/* a followed by b. */
+static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b) {
+    int64_t at = a->best.at;
+    if (j->kind == GN__REDUCE_PROD) { a->sum *= b->sum; a->isum *= b->isum; }
+    else { a->sum += b->sum; a->isum += b->isum; }
+    if (j->kind < GN__REDUCE_MAX) return;
+    a->best.at = -1;
+    if (j->integer) gn__best_i64(&a->best, j->kind, &b->best.i, 1, b->best.at);
+    else gn__best_f64(&a->best, j->kind, &b->best.f, 1, b->best.at);
+    if (a->best.at < 0) a->best.at = at;
+}
+
+static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
+    const gn_view *out = &j->c->out;
+    char *o = out->p + at * (int64_t)gn__bytes_of(out->dtype);
+    int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at : j->kind >= GN__REDUCE_MAX ? a->best.i : (int64_t)a->isum;
+    double real = j->kind >= GN__REDUCE_MAX ? a->best.f : j->kind == GN__REDUCE_MEAN ? a->sum / (double)j->n : a->sum;
     if (gn__is_float(out->dtype)) gn__store_f64(&real, out->dtype, o, 1, 1);
     else gn__store_i64(&whole, out->dtype, o, 1, 1);
 }
 
-/* Sums and extremes of f32 whose elements lie in a row. */
-static bool gn__reduce_row_f32(const gn__reduce_job *j, int64_t at) {
-    const gn_view *in = &j->c->in[0];
-    bool sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN, tops = j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN;
-    if (in->dtype != GN_F32 || j->reduced.rank == 0 || j->reduced.strides[j->reduced.rank - 1] != 1 || j->n < 16 || !(sums || tops)) return false;
-    const gn__kernels *k = gn__kernels_of(j->c->pool);
-    const float *base = (const float *)(const void *)in->p + gn__view_offset(&j->kept, j->kept.rank, at);
-    float sign = j->kind == GN__REDUCE_MIN ? -1 : 1, best = -INFINITY;
-    double sum = 0;
-    for (int64_t row = 0; row < j->n / j->inner; row++) {
-        const float *p = base + gn__view_offset(&j->reduced, j->reduced.rank - 1, row);
-        float t = tops ? k->top(p, j->inner, sign) : 0;
-        if (sums) sum += gn__sum_f32(k, p, j->inner);
-        else best = t > best || t != t ? t : best;
+/* A task is a block of a result. */
+static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t from = t % j->blocks * GN__REDUCE_BLOCK;
+        gn__partial a = gn__reduce_part(j, t / j->blocks, from, j->blocks == 1 ? j->n : GN__MIN(from + GN__REDUCE_BLOCK, j->n));
+        if (j->blocks == 1) gn__reduce_store(j, t, &a);
+        else j->partials[t] = a;
     }
-    ((float *)(void *)j->c->out.p)[at] = tops ? sign * best : (float)(j->kind == GN__REDUCE_MEAN ? sum / (double)j->n : sum);
-    return true;
 }
 
-/* Sums down columns: a block of neighbours at a time, in f64. */
+/* Rows [begin, end) of m neighbouring columns, added to f64 sums: a few rows in f32, then those sums. */
+static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end, int64_t m, double *sum) {
+    static const float ones[GN__REDUCE_DEEP] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    gn_dtype d = j->c->in[0].dtype;
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    bool f32 = gn__dtypes[d].compute == GN__F32, direct = d == GN_F32 && j->reduced.rank == 1;
+    union { float s[2][GN__CHUNK]; double f[GN__CHUNK]; } x;
+    for (int64_t r = begin, n; r < end; r += n) {
+        n = f32 ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
+        if (f32) memset(x.s[0], 0, sizeof x.s[0]);
+        if (direct) k->axpy(x.s[0], ones, (const float *)(const void *)(base + r * j->reduced.strides[0] * bytes), j->reduced.strides[0], n, m);
+        for (int64_t l = 0; l < n && !direct; l++) {
+            const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r + l) * bytes;
+            if (f32) gn__load_f32(x.s[1], d, p, 1, m);
+            else gn__load_f64(x.f, d, p, 1, m);
+            if (f32) k->axpy(x.s[0], ones, x.s[1], 0, 1, m);
+        }
+        for (int64_t i = 0; i < m; i++) sum[i] += f32 ? (double)x.s[0][i] : x.f[i];
+    }
+}
+
+/* Sums down columns. A task is a block of neighbours in a block of rows. */
 static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
-    const gn_view *in = &j->c->in[0];
-    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), blocks = (width + GN__CHUNK - 1) / GN__CHUNK;
-    double x[GN__CHUNK], sum[GN__CHUNK];
+    const gn_view *in = &j->c->in[0], *out = &j->c->out;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), wide = (width + GN__CHUNK - 1) / GN__CHUNK;
+    double sum[GN__CHUNK];
     for (int64_t t = begin; t < end; t++) {
-        int64_t outer = t / blocks, col = t % blocks * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK);
-        const char *base = in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes;
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
         memset(sum, 0, sizeof sum);
-        for (int64_t r = 0; r < j->n; r++) {
-            gn__load_f64(x, in->dtype, base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes, 1, m);
-            for (int64_t i = 0; i < m; i++) sum[i] += x[i];
-        }
+        gn__columns_add(j, in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m, sum);
+        if (j->blocks > 1) { memcpy(j->sums + (t % j->blocks * gn__view_count(out) + outer * width + col), sum, (size_t)m * sizeof *sum); continue; }
         for (int64_t i = 0; i < m && j->kind == GN__REDUCE_MEAN; i++) sum[i] /= (double)j->n;
-        gn__store_f64(sum, j->c->out.dtype, j->c->out.p + (outer * width + col) * bytes, 1, m);
+        gn__store_f64(sum, out->dtype, out->p + (outer * width + col) * bytes, 1, m);
     }
 }
 
-static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++)
-        if (!gn__reduce_row_f32((const gn__reduce_job *)arg, i)) gn__reduce_one((const gn__reduce_job *)arg, i);
+/* Blocks of a result put together, in order. */
+static void gn__reduce_finish(const gn__reduce_job *j) {
+    int64_t total = gn__view_count(&j->c->out), bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
+    for (int64_t i = 0; i < total && !j->columns; i++) {
+        gn__partial a = j->partials[i * j->blocks];
+        for (int64_t b = 1; b < j->blocks; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
+        gn__reduce_store(j, i, &a);
+    }
+    for (int64_t i = 0; i < total && j->columns; i++) {
+        double sum = 0;
+        for (int64_t b = 0; b < j->blocks; b++) sum += j->sums[b * total + i];
+        if (j->kind == GN__REDUCE_MEAN) sum /= (double)j->n;
+        gn__store_f64(&sum, j->c->out.dtype, j->c->out.p + i * bytes, 1, 1);
+    }
 }
 
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
-    gn__reduce_job j = { c, kind, c->in[0], c->in[0], 1, 1, !gn__is_float(c->in[0].dtype) };
+    gn__reduce_job j = { .c = c, .kind = kind, .kept = c->in[0], .reduced = c->in[0], .inner = 1, .integer = !gn__is_float(c->in[0].dtype) };
     j.kept.rank = j.reduced.rank = 0;
     for (int i = 0; i < c->in[0].rank; i++) {
         gn_view *v = (c->attrs[0] >> i) & 1 ? &j.reduced : &j.kept;
         v->dims[v->rank] = c->in[0].dims[i];
         v->strides[v->rank++] = c->in[0].strides[i];
     }
+    j.reduced = gn__view_collapse(&j.reduced);
     j.n = gn__view_count(&j.reduced);
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
-    int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0;
-    if ((kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1) {
-        gn__pool_for(c->pool, gn__view_count(&j.kept) / width * ((width + GN__CHUNK - 1) / GN__CHUNK), 1 + 16384 / GN__MAX(j.n * GN__CHUNK, 1), gn__reduce_columns, &j);
-        return GN_OK;
-    }
-    gn__pool_for(c->pool, gn__view_count(&j.kept), 1 + 16384 / GN__MAX(j.n, 1), gn__reduce_range, &j);
+    int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
+    j.columns = (kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1;
+    int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
+    j.blocks = GN__MAX((j.n + block - 1) / block, 1);
+    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
+    j.partials = (gn__partial *)room;
+    j.sums = (double *)room;
+    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? gn__reduce_columns : gn__reduce_range, &j);
+    if (j.blocks > 1) gn__reduce_finish(&j);
+    gn_free(room);
     return GN_OK;
 }
 static gn_result gn__cpu_sum(const gn__call *c) { return gn__reduce(c, GN__REDUCE_SUM); }
@@ -5048,6 +5155,7 @@ typedef struct gn__cut {     /* scratch of the latest cut; `part` points into it
     GN__ARRAY(uint32_t, ids);      /* context node of each part node */
     GN__ARRAY(uint64_t, marks);    /* bit per context node; all zero between cuts */
     GN__ARRAY(uint32_t, where);    /* part node of each context node that is marked */
+    GN__ARRAY(uint64_t, seen);     /* open addressing over the part's nodes: serial of the cut, 1 + node; its room is n_seen */
     uint32_t serial;
     bool said;                     /* of any node */
     gn_part part;
@@ -5515,6 +5623,12 @@ static bool gn__cut_reserve(gn_ctx *g) {
     size_t words = g->n_nodes / 64 + 1, old = c->cap_marks;
     if (!GN__GROW(c, marks, words)) return false;
     if (c->cap_marks > old) memset(c->marks + old, 0, (c->cap_marks - old) * sizeof *c->marks);
+    if (c->n_seen < 2 * g->n_nodes) {
+        while (c->n_seen < 2 * g->n_nodes) c->n_seen = GN__MAX(2 * c->n_seen, (size_t)64);
+        gn_free(c->seen);
+        c->seen = (uint64_t *)gn__alloc_zero(c->n_seen * sizeof *c->seen);
+        if (!c->seen) { c->n_seen = 0; return false; }
+    }
     c->serial++;
     c->said = false;
     c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where = c->n_hints = 0;
@@ -5586,6 +5700,41 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
     return true;
 }
 
+/* Ops of which each use counts: a generator draws anew, a version of a state is an effect. */
+static bool gn__is_single(int op) { return op == GN__OP_RANDOM_UNIFORM || op == GN__OP_RANDOM_NORMAL || op == GN__OP_ASSIGN || op == GN__OP_KV_APPEND; }
+
+/* What the program said of a node counts, so that a node is never scheduled by another's word. */
+static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
+    const gn_part_node *a = &c->nodes[at];
+    return memcmp(&c->hints[at], &c->hints[c->n_hints - 1], sizeof *c->hints) == 0 && a->op == b->op && a->dtype == b->dtype && a->phase == b->phase && a->n_ins == b->n_ins && a->n_attrs == b->n_attrs && a->leaf == GN_LEAF_NONE &&
+           (a->n_ins == 0 || memcmp(c->ins + a->ins, c->ins + b->ins, a->n_ins * sizeof *c->ins) == 0) && (a->n_attrs == 0 || memcmp(c->attrs + a->attrs, c->attrs + b->attrs, a->n_attrs * sizeof *c->attrs) == 0);
+}
+
+/* The node just taken, `id`, is given back when an equal one was taken before: same op on the same inputs with the same attributes. */
+static void gn__cut_share(gn_ctx *g, uint32_t id) {
+    gn__cut *c = &g->cut;
+    const gn_part_node *n = &c->nodes[c->n_nodes - 1];
+    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__is_single(n->op)) return;
+    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->phase << 16) | n->dtype, n->n_ins);
+    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, c->ins[n->ins + i]);
+    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[n->attrs + i]);
+    size_t at = (size_t)h & (c->n_seen - 1);
+    for (; c->seen[at] >> 32 == c->serial; at = (at + 1) & (c->n_seen - 1)) {
+        uint32_t other = (uint32_t)c->seen[at] - 1;
+        if (!gn__cut_same(c, other, n)) continue;
+        c->where[id] = other;
+        c->n_ins = n->ins;
+        c->n_attrs = n->attrs;
+        c->n_dims = n->dims;
+        c->n_nodes--;
+        c->n_ids--;
+        c->n_hints--;
+        g->stats.nodes_shared++;
+        return;
+    }
+    c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
+}
+
 /* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
 static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
@@ -5602,6 +5751,7 @@ static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
             else if (gn__cut_leaf(n) == GN_LEAF_STATE && n->extra != g->slots[n->slot - 1].version) r = GN_SUPERSEDED;
             else if ((n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) && g->slots[n->slot - 1].kind == GN_LEAF_NONE) r = GN_STALE_HANDLE;
             else if (!gn__cut_emit(g, id)) r = GN_OUT_OF_MEMORY;
+            else gn__cut_share(g, id);
         }
     }
     return r;
@@ -6072,8 +6222,10 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     if (r == GN_OK) {
         gn__grad_reached(g, loss, params, n, reached);
         grads[loss] = gn__full(g, at, t.dtype, &t.shape, 1);
-        for (uint32_t id = loss; id > 0; id--)
-            if (grads[id] && reached[id] && g->nodes[id].n_ins) gn__grad_node(g, at, id, grads, reached);
+        for (uint32_t id = loss; id > 0; id--) {
+            int op = g->nodes[id].op;                       /* a parameter may come from an op without a gradient, and ends the way there */
+            if (grads[id] && reached[id] && g->nodes[id].n_ins && (gn__ops[op].grad || op == GN__OP_ASSIGN)) gn__grad_node(g, at, id, grads, reached);
+        }
     }
     for (int i = 0; i < n && r == GN_OK; i++) {
         out[i] = params[i] <= loss ? grads[params[i]] : 0;
@@ -7169,6 +7321,8 @@ static void gn__layout_deinit(gn_layout *l) {
 
 static bool gn__is_scalar_op(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && gn__ops[n->op].kind == GN_CLASS_SCALAR; }
 
+static bool gn__is_product(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (n->op == GN__OP_MATMUL || n->op == GN__OP_LINEAR); }
+
 static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part_node *b) {
     return a->rank == b->rank && (a->rank == 0 || memcmp(p->dims + a->dims, p->dims + b->dims, a->rank * sizeof(int64_t)) == 0);
 }
@@ -7185,6 +7339,11 @@ static void gn__layout_groups(gn_layout *l) {
         const gn_part_node *n = &p->nodes[i];
         bool scalar = gn__is_scalar_op(n);
         l->lay[i].group = GN__NO_GROUP;
+        l->lay[i].tail = GN__NO_GROUP;
+        if (gn__is_product(n) && candidate[i] && candidate[i] != UINT32_MAX && l->lay[candidate[i] - 1].tail == GN__NO_GROUP) {
+            l->lay[i].tail = candidate[i] - 1;                      /* of several, the last that is computed */
+            l->lay[candidate[i] - 1].tail = i;
+        }
         if (scalar) {
             uint32_t leader = candidate[i] && candidate[i] != UINT32_MAX ? candidate[i] - 1 : i;
             if (leader != i && l->lay[leader].own >= GN__GROUP_MAX) leader = i;
@@ -7247,7 +7406,7 @@ static void gn__layout_last(gn_layout *l) {
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const gn_part_node *n = &p->nodes[i];
         const gn_lay *a = &l->lay[i];
-        uint32_t at = a->group != GN__NO_GROUP ? a->group : i;
+        uint32_t at = a->group != GN__NO_GROUP ? a->group : a->tail != GN__NO_GROUP ? a->tail : i;
         bool reads = a->group != GN__NO_GROUP || a->kernel;
         for (uint32_t k = 0; reads && k < n->n_ins; k++) {
             gn_lay *b = &l->lay[l->lay[p->ins[n->ins + k]].base];
@@ -7379,23 +7538,6 @@ static uint16_t gn__reg_take(gn__regs *r) {
 }
 static void gn__reg_give(gn__regs *r, uint16_t i) { r->used[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
 
-/* Adjacent dims that one stride covers become one: fewer, longer runs. */
-static gn_view gn__view_collapse(const gn_view *v) {
-    gn_view r = *v;
-    r.rank = 0;
-    for (int i = 0; i < v->rank; i++) {
-        if (v->dims[i] == 1) continue;
-        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
-            r.dims[r.rank - 1] *= v->dims[i];
-            r.strides[r.rank - 1] = v->strides[i];
-            continue;
-        }
-        r.dims[r.rank] = v->dims[i];
-        r.strides[r.rank++] = v->strides[i];
-    }
-    return r;
-}
-
 /* A collapsed view that shows one element everywhere. */
 static bool gn__view_is_one(const gn_view *v) { return v->rank == 0 || (v->rank == 1 && v->strides[0] == 0); }
 
@@ -7510,12 +7652,13 @@ static bool gn__layout_steps(gn_layout *l) {
     }
     gn_free(tail);
     for (uint32_t i = 0; i < p->n_nodes && ok; i++) {
-        if (!l->lay[i].kernel) continue;
+        bool leads = l->lay[i].group == i, paired = l->lay[i].tail != GN__NO_GROUP;
+        if (!l->lay[i].kernel || (paired && !leads)) continue;
         gn_kernel_step s = { .node = i };
         gr.n = 0;
-        if (l->lay[i].group == i)
-            for (uint32_t m = i + 1; m && gr.n <= GN__GROUP_MAX; m = next[m - 1]) gr.members[gr.n++] = m - 1;
-        ok = (!gr.n || gn__layout_loop(l, &s, &gr)) && GN__GROW(l, steps, 1);
+        for (uint32_t m = leads ? i + 1 : 0; m && gr.n <= GN__GROUP_MAX; m = next[m - 1]) gr.members[gr.n++] = m - 1;
+        ok = (!gr.n || gn__layout_loop(l, &s, &gr)) && GN__GROW(l, steps, 2);
+        if (ok && paired) l->steps[l->n_steps++] = (gn_kernel_step){ .node = l->lay[i].tail, .tail = true };
         if (ok) l->steps[l->n_steps++] = s;
     }
     return ok;
@@ -8220,6 +8363,7 @@ static void gn__sched_die(gn__sched *s, uint32_t at, uint32_t what) {
 /* Bytes on each device at their most, in mem[]; false when one has less. */
 static bool gn__sched_fits(gn__sched *s) {
     uint32_t ops = 0;
+    if (s->bad) return false;
     gn__sched_sequence(s);
     gn__sched_bases(s);
     gn__sched_residents(s);
@@ -12126,8 +12270,8 @@ static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, 
         ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
         last = gn_now_us();
         double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
-        if (i > 0 && (least == 0 || spent < least)) least = spent;
-        if (last - begin > 8 * GN__MEASURE_US) i = 6;
+        if (i <= 1 || spent < least) least = spent;
+        if (last - begin > 8 * GN__MEASURE_US) break;
     }
     if (plan) x.i->plan_destroy(x.self, plan);
     x.i->slot_drop(x.self, slot, 1);
@@ -13209,8 +13353,10 @@ typedef struct gn__session {
     size_t cap_args, cap_outs;
 } gn__session;
 
+enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
+
 struct gn_server {
-    char *listen, *key, *cert, *ca, *url_file, *home;   /* copies of the desc's */
+    char *listen, *key, *cert, *ca, *url_file, *home, *record_file, *warm_file;   /* copies of the desc's */
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
     gn_cluster_device costs[GN__DEVICES_MAX];
@@ -13228,6 +13374,8 @@ struct gn_server {
     uint64_t step_us[GN__DEVICES_MAX];   /* running average of their length */
     gn_stats ended;             /* of sessions that are over */
     uint64_t next_session;
+    uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
+    uint32_t n_recorded;
 };
 
 static bool gn__session_charge(gn__session *s, uint64_t bytes) {
@@ -13567,16 +13715,47 @@ static gn_result gn__served_plan_charge(gn__session *s, gn__served_plan *p, gn_f
     return GN_OK;
 }
 
+/* ---- plans recorded for the next start: 8 bytes that say what the file is, then for each plan u32 bytes, the part as on the wire ---- */
+static const char gn__record_head[8] = { 'G', 'N', 'P', 'L', 'A', 'N', 'S', '1' };
+
+static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_t n) {
+    const uint8_t bytes[4] = { (uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), (uint8_t)(n >> 24) };
+    FILE *f = fopen(path, first ? "wb" : "ab");
+    if (!f) return false;
+    bool ok = (!first || fwrite(gn__record_head, sizeof gn__record_head, 1, f) == 1) && fwrite(bytes, sizeof bytes, 1, f) == 1 && fwrite(p, n, 1, f) == 1;
+    return fclose(f) == 0 && ok;
+}
+
+/* Adds a plan that is not there yet. What does not fit is left out: a record is a help, not a promise. */
+static void gn__server_record(gn_server *s, const gn_part *part, const uint8_t *p, uint64_t n) {
+    if (!s->record_file || n > GN__RECORD_PLAN) return;
+    gn__mutex_lock(&s->lock);
+    bool leave = s->n_recorded == GN__RECORD_PLANS || s->record_bytes + n > GN__RECORD_BYTES;
+    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == part->hash;
+    bool ok = leave || gn__record_add(s->record_file, !s->n_recorded, p, (size_t)n);
+    if (ok && !leave) {
+        s->recorded[s->n_recorded++] = part->hash;
+        s->record_bytes += n;
+    }
+    gn__mutex_unlock(&s->lock);
+    if (!ok) gn_logf(s->desc.log, s->desc.log_user, GN_LOG_WARN, "a plan could not be added to %s", s->record_file);
+}
+
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
     gn__rd r = { d->part.p, d->part.p + d->part.n, false };
-    if (!d->packed) return gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
+    if (!d->packed) {
+        gn_result raw = gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
+        if (!raw) gn__server_record(s->server, p->part, d->part.p, d->part.n);
+        return raw;
+    }
     if (d->packed > s->limit - GN__MIN(s->held, s->limit)) return gn__session_full(s, d->packed, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
     if (!e) e = gn__part_decode(bytes, d->packed, GN__WIRE_NODES, &p->part, f);
+    if (!e) gn__server_record(s->server, p->part, bytes, d->packed);
     gn_free(bytes);
     return e;
 }
@@ -14246,7 +14425,8 @@ static gn_result gn__server_set_desc(gn_server *s, const gn_server_desc *desc, g
     if (d->memory_limit == 0) d->memory_limit = (uint64_t)8 << 30;
     if (d->deadline_ms == 0) d->deadline_ms = GN__DEADLINE_MS;
     bool ok = gn__copy_string(&s->listen, &d->listen) && gn__copy_string(&s->key, &d->key) && gn__copy_string(&s->cert, &d->cert) &&
-              gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home);
+              gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home) &&
+              gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file);
     s->store.limit = d->memory_limit;
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
 }
@@ -14283,6 +14463,68 @@ static gn_result gn__server_add_devices(gn_server *s, gn_fault *f) {
     return e;
 }
 
+/* The bytes of a file of at most GN__RECORD_BYTES; freed by gn_free. */
+static uint8_t *gn__record_read(const char *path, size_t *out_n) {
+    FILE *f = fopen(path, "rb");
+    uint8_t *p = NULL;
+    size_t n = 0, cap = 0, got = 1;
+    while (f && got && n <= GN__RECORD_BYTES) {
+        if (n == cap) {
+            uint8_t *more = (uint8_t *)gn_resize(p, cap = cap ? cap * 2 : 65536);
+            if (!more) { gn_free(p); p = NULL; break; }
+            p = more;
+        }
+        got = fread(p + n, 1, cap - n, f);
+        n += got;
+    }
+    if (f) fclose(f);
+    *out_n = n;
+    return p;
+}
+
+/* Makes a recorded plan once on every device, so that its kernels are compiled. The file is checked as a client is. */
+static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, gn_fault *f) {
+    gn_part *part;
+    gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, &part, f);
+    if (e) return e;
+    for (int i = 0; i < s->n_devices && !e; i++) {
+        gn_stats stats;
+        gn_exec exec = { NULL, NULL };
+        void *plan = NULL;
+        memset(&stats, 0, sizeof stats);
+        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats };
+        e = gn__exec_open(&d, &exec, f);
+        if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
+        if (!e) exec.i->plan_destroy(exec.self, plan);
+        if (exec.i) exec.i->close(exec.self);
+    }
+    gn_free(part);
+    return e;
+}
+
+static gn_result gn__server_warm(gn_server *s, gn_fault *f) {
+    size_t n = 0;
+    uint32_t made = 0, refused = 0;
+    gn_fault why = { GN_OK, GN_NO_NODE, "" };
+    if (!s->warm_file) return GN_OK;
+    uint8_t *bytes = gn__record_read(s->warm_file, &n);
+    if (!bytes) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
+    gn__rd r = { bytes, bytes + n, false };
+    bool ok = n >= sizeof gn__record_head && n <= GN__RECORD_BYTES && memcmp(bytes, gn__record_head, sizeof gn__record_head) == 0;
+    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS;) {
+        uint32_t size = gn__get_u32(&r);
+        ok = !r.bad && size <= (size_t)(r.end - r.p) && size <= GN__RECORD_PLAN;
+        if (!ok) break;
+        if (gn__server_warm_plan(s, r.p, size, &why) == GN_OK) made++;
+        else refused++;
+        r.p += size;
+    }
+    gn_free(bytes);
+    gn_logf(s->desc.log, s->desc.log_user, refused || !ok ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
+            ok ? "" : "; the rest of the file is no record of plans");
+    return GN_OK;
+}
+
 static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
     if (strcmp(s->desc.listen, "none") == 0) return GN_OK;
     if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "listening on %s needs the network unit", s->desc.listen);
@@ -14304,7 +14546,7 @@ static void gn__server_close(gn_server *s) {
     gn__store_deinit(&s->store);
     gn__cond_deinit(&s->changed);
     gn__mutex_deinit(&s->lock);
-    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home };
+    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(s);
 }
@@ -14318,6 +14560,7 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     s->next_session = 1;
     gn_result e = gn__server_set_desc(s, desc, f);
     if (!e) e = gn__server_add_devices(s, f);
+    if (!e) e = gn__server_warm(s, f);
     if (!e) e = gn__server_listen(s, f);
     if (e) gn__server_close(s);
     else *out_server = s;
@@ -14824,7 +15067,7 @@ static void gn__context_free(gn_ctx *g) {
     for (size_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)g->slots[i].host);
     void *arrays[] = { g->nodes, g->ins, g->attrs, g->shapes, g->data, g->errors, g->labels, g->slots, g->pending, g->plans, g->shape_table, g->plan_table, g->label_table,
-                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->device_names };
+                       g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
 
@@ -15664,6 +15907,7 @@ GN__COLD_BEGIN
 
 #define GN__AT file, line
 
+/* The text's first word is the op, which has no row of its own. */
 GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, gn_result r, const char *format, ...) {
     gn__loc at = { file, line };
     gn_fault f;
@@ -15671,7 +15915,10 @@ GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx 
     va_start(args, format);
     gn__fail_v(&f, r, format, args);
     va_end(args);
-    return gn__handle(g, gn__failed(g, at, GN__OP_FAILED, &f));
+    uint32_t bad = gn__failed(g, at, GN__OP_FAILED, &f);
+    char *op = bad ? g->errors[g->nodes[bad].extra].op : NULL;
+    if (op) memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof g->error.op - 1));       /* the rest of op is 0 */
+    return gn__handle(g, bad);
 }
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
@@ -16010,9 +16257,9 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
         int64_t d = t.shape.dims[axis], left = d;
         for (int i = 0; i < n && ok; i++) {
             int64_t size = sizes ? sizes[i] : d / n;
-            ok = size >= 0 && size <= left;
+            if (!(ok = size >= 0 && size <= left)) break;
             left -= size;
-            if (ok) out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
+            out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
         }
         ok = ok && left == 0;
         if (!ok) bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);

@@ -191,10 +191,13 @@ static void bench_node_build(void) {
 
 static void bench_plan(void) {
     if (!wanted("plan")) return;
-    gn_ctx *g = open_or_die("cpu,cpu", 1);                  /* two devices, so that there is something to schedule */
+    gn_cluster_device costs[2] = { { .bytes_per_s = 1e11 }, { .bytes_per_s = 1e8 } };
+    gn_cluster_link links[9] = { { 0, 0 } };
+    gn_ctx *g = open_or_die("cpu,null", 1);                 /* two devices, so that there is something to schedule */
     model m;
     int n = repeats(40);
     float out[64 * 64];
+    if (!ex_check(g, gn_set_cluster(g, &(gn_cluster){ 2, costs, links }), "cluster")) failures++;
     model_open(&m, g, 8);
     for (int i = 0; i < n; i++)
         for (int again = 0; again < 2; again++) {            /* another length is another structure; the second time it is known */

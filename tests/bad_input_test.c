@@ -402,8 +402,86 @@ TEST(scatter_index_outside_is_index_out_of_range)
     for (int k = 0; k < OUTSIDE; k++) {
         if (next_outside(k, &d, &x)) {
             FAULTS(gn_scatter_add(floats(GN_SHAPE(4)), 0, INTS(d, 0, x), floats(GN_SHAPE(2))), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_scatter(floats(GN_SHAPE(4)), 0, INTS(d, 0, x), floats(GN_SHAPE(2))), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_scatter_max(floats(GN_SHAPE(4)), 0, INTS(d, 0, x), floats(GN_SHAPE(2))), GN_INDEX_OUT_OF_RANGE);
         }
     }
+}
+
+TEST(select_index_outside_is_index_out_of_range)
+{
+    gn_dtype d;
+    int64_t x;
+    for (int k = 0; k < OUTSIDE; k++) {
+        if (next_outside(k, &d, &x)) {
+            FAULTS(gn_index_select(floats(GN_SHAPE(3, 4)), 1, INTS(d, 0, x)), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_gather_nd(floats(GN_SHAPE(4, 3)), gn_reshape(INTS(d, 0, 2, x, 0), GN_SHAPE(2, 2))), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_gather_nd(floats(GN_SHAPE(3, 4)), gn_reshape(INTS(d, 0, 2, 1, x), GN_SHAPE(2, 2))), GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+    FAULTS(gn_gather_nd(gn_data(g, GN_F32, GN_SHAPE(0, 3), NULL), gn_reshape(INTS(GN_I64, 0, 0), GN_SHAPE(1, 2))), GN_INDEX_OUT_OF_RANGE);
+}
+
+TEST(nonzero_bound_too_small_is_index_out_of_range)
+{
+    FAULTS(gn_nonzero(INTS(GN_I64, 1, 0, 2, 3), 2), GN_INDEX_OUT_OF_RANGE);
+    FAULTS(gn_nonzero(INT0(GN_I32, 5), 0), GN_INDEX_OUT_OF_RANGE);
+}
+
+TEST(class_losses_with_a_target_outside_are_index_out_of_range)
+{
+    gn_dtype d;
+    int64_t x;
+    for (int k = 0; k < OUTSIDE; k++) {
+        if (next_outside(k, &d, &x)) {
+            FAULTS(gn_nll_loss(floats(GN_SHAPE(2, 4)), INTS(d, 3, x)), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_cross_entropy_smooth(floats(GN_SHAPE(2, 4)), INTS(d, 3, x), 0.1), GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+}
+
+TEST(composites_refuse_what_their_comments_exclude)
+{
+    gn_tensor f = floats(GN_SHAPE(2, 3)), i = ints(GN_I64, GN_SHAPE(2, 3)), b = ints(GN_BOOL, GN_SHAPE(2, 3)), scalar = floats(GN_SCALAR), out[2];
+    static const int64_t sizes[2] = { -1, 4 };
+    REFUSED(gn_prelu(i, i), GN_BAD_DTYPE);
+    REFUSED(gn_leaky_relu(i, 0.1), GN_BAD_DTYPE);
+    REFUSED(gn_elu(b, 1), GN_BAD_DTYPE);
+    REFUSED(gn_celu(f, NAN), GN_BAD_ARGUMENT);
+    REFUSED(gn_variance(i, GN_ALL_AXES, 1, false), GN_BAD_DTYPE);
+    REFUSED(gn_std(b, GN_ALL_AXES, 1, false), GN_BAD_DTYPE);
+    REFUSED(gn_std(f, GN_AXES(2), 1, false), GN_BAD_RANK);
+    REFUSED(gn_l2_norm(i, GN_ALL_AXES, false), GN_BAD_DTYPE);
+    REFUSED(gn_logsumexp(i, GN_ALL_AXES, false), GN_BAD_DTYPE);
+    REFUSED(gn_count_nonzero(f, GN_AXES(0, 0), false), GN_BAD_RANK);
+    REFUSED(gn_cumsum(scalar, 0), GN_BAD_RANK);
+    REFUSED(gn_sort(f, 2, false), GN_BAD_RANK);
+    REFUSED(gn_normalize(i, 0, 1), GN_BAD_DTYPE);
+    REFUSED(gn_rmsnorm(scalar, GN_NONE, 1), GN_BAD_RANK);
+    REFUSED(gn_vecdot(f, floats(GN_SHAPE(3)), 2), GN_BAD_RANK);
+    REFUSED(gn_vecdot(f, floats(GN_SHAPE(2)), 0), GN_BAD_SHAPE);
+    REFUSED(gn_masked_fill(f, f, 0), GN_BAD_DTYPE);
+    REFUSED(gn_masked_fill(f, ints(GN_BOOL, GN_SHAPE(2)), 0), GN_BAD_SHAPE);
+    REFUSED(gn_index_select(f, 0, i), GN_BAD_RANK);
+    REFUSED(gn_index_select(f, 0, floats(GN_SHAPE(2))), GN_BAD_DTYPE);
+    REFUSED(gn_gather_nd(f, f), GN_BAD_RANK);
+    REFUSED(gn_gather_nd(f, floats(GN_SHAPE(2, 2))), GN_BAD_DTYPE);
+    REFUSED(gn_nonzero(f, INT64_MAX), GN_BAD_SHAPE);
+    REFUSED(gn_rotary(f, f, 100, false), GN_BAD_DTYPE);
+    REFUSED(gn_rotary(floats(GN_SHAPE(2, 4)), ints(GN_I64, GN_SHAPE(2)), 0, false), GN_BAD_ARGUMENT);
+    REFUSED(gn_rotary(floats(GN_SHAPE(2, 4)), ints(GN_I64, GN_SHAPE(3)), 100, false), GN_BAD_SHAPE);
+    REFUSED(gn_rotary(floats(GN_SHAPE(4)), ints(GN_I64, GN_SHAPE(4)), 100, false), GN_BAD_RANK);
+    REFUSED(gn_nll_loss(f, ints(GN_I64, GN_SHAPE(3))), GN_BAD_SHAPE);
+    REFUSED(gn_kl_loss(scalar, scalar), GN_BAD_RANK);
+    REFUSED(gn_cross_entropy_smooth(f, ints(GN_I64, GN_SHAPE(2)), NAN), GN_BAD_ARGUMENT);
+    REFUSED(gn_fma(b, b, b), GN_BAD_DTYPE);
+    REFUSED(gn_shift_left(f, f), GN_BAD_DTYPE);
+    REFUSED(gn_expand(f, GN_SHAPE(-1)), GN_BAD_SHAPE);
+    REFUSED((gn_split(f, 1, sizes, 2, out), out[1]), GN_BAD_SHAPE);
+    CHECK_STR(gn_last_error(g)->op, "split");
+    REFUSED(gn_tile(f, GN_SHAPE(2)), GN_BAD_RANK);
+    CHECK_STR(gn_last_error(g)->op, "tile");
+    check_alive();
 }
 
 TEST(one_hot_class_outside_is_index_out_of_range)
@@ -576,6 +654,10 @@ static const test_entry tests[] = {
     TEST_ENTRY(gather_index_outside_is_index_out_of_range),
     TEST_ENTRY(embedding_id_outside_is_index_out_of_range),
     TEST_ENTRY(scatter_index_outside_is_index_out_of_range),
+    TEST_ENTRY(select_index_outside_is_index_out_of_range),
+    TEST_ENTRY(nonzero_bound_too_small_is_index_out_of_range),
+    TEST_ENTRY(class_losses_with_a_target_outside_are_index_out_of_range),
+    TEST_ENTRY(composites_refuse_what_their_comments_exclude),
     TEST_ENTRY(one_hot_class_outside_is_index_out_of_range),
     TEST_ENTRY(cross_entropy_target_outside_is_index_out_of_range),
     TEST_ENTRY(cross_entropy_gradient_with_a_target_outside_is_index_out_of_range),

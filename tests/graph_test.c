@@ -439,6 +439,81 @@ TEST(a_wide_graph_with_shared_nodes_is_computed_once)
     gn_close(g);
 }
 
+/* relu(x w) + 1 */
+static gn_tensor one_layer(gn_tensor x, gn_tensor w)
+{
+    return gn_add_c(gn_relu(gn_matmul(x, w)), 1);
+}
+
+TEST(equal_nodes_are_computed_once)
+{
+    static const float x[6] = { 1, -2, 3, 4, -5, 6 }, w[6] = { 1, 2, -3, 4, 5, -6 };
+    gn_ctx *g = open_context();
+    gn_tensor tx = gn_data(g, GN_F32, GN_SHAPE(2, 3), x), tw = gn_weight(g, GN_F32, GN_SHAPE(3, 2), w, "w");
+    float once[4], twice[2][4];
+    void *out[2] = { twice[0], twice[1] };
+    size_t bytes[2] = { sizeof twice[0], sizeof twice[1] };
+    CHECK_RESULT(gn_read(one_layer(tx, tw), once, sizeof once), GN_OK);
+    uint64_t shared = stats_of(g).nodes_shared, kernels = stats_of(g).kernels_run;
+    CHECK_INT(shared, 0);
+    gn_tensor both[2] = { one_layer(tx, tw), one_layer(tx, tw) };
+    CHECK_RESULT(gn_read_many(both, 2, out, bytes), GN_OK);
+    CHECK_INT(stats_of(g).nodes_shared, 4);                      /* matmul, relu, the constant, add */
+    CHECK_INT(stats_of(g).kernels_run, 2 * kernels);
+    CHECK(memcmp(once, twice[0], sizeof once) == 0 && memcmp(once, twice[1], sizeof once) == 0);
+    gn_close(g);
+}
+
+TEST(nodes_that_differ_in_attribute_input_or_phase_are_not_shared)
+{
+    gn_ctx *g = open_context();
+    gn_tensor x = number(g, 3), y = number(g, 3);
+    double a = read_f64(gn_add(gn_clamp(x, 0, 1), gn_clamp(x, 0, 2)));
+    CHECK_NEAR(a, 3, 0);
+    CHECK_NEAR(read_f64(gn_add(gn_neg(x), gn_neg(y))), -6, 0);
+    gn_tensor before = gn_exp(x);
+    gn_phase(g, GN_DECODE);
+    gn_tensor after = gn_exp(x);
+    gn_phase(g, GN_PHASE_UNKNOWN);
+    CHECK_NEAR(read_f64(gn_div(before, after)), 1, 0);
+    CHECK_INT(stats_of(g).nodes_shared, 0);
+    gn_close(g);
+}
+
+TEST(random_draws_and_effects_are_not_shared)
+{
+    gn_ctx *g = open_context();
+    float u[2][8];
+    gn_tensor a = gn_random_uniform(g, GN_F32, GN_SHAPE(8)), b = gn_random_uniform(g, GN_F32, GN_SHAPE(8));
+    gn_tensor both = gn_concat((const gn_tensor[]){ a, b }, 2, 0);
+    CHECK_RESULT(gn_read(both, u, sizeof u), GN_OK);
+    CHECK(memcmp(u[0], u[1], sizeof u[0]) != 0);
+    CHECK_INT(stats_of(g).nodes_shared, 0);
+    gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s"), t = gn_state(g, GN_F64, GN_SCALAR, NULL, "t"), x = number(g, 5);
+    s = gn_assign(s, gn_neg(x));
+    t = gn_assign(t, gn_neg(x));
+    CHECK_NEAR(read_f64(gn_add(s, gn_mul_c(t, 2))), -15, 0);
+    CHECK_INT(stats_of(g).nodes_shared, 1);                      /* the negation; each state has its own value */
+    s = gn_assign(s, number(g, 7));
+    CHECK_NEAR(read_f64(s), 7, 0);
+    CHECK_NEAR(read_f64(t), -5, 0);
+    gn_close(g);
+}
+
+TEST(dead_nodes_are_not_run)
+{
+    gn_ctx *g = open_context();
+    gn_tensor x = number(g, 2), y = gn_neg(x);
+    CHECK_NEAR(read_f64(y), -2, 0);
+    uint64_t kernels = stats_of(g).kernels_run;
+    gn_tensor dead = gn_matmul(gn_full(g, GN_F64, GN_SHAPE(300, 300), 1), gn_full(g, GN_F64, GN_SHAPE(300, 300), 2));
+    dead = gn_softmax(dead, 0);
+    CHECK_NEAR(read_f64(gn_neg(gn_neg(x))), 2, 0);
+    CHECK_INT(stats_of(g).kernels_run, kernels + (on_loopback ? 0 : 1));
+    CHECK_NEAR(read_f64(gn_sum(dead, GN_ALL_AXES, false)), 300, 1e-9);
+    gn_close(g);
+}
+
 TEST(a_step_past_max_nodes_is_too_many_nodes)
 {
     gn_desc desc = { .devices = on_loopback ? NULL : "cpu", .max_nodes = 100 };
@@ -966,6 +1041,10 @@ static const test_entry tests[] = {
     TEST_ENTRY(structures_that_differ_get_different_plans),
     TEST_ENTRY(a_chain_of_a_million_nodes_builds_runs_and_frees),
     TEST_ENTRY(a_wide_graph_with_shared_nodes_is_computed_once),
+    TEST_ENTRY(equal_nodes_are_computed_once),
+    TEST_ENTRY(nodes_that_differ_in_attribute_input_or_phase_are_not_shared),
+    TEST_ENTRY(random_draws_and_effects_are_not_shared),
+    TEST_ENTRY(dead_nodes_are_not_run),
     TEST_ENTRY(a_step_past_max_nodes_is_too_many_nodes),
     TEST_ENTRY(step_makes_handles_stale),
     TEST_ENTRY(closed_context_answers_every_handle_with_closed_context),

@@ -23,7 +23,9 @@ compile() {
     [ "$status" = 0 ] && [ "$(grep -cE '^sm_(60|70): [1-9][0-9]+ kernels' "$WORK/kernels")" = 2 ]
 }
 
-if ! fetch >"$WORK/fetch" 2>&1; then
+if [ ! -x "$BUILD/tests/kernels_test" ]; then
+    skip kernels_compile_by_nvrtc_12_for_sm_60_and_sm_70 "kernels_test is not built: ./build.sh kernels runs this test with its programs"
+elif ! fetch >"$WORK/fetch" 2>&1; then
     skip kernels_compile_by_nvrtc_12_for_sm_60_and_sm_70 "the wheel of NVRTC 12 cannot be had: $(grep -v '^ *$' "$WORK/fetch" | tail -n 1 | cut -c1-150)"
 else
     check kernels_compile_by_nvrtc_12_for_sm_60_and_sm_70 compile

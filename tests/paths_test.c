@@ -45,6 +45,13 @@ static gn_tensor row_by_transposed(gn_ctx *g, gn_dtype d)
 static gn_tensor sum_of_rows(gn_ctx *g, gn_dtype d) { return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), false); }
 static gn_tensor mean_of_columns(gn_ctx *g, gn_dtype d) { return gn_mean(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(0), false); }
 static gn_tensor sum_of_all(gn_ctx *g, gn_dtype d) { return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false); }
+static gn_tensor sum_of_tall_columns(gn_ctx *g, gn_dtype d) { return gn_sum(input(g, d, GN_SHAPE(4097, 19), 0), GN_AXES(0), false); }
+static gn_tensor mean_of_outer_axes(gn_ctx *g, gn_dtype d)
+{
+    return gn_mean(gn_slice(input(g, d, GN_SHAPE(60, 53, 37), 0), 1, 1, 52, 1), GN_AXES(0, 1), false);
+}
+static gn_tensor largest_of_all(gn_ctx *g, gn_dtype d) { return gn_max(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false); }
+static gn_tensor place_of_smallest(gn_ctx *g, gn_dtype d) { return gn_argmin(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false); }
 static gn_tensor largest_of_rows(gn_ctx *g, gn_dtype d) { return gn_max(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), true); }
 static gn_tensor softmax_of_rows(gn_ctx *g, gn_dtype d) { return gn_softmax(input(g, d, GN_SHAPE(97, 1025), 0), -1); }
 static gn_tensor log_softmax_of_columns(gn_ctx *g, gn_dtype d) { return gn_log_softmax(input(g, d, GN_SHAPE(97, 1025), 0), 0); }
@@ -74,6 +81,8 @@ static const path_case cases[] = {
     { "product", false, product }, { "product_of_transposed", false, product_of_transposed }, { "products_in_batch", false, products_in_batch },
     { "layer", false, layer }, { "row_by_matrix", false, row_by_matrix }, { "row_by_transposed", false, row_by_transposed },
     { "sum_of_rows", false, sum_of_rows }, { "mean_of_columns", false, mean_of_columns }, { "sum_of_all", false, sum_of_all },
+    { "sum_of_tall_columns", false, sum_of_tall_columns }, { "mean_of_outer_axes", false, mean_of_outer_axes },
+    { "largest_of_all", true, largest_of_all }, { "place_of_smallest", true, place_of_smallest },
     { "largest_of_rows", true, largest_of_rows }, { "softmax_of_rows", false, softmax_of_rows }, { "log_softmax_of_columns", false, log_softmax_of_columns },
     { "layernorm_of_rows", false, layernorm_of_rows }, { "causal_attention", false, causal_attention },
     { "clip_loop", true, clip_loop }, { "smooth_loop", true, smooth_loop },

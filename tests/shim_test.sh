@@ -31,13 +31,19 @@ known_values() {
     holds "$WORK/known" 3
 }
 listed() { on_shim "$EXAMPLES/genie_serve" --devices list | grep -E '^cuda:0 fibres on this CPU, 16.0 GiB, compute capability 6.0, driver .*CUDA 13.0.*NVRTC'; }
+demo_shows_its_phases() {
+    on_shim "$EXAMPLES/gpu_demo" >"$WORK/demo" || { cat "$WORK/demo"; return 1; }
+    cat "$WORK/demo"
+    grep -q '^ *captured .* has no value' "$WORK/demo" && grep -q '^ *deferred .* has no value.* 0 kernels run' "$WORK/demo" &&
+        grep -q '^ *executed .* has a value on cuda:0.* 4 back' "$WORK/demo" && grep -q 'kernel mean_f32' "$WORK/demo" && grep -q '^ok the value is 10100' "$WORK/demo"
+}
 smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee "$WORK/smoke" | tail -n 20; [ "$(tail -n 1 "$WORK/smoke")" = '5 passed, 0 failed, 0 skipped' ]; }
 
 
 # ---- faults: locally, then of a server, which starts again when its device is lost ----
 
 faults_here() {
-    GENIE_SHIM_FAULTS=$WORK/fault on_shim "$BUILD/tests/gpu_test" fault_of fault_that --seed 1 >"$WORK/faults" 2>&1
+    GENIE_SHIM_FAULTS=$WORK/fault on_shim "$BUILD/tests/gpu_fault_test" --seed 1 >"$WORK/faults" 2>&1
     holds "$WORK/faults" 3
 }
 faults_of_a_server() {
@@ -45,7 +51,7 @@ faults_of_a_server() {
     cp "$WORK/server/url" "$WORK/url.before"
     GENIE_HOME=$WORK/client GENIE_DEVICES=@$WORK/server/url "$EXAMPLES/hello" || return 1
     cp "$WORK/server/url" "$WORK/url.before"
-    GENIE_HOME=$WORK/client GENIE_SHIM_FAULTS=$WORK/fault GENIE_TEST_DEVICES=127.0.0.1:$server_port "$BUILD/tests/gpu_test" fault_of fault_that --seed 1 >"$WORK/faults" 2>&1
+    GENIE_HOME=$WORK/client GENIE_SHIM_FAULTS=$WORK/fault GENIE_TEST_DEVICES=127.0.0.1:$server_port "$BUILD/tests/gpu_fault_test" --seed 1 >"$WORK/faults" 2>&1
     cat "$WORK/server/log"
     holds "$WORK/faults" 3
 }
@@ -60,6 +66,9 @@ if ! has "$CXX"; then
     skip kernels_on_the_shim "no C++ compiler ($CXX) here"
     finish
 fi
+for program in kernels_test conformance_test gpu_test gpu_fault_test; do
+    [ -x "$BUILD/tests/$program" ] || { skip kernels_on_the_shim "$program is not built: ./build.sh kernels runs this test with its programs"; finish; }
+done
 check shim_builds build_shim
 check device_of_the_shim_is_listed_with_its_parts listed
 check kernels_of_each_kind_compile_for_the_host compile
@@ -70,5 +79,6 @@ check faults_are_typed_errors_of_one_client_of_a_server faults_of_a_server
 check server_whose_device_was_lost_started_again_in_its_process server_started_again_in_its_process
 check url_of_a_server_that_started_again_still_pairs url_is_still_good
 check server_that_started_again_ends_on_sigterm ends_on_term
+check demo_on_the_shim_shows_its_phases demo_shows_its_phases
 check gpu_script_smoke_run_passes_on_the_shim smoke
 finish

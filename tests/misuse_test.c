@@ -1,0 +1,530 @@
+/* Misuse of the public API: NULL everywhere, handles of nothing, of ended steps, of other contexts and of closed ones, shapes that
+ * are none, too large, empty or of rank 8, and a long random walk over all builders with such arguments. Nothing may crash, hang or
+ * answer GN_INTERNAL; each failure has a text. On the null device and on the CPU; meant to run under sanitizers too. */
+#define GENIE_EXT
+#include "../genie.h"
+
+#include "test.h"
+
+static gn_ctx *g, *other;
+static bool computes;
+
+static gn_tensor small(gn_dtype d, gn_shape s)
+{
+    static const double x[64] = { 0 };
+    return gn_cast(gn_data(g, GN_F64, s, x), d);
+}
+
+/* ---- the builders, with arguments that may be anything ---- */
+
+/* Numbers that a caller may get wrong; those in the middle would be valid sizes that take time, and are for null alone. */
+static int64_t any_int(void)
+{
+    static const int64_t x[] = { 0, 1, 2, 3, -1, -2, 4, 8, INT64_MIN, INT64_MAX, INT64_MIN + 1, INT32_MAX, INT32_MIN, INT64_C(1) << 46, INT64_C(1) << 47,
+                                 1 << 10, 1 << 20, INT64_C(1) << 32, INT64_C(1) << 40 };
+    int64_t k = test_random_int(0, computes ? 10 : TEST_COUNT(x) - 1);
+    return test_random_int(0, 3) ? test_random_int(-1, 3) : x[k];
+}
+
+static int any_axis(void) { return test_random_int(0, 9) ? (int)test_random_int(-3, 3) : (int)any_int(); }
+static double any_number(void)
+{
+    static const double x[] = { 0, 1, -1, 0.5, 2, 1e300, -1e300, 1e-310, INFINITY, -INFINITY, NAN, -0.0 };
+    return x[test_random_int(0, TEST_COUNT(x) - 1)];
+}
+static bool any_flag(void) { return (test_random() & 1) != 0; }
+static gn_dtype any_dtype(void) { return (gn_dtype)(test_random_int(0, 30) ? test_random_int(1, GN_DTYPE__COUNT - 1) : test_random_int(-2, 99)); }
+
+static gn_shape any_shape(void)
+{
+    gn_shape s = { (int32_t)test_random_int(0, 4), { 0 } };
+    if (test_random_int(0, 15) == 0) {
+        s.rank = (int32_t)any_int();
+    }
+    for (int i = 0; i < GN_MAX_RANK; i++) {
+        s.dims[i] = any_int();
+    }
+    return s;
+}
+
+static gn_axes any_axes(void)
+{
+    gn_axes a = { (int32_t)test_random_int(0, 3), { 0 } };
+    if (test_random_int(0, 15) == 0) {
+        a.n = (int32_t)any_int();
+    }
+    for (int i = 0; i < GN_MAX_RANK; i++) {
+        a.axis[i] = any_axis();
+    }
+    return a;
+}
+
+static const char *any_spec(void)
+{
+    static const char *const x[] = { "ij,jk->ik", "ij,jk", "...,...", "i...->...i", "ii", "ij->", "", ",", "->", "i-", "...", "..", "i,i->i", "...ij,...jk->...ik", "ABCDEFGHIJ", ",,,,", "....", "i i", "\xff",
+                                     "ij,ij", "iii,i", "ab,cd->abcd", "->...", "ij->ij...ij" };
+    return x[test_random_int(0, TEST_COUNT(x) - 1)];
+}
+
+static gn_tensor topk_of(gn_tensor a, bool positions)
+{
+    gn_tensor out[2] = { GN_NONE, GN_NONE };
+    gn_topk(a, any_int(), any_axis(), any_flag(), &out[0], &out[1]);
+    return out[positions];
+}
+
+static gn_tensor split_of(gn_tensor a)
+{
+    gn_tensor out[3] = { GN_NONE, GN_NONE, GN_NONE };
+    const int64_t sizes[3] = { any_int(), any_int(), any_int() };
+    gn_split(a, any_axis(), any_flag() ? sizes : NULL, 3, out);
+    return out[test_random_int(0, 2)];
+}
+
+static gn_tensor attention_of(const gn_tensor *in, int n)
+{
+    gn_attention_desc d = { .causal = any_flag(), .scale = any_number(), .mask = n > 3 ? in[3] : GN_NONE, .length = n > 4 ? in[4] : GN_NONE };
+    return gn_attention(in[0], in[1], in[2], any_flag() ? &d : NULL);
+}
+
+/* X(name, inputs, call) */
+#define CALLS(X)                                                                                                                        \
+    X(clamp, 1, gn_clamp(in[0], any_number(), any_number())) X(where, 3, gn_where(in[0], in[1], in[2])) X(cast, 1, gn_cast(in[0], any_dtype())) \
+    X(isnan, 1, gn_isnan(in[0])) X(isinf, 1, gn_isinf(in[0])) X(isfinite, 1, gn_isfinite(in[0])) X(logical_not, 1, gn_logical_not(in[0])) \
+    X(logical_and, 2, gn_logical_and(in[0], in[1])) X(logical_xor, 2, gn_logical_xor(in[0], in[1]))                                     \
+    X(leaky_relu, 1, gn_leaky_relu(in[0], any_number())) X(prelu, 2, gn_prelu(in[0], in[1])) X(elu, 1, gn_elu(in[0], any_number()))     \
+    X(celu, 1, gn_celu(in[0], any_number())) X(add_c, 1, gn_add_c(in[0], any_number())) X(lt_c, 1, gn_lt_c(in[0], any_number()))        \
+    X(like, 1, gn_like(in[0], any_number())) X(sum, 1, gn_sum(in[0], any_axes(), any_flag())) X(mean, 1, gn_mean(in[0], any_axes(), any_flag())) \
+    X(max, 1, gn_max(in[0], any_axes(), any_flag())) X(argmin, 1, gn_argmin(in[0], any_axes(), any_flag())) X(prod, 1, gn_prod(in[0], any_axes(), any_flag())) \
+    X(any, 1, gn_any(in[0], any_axes(), any_flag())) X(all, 1, gn_all(in[0], any_axes(), any_flag())) X(count_nonzero, 1, gn_count_nonzero(in[0], any_axes(), any_flag())) \
+    X(l1_norm, 1, gn_l1_norm(in[0], any_axes(), any_flag())) X(l2_norm, 1, gn_l2_norm(in[0], any_axes(), any_flag())) X(logsumexp, 1, gn_logsumexp(in[0], any_axes(), any_flag())) \
+    X(variance, 1, gn_variance(in[0], any_axes(), any_axis(), any_flag())) X(std, 1, gn_std(in[0], any_axes(), any_axis(), any_flag())) \
+    X(cumsum, 1, gn_cumsum(in[0], any_axis())) X(cumprod, 1, gn_cumprod(in[0], any_axis())) X(cummax, 1, gn_cummax(in[0], any_axis()))  \
+    X(softmax, 1, gn_softmax(in[0], any_axis())) X(log_softmax, 1, gn_log_softmax(in[0], any_axis()))                                   \
+    X(layernorm, 3, gn_layernorm(in[0], in[1], in[2], any_number())) X(rmsnorm, 2, gn_rmsnorm(in[0], in[1], any_number()))              \
+    X(normalize, 1, gn_normalize(in[0], any_axis(), any_number())) X(sort, 1, gn_sort(in[0], any_axis(), any_flag())) X(argsort, 1, gn_argsort(in[0], any_axis(), any_flag())) \
+    X(topk_values, 1, topk_of(in[0], false)) X(topk_positions, 1, topk_of(in[0], true)) X(matmul, 2, gn_matmul(in[0], in[1])) X(linear, 3, gn_linear(in[0], in[1], in[2])) \
+    X(outer, 2, gn_outer(in[0], in[1])) X(vecdot, 2, gn_vecdot(in[0], in[1], any_axis())) X(einsum, 2, gn_einsum(any_spec(), in, (int)test_random_int(1, 2))) \
+    X(reshape, 1, gn_reshape(in[0], any_shape())) X(transpose, 1, gn_transpose(in[0], any_axis(), any_axis())) X(permute, 1, gn_permute(in[0], any_axes())) \
+    X(slice, 1, gn_slice(in[0], any_axis(), any_int(), any_int(), any_int())) X(slice_put, 2, gn_slice_put(in[0], in[1], any_axis(), any_int(), any_int(), any_int())) \
+    X(concat, 3, gn_concat(in, (int)test_random_int(1, 3), any_axis())) X(broadcast, 1, gn_broadcast(in[0], any_shape())) X(stack, 3, gn_stack(in, (int)test_random_int(1, 3), any_axis())) \
+    X(split, 1, split_of(in[0])) X(pad, 1, gn_pad(in[0], any_shape(), any_shape(), (gn_pad_mode)test_random_int(-1, 3), any_number()))  \
+    X(flip, 1, gn_flip(in[0], any_axes())) X(roll, 1, gn_roll(in[0], any_int(), any_axis())) X(tile, 1, gn_tile(in[0], any_shape())) X(repeat, 1, gn_repeat(in[0], any_int(), any_axis())) \
+    X(expand, 1, gn_expand(in[0], any_shape())) X(squeeze, 1, gn_squeeze(in[0], any_axes())) X(unsqueeze, 1, gn_unsqueeze(in[0], any_axis())) \
+    X(tril, 1, gn_tril(in[0], any_int())) X(triu, 1, gn_triu(in[0], any_int())) X(diagonal, 1, gn_diagonal(in[0], any_int(), any_axis(), any_axis())) \
+    X(im2col, 1, gn_im2col(in[0], any_shape(), any_shape(), any_shape(), any_shape())) X(gather, 2, gn_gather(in[0], any_axis(), in[1]))  \
+    X(embedding, 2, gn_embedding(in[0], in[1])) X(one_hot, 1, gn_one_hot(in[0], any_int(), any_dtype())) X(scatter_add, 3, gn_scatter_add(in[0], any_axis(), in[1], in[2])) \
+    X(scatter, 3, gn_scatter(in[0], any_axis(), in[1], in[2])) X(scatter_max, 3, gn_scatter_max(in[0], any_axis(), in[1], in[2]))       \
+    X(index_select, 2, gn_index_select(in[0], any_axis(), in[1])) X(gather_nd, 2, gn_gather_nd(in[0], in[1])) X(masked_fill, 2, gn_masked_fill(in[0], in[1], any_number())) \
+    X(nonzero, 1, gn_nonzero(in[0], any_int())) X(cross_entropy, 2, gn_cross_entropy(in[0], in[1])) X(mse_loss, 2, gn_mse_loss(in[0], in[1])) \
+    X(bce_loss, 2, gn_bce_loss(in[0], in[1])) X(bce_logits_loss, 2, gn_bce_logits_loss(in[0], in[1])) X(nll_loss, 2, gn_nll_loss(in[0], in[1])) \
+    X(kl_loss, 2, gn_kl_loss(in[0], in[1])) X(smooth_l1_loss, 2, gn_smooth_l1_loss(in[0], in[1], any_number()))                        \
+    X(cross_entropy_smooth, 2, gn_cross_entropy_smooth(in[0], in[1], any_number())) X(attention, 5, attention_of(in, 5))               \
+    X(rotary, 2, gn_rotary(in[0], in[1], any_number(), any_flag())) X(assign, 2, gn_assign(in[0], in[1])) X(kv_append, 3, gn_kv_append(in[0], in[1], in[2])) \
+    X(label, 1, gn_label(in[0], any_flag() ? any_spec() : NULL))
+
+typedef struct call { const char *name; int n; gn_tensor (*build)(const gn_tensor *in); } call;
+#define X(name, n, expression) static gn_tensor call_##name(const gn_tensor *in) { return expression; }
+CALLS(X)
+#undef X
+static const call calls[] = {
+#define X(name, n, expression) { #name, n, call_##name },
+    CALLS(X)
+#undef X
+};
+
+/* A scalar row of the table by its number, through the wire id: all ops without parameters. */
+static gn_tensor table_call(int k, const gn_tensor *in, int *out_n)
+{
+    gn_op_info row;
+    CHECK_RESULT(gn_get_op(k, &row), GN_OK);
+    *out_n = row.arity;
+    return row.kind == GN_CLASS_SCALAR && row.arity >= 1 && row.arity <= 3 ? gn_apply(g, row.wire, in, row.arity, NULL, 0) : GN_NONE;
+}
+
+/* ---- NULL ---- */
+
+TEST(null_pointers_are_answered_not_followed)
+{
+    gn_tensor t = small(GN_F32, GN_SHAPE(2)), out[2] = { t, t };
+    float x[2];
+    void *host[1] = { x };
+    size_t bytes[1] = { sizeof x };
+    gn_op_info row;
+    gn_error error;
+    gn_get_stats(g, NULL);
+    gn_get_stats(NULL, &(gn_stats){ 0 });
+    CHECK_RESULT(gn_get_device(g, NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_get_device(NULL, &(gn_device_info){ .remote = false }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(t, NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(GN_NONE, &(gn_info){ GN_OK }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_get_op(0, NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_get_op(INT32_MIN, &row), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_read_many(NULL, 1, host, bytes), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_read_many(&t, 1, NULL, bytes), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_read_many(&t, 1, host, NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_read_many(NULL, 0, NULL, NULL), GN_OK);
+    CHECK_RESULT(gn_realize(NULL, 1), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_grad(t, NULL, 1, out), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_grad(t, &t, 1, NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_grad(t, &t, -1, out), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_sgd(NULL, &t, &t, NULL, 1), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_sgd(&(gn_sgd_desc){ .lr = t }, NULL, &t, NULL, 1), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_sgd(&(gn_sgd_desc){ .lr = t }, &t, NULL, NULL, 1), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_sgd(&(gn_sgd_desc){ .lr = t }, &t, &t, NULL, -1), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_adamw(NULL, &t, &t, &t, &t, 1), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_adamw(&(gn_adamw_desc){ .lr = t, .step = t }, &t, &t, NULL, &t, 1), GN_BAD_ARGUMENT);
+    CHECK(gn_concat(NULL, 2, 0).ctx == NULL && gn_stack(NULL, 2, 0).ctx == NULL && gn_einsum("ij", NULL, 1).ctx == NULL);
+    gn_split(t, 0, NULL, 2, NULL);
+    gn_topk(t, 1, 0, true, NULL, NULL);
+    CHECK_RESULT(gn_status(NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_step(NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_sync(NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_last_error(NULL)->result, GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_release(GN_NONE), GN_BAD_ARGUMENT);
+    gn_phase(NULL, GN_DECODE);
+    gn_phase(g, (gn_phase_kind)99);
+    gn_phase(g, (gn_phase_kind)-1);
+    gn_close(NULL);
+    gn_host_free(g, NULL);
+    gn_host_free(NULL, NULL);
+    gn_free(NULL);
+    CHECK(gn_host_alloc(g, SIZE_MAX) == NULL);
+    CHECK_RESULT(gn_server_open(NULL, NULL, &error), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_server_run(NULL), GN_BAD_ARGUMENT);
+    gn_server_stop(NULL);
+    gn_server_close(NULL);
+    gn_server_stats(NULL, NULL);
+    CHECK_STR(gn_server_url(NULL), "");
+    CHECK_INT(gn_server_port(NULL), 0);
+    CHECK(gn_result_name((gn_result)-5)[0] && gn_result_text((gn_result)12345)[0]);
+    CHECK_STR(gn_dtype_name((gn_dtype)-1), "none");
+    CHECK_INT(gn_dtype_bytes((gn_dtype)1000), 0);
+    CHECK_RESULT(gn_describe(gn_data(NULL, GN_F32, GN_SHAPE(2), x), &(gn_info){ GN_OK }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(gn_neg_at(NULL, -7, gn_data_copy_at(NULL, 0, g, GN_F32, GN_SHAPE(2), NULL)), &(gn_info){ GN_OK }), GN_BAD_ARGUMENT);
+    gn_step(g);
+}
+
+/* ---- handles ---- */
+
+static void check_bad_handle(const char *what, int line, gn_tensor t, gn_result want)
+{
+    gn_info info;
+    gn_result r = gn_describe(t, &info);
+    if (r != want) {
+        test_fail(__FILE__, line, "%s: the node is %s, not %s", what, gn_result_name(r), gn_result_name(want));
+    }
+}
+
+/* In every place of every op. */
+static void each_place(gn_tensor bad, gn_result want)
+{
+    for (int k = 0; k < TEST_COUNT(calls) + gn_op_count(); k++) {
+        for (int place = 0, n = 1; place < n; place++) {
+            gn_tensor in[5];
+            for (int i = 0; i < 5; i++) {
+                in[i] = i == place ? bad : small(GN_F32, GN_SHAPE(2, 2));
+            }
+            if (k >= TEST_COUNT(calls)) {
+                gn_tensor t = table_call(k - TEST_COUNT(calls), in, &n);
+                if (t.ctx) {
+                    check_bad_handle("an op of the table", __LINE__, t, want);
+                }
+                continue;
+            }
+            n = calls[k].n;
+            gn_tensor t = calls[k].build(in);
+            gn_info info;
+            gn_result r = gn_describe(t, &info);
+            if (r == GN_INTERNAL) {
+                test_fail(__FILE__, __LINE__, "%s, input %d: %s", calls[k].name, place, gn_result_name(r));
+            }
+        }
+        gn_step(g);
+    }
+}
+
+TEST(handles_of_nothing_in_every_place_are_bad_argument) { each_place(GN_NONE, GN_BAD_ARGUMENT); }
+
+TEST(handles_of_ended_steps_in_every_place_are_stale)
+{
+    gn_tensor old = small(GN_F32, GN_SHAPE(2, 2));
+    gn_step(g);
+    each_place(old, GN_STALE_HANDLE);
+}
+
+TEST(handles_of_released_slots_in_every_place_are_stale)
+{
+    gn_tensor state = gn_state(g, GN_F32, GN_SHAPE(2, 2), NULL, "s");
+    CHECK_RESULT(gn_release(state), GN_OK);
+    CHECK_RESULT(gn_release(state), GN_STALE_HANDLE);
+    each_place(state, GN_STALE_HANDLE);
+}
+
+TEST(ops_over_two_contexts_are_mixed_contexts)
+{
+    static const float x[4] = { 0 };
+    gn_tensor mine = small(GN_F32, GN_SHAPE(4)), theirs = gn_data(other, GN_F32, GN_SHAPE(4), x), both[2] = { mine, theirs };
+    check_bad_handle("add", __LINE__, gn_add(mine, theirs), GN_MIXED_CONTEXTS);
+    check_bad_handle("where", __LINE__, gn_where(gn_isnan(theirs), mine, mine), GN_MIXED_CONTEXTS);
+    check_bad_handle("concat", __LINE__, gn_concat(both, 2, 0), GN_MIXED_CONTEXTS);
+    check_bad_handle("stack", __LINE__, gn_stack(both, 2, 0), GN_MIXED_CONTEXTS);
+    check_bad_handle("einsum", __LINE__, gn_einsum("i,i->i", both, 2), GN_MIXED_CONTEXTS);
+    check_bad_handle("outer", __LINE__, gn_outer(mine, theirs), GN_MIXED_CONTEXTS);
+    check_bad_handle("vecdot", __LINE__, gn_vecdot(mine, theirs, 0), GN_MIXED_CONTEXTS);
+    check_bad_handle("bce", __LINE__, gn_bce_loss(mine, theirs), GN_MIXED_CONTEXTS);
+    check_bad_handle("rmsnorm", __LINE__, gn_rmsnorm(mine, theirs, 1), GN_MIXED_CONTEXTS);
+    check_bad_handle("gather_nd", __LINE__, gn_gather_nd(mine, gn_cast(gn_reshape(theirs, GN_SHAPE(4, 1)), GN_I64)), GN_MIXED_CONTEXTS);
+    float out[8];
+    void *hosts[2] = { out, out + 4 };
+    const size_t bytes[2] = { 16, 16 };
+    CHECK_RESULT(gn_read_many(both, 2, hosts, bytes), GN_MIXED_CONTEXTS);
+    CHECK_RESULT(gn_realize(both, 2), GN_MIXED_CONTEXTS);
+    gn_tensor grad;
+    CHECK_RESULT(gn_grad(gn_sum(mine, GN_ALL_AXES, false), &theirs, 1, &grad), GN_MIXED_CONTEXTS);
+    CHECK_RESULT(gn_sgd(&(gn_sgd_desc){ .lr = gn_scalar(g, GN_F32, 1) }, &theirs, &mine, NULL, 1), GN_MIXED_CONTEXTS);
+    gn_step(g);
+    gn_step(other);
+}
+
+TEST(the_error_of_a_missing_input_can_be_read_from_the_context_of_the_other)
+{
+    float x;
+    gn_tensor t = gn_sub(GN_NONE, small(GN_F32, GN_SHAPE(2)));
+    CHECK(t.ctx == g);
+    CHECK_RESULT(gn_read(t, &x, sizeof x), GN_BAD_ARGUMENT);
+    CHECK_STR(gn_last_error(g)->op, "sub");
+    gn_step(g);
+}
+
+/* ---- labels, sizes, ranks ---- */
+
+TEST(labels_of_any_length_are_cut_and_kept)
+{
+    char label[5000];
+    gn_info info;
+    memset(label, 'x', sizeof label);
+    label[sizeof label - 1] = 0;
+    gn_tensor t = gn_label(gn_state(g, GN_F32, GN_SHAPE(2), NULL, label), label);
+    CHECK_RESULT(gn_describe(t, &info), GN_OK);
+    CHECK_INT(strlen(info.label), sizeof gn_last_error(g)->label - 1);
+    gn_label(t, "");
+    gn_label(t, NULL);
+    gn_label(GN_NONE, label);
+    CHECK_RESULT(gn_release(t), GN_OK);
+    for (int i = 0; i < 3000; i++) {
+        snprintf(label, sizeof label, "label %d", i);
+        gn_label(small(GN_F32, GN_SCALAR), label);
+    }
+    gn_step(g);
+}
+
+static void check_any(const char *what, gn_tensor t)
+{
+    gn_info info;
+    gn_result r = gn_describe(t, &info);
+    if (r == GN_INTERNAL || (r != GN_OK && t.ctx == g && !gn_last_error(g)->text[0])) {
+        test_fail(__FILE__, __LINE__, "%s: %s \"%s\"", what, gn_result_name(r), gn_last_error(g)->text);
+    }
+    if (r != GN_OK || info.bytes > 1 << 20) {
+        return;
+    }
+    void *out = malloc(info.bytes + 1);
+    r = gn_read(t, out, info.bytes);
+    free(out);
+    if (r == GN_INTERNAL || r == GN_BAD_SIZE || (computes ? r == GN_NO_VALUE : r == GN_OK)) {
+        test_fail(__FILE__, __LINE__, "%s of rank %d: the read is %s: %s", what, (int)info.shape.rank, gn_result_name(r), gn_last_error(g)->text);
+    }
+}
+
+/* Every op on one kind of shape, every input with it, in floats, ints and bools. */
+static void every_op_on(gn_shape shape)
+{
+    static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_I64, GN_U8, GN_BOOL };
+    for (int k = 0; k < TEST_COUNT(calls) + gn_op_count(); k++) {
+        for (int d = 0; d < TEST_COUNT(dtypes); d++) {
+            for (int again = 0; again < 4; again++) {
+                gn_tensor in[5];
+                int n;
+                for (int i = 0; i < 5; i++) {
+                    in[i] = gn_full(g, again && i ? dtypes[test_random_int(0, 4)] : dtypes[d], shape, 0);
+                }
+                if (k < TEST_COUNT(calls)) {
+                    check_any(calls[k].name, calls[k].build(in));
+                } else if (again == 0) {
+                    gn_tensor t = table_call(k - TEST_COUNT(calls), in, &n);
+                    if (t.ctx) {
+                        check_any("an op of the table", t);
+                    }
+                }
+            }
+            gn_step(g);
+        }
+    }
+}
+
+TEST(every_op_takes_or_refuses_empty_tensors)
+{
+    every_op_on(GN_SHAPE(0));
+    every_op_on(GN_SHAPE(2, 0, 3));
+    every_op_on(GN_SHAPE(0, 0, 0, 0));
+}
+TEST(every_op_takes_or_refuses_rank_8) { every_op_on(GN_SHAPE(1, 2, 1, 2, 1, 1, 2, 1)); }
+TEST(every_op_takes_or_refuses_scalars) { every_op_on(GN_SCALAR); }
+
+/* Products of dims near and past what fits: built, and read where nothing is computed. */
+TEST(every_op_takes_or_refuses_huge_tensors)
+{
+    bool was = computes;
+    if (was) {
+        return;
+    }
+    every_op_on(GN_SHAPE(INT64_C(1) << 44));
+    every_op_on(GN_SHAPE(INT64_C(1) << 22, INT64_C(1) << 22));
+    every_op_on(GN_SHAPE(1, INT64_C(1) << 15, INT64_C(1) << 15, INT64_C(1) << 14));
+}
+
+/* ---- a walk ---- */
+
+enum { POOL = 24, WALK = 40000 };
+
+static gn_tensor leaf(void)
+{
+    static const double x[64] = { 1, 0, -1, 2, 0.5, 3, 1e10, -3, 0, 1, 2, 3 };
+    gn_shape s = { (int32_t)test_random_int(0, 4), { 0 } };
+    for (int i = 0; i < s.rank; i++) {
+        s.dims[i] = test_random_int(0, 6) ? test_random_int(1, 2) : 0;
+    }
+    gn_tensor t = gn_data(g, GN_F64, s, x);
+    return test_random_int(0, 2) ? gn_cast(t, (gn_dtype)test_random_int(1, GN_DTYPE__COUNT - 1)) : t;
+}
+
+static gn_tensor any_tensor(const gn_tensor *pool)
+{
+    static const float x[2] = { 0 };
+    int64_t k = test_random_int(0, 60);
+    gn_tensor t = pool[test_random_int(0, POOL - 1)];
+    if (k == 0) {
+        return GN_NONE;
+    }
+    if (k == 1) {
+        return gn_data(other, GN_F32, GN_SHAPE(2), x);
+    }
+    t.id ^= k == 2 ? (uint32_t)test_random() : 0;
+    t.gen ^= k == 3 ? (uint32_t)test_random() : 0;
+    return t;
+}
+
+/* The gradient of a sum with respect to one of the pool. */
+static void walk_gradient(const gn_tensor *pool)
+{
+    gn_tensor loss = gn_sum(any_tensor(pool), GN_ALL_AXES, any_flag()), param = any_tensor(pool), out;
+    if (gn_grad(loss, &param, 1, &out) == GN_OK) {
+        check_any("a gradient", out);
+    }
+}
+
+static void walk(int steps)
+{
+    gn_tensor pool[POOL], state = gn_state(g, GN_F64, GN_SHAPE(2, 2), NULL, "state");
+    for (int i = 0; i < steps; i++) {
+        if (i % 200 == 0) {
+            CHECK(gn_step(g) != GN_INTERNAL);
+            gn_step(other);
+            for (int k = 0; k < POOL; k++) {
+                pool[k] = k ? leaf() : state;
+            }
+        }
+        const call *c = &calls[test_random_int(0, TEST_COUNT(calls) - 1)];
+        if (c->build == call_assign && test_random_int(0, 40)) {
+            continue;    /* nearly all fail, and with them every read of the step */
+        }
+        gn_tensor in[5], t;
+        int n;
+        for (int k = 0; k < 5; k++) {
+            in[k] = any_tensor(pool);
+        }
+        t = test_random_int(0, 2) ? c->build(in) : table_call((int)test_random_int(0, gn_op_count() - 1), in, &n);
+        gn_info info;
+        if (gn_describe(t, &info) == GN_OK && info.bytes <= 1 << 14 && t.ctx == g) {
+            pool[test_random_int(1, POOL - 1)] = t;
+        }
+        if (i % 4 == 0) {
+            check_any(c->name, t);
+        }
+        if (i % 32 == 0) {
+            walk_gradient(pool);
+        }
+    }
+    gn_step(g);
+    gn_step(other);
+    CHECK_RESULT(gn_release(state), GN_OK);
+}
+
+TEST(a_random_walk_over_all_builders_ends_well) { walk(WALK); }
+
+/* Nodes run out in the middle of ops that are made of others, of gradients and of updates. */
+TEST(a_random_walk_with_few_nodes_ends_well)
+{
+    gn_ctx *full = g;
+    for (uint32_t most = 1; most < 200; most += most < 8 ? 1 : 37) {
+        g = gn_open(&(gn_desc){ .devices = computes ? "cpu" : "null", .threads = 1, .max_nodes = most });
+        walk(2000);
+        gn_close(g);
+    }
+    g = full;
+}
+
+TEST(closed_contexts_answer_every_op)
+{
+    gn_tensor t = small(GN_F32, GN_SHAPE(2, 2)), in[5] = { t, t, t, t, t };
+    gn_close(g);
+    for (int k = 0; k < TEST_COUNT(calls); k++) {
+        gn_info info;
+        CHECK_RESULT(gn_describe(calls[k].build(in), &info), GN_CLOSED_CONTEXT);
+    }
+    CHECK_RESULT(gn_step(g), GN_CLOSED_CONTEXT);
+    CHECK_RESULT(gn_sync(g), GN_CLOSED_CONTEXT);
+    gn_close(g);
+    g = gn_open(&(gn_desc){ .devices = computes ? "cpu" : "null", .threads = 2 });
+    CHECK_RESULT(gn_status(g), GN_OK);
+}
+
+static const test_entry tests[] = {
+    TEST_ENTRY(null_pointers_are_answered_not_followed),
+    TEST_ENTRY(handles_of_nothing_in_every_place_are_bad_argument),
+    TEST_ENTRY(handles_of_ended_steps_in_every_place_are_stale),
+    TEST_ENTRY(handles_of_released_slots_in_every_place_are_stale),
+    TEST_ENTRY(ops_over_two_contexts_are_mixed_contexts),
+    TEST_ENTRY(the_error_of_a_missing_input_can_be_read_from_the_context_of_the_other),
+    TEST_ENTRY(labels_of_any_length_are_cut_and_kept),
+    TEST_ENTRY(every_op_takes_or_refuses_empty_tensors),
+    TEST_ENTRY(every_op_takes_or_refuses_rank_8),
+    TEST_ENTRY(every_op_takes_or_refuses_scalars),
+    TEST_ENTRY(every_op_takes_or_refuses_huge_tensors),
+    TEST_ENTRY(a_random_walk_over_all_builders_ends_well),
+    TEST_ENTRY(a_random_walk_with_few_nodes_ends_well),
+    TEST_ENTRY(closed_contexts_answer_every_op),
+};
+
+int main(int argc, char **argv)
+{
+    static const char *const devices[] = { "null", "cpu" };
+    test_begin(argc, argv);
+    for (int pass = 0; pass < 2; pass++) {
+        computes = pass == 1;
+        g = gn_open(&(gn_desc){ .devices = devices[pass], .threads = 2 });
+        other = gn_open(&(gn_desc){ .devices = devices[pass], .threads = 1 });
+        for (int i = 0; i < TEST_COUNT(tests); i++) {
+            char name[160];
+            snprintf(name, sizeof name, "%s_on_%s", tests[i].name, devices[pass]);
+            if (test_open(name)) {
+                tests[i].run();
+                test_close();
+            }
+        }
+        gn_close(g);
+        gn_close(other);
+    }
+    return test_end();
+}
