@@ -35,7 +35,8 @@
        Lazy          gn_describe tells what a tensor is, whether it is computed and where, without computing it. gn_read_many reads
                      several in one go, gn_realize computes without reading.
        States        gn_assign gives a new version; whatever was built on the old one keeps seeing the old value. Updates happen
-                     with the next read, realise or step, all of them or none.
+                     with the next read, realise or step, all of them or none. Over several devices a step may fail on one when another has
+                     written: those states are failed then (GN_STATE_FAILED) until they are released and made again.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
@@ -45,18 +46,24 @@
        Devices       with several named (gn_desc.devices) a cost model places each part of the graph by gn_desc.policy: least latency,
                      most throughput or least bytes. Weights and states stay where they are; a split that the model says loses
                      is refused; gn_on says where a part runs. gn_explain tells in words or draws (SVG) what runs where, why, what
-                     crosses and what that costs, also for a cluster that is only described.
+                     crosses and what that costs, also for a cluster that is only described. What devices and links cost is measured: by a
+                     server at its start, by a context over several when it opens, of links with every step. An op that a device has
+                     no kernel for runs on another, or on the CPU beside it: logged and counted (fallbacks); with gn_desc.strict
+                     it is an error (GN_STRICT).
+       Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. Every wait has a deadline.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
-       Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG), else default.
+       Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
+                     $GENIE_MEASURE=0: no device is measured), else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
        through the program. A state moves to another device only when it is said to live there or its own cannot run its writers.
-       No recovery: when a server is lost its context is lost with it (GN_DEVICE_LOST), and the program opens another. No sparse
-       or quantised dtypes. No Python.
+       No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST); other devices of the context go on, a context over
+       that server alone is at its end, and the program opens another. Floats of 16 bits are computed in 32 within a loop: where
+       such a loop is cut over two devices they are rounded once more. No sparse or quantised dtypes. No Python.
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
@@ -12250,14 +12257,19 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
 
 /* ---- what a device costs, measured ---- */
 
-/* Runs "state = op(state, state)" on n elements until it has been seen long enough; seconds of the quickest run, 0: it cannot. */
-static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins) {
+enum { GN__MEASURE_CHAIN = 16 };
+
+/* Runs "state = op(state, state)", `chain` times over in one run, until it has been seen long enough; seconds of the quickest run,
+   0: it cannot. */
+static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, uint32_t chain) {
     gn_slot_desc desc = { slot, 1, GN_LEAF_STATE, d, s, NULL, 0 };
-    gn_part_node nodes[2] = { { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 },
-                              { .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins } };
-    const uint32_t ins[2] = { 0, 0 };
-    gn_part_update update = { slot, 1, 1 };
-    gn_part part = { .n_nodes = 2, .n_ins = n_ins, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
+    gn_part_node nodes[GN__MEASURE_CHAIN + 1];
+    uint32_t ins[2 * GN__MEASURE_CHAIN];
+    for (uint32_t i = 0; i <= chain; i++) nodes[i] = (gn_part_node){ .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins, .ins = i ? 2 * (i - 1) : 0 };
+    for (uint32_t i = 0; i < 2 * chain; i++) ins[i] = i / 2;
+    nodes[0] = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 };
+    gn_part_update update = { slot, 1, chain };
+    gn_part part = { .n_nodes = chain + 1, .n_ins = 2 * chain, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
     gn__type t = { d, s };
     void *plan = NULL;
     uint64_t ticket = 0, begin = gn_now_us(), last = begin;
@@ -12265,7 +12277,7 @@ static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, 
     desc.bytes = gn__type_bytes(&t);
     part.hash = gn__part_hash(&part);
     bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
-    for (int i = 0; ok && i < 6 && (i < 3 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
+    for (int i = 0; ok && i < 6 && (i < 4 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
         uint64_t from = gn_now_us();
         ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
         last = gn_now_us();
@@ -12278,42 +12290,66 @@ static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, 
     return ok ? least : 0;
 }
 
-/* Matrix products large enough to be work for it: a CPU's own speed shows at 128, a GPU's at 2048. */
-static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, bool small) {
-    int64_t n = small ? 128 : 2048;
-    double spent = gn__measure_op(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2);
-    return spent > 0 ? 2.0 * (double)(n * n * n) / spent : 0;
+/* The same without what every run costs, which cannot be more than a part of it. */
+static double gn__measure_net(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, double run_s) {
+    double spent = gn__measure_op(x, slot, op, d, s, n_ins, 1);
+    return GN__MAX(spent - run_s, spent / 8);
+}
+
+/* Matrix products large enough to be work for it, small enough to end within milliseconds. */
+static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, double run_s) {
+    int64_t n = 128, most = 2048;
+    double spent = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
+    if (!(spent > 0)) return 0;
+    if (spent > 20e-6) most = GN__MIN((int64_t)(128 * cbrt(1e-3 / spent)) / 128 * 128, (int64_t)1024);
+    if (most <= n) return work / spent;
+    double more = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
+    return more > 0 ? 2.0 * (double)(most * most * most) / more : work / spent;
+}
+
+/* Negation of n f32, read and written. */
+static double gn__measure_bytes(gn_exec x, uint32_t slot, double run_s) {
+    int64_t n = 1 << 21;
+    double spent = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
+    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
+    return more > 0 ? 128.0 * (double)n / more : spent > 0 ? 8.0 * (double)n / spent : 0;
+}
+
+/* What a run costs before it begins, and each kernel in it. */
+static void gn__measure_all(gn_exec x, gn_cluster_device *c) {
+    static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
+    gn_shape tiny = GN_SHAPE(4, 4);
+    double one = gn__measure_op(x, 0, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, 1, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
+    c->launch_s = GN__MAX((many - one) / (GN__MEASURE_CHAIN - 1), 1e-7);
+    c->queue_s = GN__MAX(one - c->launch_s, 0);
+    for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, 2 + i, dtypes[i], c->queue_s);
+    c->bytes_per_s = gn__measure_bytes(x, 2 + GN_RATE__COUNT, c->queue_s);
 }
 
 static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
 static struct { char key[96]; gn_cluster_device costs; } gn__measured[8];   /* of this process: a device is measured once */
 
-/* Some milliseconds of a CPU; a GPU compiles six kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
+/* Some milliseconds of a CPU; a GPU compiles eleven kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
 static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
-    static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
     const char *env = getenv("GENIE_MEASURE");
-    bool small = !gn__driver_serves(desc->device);
+    bool cpu = !gn__driver_serves(desc->device);
     char key[96];
     size_t at = 0;
     memset(out, 0, sizeof *out);
     if ((env && strcmp(env, "0") == 0) || strcmp(desc->device, "null") == 0) return;
-    snprintf(key, sizeof key, "%s %u", small ? "cpu" : desc->device, small ? gn__thread_count(desc->threads) : 0);
+    snprintf(key, sizeof key, "%s %u", cpu ? "cpu" : desc->device, cpu ? gn__thread_count(desc->threads) : 0);
     gn__mutex_lock(&gn__measured_lock);
     while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
     if (strcmp(gn__measured[at].key, key) != 0) {
         gn_cluster_device *c = &gn__measured[at].costs;
         memset(c, 0, sizeof *c);
-        for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, i, dtypes[i], small);
-        c->launch_s = gn__measure_op(x, GN_RATE__COUNT, GN__OP_NEG, GN_F32, GN_SHAPE(1), 1);
-        int64_t n = small ? 1 << 21 : 1 << 25;
-        double spent = gn__measure_op(x, GN_RATE__COUNT + 1, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1);
-        c->bytes_per_s = spent > 0 ? 8.0 * (double)n / spent : 0;
+        gn__measure_all(x, c);
         gn__copy_text(gn__measured[at].key, sizeof key, key);
     }
     *out = gn__measured[at].costs;
     gn__mutex_unlock(&gn__measured_lock);
-    gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "%s: %.3g f32, %.3g f16, %.3g f64, %.3g integer operations a second, %.3g bytes a second, %.3g us a kernel", desc->device,
-            out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3], out->bytes_per_s, out->launch_s * 1e6);
+    gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "%s: %.3g f32, %.3g f16, %.3g f64, %.3g integer operations a second, %.3g bytes a second, %.3g us a run and %.3g a kernel", desc->device,
+            out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3], out->bytes_per_s, out->queue_s * 1e6, out->launch_s * 1e6);
 }
 
 /* >>session ========================================================================================
@@ -14025,7 +14061,7 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
     const gn_cluster_device *c = &server->costs[s->device_at];
     if (!(s->features & GN__FEATURE_COSTS)) return GN_OK;
     gn__mutex_lock(&server->lock);
-    double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3;
+    double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3 + c->queue_s * 1e9;
     gn__mutex_unlock(&server->lock);
     gn__msg_costs m = { .bytes = gn__cost_on_wire(c->bytes_per_s, GN__RATE_MOST), .launch = gn__cost_on_wire(c->launch_s * 1e9, GN__WAIT_MOST), .queue = gn__cost_on_wire(queue, GN__WAIT_MOST),
                         .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(s->limit - GN__MIN(s->held, s->limit), (uint64_t)1 << 52), .busy = busy_ns };
@@ -14950,7 +14986,7 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
         gn_result r = gn__exec_open(&d, &out->exec, f);
         if (r || !several) return r;
         gn__measure(out->exec, &d, &out->costs);
-        out->link = driver ? (gn_cluster_link){ 5e-6, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
+        out->link = driver ? (gn_cluster_link){ 0, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
         return GN_OK;
     }
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
