@@ -6984,13 +6984,13 @@ static void gn__units_settle(gn__recognition *w, uint32_t *want) {
     }
 }
 
-/* A view that several units read, or nobody, goes with what it shows. */
+/* A view that several units read, or nobody, goes with what it shows: that has left its unit if the view came before the end. */
 static void gn__units_follow(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++) {
         if (w->unit[i] != GN__SEVERAL) continue;
         const gn_part_node *n = &w->p->nodes[i];
         uint32_t x = gn__in(w, i, n->op == GN__OP_ASSIGN ? 1 : 0);
-        bool alone = gn__said_on(w, i) != 0 || i < w->unit[x] || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
+        bool alone = gn__said_on(w, i) != 0 || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
         w->unit[i] = alone ? i + 1 : w->unit[x];
     }
 }
