@@ -6613,6 +6613,17 @@ static bool gn__keys_shared(const gn__recognition *w, const gn__attention_parts 
     return false;
 }
 
+/* The rows that keys or values are made of: past a scale or a rotation. */
+static uint32_t gn__kept_rows(const gn__recognition *w, uint32_t x) {
+    uint32_t at = w->base[x];
+    for (int k = 0; k < 8 && !gn__is_free(w, at); k++) {
+        bool halves = gn__op_at(w, at) == GN__OP_CONCAT && !w->p->nodes[gn__in_base(w, at, 0)].leaf;    /* of a rotation */
+        if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves) return at;
+        at = gn__main_input(w, at);
+    }
+    return at;
+}
+
 static bool gn__is_cache(const gn__recognition *w, uint32_t i) {
     const gn_part_node *b = &w->p->nodes[w->base[i]];
     return (b->leaf == GN_LEAF_STATE || b->leaf == GN_LEAF_VALUE) && b->rank >= 3;
@@ -6627,16 +6638,17 @@ static bool gn__is_append(const gn__recognition *w, uint32_t i) {
 static uint8_t gn__attention_kind(const gn__recognition *w, const gn__attention_parts *s) {
     bool q, k;
     if (gn__keys_shared(w, s)) return GN_ROLE_GROUPED_ATTENTION;
-    if (gn__is_append(w, w->base[s->k])) return GN_ROLE_ATTENTION;
+    uint32_t keys = gn__kept_rows(w, s->k);
+    if (gn__is_append(w, keys)) return GN_ROLE_ATTENTION;
     uint32_t from = gn__source(w, s->q, &q), to = gn__source(w, s->k, &k);
-    return q && (k || gn__is_cache(w, s->k)) && from != to ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION;
+    return q && (k || gn__is_cache(w, keys)) && from != to ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION;
 }
 
 /* Self, cross and grouped attention, as the op or written out. */
 static void gn__see_attention(gn__recognition *w, uint32_t i) {
     gn__attention_parts s;
     if (w->role[i] || !gn__attention_at(w, i, &s)) return;
-    uint32_t keys = w->base[s.k], values = w->base[s.v];
+    uint32_t keys = gn__kept_rows(w, s.k), values = gn__kept_rows(w, s.v);
     uint8_t was[2] = { (uint8_t)(w->keys[keys] != 0), (uint8_t)(w->keys[values] != 0) };
     if (!was[0]) w->keys[keys] = i + 1;
     if (!was[1]) w->keys[values] = i + 1;
@@ -6653,8 +6665,8 @@ static void gn__see_attention(gn__recognition *w, uint32_t i) {
     }
     int rank = w->p->nodes[s.q].rank;
     bool one = rank >= 2 && gn__dim(w, s.q, rank - (s.swapped ? 1 : 2)) == 1;
-    if (gn__is_cache(w, s.k) && one) gn__seed_phase(w, i, GN_DECODE);
-    else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, s.k)) gn__seed_phase(w, i, GN_ENCODE);
+    if (gn__is_cache(w, keys) && one) gn__seed_phase(w, i, GN_DECODE);
+    else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, keys)) gn__seed_phase(w, i, GN_ENCODE);
 }
 
 /* Rows written into a cache: the op, or a slice, scatter or concatenation that an attention reads as keys or values. One row
