@@ -10,6 +10,11 @@
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
+ *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
+ *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
+ *   GENIE_CUDA_FUSE=0                 at batch 1: no norm, loop or append inside another kernel
+ *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
+ *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended
  *   GENIE_CUDA_WGMMA=0                no kernels for the tensor cores of sm_90a alone
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_90a; 10 bits of mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
@@ -36,10 +41,15 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 2
+#define GN__CU_GENERATOR 6
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
+
+/* CUlaunchAttribute and CUlaunchConfig. */
+enum { LAUNCH_CLUSTER = 4, LAUNCH_PROGRAMMATIC = 6 };
+typedef struct launch_attribute { int id, pad; unsigned value[16]; } launch_attribute;
+typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle stream; launch_attribute *attributes; unsigned n_attributes; } launch_config;
 
 /* The driver's functions at their 12.0 signatures. X(name, name in the library, arguments) */
 #define GN__CU_DRIVER(X)                                                                                                     \
@@ -62,6 +72,7 @@ typedef void *gn__cu_handle;
     X(cuEventCreate, "cuEventCreate", (gn__cu_handle *, unsigned))                                                           \
     X(cuEventDestroy, "cuEventDestroy_v2", (gn__cu_handle))                                                                  \
     X(cuEventRecord, "cuEventRecord", (gn__cu_handle, gn__cu_handle))                                                        \
+    X(cuStreamWaitEvent, "cuStreamWaitEvent", (gn__cu_handle, gn__cu_handle, unsigned))                                      \
     X(cuEventSynchronize, "cuEventSynchronize", (gn__cu_handle))                                                             \
     X(cuMemAlloc, "cuMemAlloc_v2", (gn__cu_ptr *, size_t))                                                                   \
     X(cuMemFree, "cuMemFree_v2", (gn__cu_ptr))                                                                               \
@@ -79,6 +90,7 @@ typedef void *gn__cu_handle;
     X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
     X(cuFuncSetAttribute, "cuFuncSetAttribute", (gn__cu_handle, int, int))                                                   \
     X(cuLaunchKernel, "cuLaunchKernel", (gn__cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, gn__cu_handle, void **, void **)) \
+    X(cuLaunchKernelEx, "cuLaunchKernelEx", (const launch_config *, gn__cu_handle, void **, void **))                          \
     X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", (gn__cu_handle *, gn__cu_handle, unsigned long long))      \
     X(cuGraphLaunch, "cuGraphLaunch", (gn__cu_handle, gn__cu_handle))                                                        \
     X(cuGraphDestroy, "cuGraphDestroy", (gn__cu_handle))                                                                     \
@@ -147,7 +159,7 @@ static bool load_driver(void) {
         return false;
     }
 #define GN__X(name, in_library, args)                                                                                        \
-    if (!driver_symbol(#name, in_library, &cu.name)) {                                                                       \
+    if (!driver_symbol(#name, in_library, &cu.name) && strcmp(#name, "cuLaunchKernelEx") != 0) {   /* 11.8 and newer have it */  \
         snprintf(cu.why, sizeof cu.why, "the NVIDIA driver is too old (no %s): install 470 or newer", #name);                \
         return false;                                                                                                        \
     }
@@ -373,6 +385,9 @@ static const char prelude[] =
     "#endif\n"
     "}\n"
     "D u16 float_bfloat(float x) {\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "  u16 r; asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;\n"
+    "#endif\n"
     "  u32 u = gn_u32(x);\n"
     "  if ((u & 0x7fffffffu) > 0x7f800000u) return (u16)((u >> 16) | 0x40u);\n"
     "  return (u16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);\n"
@@ -656,6 +671,9 @@ static const char prelude[] =
     "#define DIVIDED_BY_ZERO 31u\n"
     "// sums and choices; at: position, the earlier of equals is chosen and NaN before all\n"
     "template <class C> M C max_nan(C a, C b) { return a > b || a != a ? a : b; }\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
+    "template <> M float max_nan(float a, float b) { float r; asm(\"max.NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(a), \"f\"(b)); return r; }\n"
+    "#endif\n"
     "template <class C> struct sum_of { C v;\n"
     "  M void init() { v = 0; }\n"
     "  M void take(C x, i64) { v = gn_add(v, x); }\n"
@@ -722,7 +740,7 @@ static const char prelude[] =
     "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
     "  typename P::A a;\n"
     "  a.init();\n"
-    "  if (o < P::N) _Pragma(\"unroll 4\") for (I r = begin + ty * P::V; r < end; r += P::TY * P::V) f.take(o, r, a);\n"
+    "  if (o < P::N) _Pragma(\"unroll 8\") for (I r = begin + ty * P::V; r < end; r += P::TY * P::V) f.take(o, r, a);\n"
     "  if (P::COLUMNS) a = across<P::TX>(a); else a = together<P::TY>(a);\n"
     "  if (ty || o >= P::N) return;\n"
     "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else P::end(a, out[o]);\n"
@@ -765,6 +783,48 @@ static const char prelude[] =
     "    if (j == ty * P::V) s = o; else s.merge(o);\n"
     "  }\n"
     "  return together<P::TY>(s);\n"
+    "}\n"
+    "// exp(x) for results of 8 or 11 bits\n"
+    "D float exp_short(float x) {\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 750\n"
+    "  float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x * 1.4426950408889634f)); return r;\n"
+    "#else\n"
+    "  return expf(x);\n"
+    "#endif\n"
+    "}\n"
+    "D u32 word_of(const uint4 &w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; }\n"
+    "// element i of 16 bytes\n"
+    "D float part_of(const uint4 &w, int i, float) { return gn_f32(word_of(w, i)); }\n"
+    "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
+    "D float part_of(const uint4 &w, int i, f16) { return half_float(word_of(w, i >> 1) >> (i & 1) * 16 & 0xffffu); }\n"
+    "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
+    "// Rows of 16-bit elements stay packed in registers (K times 16 bytes): more of them are on their way at once.\n"
+    "template <class P> M void softmax_packed(const typename P::T *a, typename P::T *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
+    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
+    "  const bool live = row < P::N;\n"
+    "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
+    "  uint4 x[P::K];\n"
+    "  max_of<float> top;\n"
+    "  sum_of<float> sum;\n"
+    "  top.init();\n"
+    "  sum.init();\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * 8; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) top.v = max_nan(top.v, part_of(x[k], v, tag));\n"
+    "  top = together<P::TY>(top);\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) sum.v += exp_short(part_of(x[k], v, tag) - top.v);\n"
+    "  sum = together<P::TY>(sum);\n"
+    "  const float other = P::LOG ? top.v + logf(sum.v) : 1.f / sum.v;\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "    const int j = (k * P::TY + ty) * 8;\n"
+    "    T o[8];\n"
+    "    if (!live || j >= P::n) continue;\n"
+    "    UNROLL for (int v = 0; v < 8; v++) put(o[v], P::LOG ? part_of(x[k], v, tag) - other : exp_short(part_of(x[k], v, tag) - top.v) * other);\n"
+    "    vstore<8>(out + P::out(row) + j, o);\n"
+    "  }\n"
     "}\n"
     "template <class P> M void softmax(const typename P::T *a, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
@@ -818,6 +878,42 @@ static const char prelude[] =
     "    put(o[v], y);\n"
     "  }\n"
     "  row_store<P>(p, j, o);\n"
+    "}\n"
+    "template <class P> M void layernorm_packed(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V };\n"
+    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
+    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
+    "  const bool live = row < P::N;\n"
+    "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
+    "  uint4 x[P::K];\n"
+    "  sum_of<float> sum, square;\n"
+    "  sum.init();\n"
+    "  square.init();\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * V; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    UNROLL for (int v = 0; v < V; v++) sum.v += part_of(x[k], v, tag);\n"
+    "  sum = together<P::TY>(sum);\n"
+    "  const float mean = sum.v / (float)P::n;\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if ((k * P::TY + ty) * V < P::n) UNROLL for (int v = 0; v < V; v++) { const float d = part_of(x[k], v, tag) - mean; square.v = gn_fma(d, d, square.v); }\n"
+    "  square = together<P::TY>(square);\n"
+    "  const float scale = 1.f / sqrtf(square.v / (float)P::n + (float)P::eps());\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "    const int j = (k * P::TY + ty) * V;\n"
+    "    uint4 g, h;\n"
+    "    T o[V];\n"
+    "    if (!live || j >= P::n) continue;\n"
+    "    if (P::HAS_GAIN) g = *(const uint4 *)(gain + j);\n"
+    "    if (P::HAS_BIAS) h = *(const uint4 *)(bias + j);\n"
+    "    UNROLL for (int v = 0; v < V; v++) {\n"
+    "      float y = (part_of(x[k], v, tag) - mean) * scale;\n"
+    "      if (P::HAS_GAIN) y = y * part_of(g, v, tag);\n"
+    "      if (P::HAS_BIAS) y = y + part_of(h, v, tag);\n"
+    "      put(o[v], y);\n"
+    "    }\n"
+    "    vstore<V>(out + P::out(row) + j, o);\n"
+    "  }\n"
     "}\n"
     "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
@@ -1460,6 +1556,352 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "#endif\n"
+    "// ---- one row (batch 1): the weights of a kernel are on their way before the kernels before it have ended ----\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "D void let_next_start() { asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\"); }\n"
+    "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
+    "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
+    "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
+    "// into the same place of the shared memory of the cluster's first block\n"
+    "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
+    "#else\n"
+    "D void let_next_start() {}\n"
+    "D void await_previous() {}\n"
+    "D void cluster_arrive() {}\n"
+    "D void cluster_wait() {}\n"
+    "D void put_first(float *p, float v) { *p = v; }\n"
+    "#endif\n"
+    "// 16 bytes that nothing writes while this runs; the loads stay where they stand\n"
+    "D uint4 stream(const void *p) {\n"
+    "  uint4 w;\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ < 800\n"
+    "  w = *(const uint4 *)p;\n"
+    "#else\n"
+    "  asm volatile(\"ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\" : \"=r\"(w.x), \"=r\"(w.y), \"=r\"(w.z), \"=r\"(w.w) : \"l\"(p));\n"
+    "#endif\n"
+    "  return w;\n"
+    "}\n"
+    "// Mean and 1 / deviation of k elements, by each warp for itself, without a barrier. x: this lane's elements.\n"
+    "template <class P> M void vector_norm(const typename P::T *a, float (*x)[P::V], float *mean, float *scale) {\n"
+    "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V) };\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  float sum = 0.f, square = 0.f;\n"
+    "  UNROLL for (int c = 0; c < CH; c++) {\n"
+    "    typename P::T raw_[V];\n"
+    "    UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
+    "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; v++) { x[c][v] = get(raw_[v]); sum += x[c][v]; } }\n"
+    "  }\n"
+    "  if (!P::NORM) return;\n"
+    "  if (sizeof(typename P::T) == 2) {                                 // sums of differences from one element, both at once\n"
+    "    const float one = get(a[0]);\n"
+    "    float d1[4] = { 0.f, 0.f, 0.f, 0.f }, d2[4] = { 0.f, 0.f, 0.f, 0.f };\n"
+    "    UNROLL for (int c = 0; c < CH; c++)\n"
+    "      if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - one; d1[v & 3] += d; d2[v & 3] = gn_fma(d, d, d2[v & 3]); }\n"
+    "    float s1 = (d1[0] + d1[1]) + (d1[2] + d1[3]), s2 = (d2[0] + d2[1]) + (d2[2] + d2[3]);\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) { const float t = exchange(s1, l), u = exchange(s2, l); s1 += t; s2 += u; }\n"
+    "    s1 *= 1.f / (float)P::k;\n"
+    "    s2 = s2 * (1.f / (float)P::k) - s1 * s1;\n"
+    "    *mean = one + s1;\n"
+    "    *scale = rsqrtf((s2 > 0.f ? s2 : 0.f) + (float)P::eps());\n"
+    "    return;\n"
+    "  }\n"
+    "  UNROLL for (int l = 16; l > 0; l /= 2) sum += exchange(sum, l);\n"
+    "  *mean = sum / (float)P::k;\n"
+    "  UNROLL for (int c = 0; c < CH; c++)\n"
+    "    if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - *mean; square = gn_fma(d, d, square); }\n"
+    "  UNROLL for (int l = 16; l > 0; l /= 2) square += exchange(square, l);\n"
+    "  *scale = 1.f / sqrtf(square / (float)P::k + (float)P::eps());\n"
+    "}\n"
+    "template <class P> M float vector_normed(float x, float mean, float scale, float gain, float shift) {\n"
+    "  float y = (x - mean) * scale;\n"
+    "  if (P::HAS_GAIN) y = y * gain;\n"
+    "  if (P::HAS_SHIFT) y = y + shift;\n"
+    "  return y;\n"
+    "}\n"
+    "D best_of<float, false> fresh(const best_of<float, false> *p) {     // past the L1, which may hold what stood there before\n"
+    "  best_of<float, false> b;\n"
+    "  b.v = *(const volatile float *)&p->v;\n"
+    "  b.at = *(const volatile i64 *)&p->at;\n"
+    "  return b;\n"
+    "}\n"
+    "// The best of the block's values, then of all blocks'. All threads come here; done: 0 before the kernel.\n"
+    "template <class P> M void vector_best(best_of<float, false> b, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "  __shared__ u32 before;\n"
+    "  const u32 n = gridDim.x / P::S;\n"
+    "  b = together<256>(b);\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    parts[blockIdx.x / P::S] = b;\n"
+    "    __threadfence();\n"
+    "    before = atomicAdd(done, 1u);\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (before + 1 < n) return;                                       // the last block of all joins the blocks' bests\n"
+    "  __threadfence();\n"
+    "  b.init();\n"
+    "  for (u32 i = threadIdx.x; i < n; i += 256) b.merge(fresh(parts + i));\n"
+    "  b = together<256>(b);\n"
+    "  if (threadIdx.x == 0) *out = b.at;\n"
+    "}\n"
+    "// A row (k) by B (k,n) whose rows are contiguous: 32 columns to a block, or to the S blocks of a cluster that share k between them.\n"
+    "// P: T, k, n, BK, V, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
+    "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, TX = 32 / V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
+    "  __shared__ float part[P::S * 8][32];\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, ty = threadIdx.x / TX, rank = blockIdx.x % P::S;\n"
+    "  const int first = (int)(blockIdx.x / P::S) * 32, col = first + tx * V, begin = rank * SPAN, end = begin + SPAN < P::k ? begin + SPAN : P::k;\n"
+    "  const bool mine = rank == 0 && warp == 0 && first + lane < P::n;\n"
+    "  uint4 w[U];\n"
+    "  T xr[U], g[U], h[U];\n"
+    "  const T tag = T();\n"
+    "  float acc[V], mean = 0.f, scale = 1.f;\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (P::S > 1) cluster_arrive();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int v = 0; v < V; v++) acc[v] = 0.f;\n"
+    "  if (mine) e.early(first + lane);\n"
+    "  for (int s = 0; s < STEPS; s += U) {\n"
+    "    UNROLL for (int i = 0; i < U; i++) {\n"
+    "      const int l = begin + ty + (s + i) * ROWS;\n"
+    "      const bool full = P::k % P::S == 0 && SPAN % ROWS == 0 && STEPS % U == 0 && P::n % 32 == 0;\n"
+    "      w[i] = zeros();\n"
+    "      if (full || (l < end && col < P::n)) w[i] = stream(b + (i64)l * P::BK + col);\n"
+    "      if (P::HAS_GAIN) g[i] = l < end ? gain[l] : T();\n"
+    "      if (P::HAS_SHIFT) h[i] = l < end ? shift[l] : T();\n"
+    "    }\n"
+    "    if (s == 0) {\n"
+    "      if (P::S > 1) cluster_wait();                                 // the cluster's first block has begun\n"
+    "      if (P::NEXT == 1) let_next_start();\n"
+    "      await_previous();\n"
+    "      if (P::NEXT == 2) let_next_start();\n"
+    "    }\n"
+    "    UNROLL for (int i = 0; i < U; i++) { const int l = begin + ty + (s + i) * ROWS; xr[i] = l < end ? a[l] : T(); }\n"
+    "    if (s == 0 && mine) e.load(first + lane);\n"
+    "    if (s == 0 && P::NORM) { float all[(P::k + 32 * V - 1) / (32 * V)][V]; vector_norm<P>(a, all, &mean, &scale); }\n"
+    "    UNROLL for (int i = 0; i < U; i++) {\n"
+    "      const float x = P::NORM ? vector_normed<P>(get(xr[i]), mean, scale, get(g[i]), get(h[i])) : get(xr[i]);\n"
+    "      UNROLL for (int v = 0; v < V; v++) acc[v] = gn_fma(x, part_of(w[i], v, tag), acc[v]);\n"
+    "    }\n"
+    "  }\n"
+    "  if (P::NEXT == 3) let_next_start();\n"
+    "  UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a column group keeps one column\n"
+    "    UNROLL for (int v = 0; v < half; v++) {\n"
+    "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
+    "      acc[v] = in + exchange(out, bit);\n"
+    "    }\n"
+    "  if (P::S > 1) {\n"
+    "    put_first(&part[rank * 8 + warp][tx * V + lane / TX], acc[0]);\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "  } else {\n"
+    "    part[warp][tx * V + lane / TX] = acc[0];\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  if (rank) return;\n"
+    "  float y = 0.f;\n"
+    "  if (mine) {\n"
+    "    float sum[4] = { 0.f, 0.f, 0.f, 0.f };\n"
+    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p & 3] += part[p][lane];\n"
+    "    y = (sum[0] + sum[1]) + (sum[2] + sum[3]);\n"
+    "  }\n"
+    "  if (P::BEST) {\n"
+    "    best_of<float, false> best;\n"
+    "    best.init();\n"
+    "    if (mine) best.take(e.value(y), first + lane);\n"
+    "    vector_best<P>(best, parts, done, out);\n"
+    "  } else if (mine) e.end(first + lane, y);\n"
+    "}\n"
+    "// The same with B's columns contiguous (BK 1): R columns at a time to each warp.\n"
+    "template <class P, int G> M void vector_columns(uint4 (*w)[G], const typename P::T *b, int col, int c0) {\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) {\n"
+    "    const int l = ((c0 + c) * 32 + lane) * P::V;\n"
+    "    w[r][c] = zeros();\n"
+    "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(b + (i64)(col + r < P::n ? col + r : P::n - 1) * P::BN + l);\n"
+    "  }\n"
+    "}\n"
+    "template <class P, int G> M void vector_columns_take(float *acc, const uint4 (*w)[G], const float (*x)[P::V]) {\n"
+    "  const typename P::T tag = typename P::T();\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; v++) acc[r] = gn_fma(x[c][v], part_of(w[r][c], v, tag), acc[r]);\n"
+    "}\n"
+    "// The sums of R columns, each to its lane.\n"
+    "template <class P, class E> M void vector_columns_end(float *acc, int col, E &e, best_of<float, false> &best) {\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  float y = 0.f;\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) {\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) acc[r] += exchange(acc[r], l);\n"
+    "    if (lane == r) y = acc[r];\n"
+    "    acc[r] = 0.f;\n"
+    "  }\n"
+    "  if (lane >= P::R || col + lane >= P::n) return;\n"
+    "  if (P::BEST) best.take(e.value(y), col + lane); else e.end(col + lane, y);\n"
+    "}\n"
+    "template <class P, class E> M void vector_dot(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, R = P::R, CH = (P::k + 32 * V - 1) / (32 * V), G = CH < 4 ? CH : 4 };\n"
+    "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
+    "  float x[G][V], acc[R], mean = 0.f, scale = 1.f;\n"
+    "  uint4 w[R][G];\n"
+    "  int col = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R;\n"
+    "  best_of<float, false> best;\n"
+    "  best.init();\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int r = 0; r < R; r++) acc[r] = 0.f;\n"
+    "  vector_columns<P, G>(w, b, col, 0);\n"
+    "  if (lane < R && col + lane < P::n) e.early(col + lane);\n"
+    "  if (P::NEXT == 1) let_next_start();\n"
+    "  if (CH == G) {                                                    // the row in registers\n"
+    "    uint4 g[G], h[G];\n"
+    "    const T tag = T();\n"
+    "    UNROLL for (int c = 0; c < G; c++) {\n"
+    "      const int l = (c * 32 + lane) * V;\n"
+    "      g[c] = h[c] = zeros();\n"
+    "      if (P::HAS_GAIN && l < P::k) g[c] = stream(gain + l);\n"
+    "      if (P::HAS_SHIFT && l < P::k) h[c] = stream(shift + l);\n"
+    "    }\n"
+    "    await_previous();\n"
+    "    if (P::NEXT >= 2) let_next_start();\n"
+    "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
+    "    vector_norm<P>(a, x, &mean, &scale);\n"
+    "    UNROLL for (int c = 0; c < G; c++)\n"
+    "      if (P::NORM && (c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) x[c][v] = vector_normed<P>(x[c][v], mean, scale, part_of(g[c], v, tag), part_of(h[c], v, tag));\n"
+    "    while (col < P::n) {\n"
+    "      const int at = col;\n"
+    "      vector_columns_take<P, G>(acc, w, x);\n"
+    "      col += step;\n"
+    "      vector_columns<P, G>(w, b, col, 0);\n"
+    "      vector_columns_end<P>(acc, at, e, best);\n"
+    "      if (lane < R && col + lane < P::n) { e.early(col + lane); e.load(col + lane); }\n"
+    "    }\n"
+    "  } else {\n"
+    "    await_previous();\n"
+    "    if (P::NEXT >= 2) let_next_start();\n"
+    "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
+    "    while (col < P::n) {\n"
+    "      const int at = col;\n"
+    "      for (int c0 = 0; c0 < CH; c0 += G) {\n"
+    "        UNROLL for (int c = 0; c < G; c++) {\n"
+    "          const int l = ((c0 + c) * 32 + lane) * V;\n"
+    "          T raw_[V];\n"
+    "          UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
+    "          if (l < P::k) { vload<V>(raw_, a + l); UNROLL for (int v = 0; v < V; v++) x[c][v] = get(raw_[v]); }\n"
+    "        }\n"
+    "        vector_columns_take<P, G>(acc, w, x);\n"
+    "        if (c0 + G >= CH) col += step;\n"
+    "        vector_columns<P, G>(w, b, col, c0 + G >= CH ? 0 : c0 + G);\n"
+    "      }\n"
+    "      vector_columns_end<P>(acc, at, e, best);\n"
+    "      if (lane < R && col + lane < P::n) { e.early(col + lane); e.load(col + lane); }\n"
+    "    }\n"
+    "  }\n"
+    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
+    "}\n"
+    "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by attention_join. The row that this\n"
+    "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what stood there into saved_k and saved_v.\n"
+    "// P: T, L (position), N (length), H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
+    "template <class P> M void attention_one(const typename P::T *q, typename P::T *k, typename P::T *v, const typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
+    "                                        typename P::T *saved_k, typename P::T *saved_v, typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, D_ = P::DK, LANES = D_ / V, KEYS = 32 / LANES, STEP = 8 * KEYS, U = 4 };\n"
+    "  __shared__ float part[8][D_ + 2], joined[P::PARTS][D_ + 2];\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, sub = lane % LANES, key = warp * KEYS + lane / LANES, mine = (int)(blockIdx.x % P::PARTS);\n"
+    "  const i64 at = blockIdx.x / P::PARTS, h = at % P::H, b = at / P::H, g = h / (P::H / P::G);\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (P::CLUSTER) cluster_arrive();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  i64 said = P::S, at_said = -1;\n"
+    "  if (P::LENGTH) said = get(*length);\n"
+    "  const bool bad = said < P::CAUSAL || said > P::S;\n"
+    "  if (P::APPEND) at_said = get(*pos);\n"
+    "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
+    "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
+    "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
+    "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
+    "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), raw_;\n"
+    "  const T tag = T();\n"
+    "  float x[V], o[V], top = least, sum = 0.f;\n"
+    "  UNROLL for (int i = 0; i < V; i++) o[i] = 0.f;\n"
+    "  for (int base = begin, first = 1; first || base < end; base += U * STEP, first = 0) {\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const int j = base + key + u * STEP;\n"
+    "      kr[u] = vr[u] = zeros();\n"
+    "      if (j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + (P::SMALL ? (i64)(j * (int)P::KS) : j * P::KS)); vr[u] = *(const uint4 *)(vp + (P::SMALL ? (i64)(j * (int)P::VS) : j * P::VS)); }\n"
+    "    }\n"
+    "    if (first) {\n"
+    "      if (P::CLUSTER) cluster_wait();\n"
+    "      if (P::NEXT == 1) let_next_start();\n"
+    "      await_previous();\n"
+    "      if (P::NEXT == 2) let_next_start();\n"
+    "      raw_ = *(const uint4 *)(q + b * P::QB + h * P::QH + sub * V);\n"
+    "      if (P::APPEND) { nk = *(const uint4 *)(rows_k + b * P::RKB + g * P::RKH + sub * V); nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V); }\n"
+    "      UNROLL for (int i = 0; i < V; i++) x[i] = part_of(raw_, i, tag) * (float)P::scale();\n"
+    "    }\n"
+    "    float s[U], now = top;\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const int j = base + key + u * STEP;\n"
+    "      if (P::APPEND && j == place && j < end) { kr[u] = nk; vr[u] = nv; }\n"
+    "      s[u] = 0.f;\n"
+    "      UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(x[i], part_of(kr[u], i, tag), s[u]);\n"
+    "      UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
+    "      if (j >= end) s[u] = least;\n"
+    "      now = max_nan(now, s[u]);\n"
+    "    }\n"
+    "    UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
+    "    const bool none = now == least;\n"
+    "    const float keep = none || top == now ? 1.f : gn_exp(top - now);\n"
+    "    sum *= keep;\n"
+    "    UNROLL for (int i = 0; i < V; i++) o[i] *= keep;\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const float p = none || base + key + u * STEP >= end ? 0.f : gn_exp(s[u] - now);\n"
+    "      sum += p;\n"
+    "      UNROLL for (int i = 0; i < V; i++) o[i] = gn_fma(p, part_of(vr[u], i, tag), o[i]);\n"
+    "    }\n"
+    "    top = now;\n"
+    "  }\n"
+    "  UNROLL for (int l = LANES; l < 32; l *= 2) {\n"
+    "    sum += exchange(sum, l);\n"
+    "    UNROLL for (int i = 0; i < V; i++) o[i] += exchange(o[i], l);\n"
+    "  }\n"
+    "  if (lane < LANES) UNROLL for (int i = 0; i < V; i++) part[warp][sub * V + i] = o[i];\n"
+    "  if (lane == 0) { part[warp][D_] = top; part[warp][D_ + 1] = sum; }\n"
+    "  if (P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES) {\n"
+    "    const i64 to = (b * P::G + g) * D_ + sub * V;\n"
+    "    *(uint4 *)(saved_k + to) = *(const uint4 *)(kp + place * P::KS);\n"
+    "    *(uint4 *)(saved_v + to) = *(const uint4 *)(vp + place * P::VS);\n"
+    "    *(uint4 *)(kp + place * P::KS) = nk;\n"
+    "    *(uint4 *)(vp + place * P::VS) = nv;\n"
+    "  }\n"
+    "  if (blockIdx.x == 0 && t == 0) {\n"
+    "    if (P::APPEND && outside) fault(err, OUT_OF_RANGE, append, at_said, P::S);\n"
+    "    if (bad) fault(err, OUT_OF_RANGE, node, said, P::S);\n"
+    "    if (P::APPEND && !outside) { err[flag_k] = 1; err[flag_v] = 1; }\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  float all = least, num = 0.f, den = 0.f;\n"
+    "  if (t < D_) {\n"
+    "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
+    "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : gn_exp(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
+    "  }\n"
+    "  if (P::NEXT == 3) let_next_start();\n"
+    "  if (P::CLUSTER) {\n"
+    "    if (t < D_) put_first(&joined[mine][t], num);\n"
+    "    if (t == 0) { put_first(&joined[mine][D_], all); put_first(&joined[mine][D_ + 1], den); }\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "    if (mine || t >= D_) return;\n"
+    "    all = least; num = den = 0.f;\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) all = max_nan(all, joined[w][D_]);\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = joined[w][D_ + 1] == 0.f ? 0.f : gn_exp(joined[w][D_] - all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
+    "  }\n"
+    "  if (t >= D_) return;\n"
+    "  if (P::PARTS > 1 && !P::CLUSTER) {\n"
+    "    float *to = parts + (at * P::PARTS + mine) * (D_ + 2);\n"
+    "    to[2 + t] = num;\n"
+    "    if (t == 0) { to[0] = all; to[1] = den; }\n"
+    "  } else put(out[at * D_ + t], den != 0.f ? num / den : 0.f);\n"
+    "}\n"
 ;
 
 /* For sm_90a only, after the prelude in programs that need it. */
@@ -1804,20 +2246,29 @@ typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 /* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes. */
 typedef struct tensor_map { bool scratch; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
 
-typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; } launch;   /* shared: bytes beyond the kernel's own */
+/* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
+   before it has ended, and waits for it itself. */
+typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster; bool early; } launch;
 
 /* Memory of a plan beside the layout's block, by what it is for. */
-typedef enum region { REGION_ERRORS, REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION__COUNT } region;
+/* Arguments and error words go up in one copy, error words and small results come down in one. */
+typedef enum region { REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
 
 enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
 
 struct device;
 
+/* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
+typedef struct fusion { uint32_t norm, product, loop, best, append[2]; bool inside; } fusion;   /* inside: another step's kernel does this one */
+
 /* One plan's kernels while they are generated. */
 typedef struct emit {
     struct device *device;
     const gn_part *part;
-    const gn_layout *layout;
+    gn_layout *layout;
+    fusion *fusions;                 /* per step */
+    bool *inlined;                   /* per node: an embedding that the loop which reads it looks up by itself */
+    uint32_t fused;                  /* steps without a kernel of their own */
     launch *launches;
     param *params;
     tensor_map *maps;
@@ -1826,7 +2277,12 @@ typedef struct emit {
     size_t first_param;              /* of the kernel that is being written */
     text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
     size_t scratch, losses;          /* bytes that the kernels of one op use at most */
-    uint32_t appends;                /* in-place appends so far: each has a flag behind the error words */
+    uint32_t *appends, n_appends;    /* in-place appends so far, in their order */
+    uint32_t *append_flags;
+    uint32_t n_flags;                /* words behind the error words, 0 before the run: that an append has been done, blocks that have ended */
+    bool rereads;                    /* what this kernel's pointers show may change while it waits: no restrict */
+    bool early;                      /* this kernel waits for those before it by itself */
+    uint8_t cluster;
     size_t save;                     /* bytes that in-place appends save */
     const gn_kernel_step *tail;      /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
     uint32_t n_tails;
@@ -1837,6 +2293,7 @@ typedef struct emit {
 
 static int64_t emit_processors(const emit *e);        /* of the device; >>compile knows it */
 static bool emit_has_tensor_cores(const emit *e);
+static bool emit_has_clusters(const emit *e);          /* blocks that exchange shared memory */
 static bool emit_has_warpgroups(const emit *e);
 static bool emit_has_async_copies(const emit *e);
 static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body);
@@ -1847,7 +2304,7 @@ static void emit_param(emit *e, param p) {
 }
 
 static void emit_pointer(emit *e, const char *type, bool constant, const char *name, param p) {
-    put(&e->signature, "%s%s%s *__restrict__ %s", e->signature.n ? ", " : "", constant ? "const " : "", type, name);
+    put(&e->signature, "%s%s%s *%s%s", e->signature.n ? ", " : "", constant ? "const " : "", type, e->rereads ? "" : "__restrict__ ", name);
     emit_param(e, p);
 }
 
@@ -1876,11 +2333,13 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
     bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536;
     if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
     if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
-    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param) };
+    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->early };
     if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
     e->types.n = e->signature.n = e->body.n = 0;
     e->bounds = NULL;
     e->first_param = e->n_params;
+    e->rereads = e->early = false;
+    e->cluster = 0;
 }
 
 static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) { emit_launch_shared(e, label, grid_x, grid_y, block, 0); }
@@ -2109,6 +2568,29 @@ static void loop_sizes(const emit *e, loop *l) {
     while (l->vector > 1 && l->n % l->vector) l->vector /= 2;
 }
 
+/* A row of an embedding's table instead of its result. */
+static void loop_lookup(emit *e, loop *l, uint32_t i) {
+    uint32_t node = load_of(e, l, i)->base, table = input(e, node, 0), ids_node = input(e, node, 1);
+    const gn_view *a = view_of(e, table);
+    gn_view ids = collapsed(view_of(e, ids_node));
+    char name[32], at[48];
+    snprintf(name, sizeof name, "a%u", i);
+    emit_node(e, table, types[a->dtype].name, true, name);
+    snprintf(name, sizeof name, "ids%u", i);
+    emit_node(e, ids_node, types[ids.dtype].name, true, name);
+    snprintf(name, sizeof name, "lookup%u", i);
+    emit_number(e, "u32", name, PARAM_WORD, node);
+    e->faults = true;
+    snprintf(at, sizeof at, "i / %lldu", (long long)a->dims[1]);
+    put(&e->body, "    const i64 id%u = ids%u[", i, i);
+    put_offset(&e->body, &ids, at, l->small);
+    put(&e->body, "];\n    if (id%u < 0 || id%u >= %lldll) { if (i %% %lldu == 0) fault(err, OUT_OF_RANGE, lookup%u, id%u, %lldll); continue; }\n", i, i, (long long)a->dims[0], (long long)a->dims[1], i, i,
+        (long long)a->dims[0]);
+    put(&e->body, "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + id%u * %lldll + (i64)(i %% %lldu));\n", types[a->dtype].name, i, (long long)l->vector, (long long)l->vector, i, i, i, (long long)a->strides[0],
+        (long long)a->dims[1]);
+    snprintf(l->names[load_of(e, l, i)->reg], sizeof l->names[0], "get(x%u[v])", i);
+}
+
 /* Before the loop over v: what is loaded, in registers or as one element for all. */
 static void loop_load(emit *e, loop *l, uint32_t i) {
     const gn_load *d = load_of(e, l, i);
@@ -2120,6 +2602,7 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
         return;
     }
     snprintf(name, sizeof name, "a%u", i);
+    if (e->inlined[d->base]) { loop_lookup(e, l, i); return; }
     emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
     bool wide = l->vector > 1 && vectorises(&d->view, d->view.offset, l->vector, types[d->dtype].bytes);
     bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % l->vector == 0);
@@ -2246,7 +2729,7 @@ static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input)
     r->vector = along && one_input ? 16 / bytes : 1;
     while (r->vector > 1 && (!vectorises(&r->reduced, offset, r->vector, bytes) || !strides_fit(&r->kept, r->vector))) r->vector /= 2;
     int64_t steps = r->r / r->vector;
-    r->ty = r->columns ? (steps >= 64 ? 8 : 1) : steps >= 512 ? 256 : steps >= 32 ? 32 : steps >= 8 ? 8 : 1;
+    r->ty = r->columns ? (steps >= 64 ? 8 : 1) : steps >= 512 && r->n < 4096 ? 256 : steps >= 32 ? 32 : steps >= 8 ? 8 : 1;   /* many rows: one to a warp, no barriers */
     r->tx = 256 / r->ty;
     int64_t blocks = blocks_for(r->n, r->tx), longest = r->ty * r->vector * 8;
     r->parts = 1;
@@ -2424,7 +2907,7 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
     emit_node(e, x, type, true, "a");
     emit_node(e, node, type, false, "o");
-    put(&e->body, "  softmax<@_p>(a, o);\n");
+    put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
     snprintf(name, sizeof name, "%s_%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
 }
@@ -2447,7 +2930,9 @@ static void emit_layernorm(emit *e, uint32_t node) {
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
     if (bias) emit_node(e, input(e, node, last), type, true, "bias");
     emit_node(e, node, type, false, "o");
-    put(&e->body, "  layernorm<@_p>(a, %s, %s, o);\n", gain ? "gain" : "0", bias ? "bias" : "0");
+    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.groups;
+    for (uint32_t i = 1; i <= last; i++) packed = packed && is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
+    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "", gain ? "gain" : "0", bias ? "bias" : "0");
     snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
 }
@@ -3081,25 +3566,40 @@ static void emit_argsort(emit *e, uint32_t node) {
         emit_sort_pass(e, node, &r, "argsort_merge", "sort_merge<@_p>(a + @_p::in(row), from + row * @_p::n, i, (i64)width)", half[at], half[at ^ 1], false, width * 2 >= r.n, width);
 }
 
-/* One block walks all elements in order. */
+/* Blocks count what is not 0 in their spans; then each writes its own behind those of the blocks before it, the last one fills up. */
 static void emit_nonzero(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x);
     gn_view c = collapsed(in);
-    int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n;
+    int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
+    int64_t span = (blocks_for(n, blocks) + 255) / 256 * 256;
     text *b = &e->body;
+    if ((size_t)blocks * 4 > e->scratch) e->scratch = (size_t)blocks * 4;
+    if (blocks > 1) {
+        emit_node(e, x, types[in->dtype].name, true, "a");
+        emit_pointer(e, "int", false, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(b, "  sum_of<int> s;\n  s.init();\n  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 i = first + threadIdx.x; i < end; i += 256) s.v += get(a[",
+            (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
+        put_offset(b, &c, "i", is_small(&c));
+        put(b, "]) != 0;\n  s = together<256>(s);\n  if (threadIdx.x == 0) counts[blockIdx.x] = s.v;\n");
+        emit_launch(e, "nonzero_count", (uint64_t)blocks, 1, 256);
+    }
     emit_node(e, x, types[in->dtype].name, true, "a");
     emit_node(e, node, "i64", false, "o");
+    if (blocks > 1) emit_pointer(e, "int", true, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_faults(e, node);
-    put(b, "  __shared__ int last;\n  i64 found = 0;\n  for (i64 base = 0; base < %lldll; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < %lldll && get(a[", (long long)n, (long long)n);
+    put(b, "  __shared__ int last;\n  sum_of<i64> before;\n  before.init();\n%s  before = together<256>(before);\n  i64 found = before.v;\n", blocks > 1 ? "  for (int i = threadIdx.x; i < (int)blockIdx.x; i += 256) before.v += counts[i];\n" : "");
+    put(b, "  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 base = first; base < end; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < end && get(a[",
+        (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
     put_offset(b, &c, "i", is_small(&c));
     put(b, "]) != 0, upto = scan<run_sum<int>, int>(is);\n    const i64 at = found + upto - 1;\n    if (is && at == %lldll) fault(err, OUT_OF_RANGE, node, %lldll, -1);\n    if (is && at < %lldll) {\n", (long long)bound, (long long)bound, (long long)bound);
     for (int k = 0; k < in->rank; k++) {
         below = in->dims[k] ? below / in->dims[k] : 0;
         put(b, "      o[at * %d + %d] = i / %lldll %% %lldll;\n", in->rank, k, (long long)(below ? below : 1), (long long)(in->dims[k] ? in->dims[k] : 1));
     }
-    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", in->rank, (long long)(bound * in->rank));
-    emit_launch(e, "nonzero", 1, 1, 256);
+    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  if (blockIdx.x == %lldu) for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", (long long)(blocks - 1), in->rank,
+        (long long)(bound * in->rank));
+    emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
 }
 
 /* ---- attention and its cache ---- */
@@ -3229,6 +3729,16 @@ static void emit_attention(emit *e, uint32_t node) {
     if (f.parts > 1) emit_attention_join(e, node, &f);
 }
 
+/* Where an append in place saves what it overwrites, and its flag. */
+static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
+    const gn_view *v = view_of(e, input(e, node, 1));
+    emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
+    emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
+    e->append_flags[e->n_appends] = e->n_flags++;
+    e->appends[e->n_appends++] = node;
+    e->save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+}
+
 /* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
 static void emit_kv_append(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
@@ -3245,9 +3755,8 @@ static void emit_kv_append(emit *e, uint32_t node) {
     emit_node(e, y, type, true, "rows");
     emit_node(e, z, pos, true, "pos");
     emit_node(e, node, type, false, "o");
-    if (in_place) emit_pointer(e, type, false, "saved", (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
+    if (in_place) emit_saved(e, node, type, "saved", "flag");
     emit_faults(e, node);
-    if (in_place) emit_number(e, "u32", "flag", PARAM_WORD, ERROR_WORDS + e->appends);
     put(&e->body, "  const i64 at = *pos;\n  if (at < 0 || at > %lldll) { if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); return; }\n", (long long)(S - T), (long long)(S - T + 1));
     if (in_place) put(&e->body, "  if (*err) return;\n  if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n");
     put(&e->body, "  o += at * %lldll;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 to = ", (long long)out.strides[2], (long long)n);
@@ -3257,14 +3766,11 @@ static void emit_kv_append(emit *e, uint32_t node) {
     put(&e->body, "];\n  }\n");
     int64_t blocks = blocks_for(n, 256);
     emit_launch(e, in_place ? "kv_append_in_place" : "kv_append", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks < 1 ? 1 : blocks), 1, 256);
-    if (!in_place) return;
-    e->appends++;
-    e->save += ((size_t)n * (size_t)bytes + 255) & ~(size_t)255;
 }
 
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
-static void put_undo(emit *e, uint32_t node, uint32_t i, size_t save) {
-    uint32_t y = input(e, node, 1), z = input(e, node, 2);
+static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
+    uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
     gn_view out = dense_view(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
     part.dims[2] = view_of(e, y)->dims[2];
     gn_view co = collapsed(&part);
@@ -3276,21 +3782,24 @@ static void put_undo(emit *e, uint32_t node, uint32_t i, size_t save) {
     emit_node(e, z, types[view_of(e, z)->dtype].name, true, name[0]);
     emit_node(e, node, type, false, name[1]);
     emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
-    put(&e->body, "  if (err[first + %u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", i, (long long)count_of(&part), i, i, (long long)out.strides[2]);
+    put(&e->body, "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", ERROR_WORDS + e->append_flags[at], (long long)count_of(&part), i, i, (long long)out.strides[2]);
     put_offset(&e->body, &co, "i", false);
     put(&e->body, "] = saved%u[i];\n", i);
 }
 
-/* Puts back what appends in place have overwritten, when the run has failed after them: twenty to a kernel. */
-static void emit_undo(emit *e, const uint32_t *nodes, uint32_t n) {
+/* Puts back what appends in place have overwritten, when the run has failed after them. */
+enum { UNDOS_A_KERNEL = 26 };
+
+static void emit_undo(emit *e) {
+    const uint32_t *nodes = e->appends, n = e->n_appends;
     size_t save = 0;
-    for (uint32_t at = 0; at < n; at += 20) {
+    for (uint32_t at = 0; at < n; at += UNDOS_A_KERNEL) {
+        e->rereads = e->early = true;
         emit_errors(e);
-        emit_number(e, "u32", "first", PARAM_WORD, ERROR_WORDS + at);
-        put(&e->body, "  if (!*err) return;\n");
-        for (uint32_t i = 0; i < 20 && at + i < n; i++) {
+        put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
+        for (uint32_t i = 0; i < UNDOS_A_KERNEL && at + i < n; i++) {
             const gn_view *v = view_of(e, input(e, nodes[at + i], 1));
-            put_undo(e, nodes[at + i], i, save);
+            put_undo(e, at + i, i, save);
             save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
         }
         emit_launch(e, "kv_append_undo", 32, 1, 256);
@@ -3307,6 +3816,373 @@ static void emit_commit(emit *e, param to, param from, size_t bytes) {
     put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x * 256) to[i] = from[i];\n");
     int64_t blocks = blocks_for((int64_t)(bytes + 15) / 16, 256);
     emit_launch(e, "commit", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+}
+
+/* ---- one row (batch 1): a product with the norm before it and the loop or the choice after it; attention with its appends ---- */
+
+/* How often steps read a base's memory, and whether something outlives the run in it. */
+typedef struct readers { uint32_t *reads; bool *held; uint32_t *step; } readers;   /* step: 1 + that of a node */
+
+static void readers_deinit(readers *r) {
+    gn_free(r->reads);
+    gn_free(r->held);
+    gn_free(r->step);
+}
+
+static bool readers_init(readers *r, const emit *e) {
+    const gn_part *p = e->part;
+    const gn_layout *l = e->layout;
+    r->reads = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->reads);
+    r->held = (bool *)alloc_zero((p->n_nodes + 1) * sizeof *r->held);
+    r->step = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->step);
+    if (!r->reads || !r->held || !r->step) return false;
+    for (size_t i = 0; i < l->n_steps; i++) {
+        const gn_kernel_step *s = &l->steps[i];
+        r->step[s->node] = (uint32_t)i + 1;
+        for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++) if (!l->loads[s->load + k].constant) r->reads[l->loads[s->load + k].base]++;
+        for (uint32_t k = 0; !s->n_instrs && k < p->nodes[s->node].n_ins; k++) r->reads[l->lay[input(e, s->node, k)].base]++;
+    }
+    for (uint32_t i = 0; i < p->n_outs; i++) r->held[l->lay[p->outs[i]].base] = true;
+    for (uint32_t i = 0; i < p->n_updates; i++) r->held[l->lay[p->updates[i].node].base] = true;
+    return true;
+}
+
+static bool node_is(const emit *e, uint32_t node, const char *op) {
+    gn_op_info row;
+    return e->part->nodes[node].leaf == GN_LEAF_NONE && gn_get_op(e->part->nodes[node].op - 1, &row) == GN_OK && strcmp(row.name, op) == 0;
+}
+
+/* A view of all of its base, in its order. */
+static bool is_whole(const emit *e, const gn_view *v, uint32_t base) { return is_dense(v) && !v->offset && count_of(v) == count_of(&e->layout->lay[base].view); }
+
+/* What a kernel that runs later than its step reads lies where nothing else is put. */
+static void keep_apart(emit *e, uint32_t node) {
+    gn_lay *a = &e->layout->lay[e->layout->lay[node].base];
+    if (a->place != GN_PLACE_BLOCK || a->last == e->part->n_nodes) return;
+    a->offset = (e->layout->block_bytes + 255) & ~(size_t)255;
+    e->layout->block_bytes = a->offset + (((size_t)count_of(&a->view) * types[a->view.dtype].bytes + 255) & ~(size_t)255);
+    a->last = e->part->n_nodes;
+}
+
+/* Nothing in the plan writes it. */
+static bool is_constant(const emit *e, uint32_t node) {
+    const gn_part_node *n = &e->part->nodes[e->layout->lay[node].base];
+    return n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_DATA;
+}
+
+static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align) {
+    const gn_view *v = view_of(e, node);
+    return count_of(v) == n && is_dense(v) && v->offset % align == 0;
+}
+
+/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
+enum { NEXT_STARTS = 2 };
+
+/* How one row is multiplied. dot: the columns of B are contiguous. */
+typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, grid; bool dot; } vector_form;
+
+static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    gn_dtype d = view_of(e, xa)->dtype;
+    int bytes = types[d].bytes;
+    memset(f, 0, sizeof *f);
+    f->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
+    f->vector = 16 / bytes;
+    f->dot = f->p.bk == 1 && f->p.bn != 1;
+    f->stride = f->dot ? f->p.bn : f->p.bk;
+    if (f->p.m != 1 || f->p.batches != 1 || f->p.n < 1 || f->p.n > 1 << 28 || f->p.k < f->vector || f->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
+    if (f->p.k % f->vector || f->stride % f->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, f->p.k, 16) || (!f->dot && (f->p.bn != 1 || f->p.n % f->vector))) return false;
+    if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && f->p.n > 1) return false;
+    int64_t blocks = emit_processors(e), tiles = blocks_for(f->p.n, 32);
+    f->columns = f->dot ? (uint32_t)(f->p.n / (blocks * 8)) : 32;
+    if (f->dot) f->columns = f->columns > 3 ? 3 : f->columns < 1 ? 1 : f->columns;
+    for (f->splits = 1; !f->dot && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks && f->p.k / (f->splits * 2) >= 256 / (32 / f->vector);) f->splits *= 2;
+    int64_t grid = f->dot ? blocks_for(f->p.n, 8 * f->columns) : tiles * f->splits;
+    if (f->dot && grid > 2 * blocks) grid = 2 * blocks;
+    f->grid = (uint32_t)grid;
+    return grid < 0x7fffffff;
+}
+
+/* A layernorm of the one row, read by this product alone. */
+static bool takes_norm(const emit *e, const readers *r, uint32_t xa, const vector_form *f) {
+    uint32_t base = e->layout->lay[xa].base;
+    if (!node_is(e, base, "layernorm") || r->reads[base] != 1 || r->held[base] || !r->step[base] || !is_whole(e, view_of(e, xa), base) || f->p.k > (f->dot ? 4 : 8) * 32 * f->vector) return false;
+    const gn_view *x = view_of(e, input(e, base, 0));
+    if (x->dtype != view_of(e, xa)->dtype || x->dims[x->rank - 1] != f->p.k || !is_dense_row(e, input(e, base, 0), f->p.k, 16)) return false;
+    for (uint32_t i = 1; i < e->part->nodes[base].n_ins; i++)
+        if (!is_dense_row(e, input(e, base, i), f->p.k, 16)) return false;
+    return true;
+}
+
+/* The step that alone reads the product: a loop over the same elements, or 0. */
+static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
+    const gn_layout *l = e->layout;
+    if (r->reads[node] != 1 || r->held[node]) return 0;
+    for (uint32_t i = r->step[node]; i < l->n_steps; i++) {
+        const gn_kernel_step *s = &l->steps[i];
+        for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++) {
+            const gn_load *d = &l->loads[s->load + k];
+            if (d->constant || d->base != node) continue;
+            for (uint32_t q = 0; q < s->n_instrs; q++) if (!types[l->instrs[s->instr + q].in_dtype].real) return 0;
+            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside;
+            return fits ? i + 1 : 0;
+        }
+    }
+    return 0;
+}
+
+static uint32_t takes_best(const emit *e, const readers *r, uint32_t node) {
+    const gn_layout *l = e->layout;
+    if (r->reads[node] != 1 || r->held[node]) return 0;
+    for (uint32_t i = r->step[node]; i < l->n_steps; i++) {
+        uint32_t at = l->steps[i].node;
+        if (l->steps[i].n_instrs || !node_is(e, at, "argmax") || l->lay[input(e, at, 0)].base != node) continue;
+        return is_whole(e, view_of(e, input(e, at, 0)), node) && count_of(view_of(e, at)) == 1 ? i + 1 : 0;
+    }
+    return 0;
+}
+
+static void fuse_vector(emit *e, const readers *r, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node, at = i;
+    vector_form f;
+    if (!vector_choose(e, node, &f)) return;
+    fusion u = { .product = i + 1, .loop = takes_loop(e, r, node) };
+    if (!u.loop) u.best = takes_best(e, r, node);
+    uint32_t base = e->layout->lay[input(e, node, 0)].base;
+    if (takes_norm(e, r, input(e, node, 0), &f)) u.norm = r->step[base];
+    if (u.loop) at = u.loop - 1;
+    if (u.best) at = u.best - 1;
+    if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;   /* B is no leaf: it would have to be kept for longer */
+    if (at != i) { e->fusions[i].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[node].n_ins; k++) keep_apart(e, input(e, node, k)); }
+    if (u.norm) { e->fusions[u.norm - 1].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[base].n_ins; k++) keep_apart(e, input(e, base, k)); }
+    e->fusions[at] = u;
+}
+
+/* How one query of each head is answered. */
+typedef struct one_form { attention_form a; int64_t parts; bool cluster; } one_form;
+
+static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
+    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
+}
+
+static bool one_choose(const emit *e, uint32_t node, one_form *f) {
+    f->a = attention_choose(e, node);
+    gn_dtype d = f->a.q->dtype;
+    int64_t dim = f->a.q->dims[3], vector = 16 / types[d].bytes, heads = f->a.dims[0] * f->a.dims[1], blocks = emit_processors(e);
+    if (f->a.dims[2] != 1 || f->a.masked || f->a.empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
+    if (f->a.dims[3] > 1 << 24 || heads > 1 << 20) return false;
+    for (uint32_t i = 0; i < 3; i++)
+        if (!fits_one(view_of(e, input(e, node, i)), dim, vector, (size_t)base_offset(e, input(e, node, i)))) return false;
+    f->cluster = emit_has_clusters(e);
+    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
+    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
+    f->cluster = f->cluster && f->parts > 1;
+    return true;
+}
+
+/* An append of one row in place that this attention alone reads; its step, or 0. */
+static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, int64_t dim) {
+    uint32_t base = e->layout->lay[x].base;
+    if (base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x]) return 0;
+    const gn_view *row = view_of(e, input(e, x, 1));
+    return row->dims[2] == 1 && fits_one(row, dim, 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == view_of(e, x)->dtype ? r->step[x] : 0;
+}
+
+static void fuse_attention(emit *e, const readers *r, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node;
+    one_form f;
+    if (!one_choose(e, node, &f)) return;
+    fusion u = { .product = i + 1 };
+    for (uint32_t k = 0; k < 2; k++) u.append[k] = takes_append(e, r, input(e, node, 1 + k), f.a.q->dims[3]);
+    if (u.append[0] && u.append[1] && input(e, input(e, node, 1), 2) == input(e, input(e, node, 2), 2)) {
+        for (uint32_t k = 0; k < 2; k++) {
+            e->fusions[u.append[k] - 1].inside = true;
+            e->fused++;
+            for (uint32_t q = 1; q < 3; q++) keep_apart(e, input(e, input(e, node, 1 + k), q));
+        }
+    } else u.append[0] = u.append[1] = 0;
+    e->fusions[i] = u;
+}
+
+/* Embeddings that one loop alone reads, element by element, from a constant table. */
+static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
+    if (e->fusions[i].inside || e->fusions[i].product || (i && e->layout->steps[i - 1].tail)) return;
+    for (uint32_t k = 0; k < s->n_loads; k++) {
+        const gn_load *d = &e->layout->loads[s->load + k];
+        uint32_t node = d->base;
+        if (d->constant || !node_is(e, node, "embedding") || r->reads[node] != 1 || r->held[node] || !r->step[node] || !is_whole(e, &d->view, node)) continue;
+        const gn_view *a = view_of(e, input(e, node, 0));
+        int64_t vector = 16 / types[a->dtype].bytes;
+        if (!is_constant(e, input(e, node, 0)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
+        if (count_of(&d->view) != count_of(view_of(e, s->node)) || count_of(&d->view) >= 0x3fffffff || !is_small(view_of(e, input(e, node, 1)))) continue;
+        e->inlined[node] = true;
+        e->fusions[r->step[node] - 1].inside = true;
+        e->fused++;
+        keep_apart(e, input(e, node, 1));
+    }
+}
+
+/* Decides which steps run inside another's kernel. False when there is no memory. */
+static bool fuse_rows(emit *e) {
+    readers r = { 0 };
+    bool ok = readers_init(&r, e);
+    for (uint32_t i = 0; ok && i < e->layout->n_steps && !env_is("GENIE_CUDA_FUSE", "0"); i++) {
+        uint32_t node = e->layout->steps[i].node;
+        if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
+        else if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
+        else if (node_is(e, node, "attention")) fuse_attention(e, &r, i);
+    }
+    readers_deinit(&r);
+    return ok;
+}
+
+/* What becomes of one element: the struct @_e, from the product's bias and the loop that takes it in. */
+static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *members) {
+    bool has_bias = e->part->nodes[node].n_ins > 2;
+    const gn_kernel_step *s = u->loop ? &e->layout->steps[u->loop - 1] : NULL;
+    const gn_view *product_view = view_of(e, node), *out = view_of(e, s ? s->node : node);
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    text loads = { 0 };
+    if (!l) { e->failed = true; return; }
+    put(t, "struct @_e {\n");
+    if (has_bias) { emit_node(e, input(e, node, 2), types[product_view->dtype].name, true, "bias"); put(t, "  const %s *bias;\n", types[product_view->dtype].name); put(members, "bias, "); }
+    if (!u->best) { emit_node(e, s ? s->node : node, types[out->dtype].name, false, "o"); put(t, "  %s *o;\n", types[out->dtype].name); put(members, "o, "); }
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        l->step = s;
+        if (d->constant) { snprintf(l->names[d->reg], sizeof l->names[0], "c%u", i); continue; }
+        if (d->base == node) { snprintf(l->names[d->reg], sizeof l->names[0], "y"); continue; }
+        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+        char name[16];
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(e, types[d->dtype].name, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+        put(t, "  const %s *a%u;\n", types[d->dtype].name, i);
+        put(members, "a%u, ", i);
+        put(&loads, " x%u = get(a%u[", i, i);
+        put_offset(&loads, &d->view, "i", is_small(&d->view));
+        put(&loads, "]);");
+    }
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        if (!d->constant && d->base != node) put(t, "  %s x%u;\n", types[d->dtype].compute, i);
+    }
+    put(t, "  float b;\n  M void early(int i) { b = %s; }\n  M void load(int i) {%s }\n", has_bias ? "get(bias[i])" : "0.f", loads.s ? loads.s : "");
+    put(t, "  M float value(float y) const { return cast_to<%s>::of(y + b); }\n", types[product_view->dtype].name);
+    if (!u->best) {
+        put(t, "  M void end(int i, float y) const {\n    y = y + b;\n");
+        for (uint32_t i = 0; s && i < s->n_loads; i++) {
+            const gn_load *d = &e->layout->loads[s->load + i];
+            if (d->constant) put(t, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[d->dtype].compute, i, types[d->dtype].name, (unsigned long long)f64_word(d->value));
+        }
+        l->label[0] = 0;
+        for (uint32_t i = 0; s && i < s->n_instrs; i++) loop_instr(e, l, i);
+        if (e->body.n) text_add(t, e->body.s, e->body.n);
+        e->body.n = 0;
+        put(t, "    put(o[i], %s);\n  }\n", s ? l->names[s->out] : "y");
+    }
+    put(t, u->best ? "  M void end(int, float) const {}\n};\n" : "};\n");
+    if (loads.failed) e->failed = true;
+    text_free(&loads);
+    gn_free(l);
+}
+
+static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint32_t node, bool early) {
+    int64_t attrs[2] = { 0, 0 };
+    if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
+    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d };\n"
+                   "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
+        types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
+        u->best != 0, NEXT_STARTS, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
+}
+
+static void emit_vector(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node, norm = u->norm ? e->layout->steps[u->norm - 1].node : node;
+    uint32_t xb = input(e, node, 1), n_ins = u->norm ? e->part->nodes[norm].n_ins : 1;
+    const int64_t flags = u->norm ? attrs_of(e, norm)[1] : 0;
+    const char *type = types[view_of(e, input(e, node, 0))->dtype].name;
+    bool early = is_constant(e, xb) && (e->part->nodes[node].n_ins < 3 || is_constant(e, input(e, node, 2)));
+    text members = { 0 };
+    vector_form f;
+    char name[64];
+    vector_choose(e, node, &f);
+    for (uint32_t i = 1; i < n_ins; i++) early = early && is_constant(e, input(e, norm, i));
+    put_vector_type(e, u, &f, node, early);
+    e->rereads = e->early = true;
+    e->cluster = (uint8_t)f.splits;
+    put_ending(e, u, node, &e->types, &members);
+    emit_node(e, input(e, norm, 0), type, true, "a");
+    emit_node(e, xb, type, true, "b");
+    if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
+    if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
+    if (u->best) {
+        emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
+        emit_node(e, e->layout->steps[u->best - 1].node, "i64", false, "best");
+    }
+    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, b, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0, members.s ? members.s : "", f.dot ? "dot" : "times", flags & 1 ? "gain" : "0",
+        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+    snprintf(name, sizeof name, "%svector_%s_%s%s", u->norm ? "norm_" : "", f.dot ? "dot" : "times", type, u->loop ? "_loop" : u->best ? "_argmax" : "");
+    e->failed = e->failed || members.failed;
+    text_free(&members);
+    size_t bytes = (size_t)f.grid * 16;
+    if (u->best && bytes > e->scratch) e->scratch = bytes;
+    emit_launch(e, name, f.grid, 1, 256);
+}
+
+static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k, const gn_view *rows_v, bool early) {
+    const attention_form *a = &f->a;
+    text *t = &e->types;
+    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q->dtype].name, types[pos].name, types[a->length_type].name,
+        (long long)a->dims[1], (long long)a->k->dims[1], (long long)a->dims[3]);
+    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q->dims[3], (long long)a->q->dims[3], 16 / types[a->q->dtype].bytes,
+        (long long)f->parts, a->length, a->causal, u->append[0] != 0, early, f->cluster, is_small(a->k) && is_small(a->v), NEXT_STARTS);
+    put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
+        (long long)a->q->strides[0], (long long)a->q->strides[1], (long long)a->k->strides[0], (long long)a->k->strides[1], (long long)a->k->strides[2], (long long)a->v->strides[0], (long long)a->v->strides[1],
+        (long long)a->v->strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
+    put(t, "  static M double scale() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(a->scale));
+}
+
+static void emit_one(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node, xk = input(e, node, 1), xv = input(e, node, 2);
+    bool append = u->append[0] != 0;
+    one_form f;
+    one_choose(e, node, &f);
+    const char *type = types[f.a.q->dtype].name;
+    char name[64];
+    uint32_t pos = append ? input(e, xk, 2) : node;
+    bool early = (!append || is_constant(e, pos)) && (!f.a.length || is_constant(e, f.a.length_node)) && (append || (is_constant(e, xk) && is_constant(e, xv)));
+    put_one_type(e, &f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : f.a.k, append ? view_of(e, input(e, xv, 1)) : f.a.v, early);
+    e->rereads = e->early = true;
+    e->cluster = f.cluster ? (uint8_t)f.parts : 1;
+    emit_node(e, input(e, node, 0), type, true, "q");
+    emit_node(e, xk, type, false, "k");
+    emit_node(e, xv, type, false, "v");
+    if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
+    if (f.a.length) emit_node(e, f.a.length_node, types[f.a.length_type].name, true, "length");
+    if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
+    emit_node(e, node, type, false, "o");
+    bool joined = f.parts > 1 && !f.cluster;
+    if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f.a.length || append;
+    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", f.a.length ? append ? "length, saved_k, saved_v" : "length, 0, 0" : append ? "0, saved_k, saved_v" : "0, 0, 0",
+        joined ? "parts" : "0", append ? "append, flag_k, flag_v" : "0, 0, 0");
+    snprintf(name, sizeof name, "%sattention_one_%s", append ? "append_" : "", type);
+    emit_launch(e, name, (uint64_t)(f.a.dims[0] * f.a.dims[1] * f.parts), 1, 256);
+    f.a.parts = f.parts;
+    if (joined) emit_attention_join(e, node, &f.a);
+}
+
+/* True when step i is done by a fused kernel: here, or elsewhere. */
+static bool emit_fused(emit *e, size_t i) {
+    const fusion *u = &e->fusions[i];
+    if (!u->inside && !u->product) return false;
+    if (u->inside) return true;
+    if (node_is(e, e->layout->steps[u->product - 1].node, "attention")) emit_one(e, u);
+    else emit_vector(e, u);
+    return true;
 }
 
 /* ---- the table ---- */
@@ -3340,8 +4216,10 @@ static const op_row *op_of(const char *name) {
     return NULL;
 }
 
-static void emit_step(emit *e, const gn_kernel_step *s) {
+static void emit_step(emit *e, size_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
     gn_op_info row;
+    if (emit_fused(e, i)) return;
     if (s->n_instrs) { emit_loop(e, s); return; }
     gn_get_op(e->part->nodes[s->node].op - 1, &row);
     const op_row *op = op_of(row.name);
@@ -3384,6 +4262,8 @@ struct device {
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
+    struct { char key[40]; gn__cu_handle module; } *modules;   /* programs that the driver has loaded */
+    size_t n_modules, cap_modules;
     uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
 };
 
@@ -3391,6 +4271,7 @@ static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only *
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int64_t emit_processors(const emit *e) { return e->device->processors; }
+static bool emit_has_clusters(const emit *e) { return e->device->arch >= 90 && (cu.cuLaunchKernelEx || e->device->compile_only) && !env_is("GENIE_CUDA_CLUSTER", "0"); }
 static bool emit_has_warpgroups(const emit *e) {
     return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) && !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
 }
@@ -3647,14 +4528,35 @@ static void compile_programs(program *programs, size_t n) {
     for (size_t i = 0; i < more; i++) pthread_join(threads[i], NULL);
 }
 
+/* A program's module, loaded once; NULL when the driver does not take the code. `code` NULL: only when it is loaded already. */
+static gn__cu_handle module_of(struct device *d, const char *key, const char *code) {
+    gn__cu_handle module = NULL;
+    for (size_t i = d->n_modules; i-- > 0;)
+        if (strcmp(d->modules[i].key, key) == 0) return d->modules[i].module;
+    if (!code || cu.cuModuleLoadDataEx(&module, code, 0, NULL, NULL) != 0) return NULL;
+    if (grow(&d->modules, d->n_modules, &d->cap_modules, sizeof *d->modules)) {    /* without room it is loaded again the next time */
+        snprintf(d->modules[d->n_modules].key, sizeof d->modules->key, "%s", key);
+        d->modules[d->n_modules++].module = module;
+    }
+    return module;
+}
+
+static void program_key(program *p) {
+    uint64_t h[2] = { 11, 22 };
+    for (int i = 0; i < p->n; i++)
+        for (int l = 0; l < 2; l++) h[l] = hash_bytes(h[l], p->kernels[i]->key, sizeof p->kernels[i]->key);
+    snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
+}
+
 /* Functions of a program's kernels. False when the driver does not take the code. */
 static bool program_load(program *p, const char *code) {
-    gn__cu_handle module = NULL;
+    program_key(p);
     if (p->device->compile_only) {
         for (int i = 0; i < p->n; i++) p->kernels[i]->compiled = true;
         return true;
     }
-    if (cu.cuModuleLoadDataEx(&module, code, 0, NULL, NULL) != 0) return false;
+    gn__cu_handle module = module_of(p->device, p->key, code);
+    if (!module) return false;
     for (int i = 0; i < p->n; i++)
         if (cu.cuModuleGetFunction(&p->kernels[i]->function, module, p->kernels[i]->name) != 0) return false;
     return true;
@@ -3663,12 +4565,8 @@ static bool program_load(program *p, const char *code) {
 static void kernel_key(const kernel *k, char out[40]) { snprintf(out, 40, "%016llx%016llx", (unsigned long long)k->key[0], (unsigned long long)k->key[1]); }
 
 static void program_store(program *p) {
-    uint64_t h[2] = { 11, 22 };
     char key[40], name[64];
     if (p->device->compile_only && !getenv("GENIE_CACHE")) return;      /* a check of all kernels would fill the user's cache */
-    for (int i = 0; i < p->n; i++)
-        for (int l = 0; l < 2; l++) h[l] = hash_bytes(h[l], p->kernels[i]->key, sizeof p->kernels[i]->key);
-    snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
     cache_put_program(p->key, p->code, p->bytes);
     for (int i = 0; i < p->n; i++) {
         kernel_key(p->kernels[i], key);
@@ -3689,24 +4587,27 @@ static void compile_alone(kernel *k, struct device *d) {
 
 /* From the cache: loads the program that holds k, and with it all of its kernels that are wanted. */
 static bool kernel_cached(struct device *d, kernel *k, kernel **all, size_t n) {
-    char key[40], name[64], program_key[40] = "";
+    char key[40], name[64], place[40] = "";
     size_t bytes = 0;
     kernel_key(k, key);
     snprintf(name, sizeof name, "%s.in", key);
     char *data = cache_read(name, &bytes);
     if (!data) return false;
-    if (bytes == 32) memcpy(program_key, data, 32);
-    program_key[32] = 0;
+    if (bytes == 32) memcpy(place, data, 32);
+    place[32] = 0;
     gn_free(data);
     if (d->compile_only) {
-        if (!(data = cache_get_program(program_key, &bytes))) return false;
+        if (!(data = cache_get_program(place, &bytes))) return false;
         gn_free(data);
         return k->compiled = true;
     }
-    gn__cu_handle module = NULL;
-    if (!(data = cache_get_program(program_key, &bytes))) return false;
-    bool ok = cu.cuModuleLoadDataEx(&module, data, 0, NULL, NULL) == 0 && cu.cuModuleGetFunction(&k->function, module, k->name) == 0;
-    gn_free(data);
+    gn__cu_handle module = module_of(d, place, NULL);
+    if (!module) {
+        if (!(data = cache_get_program(place, &bytes))) return false;
+        module = module_of(d, place, data);
+        gn_free(data);
+    }
+    bool ok = module && cu.cuModuleGetFunction(&k->function, module, k->name) == 0;
     for (size_t i = 0; i < n && ok; i++) {
         if (all[i]->function) continue;
         if (cu.cuModuleGetFunction(&all[i]->function, module, all[i]->name) != 0) all[i]->function = NULL;
@@ -3723,7 +4624,10 @@ static gn_result compile_kernels(struct device *d, kernel **all, size_t n, gn_fa
         if (!kernel_ready(all[i]) && !kernel_cached(d, all[i], all, n)) missing++;
     if (!missing) return GN_OK;
     if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
-    size_t n_programs = (missing + KERNELS_A_PROGRAM - 1) / KERNELS_A_PROGRAM, at = 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t each = missing / (size_t)(cores > 0 ? cores : 1), at = 0;                /* few kernels: one or two to a program, so that all cores compile */
+    each = each < 2 ? 2 : each > KERNELS_A_PROGRAM ? KERNELS_A_PROGRAM : each;
+    size_t n_programs = (missing + each - 1) / each;
     program *programs = (program *)alloc_zero(n_programs * sizeof *programs);
     if (!programs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile %llu kernels", (unsigned long long)missing);
     for (size_t i = 0; i < n; i++) {
@@ -3814,8 +4718,23 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 
 /* >>memory ======================================================================================== */
 
-typedef struct slot { uint8_t kind; gn_dtype dtype; gn_shape shape; uint32_t gen; gn__cu_ptr mem; size_t bytes; } slot;
-typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place; } value;
+/* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller (`host`);
+   saving: the copy to `away` is still in the stream; cache: appended to in place; used: clock of the launch or run that used it last. */
+typedef struct slot {
+    uint8_t kind;
+    bool out, saving, cache;
+    gn_dtype dtype;
+    gn_shape shape;
+    uint32_t gen;
+    gn__cu_ptr mem;
+    size_t bytes;
+    char *away;
+    const void *host;
+    uint64_t used;
+    gn__cu_handle here;            /* event: it is back; NULL: the main stream knows */
+} slot;
+/* checked: its run can fail, and leaves its error words behind the value. */
+typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place, checked; } value;
 typedef struct host_block { char *p; size_t bytes; } host_block;   /* pinned memory handed out */
 
 typedef struct pending_out { void *host; size_t at, bytes; } pending_out;   /* at: in the run's staging memory */
@@ -3829,6 +4748,8 @@ typedef struct run {
     pending_out *outs;
     uint32_t n_outs;
     bool keeps;
+    uint64_t inherits;             /* ticket of a run in flight whose kept value it uses: its failure is this one's too; 0: none */
+    bool poisoned;                 /* that run has failed */
 } run;
 
 enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
@@ -3836,8 +4757,12 @@ enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
 typedef struct executor {
     struct device *device;
     gn_stats *stats;
-    uint64_t limit, held;
-    bool lost, graphs, pools;
+    uint64_t limit, held;          /* limit: of the session, 0: none */
+    uint64_t device_limit;         /* $GENIE_CUDA_MEMORY, 0: none */
+    uint64_t clock;                /* what slots are used at; those used at this very time do not move */
+    bool evicts;
+    gn__cu_handle copies, main_at; /* stream of weights on their way back; event in the main stream */
+    bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     char lost_why[200];
     gn__cu_handle stream;
     gn__cu_ptr block;              /* one for all plans: runs follow each other in the stream */
@@ -3861,14 +4786,16 @@ typedef struct plan {
     gn_part *part;
     gn_layout layout;
     emit emit;                     /* its launches and parameters */
-    size_t region[REGION__COUNT], total, args_bytes, errors_bytes;
+    size_t region[REGION__COUNT], total, args_bytes, errors_bytes, near_bytes;
     size_t *arg_at, *out_at;       /* per argument: offset in REGION_ARGS; per output: in REGION_OUTS, SIZE_MAX: dense already */
+    size_t *near_at;               /* per output: offset in REGION_NEAR, SIZE_MAX: elsewhere */
     size_t *own_at;                /* per update: offset in REGION_OWN */
     gn__cu_ptr *fresh;             /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
     bool exchanges;
     gn__cu_ptr *base;              /* per node and update, of this run */
     struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[2];   /* two: exchanged memory comes back every other run */
     uint32_t runs, next_capture;
+    bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
 } plan;
 
 /* For every session of the device: the first cause counts. */
@@ -3915,20 +4842,33 @@ static gn_result enter(executor *x, gn_fault *f) {
 
 static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
-/* Device memory that counts against the limit; *out is 0 for no bytes. */
-static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
-    *out = 0;
-    bytes = room(bytes ? bytes : 1);
+static bool evict_one(executor *x);
+
+/* One try; GN_OUT_OF_MEMORY or GN_LIMIT when something would have to go first. */
+static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
     if (x->limit && x->held + bytes > x->limit)
         return gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(x->held + bytes - x->limit), (unsigned long long)x->limit);
-    if (!x->device->compile_only) {
-        if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, x->stream));
-        else DRIVER(x, f, cuMemAlloc(out, bytes));
-    }
+    if (x->device_limit && x->held + bytes > x->device_limit)
+        return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(x->held + bytes - x->device_limit), (unsigned long long)x->device_limit);
+    if (x->device->compile_only) return GN_OK;
+    if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, stream));
+    else DRIVER(x, f, cuMemAlloc(out, bytes));
+    return GN_OK;
+}
+
+/* Device memory that counts against the limit; *out is 0 for no bytes. Slots that are not in use make room for it. */
+static gn_result take_on(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
+    *out = 0;
+    bytes = room(bytes ? bytes : 1);
+    gn_result r = take_now(x, bytes, stream, out, f);
+    while ((r == GN_OUT_OF_MEMORY || r == GN_LIMIT) && evict_one(x)) r = take_now(x, bytes, stream, out, f);
+    if (r != GN_OK) return r;
     x->held += bytes;
     x->stats->device_bytes += bytes;
     return GN_OK;
 }
+
+static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) { return take_on(x, bytes, x->stream, out, f); }
 
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
@@ -3964,6 +4904,74 @@ static bool same_type(gn_dtype a, const gn_shape *sa, const gn_part *p, uint32_t
 
 /* ---- slots ---- */
 
+/* Weights go first, then states, then the caches that a decode appends to; of each the one that was used longest ago. */
+static int slot_class(const slot *s) { return s->kind == GN_LEAF_WEIGHT ? 0 : s->cache ? 2 : 1; }
+
+/* Moves one slot to pinned memory. False when none may go. */
+static bool evict_one(executor *x) {
+    slot *v = NULL;
+    for (size_t i = 0; i < x->n_slots && x->evicts; i++) {
+        slot *s = &x->slots[i];
+        if (!s->kind || s->out || s->used == x->clock || !s->bytes) continue;
+        if (!v || slot_class(s) < slot_class(v) || (slot_class(s) == slot_class(v) && s->used < v->used)) v = s;
+    }
+    if (!v) return false;
+    bool copied = v->away && v->kind == GN_LEAF_WEIGHT;
+    void *p = v->away;
+    if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
+    if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
+    v->away = (char *)p;
+    if (v->here) { cu.cuStreamWaitEvent(x->stream, v->here, 0); cu.cuEventDestroy(v->here); v->here = NULL; }
+    if (p && !copied && cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) != 0) return false;
+    v->saving = p && !copied;
+    give(x, v->mem, v->bytes);
+    v->mem = 0;
+    v->out = true;
+    x->stats->evictions++;
+    x->stats->evicted_bytes += v->bytes;
+    return true;
+}
+
+/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. */
+static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
+    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
+    if (r != GN_OK) return r;
+    s->out = false;
+    x->stats->weight_moves++;
+    x->stats->weight_move_bytes += s->bytes;
+    if (x->device->compile_only) return GN_OK;
+    if (s->saving) {
+        DRIVER(x, f, cuEventRecord(x->main_at, x->stream));
+        DRIVER(x, f, cuStreamWaitEvent(x->copies, x->main_at, 0));
+        s->saving = false;
+    }
+    DRIVER(x, f, cuMemcpyHtoDAsync(s->mem, s->away ? s->away : (const char *)s->host, s->bytes, x->copies));
+    DRIVER(x, f, cuEventCreate(&s->here, 2));
+    DRIVER(x, f, cuEventRecord(s->here, x->copies));
+    return GN_OK;
+}
+
+static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
+    gn__cu_handle here = s->here;
+    if (!here) return GN_OK;
+    s->here = NULL;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, here, 0));
+    cu.cuEventDestroy(here);
+    return GN_OK;
+}
+
+static void slot_free(executor *x, slot *s) {
+    if (!s->kind) return;
+    if (s->here && !x->lost) { cu.cuStreamWaitEvent(x->stream, s->here, 0); cu.cuEventDestroy(s->here); }
+    if (!s->out) give(x, s->mem, s->bytes);
+    if (s->away && !x->lost) {
+        cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
+        cu.cuStreamSynchronize(x->copies);
+        cu.cuMemFreeHost(s->away);
+    }
+    memset(s, 0, sizeof *s);
+}
+
 enum { SLOTS_MAX = 1 << 20 };
 
 static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
@@ -3976,12 +4984,12 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
         memset(&x->slots[x->n_slots++], 0, sizeof *x->slots);
     }
     slot *s = &x->slots[d->slot];
-    if (s->kind) give(x, s->mem, s->bytes);
-    s->kind = 0;
+    slot_free(x, s);
     size_t bytes = shape_bytes(d->dtype, &d->shape);
     gn__cu_ptr mem;
+    x->clock++;
     if ((r = take(x, bytes, &mem, f)) != GN_OK) return r;
-    *s = (slot){ (uint8_t)d->kind, d->dtype, d->shape, d->gen, mem, bytes };
+    *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
     if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
     x->stats->bytes_to_device += bytes;
@@ -3994,10 +5002,11 @@ static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
     executor *x = (executor *)self;
     if (at >= x->n_slots || !x->slots[at].kind || x->slots[at].gen != gen) return GN_STALE_HANDLE;
     enter(x, NULL);
-    give(x, x->slots[at].mem, x->slots[at].bytes);
-    memset(&x->slots[at], 0, sizeof x->slots[at]);
+    slot_free(x, &x->slots[at]);
     return GN_OK;
 }
+
+static size_t value_room(const value *v) { return room(v->bytes) + (v->checked ? 256 : 0); }
 
 static value *value_find(executor *x, uint64_t id) {
     size_t lo = 0, hi = x->n_values;
@@ -4013,7 +5022,7 @@ static void exec_values_release(void *self, uint64_t below) {
     executor *x = (executor *)self;
     size_t n = 0;
     enter(x, NULL);
-    for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, x->values[n].bytes);
+    for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, value_room(&x->values[n]));
     if (n) memmove(x->values, x->values + n, (x->n_values - n) * sizeof *x->values);
     x->n_values -= n;
 }
@@ -4022,7 +5031,7 @@ static void exec_values_release(void *self, uint64_t below) {
 static void values_drop(executor *x, uint64_t ticket) {
     size_t kept = 0;
     for (size_t i = 0; i < x->n_values; i++) {
-        if (x->values[i].run == ticket) give(x, x->values[i].mem, x->values[i].bytes);
+        if (x->values[i].run == ticket) give(x, x->values[i].mem, value_room(&x->values[i]));
         else x->values[kept++] = x->values[i];
     }
     x->n_values = kept;
@@ -4075,12 +5084,17 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_layout_deinit(&p->layout);
     gn_free(p->emit.launches);
     gn_free(p->emit.params);
+    gn_free(p->emit.fusions);
+    gn_free(p->emit.inlined);
+    gn_free(p->emit.appends);
+    gn_free(p->emit.append_flags);
     gn_free(p->emit.maps);
     text_free(&p->emit.types);
     text_free(&p->emit.signature);
     text_free(&p->emit.body);
     gn_free(p->arg_at);
     gn_free(p->out_at);
+    gn_free(p->near_at);
     gn_free(p->own_at);
     gn_free(p->base);
     gn_free(p->part);
@@ -4136,15 +5150,30 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         const gn_view *v = view_of(e, part->updates[u].node);
         emit_copy_views(e, "new_version", dense_view(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
     }
-    uint32_t *appends = (uint32_t *)gn_alloc((p->layout.n_steps + 1) * sizeof *appends), n_appends = 0;
-    if (!appends) { e->failed = true; return; }
-    for (size_t i = 0; i < p->layout.n_steps; i++)
-        if (p->layout.lay[p->layout.steps[i].node].place == GN_PLACE_INPLACE) appends[n_appends++] = p->layout.steps[i].node;
-    emit_undo(e, appends, n_appends);
-    gn_free(appends);
+    emit_undo(e);
     for (uint32_t u = 0; u < part->n_updates && !p->exchanges; u++)
         if (p->layout.update_how[u] != GN_UPDATE_INPLACE)
             emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 }, (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, node_bytes(part, part->updates[u].node));
+}
+
+enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384 };
+
+/* Small results lie behind the error words. */
+static size_t plan_near(plan *p) {
+    size_t near = 0;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        uint32_t base = p->layout.lay[p->part->outs[i]].base;
+        const gn_lay *a = &p->layout.lay[base];
+        size_t bytes = room((size_t)count_of(&a->view) * types[a->view.dtype].bytes);
+        p->near_at[i] = SIZE_MAX;
+        if (p->out_at[i] != SIZE_MAX || a->place != GN_PLACE_BLOCK || bytes > NEAR_LARGEST || near + bytes > NEAR_BYTES) continue;
+        for (uint32_t k = 0; k < i; k++)
+            if (p->near_at[k] != SIZE_MAX && p->layout.lay[p->part->outs[k]].base == base) p->near_at[i] = p->near_at[k];
+        if (p->near_at[i] != SIZE_MAX) continue;
+        p->near_at[i] = near;
+        near += bytes;
+    }
+    return near;
 }
 
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
@@ -4156,22 +5185,30 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->layout = &p->layout;
     e->fault = f;
     if (f) f->result = GN_OK;
+    e->fusions = (fusion *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->fusions);
+    e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
+    e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
+    e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
+    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
         const gn_kernel_step *s = &p->layout.steps[i];
-        bool fuses = s->tail && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+        bool fuses = !e->fusions[i].inside && !e->fusions[i].product && s->tail && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
         e->tail = fuses ? s + 1 : NULL;
         e->n_tails += fuses;
-        emit_step(e, s);
+        emit_step(e, i);
         i += fuses;
     }
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (uint32_t i = 0; i < p->part->n_args; i++) { p->arg_at[i] = args; args += room(node_bytes(p->part, p->part->args[i])); }
     p->args_bytes = args;
-    p->errors_bytes = room((ERROR_WORDS + e->appends) * 4);
-    const size_t bytes[REGION__COUNT] = { p->errors_bytes, room(e->scratch), room(e->losses), room(e->save), outs, own, args };
+    p->errors_bytes = room((ERROR_WORDS + e->n_flags) * 4);
+    p->near_bytes = plan_near(p);
+    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->losses), room(e->save), outs, own, args, p->errors_bytes, p->near_bytes };
     p->total = room(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
+    for (uint32_t i = 0; i < p->part->n_outs; i++)
+        if (p->near_at[i] != SIZE_MAX) p->layout.lay[p->layout.lay[p->part->outs[i]].base].offset = p->region[REGION_NEAR] + p->near_at[i];
     return GN_OK;
 }
 
@@ -4204,17 +5241,20 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     p->part = part_copy(part);
     p->arg_at = (size_t *)alloc_zero((part->n_args + 1) * sizeof *p->arg_at);
     p->out_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->out_at);
+    p->near_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->near_at);
     p->own_at = (size_t *)alloc_zero((part->n_updates + 1) * sizeof *p->own_at);
     p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
     for (int i = 0; i < 2; i++) p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
-    if (!p->part || !p->arg_at || !p->out_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    if (!p->part || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
     if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
         r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
     if (r == GN_OK) r = plan_compile(x, p, f);
     if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
+    for (uint32_t u = 0; u < part->n_updates; u++)
+        if (p->layout.update_how[u] == GN_UPDATE_INPLACE && part->updates[u].slot < x->n_slots) x->slots[part->updates[u].slot].cache = true;
     x->stats->view_copies += p->layout.view_copies;
     *out_plan = p;
     return GN_OK;
@@ -4228,6 +5268,7 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
     memcpy(&limit, &words[4], 8);
     if (x->failed_ticket) return;
     x->failed_ticket = r->ticket;
+    if (r->poisoned) { gn_fail(&x->failed, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed"); x->failed.node = GN_NO_NODE; return; }
     if (words[0] == GN_DIVISION_BY_ZERO) gn_fail(&x->failed, GN_DIVISION_BY_ZERO, "an integer divisor is 0");
     else if (limit < 0) gn_fail(&x->failed, (gn_result)words[0], "more than %lld elements are not 0", (long long)at);
     else gn_fail(&x->failed, (gn_result)words[0], "index %lld is outside 0 to %lld", (long long)at, (long long)(limit - 1));
@@ -4245,6 +5286,10 @@ static void run_finish(executor *x) {
     } else if (words[0]) {
         run_error(x, r, words);
         if (r->keeps) values_drop(x, r->ticket);
+        for (uint32_t i = 1; i < x->n_runs; i++) {
+            run *later = &x->runs[(x->first_run + i) % RUNS_MAX];
+            later->poisoned = later->poisoned || later->inherits == r->ticket;
+        }
     } else for (uint32_t i = 0; i < r->n_outs; i++) memcpy(r->outs[i].host, r->stage + r->outs[i].at, r->outs[i].bytes);
     gn_free(r->outs);
     r->outs = NULL;
@@ -4291,15 +5336,31 @@ static gn_result fail_at(gn_fault *f, uint32_t node, gn_result r, const char *wh
     return r;
 }
 
+/* The run in flight that may still fail and whose kept values this one uses; 0: none. With several, the host waits for all but the
+   newest; with a plan that exchanges memory of states before it is known whether they are good, for all. */
+static uint64_t value_run(executor *x, const plan *p, const gn_arg *args) {
+    for (;;) {
+        uint64_t oldest = UINT64_MAX, newest = 0;
+        for (uint32_t i = 0; x->n_runs && i < p->part->n_args; i++) {
+            const value *v = p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
+            if (!v || !v->checked || v->run < x->runs[x->first_run].ticket) continue;
+            oldest = v->run < oldest ? v->run : oldest;
+            newest = v->run > newest ? v->run : newest;
+        }
+        if (!newest || (oldest == newest && !(p->exchanges && p->part->n_updates))) return newest;
+        run_finish(x);
+    }
+}
+
 /* Checks arguments and slots, before anything is changed. */
-static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, gn_fault *f) {
+static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, uint64_t *out_inherits, gn_fault *f) {
     const gn_part *part = p->part;
+    *out_inherits = value_run(x, p, args);
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *n = &part->nodes[i];
         if (n->leaf == GN_LEAF_DATA && args[n->arg].bytes != node_bytes(part, i)) return fail_at(f, i, GN_BAD_SIZE, "an argument has the wrong number of bytes");
         if (n->leaf == GN_LEAF_VALUE) {
             value *v = value_find(x, args[n->arg].value);
-            while (v && x->n_runs && v->run >= x->runs[x->first_run].ticket) { run_finish(x); v = value_find(x, args[n->arg].value); }   /* only values of runs that ended well are used */
             if (!v || !same_type(v->dtype, &v->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a kept value is gone or of another type");
         }
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
@@ -4321,6 +5382,47 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
     return GN_OK;
 }
 
+/* Marks the slots of nodes of a leaf kind as used now: they do not move. */
+static void run_pin(executor *x, const plan *p, gn_leaf_kind kind) {
+    for (uint32_t i = 0; i < p->part->n_nodes; i++)
+        if (p->part->nodes[i].leaf == kind) x->slots[p->part->nodes[i].slot].used = x->clock;
+    for (uint32_t u = 0; kind == GN_LEAF_STATE && u < p->part->n_updates; u++) x->slots[p->part->updates[u].slot].used = x->clock;
+}
+
+static gn_result run_return(executor *x, plan *p, gn_leaf_kind kind, gn_fault *f) {
+    for (uint32_t i = 0; i < p->part->n_nodes; i++) {
+        slot *s = p->part->nodes[i].leaf == kind ? &x->slots[p->part->nodes[i].slot] : NULL;
+        if (!s) continue;
+        if (!s->out) { x->stats->weight_hits += kind == GN_LEAF_WEIGHT; p->moved = p->moved || s->here; continue; }
+        p->moved = true;
+        gn_result r = slot_return(x, s, f);
+        if (r != GN_OK) return r;
+    }
+    for (uint32_t u = 0; kind == GN_LEAF_STATE && u < p->part->n_updates; u++) {
+        slot *s = &x->slots[p->part->updates[u].slot];
+        gn_result r = s->out ? slot_return(x, s, f) : GN_OK;
+        if (r != GN_OK) return r;
+        p->moved = p->moved || s->here;
+    }
+    return GN_OK;
+}
+
+/* All slots of the plan on the device; when its weights do not fit together, they come and go with the kernels that use them. */
+static gn_result run_slots(executor *x, plan *p, gn_fault *f) {
+    p->moved = p->streams = false;
+    x->clock++;
+    run_pin(x, p, GN_LEAF_STATE);
+    run_pin(x, p, GN_LEAF_WEIGHT);
+    gn_result r = run_return(x, p, GN_LEAF_STATE, f);
+    if (r == GN_OK) r = run_return(x, p, GN_LEAF_WEIGHT, f);
+    if (r != GN_OUT_OF_MEMORY && r != GN_LIMIT) return r;
+    if (!x->evicts) return r;
+    p->streams = true;
+    x->clock++;
+    run_pin(x, p, GN_LEAF_STATE);
+    return run_return(x, p, GN_LEAF_STATE, f);
+}
+
 /* Every base's place in device memory. */
 static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
     const gn_part *part = p->part;
@@ -4329,6 +5431,12 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
         size_t bytes = p->total + p->total / 4;
         gn_result r = take(x, bytes, &block, f);
         if (r != GN_OK) r = take(x, bytes = p->total, &block, f);
+        if (r != GN_OK && !p->streams && x->evicts) {
+            p->streams = true;
+            x->clock++;
+            run_pin(x, p, GN_LEAF_STATE);
+            r = take(x, bytes, &block, f);
+        }
         if (r != GN_OK) return r;
         if (x->block_bytes) give(x, x->block, x->block_bytes);
         x->block = block;
@@ -4348,6 +5456,10 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
         else if (a->place == GN_PLACE_BLOCK) p->base[i] = x->block + a->offset;
         else if (a->place == GN_PLACE_OWN) p->base[i] = p->exchanges ? p->fresh[a->own] : x->block + p->region[REGION_OWN] + p->own_at[a->own];
         else if (a->place == GN_PLACE_INPLACE) p->base[i] = p->base[a->own];
+    }
+    for (uint32_t i = 0; i < part->n_nodes && p->moved; i++) {                     /* states are read from the first kernel on */
+        gn_result r = part->nodes[i].leaf == GN_LEAF_STATE ? slot_await(x, &x->slots[part->nodes[i].slot], f) : GN_OK;
+        if (r != GN_OK) return r;
     }
     for (uint32_t u = 0; u < part->n_updates; u++) p->base[part->n_nodes + u] = p->exchanges ? p->fresh[u] : x->slots[part->updates[u].slot].mem;
     return GN_OK;
@@ -4379,17 +5491,52 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         if (r != GN_OK) return r;
         list[i] = maps[n_maps++].bytes;
     }
-    DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
+    launch_attribute attributes[2] = { { 0 } };
+    launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
+    if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
+    if (l->early && x->overlaps && l != p->emit.launches) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
+    if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
+    else DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
     return GN_OK;
 }
 
-static gn_result run_launches(executor *x, const plan *p, gn_fault *f) {
-    DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
-    for (size_t i = 0; i < p->emit.n_launches; i++) {
-        gn_result r = run_launch(x, p, &p->emit.launches[i], f);
-        if (r != GN_OK) return r;
+/* The weight that a parameter shows, or NULL. */
+static slot *param_weight(executor *x, const plan *p, const param *a, uint32_t *out_node) {
+    if (a->kind != PARAM_NODE && a->kind != PARAM_MAP) return NULL;
+    *out_node = a->kind == PARAM_MAP ? p->emit.maps[a->node].node : a->node;
+    return *out_node < p->part->n_nodes && p->part->nodes[*out_node].leaf == GN_LEAF_WEIGHT ? &x->slots[p->part->nodes[*out_node].slot] : NULL;
+}
+
+/* Before launch i of a plan whose weights moved: its own are there, those of the next two are on their way. */
+static gn_result run_weights(executor *x, plan *p, size_t i, gn_fault *f) {
+    enum { AHEAD = 2 };
+    gn_result r = GN_OK;
+    uint32_t node = 0;
+    size_t end = p->streams && i + 1 + AHEAD < p->emit.n_launches ? i + 1 + AHEAD : p->streams ? p->emit.n_launches : i + 1;
+    if (p->streams) { x->clock++; run_pin(x, p, GN_LEAF_STATE); }
+    for (int bring = 0; bring < 2; bring++) {                                      /* first all of them are marked as in use */
+        for (size_t l = i; l < end; l++) {
+            for (uint32_t k = 0; k < p->emit.launches[l].n_params; k++) {
+                slot *s = param_weight(x, p, &p->emit.params[p->emit.launches[l].param + k], &node);
+                if (!s) continue;
+                s->used = x->clock;
+                if (bring && s->out) r = slot_return(x, s, f);
+                if (bring && l == i && r != GN_OK) return r;
+                if (bring && l == i) { p->base[node] = s->mem; r = slot_await(x, s, f); if (r != GN_OK) return r; }
+                if (r != GN_OK) return GN_OK;                                      /* ahead: later then */
+            }
+        }
     }
     return GN_OK;
+}
+
+static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
+    gn_result r = GN_OK;
+    for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
+        if (p->moved || p->streams) r = run_weights(x, p, i, f);
+        if (r == GN_OK) r = run_launch(x, p, &p->emit.launches[i], f);
+    }
+    return r;
 }
 
 /* Captures the plan's launches; false when that is not possible here. */
@@ -4412,7 +5559,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
     int at = -1;
     p->runs++;
-    if (!x->graphs || moves || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
+    if (!x->graphs || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
     for (int i = 0; i < 2; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
     if (at < 0) {
@@ -4423,8 +5570,11 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     return GN_OK;
 }
 
+/* No kernel of the plan writes error words, and no earlier run hands any down. */
+static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.faults && !p->emit.n_flags && !inherits; }
+
 /* Argument bytes have left the caller's memory when this returns. */
-static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, gn_fault *f) {
+static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, uint64_t inherits, gn_fault *f) {
     const gn_part *part = p->part;
     gn__cu_ptr to = x->block + p->region[REGION_ARGS];
     bool together = p->args_bytes <= STAGE_LARGEST, wait = false;
@@ -4438,11 +5588,18 @@ static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, c
         DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
         wait = wait || is_pinned(x, args[i].host);
     }
-    if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
+    if (run_is_quiet(p, inherits)) {
+        if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
+    } else if (together) {
+        memset(stage + p->args_bytes, 0, p->errors_bytes);
+        DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes + p->errors_bytes, x->stream));
+    } else DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
     for (uint32_t i = 0; i < part->n_args; i++) {
         uint32_t node = part->args[i];
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
+        if (part->nodes[node].leaf == GN_LEAF_VALUE && !v) return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
         if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
+        if (v && inherits && v->run == inherits) DRIVER(x, f, cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + room(v->bytes), ERROR_WORDS * 4, x->stream));
     }
     if (wait) DRIVER(x, f, cuStreamSynchronize(x->stream));                       /* a pinned source is read later otherwise */
     return GN_OK;
@@ -4457,20 +5614,22 @@ static gn__cu_ptr out_place(const executor *x, const plan *p, uint32_t i) {
 /* Large results that fill their memory are computed where they are kept. */
 enum { KEPT_IN_PLACE = 1 << 20 };
 
+/* Smaller ones too in a plan of one kernel, which is not replayed as a graph. */
 static bool keeps_in_place(const plan *p, uint32_t i) {
     const gn_lay *a = &p->layout.lay[p->part->outs[i]];
     const gn_lay *base = &p->layout.lay[a->base];
-    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE;
+    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && p->near_at[i] == SIZE_MAX &&
+           (p->emit.n_launches == 1 || node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE);
 }
 
 /* Memory of the values that this run keeps; *out_moves: some are computed there. */
-static gn_result run_keep(executor *x, plan *p, const gn_out *outs, uint64_t ticket, bool *out_moves, gn_fault *f) {
+static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *now, bool *out_moves, gn_fault *f) {
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         uint32_t node = p->part->outs[i], base = p->layout.lay[node].base;
         if (!outs[i].keep) continue;
-        value v = { outs[i].keep, ticket, (gn_dtype)p->part->nodes[node].dtype, node_shape(p->part, node), 0, node_bytes(p->part, node), false };
+        value v = { outs[i].keep, now->ticket, (gn_dtype)p->part->nodes[node].dtype, node_shape(p->part, node), 0, node_bytes(p->part, node), false, p->emit.faults || now->inherits };
         if (!grow(&x->values, x->n_values, &x->cap_values, sizeof v)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
-        gn_result r = take(x, v.bytes, &v.mem, f);
+        gn_result r = take(x, value_room(&v), &v.mem, f);
         if (r != GN_OK) return r;
         v.in_place = keeps_in_place(p, i) && p->base[base] == x->block + p->layout.lay[base].offset;
         if (v.in_place) { p->base[base] = v.mem; *out_moves = true; }
@@ -4481,14 +5640,23 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, uint64_t tic
 
 /* Copies of results: small ones through pinned memory, pinned ones directly, large others by the driver's own staging. */
 static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run *r, gn_fault *f) {
-    size_t at = ERROR_WORDS * 4;
-    DRIVER(x, f, cuMemcpyDtoHAsync(r->stage, x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
+    size_t at = p->errors_bytes + p->near_bytes;
+    bool quiet = run_is_quiet(p, r->inherits), near = false;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) near = near || (outs[i].host && p->near_at[i] != SIZE_MAX);
+    size_t from = quiet ? p->errors_bytes : 0, to = near ? at : quiet ? from : ERROR_WORDS * 4;
+    memset(r->stage, 0, ERROR_WORDS * 4);
+    if (from < to) DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + from, x->block + p->region[REGION_ERRORS] + from, to - from, x->stream));
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         const value *v = outs[i].keep ? value_find(x, outs[i].keep) : NULL;
         r->keeps = r->keeps || v;
+        if (v && v->checked) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem + room(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
         if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
         if (!outs[i].host || !outs[i].bytes) continue;
         x->stats->bytes_to_host += outs[i].bytes;
+        if (p->near_at[i] != SIZE_MAX) {
+            r->outs[r->n_outs++] = (pending_out){ outs[i].host, p->errors_bytes + p->near_at[i] + (size_t)p->layout.lay[p->part->outs[i]].view.offset, outs[i].bytes };
+            continue;
+        }
         at = (at + 63) & ~(size_t)63;
         bool direct = outs[i].bytes > 65536 && is_pinned(x, outs[i].host);
         if (direct || at + outs[i].bytes > r->stage_bytes) {
@@ -4502,25 +5670,42 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
     return GN_OK;
 }
 
+/* Results that are weights themselves are on the device. */
+static gn_result run_weight_outs(executor *x, plan *p, gn_fault *f) {
+    gn_result r = GN_OK;
+    for (uint32_t i = 0; i < p->part->n_outs && r == GN_OK; i++) {
+        uint32_t base = p->layout.lay[p->part->outs[i]].base;
+        slot *s = p->part->nodes[base].leaf == GN_LEAF_WEIGHT ? &x->slots[p->part->nodes[base].slot] : NULL;
+        if (!s) continue;
+        s->used = x->clock;
+        if (s->out) r = slot_return(x, s, f);
+        if (r == GN_OK) r = slot_await(x, s, f);
+        p->base[base] = s->mem;
+    }
+    return r;
+}
+
 static size_t staged_bytes(const plan *p, const gn_out *outs) {
-    size_t n = ERROR_WORDS * 4;
+    size_t n = p->errors_bytes + p->near_bytes;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
-        if (outs[i].host && outs[i].bytes <= STAGE_LARGEST) n += outs[i].bytes + 64;
-    return n > STAGE_BYTES / 4 ? STAGE_BYTES / 4 : n;
+        if (outs[i].host && outs[i].bytes <= STAGE_LARGEST && p->near_at[i] == SIZE_MAX) n += outs[i].bytes + 64;
+    return n > STAGE_BYTES / 4 ? STAGE_BYTES / 4 : n;       /* errors and small results are far fewer */
 }
 
 static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_out *outs, run *r, gn_fault *f) {
-    size_t up = p->args_bytes <= STAGE_LARGEST ? room(p->args_bytes) : 0;
+    size_t up = p->args_bytes <= STAGE_LARGEST ? room(p->args_bytes + p->errors_bytes) : 0;
     r->stage_bytes = staged_bytes(p, outs);
     char *stage = stage_take(x, r->stage_bytes + up);
     r->stage = stage;
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
-    gn_result e = run_bind(x, p, f);
+    gn_result e = run_slots(x, p, f);
     bool moves = false;
-    if (e == GN_OK) e = run_keep(x, p, outs, r->ticket, &moves, f);
-    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), f);
+    if (e == GN_OK) e = run_bind(x, p, f);
+    if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
+    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), r->inherits, f);
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
+    if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
     r->stage_bytes = room(r->stage_bytes + up);
     if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, x->stream));
@@ -4538,10 +5723,9 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
             if (outs[i].host) return gn_fail(f, GN_NO_VALUE, "kernels are compiled, not run (GENIE_CUDA_COMPILE_ONLY)");
         return GN_OK;
     }
-    if (x->n_runs == RUNS_MAX) run_finish(x);
-    if ((e = run_check(x, p, args, outs, f)) != GN_OK) return e;
     run r = { .ticket = *out_ticket };
     while (x->n_runs >= RUNS_MAX - 1) run_finish(x);
+    if ((e = run_check(x, p, args, outs, &r.inherits, f)) != GN_OK) return e;
     r.done = x->events[(x->first_run + x->n_runs) % RUNS_MAX];
     e = run_start(x, p, args, outs, &r, f);
     if (e != GN_OK) {
@@ -4561,7 +5745,7 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     latest.x = x;
     latest.p = p;
     x->stats->kernels_run += p->emit.n_launches;
-    x->stats->nodes_fused += p->layout.fused + p->emit.n_tails;
+    x->stats->nodes_fused += p->layout.fused + p->emit.n_tails + p->emit.fused;
     x->stats->state_copies += p->layout.state_copies;
     x->stats->state_copy_bytes += p->layout.state_copy_bytes;
     return GN_OK;
@@ -4605,12 +5789,14 @@ static void exec_close(void *self) {
     enter(x, NULL);
     while (x->n_runs) run_finish(x);
     exec_values_release(x, UINT64_MAX);
-    for (size_t i = 0; i < x->n_slots; i++) if (x->slots[i].kind) give(x, x->slots[i].mem, x->slots[i].bytes);
+    for (size_t i = 0; i < x->n_slots; i++) slot_free(x, &x->slots[i]);
     if (x->block_bytes) give(x, x->block, x->block_bytes);
     if (!x->device->compile_only) {
         while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
+        if (x->main_at) cu.cuEventDestroy(x->main_at);
+        if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
     gn_free(x->slots);
@@ -4690,6 +5876,8 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     gn_result r = enter(x, f);
     if (r != GN_OK || x->device->compile_only) return r;
     DRIVER(x, f, cuStreamCreate(&x->stream, 1));                                  /* 1: does not wait for the default stream */
+    DRIVER(x, f, cuStreamCreate(&x->copies, 1));
+    DRIVER(x, f, cuEventCreate(&x->main_at, 2));
     void *p = NULL;
     DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
     x->stage = (char *)p;
@@ -4751,7 +5939,10 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->stats = desc->stats;
     x->limit = desc->memory_limit;
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
+    x->evicts = !env_is("GENIE_CUDA_EVICT", "0");
+    x->device_limit = getenv("GENIE_CUDA_MEMORY") ? strtoull(getenv("GENIE_CUDA_MEMORY"), NULL, 10) : 0;
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
+    x->overlaps = d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
     r = executor_init(x, f);
     if (r == GN_OK && !d->compile_only && !atomic_load(&d->proved)) r = canary(x, f);
     if (r != GN_OK) { exec_close(x); return r; }
