@@ -3165,7 +3165,7 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     const gn_load *d = load_of(e, l, i);
     const char *type = types[d->dtype].name, *compute = types[d->dtype].compute;
     text *b = &e->types;
-    if (!d->constant && d->base == t->node) { snprintf(l->names[d->reg], sizeof l->names[0], "sum[v]"); return; }
+    if (!d->constant && d->base == t->node) { snprintf(l->names[d->reg], sizeof l->names[0], "sum"); return; }
     snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
     if (d->constant) { put(constants, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
     char name[32];
@@ -3224,13 +3224,13 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         put(&members, ", bias");
     }
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
-    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n      %s sum[V]; sum[v] = %s;\n", types[d].compute,
+    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n      const %s sum = %s;\n", types[d].compute,
         constants.s ? constants.s : "", types[d].compute, t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]");
     text body = e->body;                                     /* instructions are written into the body */
     e->body = (text){ 0 };
     for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) epilogue_instr(e, l, i, types[out->dtype].bytes == 2);
     put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *from) const { in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };\n",
-        e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum[v]", types[d].compute);
+        e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
     e->body = body;
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
@@ -3280,7 +3280,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
     put(&e->body, "  transposed<@_p>(a, o);\n");
     emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
-    *p = (panels){ .scratch = true, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
+    *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
     *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
     if (*at > e->scratch) e->scratch = *at;
 }
