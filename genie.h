@@ -14464,7 +14464,7 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
         gn_exec exec = { NULL, NULL };
         void *plan = NULL;
         memset(&stats, 0, sizeof stats);
-        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats };
+        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
