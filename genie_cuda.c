@@ -4729,6 +4729,7 @@ typedef struct executor {
     uint64_t clock;                /* what slots are used at; those used at this very time do not move */
     bool evicts;
     gn__cu_handle copies, main_at; /* stream of weights on their way back; event in the main stream */
+    gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     char lost_why[200];
     gn__cu_handle stream;
@@ -5540,36 +5541,52 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
 /* No kernel of the plan writes error words, and no earlier run hands any down. */
 static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.faults && !p->emit.n_flags && !inherits; }
 
-/* Argument bytes have left the caller's memory when this returns. */
-static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, uint64_t inherits, gn_fault *f) {
+/* Pinned memory of the caller's is read by the copy engine itself, without a copy in between. */
+enum { DIRECT_LEAST = 32768 };
+
+static bool is_direct(const executor *x, const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(x, a->host); }
+
+static bool has_direct(const executor *x, const plan *p, const gn_arg *args) {
+    bool any = false;
+    for (uint32_t i = 0; i < p->part->n_args && x->n_hosts && !any; i++)
+        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(x, p, &args[i], node_bytes(p->part, p->part->args[i]));
+    return any;
+}
+
+/* Bytes given with this run. Staged in one piece when they are few and none is read directly. */
+static gn_result run_data(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, bool quiet, gn_fault *f) {
+    gn__cu_ptr to = x->block + p->region[REGION_ARGS];
+    bool staged = p->args_bytes <= STAGE_LARGEST, together = staged && !direct;
+    for (uint32_t i = 0; i < p->part->n_args; i++) {
+        size_t bytes = node_bytes(p->part, p->part->args[i]);
+        if (!bytes || p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE) continue;
+        const char *from = (const char *)args[i].host;
+        x->stats->bytes_to_device += bytes;
+        if (staged && !is_direct(x, p, &args[i], bytes)) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
+        if (!together) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, x->stream));
+    }
+    if (together) {
+        memset(stage + p->args_bytes, 0, p->errors_bytes);
+        size_t bytes = p->args_bytes + (quiet ? 0 : p->errors_bytes);
+        if (bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, bytes, x->stream));
+    } else if (!quiet) DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
+    if (direct) DRIVER(x, f, cuEventRecord(x->uploaded, x->stream));
+    return GN_OK;
+}
+
+/* Argument bytes have left the caller's memory when this returns, or, `direct`, when `uploaded` has come. */
+static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, uint64_t inherits, gn_fault *f) {
     const gn_part *part = p->part;
     gn__cu_ptr to = x->block + p->region[REGION_ARGS];
-    bool together = p->args_bytes <= STAGE_LARGEST, wait = false;
-    for (uint32_t i = 0; i < part->n_args; i++) {
-        uint32_t node = part->args[i];
-        size_t bytes = node_bytes(part, node);
-        if (!bytes) continue;
-        if (part->nodes[node].leaf == GN_LEAF_VALUE) continue;
-        x->stats->bytes_to_device += bytes;
-        if (together) { memcpy(stage + p->arg_at[i], args[i].host, bytes); continue; }
-        DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
-        wait = wait || is_pinned(x, args[i].host);
-    }
-    if (run_is_quiet(p, inherits)) {
-        if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
-    } else if (together) {
-        memset(stage + p->args_bytes, 0, p->errors_bytes);
-        DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes + p->errors_bytes, x->stream));
-    } else DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
-    for (uint32_t i = 0; i < part->n_args; i++) {
+    gn_result r = run_data(x, p, args, stage, direct, run_is_quiet(p, inherits), f);
+    for (uint32_t i = 0; i < part->n_args && r == GN_OK; i++) {
         uint32_t node = part->args[i];
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
         if (part->nodes[node].leaf == GN_LEAF_VALUE && !v) return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
         if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
         if (v && inherits && v->run == inherits) DRIVER(x, f, cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + room(v->bytes), ERROR_WORDS * 4, x->stream));
     }
-    if (wait) DRIVER(x, f, cuStreamSynchronize(x->stream));                       /* a pinned source is read later otherwise */
-    return GN_OK;
+    return r;
 }
 
 static gn__cu_ptr out_place(const executor *x, const plan *p, uint32_t i) {
@@ -5667,15 +5684,16 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     gn_result e = run_slots(x, p, f);
-    bool moves = false;
+    bool moves = false, direct = has_direct(x, p, args);
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
-    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), r->inherits, f);
+    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), direct, r->inherits, f);
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
     if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
     r->stage_bytes = room(r->stage_bytes + up);
     if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, x->stream));
+    if (e == GN_OK && direct) DRIVER(x, f, cuEventSynchronize(x->uploaded));
     return e;
 }
 
@@ -5763,6 +5781,7 @@ static void exec_close(void *self) {
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
         if (x->main_at) cu.cuEventDestroy(x->main_at);
+        if (x->uploaded) cu.cuEventDestroy(x->uploaded);
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
@@ -5845,6 +5864,7 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     DRIVER(x, f, cuStreamCreate(&x->stream, 1));                                  /* 1: does not wait for the default stream */
     DRIVER(x, f, cuStreamCreate(&x->copies, 1));
     DRIVER(x, f, cuEventCreate(&x->main_at, 2));
+    DRIVER(x, f, cuEventCreate(&x->uploaded, 2));
     void *p = NULL;
     DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
     x->stage = (char *)p;
