@@ -968,7 +968,8 @@ GN_API float gn_f16_to_f32(uint16_t bits);
 GN_API uint16_t gn_f32_to_f16(float x);          /* to nearest even */
 GN_API float gn_bf16_to_f32(uint16_t bits);
 GN_API uint16_t gn_f32_to_bf16(float x);         /* to nearest even */
-/* Page-aligned host memory that transports and GPUs use without a further copy; NULL when there is none. */
+/* Page-aligned host memory that transports and GPUs use without a further copy; NULL when there is none. It is freed with the same
+   context, before that is closed. */
 GN_API void *gn_host_alloc(gn_ctx *g, size_t bytes);
 GN_API void gn_host_free(gn_ctx *g, void *p);
 
@@ -16632,7 +16633,7 @@ gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q
     if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn__is_set(GN__AT, y);
     gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
-    gn_tensor terms = gn_where_at(GN__AT, some, gn_mul_at(GN__AT, y, gn_sub_at(GN__AT, log_q, x)), gn_like_at(GN__AT, y, 0));
+    gn_tensor ratio = gn_sub_at(GN__AT, log_q, x), terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
     return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
 }
 
