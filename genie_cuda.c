@@ -41,7 +41,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 6
+#define GN__CU_GENERATOR 7
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1642,15 +1642,15 @@ static const char prelude[] =
     "  b = together<256>(b);\n"
     "  if (threadIdx.x == 0) *out = b.at;\n"
     "}\n"
-    "// A row (k) by B (k,n) whose rows are contiguous: 32 columns to a block, or to the S blocks of a cluster that share k between them.\n"
-    "// P: T, k, n, BK, V, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
+    "// A row (k) by B (k,n) whose rows are contiguous: TX times V columns to a block, or to the S blocks of a cluster that share k between them.\n"
+    "// P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
     "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, TX = 32 / V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
+    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
     "  __shared__ float part[P::S * 8][32];\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, ty = threadIdx.x / TX, rank = blockIdx.x % P::S;\n"
-    "  const int first = (int)(blockIdx.x / P::S) * 32, col = first + tx * V, begin = rank * SPAN, end = begin + SPAN < P::k ? begin + SPAN : P::k;\n"
-    "  const bool mine = rank == 0 && warp == 0 && first + lane < P::n;\n"
+    "  const int first = (int)(blockIdx.x / P::S) * COLUMNS, col = first + tx * V, begin = rank * SPAN, end = begin + SPAN < P::k ? begin + SPAN : P::k;\n"
+    "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < P::n;\n"
     "  uint4 w[U];\n"
     "  T xr[U], g[U], h[U];\n"
     "  const T tag = T();\n"
@@ -1663,7 +1663,7 @@ static const char prelude[] =
     "  for (int s = 0; s < STEPS; s += U) {\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
     "      const int l = begin + ty + (s + i) * ROWS;\n"
-    "      const bool full = P::k % P::S == 0 && SPAN % ROWS == 0 && STEPS % U == 0 && P::n % 32 == 0;\n"
+    "      const bool full = P::k % P::S == 0 && SPAN % ROWS == 0 && STEPS % U == 0 && P::n % COLUMNS == 0;\n"
     "      w[i] = zeros();\n"
     "      if (full || (l < end && col < P::n)) w[i] = stream(b + (i64)l * P::BK + col);\n"
     "      if (P::HAS_GAIN) g[i] = l < end ? gain[l] : T();\n"
@@ -1689,12 +1689,13 @@ static const char prelude[] =
     "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
     "      acc[v] = in + exchange(out, bit);\n"
     "    }\n"
+    "  UNROLL for (int bit = 16 / V; bit >= TX; bit /= 2) acc[0] += exchange(acc[0], bit);\n"
     "  if (P::S > 1) {\n"
-    "    put_first(&part[rank * 8 + warp][tx * V + lane / TX], acc[0]);\n"
+    "    put_first(&part[rank * 8 + warp][tx * V + lane * V / 32], acc[0]);\n"
     "    cluster_arrive();\n"
     "    cluster_wait();\n"
     "  } else {\n"
-    "    part[warp][tx * V + lane / TX] = acc[0];\n"
+    "    part[warp][tx * V + lane * V / 32] = acc[0];\n"
     "    __syncthreads();\n"
     "  }\n"
     "  if (rank) return;\n"
@@ -1797,6 +1798,7 @@ static const char prelude[] =
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
+    "template <class T> M float exp_for(float x) { return sizeof(T) == 2 ? exp_short(x) : expf(x); }\n"
     "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by attention_join. The row that this\n"
     "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what stood there into saved_k and saved_v.\n"
     "// P: T, L (position), N (length), H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
@@ -1819,7 +1821,9 @@ static const char prelude[] =
     "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
     "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
-    "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), raw_;\n"
+    "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), old_k = zeros(), old_v = zeros(), raw_;\n"
+    "  const bool writes = P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES;\n"
+    "  if (writes) { old_k = *(const uint4 *)(kp + (i64)place * P::KS); old_v = *(const uint4 *)(vp + (i64)place * P::VS); }\n"
     "  const T tag = T();\n"
     "  float x[V], o[V], top = least, sum = 0.f;\n"
     "  UNROLL for (int i = 0; i < V; i++) o[i] = 0.f;\n"
@@ -1850,11 +1854,11 @@ static const char prelude[] =
     "    }\n"
     "    UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
     "    const bool none = now == least;\n"
-    "    const float keep = none || top == now ? 1.f : gn_exp(top - now);\n"
+    "    const float keep = none || top == now ? 1.f : exp_for<typename P::T>(top - now);\n"
     "    sum *= keep;\n"
     "    UNROLL for (int i = 0; i < V; i++) o[i] *= keep;\n"
     "    UNROLL for (int u = 0; u < U; u++) {\n"
-    "      const float p = none || base + key + u * STEP >= end ? 0.f : gn_exp(s[u] - now);\n"
+    "      const float p = none || base + key + u * STEP >= end ? 0.f : exp_for<typename P::T>(s[u] - now);\n"
     "      sum += p;\n"
     "      UNROLL for (int i = 0; i < V; i++) o[i] = gn_fma(p, part_of(vr[u], i, tag), o[i]);\n"
     "    }\n"
@@ -1866,10 +1870,10 @@ static const char prelude[] =
     "  }\n"
     "  if (lane < LANES) UNROLL for (int i = 0; i < V; i++) part[warp][sub * V + i] = o[i];\n"
     "  if (lane == 0) { part[warp][D_] = top; part[warp][D_ + 1] = sum; }\n"
-    "  if (P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES) {\n"
+    "  if (writes) {\n"
     "    const i64 to = (b * P::G + g) * D_ + sub * V;\n"
-    "    *(uint4 *)(saved_k + to) = *(const uint4 *)(kp + place * P::KS);\n"
-    "    *(uint4 *)(saved_v + to) = *(const uint4 *)(vp + place * P::VS);\n"
+    "    *(uint4 *)(saved_k + to) = old_k;\n"
+    "    *(uint4 *)(saved_v + to) = old_v;\n"
     "    *(uint4 *)(kp + place * P::KS) = nk;\n"
     "    *(uint4 *)(vp + place * P::VS) = nv;\n"
     "  }\n"
@@ -1882,7 +1886,7 @@ static const char prelude[] =
     "  float all = least, num = 0.f, den = 0.f;\n"
     "  if (t < D_) {\n"
     "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : gn_exp(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : exp_for<typename P::T>(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
     "  if (P::CLUSTER) {\n"
@@ -1893,7 +1897,7 @@ static const char prelude[] =
     "    if (mine || t >= D_) return;\n"
     "    all = least; num = den = 0.f;\n"
     "    UNROLL for (int w = 0; w < P::PARTS; w++) all = max_nan(all, joined[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = joined[w][D_ + 1] == 0.f ? 0.f : gn_exp(joined[w][D_] - all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = joined[w][D_ + 1] == 0.f ? 0.f : exp_for<typename P::T>(joined[w][D_] - all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (t >= D_) return;\n"
     "  if (P::PARTS > 1 && !P::CLUSTER) {\n"
@@ -3877,10 +3881,10 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
 }
 
 /* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
-enum { NEXT_STARTS = 2 };
+enum { NEXT_STARTS = 2, NARROW_K = 1024 };
 
 /* How one row is multiplied. dot: the columns of B are contiguous. */
-typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, grid; bool dot; } vector_form;
+typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, side, grid; bool dot; } vector_form;   /* side: threads side by side, of 16 bytes each */
 
 static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
@@ -3894,10 +3898,13 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
     if (f->p.m != 1 || f->p.batches != 1 || f->p.n < 1 || f->p.n > 1 << 28 || f->p.k < f->vector || f->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
     if (f->p.k % f->vector || f->stride % f->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, f->p.k, 16) || (!f->dot && (f->p.bn != 1 || f->p.n % f->vector))) return false;
     if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && f->p.n > 1) return false;
-    int64_t blocks = emit_processors(e), tiles = blocks_for(f->p.n, 32);
+    int64_t blocks = emit_processors(e), tiles;
+    bool narrow = !f->dot && blocks_for(f->p.n, f->vector) <= blocks && f->p.k <= NARROW_K;   /* few columns: 16 bytes of each row to a block */
+    f->side = narrow ? 1 : 32 / (uint32_t)f->vector;
+    tiles = blocks_for(f->p.n, f->side * f->vector);
     f->columns = f->dot ? (uint32_t)(f->p.n / (blocks * 8)) : 32;
     if (f->dot) f->columns = f->columns > 3 ? 3 : f->columns < 1 ? 1 : f->columns;
-    for (f->splits = 1; !f->dot && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks && f->p.k / (f->splits * 2) >= 256 / (32 / f->vector);) f->splits *= 2;
+    for (f->splits = 1; !f->dot && !narrow && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks && f->p.k / (f->splits * 2) >= 256 / (int64_t)f->side;) f->splits *= 2;
     int64_t grid = f->dot ? blocks_for(f->p.n, 8 * f->columns) : tiles * f->splits;
     if (f->dot && grid > 2 * blocks) grid = 2 * blocks;
     f->grid = (uint32_t)grid;
@@ -4091,9 +4098,9 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
 static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint32_t node, bool early) {
     int64_t attrs[2] = { 0, 0 };
     if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
-    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d };\n"
+    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d };\n"
                    "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
-        types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
+        types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->side, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
         u->best != 0, NEXT_STARTS, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
 }
 
@@ -4763,6 +4770,7 @@ typedef struct executor {
     uint64_t clock;                /* what slots are used at; those used at this very time do not move */
     bool evicts;
     gn__cu_handle copies, main_at; /* stream of weights on their way back; event in the main stream */
+    gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     char lost_why[200];
     gn__cu_handle stream;
@@ -5574,36 +5582,52 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
 /* No kernel of the plan writes error words, and no earlier run hands any down. */
 static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.faults && !p->emit.n_flags && !inherits; }
 
-/* Argument bytes have left the caller's memory when this returns. */
-static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, uint64_t inherits, gn_fault *f) {
+/* Pinned memory of the caller's is read by the copy engine itself, without a copy in between. */
+enum { DIRECT_LEAST = 32768 };
+
+static bool is_direct(const executor *x, const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(x, a->host); }
+
+static bool has_direct(const executor *x, const plan *p, const gn_arg *args) {
+    bool any = false;
+    for (uint32_t i = 0; i < p->part->n_args && x->n_hosts && !any; i++)
+        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(x, p, &args[i], node_bytes(p->part, p->part->args[i]));
+    return any;
+}
+
+/* Bytes given with this run. Staged in one piece when they are few and none is read directly. */
+static gn_result run_data(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, bool quiet, gn_fault *f) {
+    gn__cu_ptr to = x->block + p->region[REGION_ARGS];
+    bool staged = p->args_bytes <= STAGE_LARGEST, together = staged && !direct;
+    for (uint32_t i = 0; i < p->part->n_args; i++) {
+        size_t bytes = node_bytes(p->part, p->part->args[i]);
+        if (!bytes || p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE) continue;
+        const char *from = (const char *)args[i].host;
+        x->stats->bytes_to_device += bytes;
+        if (staged && !is_direct(x, p, &args[i], bytes)) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
+        if (!together) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, x->stream));
+    }
+    if (together) {
+        memset(stage + p->args_bytes, 0, p->errors_bytes);
+        size_t bytes = p->args_bytes + (quiet ? 0 : p->errors_bytes);
+        if (bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, bytes, x->stream));
+    } else if (!quiet) DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
+    if (direct) DRIVER(x, f, cuEventRecord(x->uploaded, x->stream));
+    return GN_OK;
+}
+
+/* Argument bytes have left the caller's memory when this returns, or, `direct`, when `uploaded` has come. */
+static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, uint64_t inherits, gn_fault *f) {
     const gn_part *part = p->part;
     gn__cu_ptr to = x->block + p->region[REGION_ARGS];
-    bool together = p->args_bytes <= STAGE_LARGEST, wait = false;
-    for (uint32_t i = 0; i < part->n_args; i++) {
-        uint32_t node = part->args[i];
-        size_t bytes = node_bytes(part, node);
-        if (!bytes) continue;
-        if (part->nodes[node].leaf == GN_LEAF_VALUE) continue;
-        x->stats->bytes_to_device += bytes;
-        if (together) { memcpy(stage + p->arg_at[i], args[i].host, bytes); continue; }
-        DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
-        wait = wait || is_pinned(x, args[i].host);
-    }
-    if (run_is_quiet(p, inherits)) {
-        if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
-    } else if (together) {
-        memset(stage + p->args_bytes, 0, p->errors_bytes);
-        DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes + p->errors_bytes, x->stream));
-    } else DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
-    for (uint32_t i = 0; i < part->n_args; i++) {
+    gn_result r = run_data(x, p, args, stage, direct, run_is_quiet(p, inherits), f);
+    for (uint32_t i = 0; i < part->n_args && r == GN_OK; i++) {
         uint32_t node = part->args[i];
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
         if (part->nodes[node].leaf == GN_LEAF_VALUE && !v) return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
         if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
         if (v && inherits && v->run == inherits) DRIVER(x, f, cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + room(v->bytes), ERROR_WORDS * 4, x->stream));
     }
-    if (wait) DRIVER(x, f, cuStreamSynchronize(x->stream));                       /* a pinned source is read later otherwise */
-    return GN_OK;
+    return r;
 }
 
 static gn__cu_ptr out_place(const executor *x, const plan *p, uint32_t i) {
@@ -5701,15 +5725,16 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     gn_result e = run_slots(x, p, f);
-    bool moves = false;
+    bool moves = false, direct = has_direct(x, p, args);
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
-    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), r->inherits, f);
+    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), direct, r->inherits, f);
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
     if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
     r->stage_bytes = room(r->stage_bytes + up);
     if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, x->stream));
+    if (e == GN_OK && direct) DRIVER(x, f, cuEventSynchronize(x->uploaded));
     return e;
 }
 
@@ -5801,6 +5826,7 @@ static void exec_close(void *self) {
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
         if (x->main_at) cu.cuEventDestroy(x->main_at);
+        if (x->uploaded) cu.cuEventDestroy(x->uploaded);
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
@@ -5883,6 +5909,7 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     DRIVER(x, f, cuStreamCreate(&x->stream, 1));                                  /* 1: does not wait for the default stream */
     DRIVER(x, f, cuStreamCreate(&x->copies, 1));
     DRIVER(x, f, cuEventCreate(&x->main_at, 2));
+    DRIVER(x, f, cuEventCreate(&x->uploaded, 2));
     void *p = NULL;
     DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
     x->stage = (char *)p;
