@@ -3083,6 +3083,7 @@ static int warpgroup_best(const emit *e, const product *p, int bytes) {
     double least = 1e300;
     for (int i = 0; i < (int)(sizeof warpgroup_forms / sizeof *warpgroup_forms); i++) {
         const struct warpgroup_form *w = &warpgroup_forms[i];
+        if (w->parts > 1 && !emit_has_clusters(e)) continue;
         int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
         double moves = 0.00112 * (w->height + w->width), multiplies = w->height * w->width * 1.83e-5, step = moves > multiplies ? moves : multiplies;
         double time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
@@ -5805,8 +5806,12 @@ static void exec_describe(void *self, gn_device_info *out) {
     const struct device *d = x->device;
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "cuda:%d", d->ordinal);
-    snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s%s%s%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
-             d->compile_only ? " compile only" : "", env_is("GENIE_CUDA_TENSOR", "0") ? " no tensor cores" : "", env_is("GENIE_CUDA_WGMMA", "0") ? " no wgmma" : env_is("GENIE_TF32", "1") ? " tf32" : "", env_is("GENIE_CUDA_EPILOGUE", "0") ? " no epilogues" : "");
+    static const struct { const char *name, *value, *word; } switches[] = { { "GENIE_CUDA_TENSOR", "0", "tensor" }, { "GENIE_CUDA_WGMMA", "0", "wgmma" }, { "GENIE_CUDA_EPILOGUE", "0", "epilogue" },
+                                                                            { "GENIE_CUDA_FUSE", "0", "fuse" }, { "GENIE_CUDA_CLUSTER", "0", "cluster" }, { "GENIE_TF32", "1", "tf32" } };
+    int n = snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
+                     d->compile_only ? " compile only" : "");
+    for (size_t i = 0; i < sizeof switches / sizeof *switches && n > 0 && (size_t)n < sizeof out->identity; i++)      /* those that change the order or the width of sums */
+        if (env_is(switches[i].name, switches[i].value)) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " %s %s", switches[i].word, switches[i].value);
 }
 
 static void exec_close(void *self) {
