@@ -38,6 +38,8 @@
                      with the next read, realise or step, all of them or none.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
+       Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,
+                     and back before the kernel that reads them; gn_stats counts evictions, weight_moves and their bytes.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. Every wait has a deadline.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
