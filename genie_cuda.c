@@ -652,6 +652,16 @@ static const char prelude[] =
     "template <> struct cast_to<u16> : cast_narrow<u16, int, 0, 65535> {};\n"
     "template <> struct cast_to<u32> : cast_narrow<u32, i64, 0, 4294967295ll> {};\n"
     "template <> struct cast_to<b8> { template <class S> static M int of(S v) { return v != 0; } };\n"
+    "// A float whose divisions may be wrong in the last bits and have no branches: for results of 16 bits.\n"
+    "struct near { float v; M near() {} M near(float x) : v(x) {} M operator float() const { return v; } };\n"
+    "#ifdef GN_HOST\n"
+    "D float near_ratio(float a, float b) { return a / b; }\n"
+    "#else\n"
+    "D float near_ratio(float a, float b) { float r; asm(\"rcp.approx.f32 %0, %1;\" : \"=f\"(r) : \"f\"(b)); return a * r; }\n"
+    "#endif\n"
+    "D float operator/(near a, near b) { return near_ratio(a.v, b.v); }\n"
+    "D float operator/(near a, float b) { return near_ratio(a.v, b); }\n"
+    "template <> struct cast_to<near> : cast_to<float> {};\n"
     "// The first fault of a run stays: err = {result, node, value low, value high, limit low, limit high}.\n"
     "D void fault(u32 *err, u32 result, u32 node, i64 value, i64 limit) {\n"
     "  if (atomicCAS(err, 0u, result) != 0u) return;\n"
@@ -945,7 +955,7 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch).\n"
-    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c.\n"
+    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
     "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ C as[16][68], bs[16][68];\n"
@@ -1962,14 +1972,16 @@ static const char hopper[] =
     "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in two buffers of 8192 bytes.\n"
     "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
     "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
-    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {             // one copy of the epilogue's text: the sums move down instead\n"
+    "  _Pragma(\"unroll P::ROLLS\") for (int x = 0; x < P::BW / 64; x++) {       // one copy of an epilogue's text: the sums move down instead\n"
     "    const u32 to = buffers + (x & 1) * 8192;\n"
     "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
+    "    typename P::E::template in<2> in[16];\n"
     "    UNROLL for (int i = 0; i < 16; i++) {\n"
     "      const i64 gr = row + r + (i & 1) * 8, c = col + x * 64 + (i >> 1) * 8 + (l & 3) * 2;\n"
-    "      const bool in = gr < P::m && c < P::n;\n"
-    "      e.template value<2>(in ? ((i64)z * P::m + gr) * P::n + c : 0, in ? c : 0, d + i * 2, y[i].e);\n"
+    "      const bool is = gr < P::m && c < P::n;\n"
+    "      e.template fetch<2>(is ? ((i64)z * P::m + gr) * P::n + c : 0, is ? c : 0, in[i]);\n"
     "    }\n"
+    "    UNROLL for (int i = 0; i < 16; i++) e.template value<2>(in[i], d + i * 2, y[i].e);\n"
     "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read 1;\" ::: \"memory\");\n"
     "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
     "    UNROLL for (int n = 0; n < 8; n += 2) {\n"
@@ -2021,9 +2033,14 @@ static const char hopper[] =
     "  wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
     "  for (int i = threadIdx.x; i < P::BM / P::KC * (P::BW / 4); i += blockDim.x) {\n"
     "    const int r = (int)rank * (P::BM / P::KC) + i / (P::BW / 4), c = i % (P::BW / 4) * 4;\n"
+    "    const bool is = row + r < P::m && col + c < P::n;\n"
+    "    const i64 at = is ? ((i64)z * P::m + row + r) * P::n + col + c : 0;\n"
+    "    typename P::E::template in<4> in;\n"
+    "    if (P::W >= 4) e.template fetch<4>(at, is ? col + c : 0, in);\n"
     "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
     "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (P::BW + 8) + c) * 4, p); v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
-    "    product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
+    "    if (P::W < 4) product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
+    "    else if (is) { typename P::E::O y[4]; e.template value<4>(in, v, y); vstore<4>(e.o + at, y); }\n"
     "  }\n"
     "}\n"
     "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
@@ -3057,7 +3074,7 @@ static void form_tiles(const emit *e, const product *p, product_form *f, int hei
 
 /* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
 static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
-    { 128, 256, 4, 1, 3.0 }, { 128, 128, 6, 1, 1.8 }, { 64, 128, 4, 1, 1.2 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.7 }, { 64, 64, 6, 1, 0.6 }, { 64, 64, 6, 2, 1.1 }, { 64, 64, 6, 4, 1.1 },
+    { 128, 256, 4, 1, 2.2 }, { 128, 128, 6, 1, 1.4 }, { 64, 128, 4, 1, 0.7 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.6 }, { 64, 64, 6, 1, 0.7 }, { 64, 64, 6, 2, 1.4 }, { 64, 64, 6, 4, 1.9 },
 };
 
 /* The form that ends first by a model of the H200: a step of 128 bytes of k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a processor (half of that for TF32). */
@@ -3148,23 +3165,37 @@ static int64_t epilogue_vector(const emit *e, const epilogue *t, int64_t n) {
     return vector;
 }
 
-static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text *members) {
+static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text *members, text *constants) {
     const gn_load *d = load_of(e, l, i);
     const char *type = types[d->dtype].name, *compute = types[d->dtype].compute;
     text *b = &e->types;
-    if (!d->constant && d->base == t->node) { snprintf(l->names[d->reg], sizeof l->names[0], "sum[v]"); return; }
+    if (!d->constant && d->base == t->node) { snprintf(l->names[d->reg], sizeof l->names[0], "sum"); return; }
     snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
-    if (d->constant) { put(b, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
+    if (d->constant) { put(constants, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
     char name[32];
     snprintf(name, sizeof name, "a%u", i);
     emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
     put(members, ", a%u", i);
     bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % t->vector == 0);
     bool wide = vectorises(&d->view, d->view.offset, t->vector, types[d->dtype].bytes);
-    put(b, one ? "    %s w%u[1]; vconst<1>(w%u, a%u + " : wide ? "    %s w%u[V]; vconst<V>(w%u, a%u + " : "    %s w%u[V]; UNROLL for (int v = 0; v < V; v++) vconst<1>(w%u + v, a%u + ", type, i, i, i);
+    put(b, one ? "    vconst<1>(r.w%u, a%u + " : wide ? "    vconst<V>(r.w%u, a%u + " : "    UNROLL for (int v = 0; v < V; v++) vconst<1>(r.w%u + v, a%u + ", i, i);
     put_offset(b, &d->view, one || wide ? "i" : "i + v", l->small);
     put(b, ");\n");
-    snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(w%u[0])" : "get(w%u[v])", i);
+    snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
+}
+
+/* Activations of f32 values that end in 16 bits divide without the last bits' branches. */
+static void epilogue_instr(emit *e, loop *l, uint32_t i, bool narrow) {
+    static const char *const names[] = { "sigmoid", "silu", "gelu_tanh" };
+    static const char exact[] = "typedef float GN_T;", near[] = "typedef near  GN_T;";
+    size_t from = e->body.n;
+    gn_op_info row;
+    loop_instr(e, l, i);
+    gn_get_op(e->layout->instrs[l->step->instr + i].op - 1, &row);
+    for (size_t k = 0; k < sizeof names / sizeof *names && narrow && !e->body.failed; k++) {
+        char *at = strcmp(row.name, names[k]) == 0 ? strstr(e->body.s + from, exact) : NULL;
+        if (at) memcpy(at, near, sizeof near - 1);
+    }
 }
 
 /* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
@@ -3172,35 +3203,44 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     loop *l = (loop *)gn_alloc(sizeof *l);
     const gn_view *out = view_of(e, t->result);
     const char *type = types[d].name, *to = types[out->dtype].name;
-    text members = { 0 };
+    text members = { 0 }, constants = { 0 };
     if (!l) { e->failed = true; return; }
     l->step = t->loop;
     l->label[0] = 0;
     l->small = count_of(out) < 0x3fffffff;
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
-    put(&e->types, "struct @_e { %s *o;", to);
+    put(&e->types, "struct @_e { typedef %s O; O *o;", to);
     if (t->has_bias) put(&e->types, " const %s *bias;", type);
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
         if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
-    put(&e->types, " typedef %s O;\n  template <int V> M void value(i64 i, i64 c, const %s *in, O *y) const {\n    %s sum[V];\n    UNROLL for (int v = 0; v < V; v++) sum[v] = in[v];\n", to, types[d].compute, types[d].compute);
+    put(&e->types, "\n  template <int V> struct in { int none;");
+    if (t->has_bias) put(&e->types, " %s bias[V];", type);
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
+        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " %s w%u[V];", types[load_of(e, l, i)->dtype].name, i);
+    put(&e->types, " };\n  template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {\n");
     emit_node(e, t->result, to, false, "o");
     if (t->has_bias) {
         uint32_t bias = input(e, t->node, 2);
-        put(&e->types, "    UNROLL for (int v = 0; v < V; v++) { %s w[1]; vconst<1>(w, bias + (c + v) * %lld); sum[v] = gn_add(sum[v], (%s)get(w[0])); }\n", type, (long long)view_of(e, bias)->strides[0], types[d].compute);
+        int64_t stride = view_of(e, bias)->strides[0];
+        bool wide = stride == 1 && base_offset(e, bias) % (t->vector * types[d].bytes) == 0;
+        put(&e->types, wide ? "    vconst<V>(r.bias, bias + c);\n" : "    UNROLL for (int v = 0; v < V; v++) vconst<1>(r.bias + v, bias + (c + v) * %lldll);\n", (long long)stride);
         emit_node(e, bias, type, true, "bias");
         put(&members, ", bias");
     }
-    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members);
-    put(&e->types, "    UNROLL for (int v = 0; v < V; v++) {\n");
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
+    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n      const %s sum = %s;\n", types[d].compute,
+        constants.s ? constants.s : "", types[d].compute, t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]");
     text body = e->body;                                     /* instructions are written into the body */
     e->body = (text){ 0 };
-    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
-    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *in) const { O y[V]; value<V>(i, c, in, y); vstore<V>(o + i, y); } };\n", e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum[v]", types[d].compute);
+    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) epilogue_instr(e, l, i, types[out->dtype].bytes == 2);
+    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *from) const { in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };\n",
+        e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
     e->body = body;
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
-    e->failed = e->failed || members.failed;
+    e->failed = e->failed || members.failed || constants.failed;
     text_free(&members);
+    text_free(&constants);
     gn_free(l);
 }
 
@@ -3244,7 +3284,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
     put(&e->body, "  transposed<@_p>(a, o);\n");
     emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
-    *p = (panels){ .scratch = true, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
+    *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
     *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
     if (*at > e->scratch) e->scratch = *at;
 }
@@ -3293,8 +3333,8 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     put_wgmma(y, "@_mma", f->width, d, false, at, bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
         (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
-        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d, ROLLS = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
+        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes, t->loop ? 1 : f->width / 64);
     put_batch(y, "a", &a.batch);
     put_batch(y, "b", &b.batch);
     put(y, "};\n");
