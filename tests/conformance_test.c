@@ -9,7 +9,7 @@
  * reference.h) and `smallest` the smallest subnormal of the dtype; past the largest number an infinity passes when the bound reaches there.
  * Ints, bools, movement, and what only selects or rounds must be exact. On the null executor shapes and dtypes are checked and
  * a read answers GN_NO_VALUE; on the loopback server, which has another number of threads, the bytes must be those of the
- * local CPU. */
+ * local CPU. Built with CONFORMANCE_WITHOUT_NET, for a program that lacks the network unit, there is no loopback server. */
 #define GENIE_EXT
 #include "../genie.h"
 
@@ -40,7 +40,9 @@ static void open_devices(void)
     contexts[ON_NULL] = gn_open(&desc);
     desc.devices = "cpu";
     contexts[ON_CPU] = gn_open(&desc);
+#ifndef CONFORMANCE_WITHOUT_NET
     contexts[ON_LOOPBACK] = loopback_open(&desc);
+#endif
     desc.devices = named_device = getenv("GENIE_TEST_DEVICES");
     device_names[ON_NAMED] = named_device && strstr(named_device, "://") ? "remote" : named_device;
     contexts[ON_NAMED] = desc.devices ? gn_open(&desc) : NULL;
