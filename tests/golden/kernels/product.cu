@@ -1,16 +1,4 @@
 // matmul_f32: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
-<<<<<<< HEAD
-struct matmul_f32_e { float *o; const float *bias; typedef float O;
-  template <int V> M void value(i64 i, i64 c, const float *in, O *y) const {
-    float sum[V];
-    UNROLL for (int v = 0; v < V; v++) sum[v] = in[v];
-    UNROLL for (int v = 0; v < V; v++) { float w[1]; vconst<1>(w, bias + (c + v) * 1); sum[v] = gn_add(sum[v], (float)get(w[0])); }
-    UNROLL for (int v = 0; v < V; v++) {
-      put(y[v], sum[v]);
-    }
-  }
-  template <int V> M void store(i64 i, i64 c, const float *in) const { O y[V]; value<V>(i, c, in, y); vstore<V>(o + i, y); } };
-=======
 struct matmul_f32_e { typedef float O; O *o; const float *bias;
   template <int V> struct in { int none; float bias[V]; };
   template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {
@@ -23,7 +11,6 @@ struct matmul_f32_e { typedef float O; O *o; const float *bias;
     }
   }
   template <int V> M void store(i64 i, i64 c, const float *from) const { in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };
->>>>>>> main
 struct matmul_f32_p { typedef float T; typedef float C; static const i64 m = 33ll, k = 65ll, n = 40ll, AM = 65ll, AK = 1ll, BK = 40ll, BN = 1ll;
   typedef matmul_f32_e E; enum { TILES = 1, ROWS = 1, COLS = 1, V = 1, TX = 1, W = 4, BM = 64, BW = 64, SPLIT = 1, FULL = 0 };
   static const i64 SPAN = 65ll;
