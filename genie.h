@@ -1567,6 +1567,13 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_BEGIN
 #define GN__COLD_END
 #endif
+/* Around builders that only call builders: there is nothing to optimise in them. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define GN__CALLS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#else
+#define GN__CALLS_BEGIN GN__COLD_BEGIN
+#endif
+#define GN__CALLS_END GN__COLD_END
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define GN__MAX(a, b) ((a) > (b) ? (a) : (b))
@@ -15990,7 +15997,7 @@ gn_result gn_get_op(int index, gn_op_info *out) {
 
 GN__COLD_END
 
-GN__COLD_BEGIN
+GN__CALLS_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
 
@@ -16873,7 +16880,7 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
 
-GN__COLD_END
+GN__CALLS_END
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
