@@ -38,6 +38,14 @@
                      with the next read, realise or step, all of them or none.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
+       Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
+                     loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
+                     program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
+                     contradicts the structure, that is counted (meaning_disagreements) and logged once a plan.
+       Devices       with several named (gn_desc.devices) a cost model places each part of the graph by gn_desc.policy: least latency,
+                     most throughput or least bytes. Weights and states stay where they are; a split that the model says loses
+                     is refused; gn_on says where a part runs. gn_explain tells in words or draws (SVG) what runs where, why, what
+                     crosses and what that costs, also for a cluster that is only described.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. Every wait has a deadline.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
@@ -46,19 +54,21 @@
                      $GENIE_BLAS=openblas: its matrix products instead of our own), else default.
 
    WHAT IT DOES NOT DO
-       No execution on several devices at once: the first device named runs the graph. No recovery: when a server is lost its
-       context is lost with it (GN_DEVICE_LOST), and the program opens another. No sparse or quantised dtypes. No Python.
+       No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
+       through the program. A state moves to another device only when it is said to live there or its own cannot run its writers.
+       No recovery: when a server is lost its context is lost with it (GN_DEVICE_LOST), and the program opens another. No sparse
+       or quantised dtypes. No Python.
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
-       >>api      handles, enums, descs, public functions          >>plan      views, fused loops, memory: how a part runs
+       >>api      handles, enums, descs, public functions          >>plan      where a part runs, and how: loops, memory
        >>ext      what the optional units are written against      >>wire      bytes to messages and graphs, and back
        >>config   macros and includes                              >>exec      the null and the CPU executor
        >>structs  shared private structs                           >>session   client and server over a transport
        >>base     errors, allocation, bytes, hash                  >>check     handles, cuts, contexts
        >>platform threads, clock                                   >>public    the bodies of the public functions
        >>types    dtypes, shapes, strided memory                   >>ops       the op table and its kernels
-       >>graph    nodes, parts, gradients                          >>meaning   phase and residency
+       >>graph    nodes, parts, gradients                          >>meaning   roles, phases, groups, costs
 
    The licence stands at the end of the file. */
 
@@ -219,6 +229,11 @@ typedef struct gn_error {
     X(state_copies,       "copies", "states copied because an old version had a later reader")     \
     X(state_copy_bytes,   "bytes",  "bytes of those copies")                                       \
     X(view_copies,        "copies", "reshapes that could not be a view")                           \
+    X(weight_hits,        "weights", "weights of a run that were in the device's memory")          \
+    X(weight_moves,       "moves",  "weights and states that came back to the device")             \
+    X(weight_move_bytes,  "bytes",  "bytes of those moves")                                        \
+    X(evictions,          "moves",  "weights and states that moved to the host to make room")      \
+    X(evicted_bytes,      "bytes",  "bytes of those moves")                                        \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another, through the program") \
     X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
@@ -385,8 +400,9 @@ GN_API gn_result gn_describe(gn_tensor t, gn_info *out_info);
 GN_API gn_tensor gn_label(gn_tensor t, const char *label);
 
 /* ---- scalar ops: broadcasting as in NumPy, promotion as in PyTorch ------------------------------------
- * One line each; floats are f32, f64, f16, bf16; ints i8, i16, i32, i64, u8, u16, u32. Integers wrap. Of a signed and an unsigned
- * int the result is the signed one when it is wider, else the next signed one above the unsigned (u16 with i16 is i32). */
+ * One line each; what no other source is named for follows C99 <math.h> and IEEE 754. Floats are f32, f64, f16, bf16; ints i8,
+ * i16, i32, i64, u8, u16, u32. Integers wrap. Of a signed and an unsigned int the result is the signed one when it is wider, else
+ * the next signed one above the unsigned (u16 with i16 is i32). */
 
 #define GN__DECL1(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a);
 #define GN__DECL2(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b);
@@ -405,19 +421,19 @@ GN__DECL2(minimum)  /* NaN if either is NaN */
 #define gn_minimum(...) gn_minimum_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(maximum)  /* NaN if either is NaN */
 #define gn_maximum(...) gn_maximum_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(neg)
+GN__DECL1(neg)  /* -a; INT_MIN wraps */
 #define gn_neg(...) gn_neg_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(abs)      /* INT_MIN wraps */
 #define gn_abs(...) gn_abs_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(exp)      /* floats, as the following up to silu */
 #define gn_exp(...) gn_exp_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(log)
+GN__DECL1(log)  /* natural; 0: -infinity, below 0: NaN */
 #define gn_log(...) gn_log_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(sqrt)
+GN__DECL1(sqrt)  /* below 0: NaN; the gradient at 0 is an infinity */
 #define gn_sqrt(...) gn_sqrt_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(rsqrt)    /* 1 / sqrt(a) */
 #define gn_rsqrt(...) gn_rsqrt_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(tanh)
+GN__DECL1(tanh)  /* -1 and 1 at the infinities */
 #define gn_tanh(...) gn_tanh_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(sigmoid)  /* 1 / (1 + exp(-a)) */
 #define gn_sigmoid(...) gn_sigmoid_at(GN_HERE, __VA_ARGS__)
@@ -431,30 +447,30 @@ GN__DECL1(silu)     /* a * sigmoid(a) */
 #define gn_silu(...) gn_silu_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(eq)       /* comparisons give bool; any comparison with NaN is false, ne is true */
 #define gn_eq(...) gn_eq_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(ne)
+GN__DECL2(ne)  /* a != b */
 #define gn_ne(...) gn_ne_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(lt)
+GN__DECL2(lt)  /* a < b */
 #define gn_lt(...) gn_lt_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(le)
+GN__DECL2(le)  /* a <= b */
 #define gn_le(...) gn_le_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(gt)
+GN__DECL2(gt)  /* a > b */
 #define gn_gt(...) gn_gt_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(ge)
+GN__DECL2(ge)  /* a >= b */
 #define gn_ge(...) gn_ge_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(and)      /* ints: bitwise; bool: logical; as the following */
 #define gn_and(...) gn_and_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(or)
+GN__DECL2(or)  /* a | b */
 #define gn_or(...) gn_or_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(xor)
+GN__DECL2(xor)  /* a ^ b */
 #define gn_xor(...) gn_xor_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(not)
+GN__DECL1(not)  /* ~a; bool: !a */
 #define gn_not(...) gn_not_at(GN_HERE, __VA_ARGS__)
 #define GN__DECL3(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor c);
 GN__DECL1(sign)           /* -1, 0 or 1, ints too; NaN stays */
 #define gn_sign(...) gn_sign_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(floor)          /* floats, as the following up to log_sigmoid except square; -0 and infinities stay */
 #define gn_floor(...) gn_floor_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(ceil)
+GN__DECL1(ceil)  /* the least integer not below a */
 #define gn_ceil(...) gn_ceil_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(round)          /* to the nearest integer, ties to even (IEEE 754) */
 #define gn_round(...) gn_round_at(GN_HERE, __VA_ARGS__)
@@ -464,9 +480,9 @@ GN__DECL1(exp2)           /* 2 ** a */
 #define gn_exp2(...) gn_exp2_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(expm1)          /* exp(a) - 1, exact near 0 */
 #define gn_expm1(...) gn_expm1_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(log2)
+GN__DECL1(log2)  /* as log, to base 2 */
 #define gn_log2(...) gn_log2_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(log10)
+GN__DECL1(log10)  /* as log, to base 10 */
 #define gn_log10(...) gn_log10_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(log1p)          /* log(1 + a), exact near 0 */
 #define gn_log1p(...) gn_log1p_at(GN_HERE, __VA_ARGS__)
@@ -476,27 +492,27 @@ GN__DECL1(square)         /* a * a; ints too */
 #define gn_square(...) gn_square_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(sin)            /* radians; an infinity gives NaN */
 #define gn_sin(...) gn_sin_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(cos)
+GN__DECL1(cos)  /* as sin */
 #define gn_cos(...) gn_cos_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(tan)
+GN__DECL1(tan)  /* as sin */
 #define gn_tan(...) gn_tan_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(asin)           /* outside [-1, 1]: NaN */
 #define gn_asin(...) gn_asin_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(acos)           /* outside [-1, 1]: NaN */
 #define gn_acos(...) gn_acos_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(atan)
+GN__DECL1(atan)  /* -pi/2 and pi/2 at the infinities */
 #define gn_atan(...) gn_atan_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(sinh)
+GN__DECL1(sinh)  /* (exp(a) - exp(-a)) / 2 */
 #define gn_sinh(...) gn_sinh_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(cosh)
+GN__DECL1(cosh)  /* (exp(a) + exp(-a)) / 2 */
 #define gn_cosh(...) gn_cosh_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(asinh)
+GN__DECL1(asinh)  /* the inverse of sinh */
 #define gn_asinh(...) gn_asinh_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(acosh)          /* below 1: NaN */
 #define gn_acosh(...) gn_acosh_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(atanh)          /* outside [-1, 1]: NaN, at its ends an infinity */
 #define gn_atanh(...) gn_atanh_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(erf)
+GN__DECL1(erf)  /* 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to a */
 #define gn_erf(...) gn_erf_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(erfc)           /* 1 - erf(a), exact where that is small */
 #define gn_erfc(...) gn_erfc_at(GN_HERE, __VA_ARGS__)
@@ -551,13 +567,13 @@ GN__DECL1(isinf)    /* ints: false */
 #define gn_isinf(...) gn_isinf_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(isfinite) /* ints: true */
 #define gn_isfinite(...) gn_isfinite_at(GN_HERE, __VA_ARGS__)
-GN__DECL1(logical_not)
+GN__DECL1(logical_not)  /* a == 0 */
 #define gn_logical_not(...) gn_logical_not_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(logical_and)
+GN__DECL2(logical_and)  /* both are true */
 #define gn_logical_and(...) gn_logical_and_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(logical_or)
+GN__DECL2(logical_or)  /* one or both */
 #define gn_logical_or(...) gn_logical_or_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(logical_xor)
+GN__DECL2(logical_xor)  /* one alone */
 #define gn_logical_xor(...) gn_logical_xor_at(GN_HERE, __VA_ARGS__)
 /* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts, for channels of
    (N,C,H,W) of shape (C,1,1) (He et al. 2015). */
@@ -606,13 +622,13 @@ GN_API gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double valu
 /* ---- reductions: over the given axes; keep leaves them with size 1 ------------------------------------
  * Sums of ints and bool are i64. max and min: NaN wins; over nothing they are an error. mean over nothing is NaN. */
 #define GN__DECLR(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep);
-GN__DECLR(sum)
+GN__DECLR(sum)  /* f16 and bf16 sum in f32; over nothing 0 */
 #define gn_sum(...) gn_sum_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(mean)     /* floats */
 #define gn_mean(...) gn_mean_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(max)
+GN__DECLR(max)  /* over all axes a 0-d tensor; the gradient is shared evenly among equals */
 #define gn_max(...) gn_max_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(min)
+GN__DECLR(min)  /* as max */
 #define gn_min(...) gn_min_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(argmax)   /* i64: row-major position within the reduced axes; the first NaN, else the first of equals */
 #define gn_argmax(...) gn_argmax_at(GN_HERE, __VA_ARGS__)
@@ -647,6 +663,8 @@ GN_API gn_tensor gn_cummax_at(const char *file, int line, gn_tensor a, int axis)
 #define gn_cummax(...) gn_cummax_at(GN_HERE, __VA_ARGS__)
 
 /* ---- rows ---------------------------------------------------------------------------------------------*/
+/* exp(a - max) / sum of exp(a - max) along one axis, floats; a row of -infinity alone, or with +infinity or NaN, is NaN.
+   log_softmax is its logarithm, without underflow. (Bridle 1990) */
 GN_API gn_tensor gn_softmax_at(const char *file, int line, gn_tensor a, int axis);
 #define gn_softmax(...) gn_softmax_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int axis);
@@ -678,7 +696,7 @@ GN_API gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor
 /* x (…,K) @ w (K,N) + b (N); b may be GN_NONE */
 GN_API gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b);
 #define gn_linear(...) gn_linear_at(GN_HERE, __VA_ARGS__)
-/* (N) and (M) = (N,M) */
+/* (N) and (M) = (N,M): each element of a times each of b, dtypes promoted as by mul. */
 GN__DECL2(outer)
 #define gn_outer(...) gn_outer_at(GN_HERE, __VA_ARGS__)
 /* Sum of a * b along one axis, the others broadcast: one product of vectors for each. Ints sum in i64. */
@@ -694,7 +712,7 @@ GN_API gn_tensor gn_einsum_at(const char *file, int line, const char *spec, cons
 /* ---- movement -----------------------------------------------------------------------------------------*/
 GN_API gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape);   /* one dim may be -1 */
 #define gn_reshape(...) gn_reshape_at(GN_HERE, __VA_ARGS__)
-GN_API gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1);
+GN_API gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1);   /* two axes exchanged */
 #define gn_transpose(...) gn_transpose_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order);    /* out dim i is a's dim order[i] */
 #define gn_permute(...) gn_permute_at(GN_HERE, __VA_ARGS__)
@@ -706,8 +724,10 @@ GN_API gn_tensor gn_slice_at(const char *file, int line, gn_tensor a, int axis, 
 /* a with a[begin:end:step] of one axis replaced by b, which has the slice's shape. */
 GN_API gn_tensor gn_slice_put_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis, int64_t begin, int64_t end, int64_t step);
 #define gn_slice_put(...) gn_slice_put_at(GN_HERE, __VA_ARGS__)
+/* n tensors of one dtype, equal but for one axis, one after the other along it. */
 GN_API gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n, int axis);
 #define gn_concat(...) gn_concat_at(GN_HERE, __VA_ARGS__)
+/* Repeated to the shape by NumPy's rule: axes of size 1, and those missing in front, grow. */
 GN_API gn_tensor gn_broadcast_at(const char *file, int line, gn_tensor a, gn_shape shape);
 #define gn_broadcast(...) gn_broadcast_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis);   /* along a new axis */
@@ -963,6 +983,8 @@ typedef struct gn_server_desc {
     int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
+    const char *record_file;  /* every new plan is added to it, NULL: none. It holds graphs: ops and shapes, no values */
+    const char *warm_file;    /* plans that an earlier server recorded are made before the first client comes, NULL: none */
 } gn_server_desc;
 
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
@@ -1141,6 +1163,7 @@ typedef struct gn_lay {
     uint32_t group;        /* node whose loop computes a scalar op */
     uint32_t last;         /* of a base: last kernel that reads it, n_nodes: lives to the end */
     uint32_t own;          /* PLACE_OWN: index of the update; PLACE_INPLACE: the state's leaf */
+    uint32_t tail;         /* of a matmul: the loop that alone reads it, before which it runs; of that loop: the matmul; else UINT32_MAX */
     size_t offset;         /* PLACE_BLOCK: bytes */
     uint8_t place;
     bool kernel;           /* runs as a kernel of its own, or leads a loop */
@@ -1153,6 +1176,7 @@ typedef struct gn_kernel_step {
     uint32_t node;         /* whose result it writes */
     uint32_t load, n_loads, instr, n_instrs;   /* a fused loop; n_instrs 0: a structured kernel */
     uint16_t regs, out;    /* registers of the loop; the one that is stored */
+    bool tail;             /* a matmul whose result only the next step, a loop, reads, element by element: they may run as one */
 } gn_kernel_step;
 
 typedef enum gn_update_how { GN_UPDATE_SWAP, GN_UPDATE_COPY, GN_UPDATE_INPLACE } gn_update_how;
@@ -6303,7 +6327,8 @@ GN__COLD_END
 GN__COLD_BEGIN
 
 /* >>meaning ========================================================================================
- * What is known of a node beyond its arithmetic. A program says the phase (gn_phase); residency follows from the leaf. */
+ * What is known of a node beyond its arithmetic: roles and phases recognised from structure, what the program said of them, costs,
+ * and the groups of nodes that run together. A pure function of the part; time and memory grow with its size alone. */
 
 #define GN__X(name, number, text) text,
 static const char *const gn__phase_names[GN_PHASE__COUNT] = { GN_PHASES(GN__X) };
@@ -7007,8 +7032,20 @@ static void gn__units_number(gn__recognition *w) {
     }
 }
 
-/* From the last node down, when all that read a node have been settled: who is read too early leaves its unit, a view joins
-   its readers when they are of one unit. `want`: the unit of all readers so far. */
+/* Elementwise work or a reduction of a gradient that no recogniser took. */
+static bool gn__is_gradient_work(const gn__recognition *w, uint32_t i) {
+    bool work = (gn__op_sort(gn__op_at(w, i)) & (GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES)) != 0;
+    return work && (w->facts[i] & GN__GRADIENT) && !w->role[i] && !gn__said_role(w, i);
+}
+
+/* A node of no unit that runs with its readers, when they are of one unit: a view, or a part of the gradient of an op. */
+static bool gn__joins_readers(const gn__recognition *w, uint32_t i, uint32_t unit) {
+    if (!unit || unit == GN__SEVERAL || gn__said_on(w, i) || w->unit[i]) return false;
+    return gn__is_glue(&w->p->nodes[i]) || (gn__is_gradient_work(w, i) && gn__is_gradient_work(w, unit - 1));
+}
+
+/* From the last node down, when all that read a node have been settled: who is read too early leaves its unit, who belongs to its
+   readers joins them. `want`: the unit of all readers so far. */
 static void gn__units_settle(gn__recognition *w, uint32_t *want) {
     const gn_part *p = w->p;
     memset(want, 0, w->n * sizeof *want);
@@ -7016,8 +7053,8 @@ static void gn__units_settle(gn__recognition *w, uint32_t *want) {
         const gn_part_node *n = &p->nodes[i];
         if (gn__is_free(w, i)) continue;
         if (w->facts[i] & GN__DROPPED) w->unit[i] = i + 1;
-        if (!w->unit[i] && gn__is_glue(n)) w->unit[i] = want[i] && want[i] != GN__SEVERAL && !gn__said_on(w, i) ? want[i] : GN__SEVERAL;
-        if (!w->unit[i]) w->unit[i] = i + 1;
+        if (gn__joins_readers(w, i, want[i])) w->unit[i] = want[i];
+        if (!w->unit[i]) w->unit[i] = gn__is_glue(n) ? GN__SEVERAL : i + 1;
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = p->ins[n->ins + k];
             want[x] = !want[x] || want[x] == w->unit[i] ? w->unit[i] : GN__SEVERAL;
@@ -7353,7 +7390,7 @@ static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m,
 
 /* >>plan ===========================================================================================
  * How a part runs on a host executor: which nodes are views, which run in one loop, where each result lies. A pure function
- * of the part. */
+ * of the part. Then where it runs: which device runs which groups (schedule), told in words and drawn (explanation). */
 
 enum { GN__GROUP_MAX = 64 };
 #define GN__NO_GROUP UINT32_MAX
@@ -7369,6 +7406,8 @@ static void gn__layout_deinit(gn_layout *l) {
 }
 
 static bool gn__is_scalar_op(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && gn__ops[n->op].kind == GN_CLASS_SCALAR; }
+
+static bool gn__is_product(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (n->op == GN__OP_MATMUL || n->op == GN__OP_LINEAR); }
 
 static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part_node *b) {
     return a->rank == b->rank && (a->rank == 0 || memcmp(p->dims + a->dims, p->dims + b->dims, a->rank * sizeof(int64_t)) == 0);
@@ -7386,6 +7425,11 @@ static void gn__layout_groups(gn_layout *l) {
         const gn_part_node *n = &p->nodes[i];
         bool scalar = gn__is_scalar_op(n);
         l->lay[i].group = GN__NO_GROUP;
+        l->lay[i].tail = GN__NO_GROUP;
+        if (gn__is_product(n) && candidate[i] && candidate[i] != UINT32_MAX && l->lay[candidate[i] - 1].tail == GN__NO_GROUP) {
+            l->lay[i].tail = candidate[i] - 1;                      /* of several, the last that is computed */
+            l->lay[candidate[i] - 1].tail = i;
+        }
         if (scalar) {
             uint32_t leader = candidate[i] && candidate[i] != UINT32_MAX ? candidate[i] - 1 : i;
             if (leader != i && l->lay[leader].own >= GN__GROUP_MAX) leader = i;
@@ -7448,7 +7492,7 @@ static void gn__layout_last(gn_layout *l) {
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const gn_part_node *n = &p->nodes[i];
         const gn_lay *a = &l->lay[i];
-        uint32_t at = a->group != GN__NO_GROUP ? a->group : i;
+        uint32_t at = a->group != GN__NO_GROUP ? a->group : a->tail != GN__NO_GROUP ? a->tail : i;
         bool reads = a->group != GN__NO_GROUP || a->kernel;
         for (uint32_t k = 0; reads && k < n->n_ins; k++) {
             gn_lay *b = &l->lay[l->lay[p->ins[n->ins + k]].base];
@@ -7694,12 +7738,13 @@ static bool gn__layout_steps(gn_layout *l) {
     }
     gn_free(tail);
     for (uint32_t i = 0; i < p->n_nodes && ok; i++) {
-        if (!l->lay[i].kernel) continue;
+        bool leads = l->lay[i].group == i, paired = l->lay[i].tail != GN__NO_GROUP;
+        if (!l->lay[i].kernel || (paired && !leads)) continue;
         gn_kernel_step s = { .node = i };
         gr.n = 0;
-        if (l->lay[i].group == i)
-            for (uint32_t m = i + 1; m && gr.n <= GN__GROUP_MAX; m = next[m - 1]) gr.members[gr.n++] = m - 1;
-        ok = (!gr.n || gn__layout_loop(l, &s, &gr)) && GN__GROW(l, steps, 1);
+        for (uint32_t m = leads ? i + 1 : 0; m && gr.n <= GN__GROUP_MAX; m = next[m - 1]) gr.members[gr.n++] = m - 1;
+        ok = (!gr.n || gn__layout_loop(l, &s, &gr)) && GN__GROW(l, steps, 2);
+        if (ok && paired) l->steps[l->n_steps++] = (gn_kernel_step){ .node = l->lay[i].tail, .tail = true };
         if (ok) l->steps[l->n_steps++] = s;
     }
     return ok;
@@ -8404,6 +8449,7 @@ static void gn__sched_die(gn__sched *s, uint32_t at, uint32_t what) {
 /* Bytes on each device at their most, in mem[]; false when one has less. */
 static bool gn__sched_fits(gn__sched *s) {
     uint32_t ops = 0;
+    if (s->bad) return false;
     gn__sched_sequence(s);
     gn__sched_bases(s);
     gn__sched_residents(s);
@@ -12315,8 +12361,8 @@ static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, 
         ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
         last = gn_now_us();
         double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
-        if (i > 0 && (least == 0 || spent < least)) least = spent;
-        if (last - begin > 8 * GN__MEASURE_US) i = 6;
+        if (i <= 1 || spent < least) least = spent;
+        if (last - begin > 8 * GN__MEASURE_US) break;
     }
     if (plan) x.i->plan_destroy(x.self, plan);
     x.i->slot_drop(x.self, slot, 1);
@@ -13398,8 +13444,10 @@ typedef struct gn__session {
     size_t cap_args, cap_outs;
 } gn__session;
 
+enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
+
 struct gn_server {
-    char *listen, *key, *cert, *ca, *url_file, *home;   /* copies of the desc's */
+    char *listen, *key, *cert, *ca, *url_file, *home, *record_file, *warm_file;   /* copies of the desc's */
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
     gn_cluster_device costs[GN__DEVICES_MAX];
@@ -13417,6 +13465,8 @@ struct gn_server {
     uint64_t step_us[GN__DEVICES_MAX];   /* running average of their length */
     gn_stats ended;             /* of sessions that are over */
     uint64_t next_session;
+    uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
+    uint32_t n_recorded;
 };
 
 static bool gn__session_charge(gn__session *s, uint64_t bytes) {
@@ -13756,16 +13806,47 @@ static gn_result gn__served_plan_charge(gn__session *s, gn__served_plan *p, gn_f
     return GN_OK;
 }
 
+/* ---- plans recorded for the next start: 8 bytes that say what the file is, then for each plan u32 bytes, the part as on the wire ---- */
+static const char gn__record_head[8] = { 'G', 'N', 'P', 'L', 'A', 'N', 'S', '1' };
+
+static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_t n) {
+    const uint8_t bytes[4] = { (uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), (uint8_t)(n >> 24) };
+    FILE *f = fopen(path, first ? "wb" : "ab");
+    if (!f) return false;
+    bool ok = (!first || fwrite(gn__record_head, sizeof gn__record_head, 1, f) == 1) && fwrite(bytes, sizeof bytes, 1, f) == 1 && fwrite(p, n, 1, f) == 1;
+    return fclose(f) == 0 && ok;
+}
+
+/* Adds a plan that is not there yet. What does not fit is left out: a record is a help, not a promise. */
+static void gn__server_record(gn_server *s, const gn_part *part, const uint8_t *p, uint64_t n) {
+    if (!s->record_file || n > GN__RECORD_PLAN) return;
+    gn__mutex_lock(&s->lock);
+    bool leave = s->n_recorded == GN__RECORD_PLANS || s->record_bytes + n > GN__RECORD_BYTES;
+    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == part->hash;
+    bool ok = leave || gn__record_add(s->record_file, !s->n_recorded, p, (size_t)n);
+    if (ok && !leave) {
+        s->recorded[s->n_recorded++] = part->hash;
+        s->record_bytes += n;
+    }
+    gn__mutex_unlock(&s->lock);
+    if (!ok) gn_logf(s->desc.log, s->desc.log_user, GN_LOG_WARN, "a plan could not be added to %s", s->record_file);
+}
+
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
     gn__rd r = { d->part.p, d->part.p + d->part.n, false };
-    if (!d->packed) return gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
+    if (!d->packed) {
+        gn_result raw = gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
+        if (!raw) gn__server_record(s->server, p->part, d->part.p, d->part.n);
+        return raw;
+    }
     if (d->packed > s->limit - GN__MIN(s->held, s->limit)) return gn__session_full(s, d->packed, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
     if (!e) e = gn__part_decode(bytes, d->packed, GN__WIRE_NODES, &p->part, f);
+    if (!e) gn__server_record(s->server, p->part, bytes, d->packed);
     gn_free(bytes);
     return e;
 }
@@ -14435,7 +14516,8 @@ static gn_result gn__server_set_desc(gn_server *s, const gn_server_desc *desc, g
     if (d->memory_limit == 0) d->memory_limit = (uint64_t)8 << 30;
     if (d->deadline_ms == 0) d->deadline_ms = GN__DEADLINE_MS;
     bool ok = gn__copy_string(&s->listen, &d->listen) && gn__copy_string(&s->key, &d->key) && gn__copy_string(&s->cert, &d->cert) &&
-              gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home);
+              gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home) &&
+              gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file);
     s->store.limit = d->memory_limit;
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
 }
@@ -14472,6 +14554,68 @@ static gn_result gn__server_add_devices(gn_server *s, gn_fault *f) {
     return e;
 }
 
+/* The bytes of a file of at most GN__RECORD_BYTES; freed by gn_free. */
+static uint8_t *gn__record_read(const char *path, size_t *out_n) {
+    FILE *f = fopen(path, "rb");
+    uint8_t *p = NULL;
+    size_t n = 0, cap = 0, got = 1;
+    while (f && got && n <= GN__RECORD_BYTES) {
+        if (n == cap) {
+            uint8_t *more = (uint8_t *)gn_resize(p, cap = cap ? cap * 2 : 65536);
+            if (!more) { gn_free(p); p = NULL; break; }
+            p = more;
+        }
+        got = fread(p + n, 1, cap - n, f);
+        n += got;
+    }
+    if (f) fclose(f);
+    *out_n = n;
+    return p;
+}
+
+/* Makes a recorded plan once on every device, so that its kernels are compiled. The file is checked as a client is. */
+static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, gn_fault *f) {
+    gn_part *part;
+    gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, &part, f);
+    if (e) return e;
+    for (int i = 0; i < s->n_devices && !e; i++) {
+        gn_stats stats;
+        gn_exec exec = { NULL, NULL };
+        void *plan = NULL;
+        memset(&stats, 0, sizeof stats);
+        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+        e = gn__exec_open(&d, &exec, f);
+        if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
+        if (!e) exec.i->plan_destroy(exec.self, plan);
+        if (exec.i) exec.i->close(exec.self);
+    }
+    gn_free(part);
+    return e;
+}
+
+static gn_result gn__server_warm(gn_server *s, gn_fault *f) {
+    size_t n = 0;
+    uint32_t made = 0, refused = 0;
+    gn_fault why = { GN_OK, GN_NO_NODE, "" };
+    if (!s->warm_file) return GN_OK;
+    uint8_t *bytes = gn__record_read(s->warm_file, &n);
+    if (!bytes) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
+    gn__rd r = { bytes, bytes + n, false };
+    bool ok = n >= sizeof gn__record_head && n <= GN__RECORD_BYTES && memcmp(bytes, gn__record_head, sizeof gn__record_head) == 0;
+    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS;) {
+        uint32_t size = gn__get_u32(&r);
+        ok = !r.bad && size <= (size_t)(r.end - r.p) && size <= GN__RECORD_PLAN;
+        if (!ok) break;
+        if (gn__server_warm_plan(s, r.p, size, &why) == GN_OK) made++;
+        else refused++;
+        r.p += size;
+    }
+    gn_free(bytes);
+    gn_logf(s->desc.log, s->desc.log_user, refused || !ok ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
+            ok ? "" : "; the rest of the file is no record of plans");
+    return GN_OK;
+}
+
 static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
     if (strcmp(s->desc.listen, "none") == 0) return GN_OK;
     if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "listening on %s needs the network unit", s->desc.listen);
@@ -14493,7 +14637,7 @@ static void gn__server_close(gn_server *s) {
     gn__store_deinit(&s->store);
     gn__cond_deinit(&s->changed);
     gn__mutex_deinit(&s->lock);
-    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home };
+    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(s);
 }
@@ -14507,6 +14651,7 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     s->next_session = 1;
     gn_result e = gn__server_set_desc(s, desc, f);
     if (!e) e = gn__server_add_devices(s, f);
+    if (!e) e = gn__server_warm(s, f);
     if (!e) e = gn__server_listen(s, f);
     if (e) gn__server_close(s);
     else *out_server = s;
@@ -15639,6 +15784,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     gn_ctx *g = t[0].ctx;
     if (!gn__usable(g)) return gn_status(g);
     if (desc) d = *desc;
+    uint64_t begin = gn__trace_begin(g);
     if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn__story k;
@@ -15650,6 +15796,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
     gn__story_deinit(&k);
     gn_free(roots);
+    gn__trace_end(g, "gn_explain", begin, 0);
     return r;
 }
 

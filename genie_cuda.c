@@ -10,6 +10,14 @@
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
+ *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
+ *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
+ *   GENIE_CUDA_FUSE=0                 at batch 1: no norm, loop or append inside another kernel
+ *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
+ *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended
+ *   GENIE_CUDA_WGMMA=0                no kernels for the tensor cores of sm_90a alone
+ *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_90a; 10 bits of mantissa), several times as fast
+ *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
  *
  * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
  * >>memory >>run >>devices */
@@ -33,10 +41,15 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 1
+#define GN__CU_GENERATOR 6
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
+
+/* CUlaunchAttribute and CUlaunchConfig. */
+enum { LAUNCH_CLUSTER = 4, LAUNCH_PROGRAMMATIC = 6 };
+typedef struct launch_attribute { int id, pad; unsigned value[16]; } launch_attribute;
+typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle stream; launch_attribute *attributes; unsigned n_attributes; } launch_config;
 
 /* The driver's functions at their 12.0 signatures. X(name, name in the library, arguments) */
 #define GN__CU_DRIVER(X)                                                                                                     \
@@ -59,6 +72,7 @@ typedef void *gn__cu_handle;
     X(cuEventCreate, "cuEventCreate", (gn__cu_handle *, unsigned))                                                           \
     X(cuEventDestroy, "cuEventDestroy_v2", (gn__cu_handle))                                                                  \
     X(cuEventRecord, "cuEventRecord", (gn__cu_handle, gn__cu_handle))                                                        \
+    X(cuStreamWaitEvent, "cuStreamWaitEvent", (gn__cu_handle, gn__cu_handle, unsigned))                                      \
     X(cuEventSynchronize, "cuEventSynchronize", (gn__cu_handle))                                                             \
     X(cuMemAlloc, "cuMemAlloc_v2", (gn__cu_ptr *, size_t))                                                                   \
     X(cuMemFree, "cuMemFree_v2", (gn__cu_ptr))                                                                               \
@@ -76,6 +90,7 @@ typedef void *gn__cu_handle;
     X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
     X(cuFuncSetAttribute, "cuFuncSetAttribute", (gn__cu_handle, int, int))                                                   \
     X(cuLaunchKernel, "cuLaunchKernel", (gn__cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, gn__cu_handle, void **, void **)) \
+    X(cuLaunchKernelEx, "cuLaunchKernelEx", (const launch_config *, gn__cu_handle, void **, void **))                          \
     X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", (gn__cu_handle *, gn__cu_handle, unsigned long long))      \
     X(cuGraphLaunch, "cuGraphLaunch", (gn__cu_handle, gn__cu_handle))                                                        \
     X(cuGraphDestroy, "cuGraphDestroy", (gn__cu_handle))                                                                     \
@@ -103,6 +118,7 @@ static struct {
     char nvrtc_why[300];
     void *driver, *nvrtc;
     int driver_version, nvrtc_version;   /* 12040 */
+    int (*tensor_map)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *, const unsigned *, int, int, int, int);   /* from 12.0 on, else NULL */
 #define GN__X(name, symbol, args) int (*name) args;
     GN__CU_DRIVER(GN__X)
 #undef GN__X
@@ -143,12 +159,13 @@ static bool load_driver(void) {
         return false;
     }
 #define GN__X(name, in_library, args)                                                                                        \
-    if (!driver_symbol(#name, in_library, &cu.name)) {                                                                       \
+    if (!driver_symbol(#name, in_library, &cu.name) && strcmp(#name, "cuLaunchKernelEx") != 0) {   /* 11.8 and newer have it */  \
         snprintf(cu.why, sizeof cu.why, "the NVIDIA driver is too old (no %s): install 470 or newer", #name);                \
         return false;                                                                                                        \
     }
     GN__CU_DRIVER(GN__X)
 #undef GN__X
+    if (!driver_symbol("cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", &cu.tensor_map)) cu.tensor_map = NULL;
     int r = cu.cuInit(0);
     if (r != 0) {
         const char *text = NULL;
@@ -368,6 +385,9 @@ static const char prelude[] =
     "#endif\n"
     "}\n"
     "D u16 float_bfloat(float x) {\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "  u16 r; asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;\n"
+    "#endif\n"
     "  u32 u = gn_u32(x);\n"
     "  if ((u & 0x7fffffffu) > 0x7f800000u) return (u16)((u >> 16) | 0x40u);\n"
     "  return (u16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);\n"
@@ -441,6 +461,18 @@ static const char prelude[] =
     "  union { W w[sizeof(T) * V / sizeof(W)]; T e[V]; } u;\n"
     "  UNROLL for (int i = 0; i < V; i++) u.e[i] = d[i];\n"
     "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) ((W *)p)[i] = u.w[i];\n"
+    "}\n"
+    "// The same of memory that no kernel of this launch writes: may be read before earlier stores are done.\n"
+    "#ifdef GN_HOST\n"
+    "#define CONSTANT(p) (*(p))\n"
+    "#else\n"
+    "#define CONSTANT(p) __ldg(p)\n"
+    "#endif\n"
+    "template <int V, class T> M void vconst(T *d, const T *p) {\n"
+    "  typedef typename raw<(sizeof(T) * V > 16 ? 16 : sizeof(T) * V)>::t W;\n"
+    "  union { W w[sizeof(T) * V / sizeof(W)]; T e[V]; } u;\n"
+    "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) u.w[i] = CONSTANT((const W *)p + i);\n"
+    "  UNROLL for (int i = 0; i < V; i++) d[i] = u.e[i];\n"
     "}\n"
     "// the mathematics of scalar bodies\n"
     "D float gn_add(float a, float b) { return a + b; }\n"
@@ -629,6 +661,9 @@ static const char prelude[] =
     "#define DIVIDED_BY_ZERO 31u\n"
     "// sums and choices; at: position, the earlier of equals is chosen and NaN before all\n"
     "template <class C> M C max_nan(C a, C b) { return a > b || a != a ? a : b; }\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
+    "template <> M float max_nan(float a, float b) { float r; asm(\"max.NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(a), \"f\"(b)); return r; }\n"
+    "#endif\n"
     "template <class C> struct sum_of { C v;\n"
     "  M void init() { v = 0; }\n"
     "  M void take(C x, i64) { v = gn_add(v, x); }\n"
@@ -695,7 +730,7 @@ static const char prelude[] =
     "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
     "  typename P::A a;\n"
     "  a.init();\n"
-    "  if (o < P::N) _Pragma(\"unroll 4\") for (I r = begin + ty * P::V; r < end; r += P::TY * P::V) f.take(o, r, a);\n"
+    "  if (o < P::N) _Pragma(\"unroll 8\") for (I r = begin + ty * P::V; r < end; r += P::TY * P::V) f.take(o, r, a);\n"
     "  if (P::COLUMNS) a = across<P::TX>(a); else a = together<P::TY>(a);\n"
     "  if (ty || o >= P::N) return;\n"
     "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else P::end(a, out[o]);\n"
@@ -738,6 +773,48 @@ static const char prelude[] =
     "    if (j == ty * P::V) s = o; else s.merge(o);\n"
     "  }\n"
     "  return together<P::TY>(s);\n"
+    "}\n"
+    "// exp(x) for results of 8 or 11 bits\n"
+    "D float exp_short(float x) {\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 750\n"
+    "  float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x * 1.4426950408889634f)); return r;\n"
+    "#else\n"
+    "  return expf(x);\n"
+    "#endif\n"
+    "}\n"
+    "D u32 word_of(const uint4 &w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; }\n"
+    "// element i of 16 bytes\n"
+    "D float part_of(const uint4 &w, int i, float) { return gn_f32(word_of(w, i)); }\n"
+    "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
+    "D float part_of(const uint4 &w, int i, f16) { return half_float(word_of(w, i >> 1) >> (i & 1) * 16 & 0xffffu); }\n"
+    "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
+    "// Rows of 16-bit elements stay packed in registers (K times 16 bytes): more of them are on their way at once.\n"
+    "template <class P> M void softmax_packed(const typename P::T *a, typename P::T *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
+    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
+    "  const bool live = row < P::N;\n"
+    "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
+    "  uint4 x[P::K];\n"
+    "  max_of<float> top;\n"
+    "  sum_of<float> sum;\n"
+    "  top.init();\n"
+    "  sum.init();\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * 8; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) top.v = max_nan(top.v, part_of(x[k], v, tag));\n"
+    "  top = together<P::TY>(top);\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) sum.v += exp_short(part_of(x[k], v, tag) - top.v);\n"
+    "  sum = together<P::TY>(sum);\n"
+    "  const float other = P::LOG ? top.v + logf(sum.v) : 1.f / sum.v;\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "    const int j = (k * P::TY + ty) * 8;\n"
+    "    T o[8];\n"
+    "    if (!live || j >= P::n) continue;\n"
+    "    UNROLL for (int v = 0; v < 8; v++) put(o[v], P::LOG ? part_of(x[k], v, tag) - other : exp_short(part_of(x[k], v, tag) - top.v) * other);\n"
+    "    vstore<8>(out + P::out(row) + j, o);\n"
+    "  }\n"
     "}\n"
     "template <class P> M void softmax(const typename P::T *a, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
@@ -792,6 +869,42 @@ static const char prelude[] =
     "  }\n"
     "  row_store<P>(p, j, o);\n"
     "}\n"
+    "template <class P> M void layernorm_packed(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V };\n"
+    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
+    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
+    "  const bool live = row < P::N;\n"
+    "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
+    "  uint4 x[P::K];\n"
+    "  sum_of<float> sum, square;\n"
+    "  sum.init();\n"
+    "  square.init();\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * V; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    UNROLL for (int v = 0; v < V; v++) sum.v += part_of(x[k], v, tag);\n"
+    "  sum = together<P::TY>(sum);\n"
+    "  const float mean = sum.v / (float)P::n;\n"
+    "  UNROLL for (int k = 0; k < P::K; k++)\n"
+    "    if ((k * P::TY + ty) * V < P::n) UNROLL for (int v = 0; v < V; v++) { const float d = part_of(x[k], v, tag) - mean; square.v = gn_fma(d, d, square.v); }\n"
+    "  square = together<P::TY>(square);\n"
+    "  const float scale = 1.f / sqrtf(square.v / (float)P::n + (float)P::eps());\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "    const int j = (k * P::TY + ty) * V;\n"
+    "    uint4 g, h;\n"
+    "    T o[V];\n"
+    "    if (!live || j >= P::n) continue;\n"
+    "    if (P::HAS_GAIN) g = *(const uint4 *)(gain + j);\n"
+    "    if (P::HAS_BIAS) h = *(const uint4 *)(bias + j);\n"
+    "    UNROLL for (int v = 0; v < V; v++) {\n"
+    "      float y = (part_of(x[k], v, tag) - mean) * scale;\n"
+    "      if (P::HAS_GAIN) y = y * part_of(g, v, tag);\n"
+    "      if (P::HAS_BIAS) y = y + part_of(h, v, tag);\n"
+    "      put(o[v], y);\n"
+    "    }\n"
+    "    vstore<V>(out + P::out(row) + j, o);\n"
+    "  }\n"
+    "}\n"
     "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
@@ -831,8 +944,9 @@ static const char prelude[] =
     "    if (live && j < P::n) layernorm_put<P>(out + P::out(row), j, x[k], mean, scale, gain, bias);\n"
     "  }\n"
     "}\n"
-    "// C (m,n) = A (m,k) B (k,n) + bias (n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, m, n, k, AM, AK, BK, BN, BIAS, HAS_BIAS, a(batch), b(batch)\n"
-    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out) {\n"
+    "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch).\n"
+    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c.\n"
+    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ C as[16][68], bs[16][68];\n"
     "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
@@ -840,14 +954,13 @@ static const char prelude[] =
     "  const i64 row = (i64)(blockIdx.x % P::TILES) * 64, col = (i64)blockIdx.y * 64;\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  out += (i64)z * P::m * P::n;\n"
     "  C acc[4][4];\n"
     "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0;\n"
     "  for (i64 k = 0; k < P::k; k += 16) {\n"
     "    UNROLL for (int q = 0; q < 4; q++) {\n"
-    "      const int e = t + q * 256, r = P::AK == 1 ? e / 16 : e % 64, l = P::AK == 1 ? e % 16 : e / 64;\n"
+    "      const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64;\n"
     "      as[l][r] = row + r < P::m && k + l < P::k ? get(a[(row + r) * P::AM + (k + l) * P::AK]) : (C)0;\n"
-    "      const int c = P::BK == 1 ? e / 16 : e % 64, h = P::BK == 1 ? e % 16 : e / 64;\n"
+    "      const int c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
     "      bs[h][c] = col + c < P::n && k + h < P::k ? get(b[(k + h) * P::BK + (col + c) * P::BN]) : (C)0;\n"
     "    }\n"
     "    __syncthreads();\n"
@@ -860,20 +973,17 @@ static const char prelude[] =
     "  }\n"
     "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) {\n"
     "    if (row + tr + i >= P::m || col + tc + j >= P::n) continue;\n"
-    "    C v = acc[i][j];\n"
-    "    if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[(col + tc + j) * P::BIAS]));\n"
-    "    put(out[(row + tr + i) * P::n + col + tc + j], v);\n"
+    "    e.template store<1>(((i64)z * P::m + row + tr + i) * P::n + col + tc + j, col + tc + j, &acc[i][j]);\n"
     "  }\n"
     "}\n"
     "// Matrix times few rows. B's rows are contiguous (BN 1): TX threads side by side hold V columns each, 256 / TX walk down k.\n"
-    "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out) {\n"
+    "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x % P::TX, ty = threadIdx.x / P::TX, steps = 256 / P::TX;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
     "  const i64 first = (i64)(blockIdx.x % P::TILES) * P::TX * P::V, col = first + tx * P::V;\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  out += (i64)z * P::m * P::n;\n"
     "  C acc[P::m][P::V];\n"
     "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = 0;\n"
     "  if (col < P::n) {\n"
@@ -892,26 +1002,24 @@ static const char prelude[] =
     "    UNROLL for (int k = 16; k >= P::TX; k /= 2) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = gn_add(acc[i][v], exchange(acc[i][v], k));\n"
     "    if (lane < P::TX) UNROLL for (int v = 0; v < P::V; v++) part[warp][lane * P::V + v] = acc[i][v];\n"
     "    __syncthreads();\n"
-    "    for (int e = threadIdx.x; e < P::TX * P::V; e += 256) {\n"
-    "      const i64 c = first + e;\n"
+    "    for (int x = threadIdx.x; x < P::TX * P::V; x += 256) {\n"
+    "      const i64 c = first + x;\n"
     "      if (c >= P::n) continue;\n"
-    "      C v = part[0][e];\n"
-    "      UNROLL for (int w = 1; w < 8; w++) v = gn_add(v, part[w][e]);\n"
-    "      if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[c * P::BIAS]));\n"
-    "      put(out[(i64)i * P::n + c], v);\n"
+    "      C v = part[0][x];\n"
+    "      UNROLL for (int w = 1; w < 8; w++) v = gn_add(v, part[w][x]);\n"
+    "      e.template store<1>(((i64)z * P::m + i) * P::n + c, c, &v);\n"
     "    }\n"
     "    __syncthreads();\n"
     "  }\n"
     "}\n"
     "// The same with B's columns contiguous (BK 1) and A's rows (AK 1): a warp for each column.\n"
-    "template <class P> M void rows_dot(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out) {\n"
+    "template <class P> M void rows_dot(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  const int lane = threadIdx.x & 31;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
     "  const i64 col = (i64)(blockIdx.x % P::TILES) * 8 + (threadIdx.x >> 5);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  out += (i64)z * P::m * P::n;\n"
     "  sum_of<C> acc[P::m];\n"
     "  UNROLL for (int i = 0; i < P::m; i++) acc[i].init();\n"
     "  if (col < P::n) {\n"
@@ -927,9 +1035,7 @@ static const char prelude[] =
     "  UNROLL for (int i = 0; i < P::m; i++) {\n"
     "    acc[i] = together<32>(acc[i]);\n"
     "    if (lane || col >= P::n) continue;\n"
-    "    C v = acc[i].v;\n"
-    "    if (P::HAS_BIAS) v = gn_add(v, (C)get(bias[col * P::BIAS]));\n"
-    "    put(out[(i64)i * P::n + col], v);\n"
+    "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &acc[i].v);\n"
     "  }\n"
     "}\n"
     "// One block of 128 threads for a query (b, h, t): scores in groups of 128 keys, a running softmax, each thread holding some of E.\n"
@@ -1104,19 +1210,22 @@ static const char prelude[] =
     "  }\n"
     "  return i + lo - mid;\n"
     "}\n"
-    "// Where part `s` of a product goes: the result, or its own f32 sums when k is cut into SPLIT parts.\n"
-    "template <class P> M void product_put(const typename P::T *bias, typename P::T *out, typename P::C *parts, u32 z, i64 r, i64 c, typename P::C v) {\n"
-    "  if (r >= P::m || c >= P::n) return;\n"
-    "  if (P::SPLIT > 1) { parts[((i64)blockIdx.y * P::m + r) * P::n + c] = v; return; }\n"
-    "  if (P::HAS_BIAS) v = gn_add(v, (typename P::C)get(bias[c * P::BIAS]));\n"
-    "  put(out[((i64)z * P::m + r) * P::n + c], v);\n"
+    "// Where V neighbouring sums go: to the epilogue, or to their part's own sums when k is cut into SPLIT parts.\n"
+    "template <class P, int V> M void product_put(const typename P::E &e, typename P::C *parts, u32 z, i64 r, i64 c, const typename P::C *v) {\n"
+    "  enum { W = P::W < V ? P::W : V };\n"
+    "  UNROLL for (int j = 0; j < V; j += W) {\n"
+    "    if (r >= P::m || c + j >= P::n) continue;\n"
+    "    const i64 i = ((i64)z * P::m + r) * P::n + c + j;\n"
+    "    if (P::SPLIT > 1) vstore<W>(parts + (i64)blockIdx.y * P::m * P::n + i, v + j); else e.template store<W>(i, c + j, v + j);\n"
+    "  }\n"
     "}\n"
-    "template <class P> M void product_sum(const typename P::C *parts, const typename P::T *bias, typename P::T *out) {\n"
-    "  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < (i64)P::m * P::n; i += (i64)gridDim.x * 256) {\n"
-    "    typename P::C v = parts[i];\n"
-    "    UNROLL for (int s = 1; s < P::SPLIT; s++) v = gn_add(v, parts[s * ((i64)P::m * P::n) + i]);\n"
-    "    if (P::HAS_BIAS) v = gn_add(v, (typename P::C)get(bias[i % P::n * P::BIAS]));\n"
-    "    put(out[i], v);\n"
+    "template <class P> M void product_sum(const typename P::C *parts, const typename P::E &e) {\n"
+    "  enum { W = P::W < 4 ? P::W : 4 };\n"
+    "  for (i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * W; i < (i64)P::m * P::n; i += (i64)gridDim.x * 256 * W) {\n"
+    "    typename P::C v[W], more[W];\n"
+    "    vload<W>(v, parts + i);\n"
+    "    UNROLL for (int s = 1; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); UNROLL for (int j = 0; j < W; j++) v[j] = gn_add(v[j], more[j]); }\n"
+    "    e.template store<W>(i, i % P::n, v);\n"
     "  }\n"
     "}\n"
     "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
@@ -1126,8 +1235,20 @@ static const char prelude[] =
     "  *row = (i64)(first + in % rows) * P::BM;\n"
     "  *col = (i64)(in / rows) * P::BW;\n"
     "}\n"
+    "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
+    "template <class P> M void transposed(const float *a, float *out) {\n"
+    "  __shared__ float tile[32][33];\n"
+    "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
+    "  const u32 z = blockIdx.x / P::TILES;\n"
+    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32, k = (i64)blockIdx.y * 32;\n"
+    "  a += P::at(z);\n"
+    "  out += (i64)z * P::OUTER * P::PITCH;\n"
+    "  UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "}\n"
     "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
-    "template <class P> M void sgemm(const float *a, const float *b, const float *bias, float *out, float *parts) {\n"
+    "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
     "  __shared__ float as[2][8][132], bs[2][8][132];\n"
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
     "  u32 z;\n"
@@ -1162,8 +1283,8 @@ static const char prelude[] =
     "      __syncthreads();\n"
     "    }\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++)\n"
-    "    product_put<P>(bias, out, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j & 3) + (j >> 2) * 32, acc[i][j]);\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j += 4)\n"
+    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j >> 2) * 32, &acc[i][j]);\n"
     "}\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
     "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
@@ -1183,6 +1304,52 @@ static const char prelude[] =
     "}\n"
     "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
     "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "// f32 from sm_80 on: 128 x BW tiles (128 or 256), 8 x BW / 16 a thread, four stages of 16 k. m and n run along memory on both sides, their strides are multiples of 4.\n"
+    "template <int N> M void single_stage(u32 to, const float *p, i64 first, i64 end, i64 k, i64 k_end, i64 stride) {\n"
+    "  UNROLL for (int q = 0; q < N / 64; q++) {\n"
+    "    const int c = threadIdx.x + q * 256, r = c / (N / 4), h = c % (N / 4) * 4;\n"
+    "    const bool in = k + r < k_end && first + h < end;\n"
+    "    copy16(to + c * 16, in ? p + (k + r) * stride + (first + h) : p, in ? 16 : 0);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void sgemm_async(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
+    "  enum { NJ = P::BW / 16, A = 8192, STAGE = A + P::BW * 64 };\n"
+    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  const u32 base = shared_address(memory);\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(&z, &row, &col);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  const int steps = (int)((end - begin + 15) / 16);\n"
+    "  float acc[8][NJ];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = 0.f;\n"
+    "  UNROLL for (int s = 0; s < 3; s++) {\n"
+    "    if (s < steps) { single_stage<128>(base + s * STAGE, a, row, P::m, begin + s * 16, end, P::AK); single_stage<P::BW>(base + s * STAGE + A, b, col, P::n, begin + s * 16, end, P::BK); }\n"
+    "    copy_commit();\n"
+    "  }\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    copy_wait<2>();\n"
+    "    __syncthreads();\n"
+    "    const float *sa = (const float *)(memory + (step & 3) * STAGE) + tr, *sb = (const float *)(memory + (step & 3) * STAGE + A) + tc;\n"
+    "    if (step + 3 < steps) {\n"
+    "      const u32 to = base + (step + 3 & 3) * STAGE;\n"
+    "      single_stage<128>(to, a, row, P::m, begin + (i64)(step + 3) * 16, end, P::AK);\n"
+    "      single_stage<P::BW>(to + A, b, col, P::n, begin + (i64)(step + 3) * 16, end, P::BK);\n"
+    "    }\n"
+    "    copy_commit();\n"
+    "    UNROLL for (int k = 0; k < 16; k++) {\n"
+    "      float x[8], y[NJ];\n"
+    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * 128 + i * 4);\n"
+    "      UNROLL for (int j = 0; j < NJ; j += 4) vload<4>(y + j, sb + k * P::BW + j * 8);\n"
+    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j += 4)\n"
+    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
+    "}\n"
     "D int within(i64 n) { return n <= 0 ? 0 : n >= 8 ? 16 : (int)n * 2; }\n"
     "// One stage: A's BM x 32 and B's 32 x BW elements in 16-byte pieces, swizzled so that neither copies nor reads meet in a bank.\n"
     "template <class P> M void tensor_stage(u32 to, const typename P::T *a, const typename P::T *b, i64 row, i64 col, i64 k, i64 end) {\n"
@@ -1223,7 +1390,7 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "// f16 and bf16 on tensor cores: BM x BW tiles, 8 warps in 2 rows of 4, four stages of 32 k. One stride of each side is 1, the others are multiples of 8.\n"
-    "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::T *bias, typename P::T *out, float *parts) {\n"
+    "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, float *parts) {\n"
     "  enum { MI = P::BM / 32, NJ = P::BW / 64, STAGE = (P::BM + P::BW) * 64, STAGES = 4 };\n"
     "  extern __shared__ __align__(128) unsigned char memory[];\n"
     "  const u32 base = shared_address(memory);\n"
@@ -1259,16 +1426,7 @@ static const char prelude[] =
     "    }\n"
     "  }\n"
     "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; q += 2) {\n"
-    "    const i64 r = row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, c = col + wn + j * 8 + (l & 3) * 2;\n"
-    "    if (P::SPLIT == 1 && P::n % 2 == 0) {\n"
-    "      if (r >= P::m || c >= P::n) continue;\n"
-    "      float v0 = acc[i][j][q], v1 = acc[i][j][q + 1];\n"
-    "      if (P::HAS_BIAS) { v0 += get(bias[c * P::BIAS]); v1 += get(bias[(c + 1) * P::BIAS]); }\n"
-    "      *(u32 *)(out + ((i64)z * P::m + r) * P::n + c) = pair(v0, v1, tag);\n"
-    "      continue;\n"
-    "    }\n"
-    "    product_put<P>(bias, out, parts, z, r, c, acc[i][j][q]);\n"
-    "    product_put<P>(bias, out, parts, z, r, c + 1, acc[i][j][q + 1]);\n"
+    "    product_put<P, 2>(e, parts, z, row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, col + wn + j * 8 + (l & 3) * 2, &acc[i][j][q]);\n"
     "  }\n"
     "}\n"
     "// Causal or plain attention on tensor cores: 64 queries of one (b, h) to a block of 4 warps, 64 keys at a time, head 16 to 128 (a multiple of 16).\n"
@@ -1280,6 +1438,29 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "template <class P> M u32 flash_at(u32 base, int r, int h) { return base + r * (P::DK * 2) + ((h ^ (P::DK >= 64 ? r & 7 : P::DK == 32 ? (r >> 1) & 3 : (r >> 2) & 1)) << 4); }\n"
+    "// Bits 15 and 31: the halves that are infinite or NaN\n"
+    "D u32 not_finite(u32 w, bf16) { return ((w & 0x7f807f80u) + 0x00800080u) & 0x80008000u; }\n"
+    "D u32 not_finite(u32 w, f16) { return ((w & 0x7c007c00u) + 0x04000400u) & 0x80008000u; }\n"
+    "// 0 times infinity is NaN, but the keys that are hidden from a query must add nothing: values that are not finite are added by themselves to the sums of the queries that\n"
+    "// see them (bound: the last key that rows r and r + 8 see), and are 0 in shared memory when the tile is multiplied.\n"
+    "template <class T> M void add_not_finite(u32 w, int key, const int *bound, float *o, T x) {\n"
+    "  const u32 is = not_finite(w, x);\n"
+    "  if (is) UNROLL for (int h = 0; h < 4; h++) { x.b = (u16)(w >> (h & 1) * 16); if (is >> ((h & 1) * 16 + 15) & 1 && key <= bound[h >> 1]) o[h] += get(x); }\n"
+    "}\n"
+    "template <class T> M void clear_not_finite(u32 *w, T tag) {\n"
+    "  const u32 is = not_finite(*w, tag);\n"
+    "  if (is) *w &= ~((is & 0x8000u ? 0xffffu : 0u) | (is >> 31 ? 0xffff0000u : 0u));\n"
+    "}\n"
+    "template <class P> M void flash_finite(unsigned char *v, int key, const int *bound, float (*o)[4]) {\n"
+    "  const typename P::T tag = {};\n"
+    "  u32 *words = (u32 *)v, bad = 0;\n"
+    "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) bad |= not_finite(words[i], tag);\n"
+    "  if (!__syncthreads_or(bad)) return;\n"
+    "  for (int k = 0; k < 64; k++) UNROLL for (int n = 0; n < P::DK / 8; n++) add_not_finite(words[flash_at<P>(0, k, n) / 4 + (threadIdx.x & 3)], key + k, bound, o[n], tag);\n"
+    "  __syncthreads();\n"
+    "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) clear_not_finite(words + i, tag);\n"
+    "  __syncthreads();\n"
+    "}\n"
     "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
     "  enum { BYTES = 64 * P::DK * 2, KD = P::DK / 16 };\n"
     "  extern __shared__ __align__(128) unsigned char memory[];\n"
@@ -1341,6 +1522,10 @@ static const char prelude[] =
     "      if (now[e] == least) now[e] = 0.f;\n"
     "    }\n"
     "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - now[e >> 1]); sum[e >> 1] += s[j][e]; }\n"
+    "    if (edge) {\n"
+    "      const int bound[2] = { (int)(P::CAUSAL && n - P::TQ + at < n - 1 ? n - P::TQ + at : n - 1), (int)(P::CAUSAL && n - P::TQ + at + 8 < n - 1 ? n - P::TQ + at + 8 : n - 1) };\n"
+    "      flash_finite<P>(memory + (sv - base), step * 64, bound, o);\n"
+    "    }\n"
     "    UNROLL for (int j = 0; j < 4; j++) {\n"
     "      u32 p[4] = { pair(s[2 * j][0], s[2 * j][1], tag), pair(s[2 * j][2], s[2 * j][3], tag), pair(s[2 * j + 1][0], s[2 * j + 1][1], tag), pair(s[2 * j + 1][2], s[2 * j + 1][3], tag) };\n"
     "      UNROLL for (int d = 0; d < KD; d++) {\n"
@@ -1361,8 +1546,654 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "#endif\n"
+    "// ---- one row (batch 1): the weights of a kernel are on their way before the kernels before it have ended ----\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "D void let_next_start() { asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\"); }\n"
+    "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
+    "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
+    "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
+    "// into the same place of the shared memory of the cluster's first block\n"
+    "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
+    "#else\n"
+    "D void let_next_start() {}\n"
+    "D void await_previous() {}\n"
+    "D void cluster_arrive() {}\n"
+    "D void cluster_wait() {}\n"
+    "D void put_first(float *p, float v) { *p = v; }\n"
+    "#endif\n"
+    "// 16 bytes that nothing writes while this runs; the loads stay where they stand\n"
+    "D uint4 stream(const void *p) {\n"
+    "  uint4 w;\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ < 800\n"
+    "  w = *(const uint4 *)p;\n"
+    "#else\n"
+    "  asm volatile(\"ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\" : \"=r\"(w.x), \"=r\"(w.y), \"=r\"(w.z), \"=r\"(w.w) : \"l\"(p));\n"
+    "#endif\n"
+    "  return w;\n"
+    "}\n"
+    "// Mean and 1 / deviation of k elements, by each warp for itself, without a barrier. x: this lane's elements.\n"
+    "template <class P> M void vector_norm(const typename P::T *a, float (*x)[P::V], float *mean, float *scale) {\n"
+    "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V) };\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  float sum = 0.f, square = 0.f;\n"
+    "  UNROLL for (int c = 0; c < CH; c++) {\n"
+    "    typename P::T raw_[V];\n"
+    "    UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
+    "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; v++) { x[c][v] = get(raw_[v]); sum += x[c][v]; } }\n"
+    "  }\n"
+    "  if (!P::NORM) return;\n"
+    "  if (sizeof(typename P::T) == 2) {                                 // sums of differences from one element, both at once\n"
+    "    const float one = get(a[0]);\n"
+    "    float d1[4] = { 0.f, 0.f, 0.f, 0.f }, d2[4] = { 0.f, 0.f, 0.f, 0.f };\n"
+    "    UNROLL for (int c = 0; c < CH; c++)\n"
+    "      if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - one; d1[v & 3] += d; d2[v & 3] = gn_fma(d, d, d2[v & 3]); }\n"
+    "    float s1 = (d1[0] + d1[1]) + (d1[2] + d1[3]), s2 = (d2[0] + d2[1]) + (d2[2] + d2[3]);\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) { const float t = exchange(s1, l), u = exchange(s2, l); s1 += t; s2 += u; }\n"
+    "    s1 *= 1.f / (float)P::k;\n"
+    "    s2 = s2 * (1.f / (float)P::k) - s1 * s1;\n"
+    "    *mean = one + s1;\n"
+    "    *scale = rsqrtf((s2 > 0.f ? s2 : 0.f) + (float)P::eps());\n"
+    "    return;\n"
+    "  }\n"
+    "  UNROLL for (int l = 16; l > 0; l /= 2) sum += exchange(sum, l);\n"
+    "  *mean = sum / (float)P::k;\n"
+    "  UNROLL for (int c = 0; c < CH; c++)\n"
+    "    if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - *mean; square = gn_fma(d, d, square); }\n"
+    "  UNROLL for (int l = 16; l > 0; l /= 2) square += exchange(square, l);\n"
+    "  *scale = 1.f / sqrtf(square / (float)P::k + (float)P::eps());\n"
+    "}\n"
+    "template <class P> M float vector_normed(float x, float mean, float scale, float gain, float shift) {\n"
+    "  float y = (x - mean) * scale;\n"
+    "  if (P::HAS_GAIN) y = y * gain;\n"
+    "  if (P::HAS_SHIFT) y = y + shift;\n"
+    "  return y;\n"
+    "}\n"
+    "D best_of<float, false> fresh(const best_of<float, false> *p) {     // past the L1, which may hold what stood there before\n"
+    "  best_of<float, false> b;\n"
+    "  b.v = *(const volatile float *)&p->v;\n"
+    "  b.at = *(const volatile i64 *)&p->at;\n"
+    "  return b;\n"
+    "}\n"
+    "// The best of the block's values, then of all blocks'. All threads come here; done: 0 before the kernel.\n"
+    "template <class P> M void vector_best(best_of<float, false> b, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "  __shared__ u32 before;\n"
+    "  const u32 n = gridDim.x / P::S;\n"
+    "  b = together<256>(b);\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    parts[blockIdx.x / P::S] = b;\n"
+    "    __threadfence();\n"
+    "    before = atomicAdd(done, 1u);\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (before + 1 < n) return;                                       // the last block of all joins the blocks' bests\n"
+    "  __threadfence();\n"
+    "  b.init();\n"
+    "  for (u32 i = threadIdx.x; i < n; i += 256) b.merge(fresh(parts + i));\n"
+    "  b = together<256>(b);\n"
+    "  if (threadIdx.x == 0) *out = b.at;\n"
+    "}\n"
+    "// A row (k) by B (k,n) whose rows are contiguous: 32 columns to a block, or to the S blocks of a cluster that share k between them.\n"
+    "// P: T, k, n, BK, V, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
+    "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, TX = 32 / V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
+    "  __shared__ float part[P::S * 8][32];\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, ty = threadIdx.x / TX, rank = blockIdx.x % P::S;\n"
+    "  const int first = (int)(blockIdx.x / P::S) * 32, col = first + tx * V, begin = rank * SPAN, end = begin + SPAN < P::k ? begin + SPAN : P::k;\n"
+    "  const bool mine = rank == 0 && warp == 0 && first + lane < P::n;\n"
+    "  uint4 w[U];\n"
+    "  T xr[U], g[U], h[U];\n"
+    "  const T tag = T();\n"
+    "  float acc[V], mean = 0.f, scale = 1.f;\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (P::S > 1) cluster_arrive();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int v = 0; v < V; v++) acc[v] = 0.f;\n"
+    "  if (mine) e.early(first + lane);\n"
+    "  for (int s = 0; s < STEPS; s += U) {\n"
+    "    UNROLL for (int i = 0; i < U; i++) {\n"
+    "      const int l = begin + ty + (s + i) * ROWS;\n"
+    "      const bool full = P::k % P::S == 0 && SPAN % ROWS == 0 && STEPS % U == 0 && P::n % 32 == 0;\n"
+    "      w[i] = zeros();\n"
+    "      if (full || (l < end && col < P::n)) w[i] = stream(b + (i64)l * P::BK + col);\n"
+    "      if (P::HAS_GAIN) g[i] = l < end ? gain[l] : T();\n"
+    "      if (P::HAS_SHIFT) h[i] = l < end ? shift[l] : T();\n"
+    "    }\n"
+    "    if (s == 0) {\n"
+    "      if (P::S > 1) cluster_wait();                                 // the cluster's first block has begun\n"
+    "      if (P::NEXT == 1) let_next_start();\n"
+    "      await_previous();\n"
+    "      if (P::NEXT == 2) let_next_start();\n"
+    "    }\n"
+    "    UNROLL for (int i = 0; i < U; i++) { const int l = begin + ty + (s + i) * ROWS; xr[i] = l < end ? a[l] : T(); }\n"
+    "    if (s == 0 && mine) e.load(first + lane);\n"
+    "    if (s == 0 && P::NORM) { float all[(P::k + 32 * V - 1) / (32 * V)][V]; vector_norm<P>(a, all, &mean, &scale); }\n"
+    "    UNROLL for (int i = 0; i < U; i++) {\n"
+    "      const float x = P::NORM ? vector_normed<P>(get(xr[i]), mean, scale, get(g[i]), get(h[i])) : get(xr[i]);\n"
+    "      UNROLL for (int v = 0; v < V; v++) acc[v] = gn_fma(x, part_of(w[i], v, tag), acc[v]);\n"
+    "    }\n"
+    "  }\n"
+    "  if (P::NEXT == 3) let_next_start();\n"
+    "  UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a column group keeps one column\n"
+    "    UNROLL for (int v = 0; v < half; v++) {\n"
+    "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
+    "      acc[v] = in + exchange(out, bit);\n"
+    "    }\n"
+    "  if (P::S > 1) {\n"
+    "    put_first(&part[rank * 8 + warp][tx * V + lane / TX], acc[0]);\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "  } else {\n"
+    "    part[warp][tx * V + lane / TX] = acc[0];\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  if (rank) return;\n"
+    "  float y = 0.f;\n"
+    "  if (mine) {\n"
+    "    float sum[4] = { 0.f, 0.f, 0.f, 0.f };\n"
+    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p & 3] += part[p][lane];\n"
+    "    y = (sum[0] + sum[1]) + (sum[2] + sum[3]);\n"
+    "  }\n"
+    "  if (P::BEST) {\n"
+    "    best_of<float, false> best;\n"
+    "    best.init();\n"
+    "    if (mine) best.take(e.value(y), first + lane);\n"
+    "    vector_best<P>(best, parts, done, out);\n"
+    "  } else if (mine) e.end(first + lane, y);\n"
+    "}\n"
+    "// The same with B's columns contiguous (BK 1): R columns at a time to each warp.\n"
+    "template <class P, int G> M void vector_columns(uint4 (*w)[G], const typename P::T *b, int col, int c0) {\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) {\n"
+    "    const int l = ((c0 + c) * 32 + lane) * P::V;\n"
+    "    w[r][c] = zeros();\n"
+    "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(b + (i64)(col + r < P::n ? col + r : P::n - 1) * P::BN + l);\n"
+    "  }\n"
+    "}\n"
+    "template <class P, int G> M void vector_columns_take(float *acc, const uint4 (*w)[G], const float (*x)[P::V]) {\n"
+    "  const typename P::T tag = typename P::T();\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; v++) acc[r] = gn_fma(x[c][v], part_of(w[r][c], v, tag), acc[r]);\n"
+    "}\n"
+    "// The sums of R columns, each to its lane.\n"
+    "template <class P, class E> M void vector_columns_end(float *acc, int col, E &e, best_of<float, false> &best) {\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  float y = 0.f;\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) {\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) acc[r] += exchange(acc[r], l);\n"
+    "    if (lane == r) y = acc[r];\n"
+    "    acc[r] = 0.f;\n"
+    "  }\n"
+    "  if (lane >= P::R || col + lane >= P::n) return;\n"
+    "  if (P::BEST) best.take(e.value(y), col + lane); else e.end(col + lane, y);\n"
+    "}\n"
+    "template <class P, class E> M void vector_dot(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, R = P::R, CH = (P::k + 32 * V - 1) / (32 * V), G = CH < 4 ? CH : 4 };\n"
+    "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
+    "  float x[G][V], acc[R], mean = 0.f, scale = 1.f;\n"
+    "  uint4 w[R][G];\n"
+    "  int col = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R;\n"
+    "  best_of<float, false> best;\n"
+    "  best.init();\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int r = 0; r < R; r++) acc[r] = 0.f;\n"
+    "  vector_columns<P, G>(w, b, col, 0);\n"
+    "  if (lane < R && col + lane < P::n) e.early(col + lane);\n"
+    "  if (P::NEXT == 1) let_next_start();\n"
+    "  if (CH == G) {                                                    // the row in registers\n"
+    "    uint4 g[G], h[G];\n"
+    "    const T tag = T();\n"
+    "    UNROLL for (int c = 0; c < G; c++) {\n"
+    "      const int l = (c * 32 + lane) * V;\n"
+    "      g[c] = h[c] = zeros();\n"
+    "      if (P::HAS_GAIN && l < P::k) g[c] = stream(gain + l);\n"
+    "      if (P::HAS_SHIFT && l < P::k) h[c] = stream(shift + l);\n"
+    "    }\n"
+    "    await_previous();\n"
+    "    if (P::NEXT >= 2) let_next_start();\n"
+    "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
+    "    vector_norm<P>(a, x, &mean, &scale);\n"
+    "    UNROLL for (int c = 0; c < G; c++)\n"
+    "      if (P::NORM && (c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) x[c][v] = vector_normed<P>(x[c][v], mean, scale, part_of(g[c], v, tag), part_of(h[c], v, tag));\n"
+    "    while (col < P::n) {\n"
+    "      const int at = col;\n"
+    "      vector_columns_take<P, G>(acc, w, x);\n"
+    "      col += step;\n"
+    "      vector_columns<P, G>(w, b, col, 0);\n"
+    "      vector_columns_end<P>(acc, at, e, best);\n"
+    "      if (lane < R && col + lane < P::n) { e.early(col + lane); e.load(col + lane); }\n"
+    "    }\n"
+    "  } else {\n"
+    "    await_previous();\n"
+    "    if (P::NEXT >= 2) let_next_start();\n"
+    "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
+    "    while (col < P::n) {\n"
+    "      const int at = col;\n"
+    "      for (int c0 = 0; c0 < CH; c0 += G) {\n"
+    "        UNROLL for (int c = 0; c < G; c++) {\n"
+    "          const int l = ((c0 + c) * 32 + lane) * V;\n"
+    "          T raw_[V];\n"
+    "          UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
+    "          if (l < P::k) { vload<V>(raw_, a + l); UNROLL for (int v = 0; v < V; v++) x[c][v] = get(raw_[v]); }\n"
+    "        }\n"
+    "        vector_columns_take<P, G>(acc, w, x);\n"
+    "        if (c0 + G >= CH) col += step;\n"
+    "        vector_columns<P, G>(w, b, col, c0 + G >= CH ? 0 : c0 + G);\n"
+    "      }\n"
+    "      vector_columns_end<P>(acc, at, e, best);\n"
+    "      if (lane < R && col + lane < P::n) { e.early(col + lane); e.load(col + lane); }\n"
+    "    }\n"
+    "  }\n"
+    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
+    "}\n"
+    "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by attention_join. The row that this\n"
+    "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what stood there into saved_k and saved_v.\n"
+    "// P: T, L (position), N (length), H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
+    "template <class P> M void attention_one(const typename P::T *q, typename P::T *k, typename P::T *v, const typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
+    "                                        typename P::T *saved_k, typename P::T *saved_v, typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, D_ = P::DK, LANES = D_ / V, KEYS = 32 / LANES, STEP = 8 * KEYS, U = 4 };\n"
+    "  __shared__ float part[8][D_ + 2], joined[P::PARTS][D_ + 2];\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, sub = lane % LANES, key = warp * KEYS + lane / LANES, mine = (int)(blockIdx.x % P::PARTS);\n"
+    "  const i64 at = blockIdx.x / P::PARTS, h = at % P::H, b = at / P::H, g = h / (P::H / P::G);\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (P::CLUSTER) cluster_arrive();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  i64 said = P::S, at_said = -1;\n"
+    "  if (P::LENGTH) said = get(*length);\n"
+    "  const bool bad = said < P::CAUSAL || said > P::S;\n"
+    "  if (P::APPEND) at_said = get(*pos);\n"
+    "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
+    "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
+    "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
+    "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
+    "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), raw_;\n"
+    "  const T tag = T();\n"
+    "  float x[V], o[V], top = least, sum = 0.f;\n"
+    "  UNROLL for (int i = 0; i < V; i++) o[i] = 0.f;\n"
+    "  for (int base = begin, first = 1; first || base < end; base += U * STEP, first = 0) {\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const int j = base + key + u * STEP;\n"
+    "      kr[u] = vr[u] = zeros();\n"
+    "      if (j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + (P::SMALL ? (i64)(j * (int)P::KS) : j * P::KS)); vr[u] = *(const uint4 *)(vp + (P::SMALL ? (i64)(j * (int)P::VS) : j * P::VS)); }\n"
+    "    }\n"
+    "    if (first) {\n"
+    "      if (P::CLUSTER) cluster_wait();\n"
+    "      if (P::NEXT == 1) let_next_start();\n"
+    "      await_previous();\n"
+    "      if (P::NEXT == 2) let_next_start();\n"
+    "      raw_ = *(const uint4 *)(q + b * P::QB + h * P::QH + sub * V);\n"
+    "      if (P::APPEND) { nk = *(const uint4 *)(rows_k + b * P::RKB + g * P::RKH + sub * V); nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V); }\n"
+    "      UNROLL for (int i = 0; i < V; i++) x[i] = part_of(raw_, i, tag) * (float)P::scale();\n"
+    "    }\n"
+    "    float s[U], now = top;\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const int j = base + key + u * STEP;\n"
+    "      if (P::APPEND && j == place && j < end) { kr[u] = nk; vr[u] = nv; }\n"
+    "      s[u] = 0.f;\n"
+    "      UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(x[i], part_of(kr[u], i, tag), s[u]);\n"
+    "      UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
+    "      if (j >= end) s[u] = least;\n"
+    "      now = max_nan(now, s[u]);\n"
+    "    }\n"
+    "    UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
+    "    const bool none = now == least;\n"
+    "    const float keep = none || top == now ? 1.f : gn_exp(top - now);\n"
+    "    sum *= keep;\n"
+    "    UNROLL for (int i = 0; i < V; i++) o[i] *= keep;\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const float p = none || base + key + u * STEP >= end ? 0.f : gn_exp(s[u] - now);\n"
+    "      sum += p;\n"
+    "      UNROLL for (int i = 0; i < V; i++) o[i] = gn_fma(p, part_of(vr[u], i, tag), o[i]);\n"
+    "    }\n"
+    "    top = now;\n"
+    "  }\n"
+    "  UNROLL for (int l = LANES; l < 32; l *= 2) {\n"
+    "    sum += exchange(sum, l);\n"
+    "    UNROLL for (int i = 0; i < V; i++) o[i] += exchange(o[i], l);\n"
+    "  }\n"
+    "  if (lane < LANES) UNROLL for (int i = 0; i < V; i++) part[warp][sub * V + i] = o[i];\n"
+    "  if (lane == 0) { part[warp][D_] = top; part[warp][D_ + 1] = sum; }\n"
+    "  if (P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES) {\n"
+    "    const i64 to = (b * P::G + g) * D_ + sub * V;\n"
+    "    *(uint4 *)(saved_k + to) = *(const uint4 *)(kp + place * P::KS);\n"
+    "    *(uint4 *)(saved_v + to) = *(const uint4 *)(vp + place * P::VS);\n"
+    "    *(uint4 *)(kp + place * P::KS) = nk;\n"
+    "    *(uint4 *)(vp + place * P::VS) = nv;\n"
+    "  }\n"
+    "  if (blockIdx.x == 0 && t == 0) {\n"
+    "    if (P::APPEND && outside) fault(err, OUT_OF_RANGE, append, at_said, P::S);\n"
+    "    if (bad) fault(err, OUT_OF_RANGE, node, said, P::S);\n"
+    "    if (P::APPEND && !outside) { err[flag_k] = 1; err[flag_v] = 1; }\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  float all = least, num = 0.f, den = 0.f;\n"
+    "  if (t < D_) {\n"
+    "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
+    "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : gn_exp(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
+    "  }\n"
+    "  if (P::NEXT == 3) let_next_start();\n"
+    "  if (P::CLUSTER) {\n"
+    "    if (t < D_) put_first(&joined[mine][t], num);\n"
+    "    if (t == 0) { put_first(&joined[mine][D_], all); put_first(&joined[mine][D_ + 1], den); }\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "    if (mine || t >= D_) return;\n"
+    "    all = least; num = den = 0.f;\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) all = max_nan(all, joined[w][D_]);\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = joined[w][D_ + 1] == 0.f ? 0.f : gn_exp(joined[w][D_] - all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
+    "  }\n"
+    "  if (t >= D_) return;\n"
+    "  if (P::PARTS > 1 && !P::CLUSTER) {\n"
+    "    float *to = parts + (at * P::PARTS + mine) * (D_ + 2);\n"
+    "    to[2 + t] = num;\n"
+    "    if (t == 0) { to[0] = all; to[1] = den; }\n"
+    "  } else put(out[at * D_ + t], den != 0.f ? num / den : 0.f);\n"
+    "}\n"
 ;
 
+/* For sm_90a only, after the prelude in programs that need it. */
+static const char hopper[] =
+    "// ---- sm_90a: warpgroups of tensor cores, fed by the tensor memory accelerator (TMA) through stages in shared memory ----\n"
+    "struct __align__(64) tmap { u64 v[16]; };\n"
+    "D void bar_init(u32 b, u32 n) { asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(n) : \"memory\"); }\n"
+    "D void bar_expect(u32 b, u32 bytes) { asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
+    "D void bar_arrive(u32 b) { asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(b) : \"memory\"); }\n"
+    "D void bar_wait(u32 b, u32 parity) { asm volatile(\"{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra E; bra W; E: }\" :: \"r\"(b), \"r\"(parity) : \"memory\"); }\n"
+    "D void cluster_sync() { asm volatile(\"barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\n"
+    "D u32 cluster_rank() { u32 r; asm(\"mov.u32 %0, %%cluster_ctarank;\" : \"=r\"(r)); return r; }\n"
+    "D float4 cluster_load4(u32 a, u32 cta) {\n"
+    "  float4 v;\n"
+    "  asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [r];}\" : \"=f\"(v.x), \"=f\"(v.y), \"=f\"(v.z), \"=f\"(v.w) : \"r\"(a), \"r\"(cta) : \"memory\");\n"
+    "  return v;\n"
+    "}\n"
+    "// A box of the map at (x, y, z, w) to shared memory\n"
+    "D void box_load(u32 to, const tmap *m, int x, int y, int z, int w, u32 bar) {\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
+    "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar) : \"memory\");\n"
+    "}\n"
+    "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 columns (when they run along memory) `next` bytes on.\n"
+    "D u64 panel(u32 a, u32 next) { return (u64)((a & 0x3ffffu) >> 4) | ((u64)(next >> 4) << 16) | (64ull << 32) | (1ull << 62); }\n"
+    "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
+    "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
+    "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
+    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // reads stay below the wait\n"
+    "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
+    "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
+    "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch\n"
+    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
+    "template <class P> M void wgmma_tile(u32 tile, u32 *z, int *row, int *col) {\n"
+    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (8 * P::COLS), top = group * 8, rows = P::ROWS - top < 8 ? P::ROWS - top : 8, at = in - group * 8 * P::COLS;\n"
+    "  *z = tile / (P::ROWS * P::COLS);\n"
+    "  *row = (int)(top + at % rows) * P::BM;\n"
+    "  *col = (int)(at / rows) * P::BW;\n"
+    "}\n"
+    "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & 127) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
+    "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
+    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, int steps) {\n"
+    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "  u32 it = 0, z;\n"
+    "  int row, col;\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
+    "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
+    "    for (int k = 0; k < steps; k++, it++) {\n"
+    "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
+    "      const int k0 = (first + k) * P::STEP;\n"
+    "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
+    "      bar_expect(bar, STAGE);\n"
+    "      if (!P::AT) box_load(sa, ta, k0, row, az, aw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BM / 64; i++) box_load(sa + i * 8192, ta, row + i * 64, k0, az, aw, bar);\n"
+    "      if (!P::BT) box_load(sb, tb, k0, col, bz, bw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, bz, bw, bar);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "D void matrix4_put(u32 a, const u32 *r) { asm volatile(\"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\" :: \"r\"(a), \"r\"(r[0]), \"r\"(r[1]), \"r\"(r[2]), \"r\"(r[3]) : \"memory\"); }\n"
+    "D void box_store(const tmap *m, int x, int y, int z, u32 from) {\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5]; cp.async.bulk.commit_group;\" :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(0), \"r\"(from) : \"memory\");\n"
+    "}\n"
+    "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in two buffers of 8192 bytes.\n"
+    "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
+    "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
+    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {             // one copy of the epilogue's text: the sums move down instead\n"
+    "    const u32 to = buffers + (x & 1) * 8192;\n"
+    "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
+    "    UNROLL for (int i = 0; i < 16; i++) {\n"
+    "      const i64 gr = row + r + (i & 1) * 8, c = col + x * 64 + (i >> 1) * 8 + (l & 3) * 2;\n"
+    "      const bool in = gr < P::m && c < P::n;\n"
+    "      e.template value<2>(in ? ((i64)z * P::m + gr) * P::n + c : 0, in ? c : 0, d + i * 2, y[i].e);\n"
+    "    }\n"
+    "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read 1;\" ::: \"memory\");\n"
+    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
+    "    UNROLL for (int n = 0; n < 8; n += 2) {\n"
+    "      const u32 w[4] = { y[n * 2].w, y[n * 2 + 1].w, y[n * 2 + 2].w, y[n * 2 + 3].w };\n"
+    "      matrix4_put(to + sr * 128 + (((n + (l >> 4)) ^ (sr & 7)) << 4), w);\n"
+    "    }\n"
+    "    asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
+    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
+    "    if (t == 0) box_store(tc, col + x * 64, row, z, to);\n"
+    "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
+    "  }\n"
+    "}\n"
+    "// A group's sums of all tiles of this block; KC 1: stored, otherwise left in `mine`, rows of BW + 8.\n"
+    "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, int steps, float *mine) {\n"
+    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128, CELLS = P::BW / 2 };\n"
+    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, r = wg * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
+    "  u32 it = 0, z;\n"
+    "  int row, col;\n"
+    "  float d[CELLS];\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
+    "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
+    "    for (int k = 0; k < steps; k++, it++) {\n"
+    "      const u32 s = it % P::STAGES;\n"
+    "      bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
+    "      wgmma_fence();\n"
+    "      const u64 da = panel(base + s * STAGE + wg * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
+    "      UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
+    "      wgmma_commit();\n"
+    "      wgmma_wait<1>();\n"
+    "      if (k > 0) wgmma_release<P>(empty, it - 1);\n"
+    "    }\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<CELLS>(d);\n"
+    "    if (steps > 0) wgmma_release<P>(empty, it - 1);\n"
+    "    if (P::KC > 1) group_sync<P::BM * 2>(1);                             // no group still reads the stages\n"
+    "    if (P::BULK) { wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * 16384, (int)z, row + wg * 64, col, d); continue; }\n"
+    "    if (P::KC == 1) _Pragma(\"unroll 1\") for (int x = 0; x < P::BW; x += 64) {\n"
+    "      UNROLL for (int i = 0; i < 16; i++) product_put<P, 2>(e, (float *)0, z, row + r + (i & 1) * 8, col + c + x + (i >> 1) * 8, d + i * 2);\n"
+    "      UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
+    "    } else UNROLL for (int i = 0; i < CELLS / 2; i++) *(float2 *)(mine + (r + (i & 1) * 8) * (P::BW + 8) + c + (i >> 1) * 8) = make_float2(d[i * 2], d[i * 2 + 1]);\n"
+    "  }\n"
+    "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
+    "}\n"
+    "// The sums of the cluster's blocks added, each block some rows.\n"
+    "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 rank) {\n"
+    "  u32 z;\n"
+    "  int row, col;\n"
+    "  wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  for (int i = threadIdx.x; i < P::BM / P::KC * (P::BW / 4); i += blockDim.x) {\n"
+    "    const int r = (int)rank * (P::BM / P::KC) + i / (P::BW / 4), c = i % (P::BW / 4) * 4;\n"
+    "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
+    "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (P::BW + 8) + c) * 4, p); v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
+    "    product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
+    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
+    "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
+    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / 64); }\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
+    "  if (threadIdx.x >= P::BM * 2) {\n"
+    "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
+    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, steps);\n"
+    "    __syncwarp();\n"
+    "  } else {\n"
+    "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
+    "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
+    "  }\n"
+    "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
+    "}\n"
+    "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
+    "D float exp2_of(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
+    "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
+    "// As flash_finite, for 128 keys and both groups, which come here together.\n"
+    "template <class P> M void flash_clean(unsigned char *v, int key, const int *bound, float *o) {\n"
+    "  const typename P::T tag = {};\n"
+    "  u32 *words = (u32 *)v;\n"
+    "  u32 bad = 0;\n"
+    "  UNROLL for (int i = 0; i < P::DK / 4; i += 4) {\n"
+    "    u32 w[4];\n"
+    "    vload<4>(w, words + (threadIdx.x * 4 + i * 256));\n"
+    "    UNROLL for (int j = 0; j < 4; j++) bad |= not_finite(w[j], tag);\n"
+    "  }\n"
+    "  if (!any_of_both(bad)) return;\n"
+    "  for (int k = 0; k < 128; k++) UNROLL for (int n = 0; n < P::DK / 8; n++)\n"
+    "    add_not_finite(words[((n >> 3) * 16384 + k * 128 + (((n & 7) ^ (k & 7)) << 4)) / 4 + (threadIdx.x & 3)], key + k, bound, o + n * 4, tag);\n"
+    "  group_sync<256>(1);\n"
+    "  for (int i = threadIdx.x; i < P::DK * 64; i += 256) clear_not_finite(words + i, tag);\n"
+    "  asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
+    "  group_sync<256>(1);\n"
+    "}\n"
+    "template <class P> M void flash_scores(float *s, u32 q, u32 k) {\n"
+    "  UNROLL for (int i = 0; i < 64; i++) s[i] = 0.f;\n"
+    "  wgmma_fence();\n"
+    "  UNROLL for (int d = 0; d < P::DK / 16; d++) P::score(s, panel(q + (d >> 2) * 16384, 16384) + (d & 3) * 2, panel(k + (d >> 2) * 16384, 16384) + (d & 3) * 2);\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "template <class P> M void flash_values(float *o, const u32 *p, u32 v) {\n"
+    "  wgmma_fence();\n"
+    "  UNROLL for (int j = 0; j < 8; j++) P::value(o, p + j * 4, panel(v, 16384) + j * 128);\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "// Scores to weights; keep: what earlier sums are worth now\n"
+    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound) {\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  float now[2] = { least, least };\n"
+    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
+    "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
+    "  UNROLL for (int h = 0; h < 2; h++) {\n"
+    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
+    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 2)) * scale;\n"
+    "    now[h] = fmaxf(now[h], top[h]);\n"
+    "    keep[h] = now[h] == least ? 1.f : exp2_of(top[h] - now[h]);\n"
+    "    top[h] = now[h];\n"
+    "    if (now[h] == least) now[h] = 0.f;\n"
+    "    sum[h] *= keep[h];\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 64; i++) { s[i] = exp2_of(fmaf(s[i], scale, -now[i >> 1 & 1])); sum[i >> 1 & 1] += s[i]; }\n"
+    "}\n"
+    "template <class P> M void flash_pack(u32 *p, const float *s) {\n"
+    "  const typename P::T tag = {};\n"
+    "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
+    "}\n"
+    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, int h, int b, int steps) {\n"
+    "  enum { TILE = P::DK * 256 };\n"
+    "  const int g = h / (int)(P::H / P::G);\n"
+    "  bar_expect(bars, TILE);\n"
+    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
+    "    bar_wait(ke, parity);\n"
+    "    bar_expect(kf, TILE);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
+    "    bar_wait(ve, parity);\n"
+    "    bar_expect(vf, TILE);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void flash_compute(typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
+    "  enum { TILE = P::DK * 256 };\n"
+    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
+    "  const float scale = (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
+    "  const typename P::T tag = {};\n"
+    "  const u32 q = base + wg * 8192;\n"
+    "  // the last key that rows at and at + 8 see; tiles from `whole` on have keys that some query does not see\n"
+    "  const int last = (int)(n - P::TQ), bound[2] = { P::CAUSAL && last + at < n - 1 ? last + at : (int)n - 1, P::CAUSAL && last + at + 8 < n - 1 ? last + at + 8 : (int)n - 1 };\n"
+    "  const int whole = P::CAUSAL && last + first + 1 < seen ? (last + first + 1) / 128 : (int)(seen / 128);\n"
+    "  float s[64], o[P::DK / 2], top[2] = { least, least }, sum[2] = { 0.f, 0.f }, keep[2];\n"
+    "  u32 p[32];\n"
+    "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
+    "  bar_wait(bars, 0);\n"
+    "  if (steps > 0) {\n"
+    "    bar_wait(bars + 8, 0);\n"
+    "    flash_scores<P>(s, q, base + TILE);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<64>(s);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound);\n"
+    "    flash_pack<P>(p, s);\n"
+    "  }\n"
+    "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are computed while weights are made of the scores\n"
+    "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
+    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
+    "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
+    "    flash_values<P>(o, p, sv);\n"
+    "    wgmma_wait<1>();\n"
+    "    wgmma_keep<64>(s);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::DK / 2>(o);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
+    "    UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
+    "    flash_pack<P>(p, s);\n"
+    "  }\n"
+    "  if (steps > 0) {\n"
+    "    const int step = steps - 1;\n"
+    "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
+    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    flash_values<P>(o, p, sv);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::DK / 2>(o);\n"
+    "  }\n"
+    "  UNROLL for (int e = 0; e < 2; e++) {\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
+    "    const float other = sum[e] == 0.f ? 0.f : 1.f / sum[e];\n"
+    "    if (at + e * 8 >= P::TQ) continue;\n"
+    "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
+    "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, o[d * 4 + e * 2 + 1] * other, tag);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
+    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
+    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; K, V empty\n"
+    "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
+    "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
+    "  i64 n = P::S;\n"
+    "  if (P::LENGTH) {\n"
+    "    n = get(*length);\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); return; }\n"
+    "  }\n"
+    "  i64 seen = n;\n"
+    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
+    "  const int steps = (int)((seen + 127) / 128);\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (threadIdx.x >= 256) {\n"
+    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
+    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y / P::H), steps);\n"
+    "  } else {\n"
+    "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
+    "    flash_compute<P>(out, panels + (base - start), base, bars, first, n, seen, steps);\n"
+    "  }\n"
+    "}\n"
+;
 
 /* >>emit ========================================================================================== */
 
@@ -1390,32 +2221,54 @@ static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", 
 
 typedef struct kernel kernel;
 
-typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG } param_kind;
-/* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), or a number. */
+typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_MAP } param_kind;
+/* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), a number, or a tensor
+   map (`node`: its index). */
 typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 
-typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; } launch;   /* shared: bytes beyond the kernel's own */
+/* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes. */
+typedef struct tensor_map { bool scratch; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
+
+/* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
+   before it has ended, and waits for it itself. */
+typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster; bool early; } launch;
 
 /* Memory of a plan beside the layout's block, by what it is for. */
-typedef enum region { REGION_ERRORS, REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION__COUNT } region;
+/* Arguments and error words go up in one copy, error words and small results come down in one. */
+typedef enum region { REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
 
 enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
 
 struct device;
 
+/* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
+typedef struct fusion { uint32_t norm, product, loop, best, append[2]; bool inside; } fusion;   /* inside: another step's kernel does this one */
+
 /* One plan's kernels while they are generated. */
 typedef struct emit {
     struct device *device;
     const gn_part *part;
-    const gn_layout *layout;
+    gn_layout *layout;
+    fusion *fusions;                 /* per step */
+    bool *inlined;                   /* per node: an embedding that the loop which reads it looks up by itself */
+    uint32_t fused;                  /* steps without a kernel of their own */
     launch *launches;
     param *params;
-    size_t n_launches, cap_launches, n_params, cap_params;
+    tensor_map *maps;
+    const char *bounds;              /* of the kernel that is written, when not 256 threads */
+    size_t n_launches, cap_launches, n_params, cap_params, n_maps, cap_maps;
     size_t first_param;              /* of the kernel that is being written */
     text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
     size_t scratch, losses;          /* bytes that the kernels of one op use at most */
-    uint32_t appends;                /* in-place appends so far: each has a flag behind the error words */
+    uint32_t *appends, n_appends;    /* in-place appends so far, in their order */
+    uint32_t *append_flags;
+    uint32_t n_flags;                /* words behind the error words, 0 before the run: that an append has been done, blocks that have ended */
+    bool rereads;                    /* what this kernel's pointers show may change while it waits: no restrict */
+    bool early;                      /* this kernel waits for those before it by itself */
+    uint8_t cluster;
     size_t save;                     /* bytes that in-place appends save */
+    const gn_kernel_step *tail;      /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
+    uint32_t n_tails;
     bool faults;                     /* some kernel may report a fault */
     bool failed;
     gn_fault *fault;
@@ -1423,7 +2276,10 @@ typedef struct emit {
 
 static int64_t emit_processors(const emit *e);        /* of the device; >>compile knows it */
 static bool emit_has_tensor_cores(const emit *e);
-static kernel *kernel_of(struct device *d, const char *label, const text *types_text, const text *signature, const text *body);
+static bool emit_has_clusters(const emit *e);          /* blocks that exchange shared memory */
+static bool emit_has_warpgroups(const emit *e);
+static bool emit_has_async_copies(const emit *e);
+static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body);
 
 static void emit_param(emit *e, param p) {
     if (!grow(&e->params, e->n_params, &e->cap_params, sizeof p)) { e->failed = true; return; }
@@ -1431,7 +2287,7 @@ static void emit_param(emit *e, param p) {
 }
 
 static void emit_pointer(emit *e, const char *type, bool constant, const char *name, param p) {
-    put(&e->signature, "%s%s%s *__restrict__ %s", e->signature.n ? ", " : "", constant ? "const " : "", type, name);
+    put(&e->signature, "%s%s%s *%s%s", e->signature.n ? ", " : "", constant ? "const " : "", type, e->rereads ? "" : "__restrict__ ", name);
     emit_param(e, p);
 }
 
@@ -1458,12 +2314,15 @@ static void emit_faults(emit *e, uint32_t node) {
 static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block, uint32_t shared) {
     kernel *k = NULL;
     bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536;
-    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, &e->types, &e->signature, &e->body);
+    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
     if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
-    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param) };
+    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->early };
     if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
     e->types.n = e->signature.n = e->body.n = 0;
+    e->bounds = NULL;
     e->first_param = e->n_params;
+    e->rereads = e->early = false;
+    e->cluster = 0;
 }
 
 static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) { emit_launch_shared(e, label, grid_x, grid_y, block, 0); }
@@ -1692,6 +2551,29 @@ static void loop_sizes(const emit *e, loop *l) {
     while (l->vector > 1 && l->n % l->vector) l->vector /= 2;
 }
 
+/* A row of an embedding's table instead of its result. */
+static void loop_lookup(emit *e, loop *l, uint32_t i) {
+    uint32_t node = load_of(e, l, i)->base, table = input(e, node, 0), ids_node = input(e, node, 1);
+    const gn_view *a = view_of(e, table);
+    gn_view ids = collapsed(view_of(e, ids_node));
+    char name[32], at[48];
+    snprintf(name, sizeof name, "a%u", i);
+    emit_node(e, table, types[a->dtype].name, true, name);
+    snprintf(name, sizeof name, "ids%u", i);
+    emit_node(e, ids_node, types[ids.dtype].name, true, name);
+    snprintf(name, sizeof name, "lookup%u", i);
+    emit_number(e, "u32", name, PARAM_WORD, node);
+    e->faults = true;
+    snprintf(at, sizeof at, "i / %lldu", (long long)a->dims[1]);
+    put(&e->body, "    const i64 id%u = ids%u[", i, i);
+    put_offset(&e->body, &ids, at, l->small);
+    put(&e->body, "];\n    if (id%u < 0 || id%u >= %lldll) { if (i %% %lldu == 0) fault(err, OUT_OF_RANGE, lookup%u, id%u, %lldll); continue; }\n", i, i, (long long)a->dims[0], (long long)a->dims[1], i, i,
+        (long long)a->dims[0]);
+    put(&e->body, "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + id%u * %lldll + (i64)(i %% %lldu));\n", types[a->dtype].name, i, (long long)l->vector, (long long)l->vector, i, i, i, (long long)a->strides[0],
+        (long long)a->dims[1]);
+    snprintf(l->names[load_of(e, l, i)->reg], sizeof l->names[0], "get(x%u[v])", i);
+}
+
 /* Before the loop over v: what is loaded, in registers or as one element for all. */
 static void loop_load(emit *e, loop *l, uint32_t i) {
     const gn_load *d = load_of(e, l, i);
@@ -1703,6 +2585,7 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
         return;
     }
     snprintf(name, sizeof name, "a%u", i);
+    if (e->inlined[d->base]) { loop_lookup(e, l, i); return; }
     emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
     bool wide = l->vector > 1 && vectorises(&d->view, d->view.offset, l->vector, types[d->dtype].bytes);
     bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % l->vector == 0);
@@ -1829,7 +2712,7 @@ static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input)
     r->vector = along && one_input ? 16 / bytes : 1;
     while (r->vector > 1 && (!vectorises(&r->reduced, offset, r->vector, bytes) || !strides_fit(&r->kept, r->vector))) r->vector /= 2;
     int64_t steps = r->r / r->vector;
-    r->ty = r->columns ? (steps >= 64 ? 8 : 1) : steps >= 512 ? 256 : steps >= 32 ? 32 : steps >= 8 ? 8 : 1;
+    r->ty = r->columns ? (steps >= 64 ? 8 : 1) : steps >= 512 && r->n < 4096 ? 256 : steps >= 32 ? 32 : steps >= 8 ? 8 : 1;   /* many rows: one to a warp, no barriers */
     r->tx = 256 / r->ty;
     int64_t blocks = blocks_for(r->n, r->tx), longest = r->ty * r->vector * 8;
     r->parts = 1;
@@ -2007,7 +2890,7 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
     emit_node(e, x, type, true, "a");
     emit_node(e, node, type, false, "o");
-    put(&e->body, "  softmax<@_p>(a, o);\n");
+    put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
     snprintf(name, sizeof name, "%s_%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
 }
@@ -2030,7 +2913,9 @@ static void emit_layernorm(emit *e, uint32_t node) {
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
     if (bias) emit_node(e, input(e, node, last), type, true, "bias");
     emit_node(e, node, type, false, "o");
-    put(&e->body, "  layernorm<@_p>(a, %s, %s, o);\n", gain ? "gain" : "0", bias ? "bias" : "0");
+    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.groups;
+    for (uint32_t i = 1; i <= last; i++) packed = packed && is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
+    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "", gain ? "gain" : "0", bias ? "bias" : "0");
     snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
 }
@@ -2105,15 +2990,15 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
 }
 
 /* How a product is cut: tiles of rows and columns, vector accesses, parts of k. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width; uint32_t shared; } product_form;
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages; bool at, bt; uint32_t shared; } product_form;
 
-static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t bias, bool has_bias) {
+static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *t = &e->types;
     bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % 32 == 0 && form->span % 32 == 0;
-    put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll, BIAS = %lldll;\n", types[d].name, types[d].compute,
-        (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)bias);
-    put(t, "  enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, HAS_BIAS = %d, BM = %d, BW = %d, SPLIT = %lld, FULL = %d };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
-        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, has_bias, form->height, form->width, (long long)form->splits, is_full, (long long)form->span);
+    put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll;\n", types[d].name, types[d].compute,
+        (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn);
+    put(t, "  typedef @_e E; enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, W = %lld, BM = %d, BW = %d, SPLIT = %lld, FULL = %d };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
+        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, (long long)vector, form->height, form->width, (long long)form->splits, is_full, (long long)form->span);
     put_offset(t, &p->a, "z", is_small(&p->a));
     put(t, "; }\n  static M i64 b(u32 z) { return ");
     put_offset(t, &p->b, "z", is_small(&p->b));
@@ -2166,6 +3051,44 @@ static void form_tiles(const emit *e, const product *p, product_form *f, int hei
     f->splits = p->k ? blocks_for(p->k, f->span) : 1;
 }
 
+/* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
+static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
+    { 128, 256, 4, 1, 3.0 }, { 128, 128, 6, 1, 1.8 }, { 64, 128, 4, 1, 1.2 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.7 }, { 64, 64, 6, 1, 0.6 }, { 64, 64, 6, 2, 1.1 }, { 64, 64, 6, 4, 1.1 },
+};
+
+/* The form that ends first by a model of the H200: a step of 128 bytes of k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a processor (half of that for TF32). */
+static int warpgroup_best(const emit *e, const product *p, int bytes) {
+    int best = 0;
+    double least = 1e300;
+    for (int i = 0; i < (int)(sizeof warpgroup_forms / sizeof *warpgroup_forms); i++) {
+        const struct warpgroup_form *w = &warpgroup_forms[i];
+        int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
+        double moves = 0.00112 * (w->height + w->width), multiplies = w->height * w->width * 1.83e-5, step = moves > multiplies ? moves : multiplies;
+        double time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
+        if (time < least) { least = time; best = i; }
+    }
+    return best;
+}
+
+static bool form_warpgroups(const emit *e, const product *p, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb) {
+    int bytes = types[d].bytes, vector = 16 / bytes;
+    if (!emit_has_warpgroups(e) || p->a.rank > 2 || p->b.rank > 2 || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
+    int which = warpgroup_best(e, p, bytes);
+    const struct warpgroup_form *w = &warpgroup_forms[which];
+    f->body = "wgmma_matmul";
+    f->height = w->height;
+    f->width = w->width;
+    f->stages = w->stages;
+    f->parts = w->parts;
+    f->rows = blocks_for(p->m, f->height);
+    f->columns = blocks_for(p->n, f->width);
+    f->tiles = f->rows * f->columns;
+    f->at = !is_panel(p->am, p->ak, p->k, vector, &p->a, base_offset(e, xa), bytes);
+    f->bt = !is_panel(p->bn, p->bk, p->k, vector, &p->b, base_offset(e, xb), bytes);
+    f->shared = (uint32_t)((f->height + f->width) * 128 * f->stages + 1024);
+    return f->tiles * p->batches < 0x7fffffff;
+}
+
 static product_form product_choose(const emit *e, const product *p, gn_dtype d, uint32_t xa, uint32_t xb) {
     product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k };
     int bytes = types[d].bytes;
@@ -2173,46 +3096,263 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
     f.columns = blocks_for(p->n, 64);
     if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
     if ((d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && is_tiled(e, p, 8, bytes, xa, xb)) {
+        if (form_warpgroups(e, p, &f, d, xa, xb)) return f;
         bool large = blocks_for(p->m, 128) * blocks_for(p->n, 128) * p->batches >= emit_processors(e);
         f.body = "tensor_matmul";
         form_tiles(e, p, &f, large ? 128 : 64, large ? 128 : 64, 256, true);
         f.shared = (uint32_t)(f.height + f.width) * 64 * 4;
     } else if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
-        f.body = "sgemm";
-        form_tiles(e, p, &f, 128, 128, 64, true);
+        if (env_is("GENIE_TF32", "1") && form_warpgroups(e, p, &f, d, xa, xb)) return f;
+        f.at = !is_panel(p->ak, p->am, p->m, 4, &p->a, base_offset(e, xa), bytes);
+        f.bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, base_offset(e, xb), bytes);
+        bool async = emit_has_async_copies(e) && (!f.at || p->n >= 1024) && (!f.bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
+        bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
+        f.body = async ? "sgemm_async" : "sgemm";
+        f.at = f.at && async;
+        f.bt = f.bt && async;
+        form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
+        f.shared = async ? (uint32_t)(128 + f.width) * 256 : 0;
     }
     return f;
 }
 
+/* ---- what is done to a product's sums before they are stored ---- */
+
+/* The bias and the loop that alone reads the product, if there are. */
+typedef struct epilogue { uint32_t node, result; const gn_kernel_step *loop; int64_t vector; bool has_bias; } epilogue;
+
+/* A loop that may run in a matmul's kernel: nothing in it can fail, and its inputs fit beside the kernel's own. */
+static bool is_epilogue(const emit *e, const gn_kernel_step *s) {
+    for (uint32_t i = 0; i < s->n_instrs; i++) {
+        const gn_instr *in = &e->layout->instrs[s->instr + i];
+        gn_op_info row;
+        gn_get_op(in->op - 1, &row);
+        if (divides(row.name) && !types[in->in_dtype].real) return false;
+    }
+    return s->n_loads <= 60;
+}
+
+/* V neighbours can be read, computed and stored at once for V up to this. */
+static int64_t epilogue_vector(const emit *e, const epilogue *t, int64_t n) {
+    const gn_view *out = view_of(e, t->result);
+    int64_t largest = types[out->dtype].bytes, vector;
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[t->loop->load + i];
+        if (!d->constant && types[d->dtype].bytes > largest) largest = types[d->dtype].bytes;
+    }
+    for (vector = 16 / largest; vector > 1 && n % vector; ) vector /= 2;
+    return vector;
+}
+
+static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text *members) {
+    const gn_load *d = load_of(e, l, i);
+    const char *type = types[d->dtype].name, *compute = types[d->dtype].compute;
+    text *b = &e->types;
+    if (!d->constant && d->base == t->node) { snprintf(l->names[d->reg], sizeof l->names[0], "sum[v]"); return; }
+    snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+    if (d->constant) { put(b, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
+    char name[32];
+    snprintf(name, sizeof name, "a%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+    put(members, ", a%u", i);
+    bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % t->vector == 0);
+    bool wide = vectorises(&d->view, d->view.offset, t->vector, types[d->dtype].bytes);
+    put(b, one ? "    %s w%u[1]; vconst<1>(w%u, a%u + " : wide ? "    %s w%u[V]; vconst<V>(w%u, a%u + " : "    %s w%u[V]; UNROLL for (int v = 0; v < V; v++) vconst<1>(w%u + v, a%u + ", type, i, i, i);
+    put_offset(b, &d->view, one || wide ? "i" : "i + v", l->small);
+    put(b, ");\n");
+    snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(w%u[0])" : "get(w%u[v])", i);
+}
+
+/* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
+static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    const gn_view *out = view_of(e, t->result);
+    const char *type = types[d].name, *to = types[out->dtype].name;
+    text members = { 0 };
+    if (!l) { e->failed = true; return; }
+    l->step = t->loop;
+    l->label[0] = 0;
+    l->small = count_of(out) < 0x3fffffff;
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
+    put(&e->types, "struct @_e { %s *o;", to);
+    if (t->has_bias) put(&e->types, " const %s *bias;", type);
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
+        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
+    put(&e->types, " typedef %s O;\n  template <int V> M void value(i64 i, i64 c, const %s *in, O *y) const {\n    %s sum[V];\n    UNROLL for (int v = 0; v < V; v++) sum[v] = in[v];\n", to, types[d].compute, types[d].compute);
+    emit_node(e, t->result, to, false, "o");
+    if (t->has_bias) {
+        uint32_t bias = input(e, t->node, 2);
+        put(&e->types, "    UNROLL for (int v = 0; v < V; v++) { %s w[1]; vconst<1>(w, bias + (c + v) * %lld); sum[v] = gn_add(sum[v], (%s)get(w[0])); }\n", type, (long long)view_of(e, bias)->strides[0], types[d].compute);
+        emit_node(e, bias, type, true, "bias");
+        put(&members, ", bias");
+    }
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members);
+    put(&e->types, "    UNROLL for (int v = 0; v < V; v++) {\n");
+    text body = e->body;                                     /* instructions are written into the body */
+    e->body = (text){ 0 };
+    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
+    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *in) const { O y[V]; value<V>(i, c, in, y); vstore<V>(o + i, y); } };\n", e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum[v]", types[d].compute);
+    text_free(&e->body);
+    e->body = body;
+    put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
+    e->failed = e->failed || members.failed;
+    text_free(&members);
+    gn_free(l);
+}
+
+/* ---- warpgroup kernels ---- */
+
+/* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
+typedef struct panels { bool scratch; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
+
+static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
+    uint64_t bytes = types[d].bytes;
+    tensor_map m = { .scratch = p->scratch, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
+                     .strides = { p->outer > 1 ? (uint64_t)p->stride * bytes : 16, 16, 16 }, .box = { (uint32_t)p->box_inner, (uint32_t)p->box_outer, 1, 1 } };
+    for (int i = 0; i < p->batch.rank; i++) {
+        int at = p->batch.rank - 1 - i;
+        if (!p->batch.strides[at]) continue;
+        m.dims[2 + i] = (uint64_t)p->batch.dims[at];
+        m.strides[1 + i] = (uint64_t)p->batch.strides[at] * bytes;
+    }
+    if (!grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
+    e->maps[e->n_maps] = m;
+    put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
+    emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
+}
+
+/* One side of a product: `tile` rows of it at a time, k along memory or (across) the rows. */
+static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile) {
+    int step = 128 / types[view_of(e, node)->dtype].bytes;
+    panels p = { .node = e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
+                 .box_inner = step, .box_outer = across ? step : tile };
+    return p;
+}
+
+/* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
+static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, int tile, size_t *at) {
+    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1;
+    put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)p->stride,
+        (long long)pitch, (long long)tiles);
+    put_offset(&e->types, &p->batch, "z", is_small(&p->batch));
+    put(&e->types, "; }\n};\n");
+    emit_node(e, node, "float", true, "a");
+    emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
+    put(&e->body, "  transposed<@_p>(a, o);\n");
+    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
+    *p = (panels){ .scratch = true, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
+    *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
+    if (*at > e->scratch) e->scratch = *at;
+}
+
+/* The map's coordinates of batch z. */
+static void put_batch(text *t, const char *name, const gn_view *batch) {
+    for (int i = 0; i < 2; i++) {
+        int at = batch->rank - 1 - i;
+        put(t, "  static M int %s%c(u32 z) { return ", name, i ? 'w' : 'z');
+        if (at < 0 || !batch->strides[at]) put(t, "0; }\n");
+        else if (at == 0 && i == 0) put(t, "(int)z; }\n");
+        else put(t, i ? "(int)(z / %lldu); }\n" : "(int)(z %% %lldu); }\n", (long long)batch->dims[batch->rank - 1]);
+    }
+}
+
+/* d += A B for 64 rows and `width` columns; A lies in shared memory, or in 4 registers. */
+static void put_wgmma(text *t, const char *name, int width, gn_dtype d, bool registers, bool at, bool bt) {
+    const char *type = gn_dtype_name(d);
+    int n = width / 2;
+    if (d == GN_F32) type = "tf32";
+    put(t, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, d == GN_F32 ? 8 : 16, type, type);
+    for (int i = 0; i < n; i++) put(t, "%s%%%d", i ? "," : "", i);
+    if (registers) put(t, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1, %d;\"\n    :", n, n + 1, n + 2, n + 3, n + 4, bt);
+    else if (d == GN_F32) put(t, "}, %%%d, %%%d, 1, 1, 1;\"\n    :", n, n + 1);
+    else put(t, "}, %%%d, %%%d, 1, 1, 1, %d, %d;\"\n    :", n, n + 1, at, bt);
+    for (int i = 0; i < n; i++) put(t, "%s\"+f\"(d[%d])", i ? "," : " ", i);
+    put(t, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n" : " : \"l\"(a), \"l\"(b));\n}\n");
+}
+
+static void emit_warpgroups(emit *e, uint32_t node, const product *p, const product_form *f, const epilogue *t) {
+    static const char *const bounds[2][3] = { { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
+                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" } };
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    gn_dtype d = view_of(e, xa)->dtype;
+    text *y = &e->types;
+    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && p->n % 8 == 0 && f->parts == 1;
+    int h = f->height, w = f->width;
+    panels a = panels_of(e, xa, f->at, p->m, p->k, p->am, p->ak, &p->a, h), b = panels_of(e, xb, f->bt, p->n, p->k, p->bn, p->bk, &p->b, w);
+    bool at = f->at && d != GN_F32, bt = f->bt && d != GN_F32;
+    size_t scratch = 0;
+    int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
+    char name[64];
+    if (f->at && !at) emit_transposed(e, xa, &a, p->batches, h, &scratch);
+    if (f->bt && !bt) emit_transposed(e, xb, &b, p->batches, w, &scratch);
+    put_epilogue(e, t, d);
+    put_wgmma(y, "@_mma", f->width, d, false, at, bt);
+    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
+        (long long)total, (long long)f->rows, (long long)f->columns);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
+        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes);
+    put_batch(y, "a", &a.batch);
+    put_batch(y, "b", &b.batch);
+    put(y, "};\n");
+    emit_map(e, "a", d, &a);
+    emit_map(e, "b", d, &b);
+    if (bulk) emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype, &(panels){ .node = e->layout->lay[t->result].base, .inner = p->n, .outer = p->m, .stride = p->n, .batch = { .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, .box_inner = 64, .box_outer = 64 });
+    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
+    e->bounds = bounds[h > 64][f->parts >> 1];
+    snprintf(name, sizeof name, "wgmma_%s_%dx%d", d == GN_F32 ? "tf32" : gn_dtype_name(d), f->height, f->width);
+    if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
+    snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
+    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
+}
+
+/* Where one side of a product lies; turned: a copy that runs along its rows, in scratch memory. */
+static param product_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t *outer_stride, int64_t *k_stride, gn_view *batch, size_t *scratch) {
+    panels q = { .inner = p->k, .outer = outer, .stride = *outer_stride, .batch = *batch };
+    if (!turned) return at_node(e, node, 0);
+    emit_transposed(e, node, &q, p->batches, 0, scratch);
+    *outer_stride = 1;
+    *k_stride = q.stride;
+    *batch = q.batch;
+    return (param){ PARAM_PLAN, REGION_SCRATCH, q.offset };
+}
+
+/* The sums of the parts of k, in scratch memory from `at` on. */
+static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
+    size_t bytes = at + (size_t)(f->splits * p->m * p->n) * 4;
+    if (bytes > e->scratch) e->scratch = bytes;
+    put_epilogue(e, t, d);
+    put_product_type(e, p, f, d, t->vector);
+    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
+    put(&e->body, "  product_sum<@_p>(parts, e);\n");
+    emit_launch(e, t->loop ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p->m * p->n, 256 * (t->vector < 4 ? t->vector : 4)), 1, 256);
+}
+
 static void emit_product(emit *e, uint32_t node) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
-    bool has_bias = e->part->nodes[node].n_ins > 2;
     gn_dtype d = view_of(e, xa)->dtype;
     product p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
-    const char *type = types[d].name, *bias = has_bias ? "bias" : "0";
-    int64_t bias_stride = has_bias ? view_of(e, input(e, node, 2))->strides[0] : 0;
+    epilogue t = { .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
+    const char *type = types[d].name;
     if (!p.m || !p.n || !p.batches) return;
     product_form f = product_choose(e, &p, d, xa, xb);
     bool large = f.body[0] == 't' || f.body[0] == 's', small = f.body[0] == 'm', cut = f.splits > 1;
     char name[64];
-    put_product_type(e, &p, &f, d, bias_stride, has_bias);
-    emit_node(e, xa, type, true, "a");
-    emit_node(e, xb, type, true, "b");
-    if (has_bias) emit_node(e, input(e, node, 2), type, true, "bias");
-    emit_node(e, node, type, false, "o");
-    if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    put(&e->body, large ? "  %s<@_p>(a, b, %s, o, %s);\n" : "  %s<@_p>(a, b, %s, o);\n", f.body, bias, cut ? "parts" : "0");
-    snprintf(name, sizeof name, "%s_%s", f.body, gn_dtype_name(d));
+    size_t scratch = 0;
+    t.vector = epilogue_vector(e, &t, p.n);
+    if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
+    param a = product_side(e, xa, f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
+    if (!cut) put_epilogue(e, &t, d);
+    else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const float *) const {} };\n");   /* sums of parts are stored as they are */
+    if (cut) put(&e->body, "  const @_e e = {};\n");
+    put_product_type(e, &p, &f, d, t.vector);
+    emit_pointer(e, type, true, "a", a);
+    emit_pointer(e, type, true, "b", b);
+    if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)scratch });
+    put(&e->body, large ? "  %s<@_p>(a, b, e, %s);\n" : "  %s<@_p>(a, b, e);\n", f.body, cut ? "parts" : "0");
+    snprintf(name, sizeof name, "%s_%s%s", f.body, gn_dtype_name(d), e->tail && !cut ? "_epilogue" : "");
+    if (f.body[0] == 's' && f.shared && f.width == 128) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)(large ? f.splits : small ? f.columns : 1), 256, f.shared);
-    if (!cut) return;
-    size_t bytes = (size_t)(f.splits * p.m * p.n) * 4;
-    if (bytes > e->scratch) e->scratch = bytes;
-    put_product_type(e, &p, &f, d, bias_stride, has_bias);
-    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    if (has_bias) emit_node(e, input(e, node, 2), type, true, "bias");
-    emit_node(e, node, type, false, "o");
-    put(&e->body, "  product_sum<@_p>(parts, %s, o);\n", bias);
-    emit_launch(e, "product_sum", (uint64_t)blocks_for(p.m * p.n, 256), 1, 256);
+    if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
 
 /* ---- indexing ---- */
@@ -2386,25 +3526,40 @@ static void emit_argsort(emit *e, uint32_t node) {
         emit_sort_pass(e, node, &r, "argsort_merge", "sort_merge<@_p>(a + @_p::in(row), from + row * @_p::n, i, (i64)width)", half[at], half[at ^ 1], false, width * 2 >= r.n, width);
 }
 
-/* One block walks all elements in order. */
+/* Blocks count what is not 0 in their spans; then each writes its own behind those of the blocks before it, the last one fills up. */
 static void emit_nonzero(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x);
     gn_view c = collapsed(in);
-    int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n;
+    int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
+    int64_t span = (blocks_for(n, blocks) + 255) / 256 * 256;
     text *b = &e->body;
+    if ((size_t)blocks * 4 > e->scratch) e->scratch = (size_t)blocks * 4;
+    if (blocks > 1) {
+        emit_node(e, x, types[in->dtype].name, true, "a");
+        emit_pointer(e, "int", false, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(b, "  sum_of<int> s;\n  s.init();\n  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 i = first + threadIdx.x; i < end; i += 256) s.v += get(a[",
+            (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
+        put_offset(b, &c, "i", is_small(&c));
+        put(b, "]) != 0;\n  s = together<256>(s);\n  if (threadIdx.x == 0) counts[blockIdx.x] = s.v;\n");
+        emit_launch(e, "nonzero_count", (uint64_t)blocks, 1, 256);
+    }
     emit_node(e, x, types[in->dtype].name, true, "a");
     emit_node(e, node, "i64", false, "o");
+    if (blocks > 1) emit_pointer(e, "int", true, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_faults(e, node);
-    put(b, "  __shared__ int last;\n  i64 found = 0;\n  for (i64 base = 0; base < %lldll; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < %lldll && get(a[", (long long)n, (long long)n);
+    put(b, "  __shared__ int last;\n  sum_of<i64> before;\n  before.init();\n%s  before = together<256>(before);\n  i64 found = before.v;\n", blocks > 1 ? "  for (int i = threadIdx.x; i < (int)blockIdx.x; i += 256) before.v += counts[i];\n" : "");
+    put(b, "  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 base = first; base < end; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < end && get(a[",
+        (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
     put_offset(b, &c, "i", is_small(&c));
     put(b, "]) != 0, upto = scan<run_sum<int>, int>(is);\n    const i64 at = found + upto - 1;\n    if (is && at == %lldll) fault(err, OUT_OF_RANGE, node, %lldll, -1);\n    if (is && at < %lldll) {\n", (long long)bound, (long long)bound, (long long)bound);
     for (int k = 0; k < in->rank; k++) {
         below = in->dims[k] ? below / in->dims[k] : 0;
         put(b, "      o[at * %d + %d] = i / %lldll %% %lldll;\n", in->rank, k, (long long)(below ? below : 1), (long long)(in->dims[k] ? in->dims[k] : 1));
     }
-    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", in->rank, (long long)(bound * in->rank));
-    emit_launch(e, "nonzero", 1, 1, 256);
+    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  if (blockIdx.x == %lldu) for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", (long long)(blocks - 1), in->rank,
+        (long long)(bound * in->rank));
+    emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
 }
 
 /* ---- attention and its cache ---- */
@@ -2428,7 +3583,7 @@ typedef struct attention_form {
     gn_view mask;                  /* broadcast to (B,H,T,S) */
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
-    bool causal, masked, length, empty, flash;
+    bool causal, masked, length, empty, flash, groups;   /* flash: on tensor cores; groups: by warpgroups */
     double scale;
     int64_t dims[4], queries, parts, span, vector;   /* dims: B, H, T, S */
 } attention_form;
@@ -2448,6 +3603,8 @@ static attention_form attention_choose(const emit *e, uint32_t node) {
     f.span = dims[3];
     f.empty = count_of(view_of(e, node)) == 0;
     f.flash = !f.empty && emit_is_flash(e, node);
+    f.groups = f.flash && f.q->dims[3] >= 64 && dims[2] >= 64 && f.scale > 0 && dims[3] < 0x7fffff00 && emit_has_warpgroups(e);
+    for (int i = 0; i < 3; i++) f.groups = f.groups && f.q->strides[i] >= (i == 2) && f.k->strides[i] >= (i == 2) && f.v->strides[i] >= (i == 2);
     f.vector = 16 / types[f.q->dtype].bytes;
     if (f.k->strides[3] != 1 || f.q->dims[3] % f.vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f.k->strides[0], f.k->strides[1], f.k->strides[2] } }, f.vector) || base_offset(e, input(e, node, 1)) % 16) f.vector = 1;
     if (f.flash || f.empty || f.queries >= emit_processors(e) || dims[3] < 256) return f;
@@ -2481,11 +3638,37 @@ static void emit_attention_join(emit *e, uint32_t node, const attention_form *f)
     emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
 }
 
+static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
+    static const char *const names[3] = { "q", "k", "v" };
+    const gn_view *views[3] = { f->q, f->k, f->v };
+    int d = (int)f->q->dims[3];
+    char name[64];
+    put_wgmma(&e->types, "@_score", 128, f->q->dtype, false, false, false);
+    put_wgmma(&e->types, "@_value", d, f->q->dtype, true, false, true);
+    put_attention_type(&e->types, f);
+    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
+    for (int i = 0; i < 3; i++) {
+        uint32_t in = input(e, node, (uint32_t)i);
+        emit_map(e, names[i], (gn_dtype)f->q->dtype, &(panels){ .node = e->layout->lay[in].base, .offset = base_offset(e, in), .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
+                 .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
+    }
+    if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
+    emit_node(e, node, types[f->q->dtype].name, false, "o");
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f->length;
+    e->bounds = "__launch_bounds__(384, 1)";
+    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
+    snprintf(name, sizeof name, "wgmma_attention_%s_%d", gn_dtype_name(f->q->dtype), d);
+    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384, (uint32_t)(5 * 256 * d + 1024));
+}
+
 static void emit_attention(emit *e, uint32_t node) {
     attention_form f = attention_choose(e, node);
     const char *type = types[f.q->dtype].name, *length = f.length ? "length" : "(const @_p::L *)0";
     char name[64];
     if (f.empty && !f.length) return;
+    if (f.groups) { emit_attention_groups(e, node, &f); return; }
     put_attention_type(&e->types, &f);
     emit_node(e, input(e, node, 0), type, true, "q");
     emit_node(e, input(e, node, 1), type, true, "k");
@@ -2506,6 +3689,16 @@ static void emit_attention(emit *e, uint32_t node) {
     if (f.parts > 1) emit_attention_join(e, node, &f);
 }
 
+/* Where an append in place saves what it overwrites, and its flag. */
+static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
+    const gn_view *v = view_of(e, input(e, node, 1));
+    emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
+    emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
+    e->append_flags[e->n_appends] = e->n_flags++;
+    e->appends[e->n_appends++] = node;
+    e->save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+}
+
 /* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
 static void emit_kv_append(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
@@ -2522,9 +3715,8 @@ static void emit_kv_append(emit *e, uint32_t node) {
     emit_node(e, y, type, true, "rows");
     emit_node(e, z, pos, true, "pos");
     emit_node(e, node, type, false, "o");
-    if (in_place) emit_pointer(e, type, false, "saved", (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
+    if (in_place) emit_saved(e, node, type, "saved", "flag");
     emit_faults(e, node);
-    if (in_place) emit_number(e, "u32", "flag", PARAM_WORD, ERROR_WORDS + e->appends);
     put(&e->body, "  const i64 at = *pos;\n  if (at < 0 || at > %lldll) { if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); return; }\n", (long long)(S - T), (long long)(S - T + 1));
     if (in_place) put(&e->body, "  if (*err) return;\n  if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n");
     put(&e->body, "  o += at * %lldll;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 to = ", (long long)out.strides[2], (long long)n);
@@ -2534,14 +3726,11 @@ static void emit_kv_append(emit *e, uint32_t node) {
     put(&e->body, "];\n  }\n");
     int64_t blocks = blocks_for(n, 256);
     emit_launch(e, in_place ? "kv_append_in_place" : "kv_append", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks < 1 ? 1 : blocks), 1, 256);
-    if (!in_place) return;
-    e->appends++;
-    e->save += ((size_t)n * (size_t)bytes + 255) & ~(size_t)255;
 }
 
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
-static void put_undo(emit *e, uint32_t node, uint32_t i, size_t save) {
-    uint32_t y = input(e, node, 1), z = input(e, node, 2);
+static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
+    uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
     gn_view out = dense_view(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
     part.dims[2] = view_of(e, y)->dims[2];
     gn_view co = collapsed(&part);
@@ -2553,21 +3742,24 @@ static void put_undo(emit *e, uint32_t node, uint32_t i, size_t save) {
     emit_node(e, z, types[view_of(e, z)->dtype].name, true, name[0]);
     emit_node(e, node, type, false, name[1]);
     emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
-    put(&e->body, "  if (err[first + %u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", i, (long long)count_of(&part), i, i, (long long)out.strides[2]);
+    put(&e->body, "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", ERROR_WORDS + e->append_flags[at], (long long)count_of(&part), i, i, (long long)out.strides[2]);
     put_offset(&e->body, &co, "i", false);
     put(&e->body, "] = saved%u[i];\n", i);
 }
 
-/* Puts back what appends in place have overwritten, when the run has failed after them: twenty to a kernel. */
-static void emit_undo(emit *e, const uint32_t *nodes, uint32_t n) {
+/* Puts back what appends in place have overwritten, when the run has failed after them. */
+enum { UNDOS_A_KERNEL = 26 };
+
+static void emit_undo(emit *e) {
+    const uint32_t *nodes = e->appends, n = e->n_appends;
     size_t save = 0;
-    for (uint32_t at = 0; at < n; at += 20) {
+    for (uint32_t at = 0; at < n; at += UNDOS_A_KERNEL) {
+        e->rereads = e->early = true;
         emit_errors(e);
-        emit_number(e, "u32", "first", PARAM_WORD, ERROR_WORDS + at);
-        put(&e->body, "  if (!*err) return;\n");
-        for (uint32_t i = 0; i < 20 && at + i < n; i++) {
+        put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
+        for (uint32_t i = 0; i < UNDOS_A_KERNEL && at + i < n; i++) {
             const gn_view *v = view_of(e, input(e, nodes[at + i], 1));
-            put_undo(e, nodes[at + i], i, save);
+            put_undo(e, at + i, i, save);
             save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
         }
         emit_launch(e, "kv_append_undo", 32, 1, 256);
@@ -2584,6 +3776,373 @@ static void emit_commit(emit *e, param to, param from, size_t bytes) {
     put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x * 256) to[i] = from[i];\n");
     int64_t blocks = blocks_for((int64_t)(bytes + 15) / 16, 256);
     emit_launch(e, "commit", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+}
+
+/* ---- one row (batch 1): a product with the norm before it and the loop or the choice after it; attention with its appends ---- */
+
+/* How often steps read a base's memory, and whether something outlives the run in it. */
+typedef struct readers { uint32_t *reads; bool *held; uint32_t *step; } readers;   /* step: 1 + that of a node */
+
+static void readers_deinit(readers *r) {
+    gn_free(r->reads);
+    gn_free(r->held);
+    gn_free(r->step);
+}
+
+static bool readers_init(readers *r, const emit *e) {
+    const gn_part *p = e->part;
+    const gn_layout *l = e->layout;
+    r->reads = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->reads);
+    r->held = (bool *)alloc_zero((p->n_nodes + 1) * sizeof *r->held);
+    r->step = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->step);
+    if (!r->reads || !r->held || !r->step) return false;
+    for (size_t i = 0; i < l->n_steps; i++) {
+        const gn_kernel_step *s = &l->steps[i];
+        r->step[s->node] = (uint32_t)i + 1;
+        for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++) if (!l->loads[s->load + k].constant) r->reads[l->loads[s->load + k].base]++;
+        for (uint32_t k = 0; !s->n_instrs && k < p->nodes[s->node].n_ins; k++) r->reads[l->lay[input(e, s->node, k)].base]++;
+    }
+    for (uint32_t i = 0; i < p->n_outs; i++) r->held[l->lay[p->outs[i]].base] = true;
+    for (uint32_t i = 0; i < p->n_updates; i++) r->held[l->lay[p->updates[i].node].base] = true;
+    return true;
+}
+
+static bool node_is(const emit *e, uint32_t node, const char *op) {
+    gn_op_info row;
+    return e->part->nodes[node].leaf == GN_LEAF_NONE && gn_get_op(e->part->nodes[node].op - 1, &row) == GN_OK && strcmp(row.name, op) == 0;
+}
+
+/* A view of all of its base, in its order. */
+static bool is_whole(const emit *e, const gn_view *v, uint32_t base) { return is_dense(v) && !v->offset && count_of(v) == count_of(&e->layout->lay[base].view); }
+
+/* What a kernel that runs later than its step reads lies where nothing else is put. */
+static void keep_apart(emit *e, uint32_t node) {
+    gn_lay *a = &e->layout->lay[e->layout->lay[node].base];
+    if (a->place != GN_PLACE_BLOCK || a->last == e->part->n_nodes) return;
+    a->offset = (e->layout->block_bytes + 255) & ~(size_t)255;
+    e->layout->block_bytes = a->offset + (((size_t)count_of(&a->view) * types[a->view.dtype].bytes + 255) & ~(size_t)255);
+    a->last = e->part->n_nodes;
+}
+
+/* Nothing in the plan writes it. */
+static bool is_constant(const emit *e, uint32_t node) {
+    const gn_part_node *n = &e->part->nodes[e->layout->lay[node].base];
+    return n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_DATA;
+}
+
+static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align) {
+    const gn_view *v = view_of(e, node);
+    return count_of(v) == n && is_dense(v) && v->offset % align == 0;
+}
+
+/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
+enum { NEXT_STARTS = 2 };
+
+/* How one row is multiplied. dot: the columns of B are contiguous. */
+typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, grid; bool dot; } vector_form;
+
+static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    gn_dtype d = view_of(e, xa)->dtype;
+    int bytes = types[d].bytes;
+    memset(f, 0, sizeof *f);
+    f->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
+    f->vector = 16 / bytes;
+    f->dot = f->p.bk == 1 && f->p.bn != 1;
+    f->stride = f->dot ? f->p.bn : f->p.bk;
+    if (f->p.m != 1 || f->p.batches != 1 || f->p.n < 1 || f->p.n > 1 << 28 || f->p.k < f->vector || f->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
+    if (f->p.k % f->vector || f->stride % f->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, f->p.k, 16) || (!f->dot && (f->p.bn != 1 || f->p.n % f->vector))) return false;
+    if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && f->p.n > 1) return false;
+    int64_t blocks = emit_processors(e), tiles = blocks_for(f->p.n, 32);
+    f->columns = f->dot ? (uint32_t)(f->p.n / (blocks * 8)) : 32;
+    if (f->dot) f->columns = f->columns > 3 ? 3 : f->columns < 1 ? 1 : f->columns;
+    for (f->splits = 1; !f->dot && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks && f->p.k / (f->splits * 2) >= 256 / (32 / f->vector);) f->splits *= 2;
+    int64_t grid = f->dot ? blocks_for(f->p.n, 8 * f->columns) : tiles * f->splits;
+    if (f->dot && grid > 2 * blocks) grid = 2 * blocks;
+    f->grid = (uint32_t)grid;
+    return grid < 0x7fffffff;
+}
+
+/* A layernorm of the one row, read by this product alone. */
+static bool takes_norm(const emit *e, const readers *r, uint32_t xa, const vector_form *f) {
+    uint32_t base = e->layout->lay[xa].base;
+    if (!node_is(e, base, "layernorm") || r->reads[base] != 1 || r->held[base] || !r->step[base] || !is_whole(e, view_of(e, xa), base) || f->p.k > (f->dot ? 4 : 8) * 32 * f->vector) return false;
+    const gn_view *x = view_of(e, input(e, base, 0));
+    if (x->dtype != view_of(e, xa)->dtype || x->dims[x->rank - 1] != f->p.k || !is_dense_row(e, input(e, base, 0), f->p.k, 16)) return false;
+    for (uint32_t i = 1; i < e->part->nodes[base].n_ins; i++)
+        if (!is_dense_row(e, input(e, base, i), f->p.k, 16)) return false;
+    return true;
+}
+
+/* The step that alone reads the product: a loop over the same elements, or 0. */
+static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
+    const gn_layout *l = e->layout;
+    if (r->reads[node] != 1 || r->held[node]) return 0;
+    for (uint32_t i = r->step[node]; i < l->n_steps; i++) {
+        const gn_kernel_step *s = &l->steps[i];
+        for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++) {
+            const gn_load *d = &l->loads[s->load + k];
+            if (d->constant || d->base != node) continue;
+            for (uint32_t q = 0; q < s->n_instrs; q++) if (!types[l->instrs[s->instr + q].in_dtype].real) return 0;
+            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside;
+            return fits ? i + 1 : 0;
+        }
+    }
+    return 0;
+}
+
+static uint32_t takes_best(const emit *e, const readers *r, uint32_t node) {
+    const gn_layout *l = e->layout;
+    if (r->reads[node] != 1 || r->held[node]) return 0;
+    for (uint32_t i = r->step[node]; i < l->n_steps; i++) {
+        uint32_t at = l->steps[i].node;
+        if (l->steps[i].n_instrs || !node_is(e, at, "argmax") || l->lay[input(e, at, 0)].base != node) continue;
+        return is_whole(e, view_of(e, input(e, at, 0)), node) && count_of(view_of(e, at)) == 1 ? i + 1 : 0;
+    }
+    return 0;
+}
+
+static void fuse_vector(emit *e, const readers *r, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node, at = i;
+    vector_form f;
+    if (!vector_choose(e, node, &f)) return;
+    fusion u = { .product = i + 1, .loop = takes_loop(e, r, node) };
+    if (!u.loop) u.best = takes_best(e, r, node);
+    uint32_t base = e->layout->lay[input(e, node, 0)].base;
+    if (takes_norm(e, r, input(e, node, 0), &f)) u.norm = r->step[base];
+    if (u.loop) at = u.loop - 1;
+    if (u.best) at = u.best - 1;
+    if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;   /* B is no leaf: it would have to be kept for longer */
+    if (at != i) { e->fusions[i].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[node].n_ins; k++) keep_apart(e, input(e, node, k)); }
+    if (u.norm) { e->fusions[u.norm - 1].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[base].n_ins; k++) keep_apart(e, input(e, base, k)); }
+    e->fusions[at] = u;
+}
+
+/* How one query of each head is answered. */
+typedef struct one_form { attention_form a; int64_t parts; bool cluster; } one_form;
+
+static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
+    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
+}
+
+static bool one_choose(const emit *e, uint32_t node, one_form *f) {
+    f->a = attention_choose(e, node);
+    gn_dtype d = f->a.q->dtype;
+    int64_t dim = f->a.q->dims[3], vector = 16 / types[d].bytes, heads = f->a.dims[0] * f->a.dims[1], blocks = emit_processors(e);
+    if (f->a.dims[2] != 1 || f->a.masked || f->a.empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
+    if (f->a.dims[3] > 1 << 24 || heads > 1 << 20) return false;
+    for (uint32_t i = 0; i < 3; i++)
+        if (!fits_one(view_of(e, input(e, node, i)), dim, vector, (size_t)base_offset(e, input(e, node, i)))) return false;
+    f->cluster = emit_has_clusters(e);
+    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
+    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
+    f->cluster = f->cluster && f->parts > 1;
+    return true;
+}
+
+/* An append of one row in place that this attention alone reads; its step, or 0. */
+static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, int64_t dim) {
+    uint32_t base = e->layout->lay[x].base;
+    if (base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x]) return 0;
+    const gn_view *row = view_of(e, input(e, x, 1));
+    return row->dims[2] == 1 && fits_one(row, dim, 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == view_of(e, x)->dtype ? r->step[x] : 0;
+}
+
+static void fuse_attention(emit *e, const readers *r, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node;
+    one_form f;
+    if (!one_choose(e, node, &f)) return;
+    fusion u = { .product = i + 1 };
+    for (uint32_t k = 0; k < 2; k++) u.append[k] = takes_append(e, r, input(e, node, 1 + k), f.a.q->dims[3]);
+    if (u.append[0] && u.append[1] && input(e, input(e, node, 1), 2) == input(e, input(e, node, 2), 2)) {
+        for (uint32_t k = 0; k < 2; k++) {
+            e->fusions[u.append[k] - 1].inside = true;
+            e->fused++;
+            for (uint32_t q = 1; q < 3; q++) keep_apart(e, input(e, input(e, node, 1 + k), q));
+        }
+    } else u.append[0] = u.append[1] = 0;
+    e->fusions[i] = u;
+}
+
+/* Embeddings that one loop alone reads, element by element, from a constant table. */
+static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
+    if (e->fusions[i].inside || e->fusions[i].product || (i && e->layout->steps[i - 1].tail)) return;
+    for (uint32_t k = 0; k < s->n_loads; k++) {
+        const gn_load *d = &e->layout->loads[s->load + k];
+        uint32_t node = d->base;
+        if (d->constant || !node_is(e, node, "embedding") || r->reads[node] != 1 || r->held[node] || !r->step[node] || !is_whole(e, &d->view, node)) continue;
+        const gn_view *a = view_of(e, input(e, node, 0));
+        int64_t vector = 16 / types[a->dtype].bytes;
+        if (!is_constant(e, input(e, node, 0)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
+        if (count_of(&d->view) != count_of(view_of(e, s->node)) || count_of(&d->view) >= 0x3fffffff || !is_small(view_of(e, input(e, node, 1)))) continue;
+        e->inlined[node] = true;
+        e->fusions[r->step[node] - 1].inside = true;
+        e->fused++;
+        keep_apart(e, input(e, node, 1));
+    }
+}
+
+/* Decides which steps run inside another's kernel. False when there is no memory. */
+static bool fuse_rows(emit *e) {
+    readers r = { 0 };
+    bool ok = readers_init(&r, e);
+    for (uint32_t i = 0; ok && i < e->layout->n_steps && !env_is("GENIE_CUDA_FUSE", "0"); i++) {
+        uint32_t node = e->layout->steps[i].node;
+        if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
+        else if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
+        else if (node_is(e, node, "attention")) fuse_attention(e, &r, i);
+    }
+    readers_deinit(&r);
+    return ok;
+}
+
+/* What becomes of one element: the struct @_e, from the product's bias and the loop that takes it in. */
+static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *members) {
+    bool has_bias = e->part->nodes[node].n_ins > 2;
+    const gn_kernel_step *s = u->loop ? &e->layout->steps[u->loop - 1] : NULL;
+    const gn_view *product_view = view_of(e, node), *out = view_of(e, s ? s->node : node);
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    text loads = { 0 };
+    if (!l) { e->failed = true; return; }
+    put(t, "struct @_e {\n");
+    if (has_bias) { emit_node(e, input(e, node, 2), types[product_view->dtype].name, true, "bias"); put(t, "  const %s *bias;\n", types[product_view->dtype].name); put(members, "bias, "); }
+    if (!u->best) { emit_node(e, s ? s->node : node, types[out->dtype].name, false, "o"); put(t, "  %s *o;\n", types[out->dtype].name); put(members, "o, "); }
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        l->step = s;
+        if (d->constant) { snprintf(l->names[d->reg], sizeof l->names[0], "c%u", i); continue; }
+        if (d->base == node) { snprintf(l->names[d->reg], sizeof l->names[0], "y"); continue; }
+        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+        char name[16];
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(e, types[d->dtype].name, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+        put(t, "  const %s *a%u;\n", types[d->dtype].name, i);
+        put(members, "a%u, ", i);
+        put(&loads, " x%u = get(a%u[", i, i);
+        put_offset(&loads, &d->view, "i", is_small(&d->view));
+        put(&loads, "]);");
+    }
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        if (!d->constant && d->base != node) put(t, "  %s x%u;\n", types[d->dtype].compute, i);
+    }
+    put(t, "  float b;\n  M void early(int i) { b = %s; }\n  M void load(int i) {%s }\n", has_bias ? "get(bias[i])" : "0.f", loads.s ? loads.s : "");
+    put(t, "  M float value(float y) const { return cast_to<%s>::of(y + b); }\n", types[product_view->dtype].name);
+    if (!u->best) {
+        put(t, "  M void end(int i, float y) const {\n    y = y + b;\n");
+        for (uint32_t i = 0; s && i < s->n_loads; i++) {
+            const gn_load *d = &e->layout->loads[s->load + i];
+            if (d->constant) put(t, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[d->dtype].compute, i, types[d->dtype].name, (unsigned long long)f64_word(d->value));
+        }
+        l->label[0] = 0;
+        for (uint32_t i = 0; s && i < s->n_instrs; i++) loop_instr(e, l, i);
+        if (e->body.n) text_add(t, e->body.s, e->body.n);
+        e->body.n = 0;
+        put(t, "    put(o[i], %s);\n  }\n", s ? l->names[s->out] : "y");
+    }
+    put(t, u->best ? "  M void end(int, float) const {}\n};\n" : "};\n");
+    if (loads.failed) e->failed = true;
+    text_free(&loads);
+    gn_free(l);
+}
+
+static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint32_t node, bool early) {
+    int64_t attrs[2] = { 0, 0 };
+    if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
+    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d };\n"
+                   "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
+        types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
+        u->best != 0, NEXT_STARTS, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
+}
+
+static void emit_vector(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node, norm = u->norm ? e->layout->steps[u->norm - 1].node : node;
+    uint32_t xb = input(e, node, 1), n_ins = u->norm ? e->part->nodes[norm].n_ins : 1;
+    const int64_t flags = u->norm ? attrs_of(e, norm)[1] : 0;
+    const char *type = types[view_of(e, input(e, node, 0))->dtype].name;
+    bool early = is_constant(e, xb) && (e->part->nodes[node].n_ins < 3 || is_constant(e, input(e, node, 2)));
+    text members = { 0 };
+    vector_form f;
+    char name[64];
+    vector_choose(e, node, &f);
+    for (uint32_t i = 1; i < n_ins; i++) early = early && is_constant(e, input(e, norm, i));
+    put_vector_type(e, u, &f, node, early);
+    e->rereads = e->early = true;
+    e->cluster = (uint8_t)f.splits;
+    put_ending(e, u, node, &e->types, &members);
+    emit_node(e, input(e, norm, 0), type, true, "a");
+    emit_node(e, xb, type, true, "b");
+    if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
+    if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
+    if (u->best) {
+        emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
+        emit_node(e, e->layout->steps[u->best - 1].node, "i64", false, "best");
+    }
+    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, b, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0, members.s ? members.s : "", f.dot ? "dot" : "times", flags & 1 ? "gain" : "0",
+        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+    snprintf(name, sizeof name, "%svector_%s_%s%s", u->norm ? "norm_" : "", f.dot ? "dot" : "times", type, u->loop ? "_loop" : u->best ? "_argmax" : "");
+    e->failed = e->failed || members.failed;
+    text_free(&members);
+    size_t bytes = (size_t)f.grid * 16;
+    if (u->best && bytes > e->scratch) e->scratch = bytes;
+    emit_launch(e, name, f.grid, 1, 256);
+}
+
+static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k, const gn_view *rows_v, bool early) {
+    const attention_form *a = &f->a;
+    text *t = &e->types;
+    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q->dtype].name, types[pos].name, types[a->length_type].name,
+        (long long)a->dims[1], (long long)a->k->dims[1], (long long)a->dims[3]);
+    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q->dims[3], (long long)a->q->dims[3], 16 / types[a->q->dtype].bytes,
+        (long long)f->parts, a->length, a->causal, u->append[0] != 0, early, f->cluster, is_small(a->k) && is_small(a->v), NEXT_STARTS);
+    put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
+        (long long)a->q->strides[0], (long long)a->q->strides[1], (long long)a->k->strides[0], (long long)a->k->strides[1], (long long)a->k->strides[2], (long long)a->v->strides[0], (long long)a->v->strides[1],
+        (long long)a->v->strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
+    put(t, "  static M double scale() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(a->scale));
+}
+
+static void emit_one(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node, xk = input(e, node, 1), xv = input(e, node, 2);
+    bool append = u->append[0] != 0;
+    one_form f;
+    one_choose(e, node, &f);
+    const char *type = types[f.a.q->dtype].name;
+    char name[64];
+    uint32_t pos = append ? input(e, xk, 2) : node;
+    bool early = (!append || is_constant(e, pos)) && (!f.a.length || is_constant(e, f.a.length_node)) && (append || (is_constant(e, xk) && is_constant(e, xv)));
+    put_one_type(e, &f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : f.a.k, append ? view_of(e, input(e, xv, 1)) : f.a.v, early);
+    e->rereads = e->early = true;
+    e->cluster = f.cluster ? (uint8_t)f.parts : 1;
+    emit_node(e, input(e, node, 0), type, true, "q");
+    emit_node(e, xk, type, false, "k");
+    emit_node(e, xv, type, false, "v");
+    if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
+    if (f.a.length) emit_node(e, f.a.length_node, types[f.a.length_type].name, true, "length");
+    if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
+    emit_node(e, node, type, false, "o");
+    bool joined = f.parts > 1 && !f.cluster;
+    if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f.a.length || append;
+    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", f.a.length ? append ? "length, saved_k, saved_v" : "length, 0, 0" : append ? "0, saved_k, saved_v" : "0, 0, 0",
+        joined ? "parts" : "0", append ? "append, flag_k, flag_v" : "0, 0, 0");
+    snprintf(name, sizeof name, "%sattention_one_%s", append ? "append_" : "", type);
+    emit_launch(e, name, (uint64_t)(f.a.dims[0] * f.a.dims[1] * f.parts), 1, 256);
+    f.a.parts = f.parts;
+    if (joined) emit_attention_join(e, node, &f.a);
+}
+
+/* True when step i is done by a fused kernel: here, or elsewhere. */
+static bool emit_fused(emit *e, size_t i) {
+    const fusion *u = &e->fusions[i];
+    if (!u->inside && !u->product) return false;
+    if (u->inside) return true;
+    if (node_is(e, e->layout->steps[u->product - 1].node, "attention")) emit_one(e, u);
+    else emit_vector(e, u);
+    return true;
 }
 
 /* ---- the table ---- */
@@ -2617,8 +4176,10 @@ static const op_row *op_of(const char *name) {
     return NULL;
 }
 
-static void emit_step(emit *e, const gn_kernel_step *s) {
+static void emit_step(emit *e, size_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
     gn_op_info row;
+    if (emit_fused(e, i)) return;
     if (s->n_instrs) { emit_loop(e, s); return; }
     gn_get_op(e->part->nodes[s->node].op - 1, &row);
     const op_row *op = op_of(row.name);
@@ -2661,6 +4222,8 @@ struct device {
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
+    struct { char key[40]; gn__cu_handle module; } *modules;   /* programs that the driver has loaded */
+    size_t n_modules, cap_modules;
     uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
 };
 
@@ -2668,11 +4231,16 @@ static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only *
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int64_t emit_processors(const emit *e) { return e->device->processors; }
+static bool emit_has_clusters(const emit *e) { return e->device->arch >= 90 && (cu.cuLaunchKernelEx || e->device->compile_only) && !env_is("GENIE_CUDA_CLUSTER", "0"); }
+static bool emit_has_warpgroups(const emit *e) {
+    return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) && !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
+}
+static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
 
 static uint64_t prelude_hash(void) {
     static uint64_t h;
-    if (!h) h = hash_bytes(GN__CU_GENERATOR, prelude, sizeof prelude);
+    if (!h) h = hash_bytes(hash_bytes(GN__CU_GENERATOR, prelude, sizeof prelude), hopper, sizeof hopper);
     return h;
 }
 
@@ -2698,7 +4266,7 @@ static void put_named(text *t, const char *s, size_t n, const char *name) {
     }
 }
 
-static kernel *kernel_make(struct device *d, const char *label, const uint64_t key[2], const text *types_text, const text *signature, const text *body) {
+static kernel *kernel_make(struct device *d, const char *label, const char *bounds, const uint64_t key[2], const text *types_text, const text *signature, const text *body) {
     kernel *k = (kernel *)alloc_zero(sizeof *k);
     text t = { 0 };
     if (!k) return NULL;
@@ -2706,7 +4274,7 @@ static kernel *kernel_make(struct device *d, const char *label, const uint64_t k
     k->key[0] = key[0];
     k->key[1] = key[1];
     if (types_text->n) put_named(&t, types_text->s, types_text->n, k->name);
-    put(&t, "extern \"C\" __global__ void __launch_bounds__(256) %s(%s) {\n", k->name, signature->s ? signature->s : "");
+    put(&t, "extern \"C\" __global__ void %s %s(%s) {\n", bounds, k->name, signature->s ? signature->s : "");
     if (body->n) put_named(&t, body->s, body->n, k->name);
     put(&t, "}\n");
     if (t.failed) { text_free(&t); gn_free(k); return NULL; }
@@ -2720,11 +4288,12 @@ static kernel *kernel_make(struct device *d, const char *label, const uint64_t k
     return k;
 }
 
-static kernel *kernel_of(struct device *d, const char *label, const text *types_text, const text *signature, const text *body) {
+static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body) {
     uint64_t key[2];
     for (int i = 0; i < 2; i++) {
         uint64_t h = hash_bytes(prelude_hash() + (uint64_t)i * 77 + (uint64_t)cu.nvrtc_version, d->arch_name, strlen(d->arch_name));
         h = hash_bytes(h, label, strlen(label));
+        h = hash_bytes(h, bounds, strlen(bounds));
         h = hash_bytes(h, types_text->s ? types_text->s : "", types_text->n);
         h = hash_bytes(h, signature->s ? signature->s : "", signature->n);
         key[i] = hash_bytes(h, body->s ? body->s : "", body->n);
@@ -2732,7 +4301,7 @@ static kernel *kernel_of(struct device *d, const char *label, const text *types_
     pthread_mutex_lock(&d->lock);
     kernel *k = d->buckets[key[0] & 4095];
     while (k && (k->key[0] != key[0] || k->key[1] != key[1])) k = k->next;
-    if (!k) k = kernel_make(d, label, key, types_text, signature, body);
+    if (!k) k = kernel_make(d, label, bounds, key, types_text, signature, body);
     pthread_mutex_unlock(&d->lock);
     return k;
 }
@@ -2870,6 +4439,8 @@ static void program_log(program *p, gn__cu_handle h) {
     if (p->log) { cu.nvrtcGetProgramLog(h, p->log); p->log[n] = 0; }
 }
 
+static bool needs_warpgroups(const kernel *k) { return strncmp(k->name, "wgmma_", 6) == 0; }
+
 /* Options that older versions do not know come last and are left out at a second try. */
 static void program_compile(program *p) {
     char arch[48];
@@ -2878,6 +4449,8 @@ static void program_compile(program *p) {
     gn__cu_handle h = NULL;
     snprintf(arch, sizeof arch, "--gpu-architecture=%s", p->device->arch_name);
     put(&t, "%s", prelude);
+    for (int i = 0; i < p->n; i++)
+        if (needs_warpgroups(p->kernels[i])) { put(&t, "%s", hopper); break; }
     for (int i = 0; i < p->n; i++) put(&t, "%s", p->kernels[i]->source);
     p->failed = t.failed;
     for (int n = 7, r = 5; n >= 3 && r == 5 && !t.failed; n -= 4) {   /* 5: an invalid option */
@@ -2915,14 +4488,35 @@ static void compile_programs(program *programs, size_t n) {
     for (size_t i = 0; i < more; i++) pthread_join(threads[i], NULL);
 }
 
+/* A program's module, loaded once; NULL when the driver does not take the code. `code` NULL: only when it is loaded already. */
+static gn__cu_handle module_of(struct device *d, const char *key, const char *code) {
+    gn__cu_handle module = NULL;
+    for (size_t i = d->n_modules; i-- > 0;)
+        if (strcmp(d->modules[i].key, key) == 0) return d->modules[i].module;
+    if (!code || cu.cuModuleLoadDataEx(&module, code, 0, NULL, NULL) != 0) return NULL;
+    if (grow(&d->modules, d->n_modules, &d->cap_modules, sizeof *d->modules)) {    /* without room it is loaded again the next time */
+        snprintf(d->modules[d->n_modules].key, sizeof d->modules->key, "%s", key);
+        d->modules[d->n_modules++].module = module;
+    }
+    return module;
+}
+
+static void program_key(program *p) {
+    uint64_t h[2] = { 11, 22 };
+    for (int i = 0; i < p->n; i++)
+        for (int l = 0; l < 2; l++) h[l] = hash_bytes(h[l], p->kernels[i]->key, sizeof p->kernels[i]->key);
+    snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
+}
+
 /* Functions of a program's kernels. False when the driver does not take the code. */
 static bool program_load(program *p, const char *code) {
-    gn__cu_handle module = NULL;
+    program_key(p);
     if (p->device->compile_only) {
         for (int i = 0; i < p->n; i++) p->kernels[i]->compiled = true;
         return true;
     }
-    if (cu.cuModuleLoadDataEx(&module, code, 0, NULL, NULL) != 0) return false;
+    gn__cu_handle module = module_of(p->device, p->key, code);
+    if (!module) return false;
     for (int i = 0; i < p->n; i++)
         if (cu.cuModuleGetFunction(&p->kernels[i]->function, module, p->kernels[i]->name) != 0) return false;
     return true;
@@ -2931,12 +4525,8 @@ static bool program_load(program *p, const char *code) {
 static void kernel_key(const kernel *k, char out[40]) { snprintf(out, 40, "%016llx%016llx", (unsigned long long)k->key[0], (unsigned long long)k->key[1]); }
 
 static void program_store(program *p) {
-    uint64_t h[2] = { 11, 22 };
     char key[40], name[64];
     if (p->device->compile_only && !getenv("GENIE_CACHE")) return;      /* a check of all kernels would fill the user's cache */
-    for (int i = 0; i < p->n; i++)
-        for (int l = 0; l < 2; l++) h[l] = hash_bytes(h[l], p->kernels[i]->key, sizeof p->kernels[i]->key);
-    snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
     cache_put_program(p->key, p->code, p->bytes);
     for (int i = 0; i < p->n; i++) {
         kernel_key(p->kernels[i], key);
@@ -2957,24 +4547,27 @@ static void compile_alone(kernel *k, struct device *d) {
 
 /* From the cache: loads the program that holds k, and with it all of its kernels that are wanted. */
 static bool kernel_cached(struct device *d, kernel *k, kernel **all, size_t n) {
-    char key[40], name[64], program_key[40] = "";
+    char key[40], name[64], place[40] = "";
     size_t bytes = 0;
     kernel_key(k, key);
     snprintf(name, sizeof name, "%s.in", key);
     char *data = cache_read(name, &bytes);
     if (!data) return false;
-    if (bytes == 32) memcpy(program_key, data, 32);
-    program_key[32] = 0;
+    if (bytes == 32) memcpy(place, data, 32);
+    place[32] = 0;
     gn_free(data);
     if (d->compile_only) {
-        if (!(data = cache_get_program(program_key, &bytes))) return false;
+        if (!(data = cache_get_program(place, &bytes))) return false;
         gn_free(data);
         return k->compiled = true;
     }
-    gn__cu_handle module = NULL;
-    if (!(data = cache_get_program(program_key, &bytes))) return false;
-    bool ok = cu.cuModuleLoadDataEx(&module, data, 0, NULL, NULL) == 0 && cu.cuModuleGetFunction(&k->function, module, k->name) == 0;
-    gn_free(data);
+    gn__cu_handle module = module_of(d, place, NULL);
+    if (!module) {
+        if (!(data = cache_get_program(place, &bytes))) return false;
+        module = module_of(d, place, data);
+        gn_free(data);
+    }
+    bool ok = module && cu.cuModuleGetFunction(&k->function, module, k->name) == 0;
     for (size_t i = 0; i < n && ok; i++) {
         if (all[i]->function) continue;
         if (cu.cuModuleGetFunction(&all[i]->function, module, all[i]->name) != 0) all[i]->function = NULL;
@@ -2991,7 +4584,10 @@ static gn_result compile_kernels(struct device *d, kernel **all, size_t n, gn_fa
         if (!kernel_ready(all[i]) && !kernel_cached(d, all[i], all, n)) missing++;
     if (!missing) return GN_OK;
     if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
-    size_t n_programs = (missing + KERNELS_A_PROGRAM - 1) / KERNELS_A_PROGRAM, at = 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t each = missing / (size_t)(cores > 0 ? cores : 1), at = 0;                /* few kernels: one or two to a program, so that all cores compile */
+    each = each < 2 ? 2 : each > KERNELS_A_PROGRAM ? KERNELS_A_PROGRAM : each;
+    size_t n_programs = (missing + each - 1) / each;
     program *programs = (program *)alloc_zero(n_programs * sizeof *programs);
     if (!programs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile %llu kernels", (unsigned long long)missing);
     for (size_t i = 0; i < n; i++) {
@@ -3044,7 +4640,7 @@ static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t
     return is_new;
 }
 
-static bool needs_tensor_cores(const kernel *k) { return strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0; }
+static bool needs_tensor_cores(const kernel *k) { return needs_warpgroups(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 || strncmp(k->name, "sgemm_async", 11) == 0; }
 
 /* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
    Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
@@ -3062,6 +4658,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     for (kernel *k = d->newest; k; k = k->older) {
         if (one_of_each && (env_is("GENIE_CUDA_ONE_OF_EACH", "1") ? !k->chosen : kind_is_in(k, all, n))) continue;
         if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;   /* such a GPU is never given this kernel */
+        if (needs_warpgroups(k) && strcmp(arch, "sm_90a") != 0) continue;
         k->compiled = false;
         gn_free(k->why);
         k->why = NULL;
@@ -3081,8 +4678,23 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 
 /* >>memory ======================================================================================== */
 
-typedef struct slot { uint8_t kind; gn_dtype dtype; gn_shape shape; uint32_t gen; gn__cu_ptr mem; size_t bytes; } slot;
-typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place; } value;
+/* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller (`host`);
+   saving: the copy to `away` is still in the stream; cache: appended to in place; used: clock of the launch or run that used it last. */
+typedef struct slot {
+    uint8_t kind;
+    bool out, saving, cache;
+    gn_dtype dtype;
+    gn_shape shape;
+    uint32_t gen;
+    gn__cu_ptr mem;
+    size_t bytes;
+    char *away;
+    const void *host;
+    uint64_t used;
+    gn__cu_handle here;            /* event: it is back; NULL: the main stream knows */
+} slot;
+/* checked: its run can fail, and leaves its error words behind the value. */
+typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place, checked; } value;
 typedef struct host_block { char *p; size_t bytes; } host_block;   /* pinned memory handed out */
 
 typedef struct pending_out { void *host; size_t at, bytes; } pending_out;   /* at: in the run's staging memory */
@@ -3096,6 +4708,8 @@ typedef struct run {
     pending_out *outs;
     uint32_t n_outs;
     bool keeps;
+    uint64_t inherits;             /* ticket of a run in flight whose kept value it uses: its failure is this one's too; 0: none */
+    bool poisoned;                 /* that run has failed */
 } run;
 
 enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
@@ -3103,8 +4717,12 @@ enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
 typedef struct executor {
     struct device *device;
     gn_stats *stats;
-    uint64_t limit, held;
-    bool lost, graphs, pools;
+    uint64_t limit, held;          /* limit: of the session, 0: none */
+    uint64_t device_limit;         /* $GENIE_CUDA_MEMORY, 0: none */
+    uint64_t clock;                /* what slots are used at; those used at this very time do not move */
+    bool evicts;
+    gn__cu_handle copies, main_at; /* stream of weights on their way back; event in the main stream */
+    bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     char lost_why[200];
     gn__cu_handle stream;
     gn__cu_ptr block;              /* one for all plans: runs follow each other in the stream */
@@ -3128,14 +4746,16 @@ typedef struct plan {
     gn_part *part;
     gn_layout layout;
     emit emit;                     /* its launches and parameters */
-    size_t region[REGION__COUNT], total, args_bytes, errors_bytes;
+    size_t region[REGION__COUNT], total, args_bytes, errors_bytes, near_bytes;
     size_t *arg_at, *out_at;       /* per argument: offset in REGION_ARGS; per output: in REGION_OUTS, SIZE_MAX: dense already */
+    size_t *near_at;               /* per output: offset in REGION_NEAR, SIZE_MAX: elsewhere */
     size_t *own_at;                /* per update: offset in REGION_OWN */
     gn__cu_ptr *fresh;             /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
     bool exchanges;
     gn__cu_ptr *base;              /* per node and update, of this run */
     struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[2];   /* two: exchanged memory comes back every other run */
     uint32_t runs, next_capture;
+    bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
 } plan;
 
 /* For every session of the device: the first cause counts. */
@@ -3182,20 +4802,33 @@ static gn_result enter(executor *x, gn_fault *f) {
 
 static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
-/* Device memory that counts against the limit; *out is 0 for no bytes. */
-static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
-    *out = 0;
-    bytes = room(bytes ? bytes : 1);
+static bool evict_one(executor *x);
+
+/* One try; GN_OUT_OF_MEMORY or GN_LIMIT when something would have to go first. */
+static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
     if (x->limit && x->held + bytes > x->limit)
         return gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(x->held + bytes - x->limit), (unsigned long long)x->limit);
-    if (!x->device->compile_only) {
-        if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, x->stream));
-        else DRIVER(x, f, cuMemAlloc(out, bytes));
-    }
+    if (x->device_limit && x->held + bytes > x->device_limit)
+        return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(x->held + bytes - x->device_limit), (unsigned long long)x->device_limit);
+    if (x->device->compile_only) return GN_OK;
+    if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, stream));
+    else DRIVER(x, f, cuMemAlloc(out, bytes));
+    return GN_OK;
+}
+
+/* Device memory that counts against the limit; *out is 0 for no bytes. Slots that are not in use make room for it. */
+static gn_result take_on(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
+    *out = 0;
+    bytes = room(bytes ? bytes : 1);
+    gn_result r = take_now(x, bytes, stream, out, f);
+    while ((r == GN_OUT_OF_MEMORY || r == GN_LIMIT) && evict_one(x)) r = take_now(x, bytes, stream, out, f);
+    if (r != GN_OK) return r;
     x->held += bytes;
     x->stats->device_bytes += bytes;
     return GN_OK;
 }
+
+static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) { return take_on(x, bytes, x->stream, out, f); }
 
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
@@ -3231,6 +4864,74 @@ static bool same_type(gn_dtype a, const gn_shape *sa, const gn_part *p, uint32_t
 
 /* ---- slots ---- */
 
+/* Weights go first, then states, then the caches that a decode appends to; of each the one that was used longest ago. */
+static int slot_class(const slot *s) { return s->kind == GN_LEAF_WEIGHT ? 0 : s->cache ? 2 : 1; }
+
+/* Moves one slot to pinned memory. False when none may go. */
+static bool evict_one(executor *x) {
+    slot *v = NULL;
+    for (size_t i = 0; i < x->n_slots && x->evicts; i++) {
+        slot *s = &x->slots[i];
+        if (!s->kind || s->out || s->used == x->clock || !s->bytes) continue;
+        if (!v || slot_class(s) < slot_class(v) || (slot_class(s) == slot_class(v) && s->used < v->used)) v = s;
+    }
+    if (!v) return false;
+    bool copied = v->away && v->kind == GN_LEAF_WEIGHT;
+    void *p = v->away;
+    if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
+    if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
+    v->away = (char *)p;
+    if (v->here) { cu.cuStreamWaitEvent(x->stream, v->here, 0); cu.cuEventDestroy(v->here); v->here = NULL; }
+    if (p && !copied && cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) != 0) return false;
+    v->saving = p && !copied;
+    give(x, v->mem, v->bytes);
+    v->mem = 0;
+    v->out = true;
+    x->stats->evictions++;
+    x->stats->evicted_bytes += v->bytes;
+    return true;
+}
+
+/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. */
+static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
+    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
+    if (r != GN_OK) return r;
+    s->out = false;
+    x->stats->weight_moves++;
+    x->stats->weight_move_bytes += s->bytes;
+    if (x->device->compile_only) return GN_OK;
+    if (s->saving) {
+        DRIVER(x, f, cuEventRecord(x->main_at, x->stream));
+        DRIVER(x, f, cuStreamWaitEvent(x->copies, x->main_at, 0));
+        s->saving = false;
+    }
+    DRIVER(x, f, cuMemcpyHtoDAsync(s->mem, s->away ? s->away : (const char *)s->host, s->bytes, x->copies));
+    DRIVER(x, f, cuEventCreate(&s->here, 2));
+    DRIVER(x, f, cuEventRecord(s->here, x->copies));
+    return GN_OK;
+}
+
+static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
+    gn__cu_handle here = s->here;
+    if (!here) return GN_OK;
+    s->here = NULL;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, here, 0));
+    cu.cuEventDestroy(here);
+    return GN_OK;
+}
+
+static void slot_free(executor *x, slot *s) {
+    if (!s->kind) return;
+    if (s->here && !x->lost) { cu.cuStreamWaitEvent(x->stream, s->here, 0); cu.cuEventDestroy(s->here); }
+    if (!s->out) give(x, s->mem, s->bytes);
+    if (s->away && !x->lost) {
+        cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
+        cu.cuStreamSynchronize(x->copies);
+        cu.cuMemFreeHost(s->away);
+    }
+    memset(s, 0, sizeof *s);
+}
+
 enum { SLOTS_MAX = 1 << 20 };
 
 static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
@@ -3243,12 +4944,12 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
         memset(&x->slots[x->n_slots++], 0, sizeof *x->slots);
     }
     slot *s = &x->slots[d->slot];
-    if (s->kind) give(x, s->mem, s->bytes);
-    s->kind = 0;
+    slot_free(x, s);
     size_t bytes = shape_bytes(d->dtype, &d->shape);
     gn__cu_ptr mem;
+    x->clock++;
     if ((r = take(x, bytes, &mem, f)) != GN_OK) return r;
-    *s = (slot){ (uint8_t)d->kind, d->dtype, d->shape, d->gen, mem, bytes };
+    *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
     if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
     x->stats->bytes_to_device += bytes;
@@ -3261,10 +4962,11 @@ static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
     executor *x = (executor *)self;
     if (at >= x->n_slots || !x->slots[at].kind || x->slots[at].gen != gen) return GN_STALE_HANDLE;
     enter(x, NULL);
-    give(x, x->slots[at].mem, x->slots[at].bytes);
-    memset(&x->slots[at], 0, sizeof x->slots[at]);
+    slot_free(x, &x->slots[at]);
     return GN_OK;
 }
+
+static size_t value_room(const value *v) { return room(v->bytes) + (v->checked ? 256 : 0); }
 
 static value *value_find(executor *x, uint64_t id) {
     size_t lo = 0, hi = x->n_values;
@@ -3280,7 +4982,7 @@ static void exec_values_release(void *self, uint64_t below) {
     executor *x = (executor *)self;
     size_t n = 0;
     enter(x, NULL);
-    for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, x->values[n].bytes);
+    for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, value_room(&x->values[n]));
     if (n) memmove(x->values, x->values + n, (x->n_values - n) * sizeof *x->values);
     x->n_values -= n;
 }
@@ -3289,7 +4991,7 @@ static void exec_values_release(void *self, uint64_t below) {
 static void values_drop(executor *x, uint64_t ticket) {
     size_t kept = 0;
     for (size_t i = 0; i < x->n_values; i++) {
-        if (x->values[i].run == ticket) give(x, x->values[i].mem, x->values[i].bytes);
+        if (x->values[i].run == ticket) give(x, x->values[i].mem, value_room(&x->values[i]));
         else x->values[kept++] = x->values[i];
     }
     x->n_values = kept;
@@ -3342,11 +5044,17 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_layout_deinit(&p->layout);
     gn_free(p->emit.launches);
     gn_free(p->emit.params);
+    gn_free(p->emit.fusions);
+    gn_free(p->emit.inlined);
+    gn_free(p->emit.appends);
+    gn_free(p->emit.append_flags);
+    gn_free(p->emit.maps);
     text_free(&p->emit.types);
     text_free(&p->emit.signature);
     text_free(&p->emit.body);
     gn_free(p->arg_at);
     gn_free(p->out_at);
+    gn_free(p->near_at);
     gn_free(p->own_at);
     gn_free(p->base);
     gn_free(p->part);
@@ -3402,15 +5110,30 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         const gn_view *v = view_of(e, part->updates[u].node);
         emit_copy_views(e, "new_version", dense_view(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
     }
-    uint32_t *appends = (uint32_t *)gn_alloc((p->layout.n_steps + 1) * sizeof *appends), n_appends = 0;
-    if (!appends) { e->failed = true; return; }
-    for (size_t i = 0; i < p->layout.n_steps; i++)
-        if (p->layout.lay[p->layout.steps[i].node].place == GN_PLACE_INPLACE) appends[n_appends++] = p->layout.steps[i].node;
-    emit_undo(e, appends, n_appends);
-    gn_free(appends);
+    emit_undo(e);
     for (uint32_t u = 0; u < part->n_updates && !p->exchanges; u++)
         if (p->layout.update_how[u] != GN_UPDATE_INPLACE)
             emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 }, (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, node_bytes(part, part->updates[u].node));
+}
+
+enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384 };
+
+/* Small results lie behind the error words. */
+static size_t plan_near(plan *p) {
+    size_t near = 0;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        uint32_t base = p->layout.lay[p->part->outs[i]].base;
+        const gn_lay *a = &p->layout.lay[base];
+        size_t bytes = room((size_t)count_of(&a->view) * types[a->view.dtype].bytes);
+        p->near_at[i] = SIZE_MAX;
+        if (p->out_at[i] != SIZE_MAX || a->place != GN_PLACE_BLOCK || bytes > NEAR_LARGEST || near + bytes > NEAR_BYTES) continue;
+        for (uint32_t k = 0; k < i; k++)
+            if (p->near_at[k] != SIZE_MAX && p->layout.lay[p->part->outs[k]].base == base) p->near_at[i] = p->near_at[k];
+        if (p->near_at[i] != SIZE_MAX) continue;
+        p->near_at[i] = near;
+        near += bytes;
+    }
+    return near;
 }
 
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
@@ -3422,15 +5145,30 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->layout = &p->layout;
     e->fault = f;
     if (f) f->result = GN_OK;
-    for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) emit_step(e, &p->layout.steps[i]);
+    e->fusions = (fusion *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->fusions);
+    e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
+    e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
+    e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
+    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
+        const gn_kernel_step *s = &p->layout.steps[i];
+        bool fuses = !e->fusions[i].inside && !e->fusions[i].product && s->tail && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+        e->tail = fuses ? s + 1 : NULL;
+        e->n_tails += fuses;
+        emit_step(e, i);
+        i += fuses;
+    }
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (uint32_t i = 0; i < p->part->n_args; i++) { p->arg_at[i] = args; args += room(node_bytes(p->part, p->part->args[i])); }
     p->args_bytes = args;
-    p->errors_bytes = room((ERROR_WORDS + e->appends) * 4);
-    const size_t bytes[REGION__COUNT] = { p->errors_bytes, room(e->scratch), room(e->losses), room(e->save), outs, own, args };
+    p->errors_bytes = room((ERROR_WORDS + e->n_flags) * 4);
+    p->near_bytes = plan_near(p);
+    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->losses), room(e->save), outs, own, args, p->errors_bytes, p->near_bytes };
     p->total = room(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
+    for (uint32_t i = 0; i < p->part->n_outs; i++)
+        if (p->near_at[i] != SIZE_MAX) p->layout.lay[p->layout.lay[p->part->outs[i]].base].offset = p->region[REGION_NEAR] + p->near_at[i];
     return GN_OK;
 }
 
@@ -3463,17 +5201,20 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     p->part = part_copy(part);
     p->arg_at = (size_t *)alloc_zero((part->n_args + 1) * sizeof *p->arg_at);
     p->out_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->out_at);
+    p->near_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->near_at);
     p->own_at = (size_t *)alloc_zero((part->n_updates + 1) * sizeof *p->own_at);
     p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
     for (int i = 0; i < 2; i++) p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
-    if (!p->part || !p->arg_at || !p->out_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    if (!p->part || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
     if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
         r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
     if (r == GN_OK) r = plan_compile(x, p, f);
     if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
+    for (uint32_t u = 0; u < part->n_updates; u++)
+        if (p->layout.update_how[u] == GN_UPDATE_INPLACE && part->updates[u].slot < x->n_slots) x->slots[part->updates[u].slot].cache = true;
     x->stats->view_copies += p->layout.view_copies;
     *out_plan = p;
     return GN_OK;
@@ -3487,6 +5228,7 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
     memcpy(&limit, &words[4], 8);
     if (x->failed_ticket) return;
     x->failed_ticket = r->ticket;
+    if (r->poisoned) { gn_fail(&x->failed, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed"); x->failed.node = GN_NO_NODE; return; }
     if (words[0] == GN_DIVISION_BY_ZERO) gn_fail(&x->failed, GN_DIVISION_BY_ZERO, "an integer divisor is 0");
     else if (limit < 0) gn_fail(&x->failed, (gn_result)words[0], "more than %lld elements are not 0", (long long)at);
     else gn_fail(&x->failed, (gn_result)words[0], "index %lld is outside 0 to %lld", (long long)at, (long long)(limit - 1));
@@ -3504,6 +5246,10 @@ static void run_finish(executor *x) {
     } else if (words[0]) {
         run_error(x, r, words);
         if (r->keeps) values_drop(x, r->ticket);
+        for (uint32_t i = 1; i < x->n_runs; i++) {
+            run *later = &x->runs[(x->first_run + i) % RUNS_MAX];
+            later->poisoned = later->poisoned || later->inherits == r->ticket;
+        }
     } else for (uint32_t i = 0; i < r->n_outs; i++) memcpy(r->outs[i].host, r->stage + r->outs[i].at, r->outs[i].bytes);
     gn_free(r->outs);
     r->outs = NULL;
@@ -3550,15 +5296,31 @@ static gn_result fail_at(gn_fault *f, uint32_t node, gn_result r, const char *wh
     return r;
 }
 
+/* The run in flight that may still fail and whose kept values this one uses; 0: none. With several, the host waits for all but the
+   newest; with a plan that exchanges memory of states before it is known whether they are good, for all. */
+static uint64_t value_run(executor *x, const plan *p, const gn_arg *args) {
+    for (;;) {
+        uint64_t oldest = UINT64_MAX, newest = 0;
+        for (uint32_t i = 0; x->n_runs && i < p->part->n_args; i++) {
+            const value *v = p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
+            if (!v || !v->checked || v->run < x->runs[x->first_run].ticket) continue;
+            oldest = v->run < oldest ? v->run : oldest;
+            newest = v->run > newest ? v->run : newest;
+        }
+        if (!newest || (oldest == newest && !(p->exchanges && p->part->n_updates))) return newest;
+        run_finish(x);
+    }
+}
+
 /* Checks arguments and slots, before anything is changed. */
-static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, gn_fault *f) {
+static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, uint64_t *out_inherits, gn_fault *f) {
     const gn_part *part = p->part;
+    *out_inherits = value_run(x, p, args);
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *n = &part->nodes[i];
         if (n->leaf == GN_LEAF_DATA && args[n->arg].bytes != node_bytes(part, i)) return fail_at(f, i, GN_BAD_SIZE, "an argument has the wrong number of bytes");
         if (n->leaf == GN_LEAF_VALUE) {
             value *v = value_find(x, args[n->arg].value);
-            while (v && x->n_runs && v->run >= x->runs[x->first_run].ticket) { run_finish(x); v = value_find(x, args[n->arg].value); }   /* only values of runs that ended well are used */
             if (!v || !same_type(v->dtype, &v->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a kept value is gone or of another type");
         }
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
@@ -3580,6 +5342,47 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
     return GN_OK;
 }
 
+/* Marks the slots of nodes of a leaf kind as used now: they do not move. */
+static void run_pin(executor *x, const plan *p, gn_leaf_kind kind) {
+    for (uint32_t i = 0; i < p->part->n_nodes; i++)
+        if (p->part->nodes[i].leaf == kind) x->slots[p->part->nodes[i].slot].used = x->clock;
+    for (uint32_t u = 0; kind == GN_LEAF_STATE && u < p->part->n_updates; u++) x->slots[p->part->updates[u].slot].used = x->clock;
+}
+
+static gn_result run_return(executor *x, plan *p, gn_leaf_kind kind, gn_fault *f) {
+    for (uint32_t i = 0; i < p->part->n_nodes; i++) {
+        slot *s = p->part->nodes[i].leaf == kind ? &x->slots[p->part->nodes[i].slot] : NULL;
+        if (!s) continue;
+        if (!s->out) { x->stats->weight_hits += kind == GN_LEAF_WEIGHT; p->moved = p->moved || s->here; continue; }
+        p->moved = true;
+        gn_result r = slot_return(x, s, f);
+        if (r != GN_OK) return r;
+    }
+    for (uint32_t u = 0; kind == GN_LEAF_STATE && u < p->part->n_updates; u++) {
+        slot *s = &x->slots[p->part->updates[u].slot];
+        gn_result r = s->out ? slot_return(x, s, f) : GN_OK;
+        if (r != GN_OK) return r;
+        p->moved = p->moved || s->here;
+    }
+    return GN_OK;
+}
+
+/* All slots of the plan on the device; when its weights do not fit together, they come and go with the kernels that use them. */
+static gn_result run_slots(executor *x, plan *p, gn_fault *f) {
+    p->moved = p->streams = false;
+    x->clock++;
+    run_pin(x, p, GN_LEAF_STATE);
+    run_pin(x, p, GN_LEAF_WEIGHT);
+    gn_result r = run_return(x, p, GN_LEAF_STATE, f);
+    if (r == GN_OK) r = run_return(x, p, GN_LEAF_WEIGHT, f);
+    if (r != GN_OUT_OF_MEMORY && r != GN_LIMIT) return r;
+    if (!x->evicts) return r;
+    p->streams = true;
+    x->clock++;
+    run_pin(x, p, GN_LEAF_STATE);
+    return run_return(x, p, GN_LEAF_STATE, f);
+}
+
 /* Every base's place in device memory. */
 static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
     const gn_part *part = p->part;
@@ -3588,6 +5391,12 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
         size_t bytes = p->total + p->total / 4;
         gn_result r = take(x, bytes, &block, f);
         if (r != GN_OK) r = take(x, bytes = p->total, &block, f);
+        if (r != GN_OK && !p->streams && x->evicts) {
+            p->streams = true;
+            x->clock++;
+            run_pin(x, p, GN_LEAF_STATE);
+            r = take(x, bytes, &block, f);
+        }
         if (r != GN_OK) return r;
         if (x->block_bytes) give(x, x->block, x->block_bytes);
         x->block = block;
@@ -3608,13 +5417,27 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
         else if (a->place == GN_PLACE_OWN) p->base[i] = p->exchanges ? p->fresh[a->own] : x->block + p->region[REGION_OWN] + p->own_at[a->own];
         else if (a->place == GN_PLACE_INPLACE) p->base[i] = p->base[a->own];
     }
+    for (uint32_t i = 0; i < part->n_nodes && p->moved; i++) {                     /* states are read from the first kernel on */
+        gn_result r = part->nodes[i].leaf == GN_LEAF_STATE ? slot_await(x, &x->slots[part->nodes[i].slot], f) : GN_OK;
+        if (r != GN_OK) return r;
+    }
     for (uint32_t u = 0; u < part->n_updates; u++) p->base[part->n_nodes + u] = p->exchanges ? p->fresh[u] : x->slots[part->updates[u].slot].mem;
+    return GN_OK;
+}
+
+static gn_result encode_map(executor *x, const tensor_map *m, gn__cu_ptr at, void *out, gn_fault *f) {
+    static const unsigned steps[4] = { 1, 1, 1, 1 };
+    void *p;
+    memcpy(&p, &at, sizeof p);
+    DRIVER(x, f, tensor_map(out, m->dtype == GN_F16 ? 6 : m->dtype == GN_BF16 ? 9 : 11, 4, p, m->dims, m->strides, m->box, steps, 0, 3, 2, 0));   /* swizzled by 128 bytes, 128 bytes at a time from the L2, zeros outside; 11: f32 rounded to TF32 */
     return GN_OK;
 }
 
 static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
     union { gn__cu_ptr p; uint32_t w; uint64_t l; } values[80];
+    struct { _Alignas(64) unsigned char bytes[128]; } maps[4];
     void *list[80];
+    int n_maps = 0;
     for (uint32_t i = 0; i < l->n_params && i < 80; i++) {
         const param *a = &p->emit.params[l->param + i];
         if (a->kind == PARAM_NODE) values[i].p = p->base[a->node] + (gn__cu_ptr)a->offset;
@@ -3622,18 +5445,58 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         else if (a->kind == PARAM_WORD) values[i].w = (uint32_t)a->offset;
         else values[i].l = (uint64_t)a->offset;
         list[i] = &values[i];
+        if (a->kind != PARAM_MAP) continue;
+        const tensor_map *m = &p->emit.maps[a->node];
+        gn_result r = encode_map(x, m, (m->scratch ? x->block + p->region[REGION_SCRATCH] : p->base[m->node]) + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
+        if (r != GN_OK) return r;
+        list[i] = maps[n_maps++].bytes;
     }
-    DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
+    launch_attribute attributes[2] = { { 0 } };
+    launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
+    if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
+    if (l->early && x->overlaps && l != p->emit.launches) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
+    if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
+    else DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
     return GN_OK;
 }
 
-static gn_result run_launches(executor *x, const plan *p, gn_fault *f) {
-    DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
-    for (size_t i = 0; i < p->emit.n_launches; i++) {
-        gn_result r = run_launch(x, p, &p->emit.launches[i], f);
-        if (r != GN_OK) return r;
+/* The weight that a parameter shows, or NULL. */
+static slot *param_weight(executor *x, const plan *p, const param *a, uint32_t *out_node) {
+    if (a->kind != PARAM_NODE && a->kind != PARAM_MAP) return NULL;
+    *out_node = a->kind == PARAM_MAP ? p->emit.maps[a->node].node : a->node;
+    return *out_node < p->part->n_nodes && p->part->nodes[*out_node].leaf == GN_LEAF_WEIGHT ? &x->slots[p->part->nodes[*out_node].slot] : NULL;
+}
+
+/* Before launch i of a plan whose weights moved: its own are there, those of the next two are on their way. */
+static gn_result run_weights(executor *x, plan *p, size_t i, gn_fault *f) {
+    enum { AHEAD = 2 };
+    gn_result r = GN_OK;
+    uint32_t node = 0;
+    size_t end = p->streams && i + 1 + AHEAD < p->emit.n_launches ? i + 1 + AHEAD : p->streams ? p->emit.n_launches : i + 1;
+    if (p->streams) { x->clock++; run_pin(x, p, GN_LEAF_STATE); }
+    for (int bring = 0; bring < 2; bring++) {                                      /* first all of them are marked as in use */
+        for (size_t l = i; l < end; l++) {
+            for (uint32_t k = 0; k < p->emit.launches[l].n_params; k++) {
+                slot *s = param_weight(x, p, &p->emit.params[p->emit.launches[l].param + k], &node);
+                if (!s) continue;
+                s->used = x->clock;
+                if (bring && s->out) r = slot_return(x, s, f);
+                if (bring && l == i && r != GN_OK) return r;
+                if (bring && l == i) { p->base[node] = s->mem; r = slot_await(x, s, f); if (r != GN_OK) return r; }
+                if (r != GN_OK) return GN_OK;                                      /* ahead: later then */
+            }
+        }
     }
     return GN_OK;
+}
+
+static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
+    gn_result r = GN_OK;
+    for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
+        if (p->moved || p->streams) r = run_weights(x, p, i, f);
+        if (r == GN_OK) r = run_launch(x, p, &p->emit.launches[i], f);
+    }
+    return r;
 }
 
 /* Captures the plan's launches; false when that is not possible here. */
@@ -3656,7 +5519,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
     int at = -1;
     p->runs++;
-    if (!x->graphs || moves || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
+    if (!x->graphs || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
     for (int i = 0; i < 2; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
     if (at < 0) {
@@ -3667,8 +5530,11 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     return GN_OK;
 }
 
+/* No kernel of the plan writes error words, and no earlier run hands any down. */
+static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.faults && !p->emit.n_flags && !inherits; }
+
 /* Argument bytes have left the caller's memory when this returns. */
-static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, gn_fault *f) {
+static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, uint64_t inherits, gn_fault *f) {
     const gn_part *part = p->part;
     gn__cu_ptr to = x->block + p->region[REGION_ARGS];
     bool together = p->args_bytes <= STAGE_LARGEST, wait = false;
@@ -3682,11 +5548,18 @@ static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, c
         DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
         wait = wait || is_pinned(x, args[i].host);
     }
-    if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
+    if (run_is_quiet(p, inherits)) {
+        if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
+    } else if (together) {
+        memset(stage + p->args_bytes, 0, p->errors_bytes);
+        DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes + p->errors_bytes, x->stream));
+    } else DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
     for (uint32_t i = 0; i < part->n_args; i++) {
         uint32_t node = part->args[i];
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
+        if (part->nodes[node].leaf == GN_LEAF_VALUE && !v) return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
         if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
+        if (v && inherits && v->run == inherits) DRIVER(x, f, cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + room(v->bytes), ERROR_WORDS * 4, x->stream));
     }
     if (wait) DRIVER(x, f, cuStreamSynchronize(x->stream));                       /* a pinned source is read later otherwise */
     return GN_OK;
@@ -3701,20 +5574,22 @@ static gn__cu_ptr out_place(const executor *x, const plan *p, uint32_t i) {
 /* Large results that fill their memory are computed where they are kept. */
 enum { KEPT_IN_PLACE = 1 << 20 };
 
+/* Smaller ones too in a plan of one kernel, which is not replayed as a graph. */
 static bool keeps_in_place(const plan *p, uint32_t i) {
     const gn_lay *a = &p->layout.lay[p->part->outs[i]];
     const gn_lay *base = &p->layout.lay[a->base];
-    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE;
+    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && p->near_at[i] == SIZE_MAX &&
+           (p->emit.n_launches == 1 || node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE);
 }
 
 /* Memory of the values that this run keeps; *out_moves: some are computed there. */
-static gn_result run_keep(executor *x, plan *p, const gn_out *outs, uint64_t ticket, bool *out_moves, gn_fault *f) {
+static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *now, bool *out_moves, gn_fault *f) {
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         uint32_t node = p->part->outs[i], base = p->layout.lay[node].base;
         if (!outs[i].keep) continue;
-        value v = { outs[i].keep, ticket, (gn_dtype)p->part->nodes[node].dtype, node_shape(p->part, node), 0, node_bytes(p->part, node), false };
+        value v = { outs[i].keep, now->ticket, (gn_dtype)p->part->nodes[node].dtype, node_shape(p->part, node), 0, node_bytes(p->part, node), false, p->emit.faults || now->inherits };
         if (!grow(&x->values, x->n_values, &x->cap_values, sizeof v)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
-        gn_result r = take(x, v.bytes, &v.mem, f);
+        gn_result r = take(x, value_room(&v), &v.mem, f);
         if (r != GN_OK) return r;
         v.in_place = keeps_in_place(p, i) && p->base[base] == x->block + p->layout.lay[base].offset;
         if (v.in_place) { p->base[base] = v.mem; *out_moves = true; }
@@ -3725,14 +5600,23 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, uint64_t tic
 
 /* Copies of results: small ones through pinned memory, pinned ones directly, large others by the driver's own staging. */
 static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run *r, gn_fault *f) {
-    size_t at = ERROR_WORDS * 4;
-    DRIVER(x, f, cuMemcpyDtoHAsync(r->stage, x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
+    size_t at = p->errors_bytes + p->near_bytes;
+    bool quiet = run_is_quiet(p, r->inherits), near = false;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) near = near || (outs[i].host && p->near_at[i] != SIZE_MAX);
+    size_t from = quiet ? p->errors_bytes : 0, to = near ? at : quiet ? from : ERROR_WORDS * 4;
+    memset(r->stage, 0, ERROR_WORDS * 4);
+    if (from < to) DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + from, x->block + p->region[REGION_ERRORS] + from, to - from, x->stream));
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         const value *v = outs[i].keep ? value_find(x, outs[i].keep) : NULL;
         r->keeps = r->keeps || v;
+        if (v && v->checked) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem + room(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
         if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
         if (!outs[i].host || !outs[i].bytes) continue;
         x->stats->bytes_to_host += outs[i].bytes;
+        if (p->near_at[i] != SIZE_MAX) {
+            r->outs[r->n_outs++] = (pending_out){ outs[i].host, p->errors_bytes + p->near_at[i] + (size_t)p->layout.lay[p->part->outs[i]].view.offset, outs[i].bytes };
+            continue;
+        }
         at = (at + 63) & ~(size_t)63;
         bool direct = outs[i].bytes > 65536 && is_pinned(x, outs[i].host);
         if (direct || at + outs[i].bytes > r->stage_bytes) {
@@ -3746,25 +5630,42 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
     return GN_OK;
 }
 
+/* Results that are weights themselves are on the device. */
+static gn_result run_weight_outs(executor *x, plan *p, gn_fault *f) {
+    gn_result r = GN_OK;
+    for (uint32_t i = 0; i < p->part->n_outs && r == GN_OK; i++) {
+        uint32_t base = p->layout.lay[p->part->outs[i]].base;
+        slot *s = p->part->nodes[base].leaf == GN_LEAF_WEIGHT ? &x->slots[p->part->nodes[base].slot] : NULL;
+        if (!s) continue;
+        s->used = x->clock;
+        if (s->out) r = slot_return(x, s, f);
+        if (r == GN_OK) r = slot_await(x, s, f);
+        p->base[base] = s->mem;
+    }
+    return r;
+}
+
 static size_t staged_bytes(const plan *p, const gn_out *outs) {
-    size_t n = ERROR_WORDS * 4;
+    size_t n = p->errors_bytes + p->near_bytes;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
-        if (outs[i].host && outs[i].bytes <= STAGE_LARGEST) n += outs[i].bytes + 64;
-    return n > STAGE_BYTES / 4 ? STAGE_BYTES / 4 : n;
+        if (outs[i].host && outs[i].bytes <= STAGE_LARGEST && p->near_at[i] == SIZE_MAX) n += outs[i].bytes + 64;
+    return n > STAGE_BYTES / 4 ? STAGE_BYTES / 4 : n;       /* errors and small results are far fewer */
 }
 
 static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_out *outs, run *r, gn_fault *f) {
-    size_t up = p->args_bytes <= STAGE_LARGEST ? room(p->args_bytes) : 0;
+    size_t up = p->args_bytes <= STAGE_LARGEST ? room(p->args_bytes + p->errors_bytes) : 0;
     r->stage_bytes = staged_bytes(p, outs);
     char *stage = stage_take(x, r->stage_bytes + up);
     r->stage = stage;
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
-    gn_result e = run_bind(x, p, f);
+    gn_result e = run_slots(x, p, f);
     bool moves = false;
-    if (e == GN_OK) e = run_keep(x, p, outs, r->ticket, &moves, f);
-    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), f);
+    if (e == GN_OK) e = run_bind(x, p, f);
+    if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
+    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), r->inherits, f);
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
+    if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
     r->stage_bytes = room(r->stage_bytes + up);
     if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, x->stream));
@@ -3782,10 +5683,9 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
             if (outs[i].host) return gn_fail(f, GN_NO_VALUE, "kernels are compiled, not run (GENIE_CUDA_COMPILE_ONLY)");
         return GN_OK;
     }
-    if (x->n_runs == RUNS_MAX) run_finish(x);
-    if ((e = run_check(x, p, args, outs, f)) != GN_OK) return e;
     run r = { .ticket = *out_ticket };
     while (x->n_runs >= RUNS_MAX - 1) run_finish(x);
+    if ((e = run_check(x, p, args, outs, &r.inherits, f)) != GN_OK) return e;
     r.done = x->events[(x->first_run + x->n_runs) % RUNS_MAX];
     e = run_start(x, p, args, outs, &r, f);
     if (e != GN_OK) {
@@ -3805,7 +5705,7 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     latest.x = x;
     latest.p = p;
     x->stats->kernels_run += p->emit.n_launches;
-    x->stats->nodes_fused += p->layout.fused;
+    x->stats->nodes_fused += p->layout.fused + p->emit.n_tails + p->emit.fused;
     x->stats->state_copies += p->layout.state_copies;
     x->stats->state_copy_bytes += p->layout.state_copy_bytes;
     return GN_OK;
@@ -3840,8 +5740,8 @@ static void exec_describe(void *self, gn_device_info *out) {
     const struct device *d = x->device;
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "cuda:%d", d->ordinal);
-    snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
-             d->compile_only ? " compile only" : "");
+    snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s%s%s%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
+             d->compile_only ? " compile only" : "", env_is("GENIE_CUDA_TENSOR", "0") ? " no tensor cores" : "", env_is("GENIE_CUDA_WGMMA", "0") ? " no wgmma" : env_is("GENIE_TF32", "1") ? " tf32" : "", env_is("GENIE_CUDA_EPILOGUE", "0") ? " no epilogues" : "");
 }
 
 static void exec_close(void *self) {
@@ -3849,12 +5749,14 @@ static void exec_close(void *self) {
     enter(x, NULL);
     while (x->n_runs) run_finish(x);
     exec_values_release(x, UINT64_MAX);
-    for (size_t i = 0; i < x->n_slots; i++) if (x->slots[i].kind) give(x, x->slots[i].mem, x->slots[i].bytes);
+    for (size_t i = 0; i < x->n_slots; i++) slot_free(x, &x->slots[i]);
     if (x->block_bytes) give(x, x->block, x->block_bytes);
     if (!x->device->compile_only) {
         while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
+        if (x->main_at) cu.cuEventDestroy(x->main_at);
+        if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
     gn_free(x->slots);
@@ -3934,6 +5836,8 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     gn_result r = enter(x, f);
     if (r != GN_OK || x->device->compile_only) return r;
     DRIVER(x, f, cuStreamCreate(&x->stream, 1));                                  /* 1: does not wait for the default stream */
+    DRIVER(x, f, cuStreamCreate(&x->copies, 1));
+    DRIVER(x, f, cuEventCreate(&x->main_at, 2));
     void *p = NULL;
     DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
     x->stage = (char *)p;
@@ -3995,7 +5899,10 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->stats = desc->stats;
     x->limit = desc->memory_limit;
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
+    x->evicts = !env_is("GENIE_CUDA_EVICT", "0");
+    x->device_limit = getenv("GENIE_CUDA_MEMORY") ? strtoull(getenv("GENIE_CUDA_MEMORY"), NULL, 10) : 0;
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
+    x->overlaps = d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
     r = executor_init(x, f);
     if (r == GN_OK && !d->compile_only && !atomic_load(&d->proved)) r = canary(x, f);
     if (r != GN_OK) { exec_close(x); return r; }

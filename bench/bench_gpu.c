@@ -458,6 +458,16 @@ static void bench_product(gn_ctx *g, const char *name, gn_dtype d, bool tf32, do
     job_close(&j);
 }
 
+/* TF32 is asked for by the environment, and the choice belongs to a context's plans. */
+static void bench_tf32(void) {
+    if (!wanted("matmul_tf32")) return;
+    setenv("GENIE_TF32", "1", 1);
+    gn_ctx *g = open_or_die(set.device, NULL);
+    bench_product(g, "matmul_tf32", GN_F32, true, 390);
+    gn_close(g);
+    unsetenv("GENIE_TF32");
+}
+
 static gn_tensor build_attention(gn_ctx *g, const job *j) {
     gn_attention_desc d = { .causal = true };
     (void)g;
@@ -938,6 +948,7 @@ static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
     bench_product(g, "matmul_bf16", GN_BF16, false, 780);
     bench_product(g, "matmul_f32", GN_F32, false, 48);
+    bench_tf32();
     bench_attention(g);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);

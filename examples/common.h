@@ -147,6 +147,47 @@ static inline void ex_json_number(ex_json *j, const char *name, double v) {
 }
 static inline void ex_json_end(ex_json *j) { printf("%s}\n", j->fields ? "" : "{"); }
 
+/* Every counter of the table, by name. */
+static inline void ex_json_stats(ex_json *j, const char *name, const gn_stats *s) {
+    ex_json inner = { 0 };
+    ex_json_name(j, name);
+#define EX_COUNTER(counter, unit, help) ex_json_name(&inner, #counter); printf("%llu", (unsigned long long)s->counter);
+    GN_COUNTERS(EX_COUNTER)
+#undef EX_COUNTER
+    putchar('}');
+}
+
+/* ---- trace -----------------------------------------------------------------------------------------
+ * GENIE_TRACE=FILE: calls and what each device was asked, in Chrome's trace format (chrome://tracing, Perfetto). The file is whole
+ * after every event, so it can be read when the program ended early. */
+typedef struct ex_tracer { FILE *file; char lanes[33][96]; int n_lanes; long events; } ex_tracer;
+
+static inline int ex_trace_lane(ex_tracer *t, const char *device) {
+    int i = 0;
+    while (i < t->n_lanes && strcmp(t->lanes[i], device)) i++;
+    if (i == t->n_lanes && i < 33) snprintf(t->lanes[t->n_lanes++], sizeof t->lanes[0], "%s", device);
+    return i;
+}
+
+static inline void ex_trace_event(void *user, const gn_trace_event *e) {
+    static ex_tracer tracer;
+    ex_tracer *t = &tracer;
+    (void)user;
+    if (!t->file && t->events == 0) t->file = fopen(getenv("GENIE_TRACE"), "w");
+    if (t->events++ == 0 && !t->file) fprintf(stderr, "%s: %s; no trace is written\n", getenv("GENIE_TRACE"), strerror(errno));
+    if (!t->file || (!e->device[0] && e->begin_us == e->end_us)) return;   /* nodes are many and take no time */
+    if (ftell(t->file) > 0) fseek(t->file, -3, SEEK_CUR);                  /* over the end */
+    fprintf(t->file, "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%llu,\"dur\":%llu,\"args\":{\"device\":\"%s\",\"bytes\":%llu}}\n]\n",
+            ftell(t->file) > 0 ? "," : "[", e->name, ex_trace_lane(t, e->device), (unsigned long long)e->begin_us, (unsigned long long)(e->end_us - e->begin_us), e->device, (unsigned long long)e->bytes);
+    fflush(t->file);
+}
+
+/* For gn_desc.trace. */
+static inline gn_trace_fn ex_trace(void) {
+    const char *path = getenv("GENIE_TRACE");
+    return path && *path ? ex_trace_event : NULL;
+}
+
 /* ---- errors ----------------------------------------------------------------------------------------*/
 static inline const char *ex_advice(gn_result r) {
     switch (r) {

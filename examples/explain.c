@@ -2,15 +2,15 @@
  *
  *   ./examples/explain                        one GPU behind a link of 1 Gbit/s, beside a CPU
  *   ./examples/explain --gpus 2 --policy throughput
- *   ./examples/explain --gpus 2 --decode      one token, its KV caches not anywhere yet
+ *   ./examples/explain --gpus 2 --decode      one token
  *
- * Prints the words and writes the picture to explain.svg.
- */
+ * Prints the words and writes the picture to explain.svg. */
 #include "common.h"
 
 enum { LAYERS = 12, HEADS = 12, DIM = 768, VOCAB = 50257, ROOM = 1024 };
 
 static const float *zeros;
+static const int32_t ids[512];
 
 static gn_tensor weight(gn_ctx *g, int64_t rows, int64_t columns) {
     return gn_weight(g, GN_F32, columns ? GN_SHAPE(rows, columns) : GN_SHAPE(rows), zeros, "w");
@@ -33,7 +33,7 @@ static gn_tensor layer(gn_ctx *g, gn_tensor x, gn_tensor pos, gn_tensor length, 
     return gn_add(x, gn_linear(h, weight(g, 4 * DIM, DIM), weight(g, DIM, 0)));
 }
 
-static gn_tensor next_token(gn_ctx *g, const int32_t *ids, int64_t t) {
+static gn_tensor next_token(gn_ctx *g, int64_t t) {
     gn_tensor table = gn_weight(g, GN_F32, GN_SHAPE(VOCAB, DIM), zeros, "table"), pos = gn_scalar(g, GN_I64, 0);
     gn_tensor x = gn_embedding(table, gn_data(g, GN_I32, GN_SHAPE(t), ids)), length = gn_add(pos, gn_like(pos, (double)t));
     for (int i = 0; i < LAYERS; i++) x = layer(g, x, pos, length, t);
@@ -70,28 +70,29 @@ static bool show(gn_tensor y, const gn_explain_desc *desc, FILE *to) {
 }
 
 int main(int argc, char **argv) {
-    int64_t gpus = 1;
+    static const char *const policies[GN_POLICY__COUNT] = { "latency", "throughput", "bytes" };
+    int64_t gpus = 1, chosen = 0;
     bool decode = false;
-    const char *policy = "latency";
+    const char *policy = policies[0], *file = "explain.svg";
     const ex_option options[] = {
         { "gpus", EX_INT, &gpus, "N", "GPUs of the invented cluster, beside a CPU", 0, 8 },
         { "policy", EX_TEXT, &policy, "WHICH", "latency, throughput or bytes", 0, 0 },
         { "decode", EX_FLAG, &decode, NULL, "one token instead of 512", 0, 0 },
+        { "svg", EX_TEXT, &file, "FILE", "the picture (explain.svg)", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     static gn_cluster_device devices[9];
     static gn_cluster_link links[100];
-    static int32_t ids[512];
     ex_parse(argc, argv, "explain tells where a transformer would run on an invented cluster, and why.", options);
+    while (chosen < GN_POLICY__COUNT && strcmp(policies[chosen], policy) != 0) chosen++;
     zeros = calloc((size_t)VOCAB * DIM, sizeof *zeros);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
     gn_cluster cluster = invent(gpus, devices, links);
-    gn_explain_desc desc = { GN_EXPLAIN_TEXT, &cluster, policy[0] == 't' ? GN_MOST_THROUGHPUT : policy[0] == 'b' ? GN_LEAST_BYTES : GN_LEAST_LATENCY };
-    gn_tensor y = next_token(g, ids, decode ? 1 : 512);
-    bool ok = zeros && show(y, &desc, stdout);
-    FILE *svg = fopen("explain.svg", "w");
+    gn_explain_desc desc = { .cluster = &cluster, .policy = (gn_policy)chosen };
+    gn_tensor y = next_token(g, decode ? 1 : 512);
+    FILE *svg = zeros && show(y, &desc, stdout) ? fopen(file, "w") : NULL;
     desc.format = GN_EXPLAIN_SVG;
-    ok = ok && svg && show(y, &desc, svg);
+    bool ok = svg && show(y, &desc, svg);
     if (svg) ok = fclose(svg) == 0 && ok;
     gn_close(g);
     free((void *)(uintptr_t)zeros);

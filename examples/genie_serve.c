@@ -98,6 +98,8 @@ int main(int argc, char **argv) {
         { "memory", EX_BYTES, &desc.memory_limit, "SIZE", "bytes of tensors one session may hold (8G)", 0, 0 },
         { "max-sessions", EX_INT, &sessions, "N", "clients at once (64)", 1, 65535 },
         { "threads", EX_INT, &threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
+        { "record", EX_TEXT, &desc.record_file, "FILE", "add every new plan to this file: graphs of ops and shapes, no values", 0, 0 },
+        { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file before the first client comes", 0, 0 },
         { "verbose", EX_FLAG, &verbose, NULL, "say on stderr who comes and goes", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };

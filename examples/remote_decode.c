@@ -327,6 +327,7 @@ static void print_json(const generation *n, const gn_device_info *d, bool checke
     ex_json_number(&j, "kv_bytes_moved", (double)s->kv_bytes_moved);
     ex_json_number(&j, "weight_bytes_sent", (double)n->prefill.weight_bytes_sent);
     ex_json_number(&j, "ahead", (double)(n->mode == SEMANTIC ? n->set->ahead : 1));
+    ex_json_stats(&j, "counters", s);
     ex_json_text(&j, "tls", d->tls);
     ex_json_text(&j, "cipher", d->cipher);
     ex_json_text(&j, "device", d->name);
@@ -376,7 +377,7 @@ static int run(const settings *set, float *const *host) {
     ex_place place;
     ex_catch_signals();
     if (!ex_place_open(&place, set->connect, set->home)) return EX_FAILED;
-    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home, .trace = ex_trace() });
     bool ok = run_on(g, set, host);
     gn_close(g);
     ex_place_close(&place);

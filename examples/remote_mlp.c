@@ -263,6 +263,7 @@ static void print_json(const settings *set, const dg_set *test, const outcome *o
     ex_json_number(&j, "bytes_up_per_step", (double)o->used.socket_bytes_up * per);
     ex_json_number(&j, "bytes_down_per_step", (double)o->used.socket_bytes_down * per);
     ex_json_number(&j, "compression_ratio", o->ratio);
+    ex_json_stats(&j, "counters", &o->used);
     ex_json_text(&j, "tls", o->device.tls);
     ex_json_text(&j, "cipher", o->device.cipher);
     ex_json_text(&j, "device", o->device.name);
@@ -307,7 +308,7 @@ static int run(const settings *set, const dg_set *train, const dg_set *test) {
     ex_catch_signals();
     if (!ex_place_open(&place, set->connect, set->home)) return EX_FAILED;
     o.centroid = dg_centroid_accuracy(train, test);
-    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home, .trace = ex_trace() });
     bool ok = run_on(g, set, train, test, &o);
     gn_close(g);
     ex_place_close(&place);

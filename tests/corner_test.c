@@ -179,6 +179,13 @@ TEST(logsumexp_keeps_infinities_and_does_not_overflow)
     NEAR(gn_logsumexp(rows, GN_AXES(1), false), 1e-6, -INFINITY, INFINITY, 1000.6931472, NAN);
 }
 
+TEST(softmax_of_rows_without_a_finite_largest_is_not_a_number)
+{
+    gn_tensor rows = ROWS(V(GN_F32, -INFINITY, -INFINITY, INFINITY, 0, NAN, 0, -INFINITY, 3, 1000, -1000), 5);
+    IS(gn_softmax(rows, 1), NAN, NAN, NAN, NAN, NAN, NAN, 0, 1, 1, 0);
+    IS(gn_log_softmax(rows, -1), NAN, NAN, NAN, NAN, NAN, NAN, -INFINITY, 0, 0, -2000);
+}
+
 TEST(norms_of_the_lowest_integers_are_positive)
 {
     IS(gn_l1_norm(V(GN_I8, -128, -128), GN_ALL_AXES, false), 256);
@@ -265,6 +272,32 @@ TEST(losses_of_extreme_logits_do_not_overflow)
     NEAR(gn_cross_entropy(logits, target), 1e-6, 0.69314718);
     NEAR(gn_cross_entropy_smooth(logits, target, 0), 1e-6, 0.69314718);
     IS(gn_cross_entropy_smooth(logits, target, 0.1), INFINITY);
+}
+
+TEST(losses_over_nothing_are_not_a_number)
+{
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        gn_tensor none = gn_full(g, d, GN_SHAPE(0, 3), 0), class = gn_full(g, GN_I64, GN_SHAPE(0), 0);
+        IS(gn_bce_loss(none, none), NAN);
+        IS(gn_bce_logits_loss(none, none), NAN);
+        IS(gn_kl_loss(none, none), NAN);
+        IS(gn_smooth_l1_loss(none, none, 1), NAN);
+        IS(gn_mse_loss(none, none), NAN);
+        IS(gn_nll_loss(none, class), NAN);
+        IS(gn_cross_entropy(none, class), NAN);
+        IS(gn_cross_entropy_smooth(none, class, 0.1), NAN);
+        gn_step(g);
+    }
+}
+
+TEST(products_of_vectors_broadcast_and_promote)
+{
+    gn_tensor a = gn_reshape(V(GN_F32, 1, 2, 3, 4), GN_SHAPE(2, 1, 2)), b = ROWS(V(GN_F64, 1, 0, 0, 1, 2, 2), 3);
+    IS(gn_vecdot(a, b, -1), 1, 2, 6, 3, 4, 14);
+    IS(gn_vecdot(V(GN_I8, 100, 100), V(GN_I8, 1, 1), 0), 200);
+    IS(gn_vecdot(V(GN_U8, 200), V(GN_I32, -3), 0), -600);
+    IS(gn_vecdot(gn_full(g, GN_F32, GN_SHAPE(2, 0), 1), gn_full(g, GN_F32, GN_SHAPE(0), 1), 1), 0, 0);
+    IS(gn_outer(V(GN_U8, 200, 2), V(GN_I8, -1)), -200, -2);
 }
 
 TEST(smooth_l1_with_beta_zero_is_l1)
@@ -395,6 +428,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(reductions_over_nothing_have_their_neutral_element),
         TEST_ENTRY(variance_without_degrees_of_freedom_divides_by_zero),
         TEST_ENTRY(logsumexp_keeps_infinities_and_does_not_overflow),
+        TEST_ENTRY(softmax_of_rows_without_a_finite_largest_is_not_a_number),
         TEST_ENTRY(norms_of_the_lowest_integers_are_positive),
         TEST_ENTRY(narrow_integers_sum_and_multiply_wide),
         TEST_ENTRY(largest_keeps_nan_and_the_first_of_equals),
@@ -403,6 +437,8 @@ int main(int argc, char **argv)
         TEST_ENTRY(gradient_of_bce_is_finite_at_zero_and_one),
         TEST_ENTRY(losses_keep_what_is_not_a_number),
         TEST_ENTRY(losses_of_extreme_logits_do_not_overflow),
+        TEST_ENTRY(losses_over_nothing_are_not_a_number),
+        TEST_ENTRY(products_of_vectors_broadcast_and_promote),
         TEST_ENTRY(smooth_l1_with_beta_zero_is_l1),
         TEST_ENTRY(gradient_of_powers_at_zero_is_finite),
         TEST_ENTRY(gradient_of_the_largest_is_shared_among_equals),

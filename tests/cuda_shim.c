@@ -118,6 +118,7 @@ API int cuStreamEndCapture(void *s, void **g) { (void)s; *g = NULL; return 801; 
 API int cuEventCreate(void **e, unsigned f) { (void)f; *e = &shim; return 0; }
 API int cuEventDestroy_v2(void *e) { (void)e; return 0; }
 API int cuEventRecord(void *e, void *s) { (void)e; (void)s; return 0; }
+API int cuStreamWaitEvent(void *s, void *e, unsigned f) { (void)s; (void)e; (void)f; return 0; }
 API int cuEventSynchronize(void *e) { (void)e; return alive_or(0); }
 /* Fresh memory holds rubbish, so that what is read before it is written shows. */
 API int cuMemAlloc_v2(ptr *p, size_t n)
@@ -146,6 +147,7 @@ API int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, void *st) { (void)st; mem
 API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st) { (void)st; memcpy((void *)(uintptr_t)d, (void *)(uintptr_t)s, n); return alive_or(0); }
 API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st) { (void)st; memset((void *)(uintptr_t)d, v, n); return 0; }
 API int cuFuncSetAttribute(void *f, int a, int v) { (void)f; (void)a; (void)v; return 0; }
+API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra) { (void)config; (void)f; (void)params; (void)extra; return 801; }
 API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f) { (void)e; (void)g; (void)f; return 801; }
 API int cuGraphLaunch(void *e, void *s) { (void)e; (void)s; return 801; }
 API int cuGraphDestroy(void *g) { (void)g; return 0; }

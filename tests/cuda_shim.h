@@ -50,6 +50,9 @@ static inline unsigned atomicCAS(unsigned *p, unsigned expected, unsigned value)
     }
     return old;
 }
+static inline unsigned atomicAdd(unsigned *p, unsigned value) { unsigned old = *p; *p = old + value; return old; }
+static inline void __threadfence(void) {}
+static inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 static inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return u; }
 static inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
 static inline double __longlong_as_double(long long u) { double x; memcpy(&x, &u, 8); return x; }

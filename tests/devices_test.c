@@ -1,5 +1,22 @@
 /* Contexts over several devices: this CPU and one or two servers in this process. Whatever is placed where, results are those of
  * one device, bit for bit; what fails is told with its cause, and the rest lives. */
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* Allocations of the program's thread fail from the n-th on, or only the n-th. */
+static __thread bool may_fail;
+static long fail_at = -1, fail_count;
+static bool fail_for_ever;
+
+static bool must_fail(void)
+{
+    long n = may_fail && fail_at >= 0 ? fail_count++ : -1;
+    return n >= 0 && (fail_for_ever ? n >= fail_at : n == fail_at);
+}
+
+#define GN_MALLOC(n) (must_fail() ? NULL : malloc(n))
+#define GN_REALLOC(p, n) (must_fail() ? NULL : realloc(p, n))
+#define GN_FREE(p) free(p)
 #define GENIE_EXT
 #define GENIE_IMPLEMENTATION
 #include "genie.h"
@@ -689,6 +706,47 @@ TEST(a_device_without_room_is_a_typed_error_and_the_rest_lives)
     gn_server_close(small);
 }
 
+/* A program over two devices whose n-th allocation fails; true when it succeeded, for there are fewer. */
+static bool run_without_memory(long n, bool for_ever)
+{
+    const float x[4] = { 1, 2, 3, 4 };
+    float out[4] = { 0 };
+    gn_ctx *g = open_cluster("cpu", 1);
+    gn_on(g, "1");
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(4), x, "s"), w = gn_weight(g, GN_F32, GN_SHAPE(4), x, "w");
+    gn_tensor a = gn_exp(gn_add(s, w));
+    may_fail = true;
+    fail_at = n;
+    fail_count = 0;
+    fail_for_ever = for_ever;
+    gn_on(g, "0");
+    gn_tensor b = gn_mul(a, gn_data(g, GN_F32, GN_SHAPE(4), x));
+    gn_on(g, "1");
+    gn_assign(s, gn_sub(b, s));
+    gn_result r = gn_realize(&a, 1);
+    r = r ? r : gn_read(gn_sub(b, a), out, sizeof out);
+    fail_at = -1;
+    may_fail = false;
+    CHECK(r == GN_OK || r == GN_OUT_OF_MEMORY || r == GN_STATE_FAILED || r == GN_DEVICE_LOST || r == GN_STALE_HANDLE);
+    if (r == GN_OK) {
+        CHECK_NEAR(out[1], 2 * exp(4) - exp(4), 1e-4);
+    }
+    bool all = fail_count <= n;
+    gn_close(g);
+    return all && r == GN_OK;
+}
+
+TEST(contexts_over_several_devices_survive_memory_that_runs_out)
+{
+    for (int i = 0; i < 2; i++) {
+        long n = 0;
+        while (n < 1000 && !run_without_memory(n, i != 0)) {
+            n++;
+        }
+        CHECK(n > 20 && n < 1000);
+    }
+}
+
 /* ---- what crosses is what the schedule said ---- */
 
 static uint64_t predicted(gn_ctx *g)
@@ -997,31 +1055,39 @@ static void note_event(void *user, const gn_trace_event *e)
     snprintf(s->names + n, sizeof s->names - n, "%s%s%s;", e->device, e->device[0] ? ":" : "", e->name);
 }
 
-/* Every event in its order: nodes, calls, what each device was asked; two servers are asked before one is waited for. */
+static long place_of(const char *text, const char *what) { const char *at = strstr(text, what); return at ? (long)(at - text) : -1; }
+
+/* Nodes, calls, and what each device was asked; two servers are asked before one is waited for. */
 TEST(trace_tells_every_call_and_every_slot)
 {
     static const char *const cpu[2] = { "cpu", "cpu" };
+    static const char *const must[] = { "gn_open;data;exp;neg;add;", "first/cpu:0:plan_make;", "second/cpu:0:plan_make;", ";cpu:0:plan_make;", ";cpu:0:submit;", "gn_read;gn_step;", "first/cpu:0:close;second/cpu:0:close;gn_close;" };
     static seen s;
     s = (seen){ .ordered = true };
     for (int i = 0; i < SERVERS; i++) {
         servers[i] = servers[i] ? servers[i] : open_server(0);
     }
     gn_transport t[2] = { connect_to(servers[0], "first"), connect_to(servers[1], "second") };
-    gn_ctx *g = gn_open_transports(&(gn_desc){ .trace = note_event, .trace_user = &s }, t, cpu, 2);
+    gn_ctx *g = gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1, .trace = note_event, .trace_user = &s }, t, cpu, 2);
     const float x[4] = { 1, 2, 3, 4 };
     float out[4];
-    on(g, 0);
-    gn_tensor d = gn_data(g, GN_F32, GN_SHAPE(4), x), a = gn_exp(d);
     on(g, 1);
+    gn_tensor d = gn_data(g, GN_F32, GN_SHAPE(4), x), a = gn_exp(d);
+    on(g, 2);
     gn_tensor b = gn_neg(d);
     on(g, 0);
     CHECK_RESULT(gn_read(gn_add(a, b), out, sizeof out), GN_OK);
     CHECK_RESULT(gn_step(g), GN_OK);
     gn_close(g);
-    CHECK_STR(s.names, "gn_open;data;exp;neg;add;first/cpu:0:plan_make;second/cpu:0:plan_make;first/cpu:0:plan_make;first/cpu:0:submit;second/cpu:0:submit;"
-                       "second/cpu:0:wait;first/cpu:0:submit;first/cpu:0:wait;gn_read;gn_step;first/cpu:0:close;second/cpu:0:close;gn_close;");
+    for (size_t i = 0; i < GN__LENGTH(must); i++) {
+        if (place_of(s.names, must[i]) < 0) {
+            test_fail(__FILE__, __LINE__, "no \"%s\" in %s", must[i], s.names);
+        }
+    }
+    long wait = place_of(s.names, ":wait;");
+    CHECK(place_of(s.names, "first/cpu:0:submit;") < wait && place_of(s.names, "second/cpu:0:submit;") < wait);
     CHECK(s.ordered);
-    CHECK_INT(s.bytes, 16 + 16 + 16 + 16);   /* the data to both, what crosses, what is read */
+    CHECK_INT(s.bytes, 16 + 16 + 32 + 16);   /* the data to both, both results to the third, what is read */
 }
 
 int main(int argc, char **argv)
@@ -1040,6 +1106,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(a_lost_device_is_named_and_the_rest_lives),
         TEST_ENTRY(a_server_that_closes_mid_step_is_an_error),
         TEST_ENTRY(a_device_without_room_is_a_typed_error_and_the_rest_lives),
+        TEST_ENTRY(contexts_over_several_devices_survive_memory_that_runs_out),
         TEST_ENTRY(bytes_that_cross_are_those_of_the_schedule),
         TEST_ENTRY(the_scheduler_sees_the_cluster_that_was_set),
         TEST_ENTRY(what_a_device_refuses_runs_on_the_cpu_beside_it),

@@ -114,19 +114,72 @@ static void products_of_all_forms_agree_with_the_cpu(void)
 
 static gn_tensor build_batched(gn_ctx *g, const job *j, void **data)
 {
-    gn_tensor a = gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]);
-    gn_tensor b = gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
-    return j->form ? gn_matmul(a, gn_slice(b, 0, 0, 1, 1)) : gn_matmul(a, b);
+    gn_tensor a = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->a), data[0]), 1, 2) : gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]);
+    gn_tensor b = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->e, j->b, j->c), data[1]), 1, 2) : gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
+    if (j->form & 4) return gn_matmul(gn_reshape(a, GN_SHAPE(2, j->e / 2, j->a, j->c)), gn_slice(gn_reshape(b, GN_SHAPE(2, j->e / 2, j->c, j->b)), 1, 0, j->e / 2, 1));
+    return j->form & 1 ? gn_matmul(a, gn_slice(b, 0, 0, 1, 1)) : gn_matmul(a, b);
 }
 
 static void batched_products_agree_with_the_cpu(void)
 {
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
-    for (int k = 0; k < 6; k++) {
-        job j = { dtypes[k / 2], 96, 72, 160, 5, k & 1 };
+    for (int k = 0; k < 15; k++) {
+        job j = { dtypes[k / 5], 96, 72, 160, 6, k % 5 };
         void *data[2] = { random_bytes(j.d, j.e * j.a * j.c, 1), random_bytes(j.d, j.e * j.c * j.b, 1) };
         compare("batched product", build_batched, &j, data, eps_of(j.d) * 16);
         free(data[0]); free(data[1]);
+    }
+}
+
+/* ---- epilogues: form % 8 an activation, bit 3 adds a residual, bit 4 the bias by linear and not by add, bit 5 ends in f32, bit 6 two rows of products ---- */
+
+static gn_tensor build_epilogue(gn_ctx *g, const job *j, void **data)
+{
+    gn_shape rows = j->form & 64 ? GN_SHAPE(2, j->a, j->c) : GN_SHAPE(j->a, j->c), out = j->form & 64 ? GN_SHAPE(2, j->a, j->b) : GN_SHAPE(j->a, j->b);
+    gn_tensor x = gn_data(g, j->d, rows, data[0]), w = gn_data(g, j->d, GN_SHAPE(j->c, j->b), data[1]), b = gn_data(g, j->d, GN_SHAPE(j->b), data[2]), r = gn_data(g, j->d, out, data[3]);
+    gn_tensor y = j->form & 16 ? gn_linear(x, w, b) : gn_add(gn_matmul(x, w), b);
+    switch (j->form % 8) {
+    case 0: y = gn_relu(y); break;
+    case 1: y = gn_gelu(y); break;
+    case 2: y = gn_gelu_tanh(y); break;
+    case 3: y = gn_silu(y); break;
+    case 4: y = gn_tanh(y); break;
+    case 5: y = gn_sigmoid(y); break;
+    case 6: y = gn_add(gn_mul_c(y, 0.5), gn_matmul(x, w)); break;      /* only one of the two products can take the loop */
+    default: break;
+    }
+    if (j->form & 8) y = gn_add(y, r);
+    return j->form & 32 ? gn_cast(y, GN_F32) : y;
+}
+
+static void loops_after_products_agree_with_the_cpu(void)
+{
+    static const int64_t shapes[][3] = { { 17, 40, 32 }, { 64, 64, 64 }, { 136, 72, 200 }, { 33, 65, 9 }, { 1, 96, 64 }, { 3, 50, 70 }, { 64, 192, 1024 }, { 300, 520, 64 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16, GN_F64 };
+    for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
+        job j = { dtypes[k % 4], shapes[k / 4][0], shapes[k / 4][1], shapes[k / 4][2], 0, 0 };
+        void *data[4] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, j.b * j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, 2 * j.a * j.b, 1) };
+        for (int i = 0; i < 16; i++) {
+            j.form = i % 8 | (i & 1 ? 8 : 0) | ((i + k) & 2 ? 16 : 0) | (i & 4 ? 32 : 0) | (i & 8 ? 64 : 0);
+            compare("product with a loop", build_epilogue, &j, data, eps_of(j.d) * (j.c > 500 ? 512 : 64));     /* sums of 1000 products are wrong by more than what tanh leaves of them */
+        }
+        for (int i = 0; i < 4; i++) free(data[i]);
+    }
+}
+
+/* relu(x w + b) + r is one kernel, and so is the loop that reads two products beside the first of them. */
+static void a_loop_after_a_product_is_no_kernel_of_its_own(void)
+{
+    static float x[32 * 32], out[32 * 32];
+    for (int two = 0; two < 2; two++) {
+        gn_stats before, after;
+        gn_tensor a = gn_data(gpu, GN_F32, GN_SHAPE(32, 32), x), y = gn_matmul(a, a);
+        y = gn_add(gn_relu(gn_add(y, gn_slice(gn_reshape(a, GN_SHAPE(1024)), 0, 0, 32, 1))), two ? gn_matmul(a, gn_transpose(a, 0, 1)) : a);
+        gn_get_stats(gpu, &before);
+        CHECK_RESULT(gn_read(y, out, sizeof out), GN_OK);
+        gn_get_stats(gpu, &after);
+        CHECK_INT(after.kernels_run - before.kernels_run, 1 + two);
+        gn_step(gpu);
     }
 }
 
@@ -298,6 +351,239 @@ static void a_fault_after_an_append_in_place_changes_nothing(void)
     gn_release(other);
 }
 
+/* A value is kept by a run that nothing has waited for; the next run uses it, and changes nothing when the first one failed. */
+static void a_kept_value_is_used_before_its_run_has_ended(void)
+{
+    float table[12] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 }, out[4] = { 0 }, want[4] = { 0 };
+    gn_tensor s = gn_state(gpu, GN_F32, GN_SHAPE(1, 4), NULL, "s"), w = gn_weight(gpu, GN_F32, GN_SHAPE(3, 4), table, "table");
+    for (int32_t i = 0; i < 8; i++) {
+        int32_t id = i % 4;                                                    /* 3 is no row */
+        gn_tensor kept = gn_embedding(w, gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &id));
+        gn_result r = gn_realize(&kept, 1);
+        if (r == GN_OK) gn_assign(s, gn_add(s, gn_embedding(gn_mul_c(kept, 2), gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &(int32_t){ 0 }))));
+        if (r == GN_OK) r = gn_step(gpu);
+        if (r == GN_OK) r = gn_sync(gpu);
+        CHECK((r != GN_OK) == (id == 3));
+        if (id == 3) gn_step(gpu);
+        for (int k = 0; k < 4 && id < 3; k++) want[k] += 2 * table[id * 4 + k];
+        CHECK_RESULT(gn_read(s, out, sizeof out), GN_OK);
+        CHECK(memcmp(out, want, sizeof out) == 0);
+        gn_step(gpu);
+    }
+    gn_release(s);
+    gn_release(w);
+}
+
+/* More elements than one block counts: positions of what is not 0 in order, then -1. */
+static void nonzero_of_many_elements_agrees_with_the_cpu(void)
+{
+    enum { ROWS = 7, COLUMNS = 5003, BOUND = ROWS * COLUMNS };
+    static float x[BOUND];
+    static int64_t out[2][BOUND * 2];
+    gn_ctx *g[2] = { cpu, gpu };
+    for (int i = 0; i < BOUND; i++) x[i] = test_random_real(0, 1) < 0.3 ? 1 : 0;
+    for (int k = 0; k < 2; k++) {
+        CHECK_RESULT(gn_read(gn_nonzero(gn_data(g[k], GN_F32, GN_SHAPE(ROWS, COLUMNS), x), BOUND), out[k], sizeof out[k]), GN_OK);
+        gn_step(g[k]);
+    }
+    CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0 && out[0][BOUND * 2 - 1] == -1);
+    CHECK(gn_read(gn_nonzero(gn_data(gpu, GN_F32, GN_SHAPE(ROWS, COLUMNS), x), 100), out[1], 1600) != GN_OK);
+    gn_step(gpu);
+}
+
+/* ---- memory that is too small for the weights ---- */
+
+enum { CROWD = 8, CROWD_SIDE = 128, CROWD_BYTES = CROWD_SIDE * CROWD_SIDE * 4 };
+
+static gn_ctx *open_with(const char *memory, const char *evicts)
+{
+    const char *device = getenv("GENIE_TEST_DEVICES");
+    setenv("GENIE_CUDA_MEMORY", memory, 1);
+    setenv("GENIE_CUDA_EVICT", evicts, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = device ? device : "cuda:0" });
+    unsetenv("GENIE_CUDA_MEMORY");
+    unsetenv("GENIE_CUDA_EVICT");
+    return g;
+}
+
+/* x times the weights whose bit is set; the state counts the steps. */
+static gn_result crowd_step(gn_ctx *g, gn_tensor *w, gn_tensor steps, unsigned which, const float *x, float *out)
+{
+    gn_tensor y = gn_data(g, GN_F32, GN_SHAPE(4, CROWD_SIDE), x);
+    for (int i = 0; i < CROWD; i++)
+        if (which >> i & 1) y = gn_matmul(y, w[i]);
+    gn_tensor n = gn_assign(steps, gn_add_c(steps, 1));
+    gn_tensor want[2] = { y, n };
+    void *to[2] = { out, out + 4 * CROWD_SIDE };
+    gn_result r = gn_read_many(want, 2, to, (size_t[2]){ 4 * CROWD_SIDE * 4, 4 });
+    gn_step(g);
+    return r;
+}
+
+static void weights_beyond_the_memory_come_and_go(void)
+{
+    static const unsigned plans[] = { 0x01, 0xff, 0x06, 0x06, 0x06, 0x81, 0xff, 0xff, 0x18, 0xff, 0x07, 0x07, 0xe0 };
+    char memory[32];
+    static float x[4 * CROWD_SIDE], out[2][4 * CROWD_SIDE + 1];
+    void *data[CROWD];
+    snprintf(memory, sizeof memory, "%d", 4 * CROWD_BYTES + (64 << 10));           /* four of the eight */
+    gn_ctx *g[2] = { cpu, open_with(memory, "1") };
+    gn_tensor w[2][CROWD], steps[2];
+    for (int i = 0; i < 4 * CROWD_SIDE; i++) x[i] = (float)test_random_real(-1, 1);
+    for (int i = 0; i < CROWD; i++) data[i] = random_bytes(GN_F32, CROWD_SIDE * CROWD_SIDE, 0.2);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < CROWD; i++) w[k][i] = gn_weight(g[k], GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[i], "w");
+        steps[k] = gn_state(g[k], GN_F32, GN_SHAPE(1), NULL, "steps");
+    }
+    for (int p = 0; p < TEST_COUNT(plans); p++) {
+        double worst = 0, largest = 0;
+        for (int k = 0; k < 2; k++)
+            if (!CHECK_RESULT(crowd_step(g[k], w[k], steps[k], plans[p], x, out[k]), GN_OK)) printf("%s\n", gn_last_error(g[k])->text);
+        for (int i = 0; i < 4 * CROWD_SIDE; i++) {
+            largest = fabs((double)out[0][i]) > largest ? fabs((double)out[0][i]) : largest;
+            worst = fmax(worst, fabs((double)out[0][i] - (double)out[1][i]));
+        }
+        if (!(worst <= 1e-4 * largest)) test_fail(__FILE__, __LINE__, "plan %d (%x) is %g off, the largest is %g", p, plans[p], worst, largest);
+        CHECK(out[1][4 * CROWD_SIDE] == (float)(p + 1));
+    }
+    gn_stats stats;
+    gn_get_stats(g[1], &stats);
+    CHECK(stats.evictions > 0 && stats.weight_moves > 0 && stats.weight_hits > 0);
+    CHECK(stats.weight_move_bytes == stats.weight_moves * CROWD_BYTES && stats.evicted_bytes == stats.evictions * CROWD_BYTES);
+    CHECK(stats.device_bytes <= (uint64_t)4 * CROWD_BYTES + (64 << 10));
+    float back[2] = { 0 };                                                       /* a weight that is not on the device is read */
+    for (int i = 0; i < CROWD; i++) CHECK_RESULT(gn_read(gn_slice(gn_reshape(w[1][i], GN_SHAPE(CROWD_SIDE * CROWD_SIDE)), 0, 7, 9, 1), back, sizeof back), GN_OK);
+    CHECK(memcmp(back, (float *)data[CROWD - 1] + 7, sizeof back) == 0);
+    gn_close(g[1]);
+    for (int i = 0; i < CROWD; i++) gn_release(w[0][i]);
+    gn_release(steps[0]);
+
+    gn_ctx *none = open_with(memory, "0");                                       /* nothing moves: the fifth weight does not fit */
+    for (int i = 0; i < CROWD; i++) w[1][i] = gn_weight(none, GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[i], "w");
+    steps[1] = gn_state(none, GN_F32, GN_SHAPE(1), NULL, "steps");
+    CHECK_RESULT(crowd_step(none, w[1], steps[1], 0xff, x, out[1]), GN_OUT_OF_MEMORY);
+    gn_close(none);
+    gn_ctx *tiny = open_with("40000", "1");                                      /* one weight alone does not fit */
+    gn_tensor one = gn_weight(tiny, GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[0], "w");
+    CHECK_RESULT(gn_read(gn_sum(one, GN_ALL_AXES, false), back, 4), GN_OUT_OF_MEMORY);
+    gn_close(tiny);
+    for (int i = 0; i < CROWD; i++) free(data[i]);
+}
+
+/* ---- one token at a time: norms, loops, appends and the choice run inside other kernels ---- */
+
+enum { TOKEN_HEADS = 4, TOKEN_VOCAB = 300, TOKEN_PLACES = 200, TOKEN_WEIGHTS = 16 };
+typedef struct token_model { gn_dtype d; int64_t head, groups; gn_ctx *g; gn_tensor w[TOKEN_WEIGHTS], k, v; } token_model;
+
+/* 0 embedding, 1 places, 2 to 5 gains and biases of two norms, 6 and 7 query-key-value, 8 and 9 out, 10 and 11 up, 12 and 13 down, 14 gain, 15 head by columns */
+static gn_shape token_shape(const token_model *m, int i)
+{
+    int64_t e = m->head * TOKEN_HEADS, wide = e + 2 * m->groups * m->head;
+    switch (i) {
+    case 0: return GN_SHAPE(TOKEN_VOCAB, e);
+    case 1: return GN_SHAPE(TOKEN_PLACES, e);
+    case 6: return GN_SHAPE(e, wide);
+    case 7: return GN_SHAPE(wide);
+    case 8: return GN_SHAPE(e, e);
+    case 10: return GN_SHAPE(e, 4 * e);
+    case 11: return GN_SHAPE(4 * e);
+    case 12: return GN_SHAPE(4 * e, e);
+    case 15: return GN_SHAPE(e, TOKEN_VOCAB + 20);
+    default: return GN_SHAPE(e);
+    }
+}
+
+static void token_model_make(token_model *m, gn_ctx *g, void **data)
+{
+    m->g = g;
+    for (int i = 0; i < TOKEN_WEIGHTS; i++) m->w[i] = gn_weight(g, m->d, token_shape(m, i), data[i], "w");
+    m->k = gn_state(g, m->d, GN_SHAPE(1, m->groups, TOKEN_PLACES, m->head), NULL, "k");
+    m->v = gn_state(g, m->d, GN_SHAPE(1, m->groups, TOKEN_PLACES, m->head), NULL, "v");
+}
+
+static gn_tensor token_heads(gn_tensor x, int64_t from, int64_t heads, int64_t head)
+{
+    return gn_reshape(gn_slice(x, 1, from * head, (from + heads) * head, 1), GN_SHAPE(1, heads, 1, head));
+}
+
+/* The row before the head: (1, E). computed: the position is not an argument but the result of a kernel. */
+static gn_tensor token_row(const token_model *m, int32_t token, int64_t place, bool computed)
+{
+    int64_t e = m->head * TOKEN_HEADS;
+    gn_tensor pos = gn_scalar(m->g, GN_I32, (double)place), length = gn_scalar(m->g, GN_I32, (double)place + 1);
+    if (computed) length = gn_add_c(pos, 1);
+    gn_tensor x = gn_add(gn_embedding(m->w[0], gn_data_copy(m->g, GN_I32, GN_SHAPE(1), &token)), gn_embedding(m->w[1], gn_reshape(pos, GN_SHAPE(1))));
+    for (int layer = 0; layer < 2; layer++) {
+        gn_tensor h = gn_linear(gn_layernorm(x, m->w[2], m->w[3], 1e-5), m->w[6], m->w[7]), k = m->k, v = m->v;
+        if (layer == 0) {
+            k = gn_kv_append(m->k, token_heads(h, TOKEN_HEADS, m->groups, m->head), pos);
+            v = gn_kv_append(m->v, token_heads(h, TOKEN_HEADS + m->groups, m->groups, m->head), pos);
+        }
+        gn_attention_desc desc = { .causal = true, .length = length };
+        gn_tensor a = layer ? token_heads(h, 0, TOKEN_HEADS, m->head) : gn_attention(token_heads(h, 0, TOKEN_HEADS, m->head), k, v, &desc);
+        x = gn_add(x, gn_linear(gn_reshape(a, GN_SHAPE(1, e)), m->w[8], m->w[9]));
+        h = gn_gelu_tanh(gn_linear(gn_layernorm(x, m->w[4], m->w[5], 1e-5), m->w[10], m->w[11]));
+        x = gn_add(gn_linear(h, m->w[12], m->w[13]), x);
+    }
+    return x;
+}
+
+static gn_tensor token_logits(const token_model *m, gn_tensor row, bool by_columns)
+{
+    gn_tensor x = gn_layernorm(row, m->w[14], GN_NONE, 1e-5);
+    return by_columns ? gn_matmul(x, m->w[15]) : gn_matmul(x, gn_transpose(m->w[0], 0, 1));
+}
+
+/* One step on both devices: the row before the head agrees, and the GPU's choice is as good as the CPU's best. */
+static void token_step(token_model m[2], int32_t token, int64_t place, int form)
+{
+    int64_t e = m[0].head * TOKEN_HEADS, vocab = form & 1 ? TOKEN_VOCAB + 20 : TOKEN_VOCAB, choice = -1;
+    void *rows[2] = { calloc((size_t)e, 4), calloc((size_t)e, 4) }, *logits = calloc((size_t)vocab, 4);
+    size_t bytes = gn_dtype_bytes(m[0].d);
+    double worst = 0, largest = 0, best = -1e30;
+    for (int i = 0; i < 2; i++) {
+        gn_tensor row = token_row(&m[i], token, place, (form & 2) != 0), chosen = gn_argmax(token_logits(&m[i], row, form & 1), GN_AXES(1), false), all = token_logits(&m[i], row, form & 1);
+        if (i) CHECK_RESULT(gn_read(chosen, &choice, sizeof choice), GN_OK);
+        else CHECK_RESULT(gn_read(all, logits, (size_t)vocab * bytes), GN_OK);
+        CHECK_RESULT(gn_read(row, rows[i], (size_t)e * bytes), GN_OK);
+        CHECK_RESULT(gn_step(m[i].g), GN_OK);
+    }
+    for (int64_t i = 0; i < e; i++) {
+        double x = element(m[0].d, rows[0], i), error = fabs(x - element(m[0].d, rows[1], i));
+        largest = fabs(x) > largest ? fabs(x) : largest;
+        worst = error <= worst ? worst : error;
+    }
+    for (int64_t i = 0; i < vocab; i++) best = element(m[0].d, logits, i) > best ? element(m[0].d, logits, i) : best;
+    if (!(worst <= 16 * eps_of(m[0].d) * largest)) test_fail(__FILE__, __LINE__, "%s place %lld form %d: a row is %g off, the largest is %g", gn_dtype_name(m[0].d), (long long)place, form, worst, largest);
+    if (choice < 0 || choice >= vocab || best - element(m[0].d, logits, choice) > 16 * eps_of(m[0].d) * (fabs(best) + 1))
+        test_fail(__FILE__, __LINE__, "%s place %lld form %d: token %lld is not the best", gn_dtype_name(m[0].d), (long long)place, form, (long long)choice);
+    free(rows[0]); free(rows[1]); free(logits);
+}
+
+static void tokens_one_by_one_agree_with_the_cpu(void)
+{
+    static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_F16 };
+    static const int64_t places[] = { 0, 1, 2, 3, 40, 41, 150, 199 };
+    for (int k = 0; k < 6; k++) {
+        token_model m[2] = { { .d = dtypes[k % 3], .head = k < 3 ? 64 : 32, .groups = k < 3 ? 4 : 2 } };
+        void *data[TOKEN_WEIGHTS];
+        m[1] = m[0];
+        for (int i = 0; i < TOKEN_WEIGHTS; i++) {
+            gn_shape s = token_shape(m, i);
+            data[i] = random_bytes(m->d, s.dims[0] * (s.rank > 1 ? s.dims[1] : 1), s.rank > 1 && i > 1 ? 0.1 : 1);
+        }
+        token_model_make(&m[0], cpu, data);
+        token_model_make(&m[1], gpu, data);
+        for (int i = 0; i < TEST_COUNT(places); i++) token_step(m, (int32_t)(i * 37), places[i], k + i);
+        for (int i = 0; i < 2; i++) {
+            for (int w = 0; w < TOKEN_WEIGHTS; w++) gn_release(m[i].w[w]);
+            gn_release(m[i].k);
+            gn_release(m[i].v);
+        }
+        for (int i = 0; i < TOKEN_WEIGHTS; i++) free(data[i]);
+    }
+}
+
 static void all_kernels_compile(void)
 {
     static char why[8000];
@@ -312,9 +598,11 @@ int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
         TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
-        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing),
+        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
+        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu),
+        TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(attention_agrees_with_the_cpu),
-        TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
+        TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
     };
     test_begin(argc, argv);
     device_name = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
@@ -325,7 +613,7 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 4 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 9 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);

@@ -297,6 +297,11 @@ BUILD(b_flip, gn_flip(in[0], GN_AXES(0, 2)))
 BUILD(b_roll, gn_roll(in[0], 2, 1))
 BUILD(b_tile, gn_tile(in[0], GN_SHAPE(2, 3)))
 BUILD(b_repeat, gn_repeat(in[0], 3, 0))
+BUILD(b_expand, gn_expand(in[0], GN_SHAPE(2, -1, 4)))
+BUILD(b_squeeze, gn_squeeze(in[0], GN_AXES(1)))
+BUILD(b_unsqueeze, gn_unsqueeze(in[0], -1))
+BUILD(b_einsum_dots, gn_einsum("...ij,...jk->k...", in, 2))
+BUILD(b_vecdot_broadcast, gn_vecdot(in[0], in[1], -2))
 BUILD(b_stack, gn_stack(in, 3, 1))
 BUILD(b_tril, gn_tril(in[0], -1))
 BUILD(b_triu, gn_triu(in[0], 1))
@@ -401,8 +406,10 @@ static const problem problems[] = {
     { "topk", "smallest", 1, { S(2, 5) }, { 0 }, b_topk, 0 },
     { "outer", "vectors", 2, { S(3), S(4) }, { 0 }, b_outer, 0 },
     { "vecdot", "inner axis", 2, { S(2, 3, 4), S(2, 3, 4) }, { 0 }, b_vecdot, 0 },
+    { "vecdot", "broadcast", 2, { S(2, 3, 1), S(3, 4) }, { 0 }, b_vecdot_broadcast, 0 },
     { "einsum", "three", 3, { S(2, 3, 4), S(4, 2), S(2, 2) }, { 0 }, b_einsum, 0 },
     { "einsum", "trace", 2, { S(3, 3, 4), S(4, 2) }, { 0 }, b_einsum_trace, 0 },
+    { "einsum", "ellipsis", 2, { S(2, 1, 2, 3), S(3, 3, 2) }, { 0 }, b_einsum_dots, 0 },
     { "masked_fill", "a row", 1, { S(3, 4) }, { 0 }, b_masked_fill, 0 },
     { "pad", "constant", 1, { S(3, 4) }, { 0 }, b_pad, 0 },
     { "pad", "reflect", 1, { S(3, 4) }, { 0 }, b_pad_reflect, 0 },
@@ -411,6 +418,9 @@ static const problem problems[] = {
     { "roll", "inner axis", 1, { S(2, 3, 4) }, { 0 }, b_roll, 0 },
     { "tile", "two axes", 1, { S(2, 3) }, { 0 }, b_tile, 0 },
     { "repeat", "first axis", 1, { S(2, 3) }, { 0 }, b_repeat, 0 },
+    { "expand", "a new and an old axis", 1, { S(3, 1) }, { 0 }, b_expand, 0 },
+    { "squeeze", "one axis", 1, { S(3, 1, 4) }, { 0 }, b_squeeze, 0 },
+    { "unsqueeze", "last axis", 1, { S(3, 4) }, { 0 }, b_unsqueeze, 0 },
     { "stack", "three", 3, { S(2, 3), S(2, 3), S(2, 3) }, { 0 }, b_stack, 0 },
     { "split", "sizes", 1, { S(2, 5) }, { 0 }, b_split, 0 },
     { "tril", "below", 1, { S(3, 4) }, { 0 }, b_tril, 0 },

@@ -424,10 +424,10 @@ static void walk_gradient(const gn_tensor *pool)
     }
 }
 
-TEST(a_random_walk_over_all_builders_ends_well)
+static void walk(int steps)
 {
     gn_tensor pool[POOL], state = gn_state(g, GN_F64, GN_SHAPE(2, 2), NULL, "state");
-    for (int i = 0; i < WALK; i++) {
+    for (int i = 0; i < steps; i++) {
         if (i % 200 == 0) {
             CHECK(gn_step(g) != GN_INTERNAL);
             gn_step(other);
@@ -461,6 +461,20 @@ TEST(a_random_walk_over_all_builders_ends_well)
     CHECK_RESULT(gn_release(state), GN_OK);
 }
 
+TEST(a_random_walk_over_all_builders_ends_well) { walk(WALK); }
+
+/* Nodes run out in the middle of ops that are made of others, of gradients and of updates. */
+TEST(a_random_walk_with_few_nodes_ends_well)
+{
+    gn_ctx *full = g;
+    for (uint32_t most = 1; most < 200; most += most < 8 ? 1 : 37) {
+        g = gn_open(&(gn_desc){ .devices = computes ? "cpu" : "null", .threads = 1, .max_nodes = most });
+        walk(2000);
+        gn_close(g);
+    }
+    g = full;
+}
+
 TEST(closed_contexts_answer_every_op)
 {
     gn_tensor t = small(GN_F32, GN_SHAPE(2, 2)), in[5] = { t, t, t, t, t };
@@ -489,6 +503,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(every_op_takes_or_refuses_scalars),
     TEST_ENTRY(every_op_takes_or_refuses_huge_tensors),
     TEST_ENTRY(a_random_walk_over_all_builders_ends_well),
+    TEST_ENTRY(a_random_walk_with_few_nodes_ends_well),
     TEST_ENTRY(closed_contexts_answer_every_op),
 };
 

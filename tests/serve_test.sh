@@ -160,6 +160,20 @@ print(j)
 sys.exit(0 if isinstance(j, dict) and eval(sys.argv[1]) else 1)' "$2"
 }
 mlp_runs() { timeout -k 5 120 "$EXAMPLES/remote_mlp" --steps 60 --min-accuracy 0.2 --json >"$WORK/mlp" || { cat "$WORK/mlp"; return 1; }; }
+# A trace is whole at any time: also when the program is killed while it writes.
+trace_is_whole_after_a_kill() {
+    local pid tries=0
+    GENIE_TRACE=$WORK/trace.json "$EXAMPLES/remote_mlp" --steps 100000 >"$WORK/traced" 2>&1 &
+    pid=$!
+    while [ $tries -lt 200 ] && ! grep -qs gn_read "$WORK/trace.json"; do sleep 0.1; tries=$((tries + 1)); done
+    kill -9 $pid
+    wait $pid 2>/dev/null || true
+    python3 -c 'import json, sys
+events = json.load(open(sys.argv[1]))
+names = {e["name"] for e in events}
+print(len(events), names)
+sys.exit(not ({"gn_open", "gn_read", "submit", "wait", "plan_make"} <= names and all(e["dur"] >= 0 and e["ph"] == "X" for e in events)))' "$WORK/trace.json"
+}
 mlp_below_the_accuracy_fails() { fails_with 'accuracy' "$EXAMPLES/remote_mlp" --steps 2 --min-accuracy 0.97; }
 mlp_reads_what_it_wrote() {
     "$EXAMPLES/remote_mlp" --write-idx "$WORK/idx" >"$WORK/write" || { cat "$WORK/write"; return 1; }
@@ -191,6 +205,8 @@ check_json() {
     check mlp_of_60_steps_runs mlp_runs
     check mlp_json_has_the_fields holds "$WORK/mlp" "all(isinstance(j[k], (int, float)) for k in 'accuracy centroid_accuracy max_abs_diff steps steps_per_s plans_made round_trips_per_step bytes_up_per_step bytes_down_per_step compression_ratio'.split()) and all(isinstance(j[k], str) for k in 'tls cipher device'.split())"
     check mlp_json_has_values_that_can_be "holds" "$WORK/mlp" "j['steps'] == 60 and 0.2 <= j['accuracy'] <= 1 and 0.1 < j['centroid_accuracy'] < 0.85 and j['max_abs_diff'] == 0 and j['steps_per_s'] > 0 and 1 <= j['plans_made'] <= 12 and j['bytes_up_per_step'] > 100 and j['compression_ratio'] >= 1 and j['tls'] in ('TLSv1.2', 'TLSv1.3') and 'GCM' in j['cipher'] + 'GCM' * ('CHACHA' in j['cipher'].upper()) and '/cpu' in j['device']"
+    check mlp_json_has_every_counter holds "$WORK/mlp" "set(j['counters']) == set('$(sed -n -E '/define GN_COUNTERS/,/^$/s/^ *X\(([a-z_0-9]+),.*/\1/p' genie.h | xargs)'.split()) and j['counters']['plans_made'] == j['plans_made']"
+    check trace_is_well_formed_after_a_kill trace_is_whole_after_a_kill
     check mlp_below_the_asked_accuracy_fails mlp_below_the_accuracy_fails
     check mlp_on_idx_files_it_wrote_trains_alike mlp_reads_what_it_wrote
     for mode in semantic cached blind; do
