@@ -1553,7 +1553,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
-#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks\")")
+#define GN__COLD_BEGIN _Pragma("GCC push_options") \
+    _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks,no-if-conversion,no-if-conversion2,no-ivopts,no-tree-dominator-opts,no-tree-sink\")") \
+    _Pragma("GCC optimize(\"no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
