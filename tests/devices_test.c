@@ -882,6 +882,10 @@ static void check_odd(gn_ctx *g, const char *name)
     CHECK(strstr(last_log, "tanh of f32 has no kernel on odd:0 (no tables for it): it runs on the CPU beside it") != NULL);
     CHECK(stats_of(g).fallbacks >= 2);
     CHECK_INT(stats_of(one).fallbacks, 0);
+    char words[2000];
+    gn_tensor t = gn_tanh(gn_full(g, GN_F32, GN_SHAPE(2), 1));
+    CHECK_RESULT(gn_explain(&t, 1, NULL, words, sizeof words, NULL), GN_OK);
+    CHECK(strstr(words, "ops of the plans so far run elsewhere than chosen") != NULL);
     gn_close(g);
     gn_close(one);
 }
