@@ -39,6 +39,8 @@
                      written: those states are failed then (GN_STATE_FAILED) until they are released and made again.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
+       Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,
+                     and back before the kernel that reads them; gn_stats counts evictions, weight_moves and their bytes.
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
                      loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
                      program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
@@ -56,7 +58,8 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured), else default.
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_BLAS=openblas: its matrix products instead of our own),
+                     else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
@@ -968,7 +971,8 @@ GN_API float gn_f16_to_f32(uint16_t bits);
 GN_API uint16_t gn_f32_to_f16(float x);          /* to nearest even */
 GN_API float gn_bf16_to_f32(uint16_t bits);
 GN_API uint16_t gn_f32_to_bf16(float x);         /* to nearest even */
-/* Page-aligned host memory that transports and GPUs use without a further copy; NULL when there is none. */
+/* Page-aligned host memory that transports and GPUs use without a further copy; NULL when there is none. It is freed with the same
+   context, before that is closed. */
 GN_API void *gn_host_alloc(gn_ctx *g, size_t bytes);
 GN_API void gn_host_free(gn_ctx *g, void *p);
 
@@ -1514,6 +1518,7 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #endif
 #include <windows.h>
 #else
+#include <dlfcn.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -1558,7 +1563,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
-#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define GN__COLD_BEGIN _Pragma("GCC push_options") \
+    _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks,no-if-conversion,no-if-conversion2,no-ivopts,no-tree-dominator-opts,no-tree-sink\")") \
+    _Pragma("GCC optimize(\"no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
@@ -1898,6 +1905,7 @@ typedef struct gn__pool {
     uint32_t n_threads;           /* without the caller */
     uint32_t asleep;
     gn__isa isa;                  /* what kernels that run here are compiled for */
+    const struct gn__blas *blas;  /* NULL: our own matmul */
     gn__atomic round, busy, quit; /* rounds begun; threads inside the current one */
     bool open;                    /* the current round may be joined */
     gn__job_fn fn;
@@ -1982,6 +1990,60 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     while (p->n_threads < threads - 1 && gn__thread_start(&p->threads[p->n_threads], gn__pool_main, p)) p->n_threads++;
     return true;
 }
+
+/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it: found at run time, never linked ---- */
+
+typedef struct gn__blas {     /* order 101: rows; transposed 112, else 111 */
+    void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+    void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda, const double *b, int ldb, double beta, double *c, int ldc);
+    void (*set_threads)(int n);
+    int (*threads)(void);
+    char *(*config)(void), *(*core)(void);
+} gn__blas;
+
+GN__COLD_BEGIN
+#ifdef _WIN32
+static bool gn__blas_load(gn__blas *b) { (void)b; return false; }
+#else
+static bool gn__blas_load(gn__blas *b) {
+    static const char *const names[] = { "cblas_sgemm", "cblas_dgemm", "openblas_set_num_threads", "openblas_get_num_threads", "openblas_get_config", "openblas_get_corename" };
+    void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!lib) lib = dlopen("libopenblas.dylib", RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < GN__LENGTH(names); i++) {
+        void *p = lib ? dlsym(lib, names[i]) : NULL;
+        if (!p) { if (lib) dlclose(lib); return false; }
+        memcpy((char *)b + i * sizeof p, &p, sizeof p);
+    }
+    return true;
+}
+#endif
+
+/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it. */
+static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, gn_fault *f) {
+    static gn__mutex lock = GN__MUTEX_INIT;
+    static gn__blas blas;
+    const char *want = getenv("GENIE_BLAS");
+    *out = NULL;
+    if (!want || !*want || strcmp(want, "own") == 0) return GN_OK;
+    if (strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own' or 'openblas' is possible", want);
+    gn__mutex_lock(&lock);
+    bool there = blas.sgemm || gn__blas_load(&blas);
+    if (there && blas.set_threads) { blas.set_threads((int)threads); blas.set_threads = NULL; }
+    gn__mutex_unlock(&lock);
+    if (!there) return gn_fail(f, GN_NO_DEVICE, "GENIE_BLAS asks for OpenBLAS, and libopenblas.so.0 cannot be loaded");
+    *out = &blas;
+    return GN_OK;
+}
+
+/* Its part of an executor's identity: "OpenBLAS 0.3.21 SkylakeX, 2 threads". */
+static void gn__blas_identity(const gn__blas *b, char *text, size_t cap) {
+    const char *config = b->config();
+    int words = 0;
+    size_t n = 0;
+    while (config[n] && (config[n] != ' ' || ++words < 2)) n++;
+    snprintf(text, cap, "%.*s %s, %d threads", (int)GN__MIN(n, (size_t)40), config, b->core(), b->threads());
+}
+GN__COLD_END
 
 /* fn over [0, total) in ranges of `grain`; returns when all is done. A thread that comes late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
@@ -4103,8 +4165,37 @@ static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
 }
 GN__COLD_END
 
+GN__COLD_BEGIN
+/* One side of a product as BLAS sees it: rows of a matrix, or those of its transpose. False when strides say neither. */
+static bool gn__blas_side(int64_t rows, int64_t cols, int64_t row, int64_t col, int *out_flip, int *out_ld) {
+    bool flip = col != 1 && row == 1;
+    int64_t ld = flip ? col : row, least = flip ? rows : cols;
+    if ((!flip && col != 1 && cols > 1) || ld > INT_MAX) return false;
+    if ((flip ? cols : rows) == 1) ld = GN__MAX(ld, least);
+    *out_flip = flip ? 112 : 111;
+    *out_ld = (int)ld;
+    return ld >= GN__MAX(least, 1);
+}
+
+/* f32 and f64 products of more than a few rows. False when they are not for BLAS. */
+static bool gn__gemm_blas(const gn__gemm *g, const gn__blas *b) {
+    int ta, tb, lda, ldb;
+    if ((g->dtype != GN_F32 && g->dtype != GN_F64) || g->m <= GN__GEMM_SMALL || g->k == 0 || g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX) return false;
+    if (!gn__blas_side(g->m, g->k, g->am, g->ak, &ta, &lda) || !gn__blas_side(g->k, g->n, g->bk, g->bn, &tb, &ldb)) return false;
+    for (int64_t i = 0; i < g->m && g->bias; i++) {
+        if (g->dtype == GN_F32) gn__load_f32((float *)(void *)g->c + i * g->n, GN_F32, g->bias->p, g->bias->strides[0], g->n);
+        else gn__load_f64((double *)(void *)g->c + i * g->n, GN_F64, g->bias->p, g->bias->strides[0], g->n);
+    }
+    int m = (int)g->m, n = (int)g->n, k = (int)g->k, add = g->bias != NULL;
+    if (g->dtype == GN_F32) b->sgemm(101, ta, tb, m, n, k, 1, (const float *)(const void *)g->a, lda, (const float *)(const void *)g->b, ldb, (float)add, (float *)(void *)g->c, n);
+    else b->dgemm(101, ta, tb, m, n, k, 1, (const double *)(const void *)g->a, lda, (const double *)(const void *)g->b, ldb, add, (double *)(void *)g->c, n);
+    return true;
+}
+GN__COLD_END
+
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (g->m == 0 || g->n == 0) return true;
+    if (pool && pool->blas && gn__gemm_blas(g, pool->blas)) return true;
     if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(g, pool);
     gn__gemm copy = *g;
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1), gn__gemm_wide_range, &copy);
@@ -6613,6 +6704,17 @@ static bool gn__keys_shared(const gn__recognition *w, const gn__attention_parts 
     return false;
 }
 
+/* The rows that keys or values are made of: past a scale or a rotation. */
+static uint32_t gn__kept_rows(const gn__recognition *w, uint32_t x) {
+    uint32_t at = w->base[x];
+    for (int k = 0; k < 8 && !gn__is_free(w, at); k++) {
+        bool halves = gn__op_at(w, at) == GN__OP_CONCAT && !w->p->nodes[gn__in_base(w, at, 0)].leaf;    /* of a rotation */
+        if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves) return at;
+        at = gn__main_input(w, at);
+    }
+    return at;
+}
+
 static bool gn__is_cache(const gn__recognition *w, uint32_t i) {
     const gn_part_node *b = &w->p->nodes[w->base[i]];
     return (b->leaf == GN_LEAF_STATE || b->leaf == GN_LEAF_VALUE) && b->rank >= 3;
@@ -6627,16 +6729,17 @@ static bool gn__is_append(const gn__recognition *w, uint32_t i) {
 static uint8_t gn__attention_kind(const gn__recognition *w, const gn__attention_parts *s) {
     bool q, k;
     if (gn__keys_shared(w, s)) return GN_ROLE_GROUPED_ATTENTION;
-    if (gn__is_append(w, w->base[s->k])) return GN_ROLE_ATTENTION;
+    uint32_t keys = gn__kept_rows(w, s->k);
+    if (gn__is_append(w, keys)) return GN_ROLE_ATTENTION;
     uint32_t from = gn__source(w, s->q, &q), to = gn__source(w, s->k, &k);
-    return q && (k || gn__is_cache(w, s->k)) && from != to ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION;
+    return q && (k || gn__is_cache(w, keys)) && from != to ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION;
 }
 
 /* Self, cross and grouped attention, as the op or written out. */
 static void gn__see_attention(gn__recognition *w, uint32_t i) {
     gn__attention_parts s;
     if (w->role[i] || !gn__attention_at(w, i, &s)) return;
-    uint32_t keys = w->base[s.k], values = w->base[s.v];
+    uint32_t keys = gn__kept_rows(w, s.k), values = gn__kept_rows(w, s.v);
     uint8_t was[2] = { (uint8_t)(w->keys[keys] != 0), (uint8_t)(w->keys[values] != 0) };
     if (!was[0]) w->keys[keys] = i + 1;
     if (!was[1]) w->keys[values] = i + 1;
@@ -6653,8 +6756,8 @@ static void gn__see_attention(gn__recognition *w, uint32_t i) {
     }
     int rank = w->p->nodes[s.q].rank;
     bool one = rank >= 2 && gn__dim(w, s.q, rank - (s.swapped ? 1 : 2)) == 1;
-    if (gn__is_cache(w, s.k) && one) gn__seed_phase(w, i, GN_DECODE);
-    else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, s.k)) gn__seed_phase(w, i, GN_ENCODE);
+    if (gn__is_cache(w, keys) && one) gn__seed_phase(w, i, GN_DECODE);
+    else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, keys)) gn__seed_phase(w, i, GN_ENCODE);
 }
 
 /* Rows written into a cache: the op, or a slice, scatter or concatenation that an attention reads as keys or values. One row
@@ -6984,13 +7087,13 @@ static void gn__units_settle(gn__recognition *w, uint32_t *want) {
     }
 }
 
-/* A view that several units read, or nobody, goes with what it shows. */
+/* A view that several units read, or nobody, goes with what it shows: that has left its unit if the view came before the end. */
 static void gn__units_follow(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++) {
         if (w->unit[i] != GN__SEVERAL) continue;
         const gn_part_node *n = &w->p->nodes[i];
         uint32_t x = gn__in(w, i, n->op == GN__OP_ASSIGN ? 1 : 0);
-        bool alone = gn__said_on(w, i) != 0 || i < w->unit[x] || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
+        bool alone = gn__said_on(w, i) != 0 || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
         w->unit[i] = alone ? i + 1 : w->unit[x];
     }
 }
@@ -7696,6 +7799,7 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
  * values cross links. Where a state lives decides where its writers run. */
 
 #define GN__GAIN 0.95              /* a split counts when it takes less than this share of the best device's time */
+#define GN__SEGMENT_S 10e-6        /* a further run on a device in the same step: its arguments, its message, its end */
 #define GN__UPLOAD_STEPS 64.0      /* sending a weight again that another device holds is spread over so many steps */
 #define GN__NONE UINT32_MAX
 enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
@@ -7804,6 +7908,8 @@ static bool gn__sched_alloc(gn__sched *s) {
 
 static bool gn__sched_is_op(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE; }
 static uint32_t gn__sched_homes(const gn__sched *s, uint32_t node) { return s->homes ? s->homes[node] & (s->D < 32 ? (1u << s->D) - 1 : UINT32_MAX) : 0; }
+/* An op whose result comes from somewhere: what generators make, constants above all, is made wherever it is used. */
+static bool gn__sched_made(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE && s->p->nodes[node].n_ins > 0; }
 static bool gn__sched_home(const gn__sched *s, uint32_t node, uint32_t d) { return d < 32 && ((gn__sched_homes(s, node) >> d) & 1) != 0; }
 static uint32_t gn__first_bit(uint32_t w) { return (uint32_t)gn__top_bit(w & (~w + 1)); }
 static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, uint32_t to) { return &s->c->links[(size_t)from * (s->D + 1) + to]; }
@@ -8178,7 +8284,7 @@ static void gn__sched_go_on(gn__sched *s, uint32_t seg, uint32_t later) {
     b->units = a->units;
     b->head = a->head;
     b->tail = a->tail;
-    b->work = a->work;
+    b->work = a->work;                                           /* and is no further run */
     a->now = later + 1;
     a->units = a->head = a->tail = 0;
 }
@@ -8203,7 +8309,10 @@ static void gn__sched_number(gn__sched *s) {
 /* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to wait. */
 static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
     memset(s->exported, 0, s->U);
-    for (uint32_t d = 0; d < s->D; d++) s->open[d] = GN__NONE;
+    for (uint32_t d = 0; d < s->D; d++) {
+        s->open[d] = GN__NONE;
+        s->work[d] = 0;                                          /* of the next segment, before it does anything */
+    }
     for (uint32_t i = 0; i < s->U; i++)
         for (uint32_t k = 0; k < s->units[i].n_in; k++) {
             uint32_t v = s->ins[s->units[i].in + k];
@@ -8216,7 +8325,8 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         if (*open == GN__NONE || waits != GN__NONE) {
             if (!GN__GROW(s, segs, 1)) { s->bad = true; return; }
             *open = (uint32_t)s->n_segs;
-            s->segs[s->n_segs++] = (gn__seg){ .device = d };
+            s->segs[s->n_segs++] = (gn__seg){ .device = d, .work = s->work[d] };
+            s->work[d] = GN__SEGMENT_S;
             if (waits != GN__NONE && s->segs[waits].work < gn__sched_link(s, s->D, d)->latency_s) gn__sched_go_on(s, waits, *open);
         }
         s->seg_of[i] = *open;
@@ -8273,6 +8383,7 @@ static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
     memset(&s->now, 0, sizeof s->now);
     gn__sched_settle(s, order);
     gn__sched_segments(s, order);
+    memset(s->work, 0, (s->D + 1) * sizeof *s->work);
     for (size_t i = 0; i < s->n_segs && !s->bad; i++) {
         gn__seg *g = &s->segs[i];
         const gn_cluster_device *d = &s->c->devices[g->device];
@@ -8488,7 +8599,7 @@ static void gn__sched_ranks(gn__sched *s) {
         for (uint32_t k = 0; k < u->n_in; k++) {
             uint32_t v = s->ins[u->in + k];
             if (!gn__sched_is_op(s, v)) continue;
-            double over = a == b ? 0 : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
+            double over = a == b || !gn__sched_made(s, v) ? 0 : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
             rank[s->unit_of[v]] = GN__MAX(rank[s->unit_of[v]], rank[i] + over);
         }
     }
@@ -8663,7 +8774,7 @@ static void gn__cuts_bytes(gn__cuts *k) {
     for (uint32_t i = 0; i < s->U; i++)
         for (uint32_t j = 0; j < s->units[i].n_in; j++) s->stamp[s->ins[s->units[i].in + j]] = i;       /* its last reader */
     for (uint32_t v = 0; v < s->n; v++) {
-        if (!gn__sched_is_op(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
+        if (!gn__sched_made(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
         k->cut[s->unit_of[v] + 1] += (double)s->size[v];
         k->cut[s->stamp[v] + 1] -= (double)s->size[v];
     }
@@ -8714,7 +8825,7 @@ static uint32_t gn__sched_paths(gn__sched *s) {
             double longest = 0;
             before[i] = GN__NONE;
             for (uint32_t k = 0; k < u->n_in && s->path[i] == GN__NONE; k++) {
-                uint32_t v = s->ins[u->in + k], w = gn__sched_is_op(s, v) ? s->unit_of[v] : GN__NONE;
+                uint32_t v = s->ins[u->in + k], w = gn__sched_made(s, v) ? s->unit_of[v] : GN__NONE;
                 if (w == GN__NONE || s->path[w] != GN__NONE || (before[i] != GN__NONE && end[w] <= longest)) continue;
                 longest = end[w];
                 before[i] = w;
@@ -8728,24 +8839,49 @@ static uint32_t gn__sched_paths(gn__sched *s) {
     for (uint32_t i = s->U; i-- > 0;)                             /* what feeds a path goes with it */
         for (uint32_t k = 0; k < s->units[i].n_in; k++) {
             uint32_t v = s->ins[s->units[i].in + k];
-            if (gn__sched_is_op(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
+            if (gn__sched_made(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
         }
     return n_paths;
 }
 
-/* From the best placement so far: each path to each of a few devices, kept when it is better. Then all but one again. */
+/* owner[p]: the path that p begins and ends in, like a branch inside a layer; else p itself. */
+static void gn__sched_owners(gn__sched *s, uint32_t n_paths, uint32_t *owner) {
+    uint32_t into[GN__MAX_PATHS + 1], from[GN__MAX_PATHS + 1];     /* the one neighbour before and behind; GN__NONE: none, n_paths: several */
+    for (uint32_t p = 0; p <= n_paths; p++) into[p] = from[p] = GN__NONE;
+    for (uint32_t i = 0; i < s->U; i++)
+        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
+            uint32_t v = s->ins[s->units[i].in + k], a = gn__sched_made(s, v) ? s->path[s->unit_of[v]] : GN__NONE, b = s->path[i];
+            if (a == b || a >= n_paths || b >= n_paths) continue;
+            into[b] = into[b] == GN__NONE || into[b] == a ? a : n_paths;
+            from[a] = from[a] == GN__NONE || from[a] == b ? b : n_paths;
+        }
+    for (uint32_t p = 0; p < n_paths; p++) {
+        owner[p] = into[p] == from[p] && into[p] < p ? owner[into[p]] : p;
+    }
+}
+
+/* dev: the best placement with path p on device d; with_owned: and the paths that it owns. False when nothing moves. */
+static bool gn__sched_move(gn__sched *s, uint32_t p, uint32_t d, bool with_owned, const uint32_t *owner, uint32_t n_paths) {
+    uint32_t moved = 0, owned = 0;
+    memcpy(s->dev, s->best, s->U * sizeof *s->dev);
+    for (uint32_t i = 0; i < s->U; i++) {
+        uint32_t q = s->path[i];
+        bool own = q < n_paths && q != p && owner[q] == p;
+        if (!(q == p || (with_owned && own)) || s->dev[i] == d || !gn__sched_can(s, i, d)) continue;
+        s->dev[i] = d;
+        moved++;
+        owned += own;
+    }
+    return moved > 0 && (!with_owned || owned > 0);
+}
+
+/* From the best placement so far: each path, with what it owns and alone, to each of a few devices, kept when it is better. */
 static void gn__sched_moves(gn__sched *s) {
-    uint32_t n_paths = gn__sched_paths(s), tries = GN__MIN(256u, GN__MAX(8u, GN__WORK / 8 / (s->U + s->n_ins + 1)));
+    uint32_t owner[GN__MAX_PATHS + 1], n_paths = gn__sched_paths(s), tries = GN__MIN(256u, GN__MAX(8u, GN__WORK / 8 / (s->U + s->n_ins + 1)));
+    gn__sched_owners(s, n_paths, owner);
     for (uint32_t p = 0; p < n_paths; p++)
-        for (uint32_t w = 0; w < GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES) && tries > 0 && !s->bad; w++) {
-            uint32_t d = s->list[w], moved = 0;
-            memcpy(s->dev, s->best, s->U * sizeof *s->dev);
-            for (uint32_t i = 0; i < s->U; i++) {
-                if (s->path[i] != p || s->dev[i] == d || !gn__sched_can(s, i, d)) continue;
-                s->dev[i] = d;
-                moved++;
-            }
-            if (!moved) continue;
+        for (uint32_t w = 0; w < 2 * GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES) && tries > 0 && !s->bad; w++) {
+            if (!gn__sched_move(s, p, s->list[w / 2], w % 2 == 0, owner, n_paths)) continue;
             tries--;
             gn__sched_consider(s, s->best_ranked);
         }
@@ -8795,6 +8931,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
     if (s->D > 1 && s->U && !s->bad) {
         act = gn__sched_measure(s, &slots);
         gn__sched_ranks(s);
+        if (s->have) gn__sched_moves(s);
         for (int i = 0; i < 2 && !s->bad; i++) {                  /* with and without room for values that live */
             gn__sched_greedy(s, i ? 0 : act);
             memcpy(s->path, s->dev, s->U * sizeof *s->path);
@@ -9055,7 +9192,11 @@ static void gn__item_close(gn__story *k, gn__item *x) {
     if (ops == x->n) { x->bytes = (double)g->bytes; x->kernels = g->kernels; }
     x->seconds = gn__sched_cost(&k->c->devices[k->s->segments[x->seg].device], x->flops, x->bytes, x->kernels);
     x->same = gn__mix(((uint64_t)g->role << 40) | ((uint64_t)g->phase << 32) | x->kernels, ((uint64_t)x->again << 32) | (g->role ? 0 : k->p->nodes[x->last].op));
-    for (int i = 0; i < GN_RATE__COUNT; i++) x->same = gn__mix(x->same, (uint64_t)x->flops[i]);
+    for (int i = 0; i < GN_RATE__COUNT; i++) {                      /* nearly: a shared constant is made by its first reader */
+        int power = 0;
+        double part = frexp(x->flops[i], &power);
+        x->same = gn__mix(x->same, ((uint64_t)(power + 4096) << 8) | (uint64_t)(part * 32 + 0.5));
+    }
 }
 
 static int gn__item_compare(const void *a, const void *b) {
@@ -9367,15 +9508,15 @@ static int gn__arrow_compare(const void *a, const void *b) {
 static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
     uint32_t D = k->s->n_devices;
     const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL, *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
-    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
+    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), apart = 10 + 12.0 * (nth % 3), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
     double y1 = p ? p->y + p->h / 2 + shift : a->from < D ? k->lane[a->from] + 12 : program, y2 = c ? c->y + 14 + shift : program;
     double out = p ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
     char text[64];
-    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + 10 + shift : p->y - 10 - shift;
+    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + apart : p->y - apart;
     gn__say(k, "<path d=\"M%.1f %.1f H%.1f V%.1f H%.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#222\" stroke-width=\"1.4\" marker-end=\"url(#tip)\"/>\n", x1, y1, out, channel, in, y2 + (c ? 0 : 9), c ? x2 - 1 : in);
     if (a->values > 1) snprintf(text, sizeof text, "%s, %u values", gn__bytes_text((double)a->bytes).text, a->values);
     else snprintf(text, sizeof text, "%s", gn__bytes_text((double)a->bytes).text);
-    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
+    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : (!p && a->from < D ? y1 : program) + 16 + 13.0 * (nth % 2);
     gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, wide + 2);
     gn__draw_text(k, x, y, 11, "", text);
 }
@@ -10887,7 +11028,10 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 #else
     const char *libm = "system";
 #endif
-    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s libm %s compiler ", gn__isa_names[((const gn__cpu *)self)->pool.isa], libm);
+    const gn__pool *p = &((const gn__cpu *)self)->pool;
+    char blas[96] = "own";
+    if (p->blas) gn__blas_identity(p->blas, blas, sizeof blas);
+    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s compiler ", gn__isa_names[p->isa], blas, libm);
 #if defined(__VERSION__)
     if (n > 0 && (size_t)n < sizeof out->identity) gn__copy_text(out->identity + n, sizeof out->identity - (size_t)n, __VERSION__);
 #else
@@ -10909,6 +11053,8 @@ static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) 
     if (!c || !gn__pool_init(&c->pool, gn__thread_count(d->threads))) { gn_free(c); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the CPU executor"); }
     c->stats = d->stats;
     c->limit = d->memory_limit;
+    gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, f);
+    if (r != GN_OK) { gn__cpu_close(c); return r; }
     *out = (gn_exec){ &gn__cpu_i, c };
     return GN_OK;
 }
@@ -16582,7 +16728,7 @@ gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q
     if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn__is_set(GN__AT, y);
     gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
-    gn_tensor terms = gn_where_at(GN__AT, some, gn_mul_at(GN__AT, y, gn_sub_at(GN__AT, log_q, x)), gn_like_at(GN__AT, y, 0));
+    gn_tensor ratio = gn_sub_at(GN__AT, log_q, x), terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
     return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
 }
 

@@ -157,7 +157,7 @@ TEST(null_pointers_are_answered_not_followed)
     CHECK_RESULT(gn_get_device(g, NULL), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_get_device(NULL, &(gn_device_info){ .remote = false }), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_describe(t, NULL), GN_BAD_ARGUMENT);
-    CHECK_RESULT(gn_describe(GN_NONE, &(gn_info){ GN_OK }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(GN_NONE, &(gn_info){ .result = GN_OK }), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_get_op(0, NULL), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_get_op(INT32_MIN, &row), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_read_many(NULL, 1, host, bytes), GN_BAD_ARGUMENT);
@@ -200,8 +200,8 @@ TEST(null_pointers_are_answered_not_followed)
     CHECK(gn_result_name((gn_result)-5)[0] && gn_result_text((gn_result)12345)[0]);
     CHECK_STR(gn_dtype_name((gn_dtype)-1), "none");
     CHECK_INT(gn_dtype_bytes((gn_dtype)1000), 0);
-    CHECK_RESULT(gn_describe(gn_data(NULL, GN_F32, GN_SHAPE(2), x), &(gn_info){ GN_OK }), GN_BAD_ARGUMENT);
-    CHECK_RESULT(gn_describe(gn_neg_at(NULL, -7, gn_data_copy_at(NULL, 0, g, GN_F32, GN_SHAPE(2), NULL)), &(gn_info){ GN_OK }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(gn_data(NULL, GN_F32, GN_SHAPE(2), x), &(gn_info){ .result = GN_OK }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(gn_neg_at(NULL, -7, gn_data_copy_at(NULL, 0, g, GN_F32, GN_SHAPE(2), NULL)), &(gn_info){ .result = GN_OK }), GN_BAD_ARGUMENT);
     gn_step(g);
 }
 
@@ -214,6 +214,20 @@ static void check_bad_handle(const char *what, int line, gn_tensor t, gn_result 
     if (r != want) {
         test_fail(__FILE__, line, "%s: the node is %s, not %s", what, gn_result_name(r), gn_result_name(want));
     }
+}
+
+/* Inputs that a call may leave out: by GN_NONE, or by a number of inputs or a description that is drawn; a label is given back. */
+static bool may_lack(const char *name, int place, gn_result want)
+{
+    static const char *const drawn[] = { "einsum", "concat", "stack", "attention", "label" }, *const optional[] = { "layernorm", "linear", "rmsnorm" };
+    bool may = false;
+    for (int i = 0; i < TEST_COUNT(drawn); i++) {
+        may = may || strcmp(name, drawn[i]) == 0;
+    }
+    for (int i = 0; i < TEST_COUNT(optional); i++) {
+        may = may || (place > 0 && want == GN_BAD_ARGUMENT && strcmp(name, optional[i]) == 0);
+    }
+    return may;
 }
 
 /* In every place of every op. */
@@ -236,7 +250,8 @@ static void each_place(gn_tensor bad, gn_result want)
             gn_tensor t = calls[k].build(in);
             gn_info info;
             gn_result r = gn_describe(t, &info);
-            if (r == GN_INTERNAL) {
+            bool also = place > 0 && r != GN_OK;    /* the drawn arguments may be refused first */
+            if (r == GN_INTERNAL || (r != want && !also && !may_lack(calls[k].name, place, want))) {
                 test_fail(__FILE__, __LINE__, "%s, input %d: %s", calls[k].name, place, gn_result_name(r));
             }
         }
