@@ -957,9 +957,10 @@ typedef struct gn_explain_desc {
     gn_policy policy;                     /* for an invented cluster; else the context's own counts */
 } gn_explain_desc;
 
-/* Tells how t[0 … n) would be computed now, without computing it: where each part runs and why, what crosses links and what
-   does not have to, in how many seconds the cost model expects it. Words, or a picture (SVG 1.1): boxes are groups of nodes,
-   colours their roles, lanes devices, arrows transfers, time goes from left to right. Writes at most cap bytes, a NUL
+/* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and what
+   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with.
+   Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices, arrows
+   transfers, order goes from left to right. Writes at most cap bytes, a NUL
    included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0 asks
    for the room. desc may be NULL: words on the context's devices. GN_BAD_SIZE when it does not fit; what gn_read says of the
    tensors; GN_OUT_OF_MEMORY also when the graph fits on no device. */
@@ -1268,7 +1269,8 @@ typedef struct gn_segment {
     double start_s, end_s;         /* by the cost model, from the begin of the step */
 } gn_segment;
 
-/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. */
+/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. A leaf
+   leaves its device before the first segment begins there: later ones may write over a state. */
 typedef struct gn_transfer {
     uint32_t node;                 /* an op's result or a leaf (data, kept value, state) */
     uint32_t from, to;             /* devices; n_devices is the program */
@@ -9116,7 +9118,7 @@ typedef struct gn__story {
     gn_policy policy;
     const char *(*label)(const void *owner, uint32_t node);
     const void *owner;
-    uint32_t beside;               /* ops that run on the CPU beside the device */
+    uint64_t fallbacks;            /* of the context, so far */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -9375,7 +9377,7 @@ static void gn__tell_notes(gn__story *k) {
     if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
     for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
     if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
-    if (k->beside) gn__say(k, "fallback: %u ops run on the CPU beside the device, which has no kernel for them\n", k->beside);
+    if (k->fallbacks) gn__say(k, "fallback: %llu ops of the plans so far run elsewhere than chosen, because a device has no kernel for them\n", (unsigned long long)k->fallbacks);
     for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
     if (unmeasured) gn__say(k, "not measured: the speed of %u device%s; work there counts as taking no time\n", unmeasured, unmeasured == 1 ? "" : "s");
 }
@@ -15787,9 +15789,9 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
     for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
         const gn_part_node *n = &g->cut.part.nodes[i];
         bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
-        if (!m || m->beside) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
+        if (!m) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
         else if (slot && n->slot < m->n_slots && m->slots[n->slot].on) homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
-        for (size_t k = 0; m && !m->beside && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
+        for (size_t k = 0; m && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
             if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
     }
 }
@@ -15797,7 +15799,7 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
 /* The context's own devices, with what is known of them. */
 static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     gn_device_info info;
-    if (g->multi && !g->multi->beside) { gn__multi_cluster(g->multi, devices, links, out); return; }
+    if (g->multi) { gn__multi_cluster(g->multi, devices, links, out); return; }
     g->exec.i->describe(g->exec.self, &info);
     if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
     gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
@@ -15818,8 +15820,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->policy = policy;
         k->label = gn__explain_label;
         k->owner = g;
-        for (uint32_t i = 0; g->multi && g->multi->beside && !d->cluster && i < k->p->n_nodes; i++)
-            k->beside += k->p->nodes[i].leaf == GN_LEAF_NONE && gn__device_refuses(&g->multi->units[0], k->p, i);
+        k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
         r = gn__story_tell(k, d->format, f);
     }
     gn__schedule_deinit(&s);
@@ -15828,7 +15829,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
 }
 
 static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
-    uint32_t n = g->multi && !g->multi->beside ? g->multi->n_units : 1;
+    uint32_t n = g->multi ? g->multi->n_units : 1;
     gn_cluster own;
     gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
     gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
