@@ -3947,7 +3947,7 @@ static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
             const gn_load *d = &l->loads[s->load + k];
             if (d->constant || d->base != node) continue;
             for (uint32_t q = 0; q < s->n_instrs; q++) if (!types[l->instrs[s->instr + q].in_dtype].real) return 0;
-            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside;
+            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside && !e->fusions[i].product;
             return fits ? i + 1 : 0;
         }
     }
@@ -5220,7 +5220,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
         const gn_kernel_step *s = &p->layout.steps[i];
-        bool fuses = !e->fusions[i].inside && !e->fusions[i].product && s->tail && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+        bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
         e->tail = fuses ? s + 1 : NULL;
         e->n_tails += fuses;
         emit_step(e, i);
