@@ -1052,7 +1052,7 @@ static const char prelude[] =
     "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, CAUSAL, scale(), L (type of length)\n"
     "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
     "  typedef typename P::C C;\n"
-    "  __shared__ C qs[P::DK > 0 ? P::DK : 1], ps[128], shared[4];\n"
+    "  __shared__ C qs[P::DK > 0 ? P::DK : 1], ps[128], shared[4], sums[4];\n"
     "  const int th = threadIdx.x;\n"
     "  const i64 at = blockIdx.x, t = at % P::TQ, h = at / P::TQ % P::H, b = at / P::TQ / P::H, g = h / (P::H / P::G);\n"
     "  i64 n = P::S;\n"
@@ -1101,10 +1101,9 @@ static const char prelude[] =
     "    sum_of<C> group;\n"
     "    group.v = p;\n"
     "    UNROLL for (int l = 16; l > 0; l /= 2) group.merge(exchange(group, l));\n"
+    "    if ((th & 31) == 0) sums[th >> 5] = group.v;\n"
     "    __syncthreads();\n"
-    "    if ((th & 31) == 0) shared[th >> 5] = group.v;\n"
-    "    __syncthreads();\n"
-    "    sum = sum * keep + ((shared[0] + shared[1]) + (shared[2] + shared[3]));\n"
+    "    sum = sum * keep + ((sums[0] + sums[1]) + (sums[2] + sums[3]));\n"
     "    top = now;\n"
     "    const int count = seen - base < 128 ? (int)(seen - base) : 128;\n"
     "    UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) {\n"
@@ -3083,6 +3082,7 @@ static int warpgroup_best(const emit *e, const product *p, int bytes) {
     double least = 1e300;
     for (int i = 0; i < (int)(sizeof warpgroup_forms / sizeof *warpgroup_forms); i++) {
         const struct warpgroup_form *w = &warpgroup_forms[i];
+        if (w->parts > 1 && !emit_has_clusters(e)) continue;
         int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
         double moves = 0.00112 * (w->height + w->width), multiplies = w->height * w->width * 1.83e-5, step = moves > multiplies ? moves : multiplies;
         double time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
@@ -5825,8 +5825,12 @@ static void exec_describe(void *self, gn_device_info *out) {
     const struct device *d = x->device;
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "cuda:%d", d->ordinal);
-    snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s%s%s%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
-             d->compile_only ? " compile only" : "", env_is("GENIE_CUDA_TENSOR", "0") ? " no tensor cores" : "", env_is("GENIE_CUDA_WGMMA", "0") ? " no wgmma" : env_is("GENIE_TF32", "1") ? " tf32" : "", env_is("GENIE_CUDA_EPILOGUE", "0") ? " no epilogues" : "");
+    static const struct { const char *name, *value, *word; } switches[] = { { "GENIE_CUDA_TENSOR", "0", "tensor" }, { "GENIE_CUDA_WGMMA", "0", "wgmma" }, { "GENIE_CUDA_EPILOGUE", "0", "epilogue" },
+                                                                            { "GENIE_CUDA_FUSE", "0", "fuse" }, { "GENIE_CUDA_CLUSTER", "0", "cluster" }, { "GENIE_TF32", "1", "tf32" } };
+    int n = snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
+                     d->compile_only ? " compile only" : "");
+    for (size_t i = 0; i < sizeof switches / sizeof *switches && n > 0 && (size_t)n < sizeof out->identity; i++)      /* those that change the order or the width of sums */
+        if (env_is(switches[i].name, switches[i].value)) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " %s %s", switches[i].word, switches[i].value);
 }
 
 static void exec_close(void *self) {

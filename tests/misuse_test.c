@@ -157,7 +157,7 @@ TEST(null_pointers_are_answered_not_followed)
     CHECK_RESULT(gn_get_device(g, NULL), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_get_device(NULL, &(gn_device_info){ .remote = false }), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_describe(t, NULL), GN_BAD_ARGUMENT);
-    CHECK_RESULT(gn_describe(GN_NONE, &(gn_info){ GN_OK }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(GN_NONE, &(gn_info){ .result = GN_OK }), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_get_op(0, NULL), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_get_op(INT32_MIN, &row), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_read_many(NULL, 1, host, bytes), GN_BAD_ARGUMENT);
@@ -200,8 +200,8 @@ TEST(null_pointers_are_answered_not_followed)
     CHECK(gn_result_name((gn_result)-5)[0] && gn_result_text((gn_result)12345)[0]);
     CHECK_STR(gn_dtype_name((gn_dtype)-1), "none");
     CHECK_INT(gn_dtype_bytes((gn_dtype)1000), 0);
-    CHECK_RESULT(gn_describe(gn_data(NULL, GN_F32, GN_SHAPE(2), x), &(gn_info){ GN_OK }), GN_BAD_ARGUMENT);
-    CHECK_RESULT(gn_describe(gn_neg_at(NULL, -7, gn_data_copy_at(NULL, 0, g, GN_F32, GN_SHAPE(2), NULL)), &(gn_info){ GN_OK }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(gn_data(NULL, GN_F32, GN_SHAPE(2), x), &(gn_info){ .result = GN_OK }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(gn_neg_at(NULL, -7, gn_data_copy_at(NULL, 0, g, GN_F32, GN_SHAPE(2), NULL)), &(gn_info){ .result = GN_OK }), GN_BAD_ARGUMENT);
     gn_step(g);
 }
 
