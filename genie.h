@@ -58,7 +58,8 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured), else default.
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_BLAS=openblas: its matrix products instead of our own),
+                     else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
@@ -1517,6 +1518,7 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #endif
 #include <windows.h>
 #else
+#include <dlfcn.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -1561,7 +1563,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
-#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define GN__COLD_BEGIN _Pragma("GCC push_options") \
+    _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks,no-if-conversion,no-if-conversion2,no-ivopts,no-tree-dominator-opts,no-tree-sink\")") \
+    _Pragma("GCC optimize(\"no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
@@ -1901,6 +1905,7 @@ typedef struct gn__pool {
     uint32_t n_threads;           /* without the caller */
     uint32_t asleep;
     gn__isa isa;                  /* what kernels that run here are compiled for */
+    const struct gn__blas *blas;  /* NULL: our own matmul */
     gn__atomic round, busy, quit; /* rounds begun; threads inside the current one */
     bool open;                    /* the current round may be joined */
     gn__job_fn fn;
@@ -1985,6 +1990,60 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     while (p->n_threads < threads - 1 && gn__thread_start(&p->threads[p->n_threads], gn__pool_main, p)) p->n_threads++;
     return true;
 }
+
+/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it: found at run time, never linked ---- */
+
+typedef struct gn__blas {     /* order 101: rows; transposed 112, else 111 */
+    void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+    void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda, const double *b, int ldb, double beta, double *c, int ldc);
+    void (*set_threads)(int n);
+    int (*threads)(void);
+    char *(*config)(void), *(*core)(void);
+} gn__blas;
+
+GN__COLD_BEGIN
+#ifdef _WIN32
+static bool gn__blas_load(gn__blas *b) { (void)b; return false; }
+#else
+static bool gn__blas_load(gn__blas *b) {
+    static const char *const names[] = { "cblas_sgemm", "cblas_dgemm", "openblas_set_num_threads", "openblas_get_num_threads", "openblas_get_config", "openblas_get_corename" };
+    void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!lib) lib = dlopen("libopenblas.dylib", RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < GN__LENGTH(names); i++) {
+        void *p = lib ? dlsym(lib, names[i]) : NULL;
+        if (!p) { if (lib) dlclose(lib); return false; }
+        memcpy((char *)b + i * sizeof p, &p, sizeof p);
+    }
+    return true;
+}
+#endif
+
+/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it. */
+static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, gn_fault *f) {
+    static gn__mutex lock = GN__MUTEX_INIT;
+    static gn__blas blas;
+    const char *want = getenv("GENIE_BLAS");
+    *out = NULL;
+    if (!want || !*want || strcmp(want, "own") == 0) return GN_OK;
+    if (strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own' or 'openblas' is possible", want);
+    gn__mutex_lock(&lock);
+    bool there = blas.sgemm || gn__blas_load(&blas);
+    if (there && blas.set_threads) { blas.set_threads((int)threads); blas.set_threads = NULL; }
+    gn__mutex_unlock(&lock);
+    if (!there) return gn_fail(f, GN_NO_DEVICE, "GENIE_BLAS asks for OpenBLAS, and libopenblas.so.0 cannot be loaded");
+    *out = &blas;
+    return GN_OK;
+}
+
+/* Its part of an executor's identity: "OpenBLAS 0.3.21 SkylakeX, 2 threads". */
+static void gn__blas_identity(const gn__blas *b, char *text, size_t cap) {
+    const char *config = b->config();
+    int words = 0;
+    size_t n = 0;
+    while (config[n] && (config[n] != ' ' || ++words < 2)) n++;
+    snprintf(text, cap, "%.*s %s, %d threads", (int)GN__MIN(n, (size_t)40), config, b->core(), b->threads());
+}
+GN__COLD_END
 
 /* fn over [0, total) in ranges of `grain`; returns when all is done. A thread that comes late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
@@ -4106,8 +4165,37 @@ static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
 }
 GN__COLD_END
 
+GN__COLD_BEGIN
+/* One side of a product as BLAS sees it: rows of a matrix, or those of its transpose. False when strides say neither. */
+static bool gn__blas_side(int64_t rows, int64_t cols, int64_t row, int64_t col, int *out_flip, int *out_ld) {
+    bool flip = col != 1 && row == 1;
+    int64_t ld = flip ? col : row, least = flip ? rows : cols;
+    if ((!flip && col != 1 && cols > 1) || ld > INT_MAX) return false;
+    if ((flip ? cols : rows) == 1) ld = GN__MAX(ld, least);
+    *out_flip = flip ? 112 : 111;
+    *out_ld = (int)ld;
+    return ld >= GN__MAX(least, 1);
+}
+
+/* f32 and f64 products of more than a few rows. False when they are not for BLAS. */
+static bool gn__gemm_blas(const gn__gemm *g, const gn__blas *b) {
+    int ta, tb, lda, ldb;
+    if ((g->dtype != GN_F32 && g->dtype != GN_F64) || g->m <= GN__GEMM_SMALL || g->k == 0 || g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX) return false;
+    if (!gn__blas_side(g->m, g->k, g->am, g->ak, &ta, &lda) || !gn__blas_side(g->k, g->n, g->bk, g->bn, &tb, &ldb)) return false;
+    for (int64_t i = 0; i < g->m && g->bias; i++) {
+        if (g->dtype == GN_F32) gn__load_f32((float *)(void *)g->c + i * g->n, GN_F32, g->bias->p, g->bias->strides[0], g->n);
+        else gn__load_f64((double *)(void *)g->c + i * g->n, GN_F64, g->bias->p, g->bias->strides[0], g->n);
+    }
+    int m = (int)g->m, n = (int)g->n, k = (int)g->k, add = g->bias != NULL;
+    if (g->dtype == GN_F32) b->sgemm(101, ta, tb, m, n, k, 1, (const float *)(const void *)g->a, lda, (const float *)(const void *)g->b, ldb, (float)add, (float *)(void *)g->c, n);
+    else b->dgemm(101, ta, tb, m, n, k, 1, (const double *)(const void *)g->a, lda, (const double *)(const void *)g->b, ldb, add, (double *)(void *)g->c, n);
+    return true;
+}
+GN__COLD_END
+
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (g->m == 0 || g->n == 0) return true;
+    if (pool && pool->blas && gn__gemm_blas(g, pool->blas)) return true;
     if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(g, pool);
     gn__gemm copy = *g;
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1), gn__gemm_wide_range, &copy);
@@ -10940,7 +11028,10 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 #else
     const char *libm = "system";
 #endif
-    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s libm %s compiler ", gn__isa_names[((const gn__cpu *)self)->pool.isa], libm);
+    const gn__pool *p = &((const gn__cpu *)self)->pool;
+    char blas[96] = "own";
+    if (p->blas) gn__blas_identity(p->blas, blas, sizeof blas);
+    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s compiler ", gn__isa_names[p->isa], blas, libm);
 #if defined(__VERSION__)
     if (n > 0 && (size_t)n < sizeof out->identity) gn__copy_text(out->identity + n, sizeof out->identity - (size_t)n, __VERSION__);
 #else
@@ -10962,6 +11053,8 @@ static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) 
     if (!c || !gn__pool_init(&c->pool, gn__thread_count(d->threads))) { gn_free(c); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the CPU executor"); }
     c->stats = d->stats;
     c->limit = d->memory_limit;
+    gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, f);
+    if (r != GN_OK) { gn__cpu_close(c); return r; }
     *out = (gn_exec){ &gn__cpu_i, c };
     return GN_OK;
 }
