@@ -58,7 +58,8 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured), else default.
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_BLAS=openblas: its matrix products instead of our own),
+                     else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
@@ -66,6 +67,7 @@
        No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST); other devices of the context go on, a context over
        that server alone is at its end, and the program opens another. Floats of 16 bits are computed in 32 within a loop: where
        such a loop is cut over two devices they are rounded once more. No sparse or quantised dtypes. No Python.
+       Denoising and audio are not recognised: a program says them (gn_phase, gn_modality).
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
@@ -955,9 +957,10 @@ typedef struct gn_explain_desc {
     gn_policy policy;                     /* for an invented cluster; else the context's own counts */
 } gn_explain_desc;
 
-/* Tells how t[0 … n) would be computed now, without computing it: where each part runs and why, what crosses links and what
-   does not have to, in how many seconds the cost model expects it. Words, or a picture (SVG 1.1): boxes are groups of nodes,
-   colours their roles, lanes devices, arrows transfers, time goes from left to right. Writes at most cap bytes, a NUL
+/* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and what
+   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with.
+   Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices, arrows
+   transfers, order goes from left to right. Writes at most cap bytes, a NUL
    included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0 asks
    for the room. desc may be NULL: words on the context's devices. GN_BAD_SIZE when it does not fit; what gn_read says of the
    tensors; GN_OUT_OF_MEMORY also when the graph fits on no device. */
@@ -1266,7 +1269,8 @@ typedef struct gn_segment {
     double start_s, end_s;         /* by the cost model, from the begin of the step */
 } gn_segment;
 
-/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. */
+/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. A leaf
+   leaves its device before the first segment begins there: later ones may write over a state. */
 typedef struct gn_transfer {
     uint32_t node;                 /* an op's result or a leaf (data, kept value, state) */
     uint32_t from, to;             /* devices; n_devices is the program */
@@ -1517,6 +1521,7 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #endif
 #include <windows.h>
 #else
+#include <dlfcn.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -1561,7 +1566,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
-#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define GN__COLD_BEGIN _Pragma("GCC push_options") \
+    _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks,no-if-conversion,no-if-conversion2,no-ivopts,no-tree-dominator-opts,no-tree-sink\")") \
+    _Pragma("GCC optimize(\"no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
@@ -1908,6 +1915,7 @@ typedef struct gn__pool {
     uint32_t n_threads;           /* without the caller */
     uint32_t asleep;
     gn__isa isa;                  /* what kernels that run here are compiled for */
+    const struct gn__blas *blas;  /* NULL: our own matmul */
     gn__atomic round, busy, quit; /* rounds begun; threads inside the current one */
     bool open;                    /* the current round may be joined */
     gn__job_fn fn;
@@ -1992,6 +2000,60 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     while (p->n_threads < threads - 1 && gn__thread_start(&p->threads[p->n_threads], gn__pool_main, p)) p->n_threads++;
     return true;
 }
+
+/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it: found at run time, never linked ---- */
+
+typedef struct gn__blas {     /* order 101: rows; transposed 112, else 111 */
+    void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+    void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda, const double *b, int ldb, double beta, double *c, int ldc);
+    void (*set_threads)(int n);
+    int (*threads)(void);
+    char *(*config)(void), *(*core)(void);
+} gn__blas;
+
+GN__COLD_BEGIN
+#ifdef _WIN32
+static bool gn__blas_load(gn__blas *b) { (void)b; return false; }
+#else
+static bool gn__blas_load(gn__blas *b) {
+    static const char *const names[] = { "cblas_sgemm", "cblas_dgemm", "openblas_set_num_threads", "openblas_get_num_threads", "openblas_get_config", "openblas_get_corename" };
+    void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!lib) lib = dlopen("libopenblas.dylib", RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < GN__LENGTH(names); i++) {
+        void *p = lib ? dlsym(lib, names[i]) : NULL;
+        if (!p) { if (lib) dlclose(lib); return false; }
+        memcpy((char *)b + i * sizeof p, &p, sizeof p);
+    }
+    return true;
+}
+#endif
+
+/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it. */
+static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, gn_fault *f) {
+    static gn__mutex lock = GN__MUTEX_INIT;
+    static gn__blas blas;
+    const char *want = getenv("GENIE_BLAS");
+    *out = NULL;
+    if (!want || !*want || strcmp(want, "own") == 0) return GN_OK;
+    if (strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own' or 'openblas' is possible", want);
+    gn__mutex_lock(&lock);
+    bool there = blas.sgemm || gn__blas_load(&blas);
+    if (there && blas.set_threads) { blas.set_threads((int)threads); blas.set_threads = NULL; }
+    gn__mutex_unlock(&lock);
+    if (!there) return gn_fail(f, GN_NO_DEVICE, "GENIE_BLAS asks for OpenBLAS, and libopenblas.so.0 cannot be loaded");
+    *out = &blas;
+    return GN_OK;
+}
+
+/* Its part of an executor's identity: "OpenBLAS 0.3.21 SkylakeX, 2 threads". */
+static void gn__blas_identity(const gn__blas *b, char *text, size_t cap) {
+    const char *config = b->config();
+    int words = 0;
+    size_t n = 0;
+    while (config[n] && (config[n] != ' ' || ++words < 2)) n++;
+    snprintf(text, cap, "%.*s %s, %d threads", (int)GN__MIN(n, (size_t)40), config, b->core(), b->threads());
+}
+GN__COLD_END
 
 /* fn over [0, total) in ranges of `grain`; returns when all is done. A thread that comes late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
@@ -4113,8 +4175,37 @@ static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
 }
 GN__COLD_END
 
+GN__COLD_BEGIN
+/* One side of a product as BLAS sees it: rows of a matrix, or those of its transpose. False when strides say neither. */
+static bool gn__blas_side(int64_t rows, int64_t cols, int64_t row, int64_t col, int *out_flip, int *out_ld) {
+    bool flip = col != 1 && row == 1;
+    int64_t ld = flip ? col : row, least = flip ? rows : cols;
+    if ((!flip && col != 1 && cols > 1) || ld > INT_MAX) return false;
+    if ((flip ? cols : rows) == 1) ld = GN__MAX(ld, least);
+    *out_flip = flip ? 112 : 111;
+    *out_ld = (int)ld;
+    return ld >= GN__MAX(least, 1);
+}
+
+/* f32 and f64 products of more than a few rows. False when they are not for BLAS. */
+static bool gn__gemm_blas(const gn__gemm *g, const gn__blas *b) {
+    int ta, tb, lda, ldb;
+    if ((g->dtype != GN_F32 && g->dtype != GN_F64) || g->m <= GN__GEMM_SMALL || g->k == 0 || g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX) return false;
+    if (!gn__blas_side(g->m, g->k, g->am, g->ak, &ta, &lda) || !gn__blas_side(g->k, g->n, g->bk, g->bn, &tb, &ldb)) return false;
+    for (int64_t i = 0; i < g->m && g->bias; i++) {
+        if (g->dtype == GN_F32) gn__load_f32((float *)(void *)g->c + i * g->n, GN_F32, g->bias->p, g->bias->strides[0], g->n);
+        else gn__load_f64((double *)(void *)g->c + i * g->n, GN_F64, g->bias->p, g->bias->strides[0], g->n);
+    }
+    int m = (int)g->m, n = (int)g->n, k = (int)g->k, add = g->bias != NULL;
+    if (g->dtype == GN_F32) b->sgemm(101, ta, tb, m, n, k, 1, (const float *)(const void *)g->a, lda, (const float *)(const void *)g->b, ldb, (float)add, (float *)(void *)g->c, n);
+    else b->dgemm(101, ta, tb, m, n, k, 1, (const double *)(const void *)g->a, lda, (const double *)(const void *)g->b, ldb, add, (double *)(void *)g->c, n);
+    return true;
+}
+GN__COLD_END
+
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (g->m == 0 || g->n == 0) return true;
+    if (pool && pool->blas && gn__gemm_blas(g, pool->blas)) return true;
     if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(g, pool);
     gn__gemm copy = *g;
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1), gn__gemm_wide_range, &copy);
@@ -9034,7 +9125,7 @@ typedef struct gn__story {
     gn_policy policy;
     const char *(*label)(const void *owner, uint32_t node);
     const void *owner;
-    uint32_t beside;               /* ops that run on the CPU beside the device */
+    uint64_t fallbacks;            /* of the context, so far */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -9293,7 +9384,7 @@ static void gn__tell_notes(gn__story *k) {
     if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
     for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
     if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
-    if (k->beside) gn__say(k, "fallback: %u ops run on the CPU beside the device, which has no kernel for them\n", k->beside);
+    if (k->fallbacks) gn__say(k, "fallback: %llu ops of the plans so far run elsewhere than chosen, because a device has no kernel for them\n", (unsigned long long)k->fallbacks);
     for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
     if (unmeasured) gn__say(k, "not measured: the speed of %u device%s; work there counts as taking no time\n", unmeasured, unmeasured == 1 ? "" : "s");
 }
@@ -10947,7 +11038,10 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 #else
     const char *libm = "system";
 #endif
-    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s libm %s compiler ", gn__isa_names[((const gn__cpu *)self)->pool.isa], libm);
+    const gn__pool *p = &((const gn__cpu *)self)->pool;
+    char blas[96] = "own";
+    if (p->blas) gn__blas_identity(p->blas, blas, sizeof blas);
+    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s compiler ", gn__isa_names[p->isa], blas, libm);
 #if defined(__VERSION__)
     if (n > 0 && (size_t)n < sizeof out->identity) gn__copy_text(out->identity + n, sizeof out->identity - (size_t)n, __VERSION__);
 #else
@@ -10969,6 +11063,8 @@ static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) 
     if (!c || !gn__pool_init(&c->pool, gn__thread_count(d->threads))) { gn_free(c); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the CPU executor"); }
     c->stats = d->stats;
     c->limit = d->memory_limit;
+    gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, f);
+    if (r != GN_OK) { gn__cpu_close(c); return r; }
     *out = (gn_exec){ &gn__cpu_i, c };
     return GN_OK;
 }
@@ -14999,6 +15095,11 @@ static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *dev
     *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
 }
 
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 static const char *gn__device_list(const gn_desc *d) {
     const char *all = d && d->devices ? d->devices : getenv("GENIE_DEVICES");
     return all && all[0] ? all : "cpu";
@@ -15166,6 +15267,10 @@ static void gn__context_free(gn_ctx *g) {
                        g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
@@ -15700,9 +15805,9 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
     for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
         const gn_part_node *n = &g->cut.part.nodes[i];
         bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
-        if (!m || m->beside) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
+        if (!m) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
         else if (slot && n->slot < m->n_slots && m->slots[n->slot].on) homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
-        for (size_t k = 0; m && !m->beside && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
+        for (size_t k = 0; m && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
             if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
     }
 }
@@ -15710,7 +15815,7 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
 /* The context's own devices, with what is known of them. */
 static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     gn_device_info info;
-    if (g->multi && !g->multi->beside) { gn__multi_cluster(g->multi, devices, links, out); return; }
+    if (g->multi) { gn__multi_cluster(g->multi, devices, links, out); return; }
     g->exec.i->describe(g->exec.self, &info);
     if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
     gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
@@ -15731,8 +15836,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->policy = policy;
         k->label = gn__explain_label;
         k->owner = g;
-        for (uint32_t i = 0; g->multi && g->multi->beside && !d->cluster && i < k->p->n_nodes; i++)
-            k->beside += k->p->nodes[i].leaf == GN_LEAF_NONE && gn__device_refuses(&g->multi->units[0], k->p, i);
+        k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
         r = gn__story_tell(k, d->format, f);
     }
     gn__schedule_deinit(&s);
@@ -15741,7 +15845,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
 }
 
 static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
-    uint32_t n = g->multi && !g->multi->beside ? g->multi->n_units : 1;
+    uint32_t n = g->multi ? g->multi->n_units : 1;
     gn_cluster own;
     gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
     gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
