@@ -7804,6 +7804,7 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
 #define GN__SEGMENT_S 10e-6        /* a further run on a device in the same step: its arguments, its message, its end */
 #define GN__UPLOAD_STEPS 64.0      /* sending a weight again that another device holds is spread over so many steps */
 #define GN__NONE UINT32_MAX
+/* GN__WORK: units times devices that a stage of the search looks at; larger problems look at the likeliest devices alone. */
 enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
 
 typedef struct gn__unit {
@@ -8991,7 +8992,7 @@ static void gn__sched_transfers(const gn__sched *s, gn_schedule *o) {
 
 static int gn__node_compare(const void *a, const void *b) { return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : *(const uint32_t *)a > *(const uint32_t *)b; }
 
-/* A segment's ops, and those that it computes again. extra: hops, by segment, of what is computed again. Returns how many nodes. */
+/* A segment's ops, and those that it computes again, into out (NULL: counted alone). Returns how many. */
 static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *out) {
     const gn__seg *g = &s->segs[seg];
     uint32_t n = g->units, nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
