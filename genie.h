@@ -67,6 +67,7 @@
        No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST); other devices of the context go on, a context over
        that server alone is at its end, and the program opens another. Floats of 16 bits are computed in 32 within a loop: where
        such a loop is cut over two devices they are rounded once more. No sparse or quantised dtypes. No Python.
+       Denoising and audio are not recognised: a program says them (gn_phase, gn_modality).
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
@@ -15088,6 +15089,11 @@ static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *dev
     *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
 }
 
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 static const char *gn__device_list(const gn_desc *d) {
     const char *all = d && d->devices ? d->devices : getenv("GENIE_DEVICES");
     return all && all[0] ? all : "cpu";
@@ -15255,6 +15261,10 @@ static void gn__context_free(gn_ctx *g) {
                        g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
