@@ -35,7 +35,8 @@
        Lazy          gn_describe tells what a tensor is, whether it is computed and where, without computing it. gn_read_many reads
                      several in one go, gn_realize computes without reading.
        States        gn_assign gives a new version; whatever was built on the old one keeps seeing the old value. Updates happen
-                     with the next read, realise or step, all of them or none.
+                     with the next read, realise or step, all of them or none. Over several devices a step may fail on one when another has
+                     written: those states are failed then (GN_STATE_FAILED) until they are released and made again.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
@@ -45,19 +46,25 @@
        Devices       with several named (gn_desc.devices) a cost model places each part of the graph by gn_desc.policy: least latency,
                      most throughput or least bytes. Weights and states stay where they are; a split that the model says loses
                      is refused; gn_on says where a part runs. gn_explain tells in words or draws (SVG) what runs where, why, what
-                     crosses and what that costs, also for a cluster that is only described.
+                     crosses and what that costs, also for a cluster that is only described. What devices and links cost is measured: by a
+                     server at its start, by a context over several when it opens, of links with every step. An op that a device has
+                     no kernel for runs on another, or on the CPU beside it: logged and counted (fallbacks); with gn_desc.strict
+                     it is an error (GN_STRICT).
+       Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. Every wait has a deadline.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_BLAS=openblas: its matrix products instead of our own), else default.
+                     $GENIE_BLAS=openblas: its matrix products instead of our own, $GENIE_MEASURE=0: no device is
+                     measured), else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
        through the program. A state moves to another device only when it is said to live there or its own cannot run its writers.
-       No recovery: when a server is lost its context is lost with it (GN_DEVICE_LOST), and the program opens another. No sparse
-       or quantised dtypes. No Python.
+       No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST); other devices of the context go on, a context over
+       that server alone is at its end, and the program opens another. Floats of 16 bits are computed in 32 within a loop: where
+       such a loop is cut over two devices they are rounded once more. No sparse or quantised dtypes. No Python.
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
@@ -962,7 +969,8 @@ GN_API float gn_f16_to_f32(uint16_t bits);
 GN_API uint16_t gn_f32_to_f16(float x);          /* to nearest even */
 GN_API float gn_bf16_to_f32(uint16_t bits);
 GN_API uint16_t gn_f32_to_bf16(float x);         /* to nearest even */
-/* Page-aligned host memory that transports and GPUs use without a further copy; NULL when there is none. */
+/* Page-aligned host memory that transports and GPUs use without a further copy; NULL when there is none. It is freed with the same
+   context, before that is closed. */
 GN_API void *gn_host_alloc(gn_ctx *g, size_t bytes);
 GN_API void gn_host_free(gn_ctx *g, void *p);
 
@@ -7065,13 +7073,13 @@ static void gn__units_settle(gn__recognition *w, uint32_t *want) {
     }
 }
 
-/* A view that several units read, or nobody, goes with what it shows. */
+/* A view that several units read, or nobody, goes with what it shows: that has left its unit if the view came before the end. */
 static void gn__units_follow(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++) {
         if (w->unit[i] != GN__SEVERAL) continue;
         const gn_part_node *n = &w->p->nodes[i];
         uint32_t x = gn__in(w, i, n->op == GN__OP_ASSIGN ? 1 : 0);
-        bool alone = gn__said_on(w, i) != 0 || i < w->unit[x] || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
+        bool alone = gn__said_on(w, i) != 0 || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
         w->unit[i] = alone ? i + 1 : w->unit[x];
     }
 }
@@ -7777,6 +7785,7 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
  * values cross links. Where a state lives decides where its writers run. */
 
 #define GN__GAIN 0.95              /* a split counts when it takes less than this share of the best device's time */
+#define GN__SEGMENT_S 10e-6        /* a further run on a device in the same step: its arguments, its message, its end */
 #define GN__UPLOAD_STEPS 64.0      /* sending a weight again that another device holds is spread over so many steps */
 #define GN__NONE UINT32_MAX
 enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
@@ -7885,6 +7894,8 @@ static bool gn__sched_alloc(gn__sched *s) {
 
 static bool gn__sched_is_op(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE; }
 static uint32_t gn__sched_homes(const gn__sched *s, uint32_t node) { return s->homes ? s->homes[node] & (s->D < 32 ? (1u << s->D) - 1 : UINT32_MAX) : 0; }
+/* An op whose result comes from somewhere: what generators make, constants above all, is made wherever it is used. */
+static bool gn__sched_made(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE && s->p->nodes[node].n_ins > 0; }
 static bool gn__sched_home(const gn__sched *s, uint32_t node, uint32_t d) { return d < 32 && ((gn__sched_homes(s, node) >> d) & 1) != 0; }
 static uint32_t gn__first_bit(uint32_t w) { return (uint32_t)gn__top_bit(w & (~w + 1)); }
 static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, uint32_t to) { return &s->c->links[(size_t)from * (s->D + 1) + to]; }
@@ -8259,7 +8270,7 @@ static void gn__sched_go_on(gn__sched *s, uint32_t seg, uint32_t later) {
     b->units = a->units;
     b->head = a->head;
     b->tail = a->tail;
-    b->work = a->work;
+    b->work = a->work;                                           /* and is no further run */
     a->now = later + 1;
     a->units = a->head = a->tail = 0;
 }
@@ -8284,7 +8295,10 @@ static void gn__sched_number(gn__sched *s) {
 /* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to wait. */
 static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
     memset(s->exported, 0, s->U);
-    for (uint32_t d = 0; d < s->D; d++) s->open[d] = GN__NONE;
+    for (uint32_t d = 0; d < s->D; d++) {
+        s->open[d] = GN__NONE;
+        s->work[d] = 0;                                          /* of the next segment, before it does anything */
+    }
     for (uint32_t i = 0; i < s->U; i++)
         for (uint32_t k = 0; k < s->units[i].n_in; k++) {
             uint32_t v = s->ins[s->units[i].in + k];
@@ -8297,7 +8311,8 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         if (*open == GN__NONE || waits != GN__NONE) {
             if (!GN__GROW(s, segs, 1)) { s->bad = true; return; }
             *open = (uint32_t)s->n_segs;
-            s->segs[s->n_segs++] = (gn__seg){ .device = d };
+            s->segs[s->n_segs++] = (gn__seg){ .device = d, .work = s->work[d] };
+            s->work[d] = GN__SEGMENT_S;
             if (waits != GN__NONE && s->segs[waits].work < gn__sched_link(s, s->D, d)->latency_s) gn__sched_go_on(s, waits, *open);
         }
         s->seg_of[i] = *open;
@@ -8354,6 +8369,7 @@ static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
     memset(&s->now, 0, sizeof s->now);
     gn__sched_settle(s, order);
     gn__sched_segments(s, order);
+    memset(s->work, 0, (s->D + 1) * sizeof *s->work);
     for (size_t i = 0; i < s->n_segs && !s->bad; i++) {
         gn__seg *g = &s->segs[i];
         const gn_cluster_device *d = &s->c->devices[g->device];
@@ -8569,7 +8585,7 @@ static void gn__sched_ranks(gn__sched *s) {
         for (uint32_t k = 0; k < u->n_in; k++) {
             uint32_t v = s->ins[u->in + k];
             if (!gn__sched_is_op(s, v)) continue;
-            double over = a == b ? 0 : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
+            double over = a == b || !gn__sched_made(s, v) ? 0 : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
             rank[s->unit_of[v]] = GN__MAX(rank[s->unit_of[v]], rank[i] + over);
         }
     }
@@ -8744,7 +8760,7 @@ static void gn__cuts_bytes(gn__cuts *k) {
     for (uint32_t i = 0; i < s->U; i++)
         for (uint32_t j = 0; j < s->units[i].n_in; j++) s->stamp[s->ins[s->units[i].in + j]] = i;       /* its last reader */
     for (uint32_t v = 0; v < s->n; v++) {
-        if (!gn__sched_is_op(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
+        if (!gn__sched_made(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
         k->cut[s->unit_of[v] + 1] += (double)s->size[v];
         k->cut[s->stamp[v] + 1] -= (double)s->size[v];
     }
@@ -8795,7 +8811,7 @@ static uint32_t gn__sched_paths(gn__sched *s) {
             double longest = 0;
             before[i] = GN__NONE;
             for (uint32_t k = 0; k < u->n_in && s->path[i] == GN__NONE; k++) {
-                uint32_t v = s->ins[u->in + k], w = gn__sched_is_op(s, v) ? s->unit_of[v] : GN__NONE;
+                uint32_t v = s->ins[u->in + k], w = gn__sched_made(s, v) ? s->unit_of[v] : GN__NONE;
                 if (w == GN__NONE || s->path[w] != GN__NONE || (before[i] != GN__NONE && end[w] <= longest)) continue;
                 longest = end[w];
                 before[i] = w;
@@ -8809,24 +8825,49 @@ static uint32_t gn__sched_paths(gn__sched *s) {
     for (uint32_t i = s->U; i-- > 0;)                             /* what feeds a path goes with it */
         for (uint32_t k = 0; k < s->units[i].n_in; k++) {
             uint32_t v = s->ins[s->units[i].in + k];
-            if (gn__sched_is_op(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
+            if (gn__sched_made(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
         }
     return n_paths;
 }
 
-/* From the best placement so far: each path to each of a few devices, kept when it is better. Then all but one again. */
+/* owner[p]: the path that p begins and ends in, like a branch inside a layer; else p itself. */
+static void gn__sched_owners(gn__sched *s, uint32_t n_paths, uint32_t *owner) {
+    uint32_t into[GN__MAX_PATHS + 1], from[GN__MAX_PATHS + 1];     /* the one neighbour before and behind; GN__NONE: none, n_paths: several */
+    for (uint32_t p = 0; p <= n_paths; p++) into[p] = from[p] = GN__NONE;
+    for (uint32_t i = 0; i < s->U; i++)
+        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
+            uint32_t v = s->ins[s->units[i].in + k], a = gn__sched_made(s, v) ? s->path[s->unit_of[v]] : GN__NONE, b = s->path[i];
+            if (a == b || a >= n_paths || b >= n_paths) continue;
+            into[b] = into[b] == GN__NONE || into[b] == a ? a : n_paths;
+            from[a] = from[a] == GN__NONE || from[a] == b ? b : n_paths;
+        }
+    for (uint32_t p = 0; p < n_paths; p++) {
+        owner[p] = into[p] == from[p] && into[p] < p ? owner[into[p]] : p;
+    }
+}
+
+/* dev: the best placement with path p on device d; with_owned: and the paths that it owns. False when nothing moves. */
+static bool gn__sched_move(gn__sched *s, uint32_t p, uint32_t d, bool with_owned, const uint32_t *owner, uint32_t n_paths) {
+    uint32_t moved = 0, owned = 0;
+    memcpy(s->dev, s->best, s->U * sizeof *s->dev);
+    for (uint32_t i = 0; i < s->U; i++) {
+        uint32_t q = s->path[i];
+        bool own = q < n_paths && q != p && owner[q] == p;
+        if (!(q == p || (with_owned && own)) || s->dev[i] == d || !gn__sched_can(s, i, d)) continue;
+        s->dev[i] = d;
+        moved++;
+        owned += own;
+    }
+    return moved > 0 && (!with_owned || owned > 0);
+}
+
+/* From the best placement so far: each path, with what it owns and alone, to each of a few devices, kept when it is better. */
 static void gn__sched_moves(gn__sched *s) {
-    uint32_t n_paths = gn__sched_paths(s), tries = GN__MIN(256u, GN__MAX(8u, GN__WORK / 8 / (s->U + s->n_ins + 1)));
+    uint32_t owner[GN__MAX_PATHS + 1], n_paths = gn__sched_paths(s), tries = GN__MIN(256u, GN__MAX(8u, GN__WORK / 8 / (s->U + s->n_ins + 1)));
+    gn__sched_owners(s, n_paths, owner);
     for (uint32_t p = 0; p < n_paths; p++)
-        for (uint32_t w = 0; w < GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES) && tries > 0 && !s->bad; w++) {
-            uint32_t d = s->list[w], moved = 0;
-            memcpy(s->dev, s->best, s->U * sizeof *s->dev);
-            for (uint32_t i = 0; i < s->U; i++) {
-                if (s->path[i] != p || s->dev[i] == d || !gn__sched_can(s, i, d)) continue;
-                s->dev[i] = d;
-                moved++;
-            }
-            if (!moved) continue;
+        for (uint32_t w = 0; w < 2 * GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES) && tries > 0 && !s->bad; w++) {
+            if (!gn__sched_move(s, p, s->list[w / 2], w % 2 == 0, owner, n_paths)) continue;
             tries--;
             gn__sched_consider(s, s->best_ranked);
         }
@@ -8876,6 +8917,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
     if (s->D > 1 && s->U && !s->bad) {
         act = gn__sched_measure(s, &slots);
         gn__sched_ranks(s);
+        if (s->have) gn__sched_moves(s);
         for (int i = 0; i < 2 && !s->bad; i++) {                  /* with and without room for values that live */
             gn__sched_greedy(s, i ? 0 : act);
             memcpy(s->path, s->dev, s->U * sizeof *s->path);
@@ -9136,7 +9178,11 @@ static void gn__item_close(gn__story *k, gn__item *x) {
     if (ops == x->n) { x->bytes = (double)g->bytes; x->kernels = g->kernels; }
     x->seconds = gn__sched_cost(&k->c->devices[k->s->segments[x->seg].device], x->flops, x->bytes, x->kernels);
     x->same = gn__mix(((uint64_t)g->role << 40) | ((uint64_t)g->phase << 32) | x->kernels, ((uint64_t)x->again << 32) | (g->role ? 0 : k->p->nodes[x->last].op));
-    for (int i = 0; i < GN_RATE__COUNT; i++) x->same = gn__mix(x->same, (uint64_t)x->flops[i]);
+    for (int i = 0; i < GN_RATE__COUNT; i++) {                      /* nearly: a shared constant is made by its first reader */
+        int power = 0;
+        double part = frexp(x->flops[i], &power);
+        x->same = gn__mix(x->same, ((uint64_t)(power + 4096) << 8) | (uint64_t)(part * 32 + 0.5));
+    }
 }
 
 static int gn__item_compare(const void *a, const void *b) {
@@ -9448,15 +9494,15 @@ static int gn__arrow_compare(const void *a, const void *b) {
 static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
     uint32_t D = k->s->n_devices;
     const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL, *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
-    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
+    double program = GN__TOP + 40, shift = 7.0 * (nth % 4), apart = 10 + 12.0 * (nth % 3), x1 = p ? p->x + p->w : c ? c->x - 20 - shift : GN__LEFT, x2 = c ? c->x : x1 + 30 + shift;
     double y1 = p ? p->y + p->h / 2 + shift : a->from < D ? k->lane[a->from] + 12 : program, y2 = c ? c->y + 14 + shift : program;
     double out = p ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
     char text[64];
-    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + 10 + shift : p->y - 10 - shift;
+    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + apart : p->y - apart;
     gn__say(k, "<path d=\"M%.1f %.1f H%.1f V%.1f H%.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#222\" stroke-width=\"1.4\" marker-end=\"url(#tip)\"/>\n", x1, y1, out, channel, in, y2 + (c ? 0 : 9), c ? x2 - 1 : in);
     if (a->values > 1) snprintf(text, sizeof text, "%s, %u values", gn__bytes_text((double)a->bytes).text, a->values);
     else snprintf(text, sizeof text, "%s", gn__bytes_text((double)a->bytes).text);
-    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : program + 16 + 13.0 * (nth % 2);
+    double wide = 6.4 * (double)strlen(text), x = p && c ? out + 4 : p ? x2 + 5 : x1 - 5 - wide, y = p && c ? channel - 3 : (!p && a->from < D ? y1 : program) + 16 + 13.0 * (nth % 2);
     gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n", x - 1, y - 10, wide + 2);
     gn__draw_text(k, x, y, 11, "", text);
 }
@@ -12343,14 +12389,19 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
 
 /* ---- what a device costs, measured ---- */
 
-/* Runs "state = op(state, state)" on n elements until it has been seen long enough; seconds of the quickest run, 0: it cannot. */
-static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins) {
+enum { GN__MEASURE_CHAIN = 16 };
+
+/* Runs "state = op(state, state)", `chain` times over in one run, until it has been seen long enough; seconds of the quickest run,
+   0: it cannot. */
+static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, uint32_t chain) {
     gn_slot_desc desc = { slot, 1, GN_LEAF_STATE, d, s, NULL, 0 };
-    gn_part_node nodes[2] = { { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 },
-                              { .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins } };
-    const uint32_t ins[2] = { 0, 0 };
-    gn_part_update update = { slot, 1, 1 };
-    gn_part part = { .n_nodes = 2, .n_ins = n_ins, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
+    gn_part_node nodes[GN__MEASURE_CHAIN + 1];
+    uint32_t ins[2 * GN__MEASURE_CHAIN];
+    for (uint32_t i = 0; i <= chain; i++) nodes[i] = (gn_part_node){ .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins, .ins = i ? 2 * (i - 1) : 0 };
+    for (uint32_t i = 0; i < 2 * chain; i++) ins[i] = i / 2;
+    nodes[0] = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 };
+    gn_part_update update = { slot, 1, chain };
+    gn_part part = { .n_nodes = chain + 1, .n_ins = 2 * chain, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
     gn__type t = { d, s };
     void *plan = NULL;
     uint64_t ticket = 0, begin = gn_now_us(), last = begin;
@@ -12358,7 +12409,7 @@ static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, 
     desc.bytes = gn__type_bytes(&t);
     part.hash = gn__part_hash(&part);
     bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
-    for (int i = 0; ok && i < 6 && (i < 3 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
+    for (int i = 0; ok && i < 6 && (i < 4 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
         uint64_t from = gn_now_us();
         ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
         last = gn_now_us();
@@ -12371,42 +12422,66 @@ static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, 
     return ok ? least : 0;
 }
 
-/* Matrix products large enough to be work for it: a CPU's own speed shows at 128, a GPU's at 2048. */
-static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, bool small) {
-    int64_t n = small ? 128 : 2048;
-    double spent = gn__measure_op(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2);
-    return spent > 0 ? 2.0 * (double)(n * n * n) / spent : 0;
+/* The same without what every run costs, which cannot be more than a part of it. */
+static double gn__measure_net(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, double run_s) {
+    double spent = gn__measure_op(x, slot, op, d, s, n_ins, 1);
+    return GN__MAX(spent - run_s, spent / 8);
+}
+
+/* Matrix products large enough to be work for it, small enough to end within milliseconds. */
+static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, double run_s) {
+    int64_t n = 128, most = 2048;
+    double spent = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
+    if (!(spent > 0)) return 0;
+    if (spent > 20e-6) most = GN__MIN((int64_t)(128 * cbrt(1e-3 / spent)) / 128 * 128, (int64_t)1024);
+    if (most <= n) return work / spent;
+    double more = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
+    return more > 0 ? 2.0 * (double)(most * most * most) / more : work / spent;
+}
+
+/* Negation of n f32, read and written. */
+static double gn__measure_bytes(gn_exec x, uint32_t slot, double run_s) {
+    int64_t n = 1 << 21;
+    double spent = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
+    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
+    return more > 0 ? 128.0 * (double)n / more : spent > 0 ? 8.0 * (double)n / spent : 0;
+}
+
+/* What a run costs before it begins, and each kernel in it. */
+static void gn__measure_all(gn_exec x, gn_cluster_device *c) {
+    static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
+    gn_shape tiny = GN_SHAPE(4, 4);
+    double one = gn__measure_op(x, 0, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, 1, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
+    c->launch_s = GN__MAX((many - one) / (GN__MEASURE_CHAIN - 1), 1e-7);
+    c->queue_s = GN__MAX(one - c->launch_s, 0);
+    for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, 2 + i, dtypes[i], c->queue_s);
+    c->bytes_per_s = gn__measure_bytes(x, 2 + GN_RATE__COUNT, c->queue_s);
 }
 
 static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
 static struct { char key[96]; gn_cluster_device costs; } gn__measured[8];   /* of this process: a device is measured once */
 
-/* Some milliseconds of a CPU; a GPU compiles six kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
+/* Some milliseconds of a CPU; a GPU compiles eleven kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
 static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
-    static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
     const char *env = getenv("GENIE_MEASURE");
-    bool small = !gn__driver_serves(desc->device);
+    bool cpu = !gn__driver_serves(desc->device);
     char key[96];
     size_t at = 0;
     memset(out, 0, sizeof *out);
     if ((env && strcmp(env, "0") == 0) || strcmp(desc->device, "null") == 0) return;
-    snprintf(key, sizeof key, "%s %u", small ? "cpu" : desc->device, small ? gn__thread_count(desc->threads) : 0);
+    snprintf(key, sizeof key, "%s %u", cpu ? "cpu" : desc->device, cpu ? gn__thread_count(desc->threads) : 0);
     gn__mutex_lock(&gn__measured_lock);
     while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
     if (strcmp(gn__measured[at].key, key) != 0) {
         gn_cluster_device *c = &gn__measured[at].costs;
         memset(c, 0, sizeof *c);
-        for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, i, dtypes[i], small);
-        c->launch_s = gn__measure_op(x, GN_RATE__COUNT, GN__OP_NEG, GN_F32, GN_SHAPE(1), 1);
-        int64_t n = small ? 1 << 21 : 1 << 25;
-        double spent = gn__measure_op(x, GN_RATE__COUNT + 1, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1);
-        c->bytes_per_s = spent > 0 ? 8.0 * (double)n / spent : 0;
+        gn__measure_all(x, c);
         gn__copy_text(gn__measured[at].key, sizeof key, key);
     }
     *out = gn__measured[at].costs;
     gn__mutex_unlock(&gn__measured_lock);
-    gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "%s: %.3g f32, %.3g f16, %.3g f64, %.3g integer operations a second, %.3g bytes a second, %.3g us a kernel", desc->device,
-            out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3], out->bytes_per_s, out->launch_s * 1e6);
+    gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "%s: %.3g f32, %.3g f16, %.3g f64, %.3g integer operations a second, %.3g bytes a second, %.3g us a run and %.3g a kernel", desc->device,
+            out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3], out->bytes_per_s, out->queue_s * 1e6, out->launch_s * 1e6);
 }
 
 /* >>session ========================================================================================
@@ -14118,7 +14193,7 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
     const gn_cluster_device *c = &server->costs[s->device_at];
     if (!(s->features & GN__FEATURE_COSTS)) return GN_OK;
     gn__mutex_lock(&server->lock);
-    double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3;
+    double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3 + c->queue_s * 1e9;
     gn__mutex_unlock(&server->lock);
     gn__msg_costs m = { .bytes = gn__cost_on_wire(c->bytes_per_s, GN__RATE_MOST), .launch = gn__cost_on_wire(c->launch_s * 1e9, GN__WAIT_MOST), .queue = gn__cost_on_wire(queue, GN__WAIT_MOST),
                         .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(s->limit - GN__MIN(s->held, s->limit), (uint64_t)1 << 52), .busy = busy_ns };
@@ -15043,7 +15118,7 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
         gn_result r = gn__exec_open(&d, &out->exec, f);
         if (r || !several) return r;
         gn__measure(out->exec, &d, &out->costs);
-        out->link = driver ? (gn_cluster_link){ 5e-6, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
+        out->link = driver ? (gn_cluster_link){ 0, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
         return GN_OK;
     }
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
@@ -16639,7 +16714,7 @@ gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q
     if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn__is_set(GN__AT, y);
     gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
-    gn_tensor terms = gn_where_at(GN__AT, some, gn_mul_at(GN__AT, y, gn_sub_at(GN__AT, log_q, x)), gn_like_at(GN__AT, y, 0));
+    gn_tensor ratio = gn_sub_at(GN__AT, log_q, x), terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
     return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
 }
 

@@ -41,7 +41,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 6
+#define GN__CU_GENERATOR 7
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -652,6 +652,16 @@ static const char prelude[] =
     "template <> struct cast_to<u16> : cast_narrow<u16, int, 0, 65535> {};\n"
     "template <> struct cast_to<u32> : cast_narrow<u32, i64, 0, 4294967295ll> {};\n"
     "template <> struct cast_to<b8> { template <class S> static M int of(S v) { return v != 0; } };\n"
+    "// A float whose divisions may be wrong in the last bits and have no branches: for results of 16 bits.\n"
+    "struct near { float v; M near() {} M near(float x) : v(x) {} M operator float() const { return v; } };\n"
+    "#ifdef GN_HOST\n"
+    "D float near_ratio(float a, float b) { return a / b; }\n"
+    "#else\n"
+    "D float near_ratio(float a, float b) { float r; asm(\"rcp.approx.f32 %0, %1;\" : \"=f\"(r) : \"f\"(b)); return a * r; }\n"
+    "#endif\n"
+    "D float operator/(near a, near b) { return near_ratio(a.v, b.v); }\n"
+    "D float operator/(near a, float b) { return near_ratio(a.v, b); }\n"
+    "template <> struct cast_to<near> : cast_to<float> {};\n"
     "// The first fault of a run stays: err = {result, node, value low, value high, limit low, limit high}.\n"
     "D void fault(u32 *err, u32 result, u32 node, i64 value, i64 limit) {\n"
     "  if (atomicCAS(err, 0u, result) != 0u) return;\n"
@@ -945,7 +955,7 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch).\n"
-    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c.\n"
+    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
     "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ C as[16][68], bs[16][68];\n"
@@ -1632,15 +1642,15 @@ static const char prelude[] =
     "  b = together<256>(b);\n"
     "  if (threadIdx.x == 0) *out = b.at;\n"
     "}\n"
-    "// A row (k) by B (k,n) whose rows are contiguous: 32 columns to a block, or to the S blocks of a cluster that share k between them.\n"
-    "// P: T, k, n, BK, V, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
+    "// A row (k) by B (k,n) whose rows are contiguous: TX times V columns to a block, or to the S blocks of a cluster that share k between them.\n"
+    "// P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
     "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, TX = 32 / V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
+    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
     "  __shared__ float part[P::S * 8][32];\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, ty = threadIdx.x / TX, rank = blockIdx.x % P::S;\n"
-    "  const int first = (int)(blockIdx.x / P::S) * 32, col = first + tx * V, begin = rank * SPAN, end = begin + SPAN < P::k ? begin + SPAN : P::k;\n"
-    "  const bool mine = rank == 0 && warp == 0 && first + lane < P::n;\n"
+    "  const int first = (int)(blockIdx.x / P::S) * COLUMNS, col = first + tx * V, begin = rank * SPAN, end = begin + SPAN < P::k ? begin + SPAN : P::k;\n"
+    "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < P::n;\n"
     "  uint4 w[U];\n"
     "  T xr[U], g[U], h[U];\n"
     "  const T tag = T();\n"
@@ -1653,7 +1663,7 @@ static const char prelude[] =
     "  for (int s = 0; s < STEPS; s += U) {\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
     "      const int l = begin + ty + (s + i) * ROWS;\n"
-    "      const bool full = P::k % P::S == 0 && SPAN % ROWS == 0 && STEPS % U == 0 && P::n % 32 == 0;\n"
+    "      const bool full = P::k % P::S == 0 && SPAN % ROWS == 0 && STEPS % U == 0 && P::n % COLUMNS == 0;\n"
     "      w[i] = zeros();\n"
     "      if (full || (l < end && col < P::n)) w[i] = stream(b + (i64)l * P::BK + col);\n"
     "      if (P::HAS_GAIN) g[i] = l < end ? gain[l] : T();\n"
@@ -1679,12 +1689,13 @@ static const char prelude[] =
     "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
     "      acc[v] = in + exchange(out, bit);\n"
     "    }\n"
+    "  UNROLL for (int bit = 16 / V; bit >= TX; bit /= 2) acc[0] += exchange(acc[0], bit);\n"
     "  if (P::S > 1) {\n"
-    "    put_first(&part[rank * 8 + warp][tx * V + lane / TX], acc[0]);\n"
+    "    put_first(&part[rank * 8 + warp][tx * V + lane * V / 32], acc[0]);\n"
     "    cluster_arrive();\n"
     "    cluster_wait();\n"
     "  } else {\n"
-    "    part[warp][tx * V + lane / TX] = acc[0];\n"
+    "    part[warp][tx * V + lane * V / 32] = acc[0];\n"
     "    __syncthreads();\n"
     "  }\n"
     "  if (rank) return;\n"
@@ -1787,6 +1798,7 @@ static const char prelude[] =
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
+    "template <class T> M float exp_for(float x) { return sizeof(T) == 2 ? exp_short(x) : expf(x); }\n"
     "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by attention_join. The row that this\n"
     "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what stood there into saved_k and saved_v.\n"
     "// P: T, L (position), N (length), H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
@@ -1809,7 +1821,9 @@ static const char prelude[] =
     "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
     "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
-    "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), raw_;\n"
+    "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), old_k = zeros(), old_v = zeros(), raw_;\n"
+    "  const bool writes = P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES;\n"
+    "  if (writes) { old_k = *(const uint4 *)(kp + (i64)place * P::KS); old_v = *(const uint4 *)(vp + (i64)place * P::VS); }\n"
     "  const T tag = T();\n"
     "  float x[V], o[V], top = least, sum = 0.f;\n"
     "  UNROLL for (int i = 0; i < V; i++) o[i] = 0.f;\n"
@@ -1840,11 +1854,11 @@ static const char prelude[] =
     "    }\n"
     "    UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
     "    const bool none = now == least;\n"
-    "    const float keep = none || top == now ? 1.f : gn_exp(top - now);\n"
+    "    const float keep = none || top == now ? 1.f : exp_for<typename P::T>(top - now);\n"
     "    sum *= keep;\n"
     "    UNROLL for (int i = 0; i < V; i++) o[i] *= keep;\n"
     "    UNROLL for (int u = 0; u < U; u++) {\n"
-    "      const float p = none || base + key + u * STEP >= end ? 0.f : gn_exp(s[u] - now);\n"
+    "      const float p = none || base + key + u * STEP >= end ? 0.f : exp_for<typename P::T>(s[u] - now);\n"
     "      sum += p;\n"
     "      UNROLL for (int i = 0; i < V; i++) o[i] = gn_fma(p, part_of(vr[u], i, tag), o[i]);\n"
     "    }\n"
@@ -1856,10 +1870,10 @@ static const char prelude[] =
     "  }\n"
     "  if (lane < LANES) UNROLL for (int i = 0; i < V; i++) part[warp][sub * V + i] = o[i];\n"
     "  if (lane == 0) { part[warp][D_] = top; part[warp][D_ + 1] = sum; }\n"
-    "  if (P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES) {\n"
+    "  if (writes) {\n"
     "    const i64 to = (b * P::G + g) * D_ + sub * V;\n"
-    "    *(uint4 *)(saved_k + to) = *(const uint4 *)(kp + place * P::KS);\n"
-    "    *(uint4 *)(saved_v + to) = *(const uint4 *)(vp + place * P::VS);\n"
+    "    *(uint4 *)(saved_k + to) = old_k;\n"
+    "    *(uint4 *)(saved_v + to) = old_v;\n"
     "    *(uint4 *)(kp + place * P::KS) = nk;\n"
     "    *(uint4 *)(vp + place * P::VS) = nv;\n"
     "  }\n"
@@ -1872,7 +1886,7 @@ static const char prelude[] =
     "  float all = least, num = 0.f, den = 0.f;\n"
     "  if (t < D_) {\n"
     "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : gn_exp(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : exp_for<typename P::T>(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
     "  if (P::CLUSTER) {\n"
@@ -1883,7 +1897,7 @@ static const char prelude[] =
     "    if (mine || t >= D_) return;\n"
     "    all = least; num = den = 0.f;\n"
     "    UNROLL for (int w = 0; w < P::PARTS; w++) all = max_nan(all, joined[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = joined[w][D_ + 1] == 0.f ? 0.f : gn_exp(joined[w][D_] - all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = joined[w][D_ + 1] == 0.f ? 0.f : exp_for<typename P::T>(joined[w][D_] - all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (t >= D_) return;\n"
     "  if (P::PARTS > 1 && !P::CLUSTER) {\n"
@@ -1958,14 +1972,16 @@ static const char hopper[] =
     "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in two buffers of 8192 bytes.\n"
     "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
     "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
-    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {             // one copy of the epilogue's text: the sums move down instead\n"
+    "  _Pragma(\"unroll P::ROLLS\") for (int x = 0; x < P::BW / 64; x++) {       // one copy of an epilogue's text: the sums move down instead\n"
     "    const u32 to = buffers + (x & 1) * 8192;\n"
     "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
+    "    typename P::E::template in<2> in[16];\n"
     "    UNROLL for (int i = 0; i < 16; i++) {\n"
     "      const i64 gr = row + r + (i & 1) * 8, c = col + x * 64 + (i >> 1) * 8 + (l & 3) * 2;\n"
-    "      const bool in = gr < P::m && c < P::n;\n"
-    "      e.template value<2>(in ? ((i64)z * P::m + gr) * P::n + c : 0, in ? c : 0, d + i * 2, y[i].e);\n"
+    "      const bool is = gr < P::m && c < P::n;\n"
+    "      e.template fetch<2>(is ? ((i64)z * P::m + gr) * P::n + c : 0, is ? c : 0, in[i]);\n"
     "    }\n"
+    "    UNROLL for (int i = 0; i < 16; i++) e.template value<2>(in[i], d + i * 2, y[i].e);\n"
     "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read 1;\" ::: \"memory\");\n"
     "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
     "    UNROLL for (int n = 0; n < 8; n += 2) {\n"
@@ -2017,9 +2033,14 @@ static const char hopper[] =
     "  wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
     "  for (int i = threadIdx.x; i < P::BM / P::KC * (P::BW / 4); i += blockDim.x) {\n"
     "    const int r = (int)rank * (P::BM / P::KC) + i / (P::BW / 4), c = i % (P::BW / 4) * 4;\n"
+    "    const bool is = row + r < P::m && col + c < P::n;\n"
+    "    const i64 at = is ? ((i64)z * P::m + row + r) * P::n + col + c : 0;\n"
+    "    typename P::E::template in<4> in;\n"
+    "    if (P::W >= 4) e.template fetch<4>(at, is ? col + c : 0, in);\n"
     "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
     "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (P::BW + 8) + c) * 4, p); v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
-    "    product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
+    "    if (P::W < 4) product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
+    "    else if (is) { typename P::E::O y[4]; e.template value<4>(in, v, y); vstore<4>(e.o + at, y); }\n"
     "  }\n"
     "}\n"
     "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
@@ -3053,7 +3074,7 @@ static void form_tiles(const emit *e, const product *p, product_form *f, int hei
 
 /* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
 static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
-    { 128, 256, 4, 1, 3.0 }, { 128, 128, 6, 1, 1.8 }, { 64, 128, 4, 1, 1.2 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.7 }, { 64, 64, 6, 1, 0.6 }, { 64, 64, 6, 2, 1.1 }, { 64, 64, 6, 4, 1.1 },
+    { 128, 256, 4, 1, 2.2 }, { 128, 128, 6, 1, 1.4 }, { 64, 128, 4, 1, 0.7 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.6 }, { 64, 64, 6, 1, 0.7 }, { 64, 64, 6, 2, 1.4 }, { 64, 64, 6, 4, 1.9 },
 };
 
 /* The form that ends first by a model of the H200: a step of 128 bytes of k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a processor (half of that for TF32). */
@@ -3144,23 +3165,37 @@ static int64_t epilogue_vector(const emit *e, const epilogue *t, int64_t n) {
     return vector;
 }
 
-static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text *members) {
+static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text *members, text *constants) {
     const gn_load *d = load_of(e, l, i);
     const char *type = types[d->dtype].name, *compute = types[d->dtype].compute;
     text *b = &e->types;
-    if (!d->constant && d->base == t->node) { snprintf(l->names[d->reg], sizeof l->names[0], "sum[v]"); return; }
+    if (!d->constant && d->base == t->node) { snprintf(l->names[d->reg], sizeof l->names[0], "sum"); return; }
     snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
-    if (d->constant) { put(b, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
+    if (d->constant) { put(constants, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
     char name[32];
     snprintf(name, sizeof name, "a%u", i);
     emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
     put(members, ", a%u", i);
     bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % t->vector == 0);
     bool wide = vectorises(&d->view, d->view.offset, t->vector, types[d->dtype].bytes);
-    put(b, one ? "    %s w%u[1]; vconst<1>(w%u, a%u + " : wide ? "    %s w%u[V]; vconst<V>(w%u, a%u + " : "    %s w%u[V]; UNROLL for (int v = 0; v < V; v++) vconst<1>(w%u + v, a%u + ", type, i, i, i);
+    put(b, one ? "    vconst<1>(r.w%u, a%u + " : wide ? "    vconst<V>(r.w%u, a%u + " : "    UNROLL for (int v = 0; v < V; v++) vconst<1>(r.w%u + v, a%u + ", i, i);
     put_offset(b, &d->view, one || wide ? "i" : "i + v", l->small);
     put(b, ");\n");
-    snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(w%u[0])" : "get(w%u[v])", i);
+    snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
+}
+
+/* Activations of f32 values that end in 16 bits divide without the last bits' branches. */
+static void epilogue_instr(emit *e, loop *l, uint32_t i, bool narrow) {
+    static const char *const names[] = { "sigmoid", "silu", "gelu_tanh" };
+    static const char exact[] = "typedef float GN_T;", near[] = "typedef near  GN_T;";
+    size_t from = e->body.n;
+    gn_op_info row;
+    loop_instr(e, l, i);
+    gn_get_op(e->layout->instrs[l->step->instr + i].op - 1, &row);
+    for (size_t k = 0; k < sizeof names / sizeof *names && narrow && !e->body.failed; k++) {
+        char *at = strcmp(row.name, names[k]) == 0 ? strstr(e->body.s + from, exact) : NULL;
+        if (at) memcpy(at, near, sizeof near - 1);
+    }
 }
 
 /* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
@@ -3168,35 +3203,44 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     loop *l = (loop *)gn_alloc(sizeof *l);
     const gn_view *out = view_of(e, t->result);
     const char *type = types[d].name, *to = types[out->dtype].name;
-    text members = { 0 };
+    text members = { 0 }, constants = { 0 };
     if (!l) { e->failed = true; return; }
     l->step = t->loop;
     l->label[0] = 0;
     l->small = count_of(out) < 0x3fffffff;
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
-    put(&e->types, "struct @_e { %s *o;", to);
+    put(&e->types, "struct @_e { typedef %s O; O *o;", to);
     if (t->has_bias) put(&e->types, " const %s *bias;", type);
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
         if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
-    put(&e->types, " typedef %s O;\n  template <int V> M void value(i64 i, i64 c, const %s *in, O *y) const {\n    %s sum[V];\n    UNROLL for (int v = 0; v < V; v++) sum[v] = in[v];\n", to, types[d].compute, types[d].compute);
+    put(&e->types, "\n  template <int V> struct in { int none;");
+    if (t->has_bias) put(&e->types, " %s bias[V];", type);
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
+        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " %s w%u[V];", types[load_of(e, l, i)->dtype].name, i);
+    put(&e->types, " };\n  template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {\n");
     emit_node(e, t->result, to, false, "o");
     if (t->has_bias) {
         uint32_t bias = input(e, t->node, 2);
-        put(&e->types, "    UNROLL for (int v = 0; v < V; v++) { %s w[1]; vconst<1>(w, bias + (c + v) * %lld); sum[v] = gn_add(sum[v], (%s)get(w[0])); }\n", type, (long long)view_of(e, bias)->strides[0], types[d].compute);
+        int64_t stride = view_of(e, bias)->strides[0];
+        bool wide = stride == 1 && base_offset(e, bias) % (t->vector * types[d].bytes) == 0;
+        put(&e->types, wide ? "    vconst<V>(r.bias, bias + c);\n" : "    UNROLL for (int v = 0; v < V; v++) vconst<1>(r.bias + v, bias + (c + v) * %lldll);\n", (long long)stride);
         emit_node(e, bias, type, true, "bias");
         put(&members, ", bias");
     }
-    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members);
-    put(&e->types, "    UNROLL for (int v = 0; v < V; v++) {\n");
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
+    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n      const %s sum = %s;\n", types[d].compute,
+        constants.s ? constants.s : "", types[d].compute, t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]");
     text body = e->body;                                     /* instructions are written into the body */
     e->body = (text){ 0 };
-    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
-    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *in) const { O y[V]; value<V>(i, c, in, y); vstore<V>(o + i, y); } };\n", e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum[v]", types[d].compute);
+    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) epilogue_instr(e, l, i, types[out->dtype].bytes == 2);
+    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *from) const { in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };\n",
+        e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
     e->body = body;
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
-    e->failed = e->failed || members.failed;
+    e->failed = e->failed || members.failed || constants.failed;
     text_free(&members);
+    text_free(&constants);
     gn_free(l);
 }
 
@@ -3240,7 +3284,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
     put(&e->body, "  transposed<@_p>(a, o);\n");
     emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
-    *p = (panels){ .scratch = true, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
+    *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
     *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
     if (*at > e->scratch) e->scratch = *at;
 }
@@ -3289,8 +3333,8 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     put_wgmma(y, "@_mma", f->width, d, false, at, bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
         (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
-        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d, ROLLS = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
+        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes, t->loop ? 1 : f->width / 64);
     put_batch(y, "a", &a.batch);
     put_batch(y, "b", &b.batch);
     put(y, "};\n");
@@ -3836,10 +3880,10 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
 }
 
 /* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
-enum { NEXT_STARTS = 2 };
+enum { NEXT_STARTS = 2, NARROW_K = 1024 };
 
 /* How one row is multiplied. dot: the columns of B are contiguous. */
-typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, grid; bool dot; } vector_form;
+typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, side, grid; bool dot; } vector_form;   /* side: threads side by side, of 16 bytes each */
 
 static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
@@ -3853,10 +3897,13 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
     if (f->p.m != 1 || f->p.batches != 1 || f->p.n < 1 || f->p.n > 1 << 28 || f->p.k < f->vector || f->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
     if (f->p.k % f->vector || f->stride % f->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, f->p.k, 16) || (!f->dot && (f->p.bn != 1 || f->p.n % f->vector))) return false;
     if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && f->p.n > 1) return false;
-    int64_t blocks = emit_processors(e), tiles = blocks_for(f->p.n, 32);
+    int64_t blocks = emit_processors(e), tiles;
+    bool narrow = !f->dot && blocks_for(f->p.n, f->vector) <= blocks && f->p.k <= NARROW_K;   /* few columns: 16 bytes of each row to a block */
+    f->side = narrow ? 1 : 32 / (uint32_t)f->vector;
+    tiles = blocks_for(f->p.n, f->side * f->vector);
     f->columns = f->dot ? (uint32_t)(f->p.n / (blocks * 8)) : 32;
     if (f->dot) f->columns = f->columns > 3 ? 3 : f->columns < 1 ? 1 : f->columns;
-    for (f->splits = 1; !f->dot && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks && f->p.k / (f->splits * 2) >= 256 / (32 / f->vector);) f->splits *= 2;
+    for (f->splits = 1; !f->dot && !narrow && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks && f->p.k / (f->splits * 2) >= 256 / (int64_t)f->side;) f->splits *= 2;
     int64_t grid = f->dot ? blocks_for(f->p.n, 8 * f->columns) : tiles * f->splits;
     if (f->dot && grid > 2 * blocks) grid = 2 * blocks;
     f->grid = (uint32_t)grid;
@@ -4050,9 +4097,9 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
 static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint32_t node, bool early) {
     int64_t attrs[2] = { 0, 0 };
     if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
-    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d };\n"
+    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d };\n"
                    "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
-        types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
+        types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->side, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
         u->best != 0, NEXT_STARTS, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
 }
 
@@ -4722,6 +4769,7 @@ typedef struct executor {
     uint64_t clock;                /* what slots are used at; those used at this very time do not move */
     bool evicts;
     gn__cu_handle copies, main_at; /* stream of weights on their way back; event in the main stream */
+    gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     char lost_why[200];
     gn__cu_handle stream;
@@ -5533,36 +5581,52 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
 /* No kernel of the plan writes error words, and no earlier run hands any down. */
 static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.faults && !p->emit.n_flags && !inherits; }
 
-/* Argument bytes have left the caller's memory when this returns. */
-static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, uint64_t inherits, gn_fault *f) {
+/* Pinned memory of the caller's is read by the copy engine itself, without a copy in between. */
+enum { DIRECT_LEAST = 32768 };
+
+static bool is_direct(const executor *x, const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(x, a->host); }
+
+static bool has_direct(const executor *x, const plan *p, const gn_arg *args) {
+    bool any = false;
+    for (uint32_t i = 0; i < p->part->n_args && x->n_hosts && !any; i++)
+        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(x, p, &args[i], node_bytes(p->part, p->part->args[i]));
+    return any;
+}
+
+/* Bytes given with this run. Staged in one piece when they are few and none is read directly. */
+static gn_result run_data(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, bool quiet, gn_fault *f) {
+    gn__cu_ptr to = x->block + p->region[REGION_ARGS];
+    bool staged = p->args_bytes <= STAGE_LARGEST, together = staged && !direct;
+    for (uint32_t i = 0; i < p->part->n_args; i++) {
+        size_t bytes = node_bytes(p->part, p->part->args[i]);
+        if (!bytes || p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE) continue;
+        const char *from = (const char *)args[i].host;
+        x->stats->bytes_to_device += bytes;
+        if (staged && !is_direct(x, p, &args[i], bytes)) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
+        if (!together) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, x->stream));
+    }
+    if (together) {
+        memset(stage + p->args_bytes, 0, p->errors_bytes);
+        size_t bytes = p->args_bytes + (quiet ? 0 : p->errors_bytes);
+        if (bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, bytes, x->stream));
+    } else if (!quiet) DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
+    if (direct) DRIVER(x, f, cuEventRecord(x->uploaded, x->stream));
+    return GN_OK;
+}
+
+/* Argument bytes have left the caller's memory when this returns, or, `direct`, when `uploaded` has come. */
+static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, uint64_t inherits, gn_fault *f) {
     const gn_part *part = p->part;
     gn__cu_ptr to = x->block + p->region[REGION_ARGS];
-    bool together = p->args_bytes <= STAGE_LARGEST, wait = false;
-    for (uint32_t i = 0; i < part->n_args; i++) {
-        uint32_t node = part->args[i];
-        size_t bytes = node_bytes(part, node);
-        if (!bytes) continue;
-        if (part->nodes[node].leaf == GN_LEAF_VALUE) continue;
-        x->stats->bytes_to_device += bytes;
-        if (together) { memcpy(stage + p->arg_at[i], args[i].host, bytes); continue; }
-        DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], args[i].host, bytes, x->stream));
-        wait = wait || is_pinned(x, args[i].host);
-    }
-    if (run_is_quiet(p, inherits)) {
-        if (together && p->args_bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes, x->stream));
-    } else if (together) {
-        memset(stage + p->args_bytes, 0, p->errors_bytes);
-        DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, p->args_bytes + p->errors_bytes, x->stream));
-    } else DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
-    for (uint32_t i = 0; i < part->n_args; i++) {
+    gn_result r = run_data(x, p, args, stage, direct, run_is_quiet(p, inherits), f);
+    for (uint32_t i = 0; i < part->n_args && r == GN_OK; i++) {
         uint32_t node = part->args[i];
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
         if (part->nodes[node].leaf == GN_LEAF_VALUE && !v) return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
         if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
         if (v && inherits && v->run == inherits) DRIVER(x, f, cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + room(v->bytes), ERROR_WORDS * 4, x->stream));
     }
-    if (wait) DRIVER(x, f, cuStreamSynchronize(x->stream));                       /* a pinned source is read later otherwise */
-    return GN_OK;
+    return r;
 }
 
 static gn__cu_ptr out_place(const executor *x, const plan *p, uint32_t i) {
@@ -5660,15 +5724,16 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     gn_result e = run_slots(x, p, f);
-    bool moves = false;
+    bool moves = false, direct = has_direct(x, p, args);
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
-    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), r->inherits, f);
+    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), direct, r->inherits, f);
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
     if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
     r->stage_bytes = room(r->stage_bytes + up);
     if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, x->stream));
+    if (e == GN_OK && direct) DRIVER(x, f, cuEventSynchronize(x->uploaded));
     return e;
 }
 
@@ -5756,6 +5821,7 @@ static void exec_close(void *self) {
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
         if (x->main_at) cu.cuEventDestroy(x->main_at);
+        if (x->uploaded) cu.cuEventDestroy(x->uploaded);
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
@@ -5838,6 +5904,7 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     DRIVER(x, f, cuStreamCreate(&x->stream, 1));                                  /* 1: does not wait for the default stream */
     DRIVER(x, f, cuStreamCreate(&x->copies, 1));
     DRIVER(x, f, cuEventCreate(&x->main_at, 2));
+    DRIVER(x, f, cuEventCreate(&x->uploaded, 2));
     void *p = NULL;
     DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
     x->stage = (char *)p;

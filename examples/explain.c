@@ -11,7 +11,6 @@ enum { LAYERS = 12, HEADS = 12, DIM = 768, VOCAB = 50257, ROOM = 1024 };
 
 static const float *zeros;
 static const int32_t ids[512];
-
 static gn_tensor weight(gn_ctx *g, int64_t rows, int64_t columns) {
     return gn_weight(g, GN_F32, columns ? GN_SHAPE(rows, columns) : GN_SHAPE(rows), zeros, "w");
 }

@@ -112,6 +112,33 @@ static void products_of_all_forms_agree_with_the_cpu(void)
     }
 }
 
+/* Tails of every tile that warpgroup kernels have, of 128 x 256 to 64 x 64, in all four directions, and results that are too narrow for TMA. */
+static void large_products_agree_with_the_cpu(void)
+{
+    static const int64_t shapes[][3] = { { 650, 5128, 72 }, { 650, 5126, 72 }, { 400, 2056, 200 }, { 200, 2056, 136 }, { 70, 1032, 1160 }, { 72, 264, 3000 }, { 200, 520, 328 } };
+    static const gn_dtype dtypes[] = { GN_BF16, GN_F16, GN_F32 };
+    for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
+        job j = { dtypes[k % 4 ? k / 4 % 2 : 2], shapes[k / 4][0], shapes[k / 4][1], shapes[k / 4][2], 0, k % 4 };
+        void *data[3] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, j.c * j.b, 1), NULL };
+        compare("large product", build_product, &j, data, eps_of(j.d) * 64);
+        free(data[0]); free(data[1]);
+    }
+}
+
+/* In a context of its own: f32 products that were asked to be of TF32 are as exact as 10 bits of mantissa are. */
+static void tf32_products_are_as_exact_as_their_inputs(void)
+{
+    static const int64_t shapes[][3] = { { 200, 520, 328 }, { 72, 264, 3000 }, { 650, 1028, 72 } };
+    setenv("GENIE_TF32", "1", 1);
+    for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
+        job j = { GN_F32, shapes[k / 4][0], shapes[k / 4][1], shapes[k / 4][2], 0, k % 4 };
+        void *data[3] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, j.c * j.b, 1), NULL };
+        compare("TF32 product", build_product, &j, data, 2e-3);
+        free(data[0]); free(data[1]);
+    }
+    unsetenv("GENIE_TF32");
+}
+
 static gn_tensor build_batched(gn_ctx *g, const job *j, void **data)
 {
     gn_tensor a = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->a), data[0]), 1, 2) : gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]);
@@ -202,6 +229,38 @@ static void attention_agrees_with_the_cpu(void)
         void *data[3] = { random_bytes(j.d, 8 * j.a * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 1) };
         compare("attention", build_attention, &j, data, eps_of(j.d) * 16);
         free(data[0]); free(data[1]); free(data[2]);
+    }
+}
+
+/* Values of keys that a query does not see add nothing to it, not even when they are infinite or NaN: of 40 keys past the length, and of a key that only later queries see. */
+static gn_tensor build_hidden(gn_ctx *g, const job *j, void **data)
+{
+    gn_attention_desc desc = { .causal = true, .length = gn_scalar(g, GN_I32, (double)(j->b - 40)) };
+    return gn_attention(gn_data(g, j->d, GN_SHAPE(1, 2, j->a, j->c), data[0]), gn_data(g, j->d, GN_SHAPE(1, 2, j->b, j->c), data[1]), gn_data(g, j->d, GN_SHAPE(1, 2, j->b, j->c), data[2]), &desc);
+}
+
+static void values_of_hidden_keys_add_nothing(void)
+{
+    static const int64_t heads[] = { 32, 64, 128 };
+    for (int k = 0; k < TEST_COUNT(heads) * 2; k++) {
+        job j = { k & 1 ? GN_F16 : GN_BF16, 150, 300, heads[k / 2], 0, 0 };
+        void *data[3] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 1) };
+        size_t n = (size_t)(2 * j.a * j.c);
+        uint16_t *v = data[2], infinite = k & 1 ? 0x7c00 : 0x7f80, *out = calloc(n, 2);
+        for (int64_t i = 0; i < 2 * j.b * j.c; i++) {
+            int64_t key = i / j.c % j.b;
+            v[i] = (uint16_t)(key >= j.b - 40 ? infinite + i % 2 : key == 200 ? infinite : v[i]);
+        }
+        CHECK_RESULT(gn_read(build_hidden(gpu, &j, data), out, n * 2), compiles_only ? GN_NO_VALUE : GN_OK);
+        gn_step(gpu);
+        int64_t wrong = 0;
+        for (size_t i = 0; i < n; i++) {
+            bool finite = (out[i] & infinite) != infinite, hidden = (int64_t)i / j.c % j.a + (j.b - 40 - j.a) < 200;
+            wrong += finite != hidden;
+        }
+        CHECK_INT(compiles_only ? 0 : wrong, 0);
+        for (int i = 0; i < 3; i++) free(data[i]);
+        free(out);
     }
 }
 
@@ -601,7 +660,8 @@ int main(int argc, char **argv)
         TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
         TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu),
         TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
-        TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(attention_agrees_with_the_cpu),
+        TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu),
+        TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
     };
     test_begin(argc, argv);

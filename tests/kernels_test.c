@@ -42,9 +42,22 @@ static gn_tensor golden_attention(gn_ctx *g)
 }
 static gn_tensor golden_embedding(gn_ctx *g) { return gn_embedding(leaf(g, GN_BF16, GN_SHAPE(100, 64)), leaf(g, GN_I64, GN_SHAPE(5))); }
 
+static gn_tensor golden_warpgroup_product(gn_ctx *g)
+{
+    gn_tensor x = leaf(g, GN_BF16, GN_SHAPE(64, 256)), w = leaf(g, GN_BF16, GN_SHAPE(256, 512));
+    return gn_add(gn_gelu(gn_linear(x, w, leaf(g, GN_BF16, GN_SHAPE(512)))), leaf(g, GN_BF16, GN_SHAPE(64, 512)));
+}
+static gn_tensor golden_warpgroup_attention(gn_ctx *g)
+{
+    gn_attention_desc d = { .causal = true };
+    gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(1, 4, 128, 64)), k = leaf(g, GN_BF16, GN_SHAPE(1, 2, 128, 64));
+    return gn_attention(q, k, k, &d);
+}
+
 static const struct { const char *name; gn_tensor (*build)(gn_ctx *g); } goldens[] = {
     { "elementwise", golden_elementwise }, { "strided_cast", golden_strided_cast }, { "sum_of_rows", golden_sum_of_rows }, { "argmax", golden_argmax },
     { "softmax", golden_softmax }, { "layernorm", golden_layernorm }, { "product", golden_product }, { "attention", golden_attention }, { "embedding", golden_embedding },
+    { "warpgroup_product", golden_warpgroup_product }, { "warpgroup_attention", golden_warpgroup_attention },
 };
 
 static char *read_file(const char *path, size_t *out_n)

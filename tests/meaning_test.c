@@ -360,7 +360,8 @@ TEST(grouped_attention_is_seen_in_every_writing)
 TEST(softmax_between_other_products_is_no_attention)
 {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), y[4];
+    gn_tensor x = gn_tanh(rows(TIMES)), y[5];
+    y[4] = gn_matmul(gn_softmax(gn_matmul(x, gn_transpose(gn_tanh(x), 0, 1)), -1), weight(TIMES, DIM));   /* nothing attended to */
     y[0] = gn_matmul(gn_softmax(gn_matmul(x, weight(DIM, 8)), -1), weight(8, DIM));              /* a mixture of rows of a table */
     y[1] = gn_matmul(gn_softmax(gn_matmul(x, weight(DIM, TIMES)), -1), gn_tanh(x));              /* routing by a product with parameters */
     y[2] = gn_matmul(gn_mul_c(gn_matmul(x, gn_transpose(gn_tanh(x), 0, 1)), 0.5), gn_sigmoid(x)); /* no softmax */
@@ -618,6 +619,21 @@ TEST(optimiser_step_is_one_group_a_parameter)
     for (uint32_t u = 0; u < g->cut.part.n_updates; u++) {
         CHECK_INT(m.groups[m.nodes[g->cut.part.updates[u].node].group].role, GN_ROLE_OPTIMIZER);
     }
+    check_groups();
+    close_null();
+}
+
+TEST(steps_that_share_a_rate_stay_two_groups)
+{
+    open_null();
+    gn_tensor p[2] = { parameter(), parameter() }, rate = gn_mul(gn_scalar(g, GN_F32, 0.1), gn_sqrt(gn_scalar(g, GN_F32, 0.5)));
+    gn_tensor a = gradient_of(p[0]), b = gradient_of(p[1]);
+    gn_assign(p[0], gn_sub(p[0], gn_mul(rate, a)));
+    gn_assign(p[1], gn_sub(p[1], gn_mul(rate, b)));
+    REQUIRE(understand_updates());
+    const gn_part_update *u = g->cut.part.updates;
+    CHECK(m.nodes[u[0].node].group != m.nodes[u[1].node].group);
+    CHECK_INT(m.groups[m.nodes[u[1].node].group].role, GN_ROLE_OPTIMIZER);
     check_groups();
     close_null();
 }
@@ -1028,6 +1044,17 @@ TEST(a_member_that_is_read_too_early_leaves_its_group)
     REQUIRE(understand_without(all, 2, 0));
     CHECK_ROLE(up, GN_ROLE_MLP);
     CHECK(of(act)->group != of(down)->group);                  /* `probe` reads it and was built before the end of the MLP */
+    check_groups();
+    close_null();
+}
+
+TEST(versions_of_a_state_stand_in_order)
+{
+    open_null();
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), NULL, "s"), early = gn_tanh(rows(TIMES)), late = gn_exp(rows(TIMES));
+    gn_assign(gn_assign(s, late), early);
+    REQUIRE(understand_without(&late, 1, 0));
+    CHECK_INT(g->cut.part.n_updates, 1);
     check_groups();
     close_null();
 }
@@ -1473,6 +1500,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(means_that_compare_with_no_target_are_no_loss),
         TEST_ENTRY(optimiser_is_seen_in_every_writing),
         TEST_ENTRY(optimiser_step_is_one_group_a_parameter),
+        TEST_ENTRY(steps_that_share_a_rate_stay_two_groups),
         TEST_ENTRY(gradients_from_another_step_are_seen_as_gradients),
         TEST_ENTRY(other_updates_of_states_are_no_optimiser),
         TEST_ENTRY(head_with_sampling_is_seen_in_every_writing),
@@ -1495,6 +1523,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(groups_sum_what_passes_through_memory),
         TEST_ENTRY(critical_path_takes_the_longer_branch),
         TEST_ENTRY(a_member_that_is_read_too_early_leaves_its_group),
+        TEST_ENTRY(versions_of_a_state_stand_in_order),
         TEST_ENTRY(the_gradient_of_an_activation_is_one_group),
         TEST_ENTRY(a_transformer_layer_falls_into_its_blocks),
         TEST_ENTRY(groups_of_random_graphs_are_complete_and_without_cycles),

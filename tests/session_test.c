@@ -447,6 +447,66 @@ TEST(a_failed_step_leaves_the_session_alive) {
     gn_server_close(s);
 }
 
+/* ---- plans recorded for the next start ---- */
+
+static void keep_last_line(void *user, gn_log_level level, const char *text) {
+    (void)level;
+    snprintf((char *)user, 400, "%s", text);
+}
+
+/* A server that makes the file's plans: its last line about them. */
+static void warm_with(const char *path, char line[400]) {
+    line[0] = 0;
+    gn_server *s = open_server((gn_server_desc){ .warm_file = path, .log = keep_last_line, .log_user = line });
+    char said[400];
+    memcpy(said, line, sizeof said);
+    check_alive(s);
+    gn_server_close(s);
+    memcpy(line, said, sizeof said);
+}
+
+static void overwrite(const char *path, const uint8_t *p, size_t n) {
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(p, 1, n, f) == n);
+    if (f) fclose(f);
+}
+
+TEST(plans_recorded_by_a_server_are_made_by_the_next) {
+    char path[] = "/tmp/genie-test-plans-XXXXXX", line[400];
+    uint8_t bytes[4096];
+    float x[4] = { 1, 2, 3, 4 }, y = 0;
+    int fd = mkstemp(path);
+    CHECK(fd >= 0);
+    close(fd);
+    gn_server *s = open_server((gn_server_desc){ .record_file = path });
+    for (int i = 0; i < 3; i++) {                                          /* the third is another plan */
+        gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+        gn_tensor t = gn_data(g, GN_F32, GN_SHAPE(4), x);
+        CHECK_RESULT(gn_read(gn_sum(i < 2 ? t : gn_relu(t), GN_ALL_AXES, false), &y, 4), GN_OK);
+        gn_close(g);
+    }
+    gn_server_close(s);
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(bytes, 1, sizeof bytes, f) : 0;
+    if (f) fclose(f);
+    CHECK(n > 8 && n < sizeof bytes && memcmp(bytes, "GNPLANS1", 8) == 0);
+    warm_with(path, line);
+    CHECK(strstr(line, "2 plans of") && strstr(line, "0 refused") && !strstr(line, "no record"));
+    overwrite(path, bytes, n - 1);
+    warm_with(path, line);
+    CHECK(strstr(line, "1 plans of") && strstr(line, "no record"));
+    bytes[12] ^= 0x55;                                                     /* in the first plan */
+    overwrite(path, bytes, n);
+    warm_with(path, line);
+    CHECK(strstr(line, "1 plans of") && strstr(line, "1 refused"));
+    overwrite(path, (const uint8_t *)"something else", 14);
+    warm_with(path, line);
+    CHECK(strstr(line, "0 plans of") && strstr(line, "no record"));
+    unlink(path);
+    gn_error error;
+    CHECK_RESULT(gn_server_open(&(gn_server_desc){ .listen = "none", .warm_file = path }, &s, &error), GN_IO_ERROR);
+}
+
 TEST(more_than_the_memory_limit_is_a_limit) {
     gn_server *s = open_server((gn_server_desc){ .memory_limit = 1 << 20 });
     gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
@@ -1725,7 +1785,7 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(remote_equals_local_bit_for_bit), TEST_ENTRY(large_tensors_travel_whole_both_ways), TEST_ENTRY(steps_are_pipelined_and_small),
         TEST_ENTRY(large_answers_do_not_block_large_requests), TEST_ENTRY(many_clients_at_once_are_all_served), TEST_ENTRY(kv_bytes_that_cross_are_counted), TEST_ENTRY(null_device_answers_no_value),
-        TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit),
+        TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit), TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next),
         TEST_ENTRY(unknown_device_is_refused), TEST_ENTRY(sessions_are_limited_and_places_come_free), TEST_ENTRY(a_client_that_vanishes_frees_its_memory),
         TEST_ENTRY(weights_are_uploaded_once_a_tenant), TEST_ENTRY(equal_weights_travel_once), TEST_ENTRY(poisoned_weights_are_refused),
         TEST_ENTRY(weights_of_others_are_not_there), TEST_ENTRY(an_upload_may_begin_again), TEST_ENTRY(weight_pieces_out_of_place_are_refused), TEST_ENTRY(weight_store_is_bounded),

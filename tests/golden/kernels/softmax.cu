@@ -5,5 +5,5 @@ struct softmax_bf16_p { typedef bf16 T; typedef float C; static const i64 N = 64
   enum { LOG = 0 };
 };
 extern "C" __global__ void __launch_bounds__(256) softmax_bf16(const bf16 *__restrict__ a, bf16 *__restrict__ o) {
-  softmax<softmax_bf16_p>(a, o);
+  softmax_packed<softmax_bf16_p>(a, o);
 }
