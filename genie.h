@@ -39,6 +39,8 @@
                      written: those states are failed then (GN_STATE_FAILED) until they are released and made again.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
+       Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,
+                     and back before the kernel that reads them; gn_stats counts evictions, weight_moves and their bytes.
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
                      loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
                      program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
@@ -56,8 +58,8 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_BLAS=openblas: its matrix products instead of our own, $GENIE_MEASURE=0: no device is
-                     measured), else default.
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_BLAS=openblas: its matrix products instead of our own),
+                     else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
@@ -65,6 +67,7 @@
        No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST); other devices of the context go on, a context over
        that server alone is at its end, and the program opens another. Floats of 16 bits are computed in 32 within a loop: where
        such a loop is cut over two devices they are rounded once more. No sparse or quantised dtypes. No Python.
+       Denoising and audio are not recognised: a program says them (gn_phase, gn_modality).
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
@@ -954,9 +957,10 @@ typedef struct gn_explain_desc {
     gn_policy policy;                     /* for an invented cluster; else the context's own counts */
 } gn_explain_desc;
 
-/* Tells how t[0 … n) would be computed now, without computing it: where each part runs and why, what crosses links and what
-   does not have to, in how many seconds the cost model expects it. Words, or a picture (SVG 1.1): boxes are groups of nodes,
-   colours their roles, lanes devices, arrows transfers, time goes from left to right. Writes at most cap bytes, a NUL
+/* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and what
+   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with.
+   Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices, arrows
+   transfers, order goes from left to right. Writes at most cap bytes, a NUL
    included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0 asks
    for the room. desc may be NULL: words on the context's devices. GN_BAD_SIZE when it does not fit; what gn_read says of the
    tensors; GN_OUT_OF_MEMORY also when the graph fits on no device. */
@@ -1265,7 +1269,8 @@ typedef struct gn_segment {
     double start_s, end_s;         /* by the cost model, from the begin of the step */
 } gn_segment;
 
-/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. */
+/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. A leaf
+   leaves its device before the first segment begins there: later ones may write over a state. */
 typedef struct gn_transfer {
     uint32_t node;                 /* an op's result or a leaf (data, kept value, state) */
     uint32_t from, to;             /* devices; n_devices is the program */
@@ -6716,6 +6721,17 @@ static bool gn__keys_shared(const gn__recognition *w, const gn__attention_parts 
     return false;
 }
 
+/* The rows that keys or values are made of: past a scale or a rotation. */
+static uint32_t gn__kept_rows(const gn__recognition *w, uint32_t x) {
+    uint32_t at = w->base[x];
+    for (int k = 0; k < 8 && !gn__is_free(w, at); k++) {
+        bool halves = gn__op_at(w, at) == GN__OP_CONCAT && !w->p->nodes[gn__in_base(w, at, 0)].leaf;    /* of a rotation */
+        if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves) return at;
+        at = gn__main_input(w, at);
+    }
+    return at;
+}
+
 static bool gn__is_cache(const gn__recognition *w, uint32_t i) {
     const gn_part_node *b = &w->p->nodes[w->base[i]];
     return (b->leaf == GN_LEAF_STATE || b->leaf == GN_LEAF_VALUE) && b->rank >= 3;
@@ -6730,16 +6746,17 @@ static bool gn__is_append(const gn__recognition *w, uint32_t i) {
 static uint8_t gn__attention_kind(const gn__recognition *w, const gn__attention_parts *s) {
     bool q, k;
     if (gn__keys_shared(w, s)) return GN_ROLE_GROUPED_ATTENTION;
-    if (gn__is_append(w, w->base[s->k])) return GN_ROLE_ATTENTION;
+    uint32_t keys = gn__kept_rows(w, s->k);
+    if (gn__is_append(w, keys)) return GN_ROLE_ATTENTION;
     uint32_t from = gn__source(w, s->q, &q), to = gn__source(w, s->k, &k);
-    return q && (k || gn__is_cache(w, s->k)) && from != to ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION;
+    return q && (k || gn__is_cache(w, keys)) && from != to ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION;
 }
 
 /* Self, cross and grouped attention, as the op or written out. */
 static void gn__see_attention(gn__recognition *w, uint32_t i) {
     gn__attention_parts s;
     if (w->role[i] || !gn__attention_at(w, i, &s)) return;
-    uint32_t keys = w->base[s.k], values = w->base[s.v];
+    uint32_t keys = gn__kept_rows(w, s.k), values = gn__kept_rows(w, s.v);
     uint8_t was[2] = { (uint8_t)(w->keys[keys] != 0), (uint8_t)(w->keys[values] != 0) };
     if (!was[0]) w->keys[keys] = i + 1;
     if (!was[1]) w->keys[values] = i + 1;
@@ -6756,8 +6773,8 @@ static void gn__see_attention(gn__recognition *w, uint32_t i) {
     }
     int rank = w->p->nodes[s.q].rank;
     bool one = rank >= 2 && gn__dim(w, s.q, rank - (s.swapped ? 1 : 2)) == 1;
-    if (gn__is_cache(w, s.k) && one) gn__seed_phase(w, i, GN_DECODE);
-    else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, s.k)) gn__seed_phase(w, i, GN_ENCODE);
+    if (gn__is_cache(w, keys) && one) gn__seed_phase(w, i, GN_DECODE);
+    else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, keys)) gn__seed_phase(w, i, GN_ENCODE);
 }
 
 /* Rows written into a cache: the op, or a slice, scatter or concatenation that an attention reads as keys or values. One row
@@ -9115,7 +9132,7 @@ typedef struct gn__story {
     gn_policy policy;
     const char *(*label)(const void *owner, uint32_t node);
     const void *owner;
-    uint32_t beside;               /* ops that run on the CPU beside the device */
+    uint64_t fallbacks;            /* of the context, so far */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -9374,7 +9391,7 @@ static void gn__tell_notes(gn__story *k) {
     if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
     for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
     if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
-    if (k->beside) gn__say(k, "fallback: %u ops run on the CPU beside the device, which has no kernel for them\n", k->beside);
+    if (k->fallbacks) gn__say(k, "fallback: %llu ops of the plans so far run elsewhere than chosen, because a device has no kernel for them\n", (unsigned long long)k->fallbacks);
     for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
     if (unmeasured) gn__say(k, "not measured: the speed of %u device%s; work there counts as taking no time\n", unmeasured, unmeasured == 1 ? "" : "s");
 }
@@ -15092,6 +15109,11 @@ static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *dev
     *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
 }
 
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 static const char *gn__device_list(const gn_desc *d) {
     const char *all = d && d->devices ? d->devices : getenv("GENIE_DEVICES");
     return all && all[0] ? all : "cpu";
@@ -15259,6 +15281,10 @@ static void gn__context_free(gn_ctx *g) {
                        g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
@@ -15793,9 +15819,9 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
     for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
         const gn_part_node *n = &g->cut.part.nodes[i];
         bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
-        if (!m || m->beside) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
+        if (!m) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
         else if (slot && n->slot < m->n_slots && m->slots[n->slot].on) homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
-        for (size_t k = 0; m && !m->beside && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
+        for (size_t k = 0; m && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
             if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
     }
 }
@@ -15803,7 +15829,7 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
 /* The context's own devices, with what is known of them. */
 static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     gn_device_info info;
-    if (g->multi && !g->multi->beside) { gn__multi_cluster(g->multi, devices, links, out); return; }
+    if (g->multi) { gn__multi_cluster(g->multi, devices, links, out); return; }
     g->exec.i->describe(g->exec.self, &info);
     if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
     gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
@@ -15824,8 +15850,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->policy = policy;
         k->label = gn__explain_label;
         k->owner = g;
-        for (uint32_t i = 0; g->multi && g->multi->beside && !d->cluster && i < k->p->n_nodes; i++)
-            k->beside += k->p->nodes[i].leaf == GN_LEAF_NONE && gn__device_refuses(&g->multi->units[0], k->p, i);
+        k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
         r = gn__story_tell(k, d->format, f);
     }
     gn__schedule_deinit(&s);
@@ -15834,7 +15859,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
 }
 
 static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
-    uint32_t n = g->multi && !g->multi->beside ? g->multi->n_units : 1;
+    uint32_t n = g->multi ? g->multi->n_units : 1;
     gn_cluster own;
     gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
     gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);

@@ -259,13 +259,16 @@ static void pool_leaves(pool *p)
 static gn_tensor random_float_op(const pool *p)
 {
     gn_tensor a = pool_pick_as(p, test_random() & 1 ? GN_F32 : GN_F64);
-    switch (test_random_int(0, 6)) {
+    switch (test_random_int(0, 8)) {
     case 0: return gn_tanh(a);
     case 1: return gn_exp(gn_clamp(a, -3, 3));
     case 2: return gn_sqrt(gn_abs(a));
     case 3: return gn_gelu(a);
     case 4: return gn_div(pool_pick(p), gn_add_c(gn_mul(a, a), 1));
     case 5: return gn_silu(a);
+    case 6:
+    case 7:                                                                /* loops that alone read it make it wait: what it reads must live that long */
+        return gn_matmul(gn_slice(gn_broadcast(pool_pick_as(p, GN_F32), GN_SHAPE(ROWS, COLUMNS)), 1, 0, ROWS, 1), gn_broadcast(gn_cast(a, GN_F32), GN_SHAPE(ROWS, COLUMNS)));
     default: return gn_softmax(gn_broadcast(a, GN_SHAPE(ROWS, COLUMNS)), -1);
     }
 }

@@ -54,10 +54,24 @@ static gn_tensor golden_warpgroup_attention(gn_ctx *g)
     return gn_attention(q, k, k, &d);
 }
 
+static gn_tensor golden_row_product(gn_ctx *g)
+{
+    gn_tensor w = leaf(g, GN_BF16, GN_SHAPE(256)), x = gn_layernorm(leaf(g, GN_BF16, GN_SHAPE(1, 256)), w, w, 1e-5);
+    return gn_argmax(gn_linear(gn_gelu(gn_linear(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)), leaf(g, GN_BF16, GN_SHAPE(512)))), gn_transpose(leaf(g, GN_BF16, GN_SHAPE(600, 512)), 0, 1), GN_NONE), GN_AXES(1), false);
+}
+static gn_tensor golden_one_query(gn_ctx *g)
+{
+    gn_attention_desc d = { .causal = true, .length = gn_scalar(g, GN_I32, 9) };
+    gn_tensor cache = gn_state(g, GN_BF16, GN_SHAPE(1, 2, 512, 64), NULL, "cache"), row = leaf(g, GN_BF16, GN_SHAPE(1, 2, 1, 64)), pos = gn_scalar(g, GN_I32, 8);
+    gn_tensor k = gn_kv_append(cache, row, pos), v = gn_kv_append(gn_state(g, GN_BF16, GN_SHAPE(1, 2, 512, 64), NULL, "values"), row, pos);
+    return gn_attention(leaf(g, GN_BF16, GN_SHAPE(1, 4, 1, 64)), k, v, &d);
+}
+
 static const struct { const char *name; gn_tensor (*build)(gn_ctx *g); } goldens[] = {
     { "elementwise", golden_elementwise }, { "strided_cast", golden_strided_cast }, { "sum_of_rows", golden_sum_of_rows }, { "argmax", golden_argmax },
     { "softmax", golden_softmax }, { "layernorm", golden_layernorm }, { "product", golden_product }, { "attention", golden_attention }, { "embedding", golden_embedding },
     { "warpgroup_product", golden_warpgroup_product }, { "warpgroup_attention", golden_warpgroup_attention },
+    { "row_product", golden_row_product }, { "one_query", golden_one_query },
 };
 
 static char *read_file(const char *path, size_t *out_n)

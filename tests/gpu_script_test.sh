@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# What bench_gpu and gpu_conformance.sh say about their arguments, and on a machine without a GPU.
+. "$(dirname "$0")/script.sh"
+bench=$WORK/bench_gpu
+# No GPU, whatever this machine has.
+export GENIE_LIBCUDA=$WORK/no-such-driver.so
+
+build_bench() { $CC -std=gnu11 -O1 ${SAN:+-fsanitize=$SAN} -pthread -I. bench/bench_gpu.c "$BUILD/libgenie.a" -o "$bench" $LIBS; }
+
+help_names_every_flag() {
+    local flag
+    "$bench" --help >"$WORK/help" || return 1
+    for flag in --only --json --quick --device --help --version; do
+        grep -q -- "$flag" "$WORK/help" || { echo "not in --help: $flag"; return 1; }
+    done
+}
+skips_without_a_gpu() {
+    local status=0
+    "$bench" --json >"$WORK/skip" 2>&1 || status=$?
+    cat "$WORK/skip"
+    [ "$status" = 77 ] && grep -q '^SKIP: bench_gpu: .*install' "$WORK/skip"
+}
+# One row on the CPU: the table and the object on the last line hold its name, its error and the error's bound.
+row_on_the_cpu() {
+    timeout 120 "$bench" --device cpu --quick --only layernorm_f32 --json >"$WORK/row" || { cat "$WORK/row"; return 1; }
+    cat "$WORK/row"
+    grep -q '^layernorm_f32 .*TB/s .*error' "$WORK/row" || return 1
+    tail -n 1 "$WORK/row" | python3 -c 'import json, sys
+j = json.loads(sys.stdin.read())
+row, = j["rows"]
+sys.exit(0 if row["name"] == "layernorm_f32" and row["value"] > 0 and 0 <= row["error"] <= row["error_bound"] and row["p95"] <= row["value"] else 1)'
+}
+script_help() { bash tests/gpu_conformance.sh --help | grep -q 'sanitizers     compute-sanitizer over one case'; }
+script_skips() {
+    mkdir -p "$WORK/programs" && cp "$EXAMPLES/genie_serve" "$WORK/programs/" || return 1
+    BUILD=$WORK/programs bash tests/gpu_conformance.sh smoke >"$WORK/said" 2>&1 || { cat "$WORK/said"; return 1; }
+    cat "$WORK/said"
+    grep -q '^driver: ' "$WORK/said" && grep -q '^smoke .*skipped .*driver' "$WORK/said" && [ "$(tail -n 1 "$WORK/said")" = '0 passed, 0 failed, 1 skipped' ]
+}
+demo_says_why() { fails_with 'driver' "$EXAMPLES/gpu_demo"; }
+
+check bench_gpu_builds build_bench
+check bench_gpu_help_names_every_flag help_names_every_flag
+check bench_gpu_with_an_unknown_flag_is_refused fails_with 'nonsense' "$bench" --nonsense
+check bench_gpu_without_the_value_of_only_is_refused fails_with 'only' "$bench" --only
+check bench_gpu_with_an_unknown_child_is_refused fails_with 'child' "$bench" --child nothing
+check bench_gpu_with_a_word_in_no_row_is_refused fails_with 'no row' "$bench" --device cpu --only no-such-row
+check bench_gpu_without_a_gpu_skips_with_the_reason skips_without_a_gpu
+if has python3; then check bench_gpu_row_has_its_error_and_bound row_on_the_cpu; else skip bench_gpu_row_has_its_error_and_bound "no python3 here"; fi
+check gpu_script_help_says_what_there_is script_help
+check gpu_script_with_an_unknown_word_is_refused fails_with 'unknown word' bash tests/gpu_conformance.sh nonsense
+check gpu_script_without_a_gpu_skips_with_the_reason script_skips
+check gpu_demo_without_a_gpu_says_why demo_says_why
+finish
