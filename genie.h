@@ -2647,6 +2647,20 @@ GN__INLINE float gn__v_erf(float x) {
     return a < 1.0f ? p : copysignf(1.0f - gn__v_erfc(a), x);
 }
 
+#define GN__V_FAR 65536.0f     /* beyond it the C library takes sin and cos: gn__tile_far */
+
+/* sin(x + quarters pi / 2), |x| <= GN__V_FAR. The turn is taken off in f64, pi / 2 in two parts: the first has 33 bits, so its
+ * product with n is exact. */
+GN__INLINE float gn__v_sin_turned(float x, int32_t quarters) {
+    double d = (double)(fabsf(x) <= GN__V_FAR ? x : 0.0f), n = (d * 0.63661977236758134308 + 0x1.8p52) - 0x1.8p52;
+    float r = (float)((d - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11), z = r * r;
+    float s = r * (1.0f + z * (-0.166666667f + z * (0.00833333333f + z * (-0.000198412698f + z * 2.75573192e-6f))));
+    float c = 1.0f + z * (-0.5f + z * (0.0416666667f + z * (-0.00138888889f + z * (2.48015873e-5f + z * -2.75573192e-7f))));
+    int32_t q = (int32_t)n + quarters;
+    float v = q & 1 ? c : s;
+    return q & 2 ? -v : v;
+}
+
 #define gn__m_add_f32(a, b) ((a) + (b))
 #define gn__m_sub_f32(a, b) ((a) - (b))
 #define gn__m_mul_f32(a, b) ((a) * (b))
@@ -2682,8 +2696,8 @@ GN__INLINE float gn__v_erf(float x) {
 #define gn__m_log2_f32(a) gn__v_log2(a)
 #define gn__m_log10_f32(a) log10f(a)
 #define gn__m_log1p_f32(a) gn__v_log1p(a)
-#define gn__m_sin_f32(a) sinf(a)
-#define gn__m_cos_f32(a) cosf(a)
+#define gn__m_sin_f32(a) gn__v_sin_turned(a, 0)
+#define gn__m_cos_f32(a) gn__v_sin_turned(a, 1)
 #define gn__m_tan_f32(a) tanf(a)
 #define gn__m_asin_f32(a) asinf(a)
 #define gn__m_acos_f32(a) acosf(a)
@@ -2809,8 +2823,8 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( LOG1P,        log1p,        0x89, F, GN__FLOATS, 10,  4, GN_M_LOG1P(a), gn__div(k, gy, gn__add(k, x0, gn__num(k, 1)))) \
     U( RECIPROCAL,   reciprocal,   0x8a, F, GN__FLOATS,  4,  1, GN_C(1) / a, gn__neg(k, gn__mul(k, gy, gn__mul(k, y, y)))) \
     U( SQUARE,       square,       0x8b, A, GN__NUMBERS,  1,  1, GN_M_MUL(a, a), gn__mul(k, gy, gn__mul(k, x0, gn__num(k, 2)))) \
-    U( SIN,          sin,          0x8c, L, GN__FLOATS, 12,  4, GN_M_SIN(a), gn__mul(k, gy, gn__cos(k, x0))) \
-    U( COS,          cos,          0x8d, L, GN__FLOATS, 12,  4, GN_M_COS(a), gn__neg(k, gn__mul(k, gy, gn__sin(k, x0)))) \
+    U( SIN,          sin,          0x8c, F, GN__FLOATS, 12,  4, GN_M_SIN(a), gn__mul(k, gy, gn__cos(k, x0))) \
+    U( COS,          cos,          0x8d, F, GN__FLOATS, 12,  4, GN_M_COS(a), gn__neg(k, gn__mul(k, gy, gn__sin(k, x0)))) \
     U( TAN,          tan,          0x8e, L, GN__FLOATS, 16,  4, GN_M_TAN(a), gn__mul(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, y, y)))) \
     U( ASIN,         asin,         0x8f, L, GN__FLOATS, 12,  4, GN_M_ASIN(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
     U( ACOS,         acos,         0x90, L, GN__FLOATS, 12,  4, GN_M_ACOS(a), gn__neg(k, gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))))) \
@@ -7812,6 +7826,7 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
 #define GN__SEGMENT_S 10e-6        /* a further run on a device in the same step: its arguments, its message, its end */
 #define GN__UPLOAD_STEPS 64.0      /* sending a weight again that another device holds is spread over so many steps */
 #define GN__NONE UINT32_MAX
+/* GN__WORK: units times devices that a stage of the search looks at; larger problems look at the likeliest devices alone. */
 enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
 
 typedef struct gn__unit {
@@ -8999,7 +9014,7 @@ static void gn__sched_transfers(const gn__sched *s, gn_schedule *o) {
 
 static int gn__node_compare(const void *a, const void *b) { return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : *(const uint32_t *)a > *(const uint32_t *)b; }
 
-/* A segment's ops, and those that it computes again. extra: hops, by segment, of what is computed again. Returns how many nodes. */
+/* A segment's ops, and those that it computes again, into out (NULL: counted alone). Returns how many. */
 static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *out) {
     const gn__seg *g = &s->segs[seg];
     uint32_t n = g->units, nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
@@ -10786,6 +10801,12 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     }
 }
 
+/* sin and cos of f32 where the vector code does not reach: large arguments, infinities and NaN. */
+static void gn__tile_far(int op, float *y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabsf(x[i]) <= GN__V_FAR)) y[i] = op == GN__OP_SIN ? sinf(x[i]) : cosf(x[i]);
+}
+
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped after each
  * op, floats are not rounded before the loop's edge. */
 static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x, int64_t n) {
@@ -10798,6 +10819,7 @@ static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const 
         static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64, gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
         where[compute](y, x, in->p, whole);
     } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
+    if (compute == GN__F32 && (in->op == GN__OP_SIN || in->op == GN__OP_COS)) gn__tile_far(in->op, (float *)y, (const float *)x[0], n);
     gn__tile_wrap(y, d, whole);
     return GN_OK;
 }
