@@ -3931,7 +3931,7 @@ static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
             const gn_load *d = &l->loads[s->load + k];
             if (d->constant || d->base != node) continue;
             for (uint32_t q = 0; q < s->n_instrs; q++) if (!types[l->instrs[s->instr + q].in_dtype].real) return 0;
-            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside;
+            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside && !e->fusions[i].product;   /* of two products one takes the loop */
             return fits ? i + 1 : 0;
         }
     }
