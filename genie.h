@@ -67,6 +67,7 @@
        No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST); other devices of the context go on, a context over
        that server alone is at its end, and the program opens another. Floats of 16 bits are computed in 32 within a loop: where
        such a loop is cut over two devices they are rounded once more. No sparse or quantised dtypes. No Python.
+       Denoising and audio are not recognised: a program says them (gn_phase, gn_modality).
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
    SECTIONS (search for the tag)
@@ -956,9 +957,10 @@ typedef struct gn_explain_desc {
     gn_policy policy;                     /* for an invented cluster; else the context's own counts */
 } gn_explain_desc;
 
-/* Tells how t[0 … n) would be computed now, without computing it: where each part runs and why, what crosses links and what
-   does not have to, in how many seconds the cost model expects it. Words, or a picture (SVG 1.1): boxes are groups of nodes,
-   colours their roles, lanes devices, arrows transfers, time goes from left to right. Writes at most cap bytes, a NUL
+/* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and what
+   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with.
+   Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices, arrows
+   transfers, order goes from left to right. Writes at most cap bytes, a NUL
    included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0 asks
    for the room. desc may be NULL: words on the context's devices. GN_BAD_SIZE when it does not fit; what gn_read says of the
    tensors; GN_OUT_OF_MEMORY also when the graph fits on no device. */
@@ -1267,7 +1269,8 @@ typedef struct gn_segment {
     double start_s, end_s;         /* by the cost model, from the begin of the step */
 } gn_segment;
 
-/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. */
+/* One value on its way to one device, or to the program (index n_devices). There is one for each value and destination. A leaf
+   leaves its device before the first segment begins there: later ones may write over a state. */
 typedef struct gn_transfer {
     uint32_t node;                 /* an op's result or a leaf (data, kept value, state) */
     uint32_t from, to;             /* devices; n_devices is the program */
@@ -2637,6 +2640,20 @@ GN__INLINE float gn__v_erf(float x) {
     return a < 1.0f ? p : copysignf(1.0f - gn__v_erfc(a), x);
 }
 
+#define GN__V_FAR 65536.0f     /* beyond it the C library takes sin and cos: gn__tile_far */
+
+/* sin(x + quarters pi / 2), |x| <= GN__V_FAR. The turn is taken off in f64, pi / 2 in two parts: the first has 33 bits, so its
+ * product with n is exact. */
+GN__INLINE float gn__v_sin_turned(float x, int32_t quarters) {
+    double d = (double)(fabsf(x) <= GN__V_FAR ? x : 0.0f), n = (d * 0.63661977236758134308 + 0x1.8p52) - 0x1.8p52;
+    float r = (float)((d - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11), z = r * r;
+    float s = r * (1.0f + z * (-0.166666667f + z * (0.00833333333f + z * (-0.000198412698f + z * 2.75573192e-6f))));
+    float c = 1.0f + z * (-0.5f + z * (0.0416666667f + z * (-0.00138888889f + z * (2.48015873e-5f + z * -2.75573192e-7f))));
+    int32_t q = (int32_t)n + quarters;
+    float v = q & 1 ? c : s;
+    return q & 2 ? -v : v;
+}
+
 #define gn__m_add_f32(a, b) ((a) + (b))
 #define gn__m_sub_f32(a, b) ((a) - (b))
 #define gn__m_mul_f32(a, b) ((a) * (b))
@@ -2672,8 +2689,8 @@ GN__INLINE float gn__v_erf(float x) {
 #define gn__m_log2_f32(a) gn__v_log2(a)
 #define gn__m_log10_f32(a) log10f(a)
 #define gn__m_log1p_f32(a) gn__v_log1p(a)
-#define gn__m_sin_f32(a) sinf(a)
-#define gn__m_cos_f32(a) cosf(a)
+#define gn__m_sin_f32(a) gn__v_sin_turned(a, 0)
+#define gn__m_cos_f32(a) gn__v_sin_turned(a, 1)
 #define gn__m_tan_f32(a) tanf(a)
 #define gn__m_asin_f32(a) asinf(a)
 #define gn__m_acos_f32(a) acosf(a)
@@ -2799,8 +2816,8 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( LOG1P,        log1p,        0x89, F, GN__FLOATS, 10,  4, GN_M_LOG1P(a), gn__div(k, gy, gn__add(k, x0, gn__num(k, 1)))) \
     U( RECIPROCAL,   reciprocal,   0x8a, F, GN__FLOATS,  4,  1, GN_C(1) / a, gn__neg(k, gn__mul(k, gy, gn__mul(k, y, y)))) \
     U( SQUARE,       square,       0x8b, A, GN__NUMBERS,  1,  1, GN_M_MUL(a, a), gn__mul(k, gy, gn__mul(k, x0, gn__num(k, 2)))) \
-    U( SIN,          sin,          0x8c, L, GN__FLOATS, 12,  4, GN_M_SIN(a), gn__mul(k, gy, gn__cos(k, x0))) \
-    U( COS,          cos,          0x8d, L, GN__FLOATS, 12,  4, GN_M_COS(a), gn__neg(k, gn__mul(k, gy, gn__sin(k, x0)))) \
+    U( SIN,          sin,          0x8c, F, GN__FLOATS, 12,  4, GN_M_SIN(a), gn__mul(k, gy, gn__cos(k, x0))) \
+    U( COS,          cos,          0x8d, F, GN__FLOATS, 12,  4, GN_M_COS(a), gn__neg(k, gn__mul(k, gy, gn__sin(k, x0)))) \
     U( TAN,          tan,          0x8e, L, GN__FLOATS, 16,  4, GN_M_TAN(a), gn__mul(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, y, y)))) \
     U( ASIN,         asin,         0x8f, L, GN__FLOATS, 12,  4, GN_M_ASIN(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
     U( ACOS,         acos,         0x90, L, GN__FLOATS, 12,  4, GN_M_ACOS(a), gn__neg(k, gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))))) \
@@ -7802,6 +7819,7 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
 #define GN__SEGMENT_S 10e-6        /* a further run on a device in the same step: its arguments, its message, its end */
 #define GN__UPLOAD_STEPS 64.0      /* sending a weight again that another device holds is spread over so many steps */
 #define GN__NONE UINT32_MAX
+/* GN__WORK: units times devices that a stage of the search looks at; larger problems look at the likeliest devices alone. */
 enum { GN__WORK = 1 << 21, GN__MAX_PATHS = 32, GN__MOVE_DEVICES = 8, GN__RECOMPUTE_MAX = 16, GN__RESIDENT = GN_TRANSFER__COUNT, GN__RECOMPUTED };
 
 typedef struct gn__unit {
@@ -8989,7 +9007,7 @@ static void gn__sched_transfers(const gn__sched *s, gn_schedule *o) {
 
 static int gn__node_compare(const void *a, const void *b) { return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : *(const uint32_t *)a > *(const uint32_t *)b; }
 
-/* A segment's ops, and those that it computes again. extra: hops, by segment, of what is computed again. Returns how many nodes. */
+/* A segment's ops, and those that it computes again, into out (NULL: counted alone). Returns how many. */
 static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *out) {
     const gn__seg *g = &s->segs[seg];
     uint32_t n = g->units, nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
@@ -9115,7 +9133,7 @@ typedef struct gn__story {
     gn_policy policy;
     const char *(*label)(const void *owner, uint32_t node);
     const void *owner;
-    uint32_t beside;               /* ops that run on the CPU beside the device */
+    uint64_t fallbacks;            /* of the context, so far */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -9374,7 +9392,7 @@ static void gn__tell_notes(gn__story *k) {
     if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
     for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
     if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
-    if (k->beside) gn__say(k, "fallback: %u ops run on the CPU beside the device, which has no kernel for them\n", k->beside);
+    if (k->fallbacks) gn__say(k, "fallback: %llu ops of the plans so far run elsewhere than chosen, because a device has no kernel for them\n", (unsigned long long)k->fallbacks);
     for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
     if (unmeasured) gn__say(k, "not measured: the speed of %u device%s; work there counts as taking no time\n", unmeasured, unmeasured == 1 ? "" : "s");
 }
@@ -10776,6 +10794,12 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     }
 }
 
+/* sin and cos of f32 where the vector code does not reach: large arguments, infinities and NaN. */
+static void gn__tile_far(int op, float *y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabsf(x[i]) <= GN__V_FAR)) y[i] = op == GN__OP_SIN ? sinf(x[i]) : cosf(x[i]);
+}
+
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped after each
  * op, floats are not rounded before the loop's edge. */
 static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x, int64_t n) {
@@ -10788,6 +10812,7 @@ static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const 
         static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64, gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
         where[compute](y, x, in->p, whole);
     } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
+    if (compute == GN__F32 && (in->op == GN__OP_SIN || in->op == GN__OP_COS)) gn__tile_far(in->op, (float *)y, (const float *)x[0], n);
     gn__tile_wrap(y, d, whole);
     return GN_OK;
 }
@@ -15085,6 +15110,11 @@ static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *dev
     *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
 }
 
+#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 static const char *gn__device_list(const gn_desc *d) {
     const char *all = d && d->devices ? d->devices : getenv("GENIE_DEVICES");
     return all && all[0] ? all : "cpu";
@@ -15252,6 +15282,10 @@ static void gn__context_free(gn_ctx *g) {
                        g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
@@ -15786,9 +15820,9 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
     for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
         const gn_part_node *n = &g->cut.part.nodes[i];
         bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
-        if (!m || m->beside) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
+        if (!m) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
         else if (slot && n->slot < m->n_slots && m->slots[n->slot].on) homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
-        for (size_t k = 0; m && !m->beside && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
+        for (size_t k = 0; m && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
             if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
     }
 }
@@ -15796,7 +15830,7 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
 /* The context's own devices, with what is known of them. */
 static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     gn_device_info info;
-    if (g->multi && !g->multi->beside) { gn__multi_cluster(g->multi, devices, links, out); return; }
+    if (g->multi) { gn__multi_cluster(g->multi, devices, links, out); return; }
     g->exec.i->describe(g->exec.self, &info);
     if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
     gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
@@ -15817,8 +15851,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->policy = policy;
         k->label = gn__explain_label;
         k->owner = g;
-        for (uint32_t i = 0; g->multi && g->multi->beside && !d->cluster && i < k->p->n_nodes; i++)
-            k->beside += k->p->nodes[i].leaf == GN_LEAF_NONE && gn__device_refuses(&g->multi->units[0], k->p, i);
+        k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
         r = gn__story_tell(k, d->format, f);
     }
     gn__schedule_deinit(&s);
@@ -15827,7 +15860,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
 }
 
 static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
-    uint32_t n = g->multi && !g->multi->beside ? g->multi->n_units : 1;
+    uint32_t n = g->multi ? g->multi->n_units : 1;
     gn_cluster own;
     gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
     gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);

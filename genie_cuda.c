@@ -1052,7 +1052,8 @@ static const char prelude[] =
     "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, CAUSAL, scale(), L (type of length)\n"
     "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
     "  typedef typename P::C C;\n"
-    "  __shared__ C qs[P::DK > 0 ? P::DK : 1], ps[128], shared[4], sums[4];\n"
+    "  __shared__ __align__(16) C shared[4], sums[4];                    // read as one word each, with no neighbour in it\n"
+    "  __shared__ C qs[P::DK > 0 ? P::DK : 1], ps[128];\n"
     "  const int th = threadIdx.x;\n"
     "  const i64 at = blockIdx.x, t = at % P::TQ, h = at / P::TQ % P::H, b = at / P::TQ / P::H, g = h / (P::H / P::G);\n"
     "  i64 n = P::S;\n"
@@ -3874,6 +3875,22 @@ static bool is_constant(const emit *e, uint32_t node) {
     return n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_DATA;
 }
 
+/* No append in place writes it: a kernel may read it later than its step. */
+static bool is_steady(const emit *e, uint32_t node) {
+    uint32_t base = e->layout->lay[node].base;
+    const gn_part_node *n = &e->part->nodes[base];
+    if (e->layout->lay[base].place == GN_PLACE_INPLACE) return false;
+    for (uint32_t u = 0; n->leaf == GN_LEAF_STATE && u < e->part->n_updates; u++)
+        if (e->part->updates[u].slot == n->slot && e->layout->update_how[u] == GN_UPDATE_INPLACE) return false;
+    return true;
+}
+
+static bool are_steady(const emit *e, uint32_t node, uint32_t from) {
+    bool all = true;
+    for (uint32_t i = from; i < e->part->nodes[node].n_ins; i++) all = all && is_steady(e, input(e, node, i));
+    return all;
+}
+
 static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align) {
     const gn_view *v = view_of(e, node);
     return count_of(v) == n && is_dense(v) && v->offset % align == 0;
@@ -3931,7 +3948,7 @@ static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
             const gn_load *d = &l->loads[s->load + k];
             if (d->constant || d->base != node) continue;
             for (uint32_t q = 0; q < s->n_instrs; q++) if (!types[l->instrs[s->instr + q].in_dtype].real) return 0;
-            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside && !e->fusions[i].product;   /* of two products one takes the loop */
+            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside && !e->fusions[i].product;
             return fits ? i + 1 : 0;
         }
     }
@@ -3956,7 +3973,8 @@ static void fuse_vector(emit *e, const readers *r, uint32_t i) {
     fusion u = { .product = i + 1, .loop = takes_loop(e, r, node) };
     if (!u.loop) u.best = takes_best(e, r, node);
     uint32_t base = e->layout->lay[input(e, node, 0)].base;
-    if (takes_norm(e, r, input(e, node, 0), &f)) u.norm = r->step[base];
+    if (!are_steady(e, node, 0)) u.loop = u.best = 0;
+    if (takes_norm(e, r, input(e, node, 0), &f) && are_steady(e, base, 0)) u.norm = r->step[base];
     if (u.loop) at = u.loop - 1;
     if (u.best) at = u.best - 1;
     if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;   /* B is no leaf: it would have to be kept for longer */
@@ -3992,7 +4010,7 @@ static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, int64_
     uint32_t base = e->layout->lay[x].base;
     if (base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x]) return 0;
     const gn_view *row = view_of(e, input(e, x, 1));
-    return row->dims[2] == 1 && fits_one(row, dim, 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == view_of(e, x)->dtype ? r->step[x] : 0;
+    return row->dims[2] == 1 && are_steady(e, x, 1) && fits_one(row, dim, 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == view_of(e, x)->dtype ? r->step[x] : 0;
 }
 
 static void fuse_attention(emit *e, const readers *r, uint32_t i) {
@@ -4021,7 +4039,7 @@ static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
         if (d->constant || !node_is(e, node, "embedding") || r->reads[node] != 1 || r->held[node] || !r->step[node] || !is_whole(e, &d->view, node)) continue;
         const gn_view *a = view_of(e, input(e, node, 0));
         int64_t vector = 16 / types[a->dtype].bytes;
-        if (!is_constant(e, input(e, node, 0)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
+        if (!is_constant(e, input(e, node, 0)) || !is_steady(e, input(e, node, 1)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
         if (count_of(&d->view) != count_of(view_of(e, s->node)) || count_of(&d->view) >= 0x3fffffff || !is_small(view_of(e, input(e, node, 1)))) continue;
         e->inlined[node] = true;
         e->fusions[r->step[node] - 1].inside = true;
@@ -4150,6 +4168,9 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
     put(t, "  static M double scale() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(a->scale));
 }
 
+/* What it appends to is as the run found it. */
+static bool is_first_append(const emit *e, uint32_t node) { return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE; }
+
 static void emit_one(emit *e, const fusion *u) {
     uint32_t node = e->layout->steps[u->product - 1].node, xk = input(e, node, 1), xv = input(e, node, 2);
     bool append = u->append[0] != 0;
@@ -4158,7 +4179,7 @@ static void emit_one(emit *e, const fusion *u) {
     const char *type = types[f.a.q->dtype].name;
     char name[64];
     uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!f.a.length || is_constant(e, f.a.length_node)) && (append || (is_constant(e, xk) && is_constant(e, xv)));
+    bool early = (!append || is_constant(e, pos)) && (!f.a.length || is_constant(e, f.a.length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv));
     put_one_type(e, &f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : f.a.k, append ? view_of(e, input(e, xv, 1)) : f.a.v, early);
     e->rereads = e->early = true;
     e->cluster = f.cluster ? (uint8_t)f.parts : 1;
@@ -5200,7 +5221,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
         const gn_kernel_step *s = &p->layout.steps[i];
-        bool fuses = !e->fusions[i].inside && !e->fusions[i].product && s->tail && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+        bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
         e->tail = fuses ? s + 1 : NULL;
         e->n_tails += fuses;
         emit_step(e, i);
@@ -5502,7 +5523,7 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
     launch_attribute attributes[2] = { { 0 } };
     launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
     if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
-    if (l->early && x->overlaps && l != p->emit.launches) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
+    if (l->early && x->overlaps && !p->moved && !p->streams && l != p->emit.launches) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
     if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
     else DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
     return GN_OK;

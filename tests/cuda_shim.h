@@ -13,6 +13,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(n)
+#define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static      /* one block runs at a time */
 
 struct shim_dim { unsigned x, y, z; };

@@ -882,6 +882,10 @@ static void check_odd(gn_ctx *g, const char *name)
     CHECK(strstr(last_log, "tanh of f32 has no kernel on odd:0 (no tables for it): it runs on the CPU beside it") != NULL);
     CHECK(stats_of(g).fallbacks >= 2);
     CHECK_INT(stats_of(one).fallbacks, 0);
+    char words[2000];
+    gn_tensor t = gn_tanh(gn_full(g, GN_F32, GN_SHAPE(2), 1));
+    CHECK_RESULT(gn_explain(&t, 1, NULL, words, sizeof words, NULL), GN_OK);
+    CHECK(strstr(words, "ops of the plans so far run elsewhere than chosen") != NULL);
     gn_close(g);
     gn_close(one);
 }
@@ -1055,6 +1059,97 @@ static void note_event(void *user, const gn_trace_event *e)
     snprintf(s->names + n, sizeof s->names - n, "%s%s%s;", e->device, e->device[0] ? ":" : "", e->name);
 }
 
+/* ---- what goes wrong while nobody waits ---- */
+
+TEST(an_error_of_a_queued_step_is_told_by_the_next_call)
+{
+    gn_ctx *g = open_cluster("cpu", 2);
+    const float x[2] = { 1, 2 };
+    const int32_t bad[1] = { 7 };
+    float out[2];
+    on(g, 1);
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(2), x, "s");
+    on(g, 2);
+    gn_tensor u = gn_state(g, GN_F32, GN_SHAPE(2), x, "u");
+    on(g, 1);
+    gn_assign(s, gn_add(s, gn_expand(gn_index_select(s, 0, gn_data(g, GN_I32, GN_SHAPE(1), bad)), GN_SHAPE(2))));
+    CHECK_RESULT(gn_step(g), GN_OK);             /* one device: nobody waits */
+    CHECK_RESULT(gn_sync(g), GN_INDEX_OUT_OF_RANGE);
+    CHECK_RESULT(gn_sync(g), GN_OK);
+    CHECK_RESULT(gn_read(s, out, sizeof out), GN_OK);
+    CHECK_NEAR(out[1], 2, 0);
+    on(g, 1);
+    gn_assign(s, gn_add(s, gn_expand(gn_index_select(s, 0, gn_data(g, GN_I32, GN_SHAPE(1), bad)), GN_SHAPE(2))));
+    CHECK_RESULT(gn_step(g), GN_OK);
+    on(g, 2);                                    /* the next step writes on both: it is told before anything runs */
+    gn_assign(u, gn_add(u, u));
+    on(g, 1);
+    gn_assign(s, gn_add(s, s));
+    CHECK_RESULT(gn_step(g), GN_INDEX_OUT_OF_RANGE);
+    CHECK_RESULT(gn_read(u, out, sizeof out), GN_OK);
+    CHECK_NEAR(out[1], 2, 0);
+    CHECK_RESULT(gn_read(s, out, sizeof out), GN_OK);
+    CHECK_NEAR(out[1], 2, 0);
+    gn_close(g);
+}
+
+/* A server that is there and says nothing: the step ends at the deadline, with its name. */
+TEST(a_device_that_does_not_answer_is_lost_at_the_deadline)
+{
+    gn_ctx *g = open_cluster("cpu", 2);
+    gn__remote *r = (gn__remote *)g->multi->units[1].exec.self;
+    loopback_link *link = r->link.t.self;
+    const float x[2] = { 1, 2 };
+    float out[2];
+    int dead[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, dead) == 0 && dup2(dead[0], link->fd) >= 0);
+    close(dead[0]);
+    r->link.deadline_ms = 200;
+    on(g, 1);
+    gn_tensor a = gn_exp(gn_data(g, GN_F32, GN_SHAPE(2), x));
+    on(g, 2);
+    uint64_t begin = gn_now_us();
+    CHECK_RESULT(gn_read(gn_neg(a), out, sizeof out), GN_DEVICE_LOST);
+    CHECK(gn_now_us() - begin < 10000000);
+    CHECK(strstr(gn_last_error(g)->text, "first/cpu:0 is lost") != NULL);
+    CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), x)), out, sizeof out), GN_OK);
+    gn_close(g);
+    close(dead[1]);
+}
+
+/* ---- the same through TCP and TLS ---- */
+
+TEST(this_cpu_and_a_server_over_tls_equal_one_device)
+{
+    gn_server *s = loopback_server();
+    char devices[600], home[96];
+    const float x[4] = { 1, 2, 3, 4 };
+    float out[4], want[4];
+    snprintf(devices, sizeof devices, "cpu,%s", gn_server_url(s));
+    snprintf(home, sizeof home, "%s/client", loopback__home);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = devices, .home = home, .threads = 1 }), *one = open_cpu();
+    REQUIRE(CHECK_RESULT(gn_status(g), GN_OK));
+    gn_device_info d;
+    CHECK_RESULT(gn_get_device_at(g, 1, &d), GN_OK);
+    CHECK(d.remote && d.tls[0]);
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *c = k ? one : g;
+        gn_on(c, k ? NULL : "1");
+        gn_tensor a = gn_exp(gn_data(c, GN_F32, GN_SHAPE(4), x));
+        gn_on(c, k ? NULL : "cpu");
+        CHECK_RESULT(gn_read(gn_softmax(a, 0), k ? want : out, sizeof out), GN_OK);
+    }
+    CHECK(memcmp(out, want, sizeof out) == 0);
+    CHECK_INT(stats_of(g).transfer_bytes, sizeof x);
+    gn_close(g);
+    gn_close(one);
+    snprintf(devices, sizeof devices, "127.0.0.1:%u,127.0.0.1:%u/cpu", gn_server_port(s), gn_server_port(s));   /* one device under two names */
+    g = gn_open(&(gn_desc){ .devices = devices, .home = home });
+    CHECK_RESULT(gn_status(g), GN_BAD_ARGUMENT);
+    CHECK(strstr(gn_last_error(g)->text, "is named twice") != NULL);
+    gn_close(g);
+}
+
 static long place_of(const char *text, const char *what) { const char *at = strstr(text, what); return at ? (long)(at - text) : -1; }
 
 /* Nodes, calls, and what each device was asked; two servers are asked before one is waited for. */
@@ -1117,10 +1212,14 @@ int main(int argc, char **argv)
         TEST_ENTRY(costs_of_servers_and_links_are_known_and_kept_current),
         TEST_ENTRY(costs_that_make_no_sense_are_refused),
         TEST_ENTRY(a_server_that_tells_no_costs_is_a_device_like_others),
+        TEST_ENTRY(an_error_of_a_queued_step_is_told_by_the_next_call),
+        TEST_ENTRY(a_device_that_does_not_answer_is_lost_at_the_deadline),
+        TEST_ENTRY(this_cpu_and_a_server_over_tls_equal_one_device),
         TEST_ENTRY(trace_tells_every_call_and_every_slot),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
     close_servers();
+    loopback_close();
     return test_end();
 }

@@ -76,6 +76,12 @@ static gn_tensor smooth_loop(gn_ctx *g, gn_dtype d)
     gn_tensor a = gn_mul(gn_gelu(y), gn_sigmoid(x)), b = gn_add(gn_tanh(x), gn_log(gn_add_c(gn_abs(y), 0.01)));
     return gn_add(gn_add(a, gn_exp(x)), gn_mul(b, gn_silu(gn_gelu_tanh(y))));
 }
+/* On both sides of where the C library takes over. */
+static gn_tensor turning_loop(gn_ctx *g, gn_dtype d)
+{
+    gn_tensor x = gn_cast(input(g, d, GN_SHAPE(97, 1025), 0), d == GN_F64 ? GN_F64 : GN_F32);
+    return gn_cast(gn_add(gn_sin(gn_mul_c(x, 3)), gn_cos(gn_mul_c(x, 40000))), d);
+}
 
 static const path_case cases[] = {
     { "product", false, product }, { "product_of_transposed", false, product_of_transposed }, { "products_in_batch", false, products_in_batch },
@@ -85,7 +91,7 @@ static const path_case cases[] = {
     { "largest_of_all", true, largest_of_all }, { "place_of_smallest", true, place_of_smallest },
     { "largest_of_rows", true, largest_of_rows }, { "softmax_of_rows", false, softmax_of_rows }, { "log_softmax_of_columns", false, log_softmax_of_columns },
     { "layernorm_of_rows", false, layernorm_of_rows }, { "causal_attention", false, causal_attention },
-    { "clip_loop", true, clip_loop }, { "smooth_loop", true, smooth_loop },
+    { "turning_loop", true, turning_loop }, { "clip_loop", true, clip_loop }, { "smooth_loop", true, smooth_loop },
 };
 
 /* The bytes of a case's result in f64, on a context of its own; poisoned first. The number of elements, 0 after a failed check. */

@@ -572,6 +572,20 @@ TEST(what_fits_on_no_device_is_split_at_its_narrow_edge) {
     CHECK(strstr(fault.text, "600.0 MB of weights") && strstr(fault.text, "'d0' has 450.0 MB free") && strstr(fault.text, "all 2 devices together 600.0 MB"));
 }
 
+TEST(memory_counts_what_lives_and_forgets_what_was_read) {
+    graph_begin();
+    uint32_t a = work(10000000, 1, leaf_add(GN_LEAF_DATA, 1000), NIL), b = work(10000000, 1, a, NIL), c = work(10000000, 1, b, NIL), d = work(10000000, 1, c, NIL);
+    out_add(d);
+    graph_end();
+    cluster_begin(1);
+    REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
+    CHECK_INT(S.memory[0], 20001000);                                        /* what an op reads and what it makes */
+    out_add(a);
+    out_add(b);
+    REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
+    CHECK_INT(S.memory[0], 40001000);                                        /* outputs stay */
+}
+
 TEST(load_shifts_to_the_shorter_queue) {
     graph_begin();
     out_add(chain(leaf_add(GN_LEAF_DATA, 1000), 3, 1e9, 1000, 0));
@@ -673,6 +687,8 @@ TEST(weights_are_not_sent_to_a_second_device_for_a_small_gain) {
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     CHECK_INT(S.device[w + 2], 1);
     CHECK_INT(S.upload_bytes, 0);
+    REQUIRE(make(GN_LEAST_BYTES) == GN_OK);
+    CHECK_INT(S.device[w + 2], 1);
     speed(0, 1e11);
     G.said[w + 2].flops = 1e10;
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
@@ -796,6 +812,24 @@ TEST(models_of_the_real_builders_hold_what_is_promised) {
         gn_meaning_deinit(&m);
         gn_close(g);
     }
+}
+
+TEST(two_towers_run_apart_whole) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    gn_meaning m;
+    uint32_t bad, root;
+    gn_result r;
+    gn_tensor a = real_tower(g, 3, 8, false), b = real_tower(g, 3, 8, false), y = gn_softmax(gn_matmul(gn_add(a, b), real_weight(g, D_MODEL, 100)), -1);
+    root = gn__resolve(g, y, &r);
+    REQUIRE(r == GN_OK && gn__cut_make(g, &root, 1, &bad) == GN_OK && gn_meaning_make(&g->cut.part, 0, &m, NULL) == GN_OK);
+    cluster_begin(2);
+    links(1e-6, 1e9);
+    gn_schedule_deinit(&S);
+    REQUIRE(gn_schedule_make(&g->cut.part, &m, &C.cluster, GN_LEAST_LATENCY, NULL, &S, NULL) == GN_OK);
+    CHECK_INT(S.n_segments, 3);                                              /* the branches inside the layers stay in their tower */
+    CHECK(S.seconds < 0.56 * S.best_single_seconds);
+    gn_meaning_deinit(&m);
+    gn_close(g);
 }
 
 /* ---- explanations ---- */
@@ -1031,6 +1065,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(decode_stays_with_its_cache),
         TEST_ENTRY(prefill_spreads_where_throughput_counts_and_its_decode_follows_the_caches),
         TEST_ENTRY(what_fits_on_no_device_is_split_at_its_narrow_edge),
+        TEST_ENTRY(memory_counts_what_lives_and_forgets_what_was_read),
         TEST_ENTRY(load_shifts_to_the_shorter_queue),
         TEST_ENTRY(what_the_program_says_wins),
         TEST_ENTRY(a_group_said_to_run_on_two_devices_is_taken_apart),
@@ -1041,6 +1076,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(an_op_that_a_device_lacks_runs_on_another),
         TEST_ENTRY(a_cluster_that_is_none_is_refused),
         TEST_ENTRY(models_of_the_real_builders_hold_what_is_promised),
+        TEST_ENTRY(two_towers_run_apart_whole),
         TEST_ENTRY(words_say_where_why_and_what_crosses),
         TEST_ENTRY(words_name_refusals_disagreements_and_fallbacks),
         TEST_ENTRY(explaining_computes_nothing_and_changes_nothing),
