@@ -1972,7 +1972,7 @@ static const char hopper[] =
     "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in two buffers of 8192 bytes.\n"
     "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
     "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
-    "  _Pragma(\"unroll P::ROLLS\") for (int x = 0; x < P::BW / 64; x++) {       // one copy of an epilogue's text: the sums move down instead\n"
+    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {       // one copy of the epilogue's text: the sums move down instead\n"
     "    const u32 to = buffers + (x & 1) * 8192;\n"
     "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
     "    typename P::E::template in<2> in[16];\n"
@@ -3334,8 +3334,8 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     put_wgmma(y, "@_mma", f->width, d, false, at, bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
         (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d, ROLLS = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
-        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes, t->loop ? 1 : f->width / 64);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
+        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes);
     put_batch(y, "a", &a.batch);
     put_batch(y, "b", &b.batch);
     put(y, "};\n");
