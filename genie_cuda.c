@@ -41,7 +41,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 7
+#define GN__CU_GENERATOR 8
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1994,9 +1994,20 @@ static const char hopper[] =
     "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
     "  }\n"
     "}\n"
-    "// A group's sums of all tiles of this block; KC 1: stored, otherwise left in `mine`, rows of BW + 8.\n"
+    "// The products of one stage, on their way\n"
+    "template <class P> M void wgmma_step(float *d, u32 base, u32 full, u32 it) {\n"
+    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "  const u32 s = it % P::STAGES;\n"
+    "  bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
+    "  wgmma_fence();\n"
+    "  const u64 da = panel(base + s * STAGE + (threadIdx.x >> 7) * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
+    "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "// A group's sums of all tiles of this block; KC 1: stored, otherwise left in `mine`, rows of BW + 8. The last step has a wait of its own: the\n"
+    "// assembler takes the first wait after products for theirs, so that reads of the sums were moved before a second one.\n"
     "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, int steps, float *mine) {\n"
-    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128, CELLS = P::BW / 2 };\n"
+    "  enum { STAGE = (P::BM + P::BW) * 128, CELLS = P::BW / 2 };\n"
     "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, r = wg * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
@@ -2004,19 +2015,16 @@ static const char hopper[] =
     "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "    wgmma_tile<P>(tile, &z, &row, &col);\n"
     "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
-    "    for (int k = 0; k < steps; k++, it++) {\n"
-    "      const u32 s = it % P::STAGES;\n"
-    "      bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
-    "      wgmma_fence();\n"
-    "      const u64 da = panel(base + s * STAGE + wg * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
-    "      UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
-    "      wgmma_commit();\n"
+    "    for (int k = 1; k < steps; k++, it++) {\n"
+    "      wgmma_step<P>(d, base, full, it);\n"
     "      wgmma_wait<1>();\n"
-    "      if (k > 0) wgmma_release<P>(empty, it - 1);\n"
+    "      if (k > 1) wgmma_release<P>(empty, it - 1);\n"
     "    }\n"
+    "    if (steps > 0) wgmma_step<P>(d, base, full, it);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<CELLS>(d);\n"
-    "    if (steps > 0) wgmma_release<P>(empty, it - 1);\n"
+    "    if (steps > 1) wgmma_release<P>(empty, it - 1);\n"
+    "    if (steps > 0) wgmma_release<P>(empty, it++);\n"
     "    if (P::KC > 1) group_sync<P::BM * 2>(1);                             // no group still reads the stages\n"
     "    if (P::BULK) { wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * 16384, (int)z, row + wg * 64, col, d); continue; }\n"
     "    if (P::KC == 1) _Pragma(\"unroll 1\") for (int x = 0; x < P::BW; x += 64) {\n"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /* An allocator that counts what is held and can fail. */
-static long held, allocations, fails_at = -1;
+static _Atomic long held, allocations, fails_at = -1;   /* threads of executors allocate too */
 
 static void *counted_resize(void *p, size_t n) {
     if (fails_at >= 0 && allocations++ >= fails_at) return NULL;
