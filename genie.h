@@ -1210,6 +1210,8 @@ typedef struct gn_layout {
 /* Fills *out_layout, which keeps a pointer to the part. GN_OUT_OF_MEMORY. */
 GN_API gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
+/* Adjacent dims that one stride covers become one, dims of size 1 go: fewer, longer runs over the same elements in the same order. */
+GN_API gn_view gn_view_collapse(const gn_view *v);
 
 /* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
  * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
@@ -2334,7 +2336,6 @@ static gn_view gn__view_axis_last(const gn_view *v, int axis) {
     return r;
 }
 
-/* Adjacent dims that one stride covers become one: fewer, longer runs. */
 static gn_view gn__view_collapse(const gn_view *v) {
     gn_view r = *v;
     r.rank = 0;
@@ -15348,6 +15349,7 @@ int gn_list_gpus(int index, char *out_text, size_t cap) {
 
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
+gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
 }

@@ -1933,7 +1933,7 @@ static const char hopper[] =
     "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
     "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
-    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // reads stay below the wait\n"
+    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_compute\n"
     "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
     "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
     "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch\n"
@@ -2364,23 +2364,6 @@ static int64_t count_of(const gn_view *v) {
     return n;
 }
 
-/* Adjacent dims that one stride covers become one, dims of size 1 go. */
-static gn_view collapsed(const gn_view *v) {
-    gn_view r = *v;
-    r.rank = 0;
-    for (int i = 0; i < v->rank; i++) {
-        if (v->dims[i] == 1) continue;
-        if (r.rank && r.strides[r.rank - 1] == v->strides[i] * v->dims[i]) {
-            r.dims[r.rank - 1] *= v->dims[i];
-            r.strides[r.rank - 1] = v->strides[i];
-            continue;
-        }
-        r.dims[r.rank] = v->dims[i];
-        r.strides[r.rank++] = v->strides[i];
-    }
-    return r;
-}
-
 static gn_view dense_view(gn_dtype d, int rank, const int64_t *dims) {
     gn_view v = { NULL, d, rank, { 0 }, { 0 }, 0 };
     int64_t stride = 1;
@@ -2389,7 +2372,7 @@ static gn_view dense_view(gn_dtype d, int rank, const int64_t *dims) {
 }
 
 static bool is_dense(const gn_view *v) {
-    gn_view c = collapsed(v);
+    gn_view c = gn_view_collapse(v);
     return c.rank == 0 || (c.rank == 1 && c.strides[0] == 1);
 }
 
@@ -2474,7 +2457,7 @@ static int64_t blocks_for(int64_t n, int64_t each) { return (n + each - 1) / eac
 static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_at, gn_view src, param src_at) {
     int bytes = types[src.dtype].bytes;
     const char *type = raw_types[bytes];
-    gn_view d = collapsed(&dst), s = collapsed(&src);
+    gn_view d = gn_view_collapse(&dst), s = gn_view_collapse(&src);
     int64_t n = count_of(&dst), vector = 16 / bytes;
     bool small = is_small(&d) && is_small(&s);
     if (n == 0) return;
@@ -2584,7 +2567,7 @@ static void loop_sizes(const emit *e, loop *l) {
 static void loop_lookup(emit *e, loop *l, uint32_t i) {
     uint32_t node = load_of(e, l, i)->base, table = input(e, node, 0), ids_node = input(e, node, 1);
     const gn_view *a = view_of(e, table);
-    gn_view ids = collapsed(view_of(e, ids_node));
+    gn_view ids = gn_view_collapse(view_of(e, ids_node));
     char name[32], at[48];
     snprintf(name, sizeof name, "a%u", i);
     emit_node(e, table, types[a->dtype].name, true, name);
@@ -2789,7 +2772,7 @@ static void emit_reduce(emit *e, uint32_t node, const char *label, const char *a
     int64_t axes = attrs_of(e, node)[0];
     const char *type = types[in->dtype].name;
     gn_view kept = dims_of(in, axes, false), reduced = dims_of(in, axes, true);
-    reduction r = { .kept = collapsed(&kept), .reduced = collapsed(&reduced) };
+    reduction r = { .kept = gn_view_collapse(&kept), .reduced = gn_view_collapse(&reduced) };
     text value = { 0 };
     char members[100], name[64];
     reduce_plan(&r, base_offset(e, x), types[in->dtype].bytes, true);
@@ -2849,7 +2832,7 @@ static void emit_mse_loss(emit *e, uint32_t node) {
         dims[rank - i] = x == 1 ? y : x;
     }
     gn_view wide_a = broadcast(a, rank, dims), wide_b = broadcast(b, rank, dims);
-    gn_view ca = collapsed(&wide_a), cb = collapsed(&wide_b);
+    gn_view ca = gn_view_collapse(&wide_a), cb = gn_view_collapse(&wide_b);
     reduction r = { .kept = { .dtype = a->dtype }, .reduced = ca };
     reduce_plan(&r, 1, types[a->dtype].bytes, false);
     r.small = r.small && is_small(&cb);
@@ -2879,8 +2862,8 @@ static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, 
     int64_t bit = (int64_t)1 << axis;
     int bytes = types[in->dtype].bytes;
     gn_view kept_in = dims_of(in, bit, false), kept_out = dims_of(out, bit, false);
-    r->in = collapsed(&kept_in);
-    r->out = collapsed(&kept_out);
+    r->in = gn_view_collapse(&kept_in);
+    r->out = gn_view_collapse(&kept_out);
     r->n = in->dims[axis];
     r->in_stride = in->strides[axis];
     r->out_stride = out->strides[axis];
@@ -2954,7 +2937,7 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0), y = input(e, node, 1);
     const gn_view *in = view_of(e, x), *targets = view_of(e, y);
     const char *type = types[in->dtype].name, *c = types[in->dtype].compute;
-    gn_view target = collapsed(targets);
+    gn_view target = gn_view_collapse(targets);
     char more[200], acc[40], end[80], members[60];
     rows r;
     if (rows_plan(&r, in, in, in->rank - 1, base_offset(e, x))) {
@@ -2975,7 +2958,7 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     }
     int64_t one[1] = { count_of(targets) };
     gn_view losses = dense_view(in->dtype, 1, one);
-    reduction d = { .kept = { .dtype = in->dtype }, .reduced = collapsed(&losses) };
+    reduction d = { .kept = { .dtype = in->dtype }, .reduced = gn_view_collapse(&losses) };
     reduce_plan(&d, 1, 8, false);
     snprintf(members, sizeof members, "const %s *a;", c);
     snprintf(acc, sizeof acc, "sum_of<%s>", c);
@@ -3013,8 +2996,8 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
     b.rank = batch && rb > 2 ? rb - 2 : 0;
     gn_view wide_a = broadcast(&a, batch, out->dims), wide_b = broadcast(&b, batch, out->dims);
     p.batches = count_of(&wide_a);
-    p.a = collapsed(&wide_a);
-    p.b = collapsed(&wide_b);
+    p.a = gn_view_collapse(&wide_a);
+    p.b = gn_view_collapse(&wide_b);
     return p;
 }
 
@@ -3416,7 +3399,7 @@ static void emit_gather(emit *e, uint32_t node) {
     int axis = axis_of(attrs_of(e, node)[0], a->rank);
     gn_view at = *index, from = *index;                 /* over the result's positions */
     for (int i = 0; i < a->rank; i++) from.strides[i] = i == axis ? 0 : a->strides[i];
-    gn_view ci = collapsed(&at), cf = collapsed(&from);
+    gn_view ci = gn_view_collapse(&at), cf = gn_view_collapse(&from);
     text line = { 0 };
     put(&line, "    const i64 pick = index[");
     put_offset(&line, &ci, "i", is_small(&ci));
@@ -3436,7 +3419,7 @@ static void emit_embedding(emit *e, uint32_t node) {
     const gn_view *a = view_of(e, x), *ids = view_of(e, y);
     int bytes = types[a->dtype].bytes;
     int64_t d = a->dims[1], n = count_of(ids) * d, vector = a->strides[1] == 1 || d == 1 ? 16 / bytes : 1;
-    gn_view c = collapsed(ids);
+    gn_view c = gn_view_collapse(ids);
     const char *type = raw_types[bytes];
     if (!n) return;
     while (vector > 1 && (d % vector || a->strides[0] % vector || base_offset(e, x) % (vector * bytes))) vector /= 2;
@@ -3458,7 +3441,7 @@ static void emit_one_hot(emit *e, uint32_t node) {
     uint32_t y = input(e, node, 0);
     const gn_view *ids = view_of(e, y), *out = view_of(e, node);
     int64_t depth = out->dims[out->rank - 1];
-    gn_view c = collapsed(ids);
+    gn_view c = gn_view_collapse(ids);
     text line = { 0 };
     if (depth == 0) {                                       /* every id is out of range */
         int64_t n = count_of(ids);
@@ -3496,7 +3479,7 @@ static void emit_scatter_as(emit *e, uint32_t node, const char *label, const cha
     for (int i = 0; i < out.rank; i++) columns.strides[i] = out.strides[i];
     gn_view ki = dims_of(index, bit, false), ks = dims_of(src, bit, false), ko = dims_of(&columns, bit, false);
     int64_t n = count_of(&ki), length = index->dims[axis];
-    ki = collapsed(&ki); ks = collapsed(&ks); ko = collapsed(&ko);
+    ki = gn_view_collapse(&ki); ks = gn_view_collapse(&ks); ko = gn_view_collapse(&ko);
     if (!n || !length) return;
     emit_node(e, y, types[index->dtype].name, true, "index");
     emit_node(e, z, type, true, "src");
@@ -3583,7 +3566,7 @@ static void emit_argsort(emit *e, uint32_t node) {
 static void emit_nonzero(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x);
-    gn_view c = collapsed(in);
+    gn_view c = gn_view_collapse(in);
     int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
     int64_t span = (blocks_for(n, blocks) + 255) / 256 * 256;
     text *b = &e->body;
@@ -3762,7 +3745,7 @@ static void emit_kv_append(emit *e, uint32_t node) {
     const char *type = raw_types[bytes], *pos = types[view_of(e, z)->dtype].name;
     int64_t T = rows_view->dims[2], S = out.dims[2], n;
     part.dims[2] = T;
-    gn_view cr = collapsed(rows_view), co = collapsed(&part);
+    gn_view cr = gn_view_collapse(rows_view), co = gn_view_collapse(&part);
     n = count_of(&part);
     if (!in_place) emit_copy(e, node, x);
     emit_node(e, y, type, true, "rows");
@@ -3786,7 +3769,7 @@ static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
     gn_view out = dense_view(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
     part.dims[2] = view_of(e, y)->dims[2];
-    gn_view co = collapsed(&part);
+    gn_view co = gn_view_collapse(&part);
     const char *type = raw_types[types[out.dtype].bytes];
     char name[3][24];
     snprintf(name[0], sizeof name[0], "pos%u", i);

@@ -13,6 +13,7 @@
 #endif
 #define _GNU_SOURCE
 #include "examples/common.h"
+#include "bench.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -68,18 +69,6 @@ static bool wanted(const char *name) {
 static void failed(const char *what) {
     fprintf(stderr, "bench_core: %s\n", what);
     failures++;
-}
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts. */
-static double quantile(double *x, int n, double q) {
-    if (n == 0) return NAN;
-    qsort(x, (size_t)n, sizeof *x, compare_doubles);
-    return x[(int)(q * (n - 1) + 0.5)];
 }
 
 static double samples_a[MAX_SAMPLES], samples_b[MAX_SAMPLES], samples_c[MAX_SAMPLES];

@@ -15,6 +15,7 @@
 #endif
 #define _GNU_SOURCE
 #include "examples/common.h"
+#include "bench.h"
 
 #include <dlfcn.h>
 #include <sys/wait.h>
@@ -76,18 +77,6 @@ static void failed(const char *what) {
 /* ---- numbers ---- */
 
 static double samples[MAX_SAMPLES];
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts. */
-static double quantile(double *x, int n, double q) {
-    if (n == 0) return NAN;
-    qsort(x, (size_t)n, sizeof *x, compare_doubles);
-    return x[(int)(q * (n - 1) + 0.5)];
-}
 
 static int repeats(int usual) { return set.quick ? (usual + 3) / 4 : usual; }
 static int64_t sized(int64_t usual) { return set.quick ? usual / 8 : usual; }
