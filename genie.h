@@ -10701,19 +10701,45 @@ static gn_view gn__run_view(const gn__run *r, uint32_t node) {
     return v;
 }
 
+/* Memory of an argument; once sorted by `begin`, `end` is the highest of this and those before. */
+typedef struct gn__held { uintptr_t begin, end; } gn__held;
+
+static int gn__held_compare(const void *a, const void *b) {
+    const gn__held *x = (const gn__held *)a, *y = (const gn__held *)b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static uint32_t gn__run_held(const gn__run *r, gn__held *held) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < r->plan->part->n_args; k++) {
+        uintptr_t begin = (uintptr_t)r->args[k].host;
+        if (begin && r->args[k].bytes) held[n++] = (gn__held){ begin, begin + r->args[k].bytes };
+    }
+    if (n > 1) qsort(held, n, sizeof *held, gn__held_compare);
+    for (uint32_t i = 1; i < n; i++) held[i].end = GN__MAX(held[i].end, held[i - 1].end);
+    return n;
+}
+
+static bool gn__held_touches(const gn__held *held, uint32_t n, const char *host, size_t bytes) {
+    uint32_t lo = 0, hi = n;                   /* held[lo - 1] is the last that begins before the end of these bytes */
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (held[mid].begin < (uintptr_t)host + bytes) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo > 0 && held[lo - 1].end > (uintptr_t)host;
+}
+
 /* Results are computed where they are wanted, unless that is memory that an argument still holds or that is not aligned. */
-static void gn__run_place_outs(gn__run *r, const gn_out *outs) {
+static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *held) {
     const gn_part *p = r->plan->part;
+    uint32_t n = gn__run_held(r, held);
     for (uint32_t i = 0; i < p->n_outs; i++) {
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
         gn__type t = gn__part_type(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
         bool usable = host && a->place == GN_PLACE_BLOCK && outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
-        for (uint32_t k = 0; k < p->n_args && usable; k++) {
-            const gn_arg *arg = &r->args[k];
-            if (arg->host) usable = (uintptr_t)host + outs[i].bytes <= (uintptr_t)arg->host || (uintptr_t)arg->host + arg->bytes <= (uintptr_t)host;
-        }
-        if (usable) r->plan->base[p->outs[i]] = (char *)outs[i].host;
+        if (usable && !gn__held_touches(held, n, host, outs[i].bytes)) r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
 }
 
@@ -11067,9 +11093,10 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     gn_fault local;
     gn__run r = { .cpu = c, .plan = p, .args = args, .fault = f ? f : &local };
     *out_ticket = 1;
-    r.copies = (char **)gn_alloc((p->part->n_args + 1) * sizeof *r.copies);
-    gn_result e = r.copies ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
-    if (e == GN_OK) gn__run_place_outs(&r, outs);
+    gn__held *held = (gn__held *)gn_alloc((p->part->n_args + 1) * (sizeof *held + sizeof *r.copies));
+    r.copies = held ? (char **)(void *)(held + p->part->n_args + 1) : NULL;
+    gn_result e = held ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
+    if (e == GN_OK) gn__run_place_outs(&r, outs, held);
     for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_kernel(&r, &p->layout.steps[i]);
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
@@ -11077,7 +11104,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     c->stats->kernels_run += p->layout.n_steps;
     c->stats->nodes_fused += p->layout.fused;
     for (uint32_t i = 0; i < r.n_copies; i++) gn_free(r.copies[i]);
-    gn_free(r.copies);
+    gn_free(held);
     return e;
 }
 
