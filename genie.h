@@ -10750,37 +10750,37 @@ static int gn__held_compare(const void *a, const void *b) {
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-static uint32_t gn__run_held(const gn__run *r, gn__held *held) {
+static uint32_t gn__run_held(const gn__run *r, gn__held *memory) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < r->plan->part->n_args; k++) {
         uintptr_t begin = (uintptr_t)r->args[k].host;
-        if (begin && r->args[k].bytes) held[n++] = (gn__held){ begin, begin + r->args[k].bytes };
+        if (begin && r->args[k].bytes) memory[n++] = (gn__held){ begin, begin + r->args[k].bytes };
     }
-    if (n > 1) qsort(held, n, sizeof *held, gn__held_compare);
-    for (uint32_t i = 1; i < n; i++) held[i].end = GN__MAX(held[i].end, held[i - 1].end);
+    if (n > 1) qsort(memory, n, sizeof *memory, gn__held_compare);
+    for (uint32_t i = 1; i < n; i++) memory[i].end = GN__MAX(memory[i].end, memory[i - 1].end);
     return n;
 }
 
-static bool gn__held_touches(const gn__held *held, uint32_t n, const char *host, size_t bytes) {
-    uint32_t lo = 0, hi = n;                   /* held[lo - 1] is the last that begins before the end of these bytes */
+static bool gn__held_touches(const gn__held *memory, uint32_t n, const char *host, size_t bytes) {
+    uint32_t lo = 0, hi = n;                   /* memory[lo - 1] is the last that begins before the end of these bytes */
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
-        if (held[mid].begin < (uintptr_t)host + bytes) lo = mid + 1;
+        if (memory[mid].begin < (uintptr_t)host + bytes) lo = mid + 1;
         else hi = mid;
     }
-    return lo > 0 && held[lo - 1].end > (uintptr_t)host;
+    return lo > 0 && memory[lo - 1].end > (uintptr_t)host;
 }
 
 /* Results are computed where they are wanted, unless that is memory that an argument still holds or that is not aligned. */
-static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *held) {
+static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory) {
     const gn_part *p = r->plan->part;
-    uint32_t n = gn__run_held(r, held);
+    uint32_t n = gn__run_held(r, memory);
     for (uint32_t i = 0; i < p->n_outs; i++) {
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
         gn__type t = gn__part_type(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
         bool usable = host && a->place == GN_PLACE_BLOCK && outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
-        if (usable && !gn__held_touches(held, n, host, outs[i].bytes)) r->plan->base[p->outs[i]] = (char *)outs[i].host;
+        if (usable && !gn__held_touches(memory, n, host, outs[i].bytes)) r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
 }
 
@@ -11134,10 +11134,10 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     gn_fault local;
     gn__run r = { .cpu = c, .plan = p, .args = args, .fault = f ? f : &local };
     *out_ticket = 1;
-    gn__held *held = (gn__held *)gn_alloc((p->part->n_args + 1) * (sizeof *held + sizeof *r.copies));
-    r.copies = held ? (char **)(void *)(held + p->part->n_args + 1) : NULL;
-    gn_result e = held ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
-    if (e == GN_OK) gn__run_place_outs(&r, outs, held);
+    gn__held *memory = (gn__held *)gn_alloc((p->part->n_args + 1) * (sizeof *memory + sizeof *r.copies));
+    r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
+    gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
+    if (e == GN_OK) gn__run_place_outs(&r, outs, memory);
     for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_kernel(&r, &p->layout.steps[i]);
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
@@ -11145,7 +11145,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     c->stats->kernels_run += p->layout.n_steps;
     c->stats->nodes_fused += p->layout.fused;
     for (uint32_t i = 0; i < r.n_copies; i++) gn_free(r.copies[i]);
-    gn_free(held);
+    gn_free(memory);
     return e;
 }
 
