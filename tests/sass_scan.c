@@ -65,20 +65,21 @@ static void read_product(line *l, const char *operands)
     }
 }
 
-/* All registers that are named, as many as the widest access takes: LDS.128 R8, [R4.64] */
+/* All registers that are named. Wide are the data of a wide access (LDS.128 R8, [R4]), addresses that say so (R4.64), and the first and last of IMAD.WIDE. */
 static void read_operands(line *l, const char *op, const char *operands)
 {
-    int width = strstr(op, ".128") ? 4 : strstr(op, ".64") || strstr(op, ".WIDE") ? 2 : 1;
-    bool writes = strncmp(op, "ST", 2) != 0 && strncmp(op, "RED", 3) != 0;
+    int width = strstr(op, ".128") ? 4 : strstr(op, ".64") ? 2 : 1;
+    bool writes = strncmp(op, "ST", 2) != 0 && strncmp(op, "RED", 3) != 0, product = strstr(op, ".WIDE") != NULL;
     for (const char *s = operands; *s; s++) {
         int r = s > operands && (isalnum((unsigned char)s[-1]) || s[-1] == '_') ? -1 : register_at(s);
         if (r < 0) {
             continue;
         }
-        bool address = s > operands && s[-1] == '[';
-        add(&l->touched, r, address ? 2 : width);
+        bool address = s > operands && s[-1] == '[', wide = strncmp(s + strcspn(s, ".,]+ "), ".64", 3) == 0;
+        int count = wide || (product && (s == operands || !strchr(s, ','))) ? 2 : address ? 1 : width;
+        add(&l->touched, r, count);
         if (writes && s == operands) {
-            add(&l->written, r, width);
+            add(&l->written, r, count);
         }
     }
 }
