@@ -1,23 +1,20 @@
 /* Warpgroup kernels (wgmma) in machine code: are their asynchronous products waited for?
  *
- *   sass_scan write           generates warpgroup kernels of every form and compiles them by NVRTC into $GENIE_CACHE, without a GPU
- *   sass_scan check FILE...   reads what nvdisasm -c printed: one line for each function with products, and one for each fault
+ *   sass_scan FILE...   reads what nvdisasm -c printed: one line for each function with products, and one for each of its first faults
  *
  * A product (HGMMA) writes its sums, and reads its registers of A, until a wait (WARPGROUP.DEPBAR.LE gsb0, N) leaves no more than
  * the N newest groups under way; a group ends with the HGMMA that names gsb0. Along every path no other instruction may touch sums
- * under way or write registers that are still read; the assembler has moved reads above a wait before, and the sums were wrong
- * then. `check` ends with 1 if it finds a fault, and with 2 if it finds no product. */
+ * under way or write registers that are still read: the assembler has moved a read above its wait before, and sums were wrong then.
+ * Ends with 1 if there is a fault, with 2 if there is no product. */
 #define _GNU_SOURCE
-#include "genie.h"
-
 #include <ctype.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
-
-enum { MAX_LINES = 60000, MAX_GROUPS = 3, MAX_STATES = 12 };
+enum { MAX_LINES = 60000, MAX_GROUPS = 3, MAX_STATES = 12, MAX_SHOWN = 3 };
 
 typedef struct mask { uint64_t w[4]; } mask;                       /* registers R0 to R254 */
 typedef struct group { mask sums, rows; } group;                   /* written, and read as A, until it has ended */
@@ -30,12 +27,12 @@ typedef struct line {
     int left, target, n_states;                                    /* left: groups that a wait leaves; target: a line, or -1 */
     mask touched, written;
     group product;
-    char text[120], label[32];
+    char text[120], name[32];                                       /* name: of the label that it jumps to */
     state *states;                                                 /* with which this line has been reached */
 } line;
 
 static line *lines;
-static int n_lines, n_products, n_faults;
+static int n_lines, n_products, n_faults;                          /* of one function */
 
 static void add(mask *m, int from, int count) { for (int r = from; r < from + count && r < 255; r++) m->w[r >> 6] |= 1ull << (r & 63); }
 static bool meets(const mask *a, const mask *b) { return (a->w[0] & b->w[0]) | (a->w[1] & b->w[1]) | (a->w[2] & b->w[2]) | (a->w[3] & b->w[3]); }
@@ -106,46 +103,55 @@ static void read_instruction(line *l)
     } else if (strncmp(op, "BRA", 3) == 0 || strncmp(op, "CALL", 4) == 0) {
         l->kind = KIND_JUMP;
         l->conditional = l->conditional || strncmp(op, "BRA", 3) != 0 || strstr(op, ".DIV") || *operands == 'P' || *operands == '!';   /* a call comes back */
-        snprintf(l->label, sizeof l->label, "%.*s", to ? (int)strcspn(to + 2, ")") : 0, to ? to + 2 : "");
+        snprintf(l->name, sizeof l->name, "%.*s", to ? (int)strcspn(to + 2, ")") : 0, to ? to + 2 : "");
     } else {
         read_operands(l, op, operands);
     }
 }
 
-/* The lines of one function; labels keep the number of the line that follows. Returns whether there was a function. */
+static void add_line(const char *text)
+{
+    line *l = &lines[n_lines++];
+    free(l->states);
+    *l = (line){ 0 };
+    snprintf(l->text, sizeof l->text, "%s", text + strspn(text, " \t{"));
+    read_instruction(l);
+    n_products += l->kind == KIND_PRODUCT;
+}
+
+typedef struct label { char name[32]; int line; } label;
+
+static void find_targets(const label *labels, int n_labels)
+{
+    for (int i = 0; i < n_lines; i++) {
+        for (int k = 0; k < n_labels && lines[i].name[0]; k++) {
+            if (strcmp(labels[k].name, lines[i].name) == 0) lines[i].target = labels[k].line;
+        }
+    }
+}
+
+/* The lines of the next function. Returns whether there is one. */
 static bool read_function(FILE *f, char *name, size_t cap)
 {
-    static char text[4000], labels[MAX_LINES / 4][32];
-    static int places[MAX_LINES / 4];
-    static char next[200];
+    static char text[4000], next[200];
+    static label labels[MAX_LINES / 4];
     int n_labels = 0;
     snprintf(name, cap, "%s", next);
     next[0] = 0;
-    for (n_lines = n_products = 0; fgets(text, sizeof text, f);) {
+    n_lines = n_products = n_faults = 0;
+    while (!next[0] && fgets(text, sizeof text, f)) {
         char *code = strstr(text, "*/"), *end = strchr(text, ';');
         if (strncmp(text, ".text.", 6) == 0) {
-            char *to = *name ? next : name;
-            snprintf(to, to == next ? sizeof next : cap, "%.*s", (int)strcspn(text + 6, ":\n"), text + 6);
-            if (to == next) break;
-        } else if (text[0] == '.' && text[1] == 'L' && n_labels < MAX_LINES / 4) {
-            snprintf(labels[n_labels], sizeof labels[0], "%.*s", (int)strcspn(text, ":\n"), text);
-            places[n_labels++] = n_lines;
+            snprintf(*name ? next : name, *name ? sizeof next : cap, "%.*s", (int)strcspn(text + 6, ":\n"), text + 6);
+        } else if (strncmp(text, ".L", 2) == 0 && n_labels < MAX_LINES / 4) {
+            snprintf(labels[n_labels].name, sizeof labels[0].name, "%.*s", (int)strcspn(text, ":\n"), text);
+            labels[n_labels++].line = n_lines;
         } else if (*name && code && end && n_lines < MAX_LINES) {
-            line *l = &lines[n_lines++];
-            free(l->states);
-            *l = (line){ 0 };
             *end = 0;
-            code += 2;
-            snprintf(l->text, sizeof l->text, "%s", code + strspn(code, " \t{"));
-            read_instruction(l);
-            n_products += l->kind == KIND_PRODUCT;
+            add_line(code + 2);
         }
     }
-    for (int i = 0; i < n_lines; i++) {
-        for (int k = 0; k < n_labels && lines[i].label[0]; k++) {
-            if (strcmp(labels[k], lines[i].label) == 0) lines[i].target = places[k];
-        }
-    }
+    find_targets(labels, n_labels);
     return *name != 0;
 }
 
@@ -153,8 +159,7 @@ static bool read_function(FILE *f, char *name, size_t cap)
 
 static void fault(const char *function, int at, const char *what)
 {
-    n_faults++;
-    printf("FAULT %s: %s: %s\n", function, what, lines[at].text);
+    if (n_faults++ < MAX_SHOWN) printf("FAULT %s: %s: %s\n", function, what, lines[at].text);
 }
 
 /* What line `at` does with the products under way. */
@@ -189,13 +194,13 @@ static void pass(const char *function, int at, state *s)
 }
 
 /* Whether line `at` has not been reached with this before. */
-static bool is_new(int at, const state *s)
+static bool is_new(const char *function, int at, const state *s)
 {
     line *l = &lines[at];
     for (int i = 0; i < l->n_states; i++) {
         if (memcmp(&l->states[i], s, sizeof *s) == 0) return false;
     }
-    if (l->n_states == MAX_STATES) { fault("", at, "reached in too many ways"); return false; }
+    if (l->n_states == MAX_STATES) { fault(function, at, "reached in too many ways"); return false; }
     state *more = realloc(l->states, (size_t)(l->n_states + 1) * sizeof *more);
     if (!more) exit(3);
     l->states = more;
@@ -212,10 +217,10 @@ static void follow(const char *function)
     memset(&stack[0], 0, sizeof stack[0]);
     for (depth = 1; depth > 0;) {
         path p = stack[--depth];
-        while (p.at < n_lines && n_faults < 20) {
+        while (p.at < n_lines && n_faults < MAX_SHOWN) {
             line *l = &lines[p.at];
             for (int i = p.s.n; i < MAX_GROUPS; i++) p.s.groups[i] = (group){ 0 };
-            if (!is_new(p.at, &p.s)) break;
+            if (!is_new(function, p.at, &p.s)) break;
             pass(function, p.at, &p.s);
             if (l->kind == KIND_JUMP && l->target >= 0 && depth < MAX_LINES) {
                 stack[depth].at = l->target;
@@ -227,23 +232,24 @@ static void follow(const char *function)
     }
 }
 
-static int check_files(int n, char **paths)
+int main(int argc, char **argv)
 {
-    int products = 0;
+    int products = 0, faults = 0;
     char name[200];
     lines = calloc(MAX_LINES, sizeof *lines);
     if (!lines) return 3;
-    for (int i = 0; i < n; i++) {
-        FILE *f = fopen(paths[i], "r");
-        if (!f) { perror(paths[i]); return 3; }
+    for (int i = 1; i < argc; i++) {
+        FILE *f = fopen(argv[i], "r");
+        if (!f) { perror(argv[i]); return 3; }
         while (read_function(f, name, sizeof name)) {
             if (!n_products) continue;
-            products += n_products;
-            printf("%s: %d products, %d lines\n", name, n_products, n_lines);
             follow(name);
+            printf("%s %s: %d products\n", n_faults ? "wrong" : "ok", name, n_products);
+            products += n_products;
+            faults += n_faults;
         }
         fclose(f);
     }
-    printf("%d products, %d faults\n", products, n_faults);
-    return n_faults ? 1 : products ? 0 : 2;
+    printf("%d products, %d faults\n", products, faults);
+    return faults ? 1 : products ? 0 : 2;
 }
