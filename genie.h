@@ -1364,6 +1364,7 @@ typedef struct gn_link_info {
     char peer[96];           /* "127.0.0.1:5556" */
     char tls[32];            /* "TLSv1.2"; "" for an unencrypted one */
     char cipher[64];
+    char records[64];        /* the library that encrypts: "OpenSSL 3.0.17", "mbedTLS 2.28.3"; "" for an unencrypted one */
     uint64_t bytes_up, bytes_down;   /* at the socket */
 } gn_link_info;
 
