@@ -58,8 +58,8 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured, $GENIE_BLAS=openblas: its matrix products instead of our own),
-                     else default.
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_BLAS=openblas: its matrix products instead of our own,
+                     those of the network in genie_net.c), else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
@@ -249,6 +249,7 @@ typedef struct gn_error {
     X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
     X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
+    X(slow_links,         "links",  "connections that mbedTLS encrypts, at a tenth of the speed, because libcrypto is missing or wrong") \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
     X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
@@ -319,6 +320,7 @@ typedef struct gn_device_info {
     char identity[192];   /* equal identities compute equal bits */
     char tls[32];         /* "TLSv1.2", "" for a local device */
     char cipher[64];
+    char records[64];     /* the library that encrypts: "OpenSSL 3.0.17", or "mbedTLS 2.28.3", which takes ten times as long */
     bool remote;
 } gn_device_info;
 
@@ -1002,6 +1004,9 @@ typedef struct gn_server_desc {
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
    install, and returns the line's length; 0 when there is no such GPU. Index 0 always has a line. */
 GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
+/* Writes a line about the network: the libraries that shake hands, encrypt, hash and pack, and why a fast one is not used.
+   Returns the line's length; a program without the network unit has a line too. Any thread. */
+GN_API int gn_describe_network(char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
 /* Waits until gn_server_stop. GN_DEVICE_LOST when a device is lost before: only another process can use that GPU again. */
@@ -1365,6 +1370,7 @@ typedef struct gn_link_info {
     char tls[32];            /* "TLSv1.2"; "" for an unencrypted one */
     char cipher[64];
     char records[64];        /* the library that encrypts: "OpenSSL 3.0.17", "mbedTLS 2.28.3"; "" for an unencrypted one */
+    bool slow;               /* it is mbedTLS because libcrypto is missing or wrong */
     uint64_t bytes_up, bytes_down;   /* at the socket */
 } gn_link_info;
 
@@ -1414,6 +1420,8 @@ typedef struct gn_net_i {
     /* Unpacks to exactly raw_n bytes; anything else is GN_BAD_MESSAGE. Allocation is bounded by raw_n. */
     gn_result (*unpack)(uint8_t codec, const void *src, size_t n, int elem, void *dst, size_t raw_n);
     uint32_t codecs;         /* bit c set: codec c is known; codec 0 (raw) is always */
+    /* Writes a line about the libraries that encrypt, hash and pack; returns its length. */
+    int (*about)(char *out_text, size_t cap);
 } gn_net_i;
 
 /* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
@@ -12590,6 +12598,7 @@ static void gn__link_count(gn__link *l) {
     l->t.i->info(l->t.self, &now);
     l->stats->frames_up += l->out.frames - l->frames_up;
     l->stats->frames_down += l->in.frames - l->frames_down;
+    l->stats->slow_links += now.slow && !l->info.slow;
     l->stats->socket_bytes_up += now.bytes_up - l->info.bytes_up;
     l->stats->socket_bytes_down += now.bytes_down - l->info.bytes_down;
     l->frames_up = l->out.frames;
@@ -13224,6 +13233,7 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
     gn__copy_text(out_info->identity, sizeof out_info->identity, r->identity);
     gn__copy_text(out_info->tls, sizeof out_info->tls, r->link.info.tls);
     gn__copy_text(out_info->cipher, sizeof out_info->cipher, r->link.info.cipher);
+    gn__copy_text(out_info->records, sizeof out_info->records, r->link.info.records);
     out_info->remote = true;
 }
 
@@ -15346,6 +15356,12 @@ int gn_list_gpus(int index, char *out_text, size_t cap) {
     if (index < 0 || !out_text || cap == 0) return 0;
     if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
     return index == 0 ? snprintf(out_text, cap, "cuda: absent: genie_cuda.c is not linked into this program") : 0;
+}
+
+int gn_describe_network(char *out_text, size_t cap) {
+    if (!out_text || cap == 0) return 0;
+    if (gn__net && gn__net->about) return gn__net->about(out_text, cap);
+    return snprintf(out_text, cap, "network: absent: genie_net.c is not linked into this program");
 }
 
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
