@@ -1415,8 +1415,9 @@ typedef struct gn_net_i {
     gn_result (*plain)(int fd, gn_transport *out);
     void (*sha256)(const void *data, size_t n, uint8_t out[32]);
     /* Packs n raw bytes of elements of elem bytes into dst (capacity cap >= n). Returns bytes stored and the codec; when
-       packing does not pay it returns 0 with codec 0 and the caller sends the raw bytes. */
-    size_t (*pack)(const void *src, size_t n, int elem, void *dst, size_t cap, uint8_t *out_codec);
+       packing does not pay it returns 0 with codec 0 and the caller sends the raw bytes. wire_ns: what a byte costs on the
+       link now, in nanoseconds; 0: not known, then whatever gets smaller pays. */
+    size_t (*pack)(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec);
     /* Unpacks to exactly raw_n bytes; anything else is GN_BAD_MESSAGE. Allocation is bounded by raw_n. */
     gn_result (*unpack)(uint8_t codec, const void *src, size_t n, int elem, void *dst, size_t raw_n);
     uint32_t codecs;         /* bit c set: codec c is known; codec 0 (raw) is always */
@@ -10176,9 +10177,9 @@ static uint64_t gn__blob_most(uint64_t n) {
     return n <= GN__BLOB_INLINE ? n : n + (n + GN__BLOB_CHUNK - 1) / GN__BLOB_CHUNK * 5;
 }
 
-/* Appends n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays; returns bytes on the
-   wire. `scratch` is reused. */
-static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int element, uint32_t codecs, gn__buf *scratch) {
+/* Appends n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays on a link where a byte
+   costs wire_ns; returns bytes on the wire. `scratch` is reused. */
+static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int element, uint32_t codecs, double wire_ns, gn__buf *scratch) {
     const uint8_t *p = (const uint8_t *)src;
     uint64_t stored_bytes = 0;
     if (n <= GN__BLOB_INLINE) { gn__outbox_put(o, src, n); return n; }
@@ -10188,7 +10189,7 @@ static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int eleme
     for (size_t at = 0; at < n; at += GN__BLOB_CHUNK) {
         size_t raw = GN__MIN(n - at, (size_t)GN__BLOB_CHUNK), stored = 0;
         uint8_t codec = 0, head[5];
-        if (packs) stored = gn__net->pack(p + at, raw, element, scratch->p, scratch->cap, &codec);
+        if (packs) stored = gn__net->pack(p + at, raw, element, wire_ns, scratch->p, scratch->cap, &codec);
         if (codec == 0 || codec > 31 || !(codecs >> codec & 1) || stored >= raw) stored = 0;
         if (stored == 0) codec = 0;
         gn__buf b = { head, 0, sizeof head, false };
@@ -12550,6 +12551,9 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
 #define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
 #define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
+#define GN__LARGE_SEND (64u << 10)          /* bytes from which on a send tells what a byte costs */
+#define GN__BUFFERED (4u << 20)             /* bytes that may lie in the system's buffers */
+#define GN__PAUSE_US 50000u                 /* after which those are taken to be empty */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 
 /* ---- link: messages over a transport ---- */
@@ -12563,11 +12567,28 @@ typedef struct gn__link {
     uint64_t frames_up, frames_down;        /* of the boxes, counted so far */
     gn_link_info info;                      /* its bytes are counted so far */
     gn__buf scratch;                        /* of the packer */
+    double wire_ns;                         /* that a byte takes to be sent, encryption included; 0: not known */
+    uint64_t burst, sent_us;                /* bytes sent one after another, and when the last of them were */
 } gn__link;
+
+/* What a byte costs on the link, from sends that followed others closely: the first bytes after a pause fill the system's
+   buffers and seem to cost nothing. */
+static void gn__link_pace(gn__link *l, size_t n, uint64_t begin_us, uint64_t end_us) {
+    if (begin_us - l->sent_us > GN__PAUSE_US) l->burst = 0;
+    l->sent_us = end_us;
+    l->burst += n;
+    if (l->burst <= GN__BUFFERED) return;
+    double ns = (double)(end_us - begin_us) * 1e3 / (double)n;
+    l->wire_ns += l->wire_ns > 0 ? (ns - l->wire_ns) / 8 : ns;
+}
 
 static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
     gn__link *l = (gn__link *)user;
-    return l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    if (n < GN__LARGE_SEND) return l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    uint64_t begin = gn_now_us();
+    gn_result e = l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    if (!e) gn__link_pace(l, n, begin, gn_now_us());
+    return e;
 }
 
 static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_stats *stats) {
@@ -12955,7 +12976,7 @@ static gn_result gn__remote_message(gn__remote *r, uint16_t id, const void *msg,
 }
 
 static void gn__remote_blob(gn__remote *r, const void *p, size_t n, int element) {
-    r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, &r->link.scratch);
+    r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     r->stats->tensor_bytes_up += n;
 }
 
@@ -13098,7 +13119,7 @@ static gn_result gn__remote_put_plan(gn__remote *r, const gn_part *part, uint32_
     if (e) return e;
     if (r->part.n > GN__BLOB_INLINE && r->part.n <= UINT32_MAX) m.packed = (uint32_t)r->part.n;
     gn__outbox_fields(&r->link.out, GN__MSG_PLAN_PUT, (uint32_t)r->next++, &m);
-    if (m.packed) gn__blob_put(&r->link.out, r->part.p, r->part.n, 1, r->link.codecs, &r->link.scratch);
+    if (m.packed) gn__blob_put(&r->link.out, r->part.p, r->part.n, 1, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     else gn__outbox_put(&r->link.out, r->part.p, r->part.n);
     return gn__remote_end(r, f);
 }
@@ -14276,7 +14297,7 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
-        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, &s->link.scratch);
+        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, s->link.wire_ns, &s->link.scratch);
         s->stats.tensor_bytes_up += w->bytes;
     }
     s->held -= x->held;

@@ -2695,6 +2695,7 @@ static uint16_t gn__net_port(void *listener) { return ((gn__listener *)listener)
 
 enum { GN__RAW = 0, GN__ZSTD = 1, GN__PLANES = 2 };
 #define GN__PACK_MIN 512u               /* bytes: below, the effort is not worth it */
+#define GN__PACK_TELLS (256u << 10)     /* bytes from which on the time tells the cost */
 #define GN__PART_MIN 512u               /* bytes: below, a code table of its own costs more than it gives */
 #define GN__SAMPLE (16u << 10)          /* bytes */
 #define GN__RUN 256u                    /* bytes of one piece of the sample */
@@ -2865,10 +2866,36 @@ static size_t gn__compress(ZSTD_CCtx *c, const uint8_t *s, size_t n, size_t part
     return out.pos;
 }
 
-static size_t gn__net_pack(const void *src, size_t n, int elem, void *dst, size_t cap, uint8_t *out_codec) {
+/* What packing a byte costs, in picoseconds, by the share that stays: running averages of all packing in this process. What is
+   not packed for its cost drifts back to the first guess, so that one slow moment does not decide for ever. */
+enum { GN__SHARES = 4 };
+static const unsigned gn__pack_guess[GN__SHARES] = { 150, 400, 700, 1000 };
+static atomic_uint gn__pack_ps[GN__SHARES] = { 150, 400, 700, 1000 };
+
+static unsigned gn__share_class(float share) { return share < 0.1f ? 0 : share < 0.4f ? 1 : share < 0.7f ? 2 : 3; }
+
+/* The average moves by a part of the way; two threads at once may lose one of two moves. */
+static void gn__pack_learn(unsigned k, double ps, int part) {
+    double old = atomic_load_explicit(&gn__pack_ps[k], memory_order_relaxed);
+    atomic_store_explicit(&gn__pack_ps[k], (unsigned)(old + ((ps < 1e6 ? ps : 1e6) - old) / part), memory_order_relaxed);
+}
+
+/* Sending a byte raw costs wire_ns; packed it costs the packing and the share that stays. */
+static bool gn__pack_pays(float share, double wire_ns) {
+    unsigned k = gn__share_class(share);
+    if (share > 0.97f) return false;
+    if (!(wire_ns > 0) || (1 - (double)share) * wire_ns * 1e3 > atomic_load_explicit(&gn__pack_ps[k], memory_order_relaxed)) return true;
+    gn__pack_learn(k, gn__pack_guess[k], 64);
+    return false;
+}
+
+static size_t gn__net_pack(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec) {
     size_t e = gn__element(elem), limit = n - n / 32;       /* a gain under 3 % is none */
     *out_codec = GN__RAW;
-    if (n < GN__PACK_MIN || cap < limit || gn__estimate(src, n, e) > 0.97f) return 0;
+    if (n < GN__PACK_MIN || cap < limit) return 0;
+    float share = gn__estimate(src, n, e);
+    if (!gn__pack_pays(share, wire_ns)) return 0;
+    uint64_t begin = gn_now_us();
     gn__packer *k = gn__packer_take();
     if (k == NULL) return 0;
     const uint8_t *from = src;
@@ -2882,6 +2909,7 @@ static size_t gn__net_pack(const void *src, size_t n, int elem, void *dst, size_
         stored = gn__compress(k->c, from, n, n / e < GN__PART_MIN ? 1 : e, dst, limit);
     }
     gn__packer_give(k);
+    if (n >= GN__PACK_TELLS) gn__pack_learn(gn__share_class(share), (double)(gn_now_us() - begin) * 1e6 / (double)n, 8);
     if (stored > 0) *out_codec = e > 1 ? GN__PLANES : GN__ZSTD;
     return stored;
 }

@@ -2244,7 +2244,7 @@ static packed round_trip(const void *data, size_t n, int elem)
 {
     packed k = { malloc(n + 1), 0, 99 };
     uint8_t *back = malloc(n + 1);
-    k.n = gn__net.pack(data, n, elem, k.p, n, &k.codec);
+    k.n = gn__net.pack(data, n, elem, 0, k.p, n, &k.codec);
     CHECK((k.n == 0) == (k.codec == 0));
     CHECK(k.n <= n);
     if (k.n > 0) {
@@ -2452,7 +2452,7 @@ static void *pack_thread(void *arg)
     uint8_t *data = arg, *out = malloc(50000), *back = malloc(50000), codec;
     bool good = true;
     for (size_t i = 0; i < 200; i++) {
-        size_t n = 1000 + i * 200, k = gn__net.pack(data, n, 4, out, n, &codec);
+        size_t n = 1000 + i * 200, k = gn__net.pack(data, n, 4, 0, out, n, &codec);
         good = good && k > 0 && gn__net.unpack(codec, out, k, 4, back, n) == GN_OK && memcmp(data, back, n) == 0;
     }
     free(out);
