@@ -1414,6 +1414,10 @@ typedef struct gn_net_i {
     /* An unencrypted, unauthenticated transport over an open stream socket, which it owns: for tests. */
     gn_result (*plain)(int fd, gn_transport *out);
     void (*sha256)(const void *data, size_t n, uint8_t out[32]);
+    /* The same in pieces: begin (NULL: no memory), add, end, which frees it. One hash is used by one thread at a time. */
+    void *(*hash_begin)(void);
+    void (*hash_add)(void *hash, const void *data, size_t n);
+    void (*hash_end)(void *hash, uint8_t out[32]);
     /* Packs n raw bytes of elements of elem bytes into dst (capacity cap >= n). Returns bytes stored and the codec; when
        packing does not pay it returns 0 with codec 0 and the caller sends the raw bytes. wire_ns: what a byte costs on the
        link now, in nanoseconds; 0: not known, then whatever gets smaller pays. */
@@ -9661,6 +9665,7 @@ GN__COLD_BEGIN
 #define GN__OPEN_MESSAGES 16                /* messages that may be unfinished at once */
 #define GN__BLOB_INLINE 4096u               /* bytes that travel raw, without a chunk header */
 #define GN__BLOB_CHUNK (1u << 20)
+#define GN__SPARE_MAX (2u << 20)            /* bytes of memory kept for the next message in several frames: holds a chunk */
 #define GN__WIRE_NODES (1u << 21)           /* nodes of a part */
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
@@ -9955,11 +9960,13 @@ typedef struct gn__inbox {
     uint64_t frames;
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;             /* the last message that came in several frames */
+    gn__buf spare;             /* memory for the next one: fresh pages cost as much as the bytes they take */
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
     for (int i = 0; i < GN__OPEN_MESSAGES; i++) gn__buf_deinit(&in->open[i].body);
     gn__buf_deinit(&in->whole);
+    gn__buf_deinit(&in->spare);
     gn_free(in->p);
     memset(in, 0, sizeof *in);
 }
@@ -10015,6 +10022,8 @@ static gn__open_message *gn__inbox_open(gn__inbox *in, uint16_t id, uint32_t req
         o->used = true;
         o->id = id;
         o->request = request;
+        o->body = in->spare;
+        memset(&in->spare, 0, sizeof in->spare);
         return o;
     }
     return NULL;
@@ -10041,10 +10050,20 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
     return GN_OK;
 }
 
+/* The last message is over; its memory serves again unless it is large. */
+static void gn__inbox_recycle(gn__inbox *in) {
+    if (in->whole.cap > GN__SPARE_MAX || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
+    if (!in->whole.p) return;
+    gn__buf_deinit(&in->spare);
+    in->spare = in->whole;
+    memset(&in->whole, 0, sizeof in->whole);
+    gn__buf_reset(&in->spare);
+}
+
 /* The next whole message, valid until the next call; out->id is 0 when more bytes are needed first. */
 static gn_result gn__inbox_next(gn__inbox *in, gn__msg *out, gn_fault *f) {
     memset(out, 0, sizeof *out);
-    gn__buf_deinit(&in->whole);
+    gn__inbox_recycle(in);
     while (out->id == 0 && in->n - in->at >= GN__FRAME_HEAD) {
         gn__rd r = { in->p + in->at, in->p + in->n, false };
         uint32_t n = gn__get_u32(&r);
@@ -12551,6 +12570,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
 #define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
 #define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
+#define GN__HASH_ALONE (4u << 20)           /* bytes up to which a thread of its own for a hash costs more than it gives */
 #define GN__LARGE_SEND (64u << 10)          /* bytes from which on a send tells what a byte costs */
 #define GN__BUFFERED (4u << 20)             /* bytes that may lie in the system's buffers */
 #define GN__PAUSE_US 50000u                 /* after which those are taken to be empty */
@@ -12702,7 +12722,7 @@ typedef struct gn__flight {   /* a step without an answer yet, or one behind it 
     size_t n_wants, cap;
 } gn__flight;
 
-typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool known; } gn__remote_weight;
+typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool hashed, known; } gn__remote_weight;
 
 typedef struct gn__remote {
     gn__link link;
@@ -12711,6 +12731,7 @@ typedef struct gn__remote {
     uint64_t answers;                  /* received; a request has at most one */
     uint64_t sequence, release, held, owed;
     uint32_t step_errors, seen;             /* steps that failed, and how many of them the program was told of */
+    uint32_t threads;                  /* that the context may use, 0: one a core */
     uint32_t next_plan, max_nodes, unread;   /* unread: requests sent since the last look at what has come */
     gn__flight flights[GN__IN_FLIGHT];
     uint32_t first, n_flights;
@@ -13011,8 +13032,7 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     r->weights = (gn__remote_weight *)weights;
     gn__remote_weight *w = &r->weights[r->n_weights++];
     w->slot = *d;
-    w->known = false;
-    gn__net->sha256(d->host, d->bytes, w->digest);
+    w->hashed = w->known = false;
     return GN_OK;
 }
 
@@ -13025,6 +13045,28 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
         return GN_OK;
     }
     return gn__remote_message(r, GN__MSG_SLOT_DROP, &m, NULL);
+}
+
+static void gn__digest_range(void *arg, int64_t begin, int64_t end) {
+    gn__remote_weight *w = (gn__remote_weight *)arg;
+    for (int64_t i = begin; i < end; i++) {
+        if (!w[i].hashed) gn__net->sha256(w[i].slot.host, w[i].slot.bytes, w[i].digest);
+        w[i].hashed = true;
+    }
+}
+
+/* The digests of all weights put, by several threads when that is much. */
+static void gn__remote_digest(gn__remote *r) {
+    gn__pool pool;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < r->n_weights; i++) bytes += r->weights[i].hashed ? 0 : r->weights[i].slot.bytes;
+    uint32_t threads = bytes > GN__HASH_ALONE ? (uint32_t)GN__MIN(r->n_weights, GN__MIN(gn__thread_count(r->threads), 16u)) : 1;
+    if (threads < 2 || !gn__pool_init(&pool, threads)) {
+        gn__digest_range(r->weights, 0, (int64_t)r->n_weights);
+        return;
+    }
+    gn__pool_for(&pool, (int64_t)r->n_weights, 1, gn__digest_range, r->weights);
+    gn__pool_deinit(&pool);
 }
 
 /* Asks for n weights from `first` on; sets their `known`. */
@@ -13090,6 +13132,7 @@ static gn_result gn__remote_send_weight(gn__remote *r, size_t i, gn_fault *f) {
 static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     size_t sent = 0;
+    if (r->n_weights > 0) gn__remote_digest(r);
     for (size_t first = 0; !e && first < r->n_weights; first += GN__WIRE_ASK)
         e = gn__remote_ask(r, first, GN__MIN(r->n_weights - first, (size_t)GN__WIRE_ASK), f);
     for (; !e && sent < r->n_weights; sent += !e) e = gn__remote_send_weight(r, sent, f);
@@ -13390,7 +13433,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->next = 1;
     r->next_plan = 1;
     r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
-    if (desc) { r->log = desc->log; r->log_user = desc->log_user; }
+    if (desc) { r->log = desc->log; r->log_user = desc->log_user; r->threads = desc->threads; }
     gn__link_count(&r->link);
     gn_result e = gn__remote_greet(r, device, f);
     if (!e && several) e = gn__remote_probe(r, f);
@@ -13549,7 +13592,18 @@ typedef struct gn__served_plan {
 typedef struct gn__kept { uint64_t id, bytes; gn__type type; } gn__kept;
 typedef struct gn__held_weight { gn__weight *weight; uint32_t slots; bool pinned; } gn__held_weight;   /* pinned: promised to the client */
 
+typedef struct gn__hasher {     /* hashes a large weight while it arrives, on a thread of its own */
+    gn__thread thread;
+    gn__mutex lock;             /* of all below */
+    gn__cond changed;
+    void *hash;                 /* the thread's */
+    const uint8_t *data;
+    uint64_t ready, done;       /* bytes that have come and that are hashed */
+    bool last, abandoned;       /* nothing more comes; the rest need not be hashed */
+} gn__hasher;
+
 typedef struct gn__upload {
+    gn__hasher *hasher;         /* NULL: the weight is small, or there is no thread; it is hashed at the end */
     bool refused;               /* the client was told; what still comes is dropped */
     uint8_t digest[32];
     uint64_t total, at;
@@ -13706,9 +13760,82 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
     return gn__outbox_message(&s->link.out, GN__MSG_WEIGHT_HAVE, m->request, &answer);
 }
 
+static void gn__hasher_main(void *arg) {
+    gn__hasher *h = (gn__hasher *)arg;
+    gn__mutex_lock(&h->lock);
+    for (;;) {
+        while (h->done == h->ready && !h->last) gn__cond_wait(&h->changed, &h->lock);
+        if (h->done == h->ready || h->abandoned) break;
+        size_t n = (size_t)GN__MIN(h->ready - h->done, (uint64_t)GN__BLOB_CHUNK);
+        const uint8_t *p = h->data + h->done;
+        gn__mutex_unlock(&h->lock);
+        gn__net->hash_add(h->hash, p, n);
+        gn__mutex_lock(&h->lock);
+        h->done += n;
+        gn__cond_broadcast(&h->changed);
+    }
+    gn__mutex_unlock(&h->lock);
+}
+
+/* NULL: there is no memory, no thread, or a network unit that hashes in one piece only. */
+static gn__hasher *gn__hasher_start(void) {
+    gn__hasher *h = gn__net->hash_begin ? (gn__hasher *)gn__alloc_zero(sizeof *h) : NULL;
+    if (!h) return NULL;
+    gn__mutex_init(&h->lock);
+    gn__cond_init(&h->changed);
+    h->hash = gn__net->hash_begin();
+    if (h->hash && gn__thread_start(&h->thread, gn__hasher_main, h)) return h;
+    uint8_t ignored[32];
+    if (h->hash) gn__net->hash_end(h->hash, ignored);
+    gn__cond_deinit(&h->changed);
+    gn__mutex_deinit(&h->lock);
+    gn_free(h);
+    return NULL;
+}
+
+/* `ready` bytes are at data, which stays until the next wait. */
+static void gn__hasher_feed(gn__hasher *h, const uint8_t *data, uint64_t ready) {
+    gn__mutex_lock(&h->lock);
+    h->data = data;
+    h->ready = ready;
+    gn__cond_broadcast(&h->changed);
+    gn__mutex_unlock(&h->lock);
+}
+
+/* Until it does not look at the data. */
+static void gn__hasher_wait(gn__hasher *h) {
+    gn__mutex_lock(&h->lock);
+    while (h->done != h->ready) gn__cond_wait(&h->changed, &h->lock);
+    gn__mutex_unlock(&h->lock);
+}
+
+/* The digest of all that was fed, or of nothing in particular when it is abandoned. */
+static void gn__hasher_end(gn__hasher *h, bool abandoned, uint8_t digest[32]) {
+    gn__mutex_lock(&h->lock);
+    h->last = true;
+    h->abandoned = abandoned;
+    gn__cond_broadcast(&h->changed);
+    gn__mutex_unlock(&h->lock);
+    gn__thread_join(&h->thread);
+    gn__net->hash_end(h->hash, digest);
+    gn__cond_deinit(&h->changed);
+    gn__mutex_deinit(&h->lock);
+    gn_free(h);
+}
+
+/* Frees the bytes, which nobody hashes any more. */
+static void gn__upload_free(gn__upload *u) {
+    uint8_t ignored[32];
+    if (u->hasher) gn__hasher_end(u->hasher, true, ignored);
+    u->hasher = NULL;
+    gn_free(u->data);
+    u->data = NULL;
+    u->cap = 0;
+}
+
 static void gn__upload_end(gn__session *s) {
     if (!s->upload.refused) s->held -= s->upload.at;
-    gn_free(s->upload.data);
+    gn__upload_free(&s->upload);
     memset(&s->upload, 0, sizeof s->upload);
 }
 
@@ -13716,7 +13843,9 @@ static void gn__upload_end(gn__session *s) {
 static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     gn__upload *u = &s->upload;
     uint8_t digest[32];
-    gn__net->sha256(u->data, (size_t)u->total, digest);
+    if (u->hasher) gn__hasher_end(u->hasher, false, digest);
+    else gn__net->sha256(u->data, (size_t)u->total, digest);
+    u->hasher = NULL;
     if (memcmp(digest, u->digest, 32) != 0) {
         gn__upload_end(s);
         return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)u->total);
@@ -13739,6 +13868,7 @@ static gn_result gn__upload_grow(gn__session *s, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
     void *data = u->data;
     if (u->total > s->limit || !gn__session_charge(s, n)) return gn__session_full(s, u->total, f);
+    if (u->hasher && u->at + n > u->cap) gn__hasher_wait(u->hasher);   /* the bytes may move */
     if (!gn__reserve(&data, &u->cap, (size_t)(u->at + n), 1)) {
         s->held -= n;
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
@@ -13753,14 +13883,13 @@ static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *d, u
     gn__rd r = { d->blob.p, d->blob.p + d->blob.n, false };
     gn_result e = gn__upload_grow(s, n, f);
     if (e) {
-        gn_free(u->data);
-        u->data = NULL;
-        u->cap = 0;
+        gn__upload_free(u);
         s->held -= u->at;
         u->refused = true;
         return e;
     }
     e = gn__blob_get(&r, u->data + u->at, (size_t)n, d->element, s->link.codecs, f);
+    if (!e && u->hasher) gn__hasher_feed(u->hasher, u->data, u->at + n);
     return !e && r.p != r.end ? gn_fail(f, GN_BAD_MESSAGE, "a piece of a weight is longer than it says") : e;
 }
 
@@ -13774,6 +13903,7 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
         gn__upload_end(s);
         u->total = d.total;
         memcpy(u->digest, d.digest, 32);
+        if (u->total > GN__HASH_ALONE) u->hasher = gn__hasher_start();
     }
     bool element_ok = d.element == 1 || d.element == 2 || d.element == 4 || d.element == 8;
     if (!element_ok || d.total != u->total || d.offset != u->at || memcmp(d.digest, u->digest, 32) != 0)
@@ -14530,7 +14660,7 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->plans.p);
     gn_free(s->slots.p);
     gn_free(s->weights);
-    gn_free(s->upload.data);
+    gn__upload_free(&s->upload);
     gn_free(s->kept);
     gn_free(s->args_bytes);
     gn_free(s->args);

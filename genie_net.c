@@ -679,6 +679,7 @@ static gn_result gn__store_put(const char *home, const char *name, const char *k
 #define GN__TLS_MAX MBEDTLS_SSL_VERSION_TLS1_2
 #endif
 #define GN__SHA256(p, n, out) mbedtls_sha256(p, n, out, 0)
+#define GN__SHA256_STEP(name) mbedtls_sha256_##name
 #define GN__SSL_FIELD(name) MBEDTLS_PRIVATE(name)
 
 static bool gn__tls_library(void) {
@@ -716,6 +717,7 @@ static int gn__set_serial(mbedtls_x509write_cert *w, uint8_t *serial, size_t n) 
 #else
 
 #define GN__SHA256(p, n, out) mbedtls_sha256_ret(p, n, out, 0)
+#define GN__SHA256_STEP(name) mbedtls_sha256_##name##_ret
 #define GN__SSL_FIELD(name) name
 
 static bool gn__tls_library(void) { return true; }
@@ -769,6 +771,11 @@ static int gn__set_serial(mbedtls_x509write_cert *w, uint8_t *serial, size_t n) 
     X(int, EVP_CipherFinal_ex, (void *ctx, uint8_t *out, int *out_n))                                                      \
     X(const void *, EVP_sha256, (void))                                                                                    \
     X(int, EVP_Digest, (const void *p, size_t n, uint8_t *out, unsigned *out_n, const void *type, void *engine))           \
+    X(void *, EVP_MD_CTX_new, (void))                                                                                      \
+    X(void, EVP_MD_CTX_free, (void *ctx))                                                                                  \
+    X(int, EVP_DigestInit_ex, (void *ctx, const void *type, void *engine))                                                 \
+    X(int, EVP_DigestUpdate, (void *ctx, const void *p, size_t n))                                                         \
+    X(int, EVP_DigestFinal_ex, (void *ctx, uint8_t *out, unsigned *out_n))                                                 \
     X(const char *, OpenSSL_version, (int what))
 
 enum { GN__AES_128_GCM, GN__AES_256_GCM, GN__CHACHA20_POLY1305, GN__AEAD__COUNT };
@@ -1031,6 +1038,41 @@ static void gn__net_sha256(const void *data, size_t n, uint8_t out[32]) {
     const gn__crypto *c = n >= GN__HASH_LARGE ? gn__crypto_use() : NULL;
     if (c != NULL && c->EVP_Digest(data, n, out, NULL, c->EVP_sha256(), NULL) == 1) return;
     if (GN__SHA256(data, n, out) != 0) memset(out, 0, 32);   /* fails only in builds with a hardware engine that broke */
+}
+
+/* A hash in pieces. */
+typedef struct gn__hash {
+    const gn__crypto *crypto;       /* NULL: mbedTLS */
+    void *ctx;
+    mbedtls_sha256_context stock;
+    bool failed;
+} gn__hash;
+
+static void *gn__net_hash_begin(void) {
+    gn__hash *h = gn_alloc(sizeof *h);
+    if (h == NULL) return NULL;
+    memset(h, 0, sizeof *h);
+    mbedtls_sha256_init(&h->stock);
+    h->crypto = gn__crypto_use();
+    if (h->crypto != NULL) h->ctx = h->crypto->EVP_MD_CTX_new();
+    if (h->ctx == NULL) h->crypto = NULL;
+    h->failed = h->crypto != NULL ? h->crypto->EVP_DigestInit_ex(h->ctx, h->crypto->EVP_sha256(), NULL) != 1 : GN__SHA256_STEP(starts)(&h->stock, 0) != 0;
+    return h;
+}
+
+static void gn__net_hash_add(void *hash, const void *data, size_t n) {
+    gn__hash *h = hash;
+    h->failed |= h->crypto != NULL ? h->crypto->EVP_DigestUpdate(h->ctx, data, n) != 1 : GN__SHA256_STEP(update)(&h->stock, data, n) != 0;
+}
+
+/* Zeros when the library failed: no digest that anybody announced. */
+static void gn__net_hash_end(void *hash, uint8_t out[32]) {
+    gn__hash *h = hash;
+    h->failed |= h->crypto != NULL ? h->crypto->EVP_DigestFinal_ex(h->ctx, out, NULL) != 1 : GN__SHA256_STEP(finish)(&h->stock, out) != 0;
+    if (h->failed) memset(out, 0, 32);
+    if (h->crypto != NULL) h->crypto->EVP_MD_CTX_free(h->ctx);
+    mbedtls_sha256_free(&h->stock);
+    gn_free(h);
 }
 
 /* What one user of mbedTLS needs. Nothing of it is shared between connections: mbedTLS caches curve tables inside keys
@@ -2967,6 +3009,9 @@ static const gn_net_i gn__net = {
     .handover = gn__net_handover,
     .plain = gn__net_plain,
     .sha256 = gn__net_sha256,
+    .hash_begin = gn__net_hash_begin,
+    .hash_add = gn__net_hash_add,
+    .hash_end = gn__net_hash_end,
     .pack = gn__net_pack,
     .unpack = gn__net_unpack,
     .codecs = 1u << GN__RAW | 1u << GN__ZSTD | 1u << GN__PLANES,
