@@ -13903,7 +13903,7 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
         gn__upload_end(s);
         u->total = d.total;
         memcpy(u->digest, d.digest, 32);
-        if (u->total > GN__HASH_ALONE) u->hasher = gn__hasher_start();
+        if (u->total > GN__HASH_ALONE && u->total <= s->limit) u->hasher = gn__hasher_start();
     }
     bool element_ok = d.element == 1 || d.element == 2 || d.element == 4 || d.element == 8;
     if (!element_ok || d.total != u->total || d.offset != u->at || memcmp(d.digest, u->digest, 32) != 0)

@@ -2447,6 +2447,27 @@ TEST(codec_bombs_and_wide_windows_are_refused)
     free(frame);
 }
 
+TEST(codec_packs_only_where_the_wire_costs_more)
+{
+    enum { N = 1 << 20 };
+    float *dense = malloc(N), *ones = malloc(N);
+    uint8_t *room = malloc(N), codec;
+    for (int i = 0; i < N / 4; i++) { dense[i] = (float)normal(); ones[i] = 1; }
+    for (int i = 0; i < GN__SHARES; i++) atomic_store(&gn__pack_ps[i], gn__pack_guess[i]);
+    CHECK(gn__net.pack(dense, N, 4, 0, room, N, &codec) > 0 && codec == GN__PLANES);        /* nothing is known of the wire */
+    for (int i = 0; i < GN__SHARES; i++) atomic_store(&gn__pack_ps[i], gn__pack_guess[i]);
+    CHECK(gn__net.pack(dense, N, 4, 0.4, room, N, &codec) == 0 && codec == GN__RAW);        /* 20 Gbit/s: sending is quicker */
+    CHECK(gn__net.pack(ones, N, 4, 0.4, room, N, &codec) > 0);                              /* but where little stays */
+    CHECK(gn__net.pack(dense, N, 4, 80, room, N, &codec) > 0 && codec == GN__PLANES);       /* 100 Mbit/s: packing is */
+    atomic_store(&gn__pack_ps[3], 900000);      /* one slow moment stops packing, and does not stop it for ever */
+    int tries = 0;
+    while (tries < 2000 && gn__net.pack(dense, N, 4, 80, room, N, &codec) == 0) tries++;
+    CHECK(tries > 3 && tries < 2000);
+    free(dense);
+    free(ones);
+    free(room);
+}
+
 static void *pack_thread(void *arg)
 {
     uint8_t *data = arg, *out = malloc(50000), *back = malloc(50000), codec;
@@ -2558,7 +2579,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(codec_random_bytes_are_stored), TEST_ENTRY(codec_zeros_and_one_hot_shrink_massively), TEST_ENTRY(codec_weights_shrink_by_their_exponents),
         TEST_ENTRY(codec_small_inputs_are_stored), TEST_ENTRY(codec_odd_sizes_come_back_exactly), TEST_ENTRY(codec_planes_are_the_pinned_layout),
         TEST_ENTRY(codec_hostile_frames_are_refused), TEST_ENTRY(codec_altered_frames_are_safe), TEST_ENTRY(codec_bombs_and_wide_windows_are_refused),
-        TEST_ENTRY(codec_works_in_many_threads), TEST_ENTRY(sha256_of_known_texts_is_right), TEST_ENTRY(memory_that_runs_out_is_a_result),
+        TEST_ENTRY(codec_packs_only_where_the_wire_costs_more), TEST_ENTRY(codec_works_in_many_threads), TEST_ENTRY(sha256_of_known_texts_is_right), TEST_ENTRY(memory_that_runs_out_is_a_result),
     };
     snprintf(work, sizeof work, "/tmp/genie-net-XXXXXX");
     if (mkdtemp(work) == NULL) return 1;
