@@ -12978,6 +12978,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
 #define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
 #define GN__HASH_ALONE (4u << 20)           /* bytes up to which a thread of its own for a hash costs more than it gives */
 #define GN__LARGE_SEND (64u << 10)          /* bytes from which on a send tells what a byte costs */
+#define GN__WIRE_GUESS_NS 8.0               /* of a byte on a link that is not measured yet: 1 Gbit/s */
 #define GN__BUFFERED (4u << 20)             /* bytes that may lie in the system's buffers */
 #define GN__PAUSE_US 50000u                 /* after which those are taken to be empty */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
@@ -12993,7 +12994,8 @@ typedef struct gn__link {
     uint64_t frames_up, frames_down;        /* of the boxes, counted so far */
     gn_link_info info;                      /* its bytes are counted so far */
     gn__buf scratch;                        /* of the packer */
-    double wire_ns;                         /* that a byte takes to be sent, encryption included; 0: not known */
+    double wire_ns;                         /* that a byte takes to be sent, encryption included */
+    bool paced;                             /* wire_ns is measured, not guessed */
     uint64_t burst, sent_us;                /* bytes sent one after another, and when the last of them were */
 } gn__link;
 
@@ -13005,7 +13007,8 @@ static void gn__link_pace(gn__link *l, size_t n, uint64_t begin_us, uint64_t end
     l->burst += n;
     if (l->burst <= GN__BUFFERED) return;
     double ns = (double)(end_us - begin_us) * 1e3 / (double)n;
-    l->wire_ns += l->wire_ns > 0 ? (ns - l->wire_ns) / 8 : ns;
+    l->wire_ns += (ns - l->wire_ns) / (l->paced ? 8 : 1);
+    l->paced = true;
 }
 
 static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
@@ -13023,6 +13026,7 @@ static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_
     l->deadline_ms = deadline_ms;
     l->stats = stats;
     l->codecs = 1;
+    l->wire_ns = GN__WIRE_GUESS_NS;
     l->in.frame_max = GN__HELLO_MAX;
     l->in.limit = GN__HELLO_MAX;
     l->out.sink = gn__link_send;

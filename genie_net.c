@@ -930,16 +930,13 @@ static bool gn__hash_right(const gn__crypto *c, const uint8_t *p, size_t n) {
 static const char *gn__crypto_check(gn__crypto *c) {
     double ns[GN__AEAD__COUNT] = { 0 };
     const char *wrong = NULL;
-    uint8_t *room = gn_alloc(3 * (GN__RECORD_MAX + GN__TAG));
-    if (room == NULL) return "no memory";
-    memset(room, 0x5a, 3 * (GN__RECORD_MAX + GN__TAG));
+    static uint8_t room[3 * (GN__RECORD_MAX + GN__TAG)];      /* once a process: no allocation that could fail */
     for (int i = 0; i < GN__AEAD__COUNT && wrong == NULL; i++) {
         bool ok = gn__known_right(c, &gn__knowns[i]) && gn__record_right(c, i, 1037, room, &ns[i]) && gn__record_right(c, i, GN__RECORD_MAX, room, &ns[i]);
         if (!ok) wrong = gn__knowns[i].name;
     }
     for (size_t n = 0; n <= 130 && wrong == NULL; n += 13)
         if (!gn__hash_right(c, room, n) || !gn__hash_right(c, room, 3 * GN__RECORD_MAX - n)) wrong = "SHA-256";
-    gn_free(room);
     c->aes_faster = ns[GN__AES_128_GCM] <= ns[GN__CHACHA20_POLY1305];
     return wrong;
 }
@@ -2648,6 +2645,7 @@ static gn_result gn__net_listen(const gn_server_desc *d, void **out_listener, gn
     gn_result r = GN_OK;
     if (d->url_file != NULL && snprintf(l->url_file, sizeof l->url_file, "%s", d->url_file) >= GN__PATH)
         r = gn_fail(f, GN_BAD_ARGUMENT, "the path of the URL file is too long");
+    if (r == GN_OK) r = gn__crypto_settle(l->log, f);
     if (r == GN_OK) r = gn__listen_socket(l, d->listen, d->listen_fd, f);
     if (r == GN_OK) r = gn__identity(l, d, f);
     if (r == GN_OK) r = gn__new_code(l, d->listen_fd > 0, f);

@@ -1862,6 +1862,43 @@ TEST(sides_with_and_without_libcrypto_understand_each_other)
 #endif
 }
 
+/* Where libcrypto is missing or wrong mbedTLS encrypts, which is told; where it is demanded nothing opens. */
+TEST(connection_without_libcrypto_is_slow_and_says_so)
+{
+    host h;
+    gn_transport t;
+    gn_link_info info;
+    char home[GN__PATH], tenant[64];
+    gn_fault f;
+    void *l;
+    bool was = gn__crypto_use() != NULL;
+    gn__crypto_found.good = false;
+    snprintf(gn__crypto_found.why, sizeof gn__crypto_found.why, "it is a test");
+    REQUIRE(host_open(&h));
+    REQUIRE(enter(gn__net.url(h.listener), new_folder(home), &t, tenant) == GN_OK);
+    t.i->info(t.self, &info);
+    CHECK_STR(info.records, GN__STOCK);
+    CHECK(info.slow);
+    echo(t, 70000);
+    t.i->close(t.self);
+    host_served(&h, 1);
+    setenv("GENIE_AEAD", "mbedtls", 1);      /* as it was asked for: not a fault */
+    REQUIRE(enter(gn__net.url(h.listener), new_folder(home), &t, tenant) == GN_OK);
+    t.i->info(t.self, &info);
+    CHECK_STR(info.records, GN__STOCK);
+    CHECK(!info.slow);
+    t.i->close(t.self);
+    host_served(&h, 2);
+    setenv("GENIE_AEAD", "libcrypto", 1);
+    CHECK_RESULT(dial_in(gn__net.url(h.listener), new_folder(home), 5000, &t, &f), GN_UNSUPPORTED);
+    CHECK(strstr(f.text, "it is a test") != NULL);
+    gn_server_desc d = { .listen = ":0", .home = new_folder(home) };
+    CHECK_RESULT(gn__net.listen(&d, &l, &f), GN_UNSUPPORTED);
+    unsetenv("GENIE_AEAD");
+    gn__crypto_found.good = was;
+    host_close(&h);
+}
+
 TEST(wish_for_an_unknown_library_is_an_error)
 {
     host h;
@@ -2570,7 +2607,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(server_with_weak_tls_is_refused), TEST_ENTRY(libcrypto_agrees_with_mbedtls_at_all_sizes), TEST_ENTRY(libcrypto_with_a_wrong_answer_is_found_out),
         TEST_ENTRY(records_of_any_size_into_any_room_arrive), TEST_ENTRY(record_altered_cut_repeated_or_swapped_ends_the_stream),
         TEST_ENTRY(records_that_are_not_data_are_taken_as_the_standard_says), TEST_ENTRY(padding_of_a_record_is_dropped),
-        TEST_ENTRY(sides_with_and_without_libcrypto_understand_each_other), TEST_ENTRY(wish_for_an_unknown_library_is_an_error),
+        TEST_ENTRY(sides_with_and_without_libcrypto_understand_each_other), TEST_ENTRY(connection_without_libcrypto_is_slow_and_says_so), TEST_ENTRY(wish_for_an_unknown_library_is_an_error),
         TEST_ENTRY(plain_over_a_socketpair_carries_bytes), TEST_ENTRY(plain_is_no_proof_to_a_server),
         TEST_ENTRY(plain_off_the_loopback_is_refused), TEST_ENTRY(files_of_the_home_are_private), TEST_ENTRY(server_stores_no_secret),
         TEST_ENTRY(files_that_others_may_read_or_write_are_refused), TEST_ENTRY(pairings_at_once_with_one_code_give_one_credential),

@@ -795,13 +795,14 @@ TEST(sends_tell_what_a_byte_costs) {
     gn__link l;
     uint64_t now = 1000000;
     memset(&l, 0, sizeof l);
+    l.wire_ns = GN__WIRE_GUESS_NS;
     for (int i = 0; i < 4; i++, now += 1010) gn__link_pace(&l, 1 << 20, now, now + 10);
-    CHECK(l.wire_ns == 0);
-    for (int i = 0; i < 40; i++, now += 8500) gn__link_pace(&l, 1 << 20, now, now + 8000);   /* 1 Gbit/s */
-    CHECK_NEAR(l.wire_ns, 8000e3 / (1 << 20), 0.01);
+    CHECK(l.wire_ns == GN__WIRE_GUESS_NS);
+    for (int i = 0; i < 40; i++, now += 17000) gn__link_pace(&l, 1 << 20, now, now + 16000);   /* 0.5 Gbit/s */
+    CHECK_NEAR(l.wire_ns, 16000e3 / (1 << 20), 0.01);
     now += 200000;                                                        /* a pause: the buffers are empty */
     for (int i = 0; i < 4; i++, now += 20) gn__link_pace(&l, 1 << 20, now, now + 10);
-    CHECK_NEAR(l.wire_ns, 8000e3 / (1 << 20), 0.01);
+    CHECK_NEAR(l.wire_ns, 16000e3 / (1 << 20), 0.01);
     for (int i = 0; i < 80; i++, now += 320) gn__link_pace(&l, 1 << 20, now, now + 300);     /* the link is another one now */
     CHECK_NEAR(l.wire_ns, 300e3 / (1 << 20), 0.01);
 }
