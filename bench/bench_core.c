@@ -511,6 +511,76 @@ static void bench_fused(void) {
     free(z);
 }
 
+/* ---- reductions: each beside reading the same bytes ---- */
+
+typedef struct reduction { const char *name; gn_dtype dtype; bool largest, columns; } reduction;
+
+static gn_tensor reduce_one(gn_tensor x, const reduction *r) {
+    gn_axes axes = r->columns ? GN_AXES(0) : GN_AXES(1);
+    return r->largest ? gn_max(x, axes, false) : gn_sum(x, axes, false);
+}
+
+/* The first results against plain loops; integers are exact, and so are extremes. */
+static double reduction_error(const reduction *r, const void *x, const double *y, int64_t side) {
+    double worst = 0;
+    for (int64_t i = 0; i < 16; i++) {
+        double want = r->largest ? -INFINITY : 0;
+        for (int64_t l = 0; l < side; l++) {
+            int64_t at = r->columns ? l * side + i : i * side + l;
+            double v = r->dtype == GN_F32 ? (double)((const float *)x)[at] : r->dtype == GN_I32 ? (double)((const int32_t *)x)[at] : (double)((const int8_t *)x)[at];
+            want = r->largest ? fmax(want, v) : want + v;
+        }
+        if (!(fabs(want - y[i]) <= worst)) worst = fabs(want - y[i]);
+    }
+    return worst;
+}
+
+static double reduction_case(gn_ctx *g, const reduction *r, const float *noise, double *y, int64_t side) {
+    gn_tensor x = gn_data(g, r->dtype, GN_SHAPE(side, side), noise);      /* integers: the bits of the floats */
+    gn_info info;
+    int runs = repeats(16);
+    for (int i = -2; i < runs; i++) {
+        samples_b[i < 0 ? 0 : i] = in_threads(read_main, NULL, noise, (size_t)(side * side) * (r->dtype == GN_I8 ? 1 : 4));
+        gn_tensor result = reduce_one(x, r);
+        memset(y, 0xff, (size_t)side * sizeof *y);
+        if (!ex_check(g, gn_describe(result, &info), r->name)) exit(EX_FAILED);
+        double start = ex_now();
+        read_or_die(result, y, info.bytes);
+        samples_a[i < 0 ? 0 : i] = ex_now() - start;
+    }
+    read_or_die(gn_cast(reduce_one(x, r), GN_F64), y, (size_t)side * sizeof *y);
+    double error = reduction_error(r, noise, y, side);
+    if (!(error <= (r->dtype == GN_F32 && !r->largest ? 1e-2 : 0))) failed("a reduction computes wrong values");
+    gn_step(g);
+    return quantile(samples_a, runs, 0.5);
+}
+
+static void bench_reduce(void) {
+    static const reduction rows[] = {
+        { "f32_row_sum", GN_F32, false, false }, { "f32_column_sum", GN_F32, false, true }, { "f32_row_max", GN_F32, true, false },
+        { "f32_column_max", GN_F32, true, true }, { "i32_row_sum", GN_I32, false, false }, { "i32_column_max", GN_I32, true, true },
+        { "i8_row_sum", GN_I8, false, false }, { "i8_column_sum", GN_I8, false, true },
+    };
+    if (!wanted("reduce")) return;
+    const int64_t side = 4096;
+    float *x = make_floats((size_t)(side * side), 2);
+    double *y = calloc((size_t)side, sizeof *y), speed[sizeof rows / sizeof *rows];
+    gn_ctx *g = open_or_die("cpu", set.threads);
+    for (size_t i = 0; y && i < sizeof rows / sizeof *rows; i++) {
+        char name[48];
+        double bytes = (double)(side * side) * (rows[i].dtype == GN_I8 ? 1 : 4);
+        speed[i] = 1e-9 * bytes / reduction_case(g, &rows[i], x, y, side);
+        snprintf(name, sizeof name, "reduce_%s_gb_s", rows[i].name);
+        note(name, speed[i], "GB/s read");
+        snprintf(name, sizeof name, "reduce_%s_read", rows[i].name);
+        note(name, 1e-9 * bytes / quantile(samples_b, repeats(16), 0.5), "GB/s of reading alone, in turn");
+    }
+    show("column_max_vs_row_sum", speed[3] / speed[0], false, 0.8, "");
+    gn_close(g);
+    free(x);
+    free(y);
+}
+
 /* ---- matrix products beside OpenBLAS ---- */
 
 typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
@@ -804,6 +874,7 @@ int main(int argc, char **argv) {
     bench_step_client();
     bench_round_trip();
     bench_fused();
+    bench_reduce();
     bench_matmul();
     bench_mlp();
     bench_decode();
