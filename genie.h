@@ -4898,13 +4898,18 @@ typedef struct gn__attention_job {
     gn__atomic failed;          /* no memory for scores; set by any thread */
 } gn__attention_job;
 
+/* How many keys query t sees. */
+static int64_t gn__keys_seen(const gn__attention_job *j, int64_t t) {
+    return j->c->attrs[0] & 1 ? GN__MAX(j->length - j->c->in[0].dims[2] + t + 1, 0) : j->length;
+}
+
 GN__COLD_BEGIN
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype);
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
+    int64_t seen = gn__keys_seen(j, t);
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     double top = -INFINITY, sum = 0;
     gn__load_f64(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
@@ -4933,14 +4938,15 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
 }
 GN__COLD_END
 
-/* Adds the mask's row to the scores; false hides. */
-static void gn__attention_mask(const gn__attention_job *j, const char *m, float *s, int64_t n) {
-    int64_t stride = j->mask.strides[3], bytes = (int64_t)gn__bytes_of(j->mask.dtype);
-    for (int64_t i = 0; i < n; i++, m += stride * bytes) {
-        float x = 0;
-        if (j->mask.dtype == GN_BOOL) { s[i] = *(const uint8_t *)m ? s[i] : -INFINITY; continue; }
-        gn__load_f32(&x, j->mask.dtype, m, 1, 1);
-        s[i] += x;
+/* Adds n elements of the mask, `stride` apart, to scores; false hides. */
+static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s, int64_t n) {
+    int64_t bytes = (int64_t)gn__bytes_of(j->mask.dtype);
+    float x[GN__CHUNK];
+    for (int64_t i = 0; i < n && j->mask.dtype == GN_BOOL; i++) s[i] = m[i * stride] ? s[i] : -INFINITY;
+    for (int64_t i = 0, some; i < n && j->mask.dtype != GN_BOOL; i += some) {
+        some = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f32(x, j->mask.dtype, m + i * stride * bytes, stride, some);
+        for (int64_t l = 0; l < some; l++) s[i + l] += x[l];
     }
 }
 
@@ -4962,7 +4968,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), stride;
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
+    int64_t seen = gn__keys_seen(j, t);
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     gn__load_f32(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
     memset(s, 0, (size_t)seen * sizeof *s);
@@ -4973,7 +4979,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
         kernels->dot(s + i, q, rows, stride, n, D);
     }
     kernels->affine(s, s, seen, 0, (float)j->scale);
-    if (j->mask.p) gn__attention_mask(j, j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) * (int64_t)gn__bytes_of(j->mask.dtype), s, seen);
+    if (j->mask.p) gn__attention_mask(j, j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) * (int64_t)gn__bytes_of(j->mask.dtype), j->mask.strides[3], s, seen);
     float top = kernels->top(s, seen, 1);
     if (top != -INFINITY) {                                        /* nothing seen: zeros */
         kernels->affine(s, s, seen, top, 1);
@@ -5008,6 +5014,142 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     gn_free(s);
 }
 
+/* ---- attention by tiles: a block of keys and values is packed once for many queries, and no more scores exist at a time than
+ * those of one panel with one block (online softmax: Milakov and Gimelshein 2018; Dao et al. 2022). Scores are kept keys by
+ * queries: a panel's scores are then a packed operand of the second product, and its maxima and sums are vectors. ---- */
+
+enum { GN__TILE_QUERIES = 160, GN__TILE_KEYS = 126, GN__TILE_FEW = 16, GN__TILE_WIDE = GN__GEMM_KC };     /* queries fill whole panels of 8, 16, 32 */
+
+typedef struct gn__attention_tile {
+    const gn__attention_job *j;
+    const gn__kernels *k;
+    gn__gemm q, kv, v;         /* how they lie: queries and values as right sides, keys as a left side */
+    int64_t b, h, t, n;        /* the head; first query and how many */
+    int64_t D, E, rows;        /* rows: E up to a whole panel */
+    float *query, *sums;       /* panels of nr queries: (D, nr) scaled, (rows, nr) */
+    float *keys, *values, *scores, *top;
+    double *weight;            /* sums of the weights; top: the largest score so far, by query */
+} gn__attention_tile;
+
+static size_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
+    return (size_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
+}
+
+static float *gn__tile_take(float **room, int64_t n) {
+    float *p = *room;
+    *room += (n + 15) / 16 * 16;
+    return p;
+}
+
+static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
+    const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
+    int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES, bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->mr, nr = a->k->nr;
+    a->b = task / tiles / H, a->h = task / tiles % H, a->t = task % tiles * GN__TILE_QUERIES, a->n = GN__MIN(T - a->t, (int64_t)GN__TILE_QUERIES);
+    int64_t g = a->h / (H / K->dims[1]);
+    a->D = Q->dims[3], a->E = V->dims[3], a->rows = (a->E + mr - 1) / mr * mr;
+    a->q = (gn__gemm){ .b = Q->p + (a->b * Q->strides[0] + a->h * Q->strides[1]) * bytes, .bk = Q->strides[3], .bn = Q->strides[2], .dtype = Q->dtype };
+    a->kv = (gn__gemm){ .a = K->p + (a->b * K->strides[0] + g * K->strides[1]) * bytes, .am = K->strides[2], .ak = K->strides[3], .dtype = K->dtype };
+    a->v = (gn__gemm){ .b = V->p + (a->b * V->strides[0] + g * V->strides[1]) * bytes, .bk = V->strides[2], .bn = V->strides[3], .dtype = V->dtype };
+    a->query = gn__tile_take(&room, GN__TILE_QUERIES * a->D);
+    a->sums = gn__tile_take(&room, GN__TILE_QUERIES * a->rows);
+    a->keys = gn__tile_take(&room, (GN__TILE_KEYS + mr) * a->D);
+    a->values = gn__tile_take(&room, GN__TILE_KEYS * a->rows);
+    a->scores = gn__tile_take(&room, (GN__TILE_KEYS + mr) * nr);
+    a->top = gn__tile_take(&room, GN__TILE_QUERIES);
+    a->weight = (double *)(void *)gn__tile_take(&room, 2 * GN__TILE_QUERIES);
+    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr);
+    a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
+    memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
+    for (int64_t i = 0; i < GN__TILE_QUERIES; i++) { a->top[i] = -INFINITY; a->weight[i] = 0; }
+}
+
+/* Hides scores of the panel from query t on with n keys from `key` on. */
+static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes, int64_t key, int64_t n) {
+    const gn__attention_job *j = a->j;
+    const gn_view *m = &j->mask;
+    int64_t nr = a->k->nr, hidden = j->c->attrs[0] & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2;     /* queries that do not see the key */
+    for (int64_t i = 0; i < n; i++, hidden++) {
+        float *s = a->scores + i * nr;
+        for (int64_t l = 0; l < GN__MIN(hidden, lanes); l++) s[l] = -INFINITY;
+        if (m->p) gn__attention_mask(j, m->p + (a->b * m->strides[0] + a->h * m->strides[1] + t * m->strides[2] + (key + i) * m->strides[3]) * (int64_t)gn__bytes_of(m->dtype), m->strides[2], s, lanes);
+    }
+}
+
+/* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
+static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
+    const gn__pool *pool = a->j->c->pool;
+    int64_t nr = a->k->nr;
+    float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
+    int32_t at[64] = { 0 };
+    bool shrinks = false;
+    memcpy(best, a->scores, (size_t)nr * sizeof *best);
+    gn__runners_of(pool, GN__F32)->best(best, at, a->scores, nr, n, nr, 0, false);
+    for (int64_t l = 0; l < nr; l++) {
+        float old = a->top[first + l], now = old != old || best[l] <= old ? old : best[l];
+        less[l] = now == -INFINITY ? 0 : -now;
+        shrink[l] = old + less[l];
+        a->top[first + l] = now;
+        shrinks |= old != now;
+    }
+    gn__exp_f32(pool, shrink, shrink, nr);
+    for (int64_t i = 0; i < n; i++) { ones[i] = 1; a->k->gain(a->scores + i * nr, NULL, less, nr); }
+    gn__exp_f32(pool, a->scores, a->scores, n * nr);
+    a->k->axpy(part, ones, a->scores, nr, n, nr);
+    for (int64_t l = 0; l < nr; l++) a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];
+    for (int64_t e = 0; e < a->E && shrinks; e++) a->k->gain(a->sums + first * a->rows + e * nr, shrink, NULL, nr);
+}
+
+/* A weight of 0 must not meet infinity or NaN where a query does not see the value. */
+static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
+    float high = a->k->top(a->values, n * a->rows, 1), low = a->k->top(a->values, n * a->rows, -1);
+    return high < INFINITY && low < INFINITY;
+}
+
+/* False: what is hidden is not finite; the rows are to be done one by one. */
+static bool gn__tile_run(gn__attention_tile *a) {
+    int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t), most = gn__keys_seen(a->j, a->t + a->n - 1);
+    for (int64_t key = 0, n; key < most; key += n) {
+        n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
+        bool hides = a->j->mask.p || key + n > least;
+        for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr);
+        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr);
+        if (hides && !gn__tile_is_finite(a, n)) return false;
+        for (int64_t i = 0; i < a->n; i += nr) {
+            if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key) continue;
+            for (int64_t p = 0; p < n; p += mr) a->k->micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
+            if (hides) gn__tile_hide(a, a->t + i, GN__MIN(nr, a->n - i), key, n);
+            gn__tile_softmax(a, i, n);
+            for (int64_t e = 0; e < a->rows; e += mr) a->k->micro(a->values + e * n, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
+        }
+    }
+    return true;
+}
+
+static void gn__tile_store(const gn__attention_tile *a) {
+    const gn_view *out = &a->j->c->out;
+    float row[GN__TILE_WIDE];
+    for (int64_t i = 0; i < a->n; i++) {
+        const float *sums = a->sums + i / a->k->nr * a->k->nr * a->rows + i % a->k->nr;
+        float scale = a->top[i] == -INFINITY ? 0 : (float)(1 / a->weight[i]);                  /* nothing seen: zeros */
+        for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * a->k->nr] * scale;
+        gn__store_f32(row, out->dtype, out->p + (((a->b * out->dims[1] + a->h) * out->dims[2] + a->t + i) * a->E) * (int64_t)gn__bytes_of(out->dtype), 1, a->E);
+    }
+}
+
+static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
+    gn__attention_job *j = (gn__attention_job *)arg;
+    gn__attention_tile a = { .j = j, .k = gn__kernels_of(j->c->pool) };
+    float *raw = (float *)gn_alloc(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) * sizeof *raw + 64);
+    if (!raw) { gn__atomic_store(&j->failed, 1); return; }
+    for (int64_t task = begin; task < end; task++) {
+        gn__tile_begin(&a, task, (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+        int64_t row = (a.b * j->c->in[0].dims[1] + a.h) * j->c->in[0].dims[2] + a.t;
+        if (gn__tile_run(&a)) gn__tile_store(&a);
+        else gn__attention_range_f32(j, row, row + a.n);
+    }
+    gn_free(raw);
+}
+
 static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t S = c->in[1].dims[2], T = c->in[0].dims[2], bits = c->attrs[0];
     gn__attention_job j = { c, { 0 }, S, gn__word_f64(c->attrs[1]), 0 };
@@ -5018,7 +5160,9 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t least = bits & 1 && bits & 4 ? T : 0;
     if (j.length < least || j.length > S)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld is outside %lld to %lld", (long long)j.length, (long long)least, (long long)S);
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
+    bool tiles = gn__dtypes[c->out.dtype].compute == GN__F32 && T >= GN__TILE_FEW && c->in[0].dims[3] <= GN__TILE_WIDE && c->in[2].dims[3] <= GN__TILE_WIDE;
+    if (gn__view_count(&c->out) && tiles) gn__pool_for(c->pool, dims[0] * dims[1] * ((T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES), 1, gn__attention_tiles, &j);
+    else if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention") : GN_OK;
 }
 

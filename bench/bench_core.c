@@ -767,6 +767,74 @@ static void bench_mlp(void) {
     for (int i = 0; i < MLP_LAYERS; i++) free(host[i]);
 }
 
+/* ---- attention beside the same said with products and a softmax, whose scores lie in memory ---- */
+
+enum { ATTENTION_HEADS = 8, ATTENTION_T = 1024, ATTENTION_D = 64 };
+
+static gn_tensor attention_parts(gn_tensor q, gn_tensor k, gn_tensor v) {
+    return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, gn_transpose(k, 2, 3)), 0.125), -1), v);
+}
+
+/* Queries 0, 512 and the last one of three heads. */
+static double attention_error(const float *q, const float *k, const float *v, const float *y, bool causal) {
+    static double s[ATTENTION_T];
+    double worst = 0;
+    for (int64_t c = 0; c < 9; c++) {
+        int64_t h = c / 3 * 3, t = c % 3 == 0 ? 0 : c % 3 == 1 ? ATTENTION_T / 2 : ATTENTION_T - 1, seen = causal ? t + 1 : ATTENTION_T, head = h * ATTENTION_T * ATTENTION_D;
+        double sum = 0;
+        for (int64_t i = 0; i < seen; i++) {
+            s[i] = 0;
+            for (int64_t d = 0; d < ATTENTION_D; d++) s[i] += (double)q[head + t * ATTENTION_D + d] * (double)k[head + i * ATTENTION_D + d];
+            sum += s[i] = exp(s[i] * 0.125);
+        }
+        for (int64_t d = 0; d < ATTENTION_D; d++) {
+            double want = 0;
+            for (int64_t i = 0; i < seen; i++) want += s[i] / sum * (double)v[head + i * ATTENTION_D + d];
+            double error = fabs(want - (double)y[head + t * ATTENTION_D + d]);
+            if (!(error <= worst)) worst = error;
+        }
+    }
+    return worst;
+}
+
+static double attention_time(gn_tensor result, float *y, size_t bytes) {
+    poison(y, bytes / sizeof *y);
+    double start = ex_now();
+    read_or_die(result, y, bytes);
+    return ex_now() - start;
+}
+
+static void bench_attention(void) {
+    if (!wanted("attention")) return;
+    const size_t n = (size_t)ATTENTION_HEADS * ATTENTION_T * ATTENTION_D, bytes = n * sizeof(float);
+    const double flops = 4e-9 * ATTENTION_HEADS * ATTENTION_T * ATTENTION_T * ATTENTION_D;
+    float *host[3] = { make_floats(n, 2), make_floats(n, 2), make_floats(n, 1) }, *y = make_floats(n, 1);
+    gn_ctx *g = open_or_die("cpu", set.threads);
+    gn_attention_desc causal = { .causal = true };
+    gn_tensor x[3];
+    int runs = repeats(16);
+    double error = 0;
+    for (int i = 0; i < 3; i++) x[i] = gn_weight(g, GN_F32, GN_SHAPE(1, ATTENTION_HEADS, ATTENTION_T, ATTENTION_D), host[i], "x");
+    for (int i = -2; i < runs; i++) {
+        int at = i < 0 ? 0 : i;
+        samples_b[at] = attention_time(attention_parts(x[0], x[1], x[2]), y, bytes);
+        samples_c[at] = attention_time(gn_attention(x[0], x[1], x[2], &causal), y, bytes);
+        error = fmax(error, attention_error(host[0], host[1], host[2], y, true));
+        samples_a[at] = attention_time(gn_attention(x[0], x[1], x[2], &(gn_attention_desc){ .causal = false }), y, bytes);
+        error = fmax(error, attention_error(host[0], host[1], host[2], y, false));
+        gn_step(g);
+    }
+    show("attention_vs_parts", quantile(samples_b, runs, 0.5) / quantile(samples_a, runs, 0.5), false, 1, "times as fast");
+    note("attention_gflops", flops / quantile(samples_a, runs, 0.5), "GFLOP/s, 8 heads, 1024 queries and keys of 64");
+    note("attention_causal_gflops", 0.5 * flops / quantile(samples_c, runs, 0.5), "GFLOP/s of the half that is seen");
+    note("attention_parts_gflops", flops / quantile(samples_b, runs, 0.5), "GFLOP/s of products and softmax");
+    note("attention_error", error, "largest error");
+    if (!(error < 1e-5)) failed("attention computes wrong values");
+    gn_close(g);
+    for (int i = 0; i < 3; i++) free(host[i]);
+    free(y);
+}
+
 /* ---- one decode step of a model as large as GPT-2 124M ---- */
 
 enum { GPT_DIM = 768, GPT_LAYERS = 12, GPT_HEADS = 12, GPT_VOCAB = 50257, GPT_CONTEXT = 1024, GPT_HEAD = GPT_DIM / GPT_HEADS, GPT_WEIGHTS = 12 };
@@ -877,6 +945,7 @@ int main(int argc, char **argv) {
     bench_reduce();
     bench_matmul();
     bench_mlp();
+    bench_attention();
     bench_decode();
     if (set.json) print_json();
     return failures ? EX_FAILED : EX_OK;

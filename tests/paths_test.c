@@ -258,6 +258,96 @@ static void check_reductions(const char *isa)
     gn_close(g);
 }
 
+/* ---- attention by tiles against plain loops ---- */
+
+enum { HEADS = 4, HIDDEN_NAN = 1, MASK_BOOL = 2, MASK_ADDED = 4, CAUSAL = 8 };
+typedef struct attention { int t, s, d, e, groups, how, length; } attention;      /* length -1: none */
+typedef struct attention_data { double q[1 << 17], k[1 << 16], v[1 << 16], added[1 << 16], want[256]; uint8_t seen[1 << 16]; } attention_data;
+static attention_data at;
+static float attention_got[1 << 17];
+
+static bool is_seen(const attention *a, int t, int s)
+{
+    int length = a->length < 0 ? a->s : a->length;
+    return s < length && (!(a->how & CAUSAL) || s <= length - a->t + t) && (!(a->how & MASK_BOOL) || at.seen[t * a->s + s]);
+}
+
+/* Row t of head h; all heads share a mask. */
+static void attend_plainly(const attention *a, int h, int t, double *out)
+{
+    double weight[512], top = -INFINITY, sum = 0;
+    int g = h / (HEADS / a->groups);
+    for (int s = 0; s < a->s; s++) {
+        weight[s] = -INFINITY;
+        if (!is_seen(a, t, s)) continue;
+        double dot = 0;
+        for (int d = 0; d < a->d; d++) dot += at.q[(h * a->t + t) * a->d + d] * at.k[(g * a->s + s) * a->d + d];
+        weight[s] = dot / sqrt(a->d) + (a->how & MASK_ADDED ? at.added[t * a->s + s] : 0);
+        top = fmax(top, weight[s]);
+    }
+    for (int s = 0; s < a->s; s++) sum += weight[s] = weight[s] == -INFINITY ? 0 : exp(weight[s] - top);
+    for (int e = 0; e < a->e; e++) {
+        out[e] = 0;
+        for (int s = 0; s < a->s; s++) out[e] += weight[s] == 0 ? 0 : weight[s] / sum * at.v[(g * a->s + s) * a->e + e];
+    }
+}
+
+static gn_tensor draw_input(gn_ctx *g, gn_dtype d, gn_shape shape, double *x, double scale)
+{
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++) n *= shape.dims[i];
+    for (int64_t i = 0; i < n; i++) x[i] = scale * (double)test_random_int(-64, 64) / 64;      /* exact in every dtype */
+    return gn_cast(gn_data(g, GN_F64, shape, x), d);
+}
+
+static void check_attention(gn_ctx *g, const attention *a, gn_dtype d)
+{
+    gn_tensor q = draw_input(g, d, GN_SHAPE(1, HEADS, a->t, a->d), at.q, 1), k = draw_input(g, d, GN_SHAPE(1, a->groups, a->s, a->d), at.k, 2);
+    gn_tensor v = draw_input(g, d, GN_SHAPE(1, a->groups, a->s, a->e), at.v, 1), added = draw_input(g, d, GN_SHAPE(a->t, a->s), at.added, 2);
+    gn_attention_desc desc = { .causal = (a->how & CAUSAL) != 0 };
+    for (int i = 0; i < a->t * a->s; i++) at.seen[i] = test_random_int(0, 2) > 0 && i / a->s % 17 != 3;      /* some rows see nothing */
+    for (int i = 0; i < a->t; i++)
+        if (a->how & HIDDEN_NAN) at.seen[i * a->s + a->s / 2] = 0;
+    if (a->how & HIDDEN_NAN)                                                      /* one value that no query sees, or only the last ones */
+        for (int h = 0; h < a->groups; h++) at.v[(h * a->s + (a->how & CAUSAL ? a->s - 1 : a->s / 2)) * a->e] = NAN;
+    desc.mask = a->how & MASK_BOOL ? gn_data(g, GN_BOOL, GN_SHAPE(a->t, a->s), at.seen) : a->how & MASK_ADDED ? added : GN_NONE;
+    desc.length = a->length < 0 ? GN_NONE : gn_scalar(g, GN_I32, a->length);
+    if (!CHECK_RESULT(gn_read(gn_cast(gn_attention(q, k, v, &desc), GN_F32), attention_got, (size_t)(HEADS * a->t * a->e) * sizeof *attention_got), GN_OK)) {
+        return;
+    }
+    double bound = d == GN_F32 ? 4e-6 : d == GN_F16 ? 1e-3 : 8e-3;
+    for (int i = 0; i < HEADS * a->t; i += 1 + i % 3) {
+        attend_plainly(a, i / a->t, i % a->t, at.want);
+        for (int e = 0; e < a->e; e++) {
+            double x = (double)attention_got[i * a->e + e];
+            if (!(fabs(x - at.want[e]) <= bound) && !(isnan(x) && isnan(at.want[e]))) {
+                test_fail(__FILE__, __LINE__, "%s, %d queries, %d keys, how %d: row %d, element %d is %.9g, not %.9g", gn_dtype_name(d), a->t, a->s, a->how, i, e, x, at.want[e]);
+                return;
+            }
+        }
+    }
+    gn_step(g);
+}
+
+static void check_attentions(const char *isa)
+{
+    static const attention forms[] = {
+        { 16, 16, 8, 8, 4, 0, -1 },          { 170, 300, 20, 24, 2, 0, -1 },            { 321, 130, 33, 5, 1, CAUSAL, -1 },        /* the first see nothing */
+        { 161, 253, 16, 40, 4, CAUSAL, 200 }, { 40, 140, 7, 9, 2, MASK_BOOL, -1 },       { 170, 260, 12, 16, 4, MASK_BOOL | CAUSAL, 230 },
+        { 65, 127, 64, 64, 2, MASK_ADDED, 100 }, { 48, 130, 8, 8, 4, MASK_BOOL | HIDDEN_NAN, -1 }, { 40, 150, 8, 8, 2, CAUSAL | HIDDEN_NAN, -1 },
+        { 20, 0, 8, 8, 4, 0, -1 },           { 17, 90, 130, 150, 1, CAUSAL, -1 },
+    };
+    setenv("GENIE_ISA", isa, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 3 });
+    unsetenv("GENIE_ISA");
+    for (int i = 0; i < TEST_COUNT(forms); i++) {
+        check_attention(g, &forms[i], GN_F32);
+        check_attention(g, &forms[i], GN_F16);
+        check_attention(g, &forms[i], GN_BF16);
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const isas[] = { "avx512", "avx2", "base" };
@@ -267,6 +357,11 @@ int main(int argc, char **argv)
         snprintf(name, sizeof name, "reductions_of_every_dtype_match_plain_loops_on_%s", isas[i]);
         if (test_open(name)) {
             check_reductions(isas[i]);
+            test_close();
+        }
+        snprintf(name, sizeof name, "attention_by_tiles_matches_plain_loops_on_%s", isas[i]);
+        if (test_open(name)) {
+            check_attentions(isas[i]);
             test_close();
         }
     }
