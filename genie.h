@@ -10753,19 +10753,45 @@ static gn_view gn__run_view(const gn__run *r, uint32_t node) {
     return v;
 }
 
+/* Memory of an argument; once sorted by `begin`, `end` is the highest of this and those before. */
+typedef struct gn__held { uintptr_t begin, end; } gn__held;
+
+static int gn__held_compare(const void *a, const void *b) {
+    const gn__held *x = (const gn__held *)a, *y = (const gn__held *)b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static uint32_t gn__run_held(const gn__run *r, gn__held *memory) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < r->plan->part->n_args; k++) {
+        uintptr_t begin = (uintptr_t)r->args[k].host;
+        if (begin && r->args[k].bytes) memory[n++] = (gn__held){ begin, begin + r->args[k].bytes };
+    }
+    if (n > 1) qsort(memory, n, sizeof *memory, gn__held_compare);
+    for (uint32_t i = 1; i < n; i++) memory[i].end = GN__MAX(memory[i].end, memory[i - 1].end);
+    return n;
+}
+
+static bool gn__held_touches(const gn__held *memory, uint32_t n, const char *host, size_t bytes) {
+    uint32_t lo = 0, hi = n;                   /* memory[lo - 1] is the last that begins before the end of these bytes */
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (memory[mid].begin < (uintptr_t)host + bytes) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo > 0 && memory[lo - 1].end > (uintptr_t)host;
+}
+
 /* Results are computed where they are wanted, unless that is memory that an argument still holds or that is not aligned. */
-static void gn__run_place_outs(gn__run *r, const gn_out *outs) {
+static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory) {
     const gn_part *p = r->plan->part;
+    uint32_t n = gn__run_held(r, memory);
     for (uint32_t i = 0; i < p->n_outs; i++) {
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
         gn__type t = gn__part_type(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
         bool usable = host && a->place == GN_PLACE_BLOCK && outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
-        for (uint32_t k = 0; k < p->n_args && usable; k++) {
-            const gn_arg *arg = &r->args[k];
-            if (arg->host) usable = (uintptr_t)host + outs[i].bytes <= (uintptr_t)arg->host || (uintptr_t)arg->host + arg->bytes <= (uintptr_t)host;
-        }
-        if (usable) r->plan->base[p->outs[i]] = (char *)outs[i].host;
+        if (usable && !gn__held_touches(memory, n, host, outs[i].bytes)) r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
 }
 
@@ -10773,12 +10799,14 @@ GN__COLD_END
 
 /* ---- loops: a tile of each register at a time ---- */
 
+/* As long as the registers of a usual loop stay in a first-level cache together with the next tile's inputs. */
 enum { GN__TILE_N = 1024 };
 
 typedef struct gn__loop {
     gn__run *run;
     const gn_kernel_step *step;
     gn_view out;
+    size_t reg_bytes;              /* of one register: they lie side by side, so that they spread over all sets of a cache */
     bool streams;                  /* the result is larger than caches: it is written past them */
     int64_t failed_at;             /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
@@ -10793,10 +10821,12 @@ static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node)
     gn__mutex_unlock(&p->lock);
 }
 
+static size_t gn__compute_bytes(gn_dtype d) { return gn__dtypes[d].compute == GN__F64 || gn__dtypes[d].compute == GN__I64 ? 8 : 4; }
+
 /* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole step. */
 static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
-    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = compute == GN__F64 || compute == GN__I64 ? 8 : 4;
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
     int64_t inner = v->rank ? v->dims[last] : INT64_MAX, stride = v->rank ? v->strides[last] : 0;
     for (int64_t done = 0; done < n;) {
@@ -10877,12 +10907,26 @@ static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const 
     return GN_OK;
 }
 
-/* The bytes after a tile's are fetched while it is worked on: the hardware's own prefetch ends with each page. */
-static void gn__prefetch(const char *p, int64_t bytes) {
+/* Inputs that a tile reads where they lie. Those of the next tile are fetched while this one is worked on, a share at
+ * each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just before, would wait. */
+enum { GN__AHEAD_MOST = 8 };
+typedef struct gn__ahead { const char *p[GN__AHEAD_MOST]; int64_t bytes[GN__AHEAD_MOST]; uint32_t n; } gn__ahead;
+
+static void gn__ahead_add(gn__ahead *a, const char *p, int64_t bytes) {
+    if (a->n == GN__AHEAD_MOST) return;
+    a->p[a->n] = p + bytes;
+    a->bytes[a->n++] = bytes;
+}
+
+static void gn__ahead_fetch(const gn__ahead *a, uint32_t share, uint32_t shares) {
 #if defined(__GNUC__) || defined(__clang__)
-    for (int64_t i = bytes; i < 2 * bytes; i += 64) __builtin_prefetch(p + i);
+    __asm__ volatile("");                      /* GCC drops calls of a function that does nothing but prefetch */
+    for (uint32_t i = 0; i < a->n; i++) {
+        int64_t lines = (a->bytes[i] + 63) / 64;
+        for (int64_t l = lines * share / shares; l < lines * (share + 1) / shares; l++) __builtin_prefetch(a->p[i] + 64 * l);
+    }
 #else
-    (void)p; (void)bytes;
+    (void)a; (void)share; (void)shares;
 #endif
 }
 
@@ -10928,13 +10972,16 @@ static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
     return p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col) * (int64_t)gn__bytes_of(v->dtype);
 }
 
-/* Constants, and inputs of one element, are filled in once for all tiles. */
+/* Constants, and inputs of one element, are filled in once for all tiles of a range. */
 static void gn__loop_fill(const gn__loop *j, char *const *own) {
     const gn_layout *l = &j->run->plan->layout;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *d = &l->loads[j->step->load + i];
-        if (d->constant) gn__fill_tile(own[d->reg], (gn_dtype)d->dtype, d->value, GN__TILE_N);
-        else if (gn__view_is_one(&d->view)) gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, 0, GN__MIN(gn__view_count(&j->out), (int64_t)GN__TILE_N), own[d->reg]);
+        size_t width = gn__compute_bytes((gn_dtype)d->dtype);
+        if (d->constant) gn__fill_tile(own[d->reg], (gn_dtype)d->dtype, d->value, 1);
+        else if (gn__view_is_one(&d->view)) gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, 0, 1, own[d->reg]);
+        else continue;
+        for (size_t have = width; have < GN__TILE_N * width; have *= 2) memcpy(own[d->reg] + have, own[d->reg], have);
     }
 }
 
@@ -10942,12 +10989,14 @@ static void gn__loop_fill(const gn__loop *j, char *const *own) {
 static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n, uint32_t *out_node) {
     const gn_layout *l = &j->run->plan->layout;
     const gn_kernel_step *s = j->step;
+    gn__ahead ahead;
+    ahead.n = 0;
     for (uint32_t i = 0; i < s->n_loads; i++) {
         const gn_load *d = &l->loads[s->load + i];
         char *from = d->constant ? NULL : j->run->plan->base[d->base] + d->view.offset;
         char *place = d->constant ? NULL : gn__flat_place(&d->view, from, at, n);
         now[d->reg] = place ? place : own[d->reg];
-        if (place) gn__prefetch(place, n * (int64_t)gn__bytes_of((gn_dtype)d->dtype));
+        if (place) gn__ahead_add(&ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)d->dtype));
         if (!place && !d->constant && !gn__view_is_one(&d->view)) gn__load_flat(&d->view, from, at, n, own[d->reg]);
     }
     for (uint32_t i = 0; i < s->n_instrs; i++) {
@@ -10955,6 +11004,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
         bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
+        gn__ahead_fetch(&ahead, i, s->n_instrs);
         gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
         if (r != GN_OK) { *out_node = in->node; return r; }
         if (ends) return GN_OK;
@@ -10965,10 +11015,10 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
 }
 
 static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) {
-    char **own = (char **)(void *)(regs + (size_t)j->step->regs * GN__TILE_N * 8), **now = own + j->step->regs;
+    char **own = (char **)(void *)(regs + (size_t)j->step->regs * j->reg_bytes), **now = own + j->step->regs;
     int64_t total = gn__view_count(&j->out);
     uint32_t node = GN_NO_NODE;
-    for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * GN__TILE_N * 8;
+    for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * j->reg_bytes;
     gn__loop_fill(j, own);
     for (int64_t t = begin; t < end; t++) {
         int64_t at = t * GN__TILE_N, n = GN__MIN(total - at, (int64_t)GN__TILE_N);
@@ -10982,17 +11032,25 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
 
 static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn__loop *j = (gn__loop *)arg;
-    char *regs = (char *)gn_alloc((size_t)j->step->regs * (GN__TILE_N * 8 + 2 * sizeof(char *)));
-    if (!regs) { gn__loop_fail(j, begin, GN_OUT_OF_MEMORY, j->step->node); return; }
-    gn__loop_tiles(j, regs, begin, end);
-    gn_free(regs);
+    char *raw = (char *)gn_alloc((size_t)j->step->regs * (j->reg_bytes + 2 * sizeof(char *)) + 64);
+    if (!raw) { gn__loop_fail(j, begin, GN_OUT_OF_MEMORY, j->step->node); return; }
+    gn__loop_tiles(j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63), begin, end);
+    gn_free(raw);
+}
+
+static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *s) {
+    size_t width = 4;
+    for (uint32_t i = 0; i < s->n_loads; i++) width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->loads[s->load + i].dtype));
+    for (uint32_t i = 0; i < s->n_instrs; i++) width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->instrs[s->instr + i].out_dtype));
+    return width * GN__TILE_N;
 }
 
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
-    gn__loop j = { r, s, gn__run_view(r, s->node), false, INT64_MAX, GN_OK, GN_NO_NODE };
+    gn__loop j = { r, s, gn__run_view(r, s->node), gn__loop_reg_bytes(&r->plan->layout, s), false, INT64_MAX, GN_OK, GN_NO_NODE };
     int64_t tiles = (gn__view_count(&j.out) + GN__TILE_N - 1) / GN__TILE_N;
     j.streams = GN__X86 && !gn__dtypes[j.out.dtype].narrow && ((uintptr_t)j.out.p & 63) == 0 && gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
-    gn__pool_for(&r->cpu->pool, tiles, 16, gn__loop_range, &j);
+    int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1));        /* registers are allocated and filled for each range */
+    gn__pool_for(&r->cpu->pool, tiles, GN__MAX(share, 16), gn__loop_range, &j);
     if (j.failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j.node, j.failed, "an integer divisor is 0");
     return j.failed ? gn__run_fail(r, j.node, j.failed, "no memory for the tiles of a loop") : GN_OK;
 }
@@ -11087,9 +11145,10 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     gn_fault local;
     gn__run r = { .cpu = c, .plan = p, .args = args, .fault = f ? f : &local };
     *out_ticket = 1;
-    r.copies = (char **)gn_alloc((p->part->n_args + 1) * sizeof *r.copies);
-    gn_result e = r.copies ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
-    if (e == GN_OK) gn__run_place_outs(&r, outs);
+    gn__held *memory = (gn__held *)gn_alloc((p->part->n_args + 1) * (sizeof *memory + sizeof *r.copies));
+    r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
+    gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
+    if (e == GN_OK) gn__run_place_outs(&r, outs, memory);
     for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_kernel(&r, &p->layout.steps[i]);
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
@@ -11097,7 +11156,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     c->stats->kernels_run += p->layout.n_steps;
     c->stats->nodes_fused += p->layout.fused;
     for (uint32_t i = 0; i < r.n_copies; i++) gn_free(r.copies[i]);
-    gn_free(r.copies);
+    gn_free(memory);
     return e;
 }
 
