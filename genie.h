@@ -2387,19 +2387,17 @@ static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_
     else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
     else GN__STORE_LOOP(float, stride, src[i]);
 }
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
 
-GN__COLD_BEGIN
-static void gn__load_i32(int32_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* not of i64 and u32 */
+/* A loop for elements in a row, which is vector code, and one for others. */
+#define GN__LOAD_BOTH(src_t, expr) do { if (stride == 1) GN__LOAD_LOOP(src_t, 1, expr); else GN__LOAD_LOOP(src_t, stride, expr); } while (0)
+static void gn__load_i32(int32_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* not of i64 and u32 */
     switch (d) {
-    case GN_I32: GN__LOAD_LOOP(int32_t, stride, *s); break;
-    case GN_BOOL: GN__LOAD_LOOP(uint8_t, stride, *s != 0); break;
-    case GN_I8: GN__LOAD_LOOP(int8_t, stride, *s); break;
-    case GN_I16: GN__LOAD_LOOP(int16_t, stride, *s); break;
-    case GN_U16: GN__LOAD_LOOP(uint16_t, stride, *s); break;
-    default: GN__LOAD_LOOP(uint8_t, stride, *s); break;
+    case GN_I32: GN__LOAD_BOTH(int32_t, *s); break;
+    case GN_BOOL: GN__LOAD_BOTH(uint8_t, *s != 0); break;
+    case GN_I8: GN__LOAD_BOTH(int8_t, *s); break;
+    case GN_I16: GN__LOAD_BOTH(int16_t, *s); break;
+    case GN_U16: GN__LOAD_BOTH(uint16_t, *s); break;
+    default: GN__LOAD_BOTH(uint8_t, *s); break;
     }
 }
 
@@ -2414,12 +2412,16 @@ enum { GN__WIDEN = 64 };   /* elements of a stack buffer between two conversions
             for (int64_t i = 0; i < m; i++) dst[at + i] = (T)w[i];                                       \
         }                                                                                                \
     } while (0)
-static void gn__load_i64(int64_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of integers only */
-    if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, *s);
-    else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, *s);
+static void gn__load_i64(int64_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of integers only */
+    if (d == GN_I64) GN__LOAD_BOTH(int64_t, *s);
+    else if (d == GN_U32) GN__LOAD_BOTH(uint32_t, *s);
     else GN__LOAD_NARROW(int64_t, int32_t, gn__load_i32);
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
+GN__COLD_BEGIN
 static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
     if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
     else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
@@ -3286,6 +3288,8 @@ typedef struct gn__reduce_job {
     int64_t n, inner;          /* reduced elements, and of its last dim */
     int64_t blocks;            /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever the number of threads */
     bool integer, columns;
+    bool runs;                 /* by gn__runners: integers, and the extremes that no f32 kernel finds */
+    gn__compute compute;       /* what those run in */
     struct gn__partial *partials;   /* results by blocks, when these are several */
     double *sums;              /* the same down columns: blocks by results */
 } gn__reduce_job;
@@ -3498,6 +3502,99 @@ static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
 
 static const gn__kernels *gn__kernels_of(const gn__pool *p) { return &gn__kernel_sets[p ? p->isa : GN__ISA_BASE]; }
 
+/* ---- running results side by side: n of them, each over `rows` elements that are ldx apart. The order of elements is kept ---- */
+
+typedef struct gn__runners {
+    /* best[i] and at[i] (of the element's size): the first of the largest (least) so far and its row, counted from `first`; a NaN stays */
+    void (*best)(void *best, void *at, const void *x, int64_t ldx, int64_t rows, int64_t n, int64_t first, bool least);
+    void (*sum)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);       /* integers wrap */
+    void (*prod)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
+} gn__runners;
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O2,no-tree-vectorize")
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                            \
+    typedef I mask __attribute__((vector_size(W), aligned(sizeof(I)), may_alias));                           \
+    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {                                   \
+        vec y = *(vec *)(best + i);                                                                          \
+        mask a = *(mask *)(at + i), row = (mask){ 0 } + (I)first;                                            \
+        for (int64_t r = 0; r < rows; r++, row += 1) {                                                       \
+            vec v = *(const vec *)(x + r * ldx + i);                                                         \
+            mask m = (mask)(least ? v < y : v > y) BETTER(| ((mask)(v != v) & (mask)(y == y)));              \
+            y = (vec)((m & (mask)v) | (~m & (mask)y));                                                       \
+            a = (m & row) | (~m & a);                                                                        \
+        }                                                                                                    \
+        *(vec *)(best + i) = y;                                                                              \
+        *(mask *)(at + i) = a;                                                                               \
+    }
+#define GN__RUN_WIDE(W, T, OP)                                                                               \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                            \
+    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {                                   \
+        vec a = *(vec *)(y + i);                                                                             \
+        for (int64_t r = 0; r < rows; r++) a = a OP *(const vec *)(x + r * ldx + i);                         \
+        *(vec *)(y + i) = a;                                                                                 \
+    }
+#else
+#define GN__BEST_WIDE(W, T, I, BETTER)
+#define GN__RUN_WIDE(W, T, OP)
+#endif
+#define GN__DEFINE_BEST(S, attribute, W, T, I, BETTER)                                                       \
+    attribute static void gn__run_best_##S(void *pbest, void *pat, const void *px, int64_t ldx, int64_t rows, int64_t n, int64_t first, bool least) { \
+        T *best = (T *)pbest;                                                                                \
+        I *at = (I *)pat;                                                                                    \
+        const T *x = (const T *)px;                                                                          \
+        int64_t i = 0;                                                                                       \
+        GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
+        for (; i < n; i++)                                                                                   \
+            for (int64_t r = 0; r < rows; r++) {                                                             \
+                T v = x[r * ldx + i], y = best[i];                                                           \
+                bool better = (least ? v < y : v > y) BETTER(|| (v != v && y == y));                         \
+                if (better) { best[i] = v; at[i] = (I)(first + r); }                                         \
+            }                                                                                                \
+    }
+#define GN__DEFINE_RUN(S, attribute, W, T, name, OP)                                                         \
+    attribute static void gn__run_##name##_##S(void *py, const void *px, int64_t ldx, int64_t rows, int64_t n) { \
+        T *y = (T *)py;                                                                                      \
+        const T *x = (const T *)px;                                                                          \
+        int64_t i = 0;                                                                                       \
+        GN__RUN_WIDE(W, T, OP)                                                                               \
+        for (; i < n; i++)                                                                                   \
+            for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                \
+    }
+#define GN__IF_FLOAT(...) __VA_ARGS__
+#define GN__IF_INT(...)
+#define GN__DEFINE_RUNNERS(S, attribute, W)                                                                  \
+    GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)                                     \
+    GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT)                                    \
+    GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)                                     \
+    GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)                                     \
+    GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)                                                  \
+    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)                                                  \
+    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
+#define GN__RUNNERS(S) { [GN__F32] = { gn__run_best_f32_##S, NULL, NULL }, [GN__F64] = { gn__run_best_f64_##S, NULL, NULL }, \
+                         [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL }, [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S } }
+GN__DEFINE_RUNNERS(base, , 16)
+#if GN__X86
+GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
+    static const gn__runners sets[2][GN__COMPUTE__COUNT] = {
+        GN__RUNNERS(base),
+#if GN__X86
+        GN__RUNNERS(avx2),
+#endif
+    };
+    return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2][t];
+}
+
 /* y = exp(x), n elements of f32. */
 static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) {
 #if GN__X86
@@ -3544,28 +3641,6 @@ static double gn__sum_f64(const double *x, int64_t n) {
 
 typedef struct gn__best { double f; int64_t i, at; bool any; } gn__best;
 
-static void gn__best_f64(gn__best *b, gn__reduce_kind kind, const double *x, int64_t n, int64_t at) {
-    bool least = kind == GN__REDUCE_MIN || kind == GN__REDUCE_ARGMIN;
-    for (int64_t i = 0; i < n; i++) {
-        bool nan = x[i] != x[i], had_nan = b->f != b->f;
-        bool better = least ? x[i] < b->f : x[i] > b->f;
-        if (b->any && !(better && !had_nan) && !(nan && !had_nan)) continue;
-        b->f = x[i];
-        b->at = at + i;
-        b->any = true;
-    }
-}
-
-static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, int64_t n, int64_t at) {
-    bool least = kind == GN__REDUCE_MIN || kind == GN__REDUCE_ARGMIN;
-    for (int64_t i = 0; i < n; i++) {
-        if (b->any && !(least ? x[i] < b->i : x[i] > b->i)) continue;
-        b->i = x[i];
-        b->at = at + i;
-        b->any = true;
-    }
-}
-
 /* What is known after some elements of one result. */
 typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__partial;
 
@@ -3582,26 +3657,81 @@ static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, i
     *b = (gn__best){ (double)x[i], 0, at + i, true };
 }
 
+typedef union gn__chunk { float s[GN__CHUNK]; double f[GN__CHUNK]; int32_t i[GN__CHUNK]; int64_t l[GN__CHUNK]; } gn__chunk;
+typedef struct gn__runs { gn__chunk y, at, x; } gn__runs;          /* running results and their places; elements that had to be converted */
+
+/* `rows` rows of n elements, ldx apart, where they lie or converted; the first is row `row` for the results. */
+static void gn__runs_add(const gn__reduce_job *j, gn__runs *a, const void *x, int64_t ldx, int64_t rows, int64_t n, int64_t row) {
+    const gn__runners *k = gn__runners_of(j->c->pool, j->compute);
+    if (j->kind == GN__REDUCE_SUM) k->sum(&a->y, x, ldx, rows, n);
+    else if (j->kind == GN__REDUCE_PROD) k->prod(&a->y, x, ldx, rows, n);
+    else k->best(&a->y, &a->at, x, ldx, rows, n, row, j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN);
+}
+
+/* n results begin: sums with 0, products with 1, extremes with their first element. */
+static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, int64_t n) {
+    size_t width = j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
+    memset(&a->at, 0, (size_t)n * width);
+    if (j->kind >= GN__REDUCE_MAX) memcpy(&a->y, x, (size_t)n * width);
+    else if (j->kind == GN__REDUCE_SUM) memset(&a->y, 0, (size_t)n * width);
+    else for (int64_t i = 0; i < n; i++) a->y.l[i] = 1;
+}
+
+/* n elements as the compute type: where they lie, or in a->x. */
+static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride, int64_t n) {
+    gn_dtype d = j->c->in[0].dtype;
+    if (stride == 1 && (d == GN_F32 || d == GN_F64 || (d == GN_I32 && j->compute == GN__I32) || d == GN_I64)) return p;
+    if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
+    else if (j->compute == GN__F64) gn__load_f64(a->x.f, d, p, stride, n);
+    else if (j->compute == GN__I32) gn__load_i32(a->x.i, d, p, stride, n);
+    else gn__load_i64(a->x.l, d, p, stride, n);
+    return &a->x;
+}
+
+/* Result i of those that ran; its element's number is at * step + first. */
+static gn__partial gn__runs_result(const gn__reduce_job *j, const gn__runs *a, int64_t i, int64_t step, int64_t first) {
+    gn__compute t = j->compute;
+    int64_t whole = t == GN__I32 ? (int64_t)a->y.i[i] : t == GN__I64 ? a->y.l[i] : 0, at = t == GN__F64 || t == GN__I64 ? a->at.l[i] : (int64_t)a->at.i[i];
+    double real = t == GN__F32 ? (double)a->y.s[i] : t == GN__F64 ? a->y.f[i] : 0;
+    return (gn__partial){ real, (uint64_t)whole, { real, whole, at * step + first, true } };
+}
+
+static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
+
+/* m elements of one result: several running results abreast, element i in number i mod lanes, then put together. */
+static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m, int64_t at) {
+    gn__runs a;
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__LANES);
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const char *x = (const char *)gn__runs_load(j, &a, p, stride, n);
+        int64_t rows = n / lanes, width = j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
+        if (i == 0) gn__runs_begin(j, &a, x, lanes);
+        gn__runs_add(j, &a, x, lanes, rows, lanes, i / lanes);
+        gn__runs_add(j, &a, x + rows * lanes * width, lanes, 1, n - rows * lanes, i / lanes + rows);
+    }
+    for (int64_t l = 0; l < lanes; l++) {
+        gn__partial one = gn__runs_result(j, &a, l, lanes, at + l);
+        gn__reduce_join(j, out, &one);
+    }
+}
+
 /* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
 static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m, int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = !j->integer && gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
-    union { float s[GN__CHUNK]; double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
+    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union { float s[GN__CHUNK]; double f[GN__CHUNK]; } x;
+    if (j->runs) { gn__reduce_abreast(j, a, p, stride, m, at); return; }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
         const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
         const double *f = direct && d == GN_F64 ? (const double *)(const void *)p : x.f;
-        if (j->integer) gn__load_i64(x.i, d, p, stride, n);
-        else if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
+        if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
         else if (!f32 && f == x.f) gn__load_f64(x.f, d, p, stride, n);
         if (f32 && j->kind >= GN__REDUCE_MAX) gn__best_f32(j, &a->best, s, n, at + i);
         else if (f32) a->sum += gn__sum_f32(gn__kernels_of(j->c->pool), s, n);
-        else if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&a->best, j->kind, x.i, n, at + i);
-        else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&a->best, j->kind, f, n, at + i);
-        else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < n; l++) a->isum *= (uint64_t)x.i[l];
         else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < n; l++) a->sum *= f[l];
-        else if (j->integer) for (int64_t l = 0; l < n; l++) a->isum += (uint64_t)x.i[l];
         else a->sum += gn__sum_f64(f, n);
     }
 }
@@ -3620,16 +3750,20 @@ static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t 
     return a;
 }
 
-/* a followed by b. */
+/* Whether b is to be taken rather than a: NaN before all others, of equals the one that comes first. */
+static bool gn__best_is(const gn__reduce_job *j, const gn__best *b, const gn__best *a) {
+    bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN, earlier = b->at < a->at;
+    bool nan_a = !j->integer && a->f != a->f, nan_b = !j->integer && b->f != b->f;
+    if (!b->any || !a->any) return b->any;
+    if (nan_a || nan_b) return nan_b && (!nan_a || earlier);
+    if (j->integer) return b->i == a->i ? earlier : least ? b->i < a->i : b->i > a->i;
+    return b->f == a->f ? earlier : least ? b->f < a->f : b->f > a->f;
+}
+
 static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b) {
-    int64_t at = a->best.at;
     if (j->kind == GN__REDUCE_PROD) { a->sum *= b->sum; a->isum *= b->isum; }
     else { a->sum += b->sum; a->isum += b->isum; }
-    if (j->kind < GN__REDUCE_MAX) return;
-    a->best.at = -1;
-    if (j->integer) gn__best_i64(&a->best, j->kind, &b->best.i, 1, b->best.at);
-    else gn__best_f64(&a->best, j->kind, &b->best.f, 1, b->best.at);
-    if (a->best.at < 0) a->best.at = at;
+    if (j->kind >= GN__REDUCE_MAX && gn__best_is(j, &b->best, &a->best)) a->best = b->best;
 }
 
 static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
@@ -3674,6 +3808,34 @@ static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t b
     }
 }
 
+/* The same for what runs in gn__runners: GN__REDUCE_DEEP rows at a time where they lie in a row, else one. */
+static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *base, int64_t begin, int64_t end, int64_t m) {
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), ldx = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
+    if (j->kind < GN__REDUCE_MAX) gn__runs_begin(j, a, NULL, m);
+    for (int64_t r = begin, n; r < end; r += n) {
+        const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes;
+        const void *x = gn__runs_load(j, a, p, 1, m);
+        n = x == (const void *)p && ldx ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
+        if (r == begin && j->kind >= GN__REDUCE_MAX) gn__runs_begin(j, a, x, m);
+        gn__runs_add(j, a, x, ldx, n, m, r - begin);
+    }
+}
+
+static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), wide = (width + GN__CHUNK - 1) / GN__CHUNK;
+    gn__runs a;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
+        gn__columns_run(j, &a, j->c->in[0].p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m);
+        for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
+            gn__partial one = gn__runs_result(j, &a, i, 1, from);
+            if (j->blocks == 1) gn__reduce_store(j, at, &one);
+            else j->partials[at * j->blocks + t % j->blocks] = one;
+        }
+    }
+}
+
 /* Sums down columns. A task is a block of neighbours in a block of rows. */
 static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
@@ -3693,17 +3855,27 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
 /* Blocks of a result put together, in order. */
 static void gn__reduce_finish(const gn__reduce_job *j) {
     int64_t total = gn__view_count(&j->c->out), bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    for (int64_t i = 0; i < total && !j->columns; i++) {
+    for (int64_t i = 0; i < total && (!j->columns || j->runs); i++) {
         gn__partial a = j->partials[i * j->blocks];
         for (int64_t b = 1; b < j->blocks; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
         gn__reduce_store(j, i, &a);
     }
-    for (int64_t i = 0; i < total && j->columns; i++) {
+    for (int64_t i = 0; i < total && j->columns && !j->runs; i++) {
         double sum = 0;
         for (int64_t b = 0; b < j->blocks; b++) sum += j->sums[b * total + i];
         if (j->kind == GN__REDUCE_MEAN) sum /= (double)j->n;
         gn__store_f64(&sum, j->c->out.dtype, j->c->out.p + i * bytes, 1, 1);
     }
+}
+
+/* Which way is taken: down columns when neighbours of one row are neighbours in memory, and which kernels. */
+static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
+    gn_dtype d = j->c->in[0].dtype;
+    bool best = j->kind >= GN__REDUCE_MAX, sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN;
+    j->compute = (gn__compute)gn__dtypes[d].compute;
+    if (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)) j->compute = GN__I64;     /* else a block's sum fits i32 */
+    j->columns = (best || sums || j->integer) && j->reduced.rank && width >= 8 && j->kept.strides[j->kept.rank - 1] == 1 && j->reduced.strides[j->reduced.rank - 1] != 1;
+    j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
@@ -3718,14 +3890,14 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     j.n = gn__view_count(&j.reduced);
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
     int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
-    j.columns = (kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1;
+    gn__reduce_how(&j, width);
     int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
-    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)) : NULL;
     if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
     j.partials = (gn__partial *)room;
     j.sums = (double *)room;
-    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? gn__reduce_columns : gn__reduce_range, &j);
+    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? j.runs ? gn__reduce_columns_run : gn__reduce_columns : gn__reduce_range, &j);
     if (j.blocks > 1) gn__reduce_finish(&j);
     gn_free(room);
     return GN_OK;
@@ -4736,13 +4908,18 @@ typedef struct gn__attention_job {
     gn__atomic failed;          /* no memory for scores; set by any thread */
 } gn__attention_job;
 
+/* How many keys query t sees. */
+static int64_t gn__keys_seen(const gn__attention_job *j, int64_t t) {
+    return j->c->attrs[0] & 1 ? GN__MAX(j->length - j->c->in[0].dims[2] + t + 1, 0) : j->length;
+}
+
 GN__COLD_BEGIN
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype);
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
+    int64_t seen = gn__keys_seen(j, t);
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     double top = -INFINITY, sum = 0;
     gn__load_f64(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
@@ -4771,14 +4948,15 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
 }
 GN__COLD_END
 
-/* Adds the mask's row to the scores; false hides. */
-static void gn__attention_mask(const gn__attention_job *j, const char *m, float *s, int64_t n) {
-    int64_t stride = j->mask.strides[3], bytes = (int64_t)gn__bytes_of(j->mask.dtype);
-    for (int64_t i = 0; i < n; i++, m += stride * bytes) {
-        float x = 0;
-        if (j->mask.dtype == GN_BOOL) { s[i] = *(const uint8_t *)m ? s[i] : -INFINITY; continue; }
-        gn__load_f32(&x, j->mask.dtype, m, 1, 1);
-        s[i] += x;
+/* Adds n elements of the mask, `stride` apart, to scores; false hides. */
+static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s, int64_t n) {
+    int64_t bytes = (int64_t)gn__bytes_of(j->mask.dtype);
+    float x[GN__CHUNK];
+    for (int64_t i = 0; i < n && j->mask.dtype == GN_BOOL; i++) s[i] = m[i * stride] ? s[i] : -INFINITY;
+    for (int64_t i = 0, some; i < n && j->mask.dtype != GN_BOOL; i += some) {
+        some = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f32(x, j->mask.dtype, m + i * stride * bytes, stride, some);
+        for (int64_t l = 0; l < some; l++) s[i + l] += x[l];
     }
 }
 
@@ -4800,7 +4978,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), stride;
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
+    int64_t seen = gn__keys_seen(j, t);
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     gn__load_f32(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
     memset(s, 0, (size_t)seen * sizeof *s);
@@ -4811,7 +4989,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
         kernels->dot(s + i, q, rows, stride, n, D);
     }
     kernels->affine(s, s, seen, 0, (float)j->scale);
-    if (j->mask.p) gn__attention_mask(j, j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) * (int64_t)gn__bytes_of(j->mask.dtype), s, seen);
+    if (j->mask.p) gn__attention_mask(j, j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) * (int64_t)gn__bytes_of(j->mask.dtype), j->mask.strides[3], s, seen);
     float top = kernels->top(s, seen, 1);
     if (top != -INFINITY) {                                        /* nothing seen: zeros */
         kernels->affine(s, s, seen, top, 1);
@@ -4846,6 +5024,142 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     gn_free(s);
 }
 
+/* ---- attention by tiles: a block of keys and values is packed once for many queries, and no more scores exist at a time than
+ * those of one panel with one block (online softmax: Milakov and Gimelshein 2018; Dao et al. 2022). Scores are kept keys by
+ * queries: a panel's scores are then a packed operand of the second product, and its maxima and sums are vectors. ---- */
+
+enum { GN__TILE_QUERIES = 160, GN__TILE_KEYS = 126, GN__TILE_FEW = 16, GN__TILE_WIDE = GN__GEMM_KC };     /* queries fill whole panels of 8, 16, 32 */
+
+typedef struct gn__attention_tile {
+    const gn__attention_job *j;
+    const gn__kernels *k;
+    gn__gemm q, kv, v;         /* how they lie: queries and values as right sides, keys as a left side */
+    int64_t b, h, t, n;        /* the head; first query and how many */
+    int64_t D, E, rows;        /* rows: E up to a whole panel */
+    float *query, *sums;       /* panels of nr queries: (D, nr) scaled, (rows, nr) */
+    float *keys, *values, *scores, *top;
+    double *weight;            /* sums of the weights; top: the largest score so far, by query */
+} gn__attention_tile;
+
+static size_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
+    return (size_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
+}
+
+static float *gn__tile_take(float **room, int64_t n) {
+    float *p = *room;
+    *room += (n + 15) / 16 * 16;
+    return p;
+}
+
+static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
+    const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
+    int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES, bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->mr, nr = a->k->nr;
+    a->b = task / tiles / H, a->h = task / tiles % H, a->t = task % tiles * GN__TILE_QUERIES, a->n = GN__MIN(T - a->t, (int64_t)GN__TILE_QUERIES);
+    int64_t g = a->h / (H / K->dims[1]);
+    a->D = Q->dims[3], a->E = V->dims[3], a->rows = (a->E + mr - 1) / mr * mr;
+    a->q = (gn__gemm){ .b = Q->p + (a->b * Q->strides[0] + a->h * Q->strides[1]) * bytes, .bk = Q->strides[3], .bn = Q->strides[2], .dtype = Q->dtype };
+    a->kv = (gn__gemm){ .a = K->p + (a->b * K->strides[0] + g * K->strides[1]) * bytes, .am = K->strides[2], .ak = K->strides[3], .dtype = K->dtype };
+    a->v = (gn__gemm){ .b = V->p + (a->b * V->strides[0] + g * V->strides[1]) * bytes, .bk = V->strides[2], .bn = V->strides[3], .dtype = V->dtype };
+    a->query = gn__tile_take(&room, GN__TILE_QUERIES * a->D);
+    a->sums = gn__tile_take(&room, GN__TILE_QUERIES * a->rows);
+    a->keys = gn__tile_take(&room, (GN__TILE_KEYS + mr) * a->D);
+    a->values = gn__tile_take(&room, GN__TILE_KEYS * a->rows);
+    a->scores = gn__tile_take(&room, (GN__TILE_KEYS + mr) * nr);
+    a->top = gn__tile_take(&room, GN__TILE_QUERIES);
+    a->weight = (double *)(void *)gn__tile_take(&room, 2 * GN__TILE_QUERIES);
+    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr);
+    a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
+    memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
+    for (int64_t i = 0; i < GN__TILE_QUERIES; i++) { a->top[i] = -INFINITY; a->weight[i] = 0; }
+}
+
+/* Hides scores of the panel from query t on with n keys from `key` on. */
+static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes, int64_t key, int64_t n) {
+    const gn__attention_job *j = a->j;
+    const gn_view *m = &j->mask;
+    int64_t nr = a->k->nr, hidden = j->c->attrs[0] & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2;     /* queries that do not see the key */
+    for (int64_t i = 0; i < n; i++, hidden++) {
+        float *s = a->scores + i * nr;
+        for (int64_t l = 0; l < GN__MIN(hidden, lanes); l++) s[l] = -INFINITY;
+        if (m->p) gn__attention_mask(j, m->p + (a->b * m->strides[0] + a->h * m->strides[1] + t * m->strides[2] + (key + i) * m->strides[3]) * (int64_t)gn__bytes_of(m->dtype), m->strides[2], s, lanes);
+    }
+}
+
+/* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
+static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
+    const gn__pool *pool = a->j->c->pool;
+    int64_t nr = a->k->nr;
+    float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
+    int32_t at[64] = { 0 };
+    bool shrinks = false;
+    memcpy(best, a->scores, (size_t)nr * sizeof *best);
+    gn__runners_of(pool, GN__F32)->best(best, at, a->scores, nr, n, nr, 0, false);
+    for (int64_t l = 0; l < nr; l++) {
+        float old = a->top[first + l], now = old != old || best[l] <= old ? old : best[l];
+        less[l] = now == -INFINITY ? 0 : -now;
+        shrink[l] = old + less[l];
+        a->top[first + l] = now;
+        shrinks |= old != now;
+    }
+    gn__exp_f32(pool, shrink, shrink, nr);
+    for (int64_t i = 0; i < n; i++) { ones[i] = 1; a->k->gain(a->scores + i * nr, NULL, less, nr); }
+    gn__exp_f32(pool, a->scores, a->scores, n * nr);
+    a->k->axpy(part, ones, a->scores, nr, n, nr);
+    for (int64_t l = 0; l < nr; l++) a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];
+    for (int64_t e = 0; e < a->E && shrinks; e++) a->k->gain(a->sums + first * a->rows + e * nr, shrink, NULL, nr);
+}
+
+/* A weight of 0 must not meet infinity or NaN where a query does not see the value. */
+static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
+    float high = a->k->top(a->values, n * a->rows, 1), low = a->k->top(a->values, n * a->rows, -1);
+    return high < INFINITY && low < INFINITY;
+}
+
+/* False: what is hidden is not finite; the rows are to be done one by one. */
+static bool gn__tile_run(gn__attention_tile *a) {
+    int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t), most = gn__keys_seen(a->j, a->t + a->n - 1);
+    for (int64_t key = 0, n; key < most; key += n) {
+        n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
+        bool hides = a->j->mask.p || key + n > least;
+        for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr);
+        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr);
+        if (hides && !gn__tile_is_finite(a, n)) return false;
+        for (int64_t i = 0; i < a->n; i += nr) {
+            if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key) continue;
+            for (int64_t p = 0; p < n; p += mr) a->k->micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
+            if (hides) gn__tile_hide(a, a->t + i, GN__MIN(nr, a->n - i), key, n);
+            gn__tile_softmax(a, i, n);
+            for (int64_t e = 0; e < a->rows; e += mr) a->k->micro(a->values + e * n, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
+        }
+    }
+    return true;
+}
+
+static void gn__tile_store(const gn__attention_tile *a) {
+    const gn_view *out = &a->j->c->out;
+    float row[GN__TILE_WIDE];
+    for (int64_t i = 0; i < a->n; i++) {
+        const float *sums = a->sums + i / a->k->nr * a->k->nr * a->rows + i % a->k->nr;
+        float scale = a->top[i] == -INFINITY ? 0 : (float)(1 / a->weight[i]);                  /* nothing seen: zeros */
+        for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * a->k->nr] * scale;
+        gn__store_f32(row, out->dtype, out->p + (((a->b * out->dims[1] + a->h) * out->dims[2] + a->t + i) * a->E) * (int64_t)gn__bytes_of(out->dtype), 1, a->E);
+    }
+}
+
+static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
+    gn__attention_job *j = (gn__attention_job *)arg;
+    gn__attention_tile a = { .j = j, .k = gn__kernels_of(j->c->pool) };
+    float *raw = (float *)gn_alloc(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) * sizeof *raw + 64);
+    if (!raw) { gn__atomic_store(&j->failed, 1); return; }
+    for (int64_t task = begin; task < end; task++) {
+        gn__tile_begin(&a, task, (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+        int64_t row = (a.b * j->c->in[0].dims[1] + a.h) * j->c->in[0].dims[2] + a.t;
+        if (gn__tile_run(&a)) gn__tile_store(&a);
+        else gn__attention_range_f32(j, row, row + a.n);
+    }
+    gn_free(raw);
+}
+
 static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t S = c->in[1].dims[2], T = c->in[0].dims[2], bits = c->attrs[0];
     gn__attention_job j = { c, { 0 }, S, gn__word_f64(c->attrs[1]), 0 };
@@ -4856,7 +5170,9 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t least = bits & 1 && bits & 4 ? T : 0;
     if (j.length < least || j.length > S)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld is outside %lld to %lld", (long long)j.length, (long long)least, (long long)S);
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
+    bool tiles = gn__dtypes[c->out.dtype].compute == GN__F32 && T >= GN__TILE_FEW && c->in[0].dims[3] <= GN__TILE_WIDE && c->in[2].dims[3] <= GN__TILE_WIDE;
+    if (gn__view_count(&c->out) && tiles) gn__pool_for(c->pool, dims[0] * dims[1] * ((T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES), 1, gn__attention_tiles, &j);
+    else if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention") : GN_OK;
 }
 
