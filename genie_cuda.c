@@ -367,7 +367,7 @@ static bool find_blas(void) {
         char cuda[64];
         snprintf(cuda, sizeof cuda, "cuda-%d", major);
         if (place && *place) { if (blas_in(place, major)) return true; continue; }
-        if (try_under("/usr/local", cuda, "/lib64", major, blas_in) || blas_in("/usr/local/cuda/lib64", major) || blas_of_loader(major) || try_wheels("cublas", major, blas_in)) return true;
+        if (try_under("/usr/local", cuda, "/lib64", major, blas_in) || try_under("/usr/local", cuda, "/targets/x86_64-linux/lib", major, blas_in) || blas_in("/usr/local/cuda/lib64", major) || blas_of_loader(major) || try_wheels("cublas", major, blas_in)) return true;
     }
     if (place && *place) snprintf(blas.why, sizeof blas.why, "GENIE_CUBLASLT=%.900s is neither the library nor its folder", place);
     else snprintf(blas.why, sizeof blas.why, "not found, own kernels compute all products: install libcublasLt of the driver's CUDA version (the CUDA toolkit, or pip install nvidia-cublas), or set GENIE_CUBLASLT to its folder");
