@@ -6,7 +6,7 @@
  *   GENIE_CUBLASLT                    another place of libcublasLt.so, which computes products where it measured faster; 0: not used
  *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie)
  *   GENIE_CUDA_TUNE=0                 no measuring: kernels of products are chosen by a model, and cuBLASLt computes none of them;
- *                                     another number: products of so many operations and more are measured (else 20e9; 2e9 in plain f32);
+ *                                     another number: products of so many operations and more are measured (else 50e9; 10e9 in plain f32);
  *                                     blas: cuBLASLt computes all products that it can, by its own first proposal
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
@@ -4930,8 +4930,8 @@ static void choices_open(struct device *d, bool *out_rejected) {
     *out_rejected = false;
     if (t->opened || d->compile_only || (least && *least && !(strtod(least, NULL) > 0))) return;
     t->opened = true;
-    t->least = least && *least ? strtod(least, NULL) : 20e9;
-    t->least_plain = least && *least ? t->least : 2e9;
+    t->least = least && *least ? strtod(least, NULL) : 50e9;
+    t->least_plain = least && *least ? t->least : 10e9;
     bool has_blas = blas_is_there();
     snprintf(what, sizeof what, "%s %s %d %d %d %016llx %g %g %d %llu", d->name, d->arch_name, d->processors, cu.driver_version, cu.nvrtc_version, (unsigned long long)prelude_hash(), t->least, t->least_plain,
              has_blas ? blas.major : 0, (unsigned long long)(has_blas ? blas.bytes : 0));
@@ -6372,7 +6372,7 @@ gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels)
 
 /* ---- measuring: what computes a product is chosen by running what could, on random numbers of the product's own size ---- */
 
-enum { TRIALS = 5, OWN_TRIALS = 3, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPE_US = 30000, ROUND_US = 200, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
+enum { TRIALS = 4, OWN_TRIALS = 2, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPE_US = 30000, ROUND_US = 200, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
 /* ROUND_US: about as long a trial runs in a round; SHAPE_US: rounds end then; LONGEST_US: of one run, longer products are left to the model. */
 static const double clearly_less = 0.96;      /* of the time of the model's kernel: what is to replace it must be faster by this */
 static const size_t measured_bytes = (size_t)4 << 30;   /* what a product reads and writes: larger ones are left to the model too */
@@ -6549,22 +6549,25 @@ static kernel *fill_kernel(struct device *d, emit *e) {
     return e->n_launches ? e->launches[0].kernel : NULL;
 }
 
-/* Generates and compiles what could compute each candidate, together, so that all cores compile. */
-static void candidates_compile(executor *x, const plan *p, candidate *all, int n, const emit *fill) {
+/* Generates what of a kind could compute each candidate, and compiles it together with `more`, so that all cores compile. */
+static void candidates_compile(executor *x, const plan *p, candidate *all, int n, choice_kind kind, const emit *more) {
     launch *launches = NULL;
     size_t n_launches = 0, cap = 0;
-    for (int i = 0; i < n; i++) {
-        for (uint32_t k = 0; k < OWN_TRIALS; k++) trial_add(p, &all[i], (choice){ CHOICE_OWN, k, 0 });
-        for (uint32_t k = 0; k < TRIALS - OWN_TRIALS; k++) trial_add(p, &all[i], (choice){ CHOICE_BLAS, k, 0 });
-    }
+    for (int i = 0; i < n; i++)
+        for (uint32_t k = 0; k < (kind == CHOICE_OWN ? OWN_TRIALS : TRIALS - OWN_TRIALS); k++) trial_add(p, &all[i], (choice){ kind, k, 0 });
     for (int i = 0; i <= n * TRIALS; i++) {
-        const trial *t = i < n * TRIALS ? &all[i / TRIALS].trials[i % TRIALS] : NULL;
-        const emit *e = t ? &t->e : fill;
-        for (size_t l = 0; (!t || i % TRIALS < all[i / TRIALS].n) && l < e->n_launches; l++)
+        const candidate *s = i < n * TRIALS ? &all[i / TRIALS] : NULL;
+        const emit *e = s ? &s->trials[i % TRIALS].e : more;
+        for (size_t l = 0; (!s || i % TRIALS < s->n) && l < e->n_launches; l++)
             if (grow(&launches, n_launches, &cap, sizeof *launches)) launches[n_launches++] = e->launches[l];
     }
     launches_compile(x, launches, n_launches, NULL);      /* what does not compile is no candidate */
     gn_free(launches);
+}
+
+static void *blas_loader(void *unused) {
+    load_blas();
+    return unused;
 }
 
 /* One after another. */
@@ -6573,7 +6576,11 @@ static void candidates_measure(executor *x, const plan *p, candidate *all, int n
     gn__cu_handle events[2] = { NULL, NULL };
     emit e;
     const kernel *fill = fill_kernel(d, &e);
-    candidates_compile(x, p, all, n, &e);
+    pthread_t loader;
+    bool loads = blas_is_there() && pthread_create(&loader, NULL, blas_loader, NULL) == 0;      /* while the compiler works */
+    candidates_compile(x, p, all, n, CHOICE_OWN, &e);
+    if (loads) pthread_join(loader, NULL);
+    candidates_compile(x, p, all, n, CHOICE_BLAS, &e);
     if (blas_is_there() && !d->blas && !d->blas_told) {
         d->blas_told = true;
         other_way(x, NULL, &x->stats->blas_faults, 1, *blas.why ? blas.why : "cuBLASLt does not start");

@@ -242,7 +242,7 @@ static void products_by_blas_are_as_exact_as_our_own(void)
 /* A product that is large enough to be measured: its choice is made once, and sessions that follow it get equal bits. */
 static void a_measured_product_has_equal_bits_in_all_sessions(void)
 {
-    enum { N = 1152 };
+    enum { N = 1792 };
     if (compiles_only || getenv("GENIE_CUDA_TUNE")) { test_skip(compiles_only ? "kernels are compiled, not run" : "GENIE_CUDA_TUNE is set"); return; }
     float *data[2] = { random_bytes(GN_F32, N * N, 1), random_bytes(GN_F32, N * N, 1) }, *out[2];
     gn_device_info info[2];
