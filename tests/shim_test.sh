@@ -11,7 +11,7 @@ mkdir -p "$GENIE_SHIM_DIR"
 
 build_shim() {
     $CC -std=gnu11 -O2 -fPIC -shared -o "$WORK/shim.so" tests/cuda_shim.c -ldl -lpthread &&
-        $CC -std=gnu11 -O2 -fPIC -shared -o "$WORK/blas.so" tests/blas_shim.c
+        $CC -std=gnu11 -O2 -fPIC -shared -o "$WORK/blas.so" tests/blas_shim.c -ldl
 }
 
 # result FILE: its last line, with the numbers of passed tests at least $2.
