@@ -302,6 +302,7 @@ typedef struct blas_found { uint64_t algorithm[8]; size_t workspace; int state; 
     X(cublasLtMatmulPreferenceSetAttribute, (gn__cu_handle, int, const void *, size_t))                                      \
     X(cublasLtMatmulPreferenceDestroy, (gn__cu_handle))                                                                      \
     X(cublasLtMatmulAlgoGetHeuristic, (gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, int, blas_found *, int *)) \
+    X(cublasLtMatmulAlgoConfigGetAttribute, (const uint64_t *, int, void *, size_t, size_t *))                               \
     X(cublasLtMatmul, (gn__cu_handle, gn__cu_handle, const void *, gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, const void *, gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, const uint64_t *, gn__cu_ptr, size_t, gn__cu_handle))
 
 static struct {
@@ -3550,7 +3551,7 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
 /* ---- products by cuBLASLt ---- */
 
 /* Descriptions of a product for cuBLASLt and what it proposes; of one plan. */
-struct blas_product { gn__cu_handle product, a, b, out; uint64_t algorithm[8]; size_t workspace; bool has_bias; };
+struct blas_product { gn__cu_handle product, a, b, out; uint64_t algorithm[8], mark; size_t workspace; bool has_bias; };
 
 static gn__cu_handle emit_blas_handle(const emit *e);
 
@@ -3581,8 +3582,19 @@ static bool blas_side(gn__cu_handle *out, gn_dtype d, int64_t outer, int64_t k, 
 /* The largest power of two, to 64, that an offset is a multiple of; values begin at multiples of 64. */
 static uint32_t alignment_of(int64_t offset) { return offset & 63 ? (uint32_t)(offset & -offset & 63) : 64; }
 
-/* The index-th algorithm that cuBLASLt proposes. Sums of parts of k are joined in the workspace alone, in a fixed order: equal runs give equal bits. */
-static bool blas_propose(const emit *e, blas_product *q, int64_t offset_a, int64_t offset_b, uint32_t index) {
+/* What an algorithm is: its id, tile, parts of k, how they are joined, order of tiles, an option, stages, inner shape, cluster. Its bytes are
+   no mark: equal ones differ in some. */
+static uint64_t algorithm_mark(const uint64_t *algorithm) {
+    uint32_t words[9] = { 0 };
+    size_t written;
+    for (int i = 0; i < 9; i++)
+        if (blas.cublasLtMatmulAlgoConfigGetAttribute(algorithm, i, &words[i], i < 7 ? 4 : 2, &written) != 0) words[i] = 0xffffffffu;    /* older releases do not know the last ones */
+    return hash_bytes(5, words, sizeof words);
+}
+
+/* The algorithm with the mark among those that cuBLASLt proposes, with mark 0 the index-th. Sums of parts of k are joined in the workspace alone, in a fixed order:
+   equal runs give equal bits. */
+static bool blas_propose(const emit *e, blas_product *q, int64_t offset_a, int64_t offset_b, const choice *c) {
     enum { MOST = 4, FIXED_ORDER = 2 };
     gn__cu_handle wish = NULL;
     blas_found found[MOST];
@@ -3590,19 +3602,23 @@ static bool blas_propose(const emit *e, blas_product *q, int64_t offset_a, int64
     uint32_t order = FIXED_ORDER, aligned[4] = { alignment_of(offset_b), alignment_of(offset_a), 64, 64 };
     int n = 0;
     memset(found, 0, sizeof found);
-    if (index >= MOST || blas.cublasLtMatmulPreferenceCreate(&wish) != 0) return false;
+    if (blas.cublasLtMatmulPreferenceCreate(&wish) != 0) return false;
     bool ok = blas.cublasLtMatmulPreferenceSetAttribute(wish, 1, &most, sizeof most) == 0 && blas.cublasLtMatmulPreferenceSetAttribute(wish, 3, &order, sizeof order) == 0;
     for (int i = 0; i < 4 && ok; i++) ok = blas.cublasLtMatmulPreferenceSetAttribute(wish, 5 + i, &aligned[i], sizeof aligned[i]) == 0;
-    ok = ok && blas.cublasLtMatmulAlgoGetHeuristic(emit_blas_handle(e), q->product, q->b, q->a, q->out, q->out, wish, (int)index + 1, found, &n) == 0 && (uint32_t)n > index &&
-         found[index].state == 0 && found[index].workspace <= BLAS_WORKSPACE;
+    ok = ok && blas.cublasLtMatmulAlgoGetHeuristic(emit_blas_handle(e), q->product, q->b, q->a, q->out, q->out, wish, MOST, found, &n) == 0;
     blas.cublasLtMatmulPreferenceDestroy(wish);
-    memcpy(q->algorithm, found[index].algorithm, sizeof q->algorithm);
-    q->workspace = found[index].workspace;
-    return ok;
+    for (int i = 0; i < n && i < MOST && ok; i++) {
+        q->mark = algorithm_mark(found[i].algorithm);
+        if (found[i].state != 0 || found[i].workspace > BLAS_WORKSPACE || (c->mark ? q->mark != c->mark : (uint32_t)i != c->index)) continue;
+        memcpy(q->algorithm, found[i].algorithm, sizeof q->algorithm);
+        q->workspace = found[i].workspace;
+        return true;
+    }
+    return false;
 }
 
 /* C = A B row by row is, column by column, the transpose: B's transpose times A's. NULL when it cannot be said, or cuBLASLt knows no way. */
-static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, gn_dtype to, uint32_t xa, uint32_t xb, bool has_bias, uint32_t index) {
+static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, gn_dtype to, uint32_t xa, uint32_t xb, bool has_bias, const choice *c) {
     int32_t turned_a = 0, turned_b = 0, bias = 4;
     blas_product *q = emit_blas_handle(e) ? (blas_product *)alloc_zero(sizeof *q) : NULL;
     if (!q) return NULL;
@@ -3613,7 +3629,7 @@ static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, 
     ok = ok && blas.cublasLtMatmulDescCreate(&q->product, d == GN_F32 && env_is("GENIE_TF32", "1") ? 77 : 68, 0) == 0;
     ok = ok && blas.cublasLtMatmulDescSetAttribute(q->product, 3, &turned_b, sizeof turned_b) == 0 && blas.cublasLtMatmulDescSetAttribute(q->product, 4, &turned_a, sizeof turned_a) == 0;
     ok = ok && (!has_bias || blas.cublasLtMatmulDescSetAttribute(q->product, 7, &bias, sizeof bias) == 0);
-    if (ok && blas_propose(e, q, base_offset(e, xa), base_offset(e, xb), index)) return q;
+    if (ok && blas_propose(e, q, base_offset(e, xa), base_offset(e, xb), c)) return q;
     blas_free(q);
     return NULL;
 }
@@ -3624,11 +3640,10 @@ static bool emit_blas(emit *e, const matmul *x, const choice *c) {
     const product *p = &x->p;
     uint32_t bias = x->t.has_bias ? input(e, x->t.node, 2) : UINT32_MAX;
     bool takes_bias = x->t.has_bias && !x->t.loop && view_of(e, bias)->strides[0] == 1 && alignment_of(base_offset(e, bias)) >= 16, whole = !x->t.loop && (takes_bias || !x->t.has_bias);
-    blas_product *q = blas_describe(e, p, x->d, whole ? x->d : GN_F32, x->xa, x->xb, takes_bias, c->index);
+    blas_product *q = blas_describe(e, p, x->d, whole ? x->d : GN_F32, x->xa, x->xb, takes_bias, c);
     if (!q) return false;
     size_t sums = (q->workspace + 255) & ~(size_t)255;
-    e->mark = hash_bytes(5, q->algorithm, sizeof q->algorithm);
-    if (!e->given && c->mark && e->mark != c->mark) { blas_free(q); return false; }
+    e->mark = q->mark;
     if (sums > e->scratch) e->scratch = sums;
     emit_param(e, at_node(e, x->xa, 0));
     emit_param(e, at_node(e, x->xb, 0));
@@ -6372,7 +6387,7 @@ gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels)
 
 /* ---- measuring: what computes a product is chosen by running what could, on random numbers of the product's own size ---- */
 
-enum { TRIALS = 4, OWN_TRIALS = 2, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPE_US = 30000, ROUND_US = 200, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
+enum { TRIALS = 4, OWN_TRIALS = 2, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPE_US = 30000, ROUND_US = 400, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
 /* ROUND_US: about as long a trial runs in a round; SHAPE_US: rounds end then; LONGEST_US: of one run, longer products are left to the model. */
 static const double clearly_less = 0.96;      /* of the time of the model's kernel: what is to replace it must be faster by this */
 static const size_t measured_bytes = (size_t)4 << 30;   /* what a product reads and writes: larger ones are left to the model too */
@@ -6462,10 +6477,12 @@ static gn_result candidate_fill(executor *x, const plan *p, const gn__cu_ptr *ba
 static double trial_time(executor *x, plan *q, trial *t, const gn__cu_handle events[2]) {
     float ms = 0;
     gn_fault f = { 0 };
-    gn_result r = cu.cuEventRecord(events[0], x->stream) == 0 ? GN_OK : GN_INTERNAL;
+    gn_result r = GN_OK;
     q->emit = t->e;
-    for (int i = 0; i < t->repeats; i++)
+    for (int i = t->repeats > 1 ? -1 : 0; i < t->repeats; i++) {        /* a run before the first event, so that the GPU does not wait for the host */
+        if (!i && cu.cuEventRecord(events[0], x->stream) != 0) r = GN_INTERNAL;
         for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, q, &t->e.launches[l], &f);
+    }
     int waited = cu.cuEventRecord(events[1], x->stream) ? 1 : cu.cuEventSynchronize(events[1]);
     if (waited != 0) driver_fail(x, NULL, waited, "cuEventSynchronize");
     if (r == GN_OK && waited == 0 && cu.cuEventElapsedTime(&ms, events[0], events[1]) == 0) return (double)ms * 1e3 / t->repeats;
