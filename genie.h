@@ -248,6 +248,13 @@ typedef struct gn_error {
     X(weight_move_bytes,  "bytes",  "bytes of those moves")                                        \
     X(evictions,          "moves",  "weights and states that moved to the host to make room")      \
     X(evicted_bytes,      "bytes",  "bytes of those moves")                                        \
+    X(products_measured,  "shapes", "shapes of matrix products whose kernel was chosen by measuring on the device") \
+    X(products_by_blas,   "products", "products of plans that cuBLASLt computes")                  \
+    X(products_by_other,  "products", "products of plans that another own kernel than the model's computes, for it measured faster") \
+    X(measuring_us,       "us",     "time spent measuring them, with the compiling of what was not chosen") \
+    X(blas_faults,        "faults", "errors of cuBLASLt; own kernels computed instead")            \
+    X(choices_rejected,   "files",  "damaged files of stored choices: measured anew")              \
+    X(choices_lost,       "products", "products whose stored choice could not be followed")        \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another, through the program") \
     X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
