@@ -5590,6 +5590,7 @@ typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op;
 
 typedef struct gn__plan {
     gn_part *part;
+    uint64_t key;            /* the part's hash and what was said of its nodes */
     void *exec_plan;
     gn__origin *origins;     /* per node, of the latest step that used the plan */
 } gn__plan;
@@ -6241,7 +6242,17 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
     return GN_OK;
 }
 
-static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].part->hash; }
+/* Parts that differ in hints alone have one hash, for hints do not travel, and plans of their own. */
+static uint64_t gn__plan_key(const gn_part *p) {
+    uint64_t h = p->hash;
+    for (uint32_t i = 0; p->hints && i < p->n_nodes; i++) {
+        const gn_part_hint *x = &p->hints[i];
+        h = gn__mix(h, ((uint64_t)x->on << 32) | ((uint64_t)x->phase << 24) | ((uint64_t)x->role << 16) | ((uint64_t)x->residency << 8) | x->modality);
+    }
+    return h;
+}
+
+static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].key; }
 static bool gn__plan_same(const void *owner, uint32_t i, const void *key) { return gn__part_equal(((const gn_ctx *)owner)->plans[i].part, (const gn_part *)key); }
 
 
@@ -15928,10 +15939,10 @@ static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     const gn_part *p = &g->cut.part;
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
-    gn__plan made = { 0 };
+    gn__plan made = { .key = gn__plan_key(p) };
     *out_r = GN_OUT_OF_MEMORY;
     if (!gn__table_room(&g->plan_table, &g->plan_room, g->n_plans, gn__plan_hash_of, g)) { gn__error_set(g, *out_r, "", f.text); return NULL; }
-    uint32_t *at = gn__table_find(g->plan_table, g->plan_room, p->hash, gn__plan_same, g, p);
+    uint32_t *at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
     *out_r = GN_OK;
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
     made.part = gn__part_copy(p);
