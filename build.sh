@@ -19,7 +19,7 @@ usage: ./build.sh [command] [NAME=VALUE ...] [--no-deps]
   test programs   the test programs in C, without the scripts
   test NAME ...   only these, for example: test wire_test serve_test
   kernels         every kernel of the GPU executor without a GPU: compiled by NVRTC 13 and 12 where they are found or can be
-                  had, executed as fibres on this CPU, a few compared with golden texts
+                  had, executed as fibres on this CPU, a few compared with golden texts, waits for products checked in machine code
   install         header, sources, static library, genie.pc and genie_serve under DESTDIR/PREFIX
   clean           remove all that was built
 
@@ -45,7 +45,7 @@ parse_arguments() {
             -h | --help) usage; exit 0 ;;
             --no-deps) no_deps=1 ;;
             CC=* | SAN=* | CFLAGS=* | JOBS=* | PREFIX=* | DESTDIR=*) export "${argument?}" ;;
-            kernels) [ "$command" = build ] || die "two commands: $command and $argument"; command=test names=(kernels_test conformance_test gpu_test gpu_fault_test choice_test shim_test nvrtc12_test) ;;
+            kernels) [ "$command" = build ] || die "two commands: $command and $argument"; command=test names=(kernels_test conformance_test gpu_test gpu_fault_test choice_test shim_test nvrtc12_test sass_test) ;;
             build | test | bench | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
             -*) die "unknown option $argument; see --help" ;;
             *) [ "$command" = test ] || die "unknown command $argument; see --help"; names+=("$argument") ;;

@@ -19,7 +19,7 @@
  *   GENIE_CUDA_FUSE=0                 at batch 1: no norm, loop or append inside another kernel
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended
- *   GENIE_CUDA_WGMMA=0                no kernels for the tensor cores of sm_90a alone
+ *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_90a; 10 bits of mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
  *
@@ -47,7 +47,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 8
+#define GN__CU_GENERATOR 9
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -2059,9 +2059,12 @@ static const char hopper[] =
     "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
     "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_compute\n"
+    "D void group_turn(int id) { asm volatile(\"bar.sync %0, 256;\" :: \"r\"(id) : \"memory\"); }     // until the other of two groups passes the turn\n"
+    "D void group_pass(int id) { asm volatile(\"bar.arrive %0, 256;\" :: \"r\"(id) : \"memory\"); }\n"
     "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
     "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
-    "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch\n"
+    "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch;\n"
+    "// REGS (TF32 with AT, which wgmma does not take from shared memory): A passes through registers; TURN: what is computed is the transpose of the result\n"
     "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
     "template <class P> M void wgmma_tile(u32 tile, u32 *z, int *row, int *col) {\n"
     "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (8 * P::COLS), top = group * 8, rows = P::ROWS - top < 8 ? P::ROWS - top : 8, at = in - group * 8 * P::COLS;\n"
@@ -2069,7 +2072,8 @@ static const char hopper[] =
     "  *row = (int)(top + at % rows) * P::BM;\n"
     "  *col = (int)(at / rows) * P::BW;\n"
     "}\n"
-    "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & 127) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
+    "// A stage has been read: by a group's products, which end together, or (REGS) by each of its warps\n"
+    "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & (P::REGS ? 31 : 127)) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
     "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
     "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, int steps) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
@@ -2084,7 +2088,7 @@ static const char hopper[] =
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
     "      if (!P::AT) box_load(sa, ta, k0, row, az, aw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BM / 64; i++) box_load(sa + i * 8192, ta, row + i * 64, k0, az, aw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BM / P::STEP; i++) box_load(sa + i * (P::STEP * 128), ta, row + i * P::STEP, k0, az, aw, bar);\n"
     "      if (!P::BT) box_load(sb, tb, k0, col, bz, bw, bar);\n"
     "      else UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, bz, bw, bar);\n"
     "    }\n"
@@ -2119,43 +2123,126 @@ static const char hopper[] =
     "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
     "  }\n"
     "}\n"
-    "// The products of one stage, on their way\n"
-    "template <class P> M void wgmma_step(float *d, u32 base, u32 full, u32 it) {\n"
-    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
-    "  const u32 s = it % P::STAGES;\n"
-    "  bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
-    "  wgmma_fence();\n"
-    "  const u64 da = panel(base + s * STAGE + (threadIdx.x >> 7) * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
-    "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
-    "  wgmma_commit();\n"
+    "// The sums of one tile, in two ways. The last step has a wait of its own: the assembler takes the first wait after products for theirs,\n"
+    "// so that reads of the sums were moved before a second one (tests/sass_test.sh looks for that in machine code).\n"
+    "template <class P, bool REGS> struct wgmma_sums {\n"
+    "  static M void step(float *d, u32 base, u32 full, u32 it) {           // the products of one stage, on their way\n"
+    "    enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "    const u32 s = it % P::STAGES;\n"
+    "    bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
+    "    wgmma_fence();\n"
+    "    const u64 da = panel(base + s * STAGE + (threadIdx.x >> 7) * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
+    "    UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
+    "    wgmma_commit();\n"
+    "  }\n"
+    "  static M void add(float *d, u32 base, u32 full, u32 empty, u32 it, int steps) {\n"
+    "    for (int k = 1; k < steps; k++, it++) {\n"
+    "      step(d, base, full, it);\n"
+    "      wgmma_wait<1>();\n"
+    "      if (k > 1) wgmma_release<P>(empty, it - 1);\n"
+    "    }\n"
+    "    if (steps > 0) step(d, base, full, it);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::BW / 2>(d);\n"
+    "    if (steps > 1) wgmma_release<P>(empty, it - 1);\n"
+    "    if (steps > 0) wgmma_release<P>(empty, it);\n"
+    "  }\n"
+    "};\n"
+    "D u32 shared_word(u32 a) { u32 r; asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(r) : \"r\"(a)); return r; }\n"
+    "template <class P> struct wgmma_sums<P, true> {\n"
+    "  // A warp's 16 rows of A, 32 k, from panels of 32 rows whose k lie 128 bytes apart. Odd lanes of four read k and k + 4 the other way\n"
+    "  // round, so that no two lanes meet in a bank.\n"
+    "  static M void load(u32 *x, u32 base, u32 full, u32 it) {\n"
+    "    enum { STAGE = (P::BM + P::BW) * 128 };\n"
+    "    const u32 t = threadIdx.x, r = t >> 2 & 7, odd = t & 1, k = (t & 3) + odd * 4;\n"
+    "    const u32 a = base + it % P::STAGES * STAGE + (t >> 6) * 4096 + k * 128 + ((((t >> 5 & 1) * 4 + (r >> 2)) ^ k) << 4) + (r & 3) * 4;\n"
+    "    bar_wait(full + 8 * (it % P::STAGES), it / P::STAGES & 1);\n"
+    "    UNROLL for (int q = 0; q < 4; q++) UNROLL for (int h = 0; h < 2; h++) {\n"
+    "      const u32 v = shared_word((a ^ (h * 32)) + q * 1024), w = shared_word((a ^ (h * 32 + 576)) + q * 1024);   // rows 8 h on; k + 4\n"
+    "      x[q * 4 + h] = odd ? w : v;\n"
+    "      x[q * 4 + h + 2] = odd ? v : w;\n"
+    "    }\n"
+    "  }\n"
+    "  static M void step(float *d, const u32 *x, u32 base, u32 it) {\n"
+    "    enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "    const u64 db = panel(base + it % P::STAGES * STAGE + A, 8192);\n"
+    "    wgmma_fence();\n"
+    "    UNROLL for (int q = 0; q < 4; q++) P::mma(d, x + q * 4, db + q * 2);\n"
+    "    wgmma_commit();\n"
+    "  }\n"
+    "  // While the products of one stage run, the rows of the next are read: two stages at a time, since registers have no index.\n"
+    "  static M void add(float *d, u32 base, u32 full, u32 empty, u32 it, int steps) {\n"
+    "    u32 x[2][16];\n"
+    "    int k = 0;\n"
+    "    if (steps < 1) return;\n"
+    "    load(x[0], base, full, it);\n"
+    "    for (; k + 2 < steps; k += 2, it += 2) {\n"
+    "      step(d, x[0], base, it);\n"
+    "      wgmma_wait<1>();\n"
+    "      if (k) wgmma_release<P>(empty, it - 1);\n"
+    "      load(x[1], base, full, it + 1);\n"
+    "      step(d, x[1], base, it + 1);\n"
+    "      wgmma_wait<1>();\n"
+    "      wgmma_release<P>(empty, it);\n"
+    "      load(x[0], base, full, it + 2);\n"
+    "    }\n"
+    "    const bool two = k + 1 < steps;\n"
+    "    if (two) {\n"
+    "      step(d, x[0], base, it);\n"
+    "      wgmma_wait<1>();\n"
+    "      if (k) wgmma_release<P>(empty, it - 1);\n"
+    "      load(x[1], base, full, it + 1);\n"
+    "      step(d, x[1], base, it + 1);\n"
+    "      wgmma_wait<0>();\n"
+    "      wgmma_keep<P::BW / 2>(d);\n"
+    "    } else {\n"
+    "      step(d, x[0], base, it);\n"
+    "      wgmma_wait<0>();\n"
+    "      wgmma_keep<P::BW / 2>(d);\n"
+    "      if (k) wgmma_release<P>(empty, it - 1);\n"
+    "    }\n"
+    "    wgmma_release<P>(empty, it);\n"
+    "    if (two) wgmma_release<P>(empty, it + 1);\n"
+    "  }\n"
+    "};\n"
+    "// A group's sums to the epilogue, 64 columns at a time: one copy of its text. Columns of a transpose: neighbouring rows change places first.\n"
+    "template <class P> M void wgmma_put(const typename P::E &e, u32 z, int row, int col, float *d) {\n"
+    "  const int t = threadIdx.x, l = t & 31, r = row + (t >> 7) * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = col + (l & 3) * 2;\n"
+    "  const bool odd = l & 4;\n"
+    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW; x += 64) {\n"
+    "    UNROLL for (int i = 0; i < 16; i++) {\n"
+    "      if (P::TURN) {\n"
+    "        const float in = __shfl_xor_sync(0xffffffffu, odd ? d[i * 2] : d[i * 2 + 1], 4), v[2] = { odd ? in : d[i * 2], odd ? d[i * 2 + 1] : in };\n"
+    "        product_put<P, 2>(e, (float *)0, z, c + x + (i >> 1) * 8 + (odd ? 1 : 0), r - (odd ? 1 : 0) + (i & 1) * 8, v);\n"
+    "      } else product_put<P, 2>(e, (float *)0, z, r + (i & 1) * 8, c + x + (i >> 1) * 8, d + i * 2);\n"
+    "    }\n"
+    "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
+    "  }\n"
     "}\n"
-    "// A group's sums of all tiles of this block; KC 1: stored, otherwise left in `mine`, rows of BW + 8. The last step has a wait of its own: the\n"
-    "// assembler takes the first wait after products for theirs, so that reads of the sums were moved before a second one.\n"
+    "// A group's sums to `mine`, for wgmma_join: rows of the result, 8 longer than they have to be.\n"
+    "template <class P> M void wgmma_leave(float *mine, const float *d) {\n"
+    "  const int t = threadIdx.x, l = t & 31, r = (t >> 7) * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
+    "  UNROLL for (int i = 0; i < P::BW / 4; i++) {\n"
+    "    const int y = r + (i & 1) * 8, x = c + (i >> 1) * 8;\n"
+    "    if (P::TURN) { mine[x * (P::BM + 8) + y] = d[i * 2]; mine[(x + 1) * (P::BM + 8) + y] = d[i * 2 + 1]; }\n"
+    "    else *(float2 *)(mine + y * (P::BW + 8) + x) = make_float2(d[i * 2], d[i * 2 + 1]);\n"
+    "  }\n"
+    "}\n"
+    "// A group's sums of all tiles of this block: stored, or left in `mine` for the cluster's other blocks.\n"
     "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, int steps, float *mine) {\n"
     "  enum { STAGE = (P::BM + P::BW) * 128, CELLS = P::BW / 2 };\n"
-    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, r = wg * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
+    "  const int t = threadIdx.x, wg = t >> 7;\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
     "  float d[CELLS];\n"
     "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "    wgmma_tile<P>(tile, &z, &row, &col);\n"
     "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
-    "    for (int k = 1; k < steps; k++, it++) {\n"
-    "      wgmma_step<P>(d, base, full, it);\n"
-    "      wgmma_wait<1>();\n"
-    "      if (k > 1) wgmma_release<P>(empty, it - 1);\n"
-    "    }\n"
-    "    if (steps > 0) wgmma_step<P>(d, base, full, it);\n"
-    "    wgmma_wait<0>();\n"
-    "    wgmma_keep<CELLS>(d);\n"
-    "    if (steps > 1) wgmma_release<P>(empty, it - 1);\n"
-    "    if (steps > 0) wgmma_release<P>(empty, it++);\n"
-    "    if (P::KC > 1) group_sync<P::BM * 2>(1);                             // no group still reads the stages\n"
-    "    if (P::BULK) { wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * 16384, (int)z, row + wg * 64, col, d); continue; }\n"
-    "    if (P::KC == 1) _Pragma(\"unroll 1\") for (int x = 0; x < P::BW; x += 64) {\n"
-    "      UNROLL for (int i = 0; i < 16; i++) product_put<P, 2>(e, (float *)0, z, row + r + (i & 1) * 8, col + c + x + (i >> 1) * 8, d + i * 2);\n"
-    "      UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
-    "    } else UNROLL for (int i = 0; i < CELLS / 2; i++) *(float2 *)(mine + (r + (i & 1) * 8) * (P::BW + 8) + c + (i >> 1) * 8) = make_float2(d[i * 2], d[i * 2 + 1]);\n"
+    "    wgmma_sums<P, P::REGS>::add(d, base, full, empty, it, steps);\n"
+    "    it += steps > 0 ? steps : 0;\n"
+    "    if (P::KC > 1) { group_sync<P::BM * 2>(1); wgmma_leave<P>(mine, d); }   // no group still reads the stages\n"
+    "    else if (P::BULK) wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * 16384, (int)z, row + wg * 64, col, d);\n"
+    "    else wgmma_put<P>(e, z, row, col, d);\n"
     "  }\n"
     "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
     "}\n"
@@ -2163,15 +2250,16 @@ static const char hopper[] =
     "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 rank) {\n"
     "  u32 z;\n"
     "  int row, col;\n"
-    "  wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
-    "  for (int i = threadIdx.x; i < P::BM / P::KC * (P::BW / 4); i += blockDim.x) {\n"
-    "    const int r = (int)rank * (P::BM / P::KC) + i / (P::BW / 4), c = i % (P::BW / 4) * 4;\n"
+    "  enum { HEIGHT = P::TURN ? P::BW : P::BM, WIDTH = P::TURN ? P::BM : P::BW };\n"
+    "  if (P::TURN) wgmma_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  for (int i = threadIdx.x; i < HEIGHT / P::KC * (WIDTH / 4); i += blockDim.x) {\n"
+    "    const int r = (int)rank * (HEIGHT / P::KC) + i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;\n"
     "    const bool is = row + r < P::m && col + c < P::n;\n"
     "    const i64 at = is ? ((i64)z * P::m + row + r) * P::n + col + c : 0;\n"
     "    typename P::E::template in<4> in;\n"
     "    if (P::W >= 4) e.template fetch<4>(at, is ? col + c : 0, in);\n"
     "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
-    "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (P::BW + 8) + c) * 4, p); v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
+    "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (WIDTH + 8) + c) * 4, p); v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
     "    if (P::W < 4) product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
     "    else if (is) { typename P::E::O y[4]; e.template value<4>(in, v, y); vstore<4>(e.o + at, y); }\n"
     "  }\n"
@@ -2182,7 +2270,7 @@ static const char hopper[] =
     "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
     "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / 64); }\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / (P::REGS ? 16 : 64)); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
@@ -2195,6 +2283,56 @@ static const char hopper[] =
     "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
     "  }\n"
     "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
+    "}\n"
+    "// f32 without tensor cores: 128 x 256 tiles, 8 x 16 a thread, stages of 16 k by TMA: the threads that multiply do nothing else. m and n run along memory on\n"
+    "// both sides. P as for sgemm_async; STAGES, az, aw, bz, bw. The assembler's order of products depends on how tr and tc are written: / and % read fewer registers (7% faster than >> and &)\n"
+    "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, u32 z, int row, int col, int steps) {\n"
+    "  enum { A = 8192, STAGE = A + 16384 };\n"
+    "  for (int k = 0; k < steps; k++) {\n"
+    "    const u32 s = (u32)k % P::STAGES, bar = full + 8 * s;\n"
+    "    bar_wait(empty + 8 * s, ((u32)k / P::STAGES & 1) ^ 1);\n"
+    "    bar_expect(bar, STAGE);\n"
+    "    box_load(base + s * STAGE, ta, row, k * 16, P::az(z), P::aw(z), bar);\n"
+    "    box_load(base + s * STAGE + A, tb, col, k * 16, P::bz(z), P::bw(z), bar);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void sgemm_bulk(const tmap *ta, const tmap *tb, const typename P::E &e) {\n"
+    "  enum { A = 8192, STAGE = A + 16384 };\n"
+    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
+    "  const u32 base = shared_address(memory), full = shared_address(bars), empty = full + 8 * P::STAGES;\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = warp / 2 * 32 + (lane >> 3) * 4, tc = warp % 2 * 128 + (lane & 7) * 4, steps = (int)((P::k + 15) / 16);\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(&z, &row, &col);\n"
+    "  if (t == 0) {\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, 8); }\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (t >= 256) {\n"
+    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
+    "    if (t == 256) sgemm_feed<P>(ta, tb, base, full, empty, z, (int)row, (int)col, steps);\n"
+    "    return;\n"
+    "  }\n"
+    "  asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
+    "  float acc[8][16];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 16; j++) acc[i][j] = 0.f;\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    const u32 s = (u32)step % P::STAGES;\n"
+    "    const float *sa = (const float *)(memory + s * STAGE) + tr, *sb = (const float *)(memory + s * STAGE + A) + tc;\n"
+    "    bar_wait(full + 8 * s, (u32)step / P::STAGES & 1);\n"
+    "    UNROLL for (int k = 0; k < 16; k++) {\n"
+    "      float x[8], y[16];\n"
+    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * 128 + i * 4);\n"
+    "      UNROLL for (int j = 0; j < 16; j += 4) vload<4>(y + j, sb + k * 256 + j * 8);\n"
+    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 16; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "    }\n"
+    "    __syncwarp();\n"
+    "    if (lane == 0) bar_arrive(empty + 8 * s);\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 16; j += 4)\n"
+    "    product_put<P, 4>(e, (float *)0, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
     "}\n"
     "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
     "D float exp2_of(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
@@ -2286,13 +2424,16 @@ static const char hopper[] =
     "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound);\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
+    "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
     "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are computed while weights are made of the scores\n"
     "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
     "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
     "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
     "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
+    "    group_turn(2 + wg);                                                  // one group's products run while the other makes weights\n"
     "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
     "    flash_values<P>(o, p, sv);\n"
+    "    group_pass(3 - wg);\n"
     "    wgmma_wait<1>();\n"
     "    wgmma_keep<64>(s);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
@@ -2300,7 +2441,7 @@ static const char hopper[] =
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
-    "    UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
+    "    if (P::DK < 128 || __any_sync(0xffffffffu, keep[0] != 1.f || keep[1] != 1.f)) UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (steps > 0) {\n"
@@ -2380,8 +2521,9 @@ typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_
    map (`node`: its index). */
 typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 
-/* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes. */
-typedef struct tensor_map { bool scratch; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
+/* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes;
+   plain: as it lies, otherwise swizzled by 128 bytes and f32 rounded to TF32. */
+typedef struct tensor_map { bool scratch, plain; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
 
 typedef struct blas_product blas_product;
 
@@ -3151,7 +3293,7 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
 }
 
 /* How a product is cut: tiles of rows and columns, vector accesses, parts of k. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages; bool at, bt; uint32_t shared; } product_form;
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages; bool at, bt, turn; uint32_t shared; } product_form;
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *t = &e->types;
@@ -3238,9 +3380,25 @@ static int warpgroup_best(const emit *e, const product *p, int bytes, int rank) 
     return best;
 }
 
-static bool form_warpgroups(const emit *e, const product *p, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
+static bool fits_maps(const emit *e, const product *p) {
+    return emit_has_warpgroups(e) && p->a.rank <= 2 && p->b.rank <= 2 && p->m <= 0x7fffff00 && p->n <= 0x7fffff00 && p->k <= 0x7fffff00;
+}
+
+/* The transpose of the result: B's and A's transposes multiplied. */
+static product product_turned(const product *p) {
+    return (product){ .a = p->b, .b = p->a, .m = p->n, .n = p->m, .k = p->k, .am = p->bn, .ak = p->bk, .bk = p->ak, .bn = p->am, .batches = p->batches };
+}
+
+/* wgmma takes TF32 from shared memory only with k along memory; a left side that lies the other way passes through registers. So a right side
+   that does makes the transpose the one to compute; of two such sides the smaller is transposed in memory first. */
+static bool form_warpgroups(const emit *e, const product *given, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
     int bytes = types[d].bytes, vector = 16 / bytes;
-    if (!emit_has_warpgroups(e) || p->a.rank > 2 || p->b.rank > 2 || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
+    if (!fits_maps(e, given)) return false;
+    f->at = !is_panel(given->am, given->ak, given->k, vector, &given->a, base_offset(e, xa), bytes);
+    f->bt = !is_panel(given->bn, given->bk, given->k, vector, &given->b, base_offset(e, xb), bytes);
+    f->turn = d == GN_F32 && f->bt && (!f->at || given->m <= given->n);
+    product turned = product_turned(given);
+    const product *p = f->turn ? &turned : given;
     int which = warpgroup_best(e, p, bytes, rank);
     const struct warpgroup_form *w = &warpgroup_forms[which];
     f->body = "wgmma_matmul";
@@ -3251,10 +3409,10 @@ static bool form_warpgroups(const emit *e, const product *p, product_form *f, gn
     f->rows = blocks_for(p->m, f->height);
     f->columns = blocks_for(p->n, f->width);
     f->tiles = f->rows * f->columns;
-    f->at = !is_panel(p->am, p->ak, p->k, vector, &p->a, base_offset(e, xa), bytes);
-    f->bt = !is_panel(p->bn, p->bk, p->k, vector, &p->b, base_offset(e, xb), bytes);
     f->shared = (uint32_t)((f->height + f->width) * 128 * f->stages + 1024);
-    return f->tiles * p->batches < 0x7fffffff;
+    if (f->tiles * p->batches < 0x7fffffff) return true;
+    f->stages = 0;
+    return false;
 }
 
 /* rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same again where there are no more. */
@@ -3275,9 +3433,11 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
         f.at = !is_panel(p->ak, p->am, p->m, 4, &p->a, base_offset(e, xa), bytes);
         f.bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, base_offset(e, xb), bytes);
         bool async = emit_has_async_copies(e) && (!f.at || p->n >= 1024) && (!f.bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
-        bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
+        int64_t tiles = blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches;
+        bool wide = async && p->n > 128 && tiles >= 2 * emit_processors(e);
         if (rank == 1 && async && p->n > 128) wide = !wide;
-        f.body = async ? "sgemm_async" : "sgemm";
+        bool bulk = wide && tiles >= emit_processors(e) && fits_maps(e, p);
+        f.body = bulk ? "sgemm_bulk" : async ? "sgemm_async" : "sgemm";
         f.at = f.at && async;
         f.bt = f.bt && async;
         form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
@@ -3399,11 +3559,11 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 /* ---- warpgroup kernels ---- */
 
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
-typedef struct panels { bool scratch; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
+typedef struct panels { bool scratch, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
 
 static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
     uint64_t bytes = types[d].bytes;
-    tensor_map m = { .scratch = p->scratch, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
+    tensor_map m = { .scratch = p->scratch, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
                      .strides = { p->outer > 1 ? (uint64_t)p->stride * bytes : 16, 16, 16 }, .box = { (uint32_t)p->box_inner, (uint32_t)p->box_outer, 1, 1 } };
     for (int i = 0; i < p->batch.rank; i++) {
         int at = p->batch.rank - 1 - i;
@@ -3459,34 +3619,35 @@ static void put_wgmma(text *t, const char *name, int width, gn_dtype d, bool reg
     if (d == GN_F32) type = "tf32";
     put(t, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, d == GN_F32 ? 8 : 16, type, type);
     for (int i = 0; i < n; i++) put(t, "%s%%%d", i ? "," : "", i);
-    if (registers) put(t, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1, %d;\"\n    :", n, n + 1, n + 2, n + 3, n + 4, bt);
+    if (registers) put(t, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1%s;\"\n    :", n, n + 1, n + 2, n + 3, n + 4, d == GN_F32 ? "" : bt ? ", 1" : ", 0");
     else if (d == GN_F32) put(t, "}, %%%d, %%%d, 1, 1, 1;\"\n    :", n, n + 1);
     else put(t, "}, %%%d, %%%d, 1, 1, 1, %d, %d;\"\n    :", n, n + 1, at, bt);
     for (int i = 0; i < n; i++) put(t, "%s\"+f\"(d[%d])", i ? "," : " ", i);
     put(t, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n" : " : \"l\"(a), \"l\"(b));\n}\n");
 }
 
-static void emit_warpgroups(emit *e, uint32_t node, const product *p, const product_form *f, const epilogue *t) {
+static void emit_warpgroups(emit *e, uint32_t node, const product *given, const product_form *f, const epilogue *t) {
     static const char *const bounds[2][3] = { { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
                                               { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" } };
-    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    product turned = product_turned(given);
+    const product *p = f->turn ? &turned : given;
+    uint32_t xa = input(e, node, f->turn), xb = input(e, node, !f->turn);
     gn_dtype d = view_of(e, xa)->dtype;
     text *y = &e->types;
-    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && p->n % 8 == 0 && f->parts == 1;
+    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && given->n % 8 == 0 && f->parts == 1 && !f->turn;
     int h = f->height, w = f->width;
-    panels a = panels_of(e, xa, f->at, p->m, p->k, p->am, p->ak, &p->a, h), b = panels_of(e, xb, f->bt, p->n, p->k, p->bn, p->bk, &p->b, w);
-    bool at = f->at && d != GN_F32, bt = f->bt && d != GN_F32;
+    bool at = f->turn ? f->bt : f->at, bt = f->turn ? f->at : f->bt, registers = d == GN_F32 && at;
+    panels a = panels_of(e, xa, at, p->m, p->k, p->am, p->ak, &p->a, h), b = panels_of(e, xb, bt, p->n, p->k, p->bn, p->bk, &p->b, w);
     size_t scratch = 0;
     int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
     char name[64];
-    if (f->at && !at) emit_transposed(e, xa, &a, p->batches, h, &scratch);
-    if (f->bt && !bt) emit_transposed(e, xb, &b, p->batches, w, &scratch);
+    if (d == GN_F32 && bt) { emit_transposed(e, xb, &b, p->batches, w, &scratch); bt = false; }
     put_epilogue(e, t, d);
-    put_wgmma(y, "@_mma", f->width, d, false, at, bt);
-    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)p->m, (long long)p->n, (long long)p->k,
+    put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
+    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)given->m, (long long)given->n, (long long)p->k,
         (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, BULK = %d, STEP = %d };\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height, f->width,
-        f->stages, f->parts, at, bt, bulk, 128 / types[d].bytes);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, BULK = %d, STEP = %d };\n  static M void mma(float *d, %s a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height,
+        f->width, f->stages, f->parts, at, bt, registers, f->turn, bulk, 128 / types[d].bytes, registers ? "const u32 *" : "u64");
     put_batch(y, "a", &a.batch);
     put_batch(y, "b", &b.batch);
     put(y, "};\n");
@@ -3499,6 +3660,35 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *p, const prod
     if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
     snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
     emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
+}
+
+/* One side of a product for TMA, `tile` of its rows and 16 k at a time, the rows along memory; turned: such a copy in scratch memory. */
+static panels sgemm_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile, size_t *scratch) {
+    panels q = panels_of(e, node, true, outer, p->k, outer_stride, k_stride, batch, tile);
+    if (turned) {
+        q = (panels){ .inner = p->k, .outer = outer, .stride = outer_stride, .batch = *batch };
+        emit_transposed(e, node, &q, p->batches, tile, scratch);
+    }
+    q.plain = true;
+    q.box_inner = tile;
+    q.box_outer = 16;
+    return q;
+}
+
+static void emit_sgemm_bulk(emit *e, uint32_t node, const product *p, const product_form *f, const epilogue *t) {
+    size_t scratch = 0;
+    panels a = sgemm_side(e, input(e, node, 0), f->at, p, p->m, p->am, p->ak, &p->a, f->height, &scratch), b = sgemm_side(e, input(e, node, 1), f->bt, p, p->n, p->bn, p->bk, &p->b, f->width, &scratch);
+    put_epilogue(e, t, GN_F32);
+    put(&e->types, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; enum { ROWS = %lld, COLS = %lld, W = %lld, BM = %d, BW = %d, SPLIT = 1, STAGES = 4 };\n", (long long)p->m,
+        (long long)p->n, (long long)p->k, (long long)f->rows, (long long)f->columns, (long long)t->vector, f->height, f->width);
+    put_batch(&e->types, "a", &a.batch);
+    put_batch(&e->types, "b", &b.batch);
+    put(&e->types, "};\n");
+    emit_map(e, "a", GN_F32, &a);
+    emit_map(e, "b", GN_F32, &b);
+    put(&e->body, "  sgemm_bulk<@_p>(&a, &b, e);\n");
+    e->bounds = "__launch_bounds__(384, 1)";
+    emit_launch_shared(e, t->loop ? "sgemm_bulk_f32_epilogue" : "sgemm_bulk_f32", (uint64_t)(f->tiles * p->batches), 1, 384, f->shared);
 }
 
 /* Where one side of a product lies; turned: a copy that runs along its rows, in scratch memory. */
@@ -3533,6 +3723,7 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     char name[64];
     size_t scratch = 0;
     if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
+    if (strcmp(f.body, "sgemm_bulk") == 0) { emit_sgemm_bulk(e, node, &p, &f, &t); return; }
     param a = product_side(e, xa, f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (!cut) put_epilogue(e, &t, d);
     else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const float *) const {} };\n");   /* sums of parts are stored as they are */
@@ -5015,7 +5206,7 @@ static void program_log(program *p, gn__cu_handle h) {
     if (p->log) { cu.nvrtcGetProgramLog(h, p->log); p->log[n] = 0; }
 }
 
-static bool needs_warpgroups(const kernel *k) { return strncmp(k->name, "wgmma_", 6) == 0; }
+static bool needs_hopper(const kernel *k) { return strncmp(k->name, "wgmma_", 6) == 0 || strncmp(k->name, "sgemm_bulk", 10) == 0; }
 
 /* Options that older versions do not know come last and are left out at a second try. */
 static void program_compile(program *p) {
@@ -5026,7 +5217,7 @@ static void program_compile(program *p) {
     snprintf(arch, sizeof arch, "--gpu-architecture=%s", p->device->arch_name);
     put(&t, "%s", prelude);
     for (int i = 0; i < p->n; i++)
-        if (needs_warpgroups(p->kernels[i])) { put(&t, "%s", hopper); break; }
+        if (needs_hopper(p->kernels[i])) { put(&t, "%s", hopper); break; }
     for (int i = 0; i < p->n; i++) put(&t, "%s", p->kernels[i]->source);
     p->failed = t.failed;
     for (int n = 7, r = 5; n >= 3 && r == 5 && !t.failed; n -= 4) {   /* 5: an invalid option */
@@ -5217,7 +5408,7 @@ static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t
     return is_new;
 }
 
-static bool needs_tensor_cores(const kernel *k) { return needs_warpgroups(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 || strncmp(k->name, "sgemm_async", 11) == 0; }
+static bool needs_tensor_cores(const kernel *k) { return needs_hopper(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 || strncmp(k->name, "sgemm_async", 11) == 0; }
 
 /* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
    Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
@@ -5235,7 +5426,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     for (kernel *k = d->newest; k; k = k->older) {
         if (one_of_each && (env_is("GENIE_CUDA_ONE_OF_EACH", "1") ? !k->chosen : kind_is_in(k, all, n))) continue;
         if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;   /* such a GPU is never given this kernel */
-        if (needs_warpgroups(k) && strcmp(arch, "sm_90a") != 0) continue;
+        if (needs_hopper(k) && strcmp(arch, "sm_90a") != 0) continue;
         k->compiled = false;
         gn_free(k->why);
         k->why = NULL;
@@ -6043,7 +6234,8 @@ static gn_result encode_map(executor *x, const tensor_map *m, gn__cu_ptr at, voi
     static const unsigned steps[4] = { 1, 1, 1, 1 };
     void *p;
     memcpy(&p, &at, sizeof p);
-    DRIVER(x, f, tensor_map(out, m->dtype == GN_F16 ? 6 : m->dtype == GN_BF16 ? 9 : 11, 4, p, m->dims, m->strides, m->box, steps, 0, 3, 2, 0));   /* swizzled by 128 bytes, 128 bytes at a time from the L2, zeros outside; 11: f32 rounded to TF32 */
+    int type = m->dtype == GN_F16 ? 6 : m->dtype == GN_BF16 ? 9 : m->plain ? 7 : 11;                        /* 7: f32, 11: f32 rounded to TF32 */
+    DRIVER(x, f, tensor_map(out, type, 4, p, m->dims, m->strides, m->box, steps, 0, m->plain ? 0 : 3, 2, 0));   /* 128 bytes at a time from the L2, zeros outside */
     return GN_OK;
 }
 

@@ -23,7 +23,7 @@ D void wgmma_bf16_64x64_nn_epilogue_mma(float *d, u64 a, u64 b) {
     : "+f"(d[0]),"+f"(d[1]),"+f"(d[2]),"+f"(d[3]),"+f"(d[4]),"+f"(d[5]),"+f"(d[6]),"+f"(d[7]),"+f"(d[8]),"+f"(d[9]),"+f"(d[10]),"+f"(d[11]),"+f"(d[12]),"+f"(d[13]),"+f"(d[14]),"+f"(d[15]),"+f"(d[16]),"+f"(d[17]),"+f"(d[18]),"+f"(d[19]),"+f"(d[20]),"+f"(d[21]),"+f"(d[22]),"+f"(d[23]),"+f"(d[24]),"+f"(d[25]),"+f"(d[26]),"+f"(d[27]),"+f"(d[28]),"+f"(d[29]),"+f"(d[30]),"+f"(d[31]) : "l"(a), "l"(b));
 }
 struct wgmma_bf16_64x64_nn_epilogue_p { typedef wgmma_bf16_64x64_nn_epilogue_e E; typedef float C; static const i64 m = 64ll, n = 512ll, k = 256ll; static const u32 TOTAL = 8u, ROWS = 1u, COLS = 8u;
-  enum { W = 8, SPLIT = 1, BM = 64, BW = 64, STAGES = 6, KC = 1, AT = 0, BT = 1, BULK = 1, STEP = 64 };
+  enum { W = 8, SPLIT = 1, BM = 64, BW = 64, STAGES = 6, KC = 1, AT = 0, BT = 1, REGS = 0, TURN = 0, BULK = 1, STEP = 64 };
   static M void mma(float *d, u64 a, u64 b) { wgmma_bf16_64x64_nn_epilogue_mma(d, a, b); }
   static M int az(u32 z) { return 0; }
   static M int aw(u32 z) { return 0; }
