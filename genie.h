@@ -253,6 +253,7 @@ typedef struct gn_error {
     X(sessions_refused,   "sessions", "connections a server refused")                              \
     X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
     X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
+    X(copies_aside,       "copies", "large arguments and results that a GPU copied in streams of their own") \
     X(device_bytes,       "bytes",  "bytes held now on the device for this context")
 
 typedef struct gn_stats {
@@ -385,6 +386,12 @@ GN_API gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn
 GN_API gn_result gn_read(gn_tensor t, void *out, size_t bytes);
 /* Several at once: one plan, one round trip. */
 GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes);
+/* The same without waiting: the bytes are in `out` when gn_wait of *out_ticket, or gn_sync, has returned; until then the buffers
+   belong to the context, also after gn_step. With buffers of gn_host_alloc a GPU copies them while it computes later steps. What fails
+   in the run is told by the wait. */
+GN_API gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket);
+/* Waits for the reads of that ticket and what was submitted before them; 0: for nothing. Returns the first error of those runs. */
+GN_API gn_result gn_wait(gn_ctx *g, uint64_t ticket);
 /* Computes and keeps the values on the device until gn_step; does not wait for a server. */
 GN_API gn_result gn_realize(const gn_tensor *t, int n);
 
@@ -15035,7 +15042,8 @@ static void gn__bind_args(const gn_ctx *g, gn_arg *args) {
     }
 }
 
-static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int n) {
+/* later: when it is not NULL the run is not waited for, and it is told what to wait for. */
+static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int n, uint64_t *later) {
     uint32_t bad;
     gn_result r = gn__cut_make(g, roots, n, &bad);
     if (r != GN_OK) return gn__cut_error(g, r, bad);
@@ -15056,7 +15064,8 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
     gn_free(args);
     g->stats.steps_run++;
     bool waits = false;
-    for (int i = 0; i < n; i++) waits |= outs[i].host != NULL;
+    for (int i = 0; i < n && !later; i++) waits |= outs[i].host != NULL;
+    if (later) *later = r == GN_OK ? g->last_ticket : 0;
     if (r == GN_OK && waits) r = g->exec.i->wait(g->exec.self, g->last_ticket, &f);
     if (r != GN_OK && r != GN_NO_VALUE) {
         gn__pending_drop(g);                            /* an update is tried once: the states keep their values */
@@ -15298,7 +15307,7 @@ static void gn__context_free(gn_ctx *g) {
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
     if (g->failed_effect) r = gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect);
-    else if (g->n_pending) r = gn__submit(g, NULL, NULL, 0);
+    else if (g->n_pending) r = gn__submit(g, NULL, NULL, 0, NULL);
     if (g->exec.i->values_release) g->exec.i->values_release(g->exec.self, g->next_value);
     gn__step_clear(g);
     return r;
@@ -15460,6 +15469,17 @@ gn_result gn_sync(gn_ctx *g) {
     uint64_t begin = gn__trace_begin(g);
     gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
     gn__trace_end(g, "gn_sync", begin, 0);
+    return r == GN_OK ? r : gn__run_error(g, NULL, &f);
+}
+
+gn_result gn_wait(gn_ctx *g, uint64_t ticket) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    if (!gn__usable(g)) return gn_status(g);
+    bool given = g->multi ? (ticket & 31) < g->multi->n_units && ticket >> 5 <= g->multi->units[ticket & 31].last : ticket <= g->last_ticket;
+    if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_read_later has given no such ticket");
+    uint64_t begin = gn__trace_begin(g);
+    gn_result r = ticket ? g->exec.i->wait(g->exec.self, ticket, &f) : GN_OK;
+    gn__trace_end(g, "gn_wait", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
@@ -15790,7 +15810,7 @@ static gn_result gn__roots(gn_ctx *g, const gn_tensor *t, int n, uint32_t *out) 
     return g->failed_effect ? gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect) : GN_OK;
 }
 
-static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
+static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *later) {
     if (n <= 0 || (size_t)n > SIZE_MAX / sizeof(gn_out)) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", "the number of tensors is negative");
     uint32_t *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
     gn_out *outs = (gn_out *)gn__alloc_zero((size_t)n * sizeof *outs);
@@ -15808,9 +15828,9 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
     uint64_t begin = gn__trace_begin(g), total = 0;
-    if (r == GN_OK) r = gn__submit(g, roots, outs, n);
+    if (r == GN_OK) r = gn__submit(g, roots, outs, n, later);
     for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
-    gn__trace_end(g, out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
+    gn__trace_end(g, later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
     gn_free(roots);
     gn_free(outs);
     return r;
@@ -15902,13 +15922,20 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t
 
 gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
     if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes) : gn_status(t[0].ctx);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, NULL) : gn_status(t[0].ctx);
 }
-gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes) : gn_status(t.ctx); }
+gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes, NULL) : gn_status(t.ctx); }
+
+gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket) {
+    if (!out_ticket) return GN_BAD_ARGUMENT;
+    *out_ticket = 0;
+    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, out_ticket) : gn_status(t[0].ctx);
+}
 
 gn_result gn_realize(const gn_tensor *t, int n) {
     if (n <= 0 || !t) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL) : gn_status(t[0].ctx);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL, NULL) : gn_status(t[0].ctx);
 }
 
 gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes) {
