@@ -4777,7 +4777,7 @@ enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
    kernels of other runs work. Of each kind there are two in turn. full: event, all is written; empty: event, all is read. */
 typedef struct area { gn__cu_ptr mem; size_t bytes; gn__cu_handle full, empty; bool in_use; } area;
 
-enum { AREAS = 2, ASIDE_LEAST = 256 << 10 };   /* bytes that are worth the events */
+enum { AREAS = 2, ASIDE_LEAST = 640 << 10 };   /* bytes that are worth the events between streams */
 
 typedef struct executor {
     struct device *device;

@@ -437,45 +437,47 @@ static void a_kept_value_is_used_before_its_run_has_ended(void)
 
 /* ---- copies beside kernels: arguments, results, weights and kept values of runs in flight ---- */
 
-enum { ASIDE_ROWS = 300, ASIDE_COLUMNS = 256, ASIDE = ASIDE_ROWS * ASIDE_COLUMNS, ASIDE_INS = 2, ASIDE_OUTS = 3, ASIDE_STEPS = 24 };
+enum { ASIDE_ROWS = 320, ASIDE_COLUMNS = 256, ASIDE = ASIDE_ROWS * ASIDE_COLUMNS, ASIDE_INS = 2, ASIDE_OUTS = 6, ASIDE_STEPS = 20 };
 
-typedef struct aside { gn_ctx *g; gn_tensor sum; bool pinned; float *in[ASIDE_INS], *out[ASIDE_OUTS], *weight[3], *want[ASIDE_OUTS], *total; gn_tensor w[3]; uint64_t ticket[ASIDE_OUTS]; } aside;
+typedef struct aside { gn_ctx *g; gn_tensor sum; bool pinned; double *in[ASIDE_INS], *out[ASIDE_OUTS], *weight[3], *want[ASIDE_OUTS], *total; gn_tensor w[3]; uint64_t ticket[ASIDE_OUTS]; } aside;
 
-static void whole_numbers(float *p)
+static void whole_numbers(double *p)
 {
-    for (int i = 0; i < ASIDE; i++) p[i] = (float)(int)test_random_real(-50, 50);
+    for (int i = 0; i < ASIDE; i++) p[i] = (int)test_random_real(-50, 50);
 }
 
-/* One of five steps that differ in how bytes come and go; x is rubbish as soon as the step is submitted. */
-static gn_result aside_step(aside *a, int k, float *want, float *out, uint64_t *ticket)
+/* One of five steps that differ in how bytes come and go, later ones with two results; x is rubbish as soon as the step is submitted. */
+static gn_result aside_step(aside *a, int k, double *want, double *out, uint64_t *ticket)
 {
-    float *x = a->in[k % ASIDE_INS];
+    double *x = a->in[k % ASIDE_INS];
     gn_shape shape = GN_SHAPE(ASIDE_ROWS, ASIDE_COLUMNS);
-    size_t bytes = ASIDE * sizeof *x;
+    size_t bytes[2] = { ASIDE * sizeof *x, ASIDE * sizeof *x };
     int form = (int)test_random_real(0, 5), w = k % 3;
     whole_numbers(x);
-    gn_tensor t = gn_data(a->g, GN_F32, shape, x), y = gn_add(t, a->sum);
+    gn_tensor t = gn_data(a->g, GN_F64, shape, x), y = gn_add(t, a->sum);
     for (int i = 0; i < ASIDE; i++) want[i] = x[i] + a->total[i];
     if (form == 1) {                                                             /* a result that is gathered */
         y = gn_reshape(gn_transpose(gn_add_c(gn_add(y, t), 1), 0, 1), shape);
         for (int i = 0; i < ASIDE; i++) want[i] = 2 * x[i % ASIDE_ROWS * ASIDE_COLUMNS + i / ASIDE_ROWS] + a->total[i % ASIDE_ROWS * ASIDE_COLUMNS + i / ASIDE_ROWS] + 1;
     } else if (form == 2) {                                                      /* the state changes */
         y = gn_assign(a->sum, gn_mul_c(y, -0.5));
-        for (int i = 0; i < ASIDE; i++) want[i] = a->total[i] = -0.5f * want[i];
+        for (int i = 0; i < ASIDE; i++) want[i] = a->total[i] = -0.5 * want[i];
     } else if (form == 3) {                                                      /* a value of an earlier run, used later */
         gn_result r = gn_realize(&y, 1);
         if (r != GN_OK) return r;
-        y = gn_sub(gn_mul_c(y, 3), gn_data_copy(a->g, GN_F32, shape, x));
+        y = gn_sub(gn_mul_c(y, 3), gn_data_copy(a->g, GN_F64, shape, x));
         for (int i = 0; i < ASIDE; i++) want[i] = 3 * want[i] - x[i];
     } else if (form == 4) {                                                      /* a weight that comes while runs are in flight */
         gn_release(a->w[w]);
         whole_numbers(a->weight[w]);
-        a->w[w] = gn_weight(a->g, GN_F32, shape, a->weight[w], "w");
-        y = gn_add(y, a->w[w]);
-        for (int i = 0; i < ASIDE; i++) want[i] += a->weight[w][i];
+        a->w[w] = gn_weight(a->g, GN_F64, shape, a->weight[w], "w");
+        y = gn_add(a->sum, a->w[w]);
+        for (int i = 0; i < ASIDE; i++) want[i] = a->total[i] + a->weight[w][i];
     }
-    gn_result r = gn_read_later(&y, 1, (void *[1]){ out }, &bytes, ticket);
-    memset(x, 0xff, bytes);
+    int n = k < ASIDE_STEPS / 2 ? 1 : 2;
+    for (int i = 0; i < ASIDE; i++) want[ASIDE + i] = n == 2 ? want[i] * 2 : NAN;
+    gn_result r = gn_read_later((gn_tensor[2]){ y, gn_mul_c(y, 2) }, n, (void *[2]){ out, out + ASIDE }, bytes, ticket);
+    memset(x, 0xff, bytes[0]);
     return r == GN_OK ? gn_step(a->g) : r;
 }
 
@@ -483,12 +485,12 @@ static void aside_run(aside *a)
 {
     for (int k = 0; k < ASIDE_STEPS + ASIDE_OUTS; k++) {
         int at = k % ASIDE_OUTS;
-        if (k >= ASIDE_OUTS && CHECK_RESULT(gn_wait(a->g, a->ticket[at]), GN_OK) && memcmp(a->out[at], a->want[at], ASIDE * sizeof(float)) != 0) {
+        if (k >= ASIDE_OUTS && CHECK_RESULT(gn_wait(a->g, a->ticket[at]), GN_OK) && memcmp(a->out[at], a->want[at], sizeof(double) * ASIDE * (k - ASIDE_OUTS < ASIDE_STEPS / 2 ? 1 : 2)) != 0) {
             int i = 0;
-            while (i < ASIDE && a->out[at][i] == a->want[at][i]) i++;
-            test_fail(__FILE__, __LINE__, "step %d, %s memory: element %d is %g, not %g", k - ASIDE_OUTS, a->pinned ? "pinned" : "plain", i, (double)a->out[at][i], (double)a->want[at][i]);
+            while (i < 2 * ASIDE && a->out[at][i] == a->want[at][i]) i++;
+            test_fail(__FILE__, __LINE__, "step %d, %s memory: element %d is %g, not %g", k - ASIDE_OUTS, a->pinned ? "pinned" : "plain", i, a->out[at][i], a->want[at][i]);
         }
-        memset(a->out[at], 0xff, ASIDE * sizeof(float));
+        memset(a->out[at], 0xff, 2 * ASIDE * sizeof(double));
         if (k < ASIDE_STEPS) CHECK_RESULT(aside_step(a, k, a->want[at], a->out[at], &a->ticket[at]), GN_OK);
     }
 }
@@ -496,17 +498,17 @@ static void aside_run(aside *a)
 static void copies_beside_kernels_change_nothing(void)
 {
     gn_shape shape = GN_SHAPE(ASIDE_ROWS, ASIDE_COLUMNS);
-    size_t bytes = ASIDE * sizeof(float);
+    size_t bytes = ASIDE * sizeof(double);
     for (int pinned = 0; pinned < 2; pinned++) {
         aside a = { .g = gn_open(&(gn_desc){ .devices = device_name }), .pinned = pinned };
         gn_stats stats;
         for (int i = 0; i < ASIDE_INS; i++) a.in[i] = pinned ? gn_host_alloc(a.g, bytes) : malloc(bytes);
-        for (int i = 0; i < ASIDE_OUTS; i++) a.out[i] = pinned ? gn_host_alloc(a.g, bytes) : malloc(bytes);
-        for (int i = 0; i < ASIDE_OUTS; i++) a.want[i] = calloc(1, bytes);
+        for (int i = 0; i < ASIDE_OUTS; i++) a.out[i] = pinned ? gn_host_alloc(a.g, 2 * bytes) : malloc(2 * bytes);
+        for (int i = 0; i < ASIDE_OUTS; i++) a.want[i] = calloc(2, bytes);
         a.total = calloc(1, bytes);
-        a.sum = gn_state(a.g, GN_F32, shape, NULL, "sum");
+        a.sum = gn_state(a.g, GN_F64, shape, NULL, "sum");
         for (int i = 0; i < 3; i++) whole_numbers(a.weight[i] = calloc(1, bytes));
-        for (int i = 0; i < 3; i++) a.w[i] = gn_weight(a.g, GN_F32, shape, a.weight[i], "w");
+        for (int i = 0; i < 3; i++) a.w[i] = gn_weight(a.g, GN_F64, shape, a.weight[i], "w");
         aside_run(&a);
         CHECK_RESULT(gn_sync(a.g), GN_OK);
         gn_get_stats(a.g, &stats);
@@ -523,7 +525,7 @@ static void copies_beside_kernels_change_nothing(void)
 /* The run in the middle divides by zero: its wait says so, the runs before and after it give their results. */
 static void a_fault_between_copies_is_told_by_its_wait(void)
 {
-    enum { N = 100000 };
+    enum { N = 170000 };
     static int32_t x[3][N], out[3][N];
     uint64_t ticket[3];
     size_t bytes = sizeof out[0];
