@@ -33,7 +33,7 @@
 
    TOPICS
        Lazy          gn_describe tells what a tensor is, whether it is computed and where, without computing it. gn_read_many reads
-                     several in one go, gn_realize computes without reading.
+                     several in one go, gn_realize computes without reading, gn_read_later reads without waiting: gn_wait does.
        States        gn_assign gives a new version; whatever was built on the old one keeps seeing the old value. Updates happen
                      with the next read, realise or step, all of them or none. Over several devices a step may fail on one when another has
                      written: those states are failed then (GN_STATE_FAILED) until they are released and made again.

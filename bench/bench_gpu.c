@@ -580,7 +580,7 @@ static void bench_mlp(gn_ctx *g, gn_dtype d, double device_target, double host_t
 
 /* ---- uploads, kernels and downloads of steps that follow each other ---- */
 
-enum { FLOW_SIDE = 8192, FLOW_STEPS = 12, FLOW_BUFFERS = 3 };
+enum { FLOW_SIDE = 8192, FLOW_STEPS = 24, FLOW_BUFFERS = 3 };
 
 typedef struct flow { int64_t rows; size_t bytes; gn_ctx *g; gn_tensor w, here; uint16_t *in[FLOW_BUFFERS], *out[FLOW_BUFFERS], *weight; } flow;
 
