@@ -41,6 +41,9 @@
                      gn_scalar or data; numbers given as C constants are part of the plan.
        Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,
                      and back before the kernel that reads them; gn_stats counts evictions, weight_moves and their bytes.
+       Overlap       a GPU copies data and results of 640 KiB and more in streams of their own while it computes other steps: keep
+                     buffers of gn_host_alloc, two for data and three for results, and read with gn_read_later a few steps ahead of
+                     gn_wait; gn_stats counts copies_aside. For each direction the device holds two areas as large as the largest.
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
                      loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
                      program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it

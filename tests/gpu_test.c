@@ -523,7 +523,7 @@ static void copies_beside_kernels_change_nothing(void)
 }
 
 /* The run in the middle divides by zero: its wait says so, the runs before and after it give their results. */
-static void a_fault_between_copies_is_told_by_its_wait(void)
+static void the_wait_of_a_run_between_copies_tells_its_error(void)
 {
     enum { N = 170000 };
     static int32_t x[3][N], out[3][N];
@@ -837,7 +837,7 @@ int main(int argc, char **argv)
     static const test_entry tests[] = {
         TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
         TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
-        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(a_fault_between_copies_is_told_by_its_wait),
+        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
         TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
         TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu),
