@@ -65,8 +65,9 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its matrix products instead of our own),
-                     else default.
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its
+                     matrix products instead of our own, auto: those of the two that were measured to be faster, once, kept in
+                     $GENIE_CACHE, else ~/.cache/genie; those of the network in genie_net.c), else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
@@ -251,6 +252,13 @@ typedef struct gn_error {
     X(weight_move_bytes,  "bytes",  "bytes of those moves")                                        \
     X(evictions,          "moves",  "weights and states that moved to the host to make room")      \
     X(evicted_bytes,      "bytes",  "bytes of those moves")                                        \
+    X(products_measured,  "shapes", "shapes of matrix products whose kernel was chosen by measuring on the device") \
+    X(products_by_blas,   "products", "products of plans that cuBLASLt computes")                  \
+    X(products_by_other,  "products", "products of plans that another own kernel than the model's computes, for it measured faster") \
+    X(measuring_us,       "us",     "time spent measuring them, with the compiling of what was not chosen") \
+    X(blas_faults,        "faults", "errors of cuBLASLt; own kernels computed instead")            \
+    X(choices_rejected,   "files",  "damaged files of stored choices: measured anew")              \
+    X(choices_lost,       "products", "products whose stored choice could not be followed")        \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another, through the program") \
     X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
@@ -258,6 +266,7 @@ typedef struct gn_error {
     X(reschedule_bytes,   "bytes",  "bytes of states that moved because of it")                    \
     X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
+    X(slow_links,         "links",  "connections that mbedTLS encrypts, at a tenth of the speed, because libcrypto is missing or wrong") \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
     X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
@@ -331,6 +340,7 @@ typedef struct gn_device_info {
     char identity[192];   /* equal identities compute equal bits */
     char tls[32];         /* "TLSv1.2", "" for a local device */
     char cipher[64];
+    char records[64];     /* the library that encrypts: "OpenSSL 3.0.17", or "mbedTLS 2.28.3", which takes ten times as long */
     bool remote;
 } gn_device_info;
 
@@ -1021,6 +1031,9 @@ typedef struct gn_server_desc {
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
    install, and returns the line's length; 0 when there is no such GPU. Index 0 always has a line. */
 GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
+/* Writes a line about the network: the libraries that shake hands, encrypt, hash and pack, and why a fast one is not used.
+   Returns the line's length; a program without the network unit has a line too. Any thread. */
+GN_API int gn_describe_network(char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
 /* Waits until gn_server_stop. GN_DEVICE_LOST when a device is lost before: only another process can use that GPU again. */
@@ -1383,6 +1396,8 @@ typedef struct gn_link_info {
     char peer[96];           /* "127.0.0.1:5556" */
     char tls[32];            /* "TLSv1.2"; "" for an unencrypted one */
     char cipher[64];
+    char records[64];        /* the library that encrypts: "OpenSSL 3.0.17", "mbedTLS 2.28.3"; "" for an unencrypted one */
+    bool slow;               /* it is mbedTLS because libcrypto is missing or wrong */
     uint64_t bytes_up, bytes_down;   /* at the socket */
 } gn_link_info;
 
@@ -1426,12 +1441,19 @@ typedef struct gn_net_i {
     /* An unencrypted, unauthenticated transport over an open stream socket, which it owns: for tests. */
     gn_result (*plain)(int fd, gn_transport *out);
     void (*sha256)(const void *data, size_t n, uint8_t out[32]);
+    /* The same in pieces: begin (NULL: no memory), add, end, which frees it. One hash is used by one thread at a time. */
+    void *(*hash_begin)(void);
+    void (*hash_add)(void *hash, const void *data, size_t n);
+    void (*hash_end)(void *hash, uint8_t out[32]);
     /* Packs n raw bytes of elements of elem bytes into dst (capacity cap >= n). Returns bytes stored and the codec; when
-       packing does not pay it returns 0 with codec 0 and the caller sends the raw bytes. */
-    size_t (*pack)(const void *src, size_t n, int elem, void *dst, size_t cap, uint8_t *out_codec);
+       packing does not pay it returns 0 with codec 0 and the caller sends the raw bytes. wire_ns: what a byte costs on the
+       link now, in nanoseconds; 0: not known, then whatever gets smaller pays. */
+    size_t (*pack)(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec);
     /* Unpacks to exactly raw_n bytes; anything else is GN_BAD_MESSAGE. Allocation is bounded by raw_n. */
     gn_result (*unpack)(uint8_t codec, const void *src, size_t n, int elem, void *dst, size_t raw_n);
     uint32_t codecs;         /* bit c set: codec c is known; codec 0 (raw) is always */
+    /* Writes a line about the libraries that encrypt, hash and pack; returns its length. */
+    int (*about)(char *out_text, size_t cap);
 } gn_net_i;
 
 /* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
@@ -1545,6 +1567,7 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #else
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #endif
@@ -2023,7 +2046,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     return true;
 }
 
-/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it: found at run time, never linked ---- */
+/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it or lets it be measured: found at run time, never linked ---- */
 
 typedef struct gn__blas {     /* order 101: rows; transposed 112, else 111 */
     void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
@@ -2050,20 +2073,25 @@ static bool gn__blas_load(gn__blas *b) {
 }
 #endif
 
-/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it. */
-static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, gn_fault *f) {
-    static gn__mutex lock = GN__MUTEX_INIT;
-    static gn__blas blas;
+static gn__mutex gn__blas_lock = GN__MUTEX_INIT;
+static gn__blas gn__blas_loaded;           /* of this process */
+
+/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it.
+   *out_auto: it is to be used if it is measured to be better. */
+static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, bool *out_auto, gn_fault *f) {
     const char *want = getenv("GENIE_BLAS");
     *out = NULL;
+    *out_auto = want && strcmp(want, "auto") == 0;
     if (!want || !*want || strcmp(want, "own") == 0) return GN_OK;
-    if (strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own' or 'openblas' is possible", want);
-    gn__mutex_lock(&lock);
-    bool there = blas.sgemm || gn__blas_load(&blas);
-    if (there && blas.set_threads) { blas.set_threads((int)threads); blas.set_threads = NULL; }
-    gn__mutex_unlock(&lock);
+    if (!*out_auto && strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own', 'openblas' or 'auto' is possible", want);
+    gn__mutex_lock(&gn__blas_lock);
+    gn__blas *b = &gn__blas_loaded;
+    bool there = b->sgemm || gn__blas_load(b);
+    if (there && b->set_threads) { b->set_threads((int)threads); b->set_threads = NULL; }
+    gn__mutex_unlock(&gn__blas_lock);
+    if (!there && *out_auto) return GN_OK;
     if (!there) return gn_fail(f, GN_NO_DEVICE, "GENIE_BLAS asks for OpenBLAS, and libopenblas.so.0 cannot be loaded");
-    *out = &blas;
+    *out = b;
     return GN_OK;
 }
 
@@ -5586,6 +5614,7 @@ typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op;
 
 typedef struct gn__plan {
     gn_part *part;
+    uint64_t key;            /* the part's hash and what was said of its nodes */
     void *exec_plan;
     gn__origin *origins;     /* per node, of the latest step that used the plan */
     uint32_t next;           /* 1 + index of the plan that came after it the last time, 0: none did */
@@ -6241,8 +6270,21 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
     return GN_OK;
 }
 
-static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].part->hash; }
-static bool gn__plan_same(const void *owner, uint32_t i, const void *key) { return gn__plan_hash_of(owner, i) == ((const gn_part *)key)->hash && gn__part_equal(((const gn_ctx *)owner)->plans[i].part, (const gn_part *)key); }
+/* Parts that differ in hints alone have one hash, for hints do not travel, and plans of their own. */
+static uint64_t gn__plan_key(const gn_part *p) {
+    uint64_t h = p->hash;
+    for (uint32_t i = 0; p->hints && i < p->n_nodes; i++) {
+        const gn_part_hint *x = &p->hints[i];
+        h = gn__mix(h, ((uint64_t)x->on << 32) | ((uint64_t)x->phase << 24) | ((uint64_t)x->role << 16) | ((uint64_t)x->residency << 8) | x->modality);
+    }
+    return h;
+}
+
+static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].key; }
+static bool gn__plan_same(const void *owner, uint32_t i, const void *key) {
+    const gn_part *a = ((const gn_ctx *)owner)->plans[i].part, *b = (const gn_part *)key;
+    return a->hash == b->hash && gn__part_equal(a, b);
+}
 
 
 GN__COLD_BEGIN
@@ -10022,6 +10064,7 @@ GN__COLD_BEGIN
 #define GN__OPEN_MESSAGES 16                /* messages that may be unfinished at once */
 #define GN__BLOB_INLINE 4096u               /* bytes that travel raw, without a chunk header */
 #define GN__BLOB_CHUNK (1u << 20)
+#define GN__SPARE_MAX (2u << 20)            /* bytes of memory kept for the next message in several frames: holds a chunk */
 #define GN__WIRE_NODES (1u << 21)           /* nodes of a part */
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
@@ -10316,11 +10359,13 @@ typedef struct gn__inbox {
     uint64_t frames;
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;             /* the last message that came in several frames */
+    gn__buf spare;             /* memory for the next one: fresh pages cost as much as the bytes they take */
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
     for (int i = 0; i < GN__OPEN_MESSAGES; i++) gn__buf_deinit(&in->open[i].body);
     gn__buf_deinit(&in->whole);
+    gn__buf_deinit(&in->spare);
     gn_free(in->p);
     memset(in, 0, sizeof *in);
 }
@@ -10376,6 +10421,8 @@ static gn__open_message *gn__inbox_open(gn__inbox *in, uint16_t id, uint32_t req
         o->used = true;
         o->id = id;
         o->request = request;
+        o->body = in->spare;
+        memset(&in->spare, 0, sizeof in->spare);
         return o;
     }
     return NULL;
@@ -10402,10 +10449,20 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
     return GN_OK;
 }
 
+/* The last message is over; its memory serves again unless it is large. */
+static void gn__inbox_recycle(gn__inbox *in) {
+    if (in->whole.cap > GN__SPARE_MAX || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
+    if (!in->whole.p) return;
+    gn__buf_deinit(&in->spare);
+    in->spare = in->whole;
+    memset(&in->whole, 0, sizeof in->whole);
+    gn__buf_reset(&in->spare);
+}
+
 /* The next whole message, valid until the next call; out->id is 0 when more bytes are needed first. */
 static gn_result gn__inbox_next(gn__inbox *in, gn__msg *out, gn_fault *f) {
     memset(out, 0, sizeof *out);
-    gn__buf_deinit(&in->whole);
+    gn__inbox_recycle(in);
     while (out->id == 0 && in->n - in->at >= GN__FRAME_HEAD) {
         gn__rd r = { in->p + in->at, in->p + in->n, false };
         uint32_t n = gn__get_u32(&r);
@@ -10538,9 +10595,9 @@ static uint64_t gn__blob_most(uint64_t n) {
     return n <= GN__BLOB_INLINE ? n : n + (n + GN__BLOB_CHUNK - 1) / GN__BLOB_CHUNK * 5;
 }
 
-/* Appends n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays; returns bytes on the
-   wire. `scratch` is reused. */
-static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int element, uint32_t codecs, gn__buf *scratch) {
+/* Appends n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays on a link where a byte
+   costs wire_ns; returns bytes on the wire. `scratch` is reused. */
+static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int element, uint32_t codecs, double wire_ns, gn__buf *scratch) {
     const uint8_t *p = (const uint8_t *)src;
     uint64_t stored_bytes = 0;
     if (n <= GN__BLOB_INLINE) { gn__outbox_put(o, src, n); return n; }
@@ -10550,7 +10607,7 @@ static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int eleme
     for (size_t at = 0; at < n; at += GN__BLOB_CHUNK) {
         size_t raw = GN__MIN(n - at, (size_t)GN__BLOB_CHUNK), stored = 0;
         uint8_t codec = 0, head[5];
-        if (packs) stored = gn__net->pack(p + at, raw, element, scratch->p, scratch->cap, &codec);
+        if (packs) stored = gn__net->pack(p + at, raw, element, wire_ns, scratch->p, scratch->cap, &codec);
         if (codec == 0 || codec > 31 || !(codecs >> codec & 1) || stored >= raw) stored = 0;
         if (stored == 0) codec = 0;
         gn__buf b = { head, 0, sizeof head, false };
@@ -11511,12 +11568,131 @@ static uint32_t gn__thread_count(uint32_t wanted) {
     return n > 0 && n <= 1024 ? (uint32_t)n : gn__core_count();
 }
 
+/* ---- GENIE_BLAS=auto: OpenBLAS or our own products, whichever was measured to be faster. Measured once, kept for this process
+ * and in a file of $GENIE_CACHE (else ~/.cache/genie) named after all that the choice depends on: results stay repeatable ---- */
+
+typedef struct gn__blas_choice { char key[320]; bool better; } gn__blas_choice;
+static gn__blas_choice gn__blas_choices[8];            /* under gn__blas_lock */
+
+#ifdef _WIN32
+static bool gn__choice_read(gn__blas_choice *c) { (void)c; return false; }
+static bool gn__choice_write(gn__blas_choice *c, double own, double other) { (void)c; (void)own; (void)other; return false; }
+#else
+static bool gn__choice_path(const char *key, char *out, size_t cap) {
+    const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tail = "";
+    if (!place || !*place) { place = xdg && *xdg ? xdg : home; tail = place == xdg ? "/genie" : "/.cache/genie"; }
+    if (!place || !*place) return false;
+    int n = snprintf(out, cap, "%s%s/blas-%016llx", place, tail, (unsigned long long)gn__hash_bytes(key, strlen(key), 0));
+    if (n <= 0 || (size_t)n >= cap) return false;
+    for (char *p = out + 1; *p; p++) {
+        if (*p != '/') continue;
+        *p = 0;
+        mkdir(out, 0700);
+        *p = '/';
+    }
+    return true;
+}
+
+/* The file: what it is, the key, the choice, what was measured, then the hash of all that. 0: it does not fit. */
+static size_t gn__choice_text(const gn__blas_choice *c, const char *figures, char *out, size_t cap) {
+    int n = snprintf(out, cap, "genie blas 1\n%s\n%s\n%s\n", c->key, c->better ? "openblas" : "own", figures);
+    if (n <= 0 || (size_t)n + 18 > cap) return 0;
+    return (size_t)n + (size_t)snprintf(out + n, cap - (size_t)n, "%016llx\n", (unsigned long long)gn__hash_bytes(out, (size_t)n, 0));
+}
+
+/* False unless the file is whole and of this key. */
+static bool gn__choice_read(gn__blas_choice *c) {
+    char path[600], got[600] = { 0 }, want[600], figures[64] = { 0 };
+    FILE *file = gn__choice_path(c->key, path, sizeof path) ? fopen(path, "rb") : NULL;
+    size_t n = file ? fread(got, 1, sizeof got - 1, file) : 0, skip = 13 + strlen(c->key) + 1;
+    if (file) fclose(file);
+    if (n < skip + 18) return false;
+    c->better = strncmp(got + skip, "openblas\n", 9) == 0;
+    const char *line = got + skip + (c->better ? 9 : 4), *end = strchr(line, '\n');
+    if (!end || (size_t)(end - line) >= sizeof figures) return false;
+    memcpy(figures, line, (size_t)(end - line));
+    return gn__choice_text(c, figures, want, sizeof want) == n && memcmp(want, got, n) == 0;
+}
+
+/* Written beside and put in place whole. When another process was quicker its choice counts, and is read. */
+static bool gn__choice_write(gn__blas_choice *c, double own, double other) {
+    char path[600], aside[640], text[600], figures[64];
+    snprintf(figures, sizeof figures, "%.1f %.1f GFLOP/s", own, other);
+    size_t n = gn__choice_text(c, figures, text, sizeof text);
+    if (!n || !gn__choice_path(c->key, path, sizeof path)) return false;
+    snprintf(aside, sizeof aside, "%s.%ld", path, (long)getpid());
+    FILE *file = fopen(aside, "wb");
+    bool ok = file && fwrite(text, 1, n, file) == n;
+    if (file) ok = fclose(file) == 0 && ok;
+    gn__blas_choice there = *c;
+    bool placed = ok && link(aside, path) == 0;
+    if (ok && !placed && errno == EEXIST && gn__choice_read(&there)) { *c = there; placed = true; }
+    if (ok && !placed) placed = rename(aside, path) == 0;
+    unlink(aside);
+    return placed;
+}
+#endif
+
+/* Seconds of the quickest of some products each of our own and of BLAS, in turn. */
+static bool gn__blas_measure(gn__pool *pool, const gn__blas *b, int64_t side, double *out_own, double *out_other) {
+    size_t n = (size_t)(side * side);
+    float *x = (float *)gn_alloc(3 * n * sizeof *x);
+    if (!x) return false;
+    for (size_t i = 0; i < 3 * n; i++) x[i] = (float)(i % 251) * 0x1p-8f;
+    gn__gemm g = { .m = side, .n = side, .k = side, .a = (char *)x, .b = (char *)(x + n), .c = (char *)(x + 2 * n), .am = side, .ak = 1, .bk = side, .bn = 1, .dtype = GN_F32 };
+    bool ok = true;
+    uint64_t begin = gn_now_us();
+    *out_own = *out_other = INFINITY;
+    for (int i = 0; i < 12 && ok; i++) {                   /* the first of each warms up */
+        uint64_t from = gn_now_us();
+        pool->blas = i & 1 ? b : NULL;
+        ok = gn__gemm_run(&g, pool);
+        double spent = (double)GN__MAX(gn_now_us() - from, 1u) * 1e-6, *least = i & 1 ? out_other : out_own;
+        if (i > 1) *least = GN__MIN(*least, spent);
+        if (i >= 3 && i & 1 && gn_now_us() - begin > 50000) break;
+    }
+    pool->blas = NULL;
+    gn_free(x);
+    return ok;
+}
+
+static bool gn__blas_choose_new(gn__cpu *c, const gn__blas *b, gn__blas_choice *choice, const gn_exec_desc *d) {
+    const int64_t side = 512;
+    double own, other, flops = 2e-9 * (double)(side * side * side);
+    if (gn__choice_read(choice)) return true;
+    if (!gn__blas_measure(&c->pool, b, side, &own, &other)) return false;
+    choice->better = other * 1.05 < own;                   /* by more than noise */
+    bool kept = gn__choice_write(choice, flops / own, flops / other);
+    gn_logf(d->log, d->log_user, kept ? GN_LOG_INFO : GN_LOG_WARN, "GENIE_BLAS=auto: products of our own %.1f GFLOP/s, of OpenBLAS %.1f: %s%s", flops / own, flops / other,
+            choice->better ? "OpenBLAS" : "our own", kept ? "" : "; the choice cannot be stored, another process may choose otherwise");
+    return true;
+}
+
+static gn_result gn__blas_choose(gn__cpu *c, const gn__blas *b, const gn_exec_desc *d, gn_fault *f) {
+    gn__blas_choice now;
+    char library[128];
+    size_t at = 0;
+    bool ok = true;
+    gn__blas_identity(b, library, sizeof library);
+    snprintf(now.key, sizeof now.key, "genie " GN_VERSION " isa %s %u threads, %s", gn__isa_names[c->pool.isa], c->pool.n_threads + 1, library);
+    gn__mutex_lock(&gn__blas_lock);
+    while (at < GN__LENGTH(gn__blas_choices) - 1 && gn__blas_choices[at].key[0] && strcmp(gn__blas_choices[at].key, now.key) != 0) at++;
+    if (strcmp(gn__blas_choices[at].key, now.key) == 0) now = gn__blas_choices[at];
+    else if ((ok = gn__blas_choose_new(c, b, &now, d))) gn__blas_choices[at] = now;
+    gn__mutex_unlock(&gn__blas_lock);
+    if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure matrix products");
+    c->pool.blas = now.better ? b : NULL;
+    return GN_OK;
+}
+
 static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
     gn__cpu *c = (gn__cpu *)gn__alloc_zero(sizeof *c);
     if (!c || !gn__pool_init(&c->pool, gn__thread_count(d->threads))) { gn_free(c); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the CPU executor"); }
     c->stats = d->stats;
     c->limit = d->memory_limit;
-    gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, f);
+    bool measure;
+    gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, &measure, f);
+    if (r == GN_OK && measure && c->pool.blas) r = gn__blas_choose(c, c->pool.blas, d, f);
     if (r != GN_OK) { gn__cpu_close(c); return r; }
     *out = (gn_exec){ &gn__cpu_i, c };
     return GN_OK;
@@ -13277,6 +13453,11 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
 #define GN__PROBE_LEAST_S 0.02              /* a probe is waited for so long at least */
 #define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
 #define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
+#define GN__HASH_ALONE (4u << 20)           /* bytes up to which a thread of its own for a hash costs more than it gives */
+#define GN__LARGE_SEND (64u << 10)          /* bytes from which on a send tells what a byte costs */
+#define GN__WIRE_GUESS_NS 8.0               /* of a byte on a link that is not measured yet: 1 Gbit/s */
+#define GN__BUFFERED (4u << 20)             /* bytes that may lie in the system's buffers */
+#define GN__PAUSE_US 50000u                 /* after which those are taken to be empty */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 
 /* ---- link: messages over a transport ---- */
@@ -13290,11 +13471,30 @@ typedef struct gn__link {
     uint64_t frames_up, frames_down;        /* of the boxes, counted so far */
     gn_link_info info;                      /* its bytes are counted so far */
     gn__buf scratch;                        /* of the packer */
+    double wire_ns;                         /* that a byte takes to be sent, encryption included */
+    bool paced;                             /* wire_ns is measured, not guessed */
+    uint64_t burst, sent_us;                /* bytes sent one after another, and when the last of them were */
 } gn__link;
+
+/* What a byte costs on the link, from sends that followed others closely: the first bytes after a pause fill the system's
+   buffers and seem to cost nothing. */
+static void gn__link_pace(gn__link *l, size_t n, uint64_t begin_us, uint64_t end_us) {
+    if (begin_us - l->sent_us > GN__PAUSE_US) l->burst = 0;
+    l->sent_us = end_us;
+    l->burst += n;
+    if (l->burst <= GN__BUFFERED) return;
+    double ns = (double)(end_us - begin_us) * 1e3 / (double)n;
+    l->wire_ns += (ns - l->wire_ns) / (l->paced ? 8 : 1);
+    l->paced = true;
+}
 
 static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
     gn__link *l = (gn__link *)user;
-    return l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    if (n < GN__LARGE_SEND) return l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    uint64_t begin = gn_now_us();
+    gn_result e = l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    if (!e) gn__link_pace(l, n, begin, gn_now_us());
+    return e;
 }
 
 static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_stats *stats) {
@@ -13303,6 +13503,7 @@ static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_
     l->deadline_ms = deadline_ms;
     l->stats = stats;
     l->codecs = 1;
+    l->wire_ns = GN__WIRE_GUESS_NS;
     l->in.frame_max = GN__HELLO_MAX;
     l->in.limit = GN__HELLO_MAX;
     l->out.sink = gn__link_send;
@@ -13325,6 +13526,7 @@ static void gn__link_count(gn__link *l) {
     l->t.i->info(l->t.self, &now);
     l->stats->frames_up += l->out.frames - l->frames_up;
     l->stats->frames_down += l->in.frames - l->frames_down;
+    l->stats->slow_links += now.slow && !l->info.slow;
     l->stats->socket_bytes_up += now.bytes_up - l->info.bytes_up;
     l->stats->socket_bytes_down += now.bytes_down - l->info.bytes_down;
     l->frames_up = l->out.frames;
@@ -13407,7 +13609,7 @@ typedef struct gn__flight {   /* a step without an answer yet, or one behind it 
     size_t n_wants, cap;
 } gn__flight;
 
-typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool known; } gn__remote_weight;
+typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool hashed, known; } gn__remote_weight;
 
 typedef struct gn__remote {
     gn__link link;
@@ -13416,6 +13618,7 @@ typedef struct gn__remote {
     uint64_t answers;                  /* received; a request has at most one */
     uint64_t sequence, release, held, owed;
     uint32_t step_errors, seen;             /* steps that failed, and how many of them the program was told of */
+    uint32_t threads;                  /* that the context may use, 0: one a core */
     uint32_t next_plan, max_nodes, unread;   /* unread: requests sent since the last look at what has come */
     gn__flight flights[GN__IN_FLIGHT];
     uint32_t first, n_flights;
@@ -13696,7 +13899,7 @@ static gn_result gn__remote_message(gn__remote *r, uint16_t id, const void *msg,
 }
 
 static void gn__remote_blob(gn__remote *r, const void *p, size_t n, int element) {
-    r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, &r->link.scratch);
+    r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     r->stats->tensor_bytes_up += n;
 }
 
@@ -13731,8 +13934,7 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     r->weights = (gn__remote_weight *)weights;
     gn__remote_weight *w = &r->weights[r->n_weights++];
     w->slot = *d;
-    w->known = false;
-    gn__net->sha256(d->host, d->bytes, w->digest);
+    w->hashed = w->known = false;
     return GN_OK;
 }
 
@@ -13745,6 +13947,28 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
         return GN_OK;
     }
     return gn__remote_message(r, GN__MSG_SLOT_DROP, &m, NULL);
+}
+
+static void gn__digest_range(void *arg, int64_t begin, int64_t end) {
+    gn__remote_weight *w = (gn__remote_weight *)arg;
+    for (int64_t i = begin; i < end; i++) {
+        if (!w[i].hashed) gn__net->sha256(w[i].slot.host, w[i].slot.bytes, w[i].digest);
+        w[i].hashed = true;
+    }
+}
+
+/* The digests of all weights put, by several threads when that is much. */
+static void gn__remote_digest(gn__remote *r) {
+    gn__pool pool;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < r->n_weights; i++) bytes += r->weights[i].hashed ? 0 : r->weights[i].slot.bytes;
+    uint32_t threads = bytes > GN__HASH_ALONE ? (uint32_t)GN__MIN(r->n_weights, GN__MIN(gn__thread_count(r->threads), 16u)) : 1;
+    if (threads < 2 || !gn__pool_init(&pool, threads)) {
+        gn__digest_range(r->weights, 0, (int64_t)r->n_weights);
+        return;
+    }
+    gn__pool_for(&pool, (int64_t)r->n_weights, 1, gn__digest_range, r->weights);
+    gn__pool_deinit(&pool);
 }
 
 /* Asks for n weights from `first` on; sets their `known`. */
@@ -13810,6 +14034,7 @@ static gn_result gn__remote_send_weight(gn__remote *r, size_t i, gn_fault *f) {
 static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     size_t sent = 0;
+    if (r->n_weights > 0) gn__remote_digest(r);
     for (size_t first = 0; !e && first < r->n_weights; first += GN__WIRE_ASK)
         e = gn__remote_ask(r, first, GN__MIN(r->n_weights - first, (size_t)GN__WIRE_ASK), f);
     for (; !e && sent < r->n_weights; sent += !e) e = gn__remote_send_weight(r, sent, f);
@@ -13839,7 +14064,7 @@ static gn_result gn__remote_put_plan(gn__remote *r, const gn_part *part, uint32_
     if (e) return e;
     if (r->part.n > GN__BLOB_INLINE && r->part.n <= UINT32_MAX) m.packed = (uint32_t)r->part.n;
     gn__outbox_fields(&r->link.out, GN__MSG_PLAN_PUT, (uint32_t)r->next++, &m);
-    if (m.packed) gn__blob_put(&r->link.out, r->part.p, r->part.n, 1, r->link.codecs, &r->link.scratch);
+    if (m.packed) gn__blob_put(&r->link.out, r->part.p, r->part.n, 1, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     else gn__outbox_put(&r->link.out, r->part.p, r->part.n);
     return gn__remote_end(r, f);
 }
@@ -13974,6 +14199,7 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
     gn__copy_text(out_info->identity, sizeof out_info->identity, r->identity);
     gn__copy_text(out_info->tls, sizeof out_info->tls, r->link.info.tls);
     gn__copy_text(out_info->cipher, sizeof out_info->cipher, r->link.info.cipher);
+    gn__copy_text(out_info->records, sizeof out_info->records, r->link.info.records);
     out_info->remote = true;
 }
 
@@ -14162,7 +14388,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->next = 1;
     r->next_plan = 1;
     r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
-    if (desc) { r->log = desc->log; r->log_user = desc->log_user; }
+    if (desc) { r->log = desc->log; r->log_user = desc->log_user; r->threads = desc->threads; }
     gn__link_count(&r->link);
     gn_result e = gn__remote_greet(r, device, f);
     if (!e && several) e = gn__remote_probe(r, f);
@@ -14321,7 +14547,18 @@ typedef struct gn__served_plan {
 typedef struct gn__kept { uint64_t id, bytes; gn__type type; } gn__kept;
 typedef struct gn__held_weight { gn__weight *weight; uint32_t slots; bool pinned; } gn__held_weight;   /* pinned: promised to the client */
 
+typedef struct gn__hasher {     /* hashes a large weight while it arrives, on a thread of its own */
+    gn__thread thread;
+    gn__mutex lock;             /* of all below */
+    gn__cond changed;
+    void *hash;                 /* the thread's */
+    const uint8_t *data;
+    uint64_t ready, done;       /* bytes that have come and that are hashed */
+    bool last, abandoned;       /* nothing more comes; the rest need not be hashed */
+} gn__hasher;
+
 typedef struct gn__upload {
+    gn__hasher *hasher;         /* NULL: the weight is small, or there is no thread; it is hashed at the end */
     bool refused;               /* the client was told; what still comes is dropped */
     uint8_t digest[32];
     uint64_t total, at;
@@ -14478,9 +14715,82 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
     return gn__outbox_message(&s->link.out, GN__MSG_WEIGHT_HAVE, m->request, &answer);
 }
 
+static void gn__hasher_main(void *arg) {
+    gn__hasher *h = (gn__hasher *)arg;
+    gn__mutex_lock(&h->lock);
+    for (;;) {
+        while (h->done == h->ready && !h->last) gn__cond_wait(&h->changed, &h->lock);
+        if (h->done == h->ready || h->abandoned) break;
+        size_t n = (size_t)GN__MIN(h->ready - h->done, (uint64_t)GN__BLOB_CHUNK);
+        const uint8_t *p = h->data + h->done;
+        gn__mutex_unlock(&h->lock);
+        gn__net->hash_add(h->hash, p, n);
+        gn__mutex_lock(&h->lock);
+        h->done += n;
+        gn__cond_broadcast(&h->changed);
+    }
+    gn__mutex_unlock(&h->lock);
+}
+
+/* NULL: there is no memory, no thread, or a network unit that hashes in one piece only. */
+static gn__hasher *gn__hasher_start(void) {
+    gn__hasher *h = gn__net->hash_begin ? (gn__hasher *)gn__alloc_zero(sizeof *h) : NULL;
+    if (!h) return NULL;
+    gn__mutex_init(&h->lock);
+    gn__cond_init(&h->changed);
+    h->hash = gn__net->hash_begin();
+    if (h->hash && gn__thread_start(&h->thread, gn__hasher_main, h)) return h;
+    uint8_t ignored[32];
+    if (h->hash) gn__net->hash_end(h->hash, ignored);
+    gn__cond_deinit(&h->changed);
+    gn__mutex_deinit(&h->lock);
+    gn_free(h);
+    return NULL;
+}
+
+/* `ready` bytes are at data, which stays until the next wait. */
+static void gn__hasher_feed(gn__hasher *h, const uint8_t *data, uint64_t ready) {
+    gn__mutex_lock(&h->lock);
+    h->data = data;
+    h->ready = ready;
+    gn__cond_broadcast(&h->changed);
+    gn__mutex_unlock(&h->lock);
+}
+
+/* Until it does not look at the data. */
+static void gn__hasher_wait(gn__hasher *h) {
+    gn__mutex_lock(&h->lock);
+    while (h->done != h->ready) gn__cond_wait(&h->changed, &h->lock);
+    gn__mutex_unlock(&h->lock);
+}
+
+/* The digest of all that was fed, or of nothing in particular when it is abandoned. */
+static void gn__hasher_end(gn__hasher *h, bool abandoned, uint8_t digest[32]) {
+    gn__mutex_lock(&h->lock);
+    h->last = true;
+    h->abandoned = abandoned;
+    gn__cond_broadcast(&h->changed);
+    gn__mutex_unlock(&h->lock);
+    gn__thread_join(&h->thread);
+    gn__net->hash_end(h->hash, digest);
+    gn__cond_deinit(&h->changed);
+    gn__mutex_deinit(&h->lock);
+    gn_free(h);
+}
+
+/* Frees the bytes, which nobody hashes any more. */
+static void gn__upload_free(gn__upload *u) {
+    uint8_t ignored[32];
+    if (u->hasher) gn__hasher_end(u->hasher, true, ignored);
+    u->hasher = NULL;
+    gn_free(u->data);
+    u->data = NULL;
+    u->cap = 0;
+}
+
 static void gn__upload_end(gn__session *s) {
     if (!s->upload.refused) s->held -= s->upload.at;
-    gn_free(s->upload.data);
+    gn__upload_free(&s->upload);
     memset(&s->upload, 0, sizeof s->upload);
 }
 
@@ -14488,7 +14798,9 @@ static void gn__upload_end(gn__session *s) {
 static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     gn__upload *u = &s->upload;
     uint8_t digest[32];
-    gn__net->sha256(u->data, (size_t)u->total, digest);
+    if (u->hasher) gn__hasher_end(u->hasher, false, digest);
+    else gn__net->sha256(u->data, (size_t)u->total, digest);
+    u->hasher = NULL;
     if (memcmp(digest, u->digest, 32) != 0) {
         gn__upload_end(s);
         return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)u->total);
@@ -14511,6 +14823,7 @@ static gn_result gn__upload_grow(gn__session *s, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
     void *data = u->data;
     if (u->total > s->limit || !gn__session_charge(s, n)) return gn__session_full(s, u->total, f);
+    if (u->hasher && u->at + n > u->cap) gn__hasher_wait(u->hasher);   /* the bytes may move */
     if (!gn__reserve(&data, &u->cap, (size_t)(u->at + n), 1)) {
         s->held -= n;
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
@@ -14525,14 +14838,13 @@ static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *d, u
     gn__rd r = { d->blob.p, d->blob.p + d->blob.n, false };
     gn_result e = gn__upload_grow(s, n, f);
     if (e) {
-        gn_free(u->data);
-        u->data = NULL;
-        u->cap = 0;
+        gn__upload_free(u);
         s->held -= u->at;
         u->refused = true;
         return e;
     }
     e = gn__blob_get(&r, u->data + u->at, (size_t)n, d->element, s->link.codecs, f);
+    if (!e && u->hasher) gn__hasher_feed(u->hasher, u->data, u->at + n);
     return !e && r.p != r.end ? gn_fail(f, GN_BAD_MESSAGE, "a piece of a weight is longer than it says") : e;
 }
 
@@ -14546,6 +14858,7 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
         gn__upload_end(s);
         u->total = d.total;
         memcpy(u->digest, d.digest, 32);
+        if (u->total > GN__HASH_ALONE && u->total <= s->limit) u->hasher = gn__hasher_start();
     }
     bool element_ok = d.element == 1 || d.element == 2 || d.element == 4 || d.element == 8;
     if (!element_ok || d.total != u->total || d.offset != u->at || memcmp(d.digest, u->digest, 32) != 0)
@@ -15069,7 +15382,7 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
-        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, &s->link.scratch);
+        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, s->link.wire_ns, &s->link.scratch);
         s->stats.tensor_bytes_up += w->bytes;
     }
     s->held -= x->held;
@@ -15302,7 +15615,7 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->plans.p);
     gn_free(s->slots.p);
     gn_free(s->weights);
-    gn_free(s->upload.data);
+    gn__upload_free(&s->upload);
     gn_free(s->kept);
     gn_free(s->args_bytes);
     gn_free(s->args);
@@ -15784,14 +16097,14 @@ static void gn__plan_follows(gn_ctx *g, const gn__plan *plan) {
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     gn_part *p = &g->cut.part;
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
-    gn__plan made = { 0 };
     gn__plan *expected = gn__plan_expected(g);
     *out_r = GN_OK;
     if (expected) { g->stats.plans_found++; return expected; }
     p->hash = gn__part_hash(p);
+    gn__plan made = { .key = gn__plan_key(p) };
     *out_r = GN_OUT_OF_MEMORY;
     if (!gn__table_room(&g->plan_table, &g->plan_room, g->n_plans, gn__plan_hash_of, g)) { gn__error_set(g, *out_r, "", f.text); return NULL; }
-    uint32_t *at = gn__table_find(g->plan_table, g->plan_room, p->hash, gn__plan_same, g, p);
+    uint32_t *at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
     *out_r = GN_OK;
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
     made.part = gn__part_copy(p);
@@ -16174,6 +16487,12 @@ int gn_list_gpus(int index, char *out_text, size_t cap) {
     if (index < 0 || !out_text || cap == 0) return 0;
     if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
     return index == 0 ? snprintf(out_text, cap, "cuda: absent: genie_cuda.c is not linked into this program") : 0;
+}
+
+int gn_describe_network(char *out_text, size_t cap) {
+    if (!out_text || cap == 0) return 0;
+    if (gn__net && gn__net->about) return gn__net->about(out_text, cap);
+    return snprintf(out_text, cap, "network: absent: genie_net.c is not linked into this program");
 }
 
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }

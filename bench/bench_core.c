@@ -398,6 +398,102 @@ static void bench_round_trip(void) {
     ex_place_close(&place);
 }
 
+/* ---- weights to a server that has none of them, and a value back, beside one stream of plain TCP ---- */
+
+enum { UPLOAD_WEIGHTS = 8, UPLOAD_SIDE = 2048 };       /* 16 MiB each */
+
+typedef struct raw_stream { int fd; size_t n; uint8_t *room; } raw_stream;
+
+static void *raw_take(void *arg) {
+    raw_stream *s = arg;
+    for (size_t got = 0; got < s->n;) {
+        ssize_t k = recv(s->fd, s->room, 256 << 10, 0);
+        if (k <= 0) exit(EX_FAILED);
+        got += (size_t)k;
+    }
+    if (send(s->fd, "", 1, MSG_NOSIGNAL) != 1) exit(EX_FAILED);
+    return NULL;
+}
+
+/* Seconds for n bytes there and one back. */
+static double raw_upload(const int ends[2], const float *p, size_t n) {
+    raw_stream s = { ends[1], n, malloc(256 << 10) };
+    pthread_t thread;
+    char done;
+    double start = ex_now();
+    if (!s.room || pthread_create(&thread, NULL, raw_take, &s)) exit(EX_FAILED);
+    for (size_t at = 0; at < n; at += 256 << 10)
+        for (size_t k = 0, all = n - at < 256 << 10 ? n - at : 256 << 10; k < all;) {
+            ssize_t took = send(ends[0], (const char *)p + at + k, all - k, MSG_NOSIGNAL);
+            if (took <= 0) exit(EX_FAILED);
+            k += (size_t)took;
+        }
+    if (recv(ends[0], &done, 1, MSG_WAITALL) != 1) exit(EX_FAILED);
+    pthread_join(thread, NULL);
+    free(s.room);
+    return ex_now() - start;
+}
+
+/* From the first weight of a new context to an answer that needs all of them. */
+static double upload_once(const ex_place *place, float *host, double *out_download, gn_stats *out_stats) {
+    size_t n = (size_t)UPLOAD_SIDE * UPLOAD_SIDE;
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = place->devices, .home = place->home });
+    if (!ex_check(g, gn_status(g), "upload")) exit(EX_FAILED);
+    gn_tensor last[UPLOAD_WEIGHTS], w[UPLOAD_WEIGHTS];
+    float y[UPLOAD_WEIGHTS], *back = malloc(n * sizeof *back);
+    if (!back) exit(EX_FAILED);
+    poison(y, UPLOAD_WEIGHTS);
+    poison(back, n);
+    for (int i = 0; i < UPLOAD_WEIGHTS; i++) host[(size_t)i * n + (size_t)(draw() * 1000 + 1000)] = draw();   /* the server has not seen it */
+    double start = ex_now();
+    for (int i = 0; i < UPLOAD_WEIGHTS; i++) {
+        w[i] = gn_weight(g, GN_F32, GN_SHAPE(UPLOAD_SIDE, UPLOAD_SIDE), host + (size_t)i * n, "w");
+        last[i] = gn_reshape(gn_slice(gn_reshape(w[i], GN_SHAPE(UPLOAD_SIDE * UPLOAD_SIDE)), 0, UPLOAD_SIDE * UPLOAD_SIDE - 1, UPLOAD_SIDE * UPLOAD_SIDE, 1), GN_SHAPE(1));
+    }
+    read_or_die(gn_concat(last, UPLOAD_WEIGHTS, 0), y, sizeof y);
+    double took = ex_now() - start;
+    for (int i = 0; i < UPLOAD_WEIGHTS; i++)
+        if (y[i] != host[(size_t)(i + 1) * n - 1]) failed("an uploaded weight is not what was sent");
+    gn_get_stats(g, out_stats);
+    gn_tensor z = gn_mul_c(w[0], 2);
+    if (!ex_check(g, gn_realize(&z, 1), "download")) exit(EX_FAILED);
+    start = ex_now();
+    read_or_die(z, back, n * sizeof *back);
+    *out_download = ex_now() - start;
+    for (size_t i = 0; i < n; i++)
+        if (back[i] != host[i] * 2) { failed("a downloaded value is wrong"); break; }
+    free(back);
+    gn_close(g);
+    return took;
+}
+
+static void bench_upload(void) {
+    if (!wanted("upload")) return;
+    ex_place place;
+    int ends[2], runs = repeats(8);
+    size_t n = (size_t)UPLOAD_WEIGHTS * UPLOAD_SIDE * UPLOAD_SIDE, bytes = n * sizeof(float);
+    char about[200];
+    gn_stats s;
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends)) { failed("no server for upload"); return; }
+    float *host = make_floats(n, 0.02f);
+    for (size_t i = 0; i < n; i++) host[i] += 0.02f * draw() + 0.02f * draw();      /* bell-shaped, as weights are */
+    for (int i = -1; i < runs; i++) {
+        int at = i < 0 ? 0 : i;
+        samples_a[at] = upload_once(&place, host, &samples_b[at], &s);
+        samples_c[at] = raw_upload(ends, host, bytes);
+    }
+    double up = quantile(samples_a, runs, 0.5), down = quantile(samples_b, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
+    show("upload_gb_s", 1e-9 * (double)bytes / up, false, 0.5, "GB/s");
+    note("download_gb_s", 1e-9 * (double)bytes / UPLOAD_WEIGHTS / down, "GB/s, one value");
+    note("upload_raw_tcp_gb_s", 1e-9 * (double)bytes / raw, "GB/s, one stream of plain TCP");
+    note("upload_packed_share", (double)s.packed_bytes_up / (double)s.tensor_bytes_up, "of the bytes were sent, after compression");
+    if (gn_describe_network(about, sizeof about) > 0) printf("    %s\n", about);
+    free(host);
+    close(ends[0]);
+    close(ends[1]);
+    ex_place_close(&place);
+}
+
 /* ---- memory and elementwise loops ---- */
 
 typedef struct memory_job { char *to; const char *from; size_t n; double sum; } memory_job;
@@ -941,6 +1037,7 @@ int main(int argc, char **argv) {
     bench_plan();
     bench_step_client();
     bench_round_trip();
+    bench_upload();
     bench_fused();
     bench_reduce();
     bench_matmul();
