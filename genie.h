@@ -10064,7 +10064,8 @@ GN__COLD_BEGIN
 #define GN__OPEN_MESSAGES 16                /* messages that may be unfinished at once */
 #define GN__BLOB_INLINE 4096u               /* bytes that travel raw, without a chunk header */
 #define GN__BLOB_CHUNK (1u << 20)
-#define GN__SPARE_MAX (2u << 20)            /* bytes of memory kept for the next message in several frames: holds a chunk */
+#define GN__SPARE_SERVER (2u << 20)         /* bytes of memory kept for the next message in several frames: holds a chunk, */
+#define GN__SPARE_CLIENT (64u << 20)        /* or a value that a loop reads again and again */
 #define GN__WIRE_NODES (1u << 21)           /* nodes of a part */
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
@@ -10359,7 +10360,8 @@ typedef struct gn__inbox {
     uint64_t frames;
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;             /* the last message that came in several frames */
-    gn__buf spare;             /* memory for the next one: fresh pages cost as much as the bytes they take */
+    gn__buf spare;             /* memory for the next one, at most spare_max: fresh pages cost more than the bytes they take */
+    size_t spare_max;
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
@@ -10451,7 +10453,7 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
 
 /* The last message is over; its memory serves again unless it is large. */
 static void gn__inbox_recycle(gn__inbox *in) {
-    if (in->whole.cap > GN__SPARE_MAX || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
+    if (in->whole.cap > in->spare_max || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
     if (!in->whole.p) return;
     gn__buf_deinit(&in->spare);
     in->spare = in->whole;
@@ -13506,6 +13508,7 @@ static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_
     l->wire_ns = GN__WIRE_GUESS_NS;
     l->in.frame_max = GN__HELLO_MAX;
     l->in.limit = GN__HELLO_MAX;
+    l->in.spare_max = GN__SPARE_SERVER;
     l->out.sink = gn__link_send;
     l->out.user = l;
 }
@@ -14385,6 +14388,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     }
     gn__link_init(&r->link, t, desc && desc->deadline_ms ? desc->deadline_ms : GN__DEADLINE_MS, stats);
     r->stats = stats;
+    r->link.in.spare_max = GN__SPARE_CLIENT;
     r->next = 1;
     r->next_plan = 1;
     r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
