@@ -33,7 +33,7 @@
 
    TOPICS
        Lazy          gn_describe tells what a tensor is, whether it is computed and where, without computing it. gn_read_many reads
-                     several in one go, gn_realize computes without reading.
+                     several in one go, gn_realize computes without reading, gn_read_later reads without waiting: gn_wait does.
        States        gn_assign gives a new version; whatever was built on the old one keeps seeing the old value. Updates happen
                      with the next read, realise or step, all of them or none. Over several devices a step may fail on one when another has
                      written: those states are failed then (GN_STATE_FAILED) until they are released and made again.
@@ -41,6 +41,9 @@
                      gn_scalar or data; numbers given as C constants are part of the plan.
        Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,
                      and back before the kernel that reads them; gn_stats counts evictions, weight_moves and their bytes.
+       Overlap       a GPU copies data and results of 640 KiB and more in streams of their own while it computes other steps: keep
+                     buffers of gn_host_alloc, two for data and three for results, and read with gn_read_later a few steps ahead of
+                     gn_wait; gn_stats counts copies_aside. For each direction the device holds two areas as large as the largest.
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
                      loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
                      program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
@@ -268,6 +271,7 @@ typedef struct gn_error {
     X(sessions_refused,   "sessions", "connections a server refused")                              \
     X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
     X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
+    X(copies_aside,       "copies", "large arguments and results that a GPU copied in streams of their own") \
     X(device_bytes,       "bytes",  "bytes held now on the device for this context")
 
 typedef struct gn_stats {
@@ -403,6 +407,12 @@ GN_API gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn
 GN_API gn_result gn_read(gn_tensor t, void *out, size_t bytes);
 /* Several at once: one plan, one round trip. */
 GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes);
+/* The same without waiting: the bytes are in `out` when gn_wait of *out_ticket, or gn_sync, has returned; until then the buffers
+   belong to the context, also after gn_step. With buffers of gn_host_alloc a GPU copies them while it computes later steps. What fails
+   in the run is told by the wait. */
+GN_API gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket);
+/* Waits for the reads of that ticket and what was submitted before them; 0: for nothing. Returns the first error of those runs. */
+GN_API gn_result gn_wait(gn_ctx *g, uint64_t ticket);
 /* Computes and keeps the values on the device until gn_step; does not wait for a server. */
 GN_API gn_result gn_realize(const gn_tensor *t, int n);
 
@@ -5607,6 +5617,7 @@ typedef struct gn__plan {
     uint64_t key;            /* the part's hash and what was said of its nodes */
     void *exec_plan;
     gn__origin *origins;     /* per node, of the latest step that used the plan */
+    uint32_t next;           /* 1 + index of the plan that came after it the last time, 0: none did */
 } gn__plan;
 
 #define GN__ARRAY(T, name) T *name; size_t n_##name, cap_##name
@@ -5666,6 +5677,7 @@ struct gn_ctx {
     gn__cut cut;
     uint64_t next_value;     /* id of the next kept value */
     uint64_t last_ticket;
+    uint32_t latest_plan;    /* 1 + index of the plan of the latest step, 0: none */
     uint64_t run_counter;    /* of the random generators, one a step */
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
@@ -6058,7 +6070,7 @@ static uint64_t gn__part_hash(const gn_part *p) {
 
 static bool gn__part_equal(const gn_part *a, const gn_part *b) {
 #define GN__SAME(n, array) (a->n == b->n && (a->n == 0 || memcmp(a->array, b->array, a->n * sizeof *a->array) == 0))
-    return a->hash == b->hash && GN__SAME(n_nodes, nodes) && GN__SAME(n_ins, ins) && GN__SAME(n_attrs, attrs) && GN__SAME(n_dims, dims) &&
+    return GN__SAME(n_nodes, nodes) && GN__SAME(n_ins, ins) && GN__SAME(n_attrs, attrs) && GN__SAME(n_dims, dims) &&
            GN__SAME(n_args, args) && GN__SAME(n_outs, outs) && GN__SAME(n_updates, updates) && !a->hints == !b->hints &&
            (!a->hints || memcmp(a->hints, b->hints, a->n_nodes * sizeof *a->hints) == 0);
 #undef GN__SAME
@@ -6116,6 +6128,9 @@ static bool gn__cut_reserve(gn_ctx *g) {
 #define GN__MARK(c, id) ((c)->marks[(id) >> 6] |= (uint64_t)1 << ((id) & 63))
 
 static int gn__top_bit(uint64_t w) {
+#if defined(__GNUC__)
+    if (w) return 63 - __builtin_clzll(w);
+#endif
     int b = 0;
     for (int s = 32; s; s >>= 1)
         if (w >> s) { w >>= s; b += s; }
@@ -6235,7 +6250,7 @@ static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     return r;
 }
 
-/* Fills g->cut.part. On failure *out_bad is the node that is the cause. */
+/* Fills g->cut.part but for its hash, which a plan that is expected does not need. On failure *out_bad is the node that is the cause. */
 static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
     *out_bad = 0;
@@ -6252,7 +6267,6 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
     }
     c->part = (gn_part){ 0, (uint32_t)c->n_nodes, (uint32_t)c->n_ins, (uint32_t)c->n_attrs, (uint32_t)c->n_dims, (uint32_t)c->n_args, (uint32_t)c->n_outs,
                          (uint32_t)c->n_updates, c->nodes, c->ins, c->attrs, c->dims, c->args, c->outs, c->updates, c->said ? c->hints : NULL };
-    c->part.hash = gn__part_hash(&c->part);
     return GN_OK;
 }
 
@@ -6267,7 +6281,10 @@ static uint64_t gn__plan_key(const gn_part *p) {
 }
 
 static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].key; }
-static bool gn__plan_same(const void *owner, uint32_t i, const void *key) { return gn__part_equal(((const gn_ctx *)owner)->plans[i].part, (const gn_part *)key); }
+static bool gn__plan_same(const void *owner, uint32_t i, const void *key) {
+    const gn_part *a = ((const gn_ctx *)owner)->plans[i].part, *b = (const gn_part *)key;
+    return a->hash == b->hash && gn__part_equal(a, b);
+}
 
 
 GN__COLD_BEGIN
@@ -16069,9 +16086,25 @@ static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
     return GN_OK;
 }
 
+/* The plan that came after the latest one the last time, when it is the one; its hash is then not needed. */
+static gn__plan *gn__plan_expected(gn_ctx *g) {
+    uint32_t next = g->latest_plan ? g->plans[g->latest_plan - 1].next : 0;
+    return next && gn__part_equal(g->plans[next - 1].part, &g->cut.part) ? &g->plans[next - 1] : NULL;
+}
+
+static void gn__plan_follows(gn_ctx *g, const gn__plan *plan) {
+    uint32_t at = (uint32_t)(plan - g->plans) + 1;
+    if (g->latest_plan) g->plans[g->latest_plan - 1].next = at;
+    g->latest_plan = at;
+}
+
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
-    const gn_part *p = &g->cut.part;
+    gn_part *p = &g->cut.part;
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
+    gn__plan *expected = gn__plan_expected(g);
+    *out_r = GN_OK;
+    if (expected) { g->stats.plans_found++; return expected; }
+    p->hash = gn__part_hash(p);
     gn__plan made = { .key = gn__plan_key(p) };
     *out_r = GN_OUT_OF_MEMORY;
     if (!gn__table_room(&g->plan_table, &g->plan_room, g->n_plans, gn__plan_hash_of, g)) { gn__error_set(g, *out_r, "", f.text); return NULL; }
@@ -16139,7 +16172,8 @@ static void gn__bind_args(const gn_ctx *g, gn_arg *args) {
     }
 }
 
-static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int n) {
+/* later: when it is not NULL the run is not waited for, and it is told what to wait for. */
+static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int n, uint64_t *later) {
     uint32_t bad;
     gn_result r = gn__cut_make(g, roots, n, &bad);
     if (r != GN_OK) return gn__cut_error(g, r, bad);
@@ -16147,6 +16181,7 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
     if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
     gn__plan *plan = gn__plan_of(g, &r);
     if (!plan) return r;
+    gn__plan_follows(g, plan);
     gn__plan_note(g, plan);
     gn_arg *args = (gn_arg *)gn_alloc((p->n_args + 1) * sizeof *args);
     if (!args) return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a step");
@@ -16160,7 +16195,8 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
     gn_free(args);
     g->stats.steps_run++;
     bool waits = false;
-    for (int i = 0; i < n; i++) waits |= outs[i].host != NULL;
+    for (int i = 0; i < n && !later; i++) waits |= outs[i].host != NULL;
+    if (later) *later = r == GN_OK ? g->last_ticket : 0;
     if (r == GN_OK && waits) r = g->exec.i->wait(g->exec.self, g->last_ticket, &f);
     if (r != GN_OK && r != GN_NO_VALUE) {
         gn__pending_drop(g);                            /* an update is tried once: the states keep their values */
@@ -16408,7 +16444,7 @@ static void gn__context_free(gn_ctx *g) {
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
     if (g->failed_effect) r = gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect);
-    else if (g->n_pending) r = gn__submit(g, NULL, NULL, 0);
+    else if (g->n_pending) r = gn__submit(g, NULL, NULL, 0, NULL);
     if (g->exec.i->values_release) g->exec.i->values_release(g->exec.self, g->next_value);
     gn__step_clear(g);
     return r;
@@ -16577,6 +16613,17 @@ gn_result gn_sync(gn_ctx *g) {
     uint64_t begin = gn__trace_begin(g);
     gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
     gn__trace_end(g, "gn_sync", begin, 0);
+    return r == GN_OK ? r : gn__run_error(g, NULL, &f);
+}
+
+gn_result gn_wait(gn_ctx *g, uint64_t ticket) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    if (!gn__usable(g)) return gn_status(g);
+    bool given = g->multi ? (ticket & 31) < g->multi->n_units && ticket >> 5 <= g->multi->units[ticket & 31].last : ticket <= g->last_ticket;
+    if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_read_later has given no such ticket");
+    uint64_t begin = gn__trace_begin(g);
+    gn_result r = ticket ? g->exec.i->wait(g->exec.self, ticket, &f) : GN_OK;
+    gn__trace_end(g, "gn_wait", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
@@ -16907,7 +16954,7 @@ static gn_result gn__roots(gn_ctx *g, const gn_tensor *t, int n, uint32_t *out) 
     return g->failed_effect ? gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect) : GN_OK;
 }
 
-static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
+static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *later) {
     if (n <= 0 || (size_t)n > SIZE_MAX / sizeof(gn_out)) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", "the number of tensors is negative");
     uint32_t *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
     gn_out *outs = (gn_out *)gn__alloc_zero((size_t)n * sizeof *outs);
@@ -16925,9 +16972,9 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
     uint64_t begin = gn__trace_begin(g), total = 0;
-    if (r == GN_OK) r = gn__submit(g, roots, outs, n);
+    if (r == GN_OK) r = gn__submit(g, roots, outs, n, later);
     for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
-    gn__trace_end(g, out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
+    gn__trace_end(g, later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
     gn_free(roots);
     gn_free(outs);
     return r;
@@ -17020,13 +17067,20 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t
 
 gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
     if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes) : gn_status(t[0].ctx);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, NULL) : gn_status(t[0].ctx);
 }
-gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes) : gn_status(t.ctx); }
+gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes, NULL) : gn_status(t.ctx); }
+
+gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket) {
+    if (!out_ticket) return GN_BAD_ARGUMENT;
+    *out_ticket = 0;
+    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, out_ticket) : gn_status(t[0].ctx);
+}
 
 gn_result gn_realize(const gn_tensor *t, int n) {
     if (n <= 0 || !t) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL) : gn_status(t[0].ctx);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL, NULL) : gn_status(t[0].ctx);
 }
 
 gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes) {

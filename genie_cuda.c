@@ -18,7 +18,7 @@
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 at batch 1: no norm, loop or append inside another kernel
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
- *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended
+ *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_90a; 10 bits of mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
@@ -5482,6 +5482,12 @@ typedef struct run {
 
 enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
 
+/* Large arguments land in, and large results leave from, memory apart from the block, so that streams of their own copy them while
+   kernels of other runs work. Of each kind there are two in turn. full: event, all is written; empty: event, all is read. */
+typedef struct area { gn__cu_ptr mem; size_t bytes; gn__cu_handle full, empty; bool in_use; } area;
+
+enum { AREAS = 2, ASIDE_LEAST = 640 << 10 };   /* bytes that are worth the events between streams */
+
 typedef struct executor {
     struct device *device;
     gn_stats *stats;
@@ -5493,8 +5499,12 @@ typedef struct executor {
     uint64_t clock;                /* what slots are used at; those used at this very time do not move */
     bool evicts;
     gn__cu_handle copies, main_at; /* stream of weights on their way back; event in the main stream */
+    gn__cu_handle uploads, downloads;   /* streams of what lands and leaves; with GENIE_CUDA_OVERLAP=0 the main one */
+    area landing[AREAS], leaving[AREAS];
+    uint32_t next_landing, next_leaving;
     gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
+    bool aside;                    /* large copies have streams of their own */
     char lost_why[200];
     gn__cu_handle stream;
     gn__cu_ptr block;              /* one for all plans: runs follow each other in the stream */
@@ -5514,6 +5524,8 @@ typedef struct executor {
     gn__cu_handle events[RUNS_MAX];
 } executor;
 
+enum { CAPTURES = 4 };   /* exchanged memory comes back every other run, areas too, and not always in step */
+
 typedef struct plan {
     gn_part *part;
     gn_layout layout;
@@ -5524,8 +5536,11 @@ typedef struct plan {
     size_t *own_at;                /* per update: offset in REGION_OWN */
     gn__cu_ptr *fresh;             /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
     bool exchanges;
+    bool lands;                    /* its arguments are large: they lie in one of the areas, not in the block */
+    area *landed, *leaves;         /* in this run; leaves: NULL when no result is large */
+    size_t *leave_at;              /* per output of this run: offset in `leaves`, SIZE_MAX: elsewhere */
     gn__cu_ptr *base;              /* per node and update, of this run */
-    struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[2];   /* two: exchanged memory comes back every other run */
+    struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[CAPTURES];
     uint32_t runs, next_capture;
     bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
 } plan;
@@ -5575,6 +5590,7 @@ static gn_result enter(executor *x, gn_fault *f) {
 static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
 static bool evict_one(executor *x);
+static bool area_drop_one(executor *x);
 
 /* One try; GN_OUT_OF_MEMORY or GN_LIMIT when something would have to go first. */
 static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
@@ -5593,7 +5609,7 @@ static gn_result take_on(executor *x, size_t bytes, gn__cu_handle stream, gn__cu
     *out = 0;
     bytes = room(bytes ? bytes : 1);
     gn_result r = take_now(x, bytes, stream, out, f);
-    while ((r == GN_OUT_OF_MEMORY || r == GN_LIMIT) && evict_one(x)) r = take_now(x, bytes, stream, out, f);
+    while ((r == GN_OUT_OF_MEMORY || r == GN_LIMIT) && (area_drop_one(x) || evict_one(x))) r = take_now(x, bytes, stream, out, f);
     if (r != GN_OK) return r;
     x->held += bytes;
     x->stats->device_bytes += bytes;
@@ -5608,6 +5624,56 @@ static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     if (!p || x->lost) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
     else cu.cuMemFree(p);
+}
+
+/* ---- areas ---- */
+
+/* The main stream knows all uploads, since it waits for each before it goes on; downloads it has to wait for. */
+static void area_drop(executor *x, area *a) {
+    if (!a->bytes) return;
+    if (!x->lost) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
+    give(x, a->mem, a->bytes);
+    a->mem = 0;
+    a->bytes = 0;
+}
+
+/* False when all areas are in use by the run that is being started, or empty. */
+static bool area_drop_one(executor *x) {
+    for (int i = 0; i < 2 * AREAS; i++) {
+        area *a = i < AREAS ? &x->leaving[i] : &x->landing[i - AREAS];
+        if (!a->bytes || a->in_use) continue;
+        area_drop(x, a);
+        return true;
+    }
+    return false;
+}
+
+/* Nothing else makes room for it. */
+static bool area_grow(executor *x, area *a, size_t bytes, gn__cu_handle first) {
+    if (a->bytes >= bytes) return true;
+    area_drop(x, a);
+    if (take_now(x, room(bytes), first, &a->mem, NULL) != GN_OK) return false;
+    a->bytes = bytes;
+    x->held += room(bytes);
+    x->stats->device_bytes += room(bytes);
+    return true;
+}
+
+/* The next area with so many bytes; where there is memory for one only it is the same again, and copies wait. first: the stream that
+   writes it. NULL: there is no memory even for one. */
+static area *area_take(executor *x, area *areas, uint32_t *next, size_t bytes, gn__cu_handle first) {
+    for (uint32_t i = 0; i < AREAS; i++) {
+        area *a = &areas[(*next + i) % AREAS];
+        if (!area_grow(x, a, bytes, first)) continue;
+        *next = (*next + i + 1) % AREAS;
+        a->in_use = true;
+        return a;
+    }
+    return NULL;
+}
+
+static void areas_release(executor *x) {
+    for (int i = 0; i < AREAS; i++) x->landing[i].in_use = x->leaving[i].in_use = false;
 }
 
 static size_t shape_bytes(gn_dtype d, const gn_shape *s) {
@@ -5720,13 +5786,14 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     size_t bytes = shape_bytes(d->dtype, &d->shape);
     gn__cu_ptr mem;
     x->clock++;
-    if ((r = take(x, bytes, &mem, f)) != GN_OK) return r;
+    gn__cu_handle stream = d->host ? x->uploads : x->stream;
+    if ((r = take_on(x, bytes, stream, &mem, f)) != GN_OK) return r;
     *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
     if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
     x->stats->bytes_to_device += bytes;
-    DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, x->stream));
-    DRIVER(x, f, cuStreamSynchronize(x->stream));
+    DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, stream));                 /* beside runs in flight: none of them knows this memory */
+    DRIVER(x, f, cuStreamSynchronize(stream));
     return GN_OK;
 }
 
@@ -5817,7 +5884,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     plan *p = (plan *)handle;
     bool here = enter(x, NULL) == GN_OK;
     if (latest.p == p) latest.p = NULL;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < CAPTURES; i++) {
         if (p->captured[i].graph && here) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
     }
@@ -5834,6 +5901,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->out_at);
     gn_free(p->near_at);
     gn_free(p->own_at);
+    gn_free(p->leave_at);
     gn_free(p->base);
     gn_free(p->part);
     gn_free(p);
@@ -5932,7 +6000,7 @@ static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t
 
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
-    size_t outs = 0, own = 0, args = 0;
+    size_t outs = 0, own = 0, args = 0, data = 0;
     memset(e, 0, sizeof *e);
     e->device = x->device;
     e->part = p->part;
@@ -5956,11 +6024,16 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     if (e->n_lost && other_way(x, f, &x->stats->choices_lost, e->n_lost, "what was chosen for a product by measuring cannot be had; the model's kernel computes it") != GN_OK) return GN_STRICT;
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
-    for (uint32_t i = 0; i < p->part->n_args; i++) { p->arg_at[i] = args; args += room(node_bytes(p->part, p->part->args[i])); }
+    for (uint32_t i = 0; i < p->part->n_args; i++) {
+        p->arg_at[i] = args;
+        args += room(node_bytes(p->part, p->part->args[i]));
+        if (p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE) data += node_bytes(p->part, p->part->args[i]);
+    }
     p->args_bytes = args;
+    p->lands = x->aside && data >= ASIDE_LEAST;
     p->errors_bytes = room((ERROR_WORDS + e->n_flags) * 4);
     p->near_bytes = plan_near(p);
-    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->losses), room(e->save), outs, own, args, p->errors_bytes, p->near_bytes };
+    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->losses), room(e->save), outs, own, p->lands ? 0 : args, p->errors_bytes, p->near_bytes };
     p->total = room(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
     for (uint32_t i = 0; i < p->part->n_outs; i++)
@@ -6010,8 +6083,10 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     p->own_at = (size_t *)alloc_zero((part->n_updates + 1) * sizeof *p->own_at);
     p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
-    for (int i = 0; i < 2; i++) p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
-    if (!p->part || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->captured[0].bound || !p->captured[1].bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    p->leave_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->leave_at);
+    bool bound = true;
+    for (int i = 0; i < CAPTURES; i++) bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
+    if (!p->part || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->leave_at || !bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
     if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
@@ -6188,9 +6263,25 @@ static gn_result run_slots(executor *x, plan *p, gn_fault *f) {
     return run_return(x, p, GN_LEAF_STATE, f);
 }
 
+/* Where large arguments land: what is not in use makes room for the first area, not for the second. */
+static gn_result run_land(executor *x, plan *p, gn_fault *f) {
+    p->landed = p->lands ? area_take(x, x->landing, &x->next_landing, p->args_bytes, x->uploads) : NULL;
+    if (p->landed || !p->lands) return GN_OK;
+    area *a = p->landed = &x->landing[0];
+    gn_result r = take_on(x, p->args_bytes, x->uploads, &a->mem, f);
+    if (r == GN_OK) a->bytes = p->args_bytes;
+    a->in_use = r == GN_OK;
+    return r;
+}
+
+/* Where arguments lie in this run. */
+static gn__cu_ptr args_place(const executor *x, const plan *p) { return p->lands ? p->landed->mem : x->block + p->region[REGION_ARGS]; }
+
 /* Every base's place in device memory. */
 static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
     const gn_part *part = p->part;
+    gn_result landed = run_land(x, p, f);
+    if (landed != GN_OK) return landed;
     if (p->total > x->block_bytes) {
         gn__cu_ptr block;
         size_t bytes = p->total + p->total / 4;
@@ -6216,7 +6307,7 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *n = &part->nodes[i];
         const gn_lay *a = &p->layout.lay[i];
-        if (a->place == GN_PLACE_ARG) p->base[i] = x->block + p->region[REGION_ARGS] + p->arg_at[n->arg];
+        if (a->place == GN_PLACE_ARG) p->base[i] = args_place(x, p) + p->arg_at[n->arg];
         else if (a->place == GN_PLACE_SLOT) p->base[i] = x->slots[n->slot].mem;
         else if (a->place == GN_PLACE_BLOCK) p->base[i] = x->block + a->offset;
         else if (a->place == GN_PLACE_OWN) p->base[i] = p->exchanges ? p->fresh[a->own] : x->block + p->region[REGION_OWN] + p->own_at[a->own];
@@ -6349,10 +6440,10 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     int at = -1;
     p->runs++;
     if (!x->graphs || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < CAPTURES; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
     if (at < 0) {
-        at = (int)(p->next_capture++ & 1);
+        at = (int)(p->next_capture++ % CAPTURES);
         if (!run_capture(x, p, at, nodes)) return run_launches(x, p, f);
     }
     DRIVER(x, f, cuGraphLaunch(p->captured[at].graph, x->stream));
@@ -6374,31 +6465,39 @@ static bool has_direct(const executor *x, const plan *p, const gn_arg *args) {
     return any;
 }
 
-/* Bytes given with this run. Staged in one piece when they are few and none is read directly. */
+/* Bytes given with this run. Staged in one piece when they are few and none is read directly; many go beside the kernels of earlier
+   runs, from when the last run that read this area has ended. */
 static gn_result run_data(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, bool quiet, gn_fault *f) {
-    gn__cu_ptr to = x->block + p->region[REGION_ARGS];
-    bool staged = p->args_bytes <= STAGE_LARGEST, together = staged && !direct;
+    gn__cu_ptr to = args_place(x, p);
+    gn__cu_handle stream = p->lands ? x->uploads : x->stream;
+    bool staged = p->args_bytes <= STAGE_LARGEST, together = staged && !direct && !p->lands;
+    if (p->lands) DRIVER(x, f, cuStreamWaitEvent(stream, p->landed->empty, 0));
     for (uint32_t i = 0; i < p->part->n_args; i++) {
         size_t bytes = node_bytes(p->part, p->part->args[i]);
         if (!bytes || p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE) continue;
         const char *from = (const char *)args[i].host;
         x->stats->bytes_to_device += bytes;
         if (staged && !is_direct(x, p, &args[i], bytes)) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
-        if (!together) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, x->stream));
+        if (!together) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
+        x->stats->copies_aside += p->lands;
+    }
+    if (p->lands) {
+        DRIVER(x, f, cuEventRecord(p->landed->full, stream));
+        DRIVER(x, f, cuStreamWaitEvent(x->stream, p->landed->full, 0));
     }
     if (together) {
         memset(stage + p->args_bytes, 0, p->errors_bytes);
         size_t bytes = p->args_bytes + (quiet ? 0 : p->errors_bytes);
         if (bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, bytes, x->stream));
     } else if (!quiet) DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
-    if (direct) DRIVER(x, f, cuEventRecord(x->uploaded, x->stream));
+    if (direct) DRIVER(x, f, cuEventRecord(x->uploaded, stream));
     return GN_OK;
 }
 
 /* Argument bytes have left the caller's memory when this returns, or, `direct`, when `uploaded` has come. */
 static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, uint64_t inherits, gn_fault *f) {
     const gn_part *part = p->part;
-    gn__cu_ptr to = x->block + p->region[REGION_ARGS];
+    gn__cu_ptr to = args_place(x, p);
     gn_result r = run_data(x, p, args, stage, direct, run_is_quiet(p, inherits), f);
     for (uint32_t i = 0; i < part->n_args && r == GN_OK; i++) {
         uint32_t node = part->args[i];
@@ -6419,12 +6518,33 @@ static gn__cu_ptr out_place(const executor *x, const plan *p, uint32_t i) {
 /* Large results that fill their memory are computed where they are kept. */
 enum { KEPT_IN_PLACE = 1 << 20 };
 
-/* Smaller ones too in a plan of one kernel, which is not replayed as a graph. */
-static bool keeps_in_place(const plan *p, uint32_t i) {
+static bool fills_its_memory(const plan *p, uint32_t i) {
     const gn_lay *a = &p->layout.lay[p->part->outs[i]];
     const gn_lay *base = &p->layout.lay[a->base];
-    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && p->near_at[i] == SIZE_MAX &&
-           (p->emit.n_launches == 1 || node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE);
+    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && p->near_at[i] == SIZE_MAX;
+}
+
+/* Smaller ones too in a plan of one kernel, which is not replayed as a graph. */
+static bool keeps_in_place(const plan *p, uint32_t i) { return fills_its_memory(p, i) && (p->emit.n_launches == 1 || node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE); }
+
+/* Large results leave from an area, where they are computed when they fill their memory. Without memory for one they leave from where
+   they are, and the next run waits. */
+static gn_result run_leave(executor *x, plan *p, const gn_out *outs, gn_fault *f) {
+    size_t bytes = 0;
+    p->leaves = NULL;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        p->leave_at[i] = SIZE_MAX;
+        if (!x->aside || !outs[i].host || outs[i].bytes < ASIDE_LEAST) continue;
+        p->leave_at[i] = bytes;
+        bytes += room(outs[i].bytes);
+    }
+    if (!bytes || !(p->leaves = area_take(x, x->leaving, &x->next_leaving, bytes, x->stream))) return GN_OK;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, p->leaves->empty, 0));
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        uint32_t base = p->layout.lay[p->part->outs[i]].base;
+        if (p->leave_at[i] != SIZE_MAX && fills_its_memory(p, i) && p->base[base] == x->block + p->layout.lay[base].offset) p->base[base] = p->leaves->mem + p->leave_at[i];
+    }
+    return GN_OK;
 }
 
 /* Memory of the values that this run keeps; *out_moves: some are computed there. */
@@ -6443,36 +6563,62 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *n
     return GN_OK;
 }
 
-/* Copies of results: small ones through pinned memory, pinned ones directly, large others by the driver's own staging. */
-static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run *r, gn_fault *f) {
+/* One result's way to the host: small ones through pinned memory, pinned ones directly, large others by the driver's own staging.
+   *at: what is taken of the run's staging memory. */
+static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint32_t i, run *r, size_t *at, gn_fault *f) {
+    bool leaves = p->leaves && p->leave_at[i] != SIZE_MAX;
+    gn__cu_ptr from = leaves ? p->leaves->mem + p->leave_at[i] : out_place(x, p, i);
+    gn__cu_handle stream = leaves ? x->downloads : x->stream;
+    x->stats->bytes_to_host += o->bytes;
+    x->stats->copies_aside += leaves;
+    if (p->near_at[i] != SIZE_MAX) {
+        r->outs[r->n_outs++] = (pending_out){ o->host, p->errors_bytes + p->near_at[i] + (size_t)p->layout.lay[p->part->outs[i]].view.offset, o->bytes };
+        return GN_OK;
+    }
+    *at = (*at + 63) & ~(size_t)63;
+    bool direct = o->bytes > 65536 && is_pinned(x, o->host);
+    if (direct || *at + o->bytes > r->stage_bytes) {
+        DRIVER(x, f, cuMemcpyDtoHAsync(o->host, from, o->bytes, stream));
+        return GN_OK;
+    }
+    DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + *at, from, o->bytes, stream));
+    r->outs[r->n_outs++] = (pending_out){ o->host, *at, o->bytes };
+    *at += o->bytes;
+    return GN_OK;
+}
+
+/* Copies to the host. What leaves from an area does so beside the kernels of later runs. */
+static gn_result run_downloads(executor *x, const plan *p, const gn_out *outs, run *r, gn_fault *f) {
     size_t at = p->errors_bytes + p->near_bytes;
     bool quiet = run_is_quiet(p, r->inherits), near = false;
     for (uint32_t i = 0; i < p->part->n_outs; i++) near = near || (outs[i].host && p->near_at[i] != SIZE_MAX);
     size_t from = quiet ? p->errors_bytes : 0, to = near ? at : quiet ? from : ERROR_WORDS * 4;
     memset(r->stage, 0, ERROR_WORDS * 4);
     if (from < to) DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + from, x->block + p->region[REGION_ERRORS] + from, to - from, x->stream));
+    if (p->leaves) {
+        DRIVER(x, f, cuEventRecord(p->leaves->full, x->stream));
+        DRIVER(x, f, cuStreamWaitEvent(x->downloads, p->leaves->full, 0));
+    }
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        gn_result e = outs[i].host && outs[i].bytes ? run_download(x, p, &outs[i], i, r, &at, f) : GN_OK;
+        if (e != GN_OK) return e;
+    }
+    if (p->leaves) DRIVER(x, f, cuEventRecord(p->leaves->empty, x->downloads));
+    return GN_OK;
+}
+
+/* On the device: copies of results for those that are kept, and for those that leave and were not computed there. */
+static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run *r, gn_fault *f) {
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         const value *v = outs[i].keep ? value_find(x, outs[i].keep) : NULL;
         r->keeps = r->keeps || v;
         if (v && v->checked) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem + room(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
         if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
-        if (!outs[i].host || !outs[i].bytes) continue;
-        x->stats->bytes_to_host += outs[i].bytes;
-        if (p->near_at[i] != SIZE_MAX) {
-            r->outs[r->n_outs++] = (pending_out){ outs[i].host, p->errors_bytes + p->near_at[i] + (size_t)p->layout.lay[p->part->outs[i]].view.offset, outs[i].bytes };
-            continue;
-        }
-        at = (at + 63) & ~(size_t)63;
-        bool direct = outs[i].bytes > 65536 && is_pinned(x, outs[i].host);
-        if (direct || at + outs[i].bytes > r->stage_bytes) {
-            DRIVER(x, f, cuMemcpyDtoHAsync(outs[i].host, out_place(x, p, i), outs[i].bytes, x->stream));
-            continue;
-        }
-        DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + at, out_place(x, p, i), outs[i].bytes, x->stream));
-        r->outs[r->n_outs++] = (pending_out){ outs[i].host, at, outs[i].bytes };
-        at += outs[i].bytes;
+        gn__cu_ptr place = p->leaves && p->leave_at[i] != SIZE_MAX ? p->leaves->mem + p->leave_at[i] : 0;
+        if (place && place != out_place(x, p, i)) DRIVER(x, f, cuMemcpyDtoDAsync(place, out_place(x, p, i), outs[i].bytes, x->stream));
     }
-    return GN_OK;
+    if (p->lands) DRIVER(x, f, cuEventRecord(p->landed->empty, x->stream));
+    return run_downloads(x, p, outs, r, f);
 }
 
 /* Results that are weights themselves are on the device. */
@@ -6508,14 +6654,22 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     bool moves = false, direct = has_direct(x, p, args);
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
+    if (e == GN_OK) e = run_leave(x, p, outs, f);
     if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), direct, r->inherits, f);
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
     if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
     r->stage_bytes = room(r->stage_bytes + up);
-    if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, x->stream));
+    if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, p->leaves ? x->downloads : x->stream));
     if (e == GN_OK && direct) DRIVER(x, f, cuEventSynchronize(x->uploaded));
     return e;
+}
+
+/* All that was asked for has ended. */
+static void streams_end(executor *x) {
+    gn__cu_handle all[3] = { x->uploads, x->stream, x->downloads };
+    for (int i = 0; i < 3; i++)
+        if (all[i] && !x->lost) cu.cuStreamSynchronize(all[i]);
 }
 
 static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
@@ -6534,10 +6688,11 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     if ((e = run_check(x, p, args, outs, &r.inherits, f)) != GN_OK) return e;
     r.done = x->events[(x->first_run + x->n_runs) % RUNS_MAX];
     e = run_start(x, p, args, outs, &r, f);
+    areas_release(x);
     if (e != GN_OK) {
         values_drop(x, r.ticket);
         gn_free(r.outs);
-        if (!x->lost) cu.cuStreamSynchronize(x->stream);
+        streams_end(x);
         return e;
     }
     x->runs[(x->first_run + x->n_runs++) % RUNS_MAX] = r;
@@ -6859,7 +7014,16 @@ static void exec_close(void *self) {
     exec_values_release(x, UINT64_MAX);
     for (size_t i = 0; i < x->n_slots; i++) slot_free(x, &x->slots[i]);
     if (x->block_bytes) give(x, x->block, x->block_bytes);
+    for (int i = 0; i < 2 * AREAS; i++) area_drop(x, i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS]);
     if (!x->device->compile_only) {
+        streams_end(x);
+        for (int i = 0; i < 2 * AREAS; i++) {
+            const area *a = i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS];
+            if (a->full) cu.cuEventDestroy(a->full);
+            if (a->empty) cu.cuEventDestroy(a->empty);
+        }
+        if (x->uploads && x->uploads != x->stream) cu.cuStreamDestroy(x->uploads);
+        if (x->downloads && x->downloads != x->stream) cu.cuStreamDestroy(x->downloads);
         while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
@@ -6947,6 +7111,14 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     if (r != GN_OK || x->device->compile_only) return r;
     DRIVER(x, f, cuStreamCreate(&x->stream, 1));                                  /* 1: does not wait for the default stream */
     DRIVER(x, f, cuStreamCreate(&x->copies, 1));
+    x->uploads = x->downloads = x->stream;
+    if (x->aside) DRIVER(x, f, cuStreamCreate(&x->uploads, 1));
+    if (x->aside) DRIVER(x, f, cuStreamCreate(&x->downloads, 1));
+    for (int i = 0; i < 2 * AREAS; i++) {
+        area *a = i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS];
+        DRIVER(x, f, cuEventCreate(&a->full, 2));
+        DRIVER(x, f, cuEventCreate(&a->empty, 2));
+    }
     DRIVER(x, f, cuEventCreate(&x->main_at, 2));
     DRIVER(x, f, cuEventCreate(&x->uploaded, 2));
     void *p = NULL;
@@ -7017,6 +7189,7 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->evicts = !env_is("GENIE_CUDA_EVICT", "0");
     x->device_limit = getenv("GENIE_CUDA_MEMORY") ? strtoull(getenv("GENIE_CUDA_MEMORY"), NULL, 10) : 0;
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
+    x->aside = !env_is("GENIE_CUDA_OVERLAP", "0");
     x->overlaps = d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
     pthread_mutex_lock(&devices_lock);
     choices_open(d, &rejected);

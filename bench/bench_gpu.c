@@ -605,6 +605,100 @@ static void bench_mlp(gn_ctx *g, gn_dtype d, double device_target, double host_t
     job_close(&j);
 }
 
+/* ---- uploads, kernels and downloads of steps that follow each other ---- */
+
+enum { FLOW_SIDE = 8192, FLOW_STEPS = 24, FLOW_BUFFERS = 3 };
+
+typedef struct flow { int64_t rows; size_t bytes; gn_ctx *g; gn_tensor w, here; uint16_t *in[FLOW_BUFFERS], *out[FLOW_BUFFERS], *weight; } flow;
+
+static gn_tensor flow_products(const flow *f, gn_tensor x) { return gn_matmul(gn_matmul(x, f->w), f->w); }
+
+/* Seconds of a step: 'u' uploads alone, 'k' kernels alone, 'd' downloads alone, 'a' all three, read while the next step runs. */
+static double flow_time(flow *f, char what, int steps) {
+    uint64_t ticket[FLOW_BUFFERS] = { 0 };
+    gn_shape shape = GN_SHAPE(f->rows, FLOW_SIDE);
+    double start = 0;
+    for (int k = -2; k < steps; k++) {
+        int at = (k + 2) % FLOW_BUFFERS;
+        gn_tensor y = what == 'k' || what == 'd' ? f->here : gn_data(f->g, GN_BF16, shape, f->in[at]);
+        if (k == 0) { ok_or_die(f->g, gn_sync(f->g), "overlap"); start = ex_now(); }
+        if (what == 'k' || what == 'a') y = flow_products(f, y);
+        if (what == 'u' || what == 'k') y = gn_slice(y, 0, 0, 1, 1);
+        size_t bytes = what == 'u' || what == 'k' ? FLOW_SIDE * 2 : f->bytes;
+        ok_or_die(f->g, gn_wait(f->g, ticket[at]), "overlap");
+        ok_or_die(f->g, gn_read_later(&y, 1, (void *[1]){ f->out[at] }, &bytes, &ticket[at]), "overlap");
+        ok_or_die(f->g, gn_step(f->g), "overlap");
+    }
+    ok_or_die(f->g, gn_sync(f->g), "overlap");
+    return (ex_now() - start) / steps;
+}
+
+/* Of the last results, one row each. */
+static double flow_error(const flow *f) {
+    worst e = { 0 };
+    double *h = or_die(malloc(2 * FLOW_SIDE * sizeof *h));
+    for (int b = 0; b < FLOW_BUFFERS; b++) {
+        size_t first = (size_t)(f->rows - 1 - b * 3) * FLOW_SIDE;
+        for (int i = 0; i < FLOW_SIDE; i++) h[i] = element(GN_BF16, f->in[b], first + (size_t)i);
+        for (int layer = 0; layer < 2; layer++) {
+            double *from = h + layer * FLOW_SIDE, *to = h + (1 - layer) * FLOW_SIDE;
+            for (int i = 0; i < FLOW_SIDE; i++) to[i] = 0;
+            for (size_t k = 0; k < FLOW_SIDE; k++)
+                for (size_t i = 0; i < FLOW_SIDE; i++) to[i] += from[k] * element(GN_BF16, f->weight, k * FLOW_SIDE + i);
+        }
+        for (int i = 0; i < FLOW_SIDE; i++) error_add(&e, element(GN_BF16, f->out[b], first + (size_t)i), h[i]);
+    }
+    free(h);
+    return error_of(&e);
+}
+
+static void flow_open(flow *f, uint16_t *weight) {
+    *f = (flow){ .rows = sized(16384), .weight = weight, .g = open_or_die(set.device, NULL) };
+    f->bytes = (size_t)f->rows * FLOW_SIDE * 2;
+    f->w = gn_weight(f->g, GN_BF16, GN_SHAPE(FLOW_SIDE, FLOW_SIDE), weight, "w");
+    for (int b = 0; b < FLOW_BUFFERS; b++) {
+        f->in[b] = or_die(gn_host_alloc(f->g, f->bytes));
+        f->out[b] = or_die(gn_host_alloc(f->g, f->bytes));
+        fill_random(GN_BF16, f->in[b], f->bytes / 2, 1);
+        memset(f->out[b], 0xff, f->bytes);
+    }
+    f->here = gn_state(f->g, GN_BF16, GN_SHAPE(f->rows, FLOW_SIDE), f->in[0], "x");
+}
+
+static void flow_close(flow *f) {
+    for (int b = 0; b < FLOW_BUFFERS; b++) { gn_host_free(f->g, f->in[b]); gn_host_free(f->g, f->out[b]); }
+    gn_close(f->g);
+}
+
+static void bench_overlap(void) {
+    if (!wanted("overlap")) return;
+    uint16_t *weight = make_random(GN_BF16, (size_t)FLOW_SIDE * FLOW_SIDE, (float)sqrt(3.0 / FLOW_SIDE));
+    double part[3], whole[2], error[2], longest = 0;
+    for (int off = 0; off < 2; off++) {                        /* off: GENIE_CUDA_OVERLAP=0 */
+        flow f;
+        if (off) setenv("GENIE_CUDA_OVERLAP", "0", 1);
+        flow_open(&f, weight);
+        for (int i = 0; i < 3 && !off; i++) {
+            part[i] = flow_time(&f, "ukd"[i], FLOW_STEPS);
+            longest = part[i] > longest ? part[i] : longest;
+        }
+        whole[off] = flow_time(&f, 'a', FLOW_STEPS);
+        error[off] = flow_error(&f);
+        flow_close(&f);
+        if (off) unsetenv("GENIE_CUDA_OVERLAP");
+    }
+    for (int off = 0; off < 2; off++) {
+        row *out = add_row(off ? "overlap_off" : "overlap", "x", off ? NAN : 1.25, true);
+        out->value = whole[off] / longest;
+        out->error = error[off];
+        out->bound = 4 * eps_of(GN_BF16);
+        set_ceiling(out, 1, "the longest part");
+        snprintf(out->note, sizeof out->note, "%.2f ms a step; up %.2f, kernels %.2f, down %.2f ms", 1e3 * whole[off], 1e3 * part[0], 1e3 * part[1], 1e3 * part[2]);
+        print_row(out);
+    }
+    free(weight);
+}
+
 /* ---- what Genie's whole path costs beside a bare launch of the same kernels ---- */
 
 static void bench_overhead(gn_ctx *g) {
@@ -966,6 +1060,7 @@ static void bench_all(gn_ctx *g) {
     bench_attention(g);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);
+    bench_overlap();
     bench_overhead(g);
     bench_decode(g);
     bench_first();

@@ -6,9 +6,15 @@
  * "compile WORD", programs that hold the word do not compile; "sticky", the next launch breaks the context: all calls after it
  * fail until the process ends, and the file goes.
  *
+ * $GENIE_SHIM_ORDER=N makes streams real: what is asked for waits in its stream and is done only when the program waits for it, odd
+ * N: as late as events and streams allow, even N: in an order drawn from N. Memory comes from stream-ordered pools, holds rubbish
+ * from when it is allocated and from when it is freed, both in its stream; graphs are captured. A wait for an event that the program
+ * has left out shows as a wrong result.
+ *
  * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability 6.0. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -99,6 +105,143 @@ static const char *asked(const char *kind)
 
 static int alive_or(int r) { return broken ? 700 : r; }
 
+/* ---- streams: without $GENIE_SHIM_ORDER all is done at once ---- */
+
+enum { COPY = 1, FILL, LAUNCH, RECORD, WAIT };
+enum { STREAMS = 64, LAUNCH_PARAMS = 80 };
+
+typedef struct stream stream;
+typedef struct event { stream *in; uint64_t number; double at_us; } event;      /* the place in a stream where it was recorded last; NULL: nowhere */
+typedef struct op {
+    int kind;
+    struct op *next;
+    void *to;
+    const void *from;
+    size_t bytes;
+    unsigned char fill;
+    char *owned;                   /* bytes or parameters that are this op's */
+    void *function, *freed;
+    unsigned grid[2], block;
+    event until;                   /* of a wait */
+} op;
+struct stream { op *first, *last; uint64_t asked, done; op *captured, *captured_last; int captures, open; };
+typedef struct graph { op *first; } graph;
+typedef struct function { void *call; int params; } function;
+
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
+static stream streams[STREAMS];
+static struct { char *p; size_t bytes; } pinned[4096];
+static int n_pinned;
+static uint64_t drawn;
+
+static int order(void)
+{
+    const char *s = getenv("GENIE_SHIM_ORDER");
+    return s ? atoi(s) : 0;
+}
+
+static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **params);
+
+static void op_do(op *o)
+{
+    void *params[LAUNCH_PARAMS];
+    switch (o->kind) {
+    case COPY: memcpy(o->to, o->from, o->bytes); break;
+    case FILL: memset(o->to, o->fill, o->bytes); break;
+    case LAUNCH:
+        for (int i = 0; i < LAUNCH_PARAMS; i++) params[i] = o->owned + 8 * i;
+        run_kernel(o->function, o->grid, o->block, params);
+        break;
+    default: break;
+    }
+    free(o->freed);
+}
+
+static int can_go(const stream *s) { return s->first && (s->first->kind != WAIT || s->first->until.in->done >= s->first->until.number); }
+
+static void step(stream *s)
+{
+    op *o = s->first;
+    s->first = o->next;
+    if (!s->first) {
+        s->last = NULL;
+    }
+    op_do(o);
+    s->done++;
+    free(o->owned);
+    free(o);
+}
+
+/* Does what the place in the stream needs; of even orders also what it does not. */
+static void run_until(stream *s, uint64_t number)
+{
+    while (s->done < number) {
+        if (order() % 2 == 0) {
+            drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+            stream *other = &streams[(drawn >> 33) % STREAMS];
+            if (can_go(other)) {
+                step(other);
+            }
+            continue;
+        }
+        if (!can_go(s)) {
+            run_until(s->first->until.in, s->first->until.number);
+        }
+        step(s);
+    }
+}
+
+static void run_all(void)
+{
+    for (int i = 0; i < STREAMS; i++) {
+        run_until(&streams[i], streams[i].asked);
+    }
+}
+
+/* Puts the op at the end of its stream, or does it. The caller holds the lock. */
+static void ask(void *handle, op o)
+{
+    stream *s = handle;
+    op *copy;
+    if (!order()) {
+        op_do(&o);
+        free(o.owned);
+        return;
+    }
+    if (!drawn) {
+        drawn = (uint64_t)order();
+    }
+    copy = malloc(sizeof *copy);
+    *copy = o;
+    op **last = s->captures ? &s->captured_last : &s->last;
+    if (*last) {
+        (*last)->next = copy;
+    } else {
+        *(s->captures ? &s->captured : &s->first) = copy;
+    }
+    *last = copy;
+    s->asked += !s->captures;
+}
+
+static int is_pinned(const void *p)
+{
+    for (int i = 0; i < n_pinned; i++) {
+        if ((const char *)p >= pinned[i].p && (const char *)p < pinned[i].p + pinned[i].bytes) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void *copy_of(const void *p, size_t n)
+{
+    void *c = malloc(n + 1);
+    memcpy(c, p, n);
+    return c;
+}
+
+#define LOCKED(...) do { pthread_mutex_lock(&streams_lock); __VA_ARGS__; pthread_mutex_unlock(&streams_lock); } while (0)
+
 /* ---- driver ---- */
 
 API int cuInit(unsigned flags) { (void)flags; return 0; }
@@ -108,23 +251,79 @@ API int cuGetErrorString(int r, const char **s) { (void)r; *s = "an error of the
 API int cuDeviceGetCount(int *n) { *n = 1; return 0; }
 API int cuDeviceGet(int *d, int i) { *d = i; return 0; }
 API int cuDeviceGetName(char *s, int n, int d) { (void)d; snprintf(s, (size_t)n, "fibres on this CPU"); return 0; }
-API int cuDeviceGetAttribute(int *v, int what, int d) { (void)d; *v = what == 75 ? 6 : what == 16 ? 132 : 0; return 0; }   /* processors as of the compile-only device */
+API int cuDeviceGetAttribute(int *v, int what, int d) { (void)d; *v = what == 75 ? 6 : what == 16 ? 132 : what == 115 ? order() != 0 : 0; return 0; }   /* processors as of the compile-only device */
 API int cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = (size_t)1 << 34; return 0; }
 API int cuDevicePrimaryCtxRetain(void **c, int d) { (void)d; *c = &shim; return 0; }
 API int cuCtxSetCurrent(void *c) { (void)c; return 0; }
-API int cuStreamCreate(void **s, unsigned f) { (void)f; *s = &shim; return 0; }
-API int cuStreamDestroy_v2(void *s) { (void)s; return 0; }
-API int cuStreamSynchronize(void *s) { (void)s; return alive_or(0); }
-API int cuStreamBeginCapture_v2(void *s, int mode) { (void)s; (void)mode; return 801; }
-API int cuStreamEndCapture(void *s, void **g) { (void)s; *g = NULL; return 801; }
-/* An event is the time at which it was recorded. Other libraries of tests spend time too. */
+API int cuStreamCreate(void **s, unsigned f)
+{
+    (void)f;
+    *s = NULL;
+    pthread_mutex_lock(&streams_lock);
+    for (int i = 0; i < STREAMS && !*s; i++) {
+        if (!streams[i].open) {
+            streams[i].open = 1;
+            *s = &streams[i];
+        }
+    }
+    pthread_mutex_unlock(&streams_lock);
+    return *s ? 0 : 2;
+}
+API int cuStreamSynchronize(void *s)
+{
+    LOCKED(run_until(s, ((stream *)s)->asked));
+    return alive_or(0);
+}
+API int cuStreamDestroy_v2(void *s)
+{
+    LOCKED(run_until(s, ((stream *)s)->asked); ((stream *)s)->open = 0);
+    return 0;
+}
+API int cuStreamBeginCapture_v2(void *s, int mode)
+{
+    (void)mode;
+    if (!order()) {
+        return 801;
+    }
+    ((stream *)s)->captures = 1;
+    return 0;
+}
+API int cuStreamEndCapture(void *handle, void **g)
+{
+    stream *s = handle;
+    graph *made = calloc(1, sizeof *made);
+    made->first = s->captured;
+    s->captured = s->captured_last = NULL;
+    s->captures = 0;
+    *g = made;
+    return order() ? 0 : 801;
+}
+/* An event is also the time at which it was recorded. Other libraries of tests spend time too. */
 API void shim_spend(double us) { spent_us += us; }
-API int cuEventCreate(void **e, unsigned f) { (void)f; *e = calloc(1, sizeof spent_us); return *e ? 0 : 2; }
+API int cuEventCreate(void **e, unsigned f) { (void)f; *e = calloc(1, sizeof(event)); return *e ? 0 : 2; }
 API int cuEventDestroy_v2(void *e) { free(e); return 0; }
-API int cuEventRecord(void *e, void *s) { (void)s; memcpy(e, &spent_us, sizeof spent_us); return 0; }
-API int cuEventElapsedTime(float *ms, void *from, void *to) { *ms = (float)((*(double *)to - *(double *)from) * 1e-3); return 0; }
-API int cuStreamWaitEvent(void *s, void *e, unsigned f) { (void)s; (void)e; (void)f; return 0; }
-API int cuEventSynchronize(void *e) { (void)e; return alive_or(0); }
+API int cuEventRecord(void *e, void *s)
+{
+    LOCKED(ask(s, (op){ .kind = RECORD }); *(event *)e = (event){ s, ((stream *)s)->asked, spent_us });
+    return 0;
+}
+API int cuEventElapsedTime(float *ms, void *from, void *to) { *ms = (float)((((event *)to)->at_us - ((event *)from)->at_us) * 1e-3); return 0; }
+API int cuStreamWaitEvent(void *s, void *e, unsigned f)
+{
+    (void)f;
+    if (((event *)e)->in) {
+        LOCKED(ask(s, (op){ .kind = WAIT, .until = *(event *)e }));
+    }
+    return 0;
+}
+API int cuEventSynchronize(void *e)
+{
+    event *at = e;
+    if (at->in) {
+        LOCKED(run_until(at->in, at->number));
+    }
+    return alive_or(0);
+}
 /* Fresh memory holds rubbish, so that what is read before it is written shows. */
 API int cuMemAlloc_v2(ptr *p, size_t n)
 {
@@ -140,23 +339,95 @@ API int cuMemAlloc_v2(ptr *p, size_t n)
     *p = (ptr)(uintptr_t)m;
     return 0;
 }
-API int cuMemFree_v2(ptr p) { free((void *)(uintptr_t)p); return 0; }
-API int cuMemAllocAsync(ptr *p, size_t n, void *s) { (void)s; return cuMemAlloc_v2(p, n); }
-API int cuMemFreeAsync(ptr p, void *s) { (void)s; return cuMemFree_v2(p); }
+API int cuMemFree_v2(ptr p) { LOCKED(run_all()); free((void *)(uintptr_t)p); return 0; }
+API int cuMemAllocAsync(ptr *p, size_t n, void *s)
+{
+    int r = cuMemAlloc_v2(p, n);
+    if (r == 0) {
+        LOCKED(ask(s, (op){ .kind = FILL, .to = (void *)(uintptr_t)*p, .fill = 0xcb, .bytes = n }));
+    }
+    return r;
+}
+API int cuMemFreeAsync(ptr p, void *s)
+{
+    void *m = (void *)(uintptr_t)p;
+    LOCKED(ask(s, (op){ .kind = FILL, .to = m, .fill = 0xdd, .bytes = malloc_usable_size(m), .freed = order() ? NULL : m }));   /* never handed out again: late reads are of rubbish */
+    return 0;
+}
 API int cuDeviceGetDefaultMemPool(void **p, int d) { (void)d; *p = NULL; return 801; }
 API int cuMemPoolSetAttribute(void *p, int a, void *v) { (void)p; (void)a; (void)v; return 801; }
-API int cuMemHostAlloc(void **p, size_t n, unsigned f) { (void)f; *p = malloc(n); return *p ? 0 : 2; }
-API int cuMemFreeHost(void *p) { free(p); return 0; }
-API int cuMemcpyHtoDAsync_v2(ptr d, const void *s, size_t n, void *st) { (void)st; memcpy((void *)(uintptr_t)d, s, n); return alive_or(0); }
-API int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, void *st) { (void)st; memcpy(d, (void *)(uintptr_t)s, n); return alive_or(0); }
-API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st) { (void)st; memcpy((void *)(uintptr_t)d, (void *)(uintptr_t)s, n); return alive_or(0); }
-API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st) { (void)st; memset((void *)(uintptr_t)d, v, n); return 0; }
+API int cuMemHostAlloc(void **p, size_t n, unsigned f)
+{
+    (void)f;
+    *p = n_pinned < 4096 ? malloc(n) : NULL;
+    if (*p) {
+        LOCKED(pinned[n_pinned].p = *p; pinned[n_pinned++].bytes = n);
+    }
+    return *p ? 0 : 2;
+}
+API int cuMemFreeHost(void *p)
+{
+    LOCKED(run_all(); for (int i = 0; i < n_pinned; i++) if (pinned[i].p == p) { pinned[i] = pinned[--n_pinned]; break; });
+    free(p);
+    return 0;
+}
+/* Of memory that is not pinned the driver takes a copy at once, and writes to it before it returns. */
+API int cuMemcpyHtoDAsync_v2(ptr d, const void *s, size_t n, void *st)
+{
+    pthread_mutex_lock(&streams_lock);
+    char *own = order() && !is_pinned(s) ? copy_of(s, n) : NULL;
+    ask(st, (op){ .kind = COPY, .to = (void *)(uintptr_t)d, .from = own ? own : s, .bytes = n, .owned = own });
+    pthread_mutex_unlock(&streams_lock);
+    return alive_or(0);
+}
+API int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, void *st)
+{
+    LOCKED(ask(st, (op){ .kind = COPY, .to = d, .from = (void *)(uintptr_t)s, .bytes = n }); if (!is_pinned(d)) run_until(st, ((stream *)st)->asked));
+    return alive_or(0);
+}
+API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st)
+{
+    LOCKED(ask(st, (op){ .kind = COPY, .to = (void *)(uintptr_t)d, .from = (void *)(uintptr_t)s, .bytes = n }));
+    return alive_or(0);
+}
+API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st)
+{
+    LOCKED(ask(st, (op){ .kind = FILL, .to = (void *)(uintptr_t)d, .fill = v, .bytes = n }));
+    return 0;
+}
 API int cuFuncSetAttribute(void *f, int a, int v) { (void)f; (void)a; (void)v; return 0; }
 API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra) { (void)config; (void)f; (void)params; (void)extra; return 801; }
-API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f) { (void)e; (void)g; (void)f; return 801; }
-API int cuGraphLaunch(void *e, void *s) { (void)e; (void)s; return 801; }
-API int cuGraphDestroy(void *g) { (void)g; return 0; }
-API int cuGraphExecDestroy(void *e) { (void)e; return 0; }
+API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f)
+{
+    (void)f;
+    *e = calloc(1, sizeof(graph));
+    ((graph *)*e)->first = ((graph *)g)->first;
+    ((graph *)g)->first = NULL;
+    return 0;
+}
+API int cuGraphLaunch(void *e, void *s)
+{
+    pthread_mutex_lock(&streams_lock);
+    for (op *o = ((graph *)e)->first; o; o = o->next) {
+        op copy = *o;
+        copy.next = NULL;
+        copy.owned = o->owned ? copy_of(o->owned, 8 * LAUNCH_PARAMS) : NULL;
+        ask(s, copy);
+    }
+    pthread_mutex_unlock(&streams_lock);
+    return alive_or(0);
+}
+API int cuGraphExecDestroy(void *e)
+{
+    for (op *o = ((graph *)e)->first, *next; o; o = next) {
+        next = o->next;
+        free(o->owned);
+        free(o);
+    }
+    free(e);
+    return 0;
+}
+API int cuGraphDestroy(void *g) { return cuGraphExecDestroy(g); }
 
 /* The "cubin" is the path of a shared object. */
 API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options, void **values)
@@ -172,17 +443,39 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     init(&shim);
     return 0;
 }
-API int cuModuleGetFunction(void **f, void *m, const char *name)
+API int cuModuleGetFunction(void **out, void *m, const char *name)
 {
     char call[200];
+    function *f = calloc(1, sizeof *f);
     snprintf(call, sizeof call, "%s__call", name);
-    *f = dlsym(m, call);
-    return *f ? 0 : 500;
+    f->call = dlsym(m, call);
+    snprintf(call, sizeof call, "%s__params", name);
+    int *params = dlsym(m, call);
+    f->params = params ? *params : 0;
+    *out = f;
+    return f->call && params ? 0 : 500;
 }
+static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **params)
+{
+    if (!stacks) {
+        stacks = malloc((size_t)STACK * THREADS);
+    }
+    *(void **)&kernel_now = ((function *)f)->call;
+    params_now = params;
+    shim.barrier = barrier;
+    shim.grid = (dim){ grid[0], grid[1], 1 };
+    for (unsigned y = 0; y < grid[1]; y++) {
+        for (unsigned x = 0; x < grid[0]; x++) {
+            shim.block = (dim){ x, y, 0 };
+            run_block(block);
+        }
+    }
+    return 0;
+}
+/* A parameter has 8 bytes or fewer: there are no maps of TMA here. */
 API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **params, void **extra)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    (void)shared; (void)stream; (void)extra;
+    (void)shared; (void)extra;
     if (!gx || !gy || gz != 1 || !bx || bx > THREADS || by != 1 || bz != 1) {
         return 1;
     }
@@ -193,21 +486,11 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     if (broken) {
         return 700;
     }
-    pthread_mutex_lock(&lock);
-    if (!stacks) {
-        stacks = malloc((size_t)STACK * THREADS);
+    char *own = calloc(LAUNCH_PARAMS, 8);
+    for (int i = 0; i < ((function *)f)->params && i < LAUNCH_PARAMS; i++) {
+        memcpy(own + 8 * i, params[i], 8);
     }
-    *(void **)&kernel_now = f;
-    params_now = params;
-    shim.barrier = barrier;
-    shim.grid = (dim){ gx, gy, 1 };
-    for (unsigned y = 0; y < gy; y++) {
-        for (unsigned x = 0; x < gx; x++) {
-            shim.block = (dim){ x, y, 0 };
-            run_block(bx);
-        }
-    }
-    pthread_mutex_unlock(&lock);
+    LOCKED(ask(stream, (op){ .kind = LAUNCH, .function = f, .grid = { gx, gy }, .block = bx, .owned = own }));
     return 0;
 }
 
@@ -242,7 +525,7 @@ static void write_calls(FILE *f, const char *source)
     for (const char *s = strstr(source, before); s; s = strstr(s, before)) {
         s += sizeof before - 1;
         int n = (int)strcspn(s, "(");
-        fprintf(f, "extern \"C\" void %.*s__call(void **p) { shim_call(%.*s, p); }\n", n, s, n, s);
+        fprintf(f, "extern \"C\" { void %.*s__call(void **p) { shim_call(%.*s, p); } int %.*s__params = shim_params(%.*s); }\n", n, s, n, s, n, s, n, s);
     }
 }
 

@@ -60,5 +60,6 @@ static inline double __longlong_as_double(long long u) { double x; memcpy(&x, &u
 
 template <class... A, size_t... I> static inline void shim_call_with(void (*kernel)(A...), void **p, std::index_sequence<I...>) { kernel(*(A *)p[I]...); }
 template <class... A> static inline void shim_call(void (*kernel)(A...), void **p) { shim_call_with(kernel, p, std::index_sequence_for<A...>()); }
+template <class... A> static constexpr int shim_params(void (*)(A...)) { return (int)sizeof...(A); }
 
 #endif

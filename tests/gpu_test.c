@@ -499,6 +499,120 @@ static void a_kept_value_is_used_before_its_run_has_ended(void)
     gn_release(w);
 }
 
+/* ---- copies beside kernels: arguments, results, weights and kept values of runs in flight ---- */
+
+enum { ASIDE_ROWS = 320, ASIDE_COLUMNS = 256, ASIDE = ASIDE_ROWS * ASIDE_COLUMNS, ASIDE_INS = 2, ASIDE_OUTS = 6, ASIDE_STEPS = 20 };
+
+typedef struct aside { gn_ctx *g; gn_tensor sum; bool pinned; double *in[ASIDE_INS], *out[ASIDE_OUTS], *weight[3], *want[ASIDE_OUTS], *total; gn_tensor w[3]; uint64_t ticket[ASIDE_OUTS]; } aside;
+
+static void whole_numbers(double *p)
+{
+    for (int i = 0; i < ASIDE; i++) p[i] = (int)test_random_real(-50, 50);
+}
+
+/* One of five steps that differ in how bytes come and go, later ones with two results; x is rubbish as soon as the step is submitted. */
+static gn_result aside_step(aside *a, int k, double *want, double *out, uint64_t *ticket)
+{
+    double *x = a->in[k % ASIDE_INS];
+    gn_shape shape = GN_SHAPE(ASIDE_ROWS, ASIDE_COLUMNS);
+    size_t bytes[2] = { ASIDE * sizeof *x, ASIDE * sizeof *x };
+    int form = (int)test_random_real(0, 5), w = k % 3;
+    whole_numbers(x);
+    gn_tensor t = gn_data(a->g, GN_F64, shape, x), y = gn_add(t, a->sum);
+    for (int i = 0; i < ASIDE; i++) want[i] = x[i] + a->total[i];
+    if (form == 1) {                                                             /* a result that is gathered */
+        y = gn_reshape(gn_transpose(gn_add_c(gn_add(y, t), 1), 0, 1), shape);
+        for (int i = 0; i < ASIDE; i++) want[i] = 2 * x[i % ASIDE_ROWS * ASIDE_COLUMNS + i / ASIDE_ROWS] + a->total[i % ASIDE_ROWS * ASIDE_COLUMNS + i / ASIDE_ROWS] + 1;
+    } else if (form == 2) {                                                      /* the state changes */
+        y = gn_assign(a->sum, gn_mul_c(y, -0.5));
+        for (int i = 0; i < ASIDE; i++) want[i] = a->total[i] = -0.5 * want[i];
+    } else if (form == 3) {                                                      /* a value of an earlier run, used later */
+        gn_result r = gn_realize(&y, 1);
+        if (r != GN_OK) return r;
+        y = gn_sub(gn_mul_c(y, 3), gn_data_copy(a->g, GN_F64, shape, x));
+        for (int i = 0; i < ASIDE; i++) want[i] = 3 * want[i] - x[i];
+    } else if (form == 4) {                                                      /* a weight that comes while runs are in flight */
+        gn_release(a->w[w]);
+        whole_numbers(a->weight[w]);
+        a->w[w] = gn_weight(a->g, GN_F64, shape, a->weight[w], "w");
+        y = gn_add(a->sum, a->w[w]);
+        for (int i = 0; i < ASIDE; i++) want[i] = a->total[i] + a->weight[w][i];
+    }
+    int n = k < ASIDE_STEPS / 2 ? 1 : 2;
+    for (int i = 0; i < ASIDE; i++) want[ASIDE + i] = n == 2 ? want[i] * 2 : NAN;
+    gn_result r = gn_read_later((gn_tensor[2]){ y, gn_mul_c(y, 2) }, n, (void *[2]){ out, out + ASIDE }, bytes, ticket);
+    memset(x, 0xff, bytes[0]);
+    return r == GN_OK ? gn_step(a->g) : r;
+}
+
+static void aside_run(aside *a)
+{
+    for (int k = 0; k < ASIDE_STEPS + ASIDE_OUTS; k++) {
+        int at = k % ASIDE_OUTS;
+        if (k >= ASIDE_OUTS && CHECK_RESULT(gn_wait(a->g, a->ticket[at]), GN_OK) && memcmp(a->out[at], a->want[at], sizeof(double) * ASIDE * (k - ASIDE_OUTS < ASIDE_STEPS / 2 ? 1 : 2)) != 0) {
+            int i = 0;
+            while (i < 2 * ASIDE && a->out[at][i] == a->want[at][i]) i++;
+            test_fail(__FILE__, __LINE__, "step %d, %s memory: element %d is %g, not %g", k - ASIDE_OUTS, a->pinned ? "pinned" : "plain", i, a->out[at][i], a->want[at][i]);
+        }
+        memset(a->out[at], 0xff, 2 * ASIDE * sizeof(double));
+        if (k < ASIDE_STEPS) CHECK_RESULT(aside_step(a, k, a->want[at], a->out[at], &a->ticket[at]), GN_OK);
+    }
+}
+
+static void copies_beside_kernels_change_nothing(void)
+{
+    gn_shape shape = GN_SHAPE(ASIDE_ROWS, ASIDE_COLUMNS);
+    size_t bytes = ASIDE * sizeof(double);
+    for (int pinned = 0; pinned < 2; pinned++) {
+        aside a = { .g = gn_open(&(gn_desc){ .devices = device_name }), .pinned = pinned };
+        gn_stats stats;
+        for (int i = 0; i < ASIDE_INS; i++) a.in[i] = pinned ? gn_host_alloc(a.g, bytes) : malloc(bytes);
+        for (int i = 0; i < ASIDE_OUTS; i++) a.out[i] = pinned ? gn_host_alloc(a.g, 2 * bytes) : malloc(2 * bytes);
+        for (int i = 0; i < ASIDE_OUTS; i++) a.want[i] = calloc(2, bytes);
+        a.total = calloc(1, bytes);
+        a.sum = gn_state(a.g, GN_F64, shape, NULL, "sum");
+        for (int i = 0; i < 3; i++) whole_numbers(a.weight[i] = calloc(1, bytes));
+        for (int i = 0; i < 3; i++) a.w[i] = gn_weight(a.g, GN_F64, shape, a.weight[i], "w");
+        aside_run(&a);
+        CHECK_RESULT(gn_sync(a.g), GN_OK);
+        gn_get_stats(a.g, &stats);
+        if (stats.bytes_to_device) CHECK(getenv("GENIE_CUDA_OVERLAP") ? stats.copies_aside == 0 : stats.copies_aside >= 2 * ASIDE_STEPS);
+        for (int i = 0; i < ASIDE_INS; i++) pinned ? gn_host_free(a.g, a.in[i]) : free(a.in[i]);
+        for (int i = 0; i < ASIDE_OUTS; i++) pinned ? gn_host_free(a.g, a.out[i]) : free(a.out[i]);
+        for (int i = 0; i < ASIDE_OUTS; i++) free(a.want[i]);
+        free(a.total);
+        gn_close(a.g);
+        for (int i = 0; i < 3; i++) free(a.weight[i]);
+    }
+}
+
+/* The run in the middle divides by zero: its wait says so, the runs before and after it give their results. */
+static void the_wait_of_a_run_between_copies_tells_its_error(void)
+{
+    enum { N = 170000 };
+    static int32_t x[3][N], out[3][N];
+    uint64_t ticket[3];
+    size_t bytes = sizeof out[0];
+    gn_tensor s = gn_state(gpu, GN_I32, GN_SHAPE(N), NULL, "s");
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < N; i++) x[k][i] = k == 1 && i == N / 2 ? 0 : i + 1 + k;
+        gn_tensor y = gn_assign(s, gn_add(s, gn_div(gn_full(gpu, GN_I32, GN_SHAPE(N), 10 * N), gn_data(gpu, GN_I32, GN_SHAPE(N), x[k]))));
+        CHECK_RESULT(gn_read_later(&y, 1, (void *[1]){ out[k] }, &bytes, &ticket[k]), GN_OK);
+        gn_step(gpu);
+    }
+    CHECK_RESULT(gn_wait(gpu, ticket[0]), GN_OK);
+    CHECK_RESULT(gn_wait(gpu, ticket[1]), GN_DIVISION_BY_ZERO);
+    CHECK_RESULT(gn_wait(gpu, ticket[2]), GN_OK);
+    CHECK_RESULT(gn_wait(gpu, ticket[2] + 64), GN_BAD_ARGUMENT);
+    int wrong = 0;
+    for (int i = 0; i < N; i++) {
+        int32_t first = 10 * N / x[0][i], third = first + 10 * N / x[2][i];
+        wrong += out[0][i] != first || out[2][i] != third;
+    }
+    CHECK_INT(wrong, 0);
+    gn_release(s);
+}
+
 /* More elements than one block counts: positions of what is not 0 in order, then -1. */
 static void nonzero_of_many_elements_agrees_with_the_cpu(void)
 {
@@ -787,7 +901,8 @@ int main(int argc, char **argv)
     static const test_entry tests[] = {
         TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
         TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
-        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
+        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
+        TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
         TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu),
         TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
@@ -803,7 +918,7 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 9 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 11 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);

@@ -144,6 +144,29 @@ static gn_tensor table_call(int k, const gn_tensor *in, int *out_n)
 
 /* ---- NULL ---- */
 
+TEST(reads_without_waiting_answer_misuse) {
+    gn_ctx *own = gn_open(&(gn_desc){ .devices = "cpu" });
+    gn_tensor t = gn_scalar(own, GN_F32, 1);
+    float x[2];
+    void *host[1] = { x };
+    size_t bytes[1] = { sizeof *x };
+    uint64_t ticket = 5;
+    CHECK_RESULT(gn_read_later(NULL, 1, host, bytes, &ticket), GN_BAD_ARGUMENT);
+    CHECK_INT(ticket, 0);
+    CHECK_RESULT(gn_read_later(&t, 1, NULL, bytes, &ticket), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_read_later(&t, 1, host, NULL, &ticket), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_read_later(&t, 1, host, bytes, NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_read_later(NULL, 0, NULL, NULL, &ticket), GN_OK);
+    CHECK_RESULT(gn_wait(own, 0), GN_OK);
+    CHECK_RESULT(gn_wait(own, UINT64_MAX), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_wait(NULL, 0), gn_status(NULL));
+    CHECK_RESULT(gn_read_later(&t, 1, host, bytes, &ticket), GN_OK);
+    CHECK(gn_wait(own, ticket) == GN_OK && x[0] == 1);
+    CHECK_RESULT(gn_wait(own, ticket + 1), GN_BAD_ARGUMENT);
+    gn_close(own);
+    CHECK_RESULT(gn_wait(own, ticket), GN_CLOSED_CONTEXT);
+}
+
 TEST(null_pointers_are_answered_not_followed)
 {
     gn_tensor t = small(GN_F32, GN_SHAPE(2)), out[2] = { t, t };
@@ -621,7 +644,7 @@ TEST(closed_contexts_answer_every_op)
 }
 
 static const test_entry tests[] = {
-    TEST_ENTRY(null_pointers_are_answered_not_followed),
+    TEST_ENTRY(reads_without_waiting_answer_misuse), TEST_ENTRY(null_pointers_are_answered_not_followed),
     TEST_ENTRY(handles_of_nothing_in_every_place_are_bad_argument),
     TEST_ENTRY(handles_of_ended_steps_in_every_place_are_stale),
     TEST_ENTRY(handles_of_released_slots_in_every_place_are_stale),

@@ -283,6 +283,53 @@ TEST(remote_equals_local_bit_for_bit) {
     gn_server_close(s);
 }
 
+/* Steps are submitted three ahead of their waits, here and on a server. */
+TEST(reads_without_waiting_give_what_reads_give) {
+    enum { STEPS = 9, AHEAD = 3, N = 1000 };
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g[2] = { gn_open(&(gn_desc){ .devices = "cpu" }), open_client(s, "a", (gn_desc){ 0 }) };
+    for (int c = 0; c < 2; c++) {
+        static int32_t out[AHEAD][2][N];
+        uint64_t ticket[AHEAD] = { 0 };
+        gn_tensor sum = gn_state(g[c], GN_I32, GN_SHAPE(N), NULL, "sum");
+        for (int k = 0; k < STEPS + AHEAD; k++) {
+            int32_t x[N], (*o)[N] = out[k % AHEAD];
+            gn_result r = gn_wait(g[c], ticket[k % AHEAD]);
+            int before = k - AHEAD, wrong = 0;
+            if (r != GN_OK) printf("    context %d, step %d: %s\n", c, before, gn_last_error(g[c])->text);
+            CHECK(r == GN_OK);
+            for (int i = 0; i < N && before >= 0; i++) wrong += o[0][i] != i * (before + 1) * (before + 2) / 2 || o[1][i] != -i * (before + 1);
+            CHECK_INT(wrong, 0);
+            if (k >= STEPS) continue;
+            for (int i = 0; i < N; i++) { x[i] = i * (k + 1); o[0][i] = o[1][i] = -77; }
+            gn_tensor t = gn_data_copy(g[c], GN_I32, GN_SHAPE(N), x), reads[2] = { gn_assign(sum, gn_add(sum, t)), gn_neg(t) };
+            CHECK_RESULT(gn_read_later(reads, 2, (void *[2]){ o[0], o[1] }, (size_t[2]){ sizeof x, sizeof x }, &ticket[k % AHEAD]), GN_OK);
+            CHECK_RESULT(gn_step(g[c]), GN_OK);
+        }
+        gn_close(g[c]);
+    }
+    gn_server_close(s);
+}
+
+/* The error of a run that was not waited for is told by its wait, and once. */
+TEST(a_read_without_waiting_tells_its_error_when_it_is_waited_for) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g[2] = { gn_open(&(gn_desc){ .devices = "cpu" }), open_client(s, "a", (gn_desc){ 0 }) };
+    for (int c = 0; c < 2; c++) {
+        float table[4] = { 1, 2, 3, 4 }, out = 0;
+        int32_t id = 9;
+        size_t bytes = sizeof out;
+        uint64_t ticket = 0;
+        gn_tensor row = gn_embedding(gn_weight(g[c], GN_F32, GN_SHAPE(4, 1), table, "t"), gn_data_copy(g[c], GN_I32, GN_SHAPE(1), &id));
+        gn_result first = gn_read_later(&row, 1, (void *[1]){ &out }, &bytes, &ticket);
+        gn_result second = gn_wait(g[c], ticket);
+        CHECK(first == GN_INDEX_OUT_OF_RANGE ? second == GN_OK : first == GN_OK && second == GN_INDEX_OUT_OF_RANGE);
+        CHECK_RESULT(gn_sync(g[c]), GN_OK);
+        gn_close(g[c]);
+    }
+    gn_server_close(s);
+}
+
 TEST(large_tensors_travel_whole_both_ways) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
@@ -1883,7 +1930,8 @@ TEST(sessions_survive_memory_that_runs_out) {
 
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(remote_equals_local_bit_for_bit), TEST_ENTRY(large_tensors_travel_whole_both_ways), TEST_ENTRY(steps_are_pipelined_and_small),
+        TEST_ENTRY(remote_equals_local_bit_for_bit), TEST_ENTRY(reads_without_waiting_give_what_reads_give), TEST_ENTRY(a_read_without_waiting_tells_its_error_when_it_is_waited_for),
+        TEST_ENTRY(large_tensors_travel_whole_both_ways), TEST_ENTRY(steps_are_pipelined_and_small),
         TEST_ENTRY(large_answers_do_not_block_large_requests), TEST_ENTRY(many_clients_at_once_are_all_served), TEST_ENTRY(kv_bytes_that_cross_are_counted), TEST_ENTRY(null_device_answers_no_value),
         TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit), TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next),
         TEST_ENTRY(unknown_device_is_refused), TEST_ENTRY(sessions_are_limited_and_places_come_free), TEST_ENTRY(a_client_that_vanishes_frees_its_memory),

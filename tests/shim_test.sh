@@ -35,6 +35,14 @@ known_values() {
     on_shim "$BUILD/tests/gpu_test" ones_times replayed a_fault --seed 1 >"$WORK/known" 2>&1
     holds "$WORK/known" 3
 }
+# As late as events and streams allow, and in an order that is drawn.
+streams_in_any_order() {
+    local order
+    for order in 1 2; do
+        GENIE_SHIM_ORDER=$order on_shim "$BUILD/tests/gpu_test" copies_beside tells_its_error kept_value replayed --seed "$order" >"$WORK/order$order" 2>&1
+        holds "$WORK/order$order" 4 || return 1
+    done
+}
 listed() { on_shim "$EXAMPLES/genie_serve" --devices list | grep -E '^cuda:0 fibres on this CPU, 16.0 GiB, compute capability 6.0, driver .*CUDA 13.0.*NVRTC'; }
 demo_shows_its_phases() {
     on_shim "$EXAMPLES/gpu_demo" >"$WORK/demo" || { cat "$WORK/demo"; return 1; }
@@ -146,6 +154,7 @@ check device_of_the_shim_is_listed_with_its_parts listed
 check kernels_of_each_kind_compile_for_the_host compile
 check kernels_of_each_kind_agree_with_the_reference conformance
 check known_values_replay_and_fault_on_the_shim known_values
+check copies_and_kernels_in_any_order_give_the_same streams_in_any_order
 check faults_are_typed_errors_here faults_here
 check faults_are_typed_errors_of_one_client_of_a_server faults_of_a_server
 check server_whose_device_was_lost_started_again_in_its_process server_started_again_in_its_process
