@@ -1879,11 +1879,16 @@ static const gn_driver_i *gn__driver;
 #endif
 #define GN__TARGET_BASE
 
-/* Tiles of which faster paths exist, or which are rare, are compiled without vectorisation: this file has to compile in seconds. */
+/* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to compile in
+ * seconds. */
 #if GN__X86 && !defined(__clang__)
-#define GN__TARGET_SMALL __attribute__((optimize("O1")))
+#define GN__SMALL_BEGIN _Pragma("GCC push_options") \
+    _Pragma("GCC optimize(\"O1,no-dse,no-tree-dse,no-tree-pta,no-tree-sink,no-shrink-wrap,no-forward-propagate,no-cprop-registers\")") \
+    _Pragma("GCC optimize(\"no-reorder-blocks,no-guess-branch-probability,ira-region=one\")")
+#define GN__SMALL_END _Pragma("GCC pop_options")
 #else
-#define GN__TARGET_SMALL
+#define GN__SMALL_BEGIN
+#define GN__SMALL_END
 #endif
 
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
@@ -2545,7 +2550,7 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 
 /* ---- mathematics of f32 without branches or calls, so that loops over it become vector code. Polynomials are minimax fits made
  * for this file; additions and multiplications are never contracted, so every instruction path gives the same bits. Errors are
- * below 3 units in the last place (erfc: 4), over all floats ---- */
+ * below 3 units in the last place (erfc: 4), over all floats; tests/math_test.c prints and bounds them ---- */
 
 /* 2^n r, n in [-252, 254]: in two steps, so that results below the normal range are rounded once. */
 GN__INLINE float gn__v_scale(float r, int32_t n) {
@@ -2771,7 +2776,8 @@ GN__INLINE float gn__v_tan(float x) {
     return (float)((odd ? -c : s) / (odd ? s : c));
 }
 
-/* ---- the same of f64; errors are below 4 units in the last place ---- */
+/* ---- the same of f64, errors below 3 units in the last place (erfc: 5). gn__w_NAME is gn__v_NAME with longer polynomials, and what is
+ * said there holds here ---- */
 
 #define GN__W_LN2_HI 0x1.62e42fefa2p-1         /* 40 bits */
 #define GN__W_LN2_LO 0x1.9ef35793c7673p-41
@@ -3181,19 +3187,20 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 GN__DEFINE_FLOAT_MATH(f32, float, f)
 GN__DEFINE_FLOAT_MATH(f64, double, )
 
-/* Where tiles are not vectorised, the long functions are called rather than made part of every loop; f64 then takes the C library's,
- * whose scalar code is the quicker. */
+/* Where tiles are not vectorised, the long functions are called rather than made part of every loop. */
 #if GN__X86
 #define GN__LONG_MATH(X, Y) \
     X(exp) X(log) X(tanh) X(erfc) X(exp2) X(expm1) X(log2) X(log10) X(log1p) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) \
     X(asinh) X(acosh) X(atanh) X(erf) Y(pow) Y(atan2) Y(hypot)
 #define GN__X(name)                                                                                          \
-    GN__TARGET_SMALL static float gn__m_##name##_f32_small(float a) { return gn__m_##name##_f32(a); }        \
-    GN__INLINE double gn__m_##name##_f64_small(double a) { return name(a); }
+    static float gn__m_##name##_f32_small(float a) { return gn__m_##name##_f32(a); }        \
+    static double gn__m_##name##_f64_small(double a) { return gn__m_##name##_f64(a); }
 #define GN__Y(name)                                                                                          \
-    GN__TARGET_SMALL static float gn__m_##name##_f32_small(float a, float b) { return gn__m_##name##_f32(a, b); } \
-    GN__INLINE double gn__m_##name##_f64_small(double a, double b) { return name(a, b); }
+    static float gn__m_##name##_f32_small(float a, float b) { return gn__m_##name##_f32(a, b); } \
+    static double gn__m_##name##_f64_small(double a, double b) { return gn__m_##name##_f64(a, b); }
+GN__SMALL_BEGIN
 GN__LONG_MATH(GN__X, GN__Y)
+GN__SMALL_END
 #undef GN__X
 #undef GN__Y
 #define GN__LONG_F32 f32_small
@@ -3231,7 +3238,7 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
 /* ---- the scalar rows ----
  * U (one input), B (two) and T (three) have a gradient, UN and BN none, C compares, P is a U whose parameters are attributes.
  * X(NAME, name, wire, compute class, dtypes, flops, tolerance, body over a, b, c and parameters p0, p1 [, gradients])
- * Compute class: F float, A any, M any but of more work than A, I integer. Gradients are expressions over the result y, its gradient gy, the inputs x0, x1, x2. */
+ * Compute class: F float, S float and short, A any, M any but of more work than A, I integer. Gradients are expressions over the result y, its gradient gy, the inputs x0, x1, x2. */
 #define GN__SCALAR_OPS(U, B, UN, BN, C, P, T)                                                                                              \
     B( ADD,       add,       0x10, A, GN__ALL,     1,  1, GN_M_ADD(a, b), gy, gy)                                                    \
     B( SUB,       sub,       0x11, A, GN__NUMBERS, 1,  1, GN_M_SUB(a, b), gy, gn__neg(k, gy))                                        \
@@ -3244,8 +3251,8 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( ABS,       abs,       0x18, A, GN__NUMBERS, 1,  1, GN_M_ABS(a), gn__where(k, gn__lt(k, x0, gn__num(k, 0)), gn__neg(k, gy), gn__choose(k, gn__ne(k, x0, gn__num(k, 0)), gy))) \
     U( EXP,       exp,       0x19, F, GN__FLOATS,  8,  2, GN_M_EXP(a), gn__mul(k, gy, y))                                            \
     U( LOG,       log,       0x1a, F, GN__FLOATS,  8,  2, GN_M_LOG(a), gn__div(k, gy, x0))                                           \
-    U( SQRT,      sqrt,      0x1b, F, GN__FLOATS,  4,  1, GN_M_SQRT(a), gn__div(k, gn__mul(k, gy, gn__num(k, 0.5)), y))              \
-    U( RSQRT,     rsqrt,     0x1c, F, GN__FLOATS,  5,  2, GN_C(1) / GN_M_SQRT(a), gn__mul(k, gn__mul(k, gy, gn__num(k, -0.5)), gn__div(k, y, x0))) \
+    U( SQRT,      sqrt,      0x1b, S, GN__FLOATS,  4,  1, GN_M_SQRT(a), gn__div(k, gn__mul(k, gy, gn__num(k, 0.5)), y))              \
+    U( RSQRT,     rsqrt,     0x1c, S, GN__FLOATS,  5,  2, GN_C(1) / GN_M_SQRT(a), gn__mul(k, gn__mul(k, gy, gn__num(k, -0.5)), gn__div(k, y, x0))) \
     U( TANH,      tanh,      0x1d, F, GN__FLOATS, 12,  4, GN_M_TANH(a), gn__mul(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, y, y)))) \
     U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_C(1) / (GN_C(1) + GN_M_EXP(-a)), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
     U( RELU,      relu,      0x1f, A, GN__NUMBERS, 1,  1, a < GN_C(0) ? GN_C(0) : a, gn__choose(k, gn__gt(k, x0, gn__num(k, 0)), gy)) \
@@ -3273,7 +3280,7 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( LOG2,         log2,         0x87, F, GN__FLOATS,  8,  4, GN_M_LOG2(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 0.69314718055994530942)))) \
     U( LOG10,        log10,        0x88, F, GN__FLOATS,  8,  4, GN_M_LOG10(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 2.30258509299404568402)))) \
     U( LOG1P,        log1p,        0x89, F, GN__FLOATS, 10,  4, GN_M_LOG1P(a), gn__div(k, gy, gn__add(k, x0, gn__num(k, 1)))) \
-    U( RECIPROCAL,   reciprocal,   0x8a, F, GN__FLOATS,  4,  1, GN_C(1) / a, gn__neg(k, gn__mul(k, gy, gn__mul(k, y, y)))) \
+    U( RECIPROCAL,   reciprocal,   0x8a, S, GN__FLOATS,  4,  1, GN_C(1) / a, gn__neg(k, gn__mul(k, gy, gn__mul(k, y, y)))) \
     U( SQUARE,       square,       0x8b, A, GN__NUMBERS,  1,  1, GN_M_MUL(a, a), gn__mul(k, gy, gn__mul(k, x0, gn__num(k, 2)))) \
     U( SIN,          sin,          0x8c, F, GN__FLOATS, 12,  4, GN_M_SIN(a), gn__mul(k, gy, gn__cos(k, x0))) \
     U( COS,          cos,          0x8d, F, GN__FLOATS, 12,  4, GN_M_COS(a), gn__neg(k, gn__mul(k, gy, gn__sin(k, x0)))) \
@@ -3289,9 +3296,9 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( ERF,          erf,          0x97, F, GN__FLOATS, 16,  4, GN_M_ERF(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, 1.12837916709551257390)))) \
     U( ERFC,         erfc,         0x98, F, GN__FLOATS, 16,  8, GN_M_ERFC(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, -1.12837916709551257390)))) \
     U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
-    U( SOFTSIGN,     softsign,     0x9a, F, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
-    U( HARD_SIGMOID, hard_sigmoid, 0x9b, F, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
-    U( HARD_SWISH,   hard_swish,   0x9c, F, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
+    U( SOFTSIGN,     softsign,     0x9a, S, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
+    U( HARD_SIGMOID, hard_sigmoid, 0x9b, S, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
+    U( HARD_SWISH,   hard_swish,   0x9c, S, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
     U( SELU,         selu,         0x9d, F, GN__FLOATS, 10,  4, GN_C(1.0507009873554804934) * (a > GN_C(0) ? a : GN_C(1.6732632423543772848) * GN_M_EXPM1(a)), gn__selu_grad(k)) \
     U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, a * GN_M_TANH(GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a)))), gn__mish_grad(k)) \
     U( LOG_SIGMOID,  log_sigmoid,  0x9f, F, GN__FLOATS, 20,  4, GN_M_MIN(a, GN_C(0)) - GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, gn__neg(k, x0)))) \
@@ -3300,11 +3307,11 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     B( REMAINDER,    remainder,    0xa2, M, GN__NUMBERS,  8,  2, GN_M_REMAINDER(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__floor_divide(k, x0, x1)))) \
     B( FLOOR_DIVIDE, floor_divide, 0xa3, M, GN__NUMBERS,  8,  4, GN_M_FLOORDIV(a, b), gn__zeros_like(k, x0), gn__zeros_like(k, x1)) \
     B( HYPOT,        hypot,        0xa4, F, GN__FLOATS,  8,  4, GN_M_HYPOT(a, b), gn__div(k, gn__mul(k, gy, x0), y), gn__div(k, gn__mul(k, gy, x1), y)) \
-    B( COPYSIGN,     copysign,     0xa5, F, GN__FLOATS,  1,  0, GN_M_COPYSIGN(a, b), gn__where(k, gn__eq(k, y, x0), gy, gn__neg(k, gy)), gn__zeros_like(k, x1)) \
+    B( COPYSIGN,     copysign,     0xa5, S, GN__FLOATS,  1,  0, GN_M_COPYSIGN(a, b), gn__where(k, gn__eq(k, y, x0), gy, gn__neg(k, gy)), gn__zeros_like(k, x1)) \
     BN( SHIFT_LEFT,   shift_left,   0xa6, I, GN__INTS,  1,  1, GN_M_SHL(a, b)) \
     BN( SHIFT_RIGHT,  shift_right,  0xa7, I, GN__INTS,  1,  1, GN_M_SHR(a, b)) \
     T( FMA,          fma,          0xb0, M, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
-    T( LERP,         lerp,         0xb1, F, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
+    T( LERP,         lerp,         0xb1, S, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
 
 /* Leaves; gn_part_node.leaf says the kind. X(NAME, name, wire) */
 #define GN__LEAF_OPS(X) X(DATA, data, 0x01) X(VALUE, value, 0x02) X(WEIGHT, weight, 0x03) X(STATE, state, 0x04)
@@ -3394,14 +3401,17 @@ typedef struct gn__op_row {
 #define GN__WHEN_A(...) __VA_ARGS__
 #define GN__WHEN_M(...) __VA_ARGS__
 #define GN__WHEN_F(...) __VA_ARGS__
+#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #define GN__WHEN_I(...)
 #define GN__SUFFIX f32
 #define GN__LONG GN__LONG_F32
 #define GN__PATH f32
-#define GN__TARGET GN__TARGET_SMALL
+#define GN__TARGET GN__TARGET_BASE
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
+GN__SMALL_BEGIN
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__SMALL_END
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -3433,16 +3443,20 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #define GN__SUFFIX f64
 #define GN__LONG GN__LONG_F64
 #define GN__PATH f64
-#define GN__TARGET GN__TARGET_SMALL
+#define GN__TARGET GN__TARGET_BASE
 #define GN__T double
 #define GN__PARAM(x) (x)
+GN__SMALL_BEGIN
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__SMALL_END
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
 #if GN__X86
 #undef GN__WHEN_A
+#undef GN__WHEN_S
 #define GN__WHEN_A(...)                            /* what is short gains little in f64 */
+#define GN__WHEN_S(...)
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
@@ -3451,7 +3465,9 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
+#undef GN__WHEN_S
 #define GN__WHEN_A(...) __VA_ARGS__
+#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -3463,10 +3479,12 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #define GN__WHEN_I(...) __VA_ARGS__
 #define GN__SUFFIX i32
 #define GN__PATH i32
-#define GN__TARGET GN__TARGET_SMALL
+#define GN__TARGET GN__TARGET_BASE
 #define GN__T int32_t
 #define GN__PARAM(x) ((int32_t)gn__f64_int(x, GN_I32))
+GN__SMALL_BEGIN
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__SMALL_END
 #undef GN__SUFFIX
 #undef GN__PATH
 #undef GN__TARGET
@@ -3474,10 +3492,12 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #undef GN__PARAM
 #define GN__SUFFIX i64
 #define GN__PATH i64
-#define GN__TARGET GN__TARGET_SMALL
+#define GN__TARGET GN__TARGET_BASE
 #define GN__T int64_t
 #define GN__PARAM(x) gn__f64_int(x, GN_I64)
+GN__SMALL_BEGIN
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__SMALL_END
 #undef GN__SUFFIX
 #undef GN__PATH
 #undef GN__TARGET
@@ -5584,6 +5604,9 @@ GN_STRUCTURED_OPS(GN__X)
 #define GN__WIDE64_A(NAME) { gn__tile_##NAME##_f64, NULL, NULL }
 #define GN__WIDE64_F(NAME) GN__WIDE64_A(NAME)
 #endif
+#define GN__TILES_S(NAME) GN__TILES_F(NAME)
+#define GN__WIDE_S(NAME) GN__WIDE_F(NAME)
+#define GN__WIDE64_S(NAME) GN__WIDE64_A(NAME)
 #define GN__TILES_M(NAME) GN__TILES_A(NAME)
 #define GN__WIDE_M(NAME) GN__WIDE_F(NAME)
 #define GN__WIDE64_M(NAME) GN__WIDE64_F(NAME)
