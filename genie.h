@@ -49,7 +49,11 @@
                      most throughput or least bytes. Weights and states stay where they are; a split that the model says loses
                      is refused; gn_on says where a part runs. gn_explain tells in words or draws (SVG) what runs where, why, what
                      crosses and what that costs, also for a cluster that is only described. What devices and links cost is measured: by a
-                     server at its start, by a context over several when it opens, of links with every step. An op that a device has
+                     server at its start, by a context over several when it opens, of links with every step; servers and CPUs that are not
+                     in use are asked now and then, within a hundredth of the time. When that differs from what a plan was
+                     placed by, more than half as much again and several times in a row, the plan is placed anew if the
+                     model says that it then takes a sixth less; a state moves only if that pays within as many steps as the
+                     plan has run. Counted (reschedules), traced and logged; gn_desc.keep_placement forbids it. An op that a device has
                      no kernel for runs on another, or on the CPU beside it: logged and counted (fallbacks); with gn_desc.strict
                      it is an error (GN_STRICT).
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
@@ -58,8 +62,9 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured, $GENIE_BLAS=openblas: its matrix products instead of our own),
-                     else default.
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its
+                     matrix products instead of our own, auto: those of the two that were measured to be faster, once, kept in
+                     $GENIE_CACHE, else ~/.cache/genie; those of the network in genie_net.c), else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
@@ -244,11 +249,21 @@ typedef struct gn_error {
     X(weight_move_bytes,  "bytes",  "bytes of those moves")                                        \
     X(evictions,          "moves",  "weights and states that moved to the host to make room")      \
     X(evicted_bytes,      "bytes",  "bytes of those moves")                                        \
+    X(products_measured,  "shapes", "shapes of matrix products whose kernel was chosen by measuring on the device") \
+    X(products_by_blas,   "products", "products of plans that cuBLASLt computes")                  \
+    X(products_by_other,  "products", "products of plans that another own kernel than the model's computes, for it measured faster") \
+    X(measuring_us,       "us",     "time spent measuring them, with the compiling of what was not chosen") \
+    X(blas_faults,        "faults", "errors of cuBLASLt; own kernels computed instead")            \
+    X(choices_rejected,   "files",  "damaged files of stored choices: measured anew")              \
+    X(choices_lost,       "products", "products whose stored choice could not be followed")        \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another, through the program") \
     X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
+    X(reschedules,        "plans",  "plans over several devices that were placed anew because what devices and links cost had changed") \
+    X(reschedule_bytes,   "bytes",  "bytes of states that moved because of it")                    \
     X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
+    X(slow_links,         "links",  "connections that mbedTLS encrypts, at a tenth of the speed, because libcrypto is missing or wrong") \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
     X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
@@ -293,6 +308,8 @@ typedef struct gn_desc {
     uint32_t threads;       /* of the CPU executor, 0: all cores ($GENIE_THREADS) */
     uint64_t seed;          /* of gn_random_*; equal seeds give equal numbers */
     bool strict;            /* a fallback is an error, not a counted event */
+    bool keep_placement;    /* plans over several devices stay where they were placed first, whatever devices and links cost later
+                               ($GENIE_RESCHEDULE=0) */
     const char *home;       /* folder of keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
     const char *label;      /* named in logs */
     gn_log_fn log;          /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
@@ -319,6 +336,7 @@ typedef struct gn_device_info {
     char identity[192];   /* equal identities compute equal bits */
     char tls[32];         /* "TLSv1.2", "" for a local device */
     char cipher[64];
+    char records[64];     /* the library that encrypts: "OpenSSL 3.0.17", or "mbedTLS 2.28.3", which takes ten times as long */
     bool remote;
 } gn_device_info;
 
@@ -958,7 +976,8 @@ typedef struct gn_explain_desc {
 } gn_explain_desc;
 
 /* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and what
-   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with.
+   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with until
+   costs have changed enough (see Devices above).
    Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices, arrows
    transfers, order goes from left to right. Writes at most cap bytes, a NUL
    included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0 asks
@@ -1002,6 +1021,9 @@ typedef struct gn_server_desc {
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
    install, and returns the line's length; 0 when there is no such GPU. Index 0 always has a line. */
 GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
+/* Writes a line about the network: the libraries that shake hands, encrypt, hash and pack, and why a fast one is not used.
+   Returns the line's length; a program without the network unit has a line too. Any thread. */
+GN_API int gn_describe_network(char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
 /* Waits until gn_server_stop. GN_DEVICE_LOST when a device is lost before: only another process can use that GPU again. */
@@ -1364,6 +1386,8 @@ typedef struct gn_link_info {
     char peer[96];           /* "127.0.0.1:5556" */
     char tls[32];            /* "TLSv1.2"; "" for an unencrypted one */
     char cipher[64];
+    char records[64];        /* the library that encrypts: "OpenSSL 3.0.17", "mbedTLS 2.28.3"; "" for an unencrypted one */
+    bool slow;               /* it is mbedTLS because libcrypto is missing or wrong */
     uint64_t bytes_up, bytes_down;   /* at the socket */
 } gn_link_info;
 
@@ -1407,12 +1431,19 @@ typedef struct gn_net_i {
     /* An unencrypted, unauthenticated transport over an open stream socket, which it owns: for tests. */
     gn_result (*plain)(int fd, gn_transport *out);
     void (*sha256)(const void *data, size_t n, uint8_t out[32]);
+    /* The same in pieces: begin (NULL: no memory), add, end, which frees it. One hash is used by one thread at a time. */
+    void *(*hash_begin)(void);
+    void (*hash_add)(void *hash, const void *data, size_t n);
+    void (*hash_end)(void *hash, uint8_t out[32]);
     /* Packs n raw bytes of elements of elem bytes into dst (capacity cap >= n). Returns bytes stored and the codec; when
-       packing does not pay it returns 0 with codec 0 and the caller sends the raw bytes. */
-    size_t (*pack)(const void *src, size_t n, int elem, void *dst, size_t cap, uint8_t *out_codec);
+       packing does not pay it returns 0 with codec 0 and the caller sends the raw bytes. wire_ns: what a byte costs on the
+       link now, in nanoseconds; 0: not known, then whatever gets smaller pays. */
+    size_t (*pack)(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec);
     /* Unpacks to exactly raw_n bytes; anything else is GN_BAD_MESSAGE. Allocation is bounded by raw_n. */
     gn_result (*unpack)(uint8_t codec, const void *src, size_t n, int elem, void *dst, size_t raw_n);
     uint32_t codecs;         /* bit c set: codec c is known; codec 0 (raw) is always */
+    /* Writes a line about the libraries that encrypt, hash and pack; returns its length. */
+    int (*about)(char *out_text, size_t cap);
 } gn_net_i;
 
 /* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
@@ -1482,7 +1513,8 @@ GN_API gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char
 GN_API gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n);
 
 /* From here on the scheduler of a context over several devices takes these costs for those of its devices; their ops are not read.
-   NULL: the measured ones again. Plans that are there stay. GN_BAD_ARGUMENT when the number of devices is another one. */
+   NULL: the measured ones again. Plans that are there are placed anew at their next run if these costs make it worth while; while
+   costs are given nothing is measured. GN_BAD_ARGUMENT when the number of devices is another one. */
 GN_API gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *cluster);
 
 /* Services of the core for the optional units. */
@@ -1525,6 +1557,7 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #else
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #endif
@@ -1560,6 +1593,8 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
+/* Passes that take time and gain little; matrix kernels, below, ask for them. */
+#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,no-shrink-wrap,no-split-paths,no-tree-pta,no-cprop-registers,no-web,no-dse,no-tree-dse,no-crossjumping,no-rerun-cse-after-loop")
 #endif
 
 /* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
@@ -2008,7 +2043,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     return true;
 }
 
-/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it: found at run time, never linked ---- */
+/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it or lets it be measured: found at run time, never linked ---- */
 
 typedef struct gn__blas {     /* order 101: rows; transposed 112, else 111 */
     void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
@@ -2035,20 +2070,25 @@ static bool gn__blas_load(gn__blas *b) {
 }
 #endif
 
-/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it. */
-static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, gn_fault *f) {
-    static gn__mutex lock = GN__MUTEX_INIT;
-    static gn__blas blas;
+static gn__mutex gn__blas_lock = GN__MUTEX_INIT;
+static gn__blas gn__blas_loaded;           /* of this process */
+
+/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it.
+   *out_auto: it is to be used if it is measured to be better. */
+static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, bool *out_auto, gn_fault *f) {
     const char *want = getenv("GENIE_BLAS");
     *out = NULL;
+    *out_auto = want && strcmp(want, "auto") == 0;
     if (!want || !*want || strcmp(want, "own") == 0) return GN_OK;
-    if (strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own' or 'openblas' is possible", want);
-    gn__mutex_lock(&lock);
-    bool there = blas.sgemm || gn__blas_load(&blas);
-    if (there && blas.set_threads) { blas.set_threads((int)threads); blas.set_threads = NULL; }
-    gn__mutex_unlock(&lock);
+    if (!*out_auto && strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own', 'openblas' or 'auto' is possible", want);
+    gn__mutex_lock(&gn__blas_lock);
+    gn__blas *b = &gn__blas_loaded;
+    bool there = b->sgemm || gn__blas_load(b);
+    if (there && b->set_threads) { b->set_threads((int)threads); b->set_threads = NULL; }
+    gn__mutex_unlock(&gn__blas_lock);
+    if (!there && *out_auto) return GN_OK;
     if (!there) return gn_fail(f, GN_NO_DEVICE, "GENIE_BLAS asks for OpenBLAS, and libopenblas.so.0 cannot be loaded");
-    *out = &blas;
+    *out = b;
     return GN_OK;
 }
 
@@ -2384,19 +2424,17 @@ static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_
     else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
     else GN__STORE_LOOP(float, stride, src[i]);
 }
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
 
-GN__COLD_BEGIN
-static void gn__load_i32(int32_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* not of i64 and u32 */
+/* A loop for elements in a row, which is vector code, and one for others. */
+#define GN__LOAD_BOTH(src_t, expr) do { if (stride == 1) GN__LOAD_LOOP(src_t, 1, expr); else GN__LOAD_LOOP(src_t, stride, expr); } while (0)
+static void gn__load_i32(int32_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* not of i64 and u32 */
     switch (d) {
-    case GN_I32: GN__LOAD_LOOP(int32_t, stride, *s); break;
-    case GN_BOOL: GN__LOAD_LOOP(uint8_t, stride, *s != 0); break;
-    case GN_I8: GN__LOAD_LOOP(int8_t, stride, *s); break;
-    case GN_I16: GN__LOAD_LOOP(int16_t, stride, *s); break;
-    case GN_U16: GN__LOAD_LOOP(uint16_t, stride, *s); break;
-    default: GN__LOAD_LOOP(uint8_t, stride, *s); break;
+    case GN_I32: GN__LOAD_BOTH(int32_t, *s); break;
+    case GN_BOOL: GN__LOAD_BOTH(uint8_t, *s != 0); break;
+    case GN_I8: GN__LOAD_BOTH(int8_t, *s); break;
+    case GN_I16: GN__LOAD_BOTH(int16_t, *s); break;
+    case GN_U16: GN__LOAD_BOTH(uint16_t, *s); break;
+    default: GN__LOAD_BOTH(uint8_t, *s); break;
     }
 }
 
@@ -2411,12 +2449,16 @@ enum { GN__WIDEN = 64 };   /* elements of a stack buffer between two conversions
             for (int64_t i = 0; i < m; i++) dst[at + i] = (T)w[i];                                       \
         }                                                                                                \
     } while (0)
-static void gn__load_i64(int64_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of integers only */
-    if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, *s);
-    else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, *s);
+static void gn__load_i64(int64_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of integers only */
+    if (d == GN_I64) GN__LOAD_BOTH(int64_t, *s);
+    else if (d == GN_U32) GN__LOAD_BOTH(uint32_t, *s);
     else GN__LOAD_NARROW(int64_t, int32_t, gn__load_i32);
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
+GN__COLD_BEGIN
 static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
     if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
     else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
@@ -2547,6 +2589,11 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define GN_M_FLOORDIV(a, b) GN__PASTE(gn__m_floordiv_, GN__SUFFIX)(a, b)
 #define GN_M_SHL(a, b) GN__PASTE(gn__m_shl_, GN__SUFFIX)(a, b)
 #define GN_M_SHR(a, b) GN__PASTE(gn__m_shr_, GN__SUFFIX)(a, b)
+
+#if defined(__GNUC__) || defined(__clang__)
+double sqrt(double) __attribute__((const));        /* a root that might set errno could not be vector code */
+float sqrtf(float) __attribute__((const));
+#endif
 
 /* ---- mathematics of f32 without branches or calls, so that loops over it become vector code. Polynomials are minimax fits made
  * for this file; additions and multiplications are never contracted, so every instruction path gives the same bits. Errors are
@@ -3766,6 +3813,8 @@ typedef struct gn__reduce_job {
     int64_t n, inner;          /* reduced elements, and of its last dim */
     int64_t blocks;            /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever the number of threads */
     bool integer, columns;
+    bool runs;                 /* by gn__runners: integers, and the extremes that no f32 kernel finds */
+    gn__compute compute;       /* what those run in */
     struct gn__partial *partials;   /* results by blocks, when these are several */
     double *sums;              /* the same down columns: blocks by results */
 } gn__reduce_job;
@@ -3791,6 +3840,7 @@ typedef struct gn__kernels {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")      /* vectors are written out */
+#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #define GN__UNROLL _Pragma("GCC unroll 16")
 #define GN__CONTRACT
 #elif defined(__clang__)
@@ -3978,6 +4028,100 @@ static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
 
 static const gn__kernels *gn__kernels_of(const gn__pool *p) { return &gn__kernel_sets[p ? p->isa : GN__ISA_BASE]; }
 
+/* ---- running results side by side: n of them, each over `rows` elements that are ldx apart. The order of elements is kept ---- */
+
+typedef struct gn__runners {
+    /* best[i] and at[i] (of the element's size): the first of the largest (least) so far and its row, counted from `first`; a NaN stays */
+    void (*best)(void *best, void *at, const void *x, int64_t ldx, int64_t rows, int64_t n, int64_t first, bool least);
+    void (*sum)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);       /* integers wrap */
+    void (*prod)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
+} gn__runners;
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O2,no-tree-vectorize")
+#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                            \
+    typedef I mask __attribute__((vector_size(W), aligned(sizeof(I)), may_alias));                           \
+    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {                                   \
+        vec y = *(vec *)(best + i);                                                                          \
+        mask a = *(mask *)(at + i), row = (mask){ 0 } + (I)first;                                            \
+        for (int64_t r = 0; r < rows; r++, row += 1) {                                                       \
+            vec v = *(const vec *)(x + r * ldx + i);                                                         \
+            mask m = (mask)(least ? v < y : v > y) BETTER(| ((mask)(v != v) & (mask)(y == y)));              \
+            y = (vec)((m & (mask)v) | (~m & (mask)y));                                                       \
+            a = (m & row) | (~m & a);                                                                        \
+        }                                                                                                    \
+        *(vec *)(best + i) = y;                                                                              \
+        *(mask *)(at + i) = a;                                                                               \
+    }
+#define GN__RUN_WIDE(W, T, OP)                                                                               \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                            \
+    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {                                   \
+        vec a = *(vec *)(y + i);                                                                             \
+        for (int64_t r = 0; r < rows; r++) a = a OP *(const vec *)(x + r * ldx + i);                         \
+        *(vec *)(y + i) = a;                                                                                 \
+    }
+#else
+#define GN__BEST_WIDE(W, T, I, BETTER)
+#define GN__RUN_WIDE(W, T, OP)
+#endif
+#define GN__DEFINE_BEST(S, attribute, W, T, I, BETTER)                                                       \
+    attribute static void gn__run_best_##S(void *pbest, void *pat, const void *px, int64_t ldx, int64_t rows, int64_t n, int64_t first, bool least) { \
+        T *best = (T *)pbest;                                                                                \
+        I *at = (I *)pat;                                                                                    \
+        const T *x = (const T *)px;                                                                          \
+        int64_t i = 0;                                                                                       \
+        GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
+        for (; i < n; i++)                                                                                   \
+            for (int64_t r = 0; r < rows; r++) {                                                             \
+                T v = x[r * ldx + i], y = best[i];                                                           \
+                bool better = (least ? v < y : v > y) BETTER(|| (v != v && y == y));                         \
+                if (better) { best[i] = v; at[i] = (I)(first + r); }                                         \
+            }                                                                                                \
+    }
+#define GN__DEFINE_RUN(S, attribute, W, T, name, OP)                                                         \
+    attribute static void gn__run_##name##_##S(void *py, const void *px, int64_t ldx, int64_t rows, int64_t n) { \
+        T *y = (T *)py;                                                                                      \
+        const T *x = (const T *)px;                                                                          \
+        int64_t i = 0;                                                                                       \
+        GN__RUN_WIDE(W, T, OP)                                                                               \
+        for (; i < n; i++)                                                                                   \
+            for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                \
+    }
+#define GN__IF_FLOAT(...) __VA_ARGS__
+#define GN__IF_INT(...)
+#define GN__DEFINE_RUNNERS(S, attribute, W)                                                                  \
+    GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)                                     \
+    GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT)                                    \
+    GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)                                     \
+    GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)                                     \
+    GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)                                                  \
+    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)                                                  \
+    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
+#define GN__RUNNERS(S) { [GN__F32] = { gn__run_best_f32_##S, NULL, NULL }, [GN__F64] = { gn__run_best_f64_##S, NULL, NULL }, \
+                         [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL }, [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S } }
+GN__DEFINE_RUNNERS(base, , 16)
+#if GN__X86
+GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
+    static const gn__runners sets[2][GN__COMPUTE__COUNT] = {
+        GN__RUNNERS(base),
+#if GN__X86
+        GN__RUNNERS(avx2),
+#endif
+    };
+    return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2][t];
+}
+
 /* y = exp(x), n elements of f32. */
 static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) {
 #if GN__X86
@@ -4024,28 +4168,6 @@ static double gn__sum_f64(const double *x, int64_t n) {
 
 typedef struct gn__best { double f; int64_t i, at; bool any; } gn__best;
 
-static void gn__best_f64(gn__best *b, gn__reduce_kind kind, const double *x, int64_t n, int64_t at) {
-    bool least = kind == GN__REDUCE_MIN || kind == GN__REDUCE_ARGMIN;
-    for (int64_t i = 0; i < n; i++) {
-        bool nan = x[i] != x[i], had_nan = b->f != b->f;
-        bool better = least ? x[i] < b->f : x[i] > b->f;
-        if (b->any && !(better && !had_nan) && !(nan && !had_nan)) continue;
-        b->f = x[i];
-        b->at = at + i;
-        b->any = true;
-    }
-}
-
-static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, int64_t n, int64_t at) {
-    bool least = kind == GN__REDUCE_MIN || kind == GN__REDUCE_ARGMIN;
-    for (int64_t i = 0; i < n; i++) {
-        if (b->any && !(least ? x[i] < b->i : x[i] > b->i)) continue;
-        b->i = x[i];
-        b->at = at + i;
-        b->any = true;
-    }
-}
-
 /* What is known after some elements of one result. */
 typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__partial;
 
@@ -4062,26 +4184,81 @@ static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, i
     *b = (gn__best){ (double)x[i], 0, at + i, true };
 }
 
+typedef union gn__chunk { float s[GN__CHUNK]; double f[GN__CHUNK]; int32_t i[GN__CHUNK]; int64_t l[GN__CHUNK]; } gn__chunk;
+typedef struct gn__runs { gn__chunk y, at, x; } gn__runs;          /* running results and their places; elements that had to be converted */
+
+/* `rows` rows of n elements, ldx apart, where they lie or converted; the first is row `row` for the results. */
+static void gn__runs_add(const gn__reduce_job *j, gn__runs *a, const void *x, int64_t ldx, int64_t rows, int64_t n, int64_t row) {
+    const gn__runners *k = gn__runners_of(j->c->pool, j->compute);
+    if (j->kind == GN__REDUCE_SUM) k->sum(&a->y, x, ldx, rows, n);
+    else if (j->kind == GN__REDUCE_PROD) k->prod(&a->y, x, ldx, rows, n);
+    else k->best(&a->y, &a->at, x, ldx, rows, n, row, j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN);
+}
+
+/* n results begin: sums with 0, products with 1, extremes with their first element. */
+static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, int64_t n) {
+    size_t width = j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
+    memset(&a->at, 0, (size_t)n * width);
+    if (j->kind >= GN__REDUCE_MAX) memcpy(&a->y, x, (size_t)n * width);
+    else if (j->kind == GN__REDUCE_SUM) memset(&a->y, 0, (size_t)n * width);
+    else for (int64_t i = 0; i < n; i++) a->y.l[i] = 1;
+}
+
+/* n elements as the compute type: where they lie, or in a->x. */
+static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride, int64_t n) {
+    gn_dtype d = j->c->in[0].dtype;
+    if (stride == 1 && (d == GN_F32 || d == GN_F64 || (d == GN_I32 && j->compute == GN__I32) || d == GN_I64)) return p;
+    if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
+    else if (j->compute == GN__F64) gn__load_f64(a->x.f, d, p, stride, n);
+    else if (j->compute == GN__I32) gn__load_i32(a->x.i, d, p, stride, n);
+    else gn__load_i64(a->x.l, d, p, stride, n);
+    return &a->x;
+}
+
+/* Result i of those that ran; its element's number is at * step + first. */
+static gn__partial gn__runs_result(const gn__reduce_job *j, const gn__runs *a, int64_t i, int64_t step, int64_t first) {
+    gn__compute t = j->compute;
+    int64_t whole = t == GN__I32 ? (int64_t)a->y.i[i] : t == GN__I64 ? a->y.l[i] : 0, at = t == GN__F64 || t == GN__I64 ? a->at.l[i] : (int64_t)a->at.i[i];
+    double real = t == GN__F32 ? (double)a->y.s[i] : t == GN__F64 ? a->y.f[i] : 0;
+    return (gn__partial){ real, (uint64_t)whole, { real, whole, at * step + first, true } };
+}
+
+static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
+
+/* m elements of one result: several running results abreast, element i in number i mod lanes, then put together. */
+static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m, int64_t at) {
+    gn__runs a;
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__LANES);
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const char *x = (const char *)gn__runs_load(j, &a, p, stride, n);
+        int64_t rows = n / lanes, width = j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
+        if (i == 0) gn__runs_begin(j, &a, x, lanes);
+        gn__runs_add(j, &a, x, lanes, rows, lanes, i / lanes);
+        gn__runs_add(j, &a, x + rows * lanes * width, lanes, 1, n - rows * lanes, i / lanes + rows);
+    }
+    for (int64_t l = 0; l < lanes; l++) {
+        gn__partial one = gn__runs_result(j, &a, l, lanes, at + l);
+        gn__reduce_join(j, out, &one);
+    }
+}
+
 /* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
 static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m, int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = !j->integer && gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
-    union { float s[GN__CHUNK]; double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
+    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union { float s[GN__CHUNK]; double f[GN__CHUNK]; } x;
+    if (j->runs) { gn__reduce_abreast(j, a, p, stride, m, at); return; }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
         const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
         const double *f = direct && d == GN_F64 ? (const double *)(const void *)p : x.f;
-        if (j->integer) gn__load_i64(x.i, d, p, stride, n);
-        else if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
+        if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
         else if (!f32 && f == x.f) gn__load_f64(x.f, d, p, stride, n);
         if (f32 && j->kind >= GN__REDUCE_MAX) gn__best_f32(j, &a->best, s, n, at + i);
         else if (f32) a->sum += gn__sum_f32(gn__kernels_of(j->c->pool), s, n);
-        else if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&a->best, j->kind, x.i, n, at + i);
-        else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&a->best, j->kind, f, n, at + i);
-        else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < n; l++) a->isum *= (uint64_t)x.i[l];
         else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < n; l++) a->sum *= f[l];
-        else if (j->integer) for (int64_t l = 0; l < n; l++) a->isum += (uint64_t)x.i[l];
         else a->sum += gn__sum_f64(f, n);
     }
 }
@@ -4100,16 +4277,20 @@ static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t 
     return a;
 }
 
-/* a followed by b. */
+/* Whether b is to be taken rather than a: NaN before all others, of equals the one that comes first. */
+static bool gn__best_is(const gn__reduce_job *j, const gn__best *b, const gn__best *a) {
+    bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN, earlier = b->at < a->at;
+    bool nan_a = !j->integer && a->f != a->f, nan_b = !j->integer && b->f != b->f;
+    if (!b->any || !a->any) return b->any;
+    if (nan_a || nan_b) return nan_b && (!nan_a || earlier);
+    if (j->integer) return b->i == a->i ? earlier : least ? b->i < a->i : b->i > a->i;
+    return b->f == a->f ? earlier : least ? b->f < a->f : b->f > a->f;
+}
+
 static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b) {
-    int64_t at = a->best.at;
     if (j->kind == GN__REDUCE_PROD) { a->sum *= b->sum; a->isum *= b->isum; }
     else { a->sum += b->sum; a->isum += b->isum; }
-    if (j->kind < GN__REDUCE_MAX) return;
-    a->best.at = -1;
-    if (j->integer) gn__best_i64(&a->best, j->kind, &b->best.i, 1, b->best.at);
-    else gn__best_f64(&a->best, j->kind, &b->best.f, 1, b->best.at);
-    if (a->best.at < 0) a->best.at = at;
+    if (j->kind >= GN__REDUCE_MAX && gn__best_is(j, &b->best, &a->best)) a->best = b->best;
 }
 
 static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
@@ -4154,6 +4335,34 @@ static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t b
     }
 }
 
+/* The same for what runs in gn__runners: GN__REDUCE_DEEP rows at a time where they lie in a row, else one. */
+static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *base, int64_t begin, int64_t end, int64_t m) {
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), ldx = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
+    if (j->kind < GN__REDUCE_MAX) gn__runs_begin(j, a, NULL, m);
+    for (int64_t r = begin, n; r < end; r += n) {
+        const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes;
+        const void *x = gn__runs_load(j, a, p, 1, m);
+        n = x == (const void *)p && ldx ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
+        if (r == begin && j->kind >= GN__REDUCE_MAX) gn__runs_begin(j, a, x, m);
+        gn__runs_add(j, a, x, ldx, n, m, r - begin);
+    }
+}
+
+static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), wide = (width + GN__CHUNK - 1) / GN__CHUNK;
+    gn__runs a;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
+        gn__columns_run(j, &a, j->c->in[0].p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m);
+        for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
+            gn__partial one = gn__runs_result(j, &a, i, 1, from);
+            if (j->blocks == 1) gn__reduce_store(j, at, &one);
+            else j->partials[at * j->blocks + t % j->blocks] = one;
+        }
+    }
+}
+
 /* Sums down columns. A task is a block of neighbours in a block of rows. */
 static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
@@ -4173,17 +4382,27 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
 /* Blocks of a result put together, in order. */
 static void gn__reduce_finish(const gn__reduce_job *j) {
     int64_t total = gn__view_count(&j->c->out), bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    for (int64_t i = 0; i < total && !j->columns; i++) {
+    for (int64_t i = 0; i < total && (!j->columns || j->runs); i++) {
         gn__partial a = j->partials[i * j->blocks];
         for (int64_t b = 1; b < j->blocks; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
         gn__reduce_store(j, i, &a);
     }
-    for (int64_t i = 0; i < total && j->columns; i++) {
+    for (int64_t i = 0; i < total && j->columns && !j->runs; i++) {
         double sum = 0;
         for (int64_t b = 0; b < j->blocks; b++) sum += j->sums[b * total + i];
         if (j->kind == GN__REDUCE_MEAN) sum /= (double)j->n;
         gn__store_f64(&sum, j->c->out.dtype, j->c->out.p + i * bytes, 1, 1);
     }
+}
+
+/* Which way is taken: down columns when neighbours of one row are neighbours in memory, and which kernels. */
+static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
+    gn_dtype d = j->c->in[0].dtype;
+    bool best = j->kind >= GN__REDUCE_MAX, sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN;
+    j->compute = (gn__compute)gn__dtypes[d].compute;
+    if (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)) j->compute = GN__I64;     /* else a block's sum fits i32 */
+    j->columns = (best || sums || j->integer) && j->reduced.rank && width >= 8 && j->kept.strides[j->kept.rank - 1] == 1 && j->reduced.strides[j->reduced.rank - 1] != 1;
+    j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
@@ -4198,14 +4417,14 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     j.n = gn__view_count(&j.reduced);
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
     int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
-    j.columns = (kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1;
+    gn__reduce_how(&j, width);
     int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
-    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)) : NULL;
     if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
     j.partials = (gn__partial *)room;
     j.sums = (double *)room;
-    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? gn__reduce_columns : gn__reduce_range, &j);
+    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? j.runs ? gn__reduce_columns_run : gn__reduce_columns : gn__reduce_range, &j);
     if (j.blocks > 1) gn__reduce_finish(&j);
     gn_free(room);
     return GN_OK;
@@ -5216,13 +5435,18 @@ typedef struct gn__attention_job {
     gn__atomic failed;          /* no memory for scores; set by any thread */
 } gn__attention_job;
 
+/* How many keys query t sees. */
+static int64_t gn__keys_seen(const gn__attention_job *j, int64_t t) {
+    return j->c->attrs[0] & 1 ? GN__MAX(j->length - j->c->in[0].dims[2] + t + 1, 0) : j->length;
+}
+
 GN__COLD_BEGIN
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype);
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
+    int64_t seen = gn__keys_seen(j, t);
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     double top = -INFINITY, sum = 0;
     gn__load_f64(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
@@ -5251,14 +5475,15 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
 }
 GN__COLD_END
 
-/* Adds the mask's row to the scores; false hides. */
-static void gn__attention_mask(const gn__attention_job *j, const char *m, float *s, int64_t n) {
-    int64_t stride = j->mask.strides[3], bytes = (int64_t)gn__bytes_of(j->mask.dtype);
-    for (int64_t i = 0; i < n; i++, m += stride * bytes) {
-        float x = 0;
-        if (j->mask.dtype == GN_BOOL) { s[i] = *(const uint8_t *)m ? s[i] : -INFINITY; continue; }
-        gn__load_f32(&x, j->mask.dtype, m, 1, 1);
-        s[i] += x;
+/* Adds n elements of the mask, `stride` apart, to scores; false hides. */
+static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s, int64_t n) {
+    int64_t bytes = (int64_t)gn__bytes_of(j->mask.dtype);
+    float x[GN__CHUNK];
+    for (int64_t i = 0; i < n && j->mask.dtype == GN_BOOL; i++) s[i] = m[i * stride] ? s[i] : -INFINITY;
+    for (int64_t i = 0, some; i < n && j->mask.dtype != GN_BOOL; i += some) {
+        some = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f32(x, j->mask.dtype, m + i * stride * bytes, stride, some);
+        for (int64_t l = 0; l < some; l++) s[i + l] += x[l];
     }
 }
 
@@ -5280,7 +5505,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), stride;
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
+    int64_t seen = gn__keys_seen(j, t);
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     gn__load_f32(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
     memset(s, 0, (size_t)seen * sizeof *s);
@@ -5291,7 +5516,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
         kernels->dot(s + i, q, rows, stride, n, D);
     }
     kernels->affine(s, s, seen, 0, (float)j->scale);
-    if (j->mask.p) gn__attention_mask(j, j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) * (int64_t)gn__bytes_of(j->mask.dtype), s, seen);
+    if (j->mask.p) gn__attention_mask(j, j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) * (int64_t)gn__bytes_of(j->mask.dtype), j->mask.strides[3], s, seen);
     float top = kernels->top(s, seen, 1);
     if (top != -INFINITY) {                                        /* nothing seen: zeros */
         kernels->affine(s, s, seen, top, 1);
@@ -5326,6 +5551,142 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     gn_free(s);
 }
 
+/* ---- attention by tiles: a block of keys and values is packed once for many queries, and no more scores exist at a time than
+ * those of one panel with one block (online softmax: Milakov and Gimelshein 2018; Dao et al. 2022). Scores are kept keys by
+ * queries: a panel's scores are then a packed operand of the second product, and its maxima and sums are vectors. ---- */
+
+enum { GN__TILE_QUERIES = 160, GN__TILE_KEYS = 126, GN__TILE_FEW = 16, GN__TILE_WIDE = GN__GEMM_KC };     /* queries fill whole panels of 8, 16, 32 */
+
+typedef struct gn__attention_tile {
+    const gn__attention_job *j;
+    const gn__kernels *k;
+    gn__gemm q, kv, v;         /* how they lie: queries and values as right sides, keys as a left side */
+    int64_t b, h, t, n;        /* the head; first query and how many */
+    int64_t D, E, rows;        /* rows: E up to a whole panel */
+    float *query, *sums;       /* panels of nr queries: (D, nr) scaled, (rows, nr) */
+    float *keys, *values, *scores, *top;
+    double *weight;            /* sums of the weights; top: the largest score so far, by query */
+} gn__attention_tile;
+
+static size_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
+    return (size_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
+}
+
+static float *gn__tile_take(float **room, int64_t n) {
+    float *p = *room;
+    *room += (n + 15) / 16 * 16;
+    return p;
+}
+
+static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
+    const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
+    int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES, bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->mr, nr = a->k->nr;
+    a->b = task / tiles / H, a->h = task / tiles % H, a->t = task % tiles * GN__TILE_QUERIES, a->n = GN__MIN(T - a->t, (int64_t)GN__TILE_QUERIES);
+    int64_t g = a->h / (H / K->dims[1]);
+    a->D = Q->dims[3], a->E = V->dims[3], a->rows = (a->E + mr - 1) / mr * mr;
+    a->q = (gn__gemm){ .b = Q->p + (a->b * Q->strides[0] + a->h * Q->strides[1]) * bytes, .bk = Q->strides[3], .bn = Q->strides[2], .dtype = Q->dtype };
+    a->kv = (gn__gemm){ .a = K->p + (a->b * K->strides[0] + g * K->strides[1]) * bytes, .am = K->strides[2], .ak = K->strides[3], .dtype = K->dtype };
+    a->v = (gn__gemm){ .b = V->p + (a->b * V->strides[0] + g * V->strides[1]) * bytes, .bk = V->strides[2], .bn = V->strides[3], .dtype = V->dtype };
+    a->query = gn__tile_take(&room, GN__TILE_QUERIES * a->D);
+    a->sums = gn__tile_take(&room, GN__TILE_QUERIES * a->rows);
+    a->keys = gn__tile_take(&room, (GN__TILE_KEYS + mr) * a->D);
+    a->values = gn__tile_take(&room, GN__TILE_KEYS * a->rows);
+    a->scores = gn__tile_take(&room, (GN__TILE_KEYS + mr) * nr);
+    a->top = gn__tile_take(&room, GN__TILE_QUERIES);
+    a->weight = (double *)(void *)gn__tile_take(&room, 2 * GN__TILE_QUERIES);
+    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr);
+    a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
+    memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
+    for (int64_t i = 0; i < GN__TILE_QUERIES; i++) { a->top[i] = -INFINITY; a->weight[i] = 0; }
+}
+
+/* Hides scores of the panel from query t on with n keys from `key` on. */
+static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes, int64_t key, int64_t n) {
+    const gn__attention_job *j = a->j;
+    const gn_view *m = &j->mask;
+    int64_t nr = a->k->nr, hidden = j->c->attrs[0] & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2;     /* queries that do not see the key */
+    for (int64_t i = 0; i < n; i++, hidden++) {
+        float *s = a->scores + i * nr;
+        for (int64_t l = 0; l < GN__MIN(hidden, lanes); l++) s[l] = -INFINITY;
+        if (m->p) gn__attention_mask(j, m->p + (a->b * m->strides[0] + a->h * m->strides[1] + t * m->strides[2] + (key + i) * m->strides[3]) * (int64_t)gn__bytes_of(m->dtype), m->strides[2], s, lanes);
+    }
+}
+
+/* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
+static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
+    const gn__pool *pool = a->j->c->pool;
+    int64_t nr = a->k->nr;
+    float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
+    int32_t at[64] = { 0 };
+    bool shrinks = false;
+    memcpy(best, a->scores, (size_t)nr * sizeof *best);
+    gn__runners_of(pool, GN__F32)->best(best, at, a->scores, nr, n, nr, 0, false);
+    for (int64_t l = 0; l < nr; l++) {
+        float old = a->top[first + l], now = old != old || best[l] <= old ? old : best[l];
+        less[l] = now == -INFINITY ? 0 : -now;
+        shrink[l] = old + less[l];
+        a->top[first + l] = now;
+        shrinks |= old != now;
+    }
+    gn__exp_f32(pool, shrink, shrink, nr);
+    for (int64_t i = 0; i < n; i++) { ones[i] = 1; a->k->gain(a->scores + i * nr, NULL, less, nr); }
+    gn__exp_f32(pool, a->scores, a->scores, n * nr);
+    a->k->axpy(part, ones, a->scores, nr, n, nr);
+    for (int64_t l = 0; l < nr; l++) a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];
+    for (int64_t e = 0; e < a->E && shrinks; e++) a->k->gain(a->sums + first * a->rows + e * nr, shrink, NULL, nr);
+}
+
+/* A weight of 0 must not meet infinity or NaN where a query does not see the value. */
+static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
+    float high = a->k->top(a->values, n * a->rows, 1), low = a->k->top(a->values, n * a->rows, -1);
+    return high < INFINITY && low < INFINITY;
+}
+
+/* False: what is hidden is not finite; the rows are to be done one by one. */
+static bool gn__tile_run(gn__attention_tile *a) {
+    int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t), most = gn__keys_seen(a->j, a->t + a->n - 1);
+    for (int64_t key = 0, n; key < most; key += n) {
+        n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
+        bool hides = a->j->mask.p || key + n > least;
+        for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr);
+        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr);
+        if (hides && !gn__tile_is_finite(a, n)) return false;
+        for (int64_t i = 0; i < a->n; i += nr) {
+            if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key) continue;
+            for (int64_t p = 0; p < n; p += mr) a->k->micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
+            if (hides) gn__tile_hide(a, a->t + i, GN__MIN(nr, a->n - i), key, n);
+            gn__tile_softmax(a, i, n);
+            for (int64_t e = 0; e < a->rows; e += mr) a->k->micro(a->values + e * n, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
+        }
+    }
+    return true;
+}
+
+static void gn__tile_store(const gn__attention_tile *a) {
+    const gn_view *out = &a->j->c->out;
+    float row[GN__TILE_WIDE];
+    for (int64_t i = 0; i < a->n; i++) {
+        const float *sums = a->sums + i / a->k->nr * a->k->nr * a->rows + i % a->k->nr;
+        float scale = a->top[i] == -INFINITY ? 0 : (float)(1 / a->weight[i]);                  /* nothing seen: zeros */
+        for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * a->k->nr] * scale;
+        gn__store_f32(row, out->dtype, out->p + (((a->b * out->dims[1] + a->h) * out->dims[2] + a->t + i) * a->E) * (int64_t)gn__bytes_of(out->dtype), 1, a->E);
+    }
+}
+
+static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
+    gn__attention_job *j = (gn__attention_job *)arg;
+    gn__attention_tile a = { .j = j, .k = gn__kernels_of(j->c->pool) };
+    float *raw = (float *)gn_alloc(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) * sizeof *raw + 64);
+    if (!raw) { gn__atomic_store(&j->failed, 1); return; }
+    for (int64_t task = begin; task < end; task++) {
+        gn__tile_begin(&a, task, (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+        int64_t row = (a.b * j->c->in[0].dims[1] + a.h) * j->c->in[0].dims[2] + a.t;
+        if (gn__tile_run(&a)) gn__tile_store(&a);
+        else gn__attention_range_f32(j, row, row + a.n);
+    }
+    gn_free(raw);
+}
+
 static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t S = c->in[1].dims[2], T = c->in[0].dims[2], bits = c->attrs[0];
     gn__attention_job j = { c, { 0 }, S, gn__word_f64(c->attrs[1]), 0 };
@@ -5336,7 +5697,9 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t least = bits & 1 && bits & 4 ? T : 0;
     if (j.length < least || j.length > S)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld is outside %lld to %lld", (long long)j.length, (long long)least, (long long)S);
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
+    bool tiles = gn__dtypes[c->out.dtype].compute == GN__F32 && T >= GN__TILE_FEW && c->in[0].dims[3] <= GN__TILE_WIDE && c->in[2].dims[3] <= GN__TILE_WIDE;
+    if (gn__view_count(&c->out) && tiles) gn__pool_for(c->pool, dims[0] * dims[1] * ((T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES), 1, gn__attention_tiles, &j);
+    else if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention") : GN_OK;
 }
 
@@ -5749,6 +6112,7 @@ typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op;
 
 typedef struct gn__plan {
     gn_part *part;
+    uint64_t key;            /* the part's hash and what was said of its nodes */
     void *exec_plan;
     gn__origin *origins;     /* per node, of the latest step that used the plan */
 } gn__plan;
@@ -6400,7 +6764,17 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
     return GN_OK;
 }
 
-static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].part->hash; }
+/* Parts that differ in hints alone have one hash, for hints do not travel, and plans of their own. */
+static uint64_t gn__plan_key(const gn_part *p) {
+    uint64_t h = p->hash;
+    for (uint32_t i = 0; p->hints && i < p->n_nodes; i++) {
+        const gn_part_hint *x = &p->hints[i];
+        h = gn__mix(h, ((uint64_t)x->on << 32) | ((uint64_t)x->phase << 24) | ((uint64_t)x->role << 16) | ((uint64_t)x->residency << 8) | x->modality);
+    }
+    return h;
+}
+
+static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].key; }
 static bool gn__plan_same(const void *owner, uint32_t i, const void *key) { return gn__part_equal(((const gn_ctx *)owner)->plans[i].part, (const gn_part *)key); }
 
 
@@ -9619,6 +9993,36 @@ static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const 
     return r;
 }
 
+/* What the model says of a placement that was made for other costs, or other homes of states. device: per node. */
+typedef struct gn__forecast { double seconds, step_seconds; uint64_t bytes; } gn__forecast;
+
+static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, const uint32_t *device, gn__forecast *out, gn_fault *f) {
+    gn__sched s;
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.m = m;
+    s.c = c;
+    s.homes = homes;
+    s.policy = policy;
+    s.f = f;
+    s.n = p->n_nodes;
+    s.D = c->n_devices;
+    gn_result r = gn__sched_prepare(&s);
+    if (r == GN_OK) {
+        gn__sched_list(&s);
+        gn__sched_ranks(&s);
+        for (int ranked = 0; ranked < 2 && !s.bad; ranked++) {
+            for (uint32_t i = 0; i < s.U; i++) s.dev[i] = device[s.unit_nodes[s.units[i].first]];
+            gn__sched_simulate(&s, ranked ? s.rank_order : s.order);
+            if (!ranked || gn__sched_better(&s, &s.now, &s.top)) s.top = s.now;
+        }
+        *out = (gn__forecast){ s.top.seconds, s.top.step, s.top.bytes };
+        if (s.bad) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory to judge a placement of %u nodes", s.n);
+    }
+    gn__sched_deinit(&s);
+    return r;
+}
+
 /* ---- explanation: a schedule in words and as a picture ---- */
 
 typedef struct gn__item {          /* ops of one group in one segment */
@@ -9640,7 +10044,7 @@ typedef struct gn__story {
     gn_policy policy;
     const char *(*label)(const void *owner, uint32_t node);
     const void *owner;
-    uint64_t fallbacks;            /* of the context, so far */
+    uint64_t fallbacks, reschedules;   /* of the context, so far */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -9900,6 +10304,7 @@ static void gn__tell_notes(gn__story *k) {
     for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
     if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
     if (k->fallbacks) gn__say(k, "fallback: %llu ops of the plans so far run elsewhere than chosen, because a device has no kernel for them\n", (unsigned long long)k->fallbacks);
+    if (k->reschedules) gn__say(k, "placed anew: %llu times so far a plan of this program, because costs had changed\n", (unsigned long long)k->reschedules);
     for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
     if (unmeasured) gn__say(k, "not measured: the speed of %u device%s; work there counts as taking no time\n", unmeasured, unmeasured == 1 ? "" : "s");
 }
@@ -10150,6 +10555,8 @@ GN__COLD_BEGIN
 #define GN__OPEN_MESSAGES 16                /* messages that may be unfinished at once */
 #define GN__BLOB_INLINE 4096u               /* bytes that travel raw, without a chunk header */
 #define GN__BLOB_CHUNK (1u << 20)
+#define GN__SPARE_SERVER (2u << 20)         /* bytes of memory kept for the next message in several frames: holds a chunk, */
+#define GN__SPARE_CLIENT (64u << 20)        /* or a value that a loop reads again and again */
 #define GN__WIRE_NODES (1u << 21)           /* nodes of a part */
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
@@ -10444,11 +10851,14 @@ typedef struct gn__inbox {
     uint64_t frames;
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;             /* the last message that came in several frames */
+    gn__buf spare;             /* memory for the next one, at most spare_max: fresh pages cost more than the bytes they take */
+    size_t spare_max;
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
     for (int i = 0; i < GN__OPEN_MESSAGES; i++) gn__buf_deinit(&in->open[i].body);
     gn__buf_deinit(&in->whole);
+    gn__buf_deinit(&in->spare);
     gn_free(in->p);
     memset(in, 0, sizeof *in);
 }
@@ -10504,6 +10914,8 @@ static gn__open_message *gn__inbox_open(gn__inbox *in, uint16_t id, uint32_t req
         o->used = true;
         o->id = id;
         o->request = request;
+        o->body = in->spare;
+        memset(&in->spare, 0, sizeof in->spare);
         return o;
     }
     return NULL;
@@ -10530,10 +10942,20 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
     return GN_OK;
 }
 
+/* The last message is over; its memory serves again unless it is large. */
+static void gn__inbox_recycle(gn__inbox *in) {
+    if (in->whole.cap > in->spare_max || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
+    if (!in->whole.p) return;
+    gn__buf_deinit(&in->spare);
+    in->spare = in->whole;
+    memset(&in->whole, 0, sizeof in->whole);
+    gn__buf_reset(&in->spare);
+}
+
 /* The next whole message, valid until the next call; out->id is 0 when more bytes are needed first. */
 static gn_result gn__inbox_next(gn__inbox *in, gn__msg *out, gn_fault *f) {
     memset(out, 0, sizeof *out);
-    gn__buf_deinit(&in->whole);
+    gn__inbox_recycle(in);
     while (out->id == 0 && in->n - in->at >= GN__FRAME_HEAD) {
         gn__rd r = { in->p + in->at, in->p + in->n, false };
         uint32_t n = gn__get_u32(&r);
@@ -10666,9 +11088,9 @@ static uint64_t gn__blob_most(uint64_t n) {
     return n <= GN__BLOB_INLINE ? n : n + (n + GN__BLOB_CHUNK - 1) / GN__BLOB_CHUNK * 5;
 }
 
-/* Appends n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays; returns bytes on the
-   wire. `scratch` is reused. */
-static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int element, uint32_t codecs, gn__buf *scratch) {
+/* Appends n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays on a link where a byte
+   costs wire_ns; returns bytes on the wire. `scratch` is reused. */
+static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int element, uint32_t codecs, double wire_ns, gn__buf *scratch) {
     const uint8_t *p = (const uint8_t *)src;
     uint64_t stored_bytes = 0;
     if (n <= GN__BLOB_INLINE) { gn__outbox_put(o, src, n); return n; }
@@ -10678,7 +11100,7 @@ static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int eleme
     for (size_t at = 0; at < n; at += GN__BLOB_CHUNK) {
         size_t raw = GN__MIN(n - at, (size_t)GN__BLOB_CHUNK), stored = 0;
         uint8_t codec = 0, head[5];
-        if (packs) stored = gn__net->pack(p + at, raw, element, scratch->p, scratch->cap, &codec);
+        if (packs) stored = gn__net->pack(p + at, raw, element, wire_ns, scratch->p, scratch->cap, &codec);
         if (codec == 0 || codec > 31 || !(codecs >> codec & 1) || stored >= raw) stored = 0;
         if (stored == 0) codec = 0;
         gn__buf b = { head, 0, sizeof head, false };
@@ -11200,19 +11622,45 @@ static gn_view gn__run_view(const gn__run *r, uint32_t node) {
     return v;
 }
 
+/* Memory of an argument; once sorted by `begin`, `end` is the highest of this and those before. */
+typedef struct gn__held { uintptr_t begin, end; } gn__held;
+
+static int gn__held_compare(const void *a, const void *b) {
+    const gn__held *x = (const gn__held *)a, *y = (const gn__held *)b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static uint32_t gn__run_held(const gn__run *r, gn__held *memory) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < r->plan->part->n_args; k++) {
+        uintptr_t begin = (uintptr_t)r->args[k].host;
+        if (begin && r->args[k].bytes) memory[n++] = (gn__held){ begin, begin + r->args[k].bytes };
+    }
+    if (n > 1) qsort(memory, n, sizeof *memory, gn__held_compare);
+    for (uint32_t i = 1; i < n; i++) memory[i].end = GN__MAX(memory[i].end, memory[i - 1].end);
+    return n;
+}
+
+static bool gn__held_touches(const gn__held *memory, uint32_t n, const char *host, size_t bytes) {
+    uint32_t lo = 0, hi = n;                   /* memory[lo - 1] is the last that begins before the end of these bytes */
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (memory[mid].begin < (uintptr_t)host + bytes) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo > 0 && memory[lo - 1].end > (uintptr_t)host;
+}
+
 /* Results are computed where they are wanted, unless that is memory that an argument still holds or that is not aligned. */
-static void gn__run_place_outs(gn__run *r, const gn_out *outs) {
+static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory) {
     const gn_part *p = r->plan->part;
+    uint32_t n = gn__run_held(r, memory);
     for (uint32_t i = 0; i < p->n_outs; i++) {
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
         gn__type t = gn__part_type(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
         bool usable = host && a->place == GN_PLACE_BLOCK && outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
-        for (uint32_t k = 0; k < p->n_args && usable; k++) {
-            const gn_arg *arg = &r->args[k];
-            if (arg->host) usable = (uintptr_t)host + outs[i].bytes <= (uintptr_t)arg->host || (uintptr_t)arg->host + arg->bytes <= (uintptr_t)host;
-        }
-        if (usable) r->plan->base[p->outs[i]] = (char *)outs[i].host;
+        if (usable && !gn__held_touches(memory, n, host, outs[i].bytes)) r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
 }
 
@@ -11220,12 +11668,14 @@ GN__COLD_END
 
 /* ---- loops: a tile of each register at a time ---- */
 
+/* As long as the registers of a usual loop stay in a first-level cache together with the next tile's inputs. */
 enum { GN__TILE_N = 1024 };
 
 typedef struct gn__loop {
     gn__run *run;
     const gn_kernel_step *step;
     gn_view out;
+    size_t reg_bytes;              /* of one register: they lie side by side, so that they spread over all sets of a cache */
     bool streams;                  /* the result is larger than caches: it is written past them */
     int64_t failed_at;             /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
@@ -11240,10 +11690,12 @@ static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node)
     gn__mutex_unlock(&p->lock);
 }
 
+static size_t gn__compute_bytes(gn_dtype d) { return gn__dtypes[d].compute == GN__F64 || gn__dtypes[d].compute == GN__I64 ? 8 : 4; }
+
 /* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole step. */
 static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
-    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = compute == GN__F64 || compute == GN__I64 ? 8 : 4;
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
     int64_t inner = v->rank ? v->dims[last] : INT64_MAX, stride = v->rank ? v->strides[last] : 0;
     for (int64_t done = 0; done < n;) {
@@ -11338,12 +11790,26 @@ static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const 
     return GN_OK;
 }
 
-/* The bytes after a tile's are fetched while it is worked on: the hardware's own prefetch ends with each page. */
-static void gn__prefetch(const char *p, int64_t bytes) {
+/* Inputs that a tile reads where they lie. Those of the next tile are fetched while this one is worked on, a share at
+ * each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just before, would wait. */
+enum { GN__AHEAD_MOST = 8 };
+typedef struct gn__ahead { const char *p[GN__AHEAD_MOST]; int64_t bytes[GN__AHEAD_MOST]; uint32_t n; } gn__ahead;
+
+static void gn__ahead_add(gn__ahead *a, const char *p, int64_t bytes) {
+    if (a->n == GN__AHEAD_MOST) return;
+    a->p[a->n] = p + bytes;
+    a->bytes[a->n++] = bytes;
+}
+
+static void gn__ahead_fetch(const gn__ahead *a, uint32_t share, uint32_t shares) {
 #if defined(__GNUC__) || defined(__clang__)
-    for (int64_t i = bytes; i < 2 * bytes; i += 64) __builtin_prefetch(p + i);
+    __asm__ volatile("");                      /* GCC drops calls of a function that does nothing but prefetch */
+    for (uint32_t i = 0; i < a->n; i++) {
+        int64_t lines = (a->bytes[i] + 63) / 64;
+        for (int64_t l = lines * share / shares; l < lines * (share + 1) / shares; l++) __builtin_prefetch(a->p[i] + 64 * l);
+    }
 #else
-    (void)p; (void)bytes;
+    (void)a; (void)share; (void)shares;
 #endif
 }
 
@@ -11389,13 +11855,16 @@ static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
     return p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col) * (int64_t)gn__bytes_of(v->dtype);
 }
 
-/* Constants, and inputs of one element, are filled in once for all tiles. */
+/* Constants, and inputs of one element, are filled in once for all tiles of a range. */
 static void gn__loop_fill(const gn__loop *j, char *const *own) {
     const gn_layout *l = &j->run->plan->layout;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *d = &l->loads[j->step->load + i];
-        if (d->constant) gn__fill_tile(own[d->reg], (gn_dtype)d->dtype, d->value, GN__TILE_N);
-        else if (gn__view_is_one(&d->view)) gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, 0, GN__MIN(gn__view_count(&j->out), (int64_t)GN__TILE_N), own[d->reg]);
+        size_t width = gn__compute_bytes((gn_dtype)d->dtype);
+        if (d->constant) gn__fill_tile(own[d->reg], (gn_dtype)d->dtype, d->value, 1);
+        else if (gn__view_is_one(&d->view)) gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, 0, 1, own[d->reg]);
+        else continue;
+        for (size_t have = width; have < GN__TILE_N * width; have *= 2) memcpy(own[d->reg] + have, own[d->reg], have);
     }
 }
 
@@ -11403,12 +11872,14 @@ static void gn__loop_fill(const gn__loop *j, char *const *own) {
 static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n, uint32_t *out_node) {
     const gn_layout *l = &j->run->plan->layout;
     const gn_kernel_step *s = j->step;
+    gn__ahead ahead;
+    ahead.n = 0;
     for (uint32_t i = 0; i < s->n_loads; i++) {
         const gn_load *d = &l->loads[s->load + i];
         char *from = d->constant ? NULL : j->run->plan->base[d->base] + d->view.offset;
         char *place = d->constant ? NULL : gn__flat_place(&d->view, from, at, n);
         now[d->reg] = place ? place : own[d->reg];
-        if (place) gn__prefetch(place, n * (int64_t)gn__bytes_of((gn_dtype)d->dtype));
+        if (place) gn__ahead_add(&ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)d->dtype));
         if (!place && !d->constant && !gn__view_is_one(&d->view)) gn__load_flat(&d->view, from, at, n, own[d->reg]);
     }
     for (uint32_t i = 0; i < s->n_instrs; i++) {
@@ -11416,6 +11887,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
         bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
+        gn__ahead_fetch(&ahead, i, s->n_instrs);
         gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
         if (r != GN_OK) { *out_node = in->node; return r; }
         if (ends) return GN_OK;
@@ -11426,10 +11898,10 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
 }
 
 static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) {
-    char **own = (char **)(void *)(regs + (size_t)j->step->regs * GN__TILE_N * 8), **now = own + j->step->regs;
+    char **own = (char **)(void *)(regs + (size_t)j->step->regs * j->reg_bytes), **now = own + j->step->regs;
     int64_t total = gn__view_count(&j->out);
     uint32_t node = GN_NO_NODE;
-    for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * GN__TILE_N * 8;
+    for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * j->reg_bytes;
     gn__loop_fill(j, own);
     for (int64_t t = begin; t < end; t++) {
         int64_t at = t * GN__TILE_N, n = GN__MIN(total - at, (int64_t)GN__TILE_N);
@@ -11443,17 +11915,25 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
 
 static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn__loop *j = (gn__loop *)arg;
-    char *regs = (char *)gn_alloc((size_t)j->step->regs * (GN__TILE_N * 8 + 2 * sizeof(char *)));
-    if (!regs) { gn__loop_fail(j, begin, GN_OUT_OF_MEMORY, j->step->node); return; }
-    gn__loop_tiles(j, regs, begin, end);
-    gn_free(regs);
+    char *raw = (char *)gn_alloc((size_t)j->step->regs * (j->reg_bytes + 2 * sizeof(char *)) + 64);
+    if (!raw) { gn__loop_fail(j, begin, GN_OUT_OF_MEMORY, j->step->node); return; }
+    gn__loop_tiles(j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63), begin, end);
+    gn_free(raw);
+}
+
+static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *s) {
+    size_t width = 4;
+    for (uint32_t i = 0; i < s->n_loads; i++) width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->loads[s->load + i].dtype));
+    for (uint32_t i = 0; i < s->n_instrs; i++) width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->instrs[s->instr + i].out_dtype));
+    return width * GN__TILE_N;
 }
 
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
-    gn__loop j = { r, s, gn__run_view(r, s->node), false, INT64_MAX, GN_OK, GN_NO_NODE };
+    gn__loop j = { r, s, gn__run_view(r, s->node), gn__loop_reg_bytes(&r->plan->layout, s), false, INT64_MAX, GN_OK, GN_NO_NODE };
     int64_t tiles = (gn__view_count(&j.out) + GN__TILE_N - 1) / GN__TILE_N;
     j.streams = GN__X86 && !gn__dtypes[j.out.dtype].narrow && ((uintptr_t)j.out.p & 63) == 0 && gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
-    gn__pool_for(&r->cpu->pool, tiles, 16, gn__loop_range, &j);
+    int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1));        /* registers are allocated and filled for each range */
+    gn__pool_for(&r->cpu->pool, tiles, GN__MAX(share, 16), gn__loop_range, &j);
     if (j.failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j.node, j.failed, "an integer divisor is 0");
     return j.failed ? gn__run_fail(r, j.node, j.failed, "no memory for the tiles of a loop") : GN_OK;
 }
@@ -11548,9 +12028,10 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     gn_fault local;
     gn__run r = { .cpu = c, .plan = p, .args = args, .fault = f ? f : &local };
     *out_ticket = 1;
-    r.copies = (char **)gn_alloc((p->part->n_args + 1) * sizeof *r.copies);
-    gn_result e = r.copies ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
-    if (e == GN_OK) gn__run_place_outs(&r, outs);
+    gn__held *memory = (gn__held *)gn_alloc((p->part->n_args + 1) * (sizeof *memory + sizeof *r.copies));
+    r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
+    gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
+    if (e == GN_OK) gn__run_place_outs(&r, outs, memory);
     for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_kernel(&r, &p->layout.steps[i]);
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
@@ -11558,7 +12039,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     c->stats->kernels_run += p->layout.n_steps;
     c->stats->nodes_fused += p->layout.fused;
     for (uint32_t i = 0; i < r.n_copies; i++) gn_free(r.copies[i]);
-    gn_free(r.copies);
+    gn_free(memory);
     return e;
 }
 
@@ -11594,12 +12075,131 @@ static uint32_t gn__thread_count(uint32_t wanted) {
     return n > 0 && n <= 1024 ? (uint32_t)n : gn__core_count();
 }
 
+/* ---- GENIE_BLAS=auto: OpenBLAS or our own products, whichever was measured to be faster. Measured once, kept for this process
+ * and in a file of $GENIE_CACHE (else ~/.cache/genie) named after all that the choice depends on: results stay repeatable ---- */
+
+typedef struct gn__blas_choice { char key[320]; bool better; } gn__blas_choice;
+static gn__blas_choice gn__blas_choices[8];            /* under gn__blas_lock */
+
+#ifdef _WIN32
+static bool gn__choice_read(gn__blas_choice *c) { (void)c; return false; }
+static bool gn__choice_write(gn__blas_choice *c, double own, double other) { (void)c; (void)own; (void)other; return false; }
+#else
+static bool gn__choice_path(const char *key, char *out, size_t cap) {
+    const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tail = "";
+    if (!place || !*place) { place = xdg && *xdg ? xdg : home; tail = place == xdg ? "/genie" : "/.cache/genie"; }
+    if (!place || !*place) return false;
+    int n = snprintf(out, cap, "%s%s/blas-%016llx", place, tail, (unsigned long long)gn__hash_bytes(key, strlen(key), 0));
+    if (n <= 0 || (size_t)n >= cap) return false;
+    for (char *p = out + 1; *p; p++) {
+        if (*p != '/') continue;
+        *p = 0;
+        mkdir(out, 0700);
+        *p = '/';
+    }
+    return true;
+}
+
+/* The file: what it is, the key, the choice, what was measured, then the hash of all that. 0: it does not fit. */
+static size_t gn__choice_text(const gn__blas_choice *c, const char *figures, char *out, size_t cap) {
+    int n = snprintf(out, cap, "genie blas 1\n%s\n%s\n%s\n", c->key, c->better ? "openblas" : "own", figures);
+    if (n <= 0 || (size_t)n + 18 > cap) return 0;
+    return (size_t)n + (size_t)snprintf(out + n, cap - (size_t)n, "%016llx\n", (unsigned long long)gn__hash_bytes(out, (size_t)n, 0));
+}
+
+/* False unless the file is whole and of this key. */
+static bool gn__choice_read(gn__blas_choice *c) {
+    char path[600], got[600] = { 0 }, want[600], figures[64] = { 0 };
+    FILE *file = gn__choice_path(c->key, path, sizeof path) ? fopen(path, "rb") : NULL;
+    size_t n = file ? fread(got, 1, sizeof got - 1, file) : 0, skip = 13 + strlen(c->key) + 1;
+    if (file) fclose(file);
+    if (n < skip + 18) return false;
+    c->better = strncmp(got + skip, "openblas\n", 9) == 0;
+    const char *line = got + skip + (c->better ? 9 : 4), *end = strchr(line, '\n');
+    if (!end || (size_t)(end - line) >= sizeof figures) return false;
+    memcpy(figures, line, (size_t)(end - line));
+    return gn__choice_text(c, figures, want, sizeof want) == n && memcmp(want, got, n) == 0;
+}
+
+/* Written beside and put in place whole. When another process was quicker its choice counts, and is read. */
+static bool gn__choice_write(gn__blas_choice *c, double own, double other) {
+    char path[600], aside[640], text[600], figures[64];
+    snprintf(figures, sizeof figures, "%.1f %.1f GFLOP/s", own, other);
+    size_t n = gn__choice_text(c, figures, text, sizeof text);
+    if (!n || !gn__choice_path(c->key, path, sizeof path)) return false;
+    snprintf(aside, sizeof aside, "%s.%ld", path, (long)getpid());
+    FILE *file = fopen(aside, "wb");
+    bool ok = file && fwrite(text, 1, n, file) == n;
+    if (file) ok = fclose(file) == 0 && ok;
+    gn__blas_choice there = *c;
+    bool placed = ok && link(aside, path) == 0;
+    if (ok && !placed && errno == EEXIST && gn__choice_read(&there)) { *c = there; placed = true; }
+    if (ok && !placed) placed = rename(aside, path) == 0;
+    unlink(aside);
+    return placed;
+}
+#endif
+
+/* Seconds of the quickest of some products each of our own and of BLAS, in turn. */
+static bool gn__blas_measure(gn__pool *pool, const gn__blas *b, int64_t side, double *out_own, double *out_other) {
+    size_t n = (size_t)(side * side);
+    float *x = (float *)gn_alloc(3 * n * sizeof *x);
+    if (!x) return false;
+    for (size_t i = 0; i < 3 * n; i++) x[i] = (float)(i % 251) * 0x1p-8f;
+    gn__gemm g = { .m = side, .n = side, .k = side, .a = (char *)x, .b = (char *)(x + n), .c = (char *)(x + 2 * n), .am = side, .ak = 1, .bk = side, .bn = 1, .dtype = GN_F32 };
+    bool ok = true;
+    uint64_t begin = gn_now_us();
+    *out_own = *out_other = INFINITY;
+    for (int i = 0; i < 12 && ok; i++) {                   /* the first of each warms up */
+        uint64_t from = gn_now_us();
+        pool->blas = i & 1 ? b : NULL;
+        ok = gn__gemm_run(&g, pool);
+        double spent = (double)GN__MAX(gn_now_us() - from, 1u) * 1e-6, *least = i & 1 ? out_other : out_own;
+        if (i > 1) *least = GN__MIN(*least, spent);
+        if (i >= 3 && i & 1 && gn_now_us() - begin > 50000) break;
+    }
+    pool->blas = NULL;
+    gn_free(x);
+    return ok;
+}
+
+static bool gn__blas_choose_new(gn__cpu *c, const gn__blas *b, gn__blas_choice *choice, const gn_exec_desc *d) {
+    const int64_t side = 512;
+    double own, other, flops = 2e-9 * (double)(side * side * side);
+    if (gn__choice_read(choice)) return true;
+    if (!gn__blas_measure(&c->pool, b, side, &own, &other)) return false;
+    choice->better = other * 1.05 < own;                   /* by more than noise */
+    bool kept = gn__choice_write(choice, flops / own, flops / other);
+    gn_logf(d->log, d->log_user, kept ? GN_LOG_INFO : GN_LOG_WARN, "GENIE_BLAS=auto: products of our own %.1f GFLOP/s, of OpenBLAS %.1f: %s%s", flops / own, flops / other,
+            choice->better ? "OpenBLAS" : "our own", kept ? "" : "; the choice cannot be stored, another process may choose otherwise");
+    return true;
+}
+
+static gn_result gn__blas_choose(gn__cpu *c, const gn__blas *b, const gn_exec_desc *d, gn_fault *f) {
+    gn__blas_choice now;
+    char library[128];
+    size_t at = 0;
+    bool ok = true;
+    gn__blas_identity(b, library, sizeof library);
+    snprintf(now.key, sizeof now.key, "genie " GN_VERSION " isa %s %u threads, %s", gn__isa_names[c->pool.isa], c->pool.n_threads + 1, library);
+    gn__mutex_lock(&gn__blas_lock);
+    while (at < GN__LENGTH(gn__blas_choices) - 1 && gn__blas_choices[at].key[0] && strcmp(gn__blas_choices[at].key, now.key) != 0) at++;
+    if (strcmp(gn__blas_choices[at].key, now.key) == 0) now = gn__blas_choices[at];
+    else if ((ok = gn__blas_choose_new(c, b, &now, d))) gn__blas_choices[at] = now;
+    gn__mutex_unlock(&gn__blas_lock);
+    if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure matrix products");
+    c->pool.blas = now.better ? b : NULL;
+    return GN_OK;
+}
+
 static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
     gn__cpu *c = (gn__cpu *)gn__alloc_zero(sizeof *c);
     if (!c || !gn__pool_init(&c->pool, gn__thread_count(d->threads))) { gn_free(c); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the CPU executor"); }
     c->stats = d->stats;
     c->limit = d->memory_limit;
-    gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, f);
+    bool measure;
+    gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, &measure, f);
+    if (r == GN_OK && measure && c->pool.blas) r = gn__blas_choose(c, c->pool.blas, d, f);
     if (r != GN_OK) { gn__cpu_close(c); return r; }
     *out = (gn_exec){ &gn__cpu_i, c };
     return GN_OK;
@@ -11619,9 +12219,24 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
  * kernels; then the schedule is "all on the device but what it refuses". */
 
 enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
+enum { GN__WATCH_US = 100000, GN__WATCH_SHARE = 100 };        /* least time between two measurements; and as many times what one took */
+enum { GN__DRIFT_ROUNDS = 3, GN__PATIENCE_MOST = 16 };        /* in a row; times that, for a plan that was looked at in vain */
+#define GN__DRIFT 1.5                                         /* a cost that differs by less is the same cost */
+#define GN__DRIFT_SHARE 0.05                                  /* and so is a delay that differs by less than this share of a step */
+#define GN__WORTH 1.2                                         /* a new placement is so much better by the model */
 #define GN__NOTHING UINT32_MAX
 
 typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dtype: of the first input, else of the result */
+
+/* Measures a device and its link again, in little time. Seconds that fixed work took on the device, 0: not known. */
+typedef double (*gn__probe_fn)(void *self);
+
+/* A fixed piece of work: data of n elements comes back, or its product with itself does. */
+enum { GN__PROBE_SMALL = 64, GN__PROBE_SIDE = 128 };
+typedef struct gn__probe { void *plan; float *x, *y; size_t bytes; } gn__probe;
+
+/* A quantity measured again and again: the median of the last three, averaged. One odd value changes nothing. */
+typedef struct gn__steady { double last[3]; uint32_t n; } gn__steady;
 
 typedef struct gn__device {          /* one of the devices */
     gn_exec exec;
@@ -11639,6 +12254,11 @@ typedef struct gn__device {          /* one of the devices */
     uint8_t ops[GN__WIRE_OPS];     /* for the scheduler: those it can run */
     gn_cluster_device costs;
     gn_cluster_link up, down;      /* from the program to it and back */
+    gn__probe_fn probe;            /* NULL: it is not measured again */
+    void *probe_self;
+    gn__probe again;               /* of a CPU of this machine */
+    gn__steady work;               /* seconds of the fixed work */
+    double work_now, work_first;   /* averaged; when it was first measured, 0: not yet */
 } gn__device;
 
 typedef struct gn__multi_slot {
@@ -11659,6 +12279,11 @@ typedef struct gn__multi {
     gn_policy policy;
     gn_cluster_device *given;      /* instead of the devices' own costs, NULL: those */
     gn_cluster_link *given_links;
+    bool watch;                    /* plans are placed anew when costs have changed */
+    uint32_t turn, round;          /* the device that is measured next; times that all were */
+    uint64_t measure_us;           /* when */
+    gn_trace_fn trace;
+    void *trace_user;
     GN__ARRAY(gn__multi_slot, slots);
     GN__ARRAY(gn__multi_value, values);   /* ids rise */
 } gn__multi;
@@ -11698,6 +12323,12 @@ typedef struct gn__split {         /* one way to run a part */
     gn_schedule schedule;
     uint32_t *stamps;              /* per node: device of a value, generation of a slot's leaf: the split is for these */
     uint32_t *update_stamps;
+    gn_cluster_device *devices_then;      /* the costs that it was placed by, or found to be right for; NULL: the device beside the CPU */
+    gn_cluster_link *links_then;
+    uint32_t round, streak, patience;     /* of costs: the latest looked at, how many in a row differed, how many it takes */
+    uint64_t runs, pays_at;               /* from how many runs on states should move, 0: they should not */
+    gn__forecast was;                     /* of the split that this one replaced, and bytes of states that moved for it */
+    uint64_t moved_bytes;
     GN__ARRAY(gn__cross, crosses);
 } gn__split;
 
@@ -11720,6 +12351,8 @@ typedef struct gn__splitter {
     uint32_t *writer;                /* per update: piece */
     uint32_t *index;                 /* node in the piece's part */
     bool *fetched;                   /* a leaf that the first piece of its device has */
+    gn__split *old;                  /* the split that is to be replaced if that wins, else NULL */
+    bool stays;                      /* it does not */
 } gn__splitter;
 
 static void gn__piece_free(gn__multi *m, gn__piece *x) {
@@ -11734,7 +12367,7 @@ static void gn__piece_free(gn__multi *m, gn__piece *x) {
 static void gn__split_free(gn__multi *m, gn__split *s) {
     if (!s) return;
     for (uint32_t i = 0; s->pieces && i < s->n_pieces; i++) gn__piece_free(m, &s->pieces[i]);
-    void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->crosses };
+    void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->devices_then, s->links_then, s->crosses };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
     gn__schedule_deinit(&s->schedule);
     gn_free(s);
@@ -12251,6 +12884,22 @@ static void gn__device_ops(gn__device *u, gn_cluster_device *out) {
     out->n_ops = sizeof u->ops;
 }
 
+static double gn__steady_add(gn__steady *s, double now, double v) {
+    const double *x = s->last;
+    if (s->n == 0) for (int i = 0; i < 3; i++) s->last[i] = now > 0 ? now : v;
+    s->last[s->n++ % 3] = v;
+    double low = GN__MIN(x[0], x[1]), high = GN__MAX(x[0], x[1]), median = GN__MAX(low, GN__MIN(high, x[2]));
+    return now > 0 ? now + (median - now) / 4 : v;
+}
+
+/* What the device takes longer for now than when it was first measured again, it takes longer for everything. */
+static void gn__device_pace(const gn__device *u, gn_cluster_device *c) {
+    double pace = u->work_first > 0 ? u->work_now / u->work_first : 1;
+    for (int i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] /= pace;
+    c->bytes_per_s /= pace;
+    c->launch_s *= pace;
+}
+
 /* Devices and links as they are known now. What goes from one device to another goes through the program. */
 static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     uint32_t n = m->n_units;
@@ -12258,6 +12907,7 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
         gn__device *u = &m->units[d];
         if (u->exec.i->costs) u->exec.i->costs(u->exec.self, &u->costs, &u->up, &u->down);
         devices[d] = u->costs;
+        gn__device_pace(u, &devices[d]);
         if (m->given) { devices[d] = m->given[d]; devices[d].ops = u->costs.ops; devices[d].n_ops = u->costs.n_ops; }
         gn__copy_text(devices[d].name, sizeof devices[d].name, u->name);
         gn__device_ops(u, &devices[d]);
@@ -12274,21 +12924,113 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
     *out = (gn_cluster){ n, devices, links };
 }
 
-/* By the cost model, over the devices that are left. */
-static gn_result gn__schedule_several(gn__multi *m, const gn_part *p, const uint32_t *homes, gn_schedule *s, gn_fault *f) {
+/* ---- whether another placement wins now ---- */
+
+GN__COLD_BEGIN
+
+static gn__forecast gn__forecast_of(const gn_schedule *s) { return (gn__forecast){ s->seconds, s->step_seconds, s->bytes }; }
+
+/* Seconds that a step gains, by the policy, when that is enough to change for; else 0. */
+static double gn__forecast_gain(gn_policy policy, const gn__forecast *from, const gn__forecast *to) {
+    double a = policy == GN_MOST_THROUGHPUT ? from->step_seconds : from->seconds, b = policy == GN_MOST_THROUGHPUT ? to->step_seconds : to->seconds;
+    if (policy == GN_LEAST_BYTES && (double)from->bytes >= GN__WORTH * (double)to->bytes && from->bytes > to->bytes) return GN__MAX(a - b, 1e-9);
+    if (policy == GN_LEAST_BYTES && to->bytes > from->bytes) return 0;
+    return a >= GN__WORTH * b ? a - b : 0;
+}
+
+/* Seconds that the states take to where the schedule wants them; *out_bytes: of those that move. */
+static double gn__schedule_moves(const gn_part *p, const gn_cluster *c, const uint32_t *homes, const gn_schedule *s, uint64_t *out_bytes) {
+    double seconds = 0;
+    *out_bytes = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        if (p->nodes[i].leaf != GN_LEAF_STATE || !homes[i] || (homes[i] >> s->device[i] & 1)) continue;
+        gn__type t = gn__part_type(p, i);
+        const gn_cluster_link *l = &c->links[gn__first_bit(homes[i]) * (c->n_devices + 1) + s->device[i]];
+        *out_bytes += gn__type_bytes(&t);
+        seconds += l->latency_s + gn__sched_share((double)gn__type_bytes(&t), l->bytes_per_s);
+    }
+    return seconds;
+}
+
+/* The schedule as if no state lived anywhere, if it wins so much that the states' way is worth it. What a plan gains is taken
+   for as many steps as it has run: so a move costs at most as much again as was lost by waiting for it. */
+static gn_result gn__schedule_moved(gn__splitter *k, const gn_meaning *meaning, const gn_cluster *c, const uint32_t *homes, const gn__forecast *now, gn_fault *f) {
+    const gn_part *p = k->part;
+    uint32_t states = 0, *free_homes = (uint32_t *)gn__alloc_zero((p->n_nodes + 1u) * sizeof *free_homes);
+    uint64_t bytes;
+    gn_schedule s;
+    if (!free_homes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        bool state = p->nodes[i].leaf == GN_LEAF_STATE;
+        free_homes[i] = state ? 0 : homes[i];
+        states += state && homes[i];
+    }
+    bool made = states && gn__schedule_make(p, meaning, c, k->m->policy, free_homes, &s, NULL) == GN_OK;
+    gn_free(free_homes);
+    if (!made) return GN_OK;
+    gn__forecast to = gn__forecast_of(&s);
+    double seconds = gn__schedule_moves(p, c, homes, &s, &bytes), gain = gn__forecast_gain(k->m->policy, now, &to);
+    double pays_at = bytes && gain > 0 ? GN__MIN(seconds / gain, 1e15) + 1 : 0;
+    if (pays_at > 0 && (double)k->old->runs >= pays_at) {
+        gn__schedule_deinit(&k->s->schedule);
+        k->s->schedule = s;
+        k->stays = false;
+        return GN_OK;
+    }
+    k->old->pays_at = k->s->pays_at = (uint64_t)pays_at;
+    gn__schedule_deinit(&s);
+    return GN_OK;
+}
+
+/* The split's new schedule is there: decides whether it is worth to change to it, or to one that moves states. */
+static gn_result gn__schedule_again(gn__splitter *k, const gn_meaning *meaning, const gn_cluster *c, const uint32_t *homes, gn_fault *f) {
+    const gn_part *p = k->part;
+    gn__forecast now, to = gn__forecast_of(&k->s->schedule);
+    bool same = true;
+    gn_result r = gn__schedule_judge(p, meaning, c, k->m->policy, homes, k->old->schedule.device, &now, f);
+    if (r) return r;
+    for (uint32_t i = 0; i < p->n_nodes && same; i++) same = p->nodes[i].leaf || !p->nodes[i].n_ins || k->s->schedule.device[i] == k->old->schedule.device[i];
+    k->stays = same || !(gn__forecast_gain(k->m->policy, &now, &to) > 0);
+    r = gn__schedule_moved(k, meaning, c, homes, k->stays ? &now : &to, f);
+    if (r || k->stays) {                                   /* right for the costs of now */
+        gn_cluster_device *devices = k->old->devices_then;
+        gn_cluster_link *links = k->old->links_then;
+        k->old->devices_then = k->s->devices_then;
+        k->old->links_then = k->s->links_then;
+        k->s->devices_then = devices;
+        k->s->links_then = links;
+        return r;
+    }
+    k->s->patience = k->old->patience;
+    k->s->was = now;
+    gn__schedule_moves(p, c, homes, &k->s->schedule, &k->s->moved_bytes);
+    return GN_OK;
+}
+
+GN__COLD_END
+
+/* The costs of now, kept with the split. */
+static gn_result gn__split_costs(gn__multi *m, gn__split *s, gn_cluster *out, gn_fault *f) {
     uint32_t n = m->n_units;
+    s->devices_then = (gn_cluster_device *)gn__alloc_zero(n * sizeof *s->devices_then);
+    s->links_then = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *s->links_then);
+    if (!s->devices_then || !s->links_then) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
+    gn__multi_cluster(m, s->devices_then, s->links_then, out);
+    s->round = m->round;
+    s->patience = 1;
+    return GN_OK;
+}
+
+/* By the cost model, over the devices that are left. */
+static gn_result gn__schedule_several(gn__splitter *k, const uint32_t *homes, gn_fault *f) {
     gn_meaning meaning;
     gn_cluster cluster;
-    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
-    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
-    gn_result r = devices && links ? gn__meaning_make(p, 0, &meaning, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
-    if (!r) {
-        gn__multi_cluster(m, devices, links, &cluster);
-        r = gn__schedule_make(p, &meaning, &cluster, m->policy, homes, s, f);
-        gn__meaning_deinit(&meaning);
-    }
-    gn_free(devices);
-    gn_free(links);
+    gn_result r = gn__split_costs(k->m, k->s, &cluster, f);
+    if (!r) r = gn__meaning_make(k->part, 0, &meaning, f);
+    if (r) return r;
+    r = gn__schedule_make(k->part, &meaning, &cluster, k->m->policy, homes, &k->s->schedule, f);
+    if (!r && k->old) r = gn__schedule_again(k, &meaning, &cluster, homes, f);
+    gn__meaning_deinit(&meaning);
     return r;
 }
 
@@ -12340,16 +13082,16 @@ static void gn__split_stamp(gn__splitter *k) {
 
 static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *out_device, gn_fault *f) {
     gn_result r = gn__splitter_homes(k, homes, f);
-    if (!r) r = k->m->beside ? gn__schedule_beside(k->m, k->part, &k->s->schedule, f) : gn__schedule_several(k->m, k->part, homes, &k->s->schedule, f);
-    if (!r) r = gn__splitter_settle(k, f);
-    if (r) return r;
+    if (!r) r = k->m->beside ? gn__schedule_beside(k->m, k->part, &k->s->schedule, f) : gn__schedule_several(k, homes, f);
+    if (!r && !k->stays) r = gn__splitter_settle(k, f);
+    if (r || k->stays) return r;
     if (!gn__split_pieces(k) || !gn__split_updates(k) || !gn__split_inputs(k) || !gn__split_outputs(k)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to split a part");
     gn__split_stamp(k);
     return gn__split_finish(k, out_device, f);
 }
 
-/* One try. *out_device: which device an error is of. */
-static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split **out, uint32_t *out_device, gn_fault *f) {
+/* One try. `old`: to replace this one; *out is NULL then when it may stay. *out_device: which device an error is of. */
+static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split *old, gn__split **out, uint32_t *out_device, gn_fault *f) {
     size_t n = p->n_nodes + 1u, tables = (2u * m->n_units + 5) * n + p->n_updates;
     uint32_t *t = (uint32_t *)gn__alloc_zero(tables * sizeof *t);
     bool *fetched = (bool *)gn__alloc_zero(n * sizeof *fetched);
@@ -12361,9 +13103,10 @@ static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *v
         s->update_stamps = (uint32_t *)gn__alloc_zero((p->n_updates + 1) * sizeof *s->update_stamps);
     }
     if (t && fetched && s && s->stamps && s->update_stamps) {
-        gn__splitter k = { m, p, s, t, t + m->n_units * n, t + 2 * m->n_units * n, t + (2 * m->n_units + 1) * n, t + (2 * m->n_units + 2) * n, t + (2 * m->n_units + 5) * n, t + (2 * m->n_units + 3) * n, fetched };
+        gn__splitter k = { m, p, s, t, t + m->n_units * n, t + 2 * m->n_units * n, t + (2 * m->n_units + 1) * n, t + (2 * m->n_units + 2) * n, t + (2 * m->n_units + 5) * n, t + (2 * m->n_units + 3) * n, fetched, old, false };
         memcpy(k.home, value_home, p->n_nodes * sizeof *k.home);
         r = gn__splitter_work(&k, t + (2 * m->n_units + 4) * n, out_device, f);
+        if (k.stays) { gn__split_free(m, s); s = NULL; }
     } else gn_fail(f, r, "no memory to split a part");
     gn_free(t);
     gn_free(fetched);
@@ -12416,7 +13159,7 @@ static gn_result gn__split_make(gn__multi *m, const gn_part *p, const uint32_t *
     uint32_t device = 0;
     for (;;) {
         own = (gn_fault){ GN_OK, GN_NO_NODE, "" };
-        gn_result r = gn__split_try(m, p, value_home, out, &device, &own);
+        gn_result r = gn__split_try(m, p, value_home, NULL, out, &device, &own);
         if (!r) { m->desc.stats->fallbacks += gn__split_fallbacks(m, p, *out); return GN_OK; }
         own.result = r;
         if (r == GN_UNSUPPORTED) r = gn__multi_refused(m, p, device, &own);
@@ -12448,6 +13191,13 @@ static bool gn__split_fits(const gn__multi *m, const gn_part *p, const gn__split
     for (uint32_t d = 0; d < m->n_units; d++)
         if ((s->devices >> d & 1) && m->units[d].lost) return false;
     return true;
+}
+
+/* The latest one that fits; NULL: none. */
+static gn__split *gn__split_fitting(const gn__multi *m, const gn__multi_plan *p, const gn_arg *args, uint32_t *out_at) {
+    for (*out_at = p->n_splits; (*out_at)-- > 0;)
+        if (gn__split_fits(m, p->part, p->splits[*out_at], args)) return p->splits[*out_at];
+    return NULL;
 }
 
 /* Slots and values that the part names are there. */
@@ -12494,6 +13244,102 @@ static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *a
     p->splits[p->n_splits++] = *out;
     return GN_OK;
 }
+
+/* ---- costs that change ---- */
+
+GN__COLD_BEGIN
+
+static bool gn__rate_drifted(double a, double b) { return a > 0 && b > 0 && (a > GN__DRIFT * b || b > GN__DRIFT * a); }
+static bool gn__delay_drifted(double a, double b, double step) { return (a > GN__DRIFT * b || b > GN__DRIFT * a) && fabs(a - b) > GN__DRIFT_SHARE * step; }
+
+/* Whether devices and links cost other than when the split was made. Those that it does not use count: they may have become quick. */
+static bool gn__split_drifted(const gn__split *s, const gn_cluster *c) {
+    double step = s->schedule.seconds;
+    for (uint32_t d = 0; d < c->n_devices; d++) {
+        const gn_cluster_device *a = &s->devices_then[d], *b = &c->devices[d];
+        bool drifted = gn__rate_drifted(a->bytes_per_s, b->bytes_per_s) || gn__delay_drifted(a->queue_s, b->queue_s, step);
+        for (int i = 0; i < GN_RATE__COUNT; i++) drifted |= gn__rate_drifted(a->flops_per_s[i], b->flops_per_s[i]);
+        if (drifted) return true;
+    }
+    for (uint32_t i = 0; i < (c->n_devices + 1) * (c->n_devices + 1); i++) {
+        const gn_cluster_link *a = &s->links_then[i], *b = &c->links[i];
+        if (gn__rate_drifted(a->bytes_per_s, b->bytes_per_s) || gn__delay_drifted(a->latency_s, b->latency_s, step)) return true;
+    }
+    return false;
+}
+
+/* Whether costs have differed for long enough, looked at once a round of measurements, or it has run so often that states should move. */
+static bool gn__split_is_due(gn__multi *m, gn__split *s) {
+    uint32_t n = m->n_units;
+    gn_cluster c;
+    bool pays = s->pays_at && s->runs >= s->pays_at;
+    if ((s->round == m->round && !pays) || !s->devices_then) return false;
+    for (uint32_t d = 0; d < n; d++)
+        if (m->units[d].busy) return false;                /* its plans may be at work */
+    s->pays_at = pays ? 0 : s->pays_at;
+    if (pays) return true;
+    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
+    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
+    s->round = m->round;
+    if (devices && links) {
+        gn__multi_cluster(m, devices, links, &c);
+        s->streak = gn__split_drifted(s, &c) ? s->streak + 1 : 0;
+    }
+    gn_free(devices);
+    gn_free(links);
+    if (s->streak < (m->given ? 1 : GN__DRIFT_ROUNDS * s->patience)) return false;
+    s->streak = 0;
+    return true;
+}
+
+/* Counted, logged, traced. */
+static void gn__split_told(gn__multi *m, const gn_part *p, const gn__split *old, const gn__split *s) {
+    uint32_t ops = 0, moved = 0;
+    bool steps = m->policy == GN_MOST_THROUGHPUT;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        ops += !p->nodes[i].leaf;
+        moved += !p->nodes[i].leaf && s->schedule.device[i] != old->schedule.device[i];
+    }
+    m->desc.stats->reschedules++;
+    m->desc.stats->reschedule_bytes += s->moved_bytes;
+    gn_logf(m->desc.log, m->desc.log_user, GN_LOG_INFO, "costs have changed: %u of %u ops of a plan go to another device, with %llu bytes of states; %.3g ms a step are expected instead of %.3g", moved, ops,
+            (unsigned long long)s->moved_bytes, (steps ? s->schedule.step_seconds : s->schedule.seconds) * 1e3, (steps ? s->was.step_seconds : s->was.seconds) * 1e3);
+    if (m->trace) gn__trace(m->trace, m->trace_user, "reschedule", "", gn_now_us(), s->moved_bytes);
+}
+
+/* Puts a better split in the place of splits[at], if there is one. Whatever fails, what is there runs as before. */
+static void gn__split_replace(gn__multi *m, gn__multi_plan *p, uint32_t at, const gn_arg *args) {
+    gn__split *old = p->splits[at], *s = NULL;
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    uint32_t device, *value_home = (uint32_t *)gn__alloc_zero((p->part->n_nodes + 1u) * sizeof *value_home);
+    gn_result r = value_home ? gn__multi_check(m, p->part, args, value_home, &f) : GN_OUT_OF_MEMORY;
+    if (!r) r = gn__split_try(m, p->part, value_home, old, &s, &device, &f);
+    gn_free(value_home);
+    if (r) gn_logf(m->desc.log, m->desc.log_user, GN_LOG_INFO, "a plan stays where it is, for it could not be placed anew: %s", f.text);
+    if (!s) { old->patience = GN__MIN(2 * old->patience, GN__PATIENCE_MOST); return; }
+    gn__split_told(m, p->part, old, s);
+    p->splits[at] = s;
+    gn__split_free(m, old);
+}
+
+/* Measures one device, when it is time and nothing is under way there: each in turn. */
+static void gn__multi_measure(gn__multi *m) {
+    uint64_t begin = gn_now_us();
+    if (begin < m->measure_us || m->given) return;
+    gn__device *u = &m->units[m->turn];
+    if (u->probe && !u->lost && !u->busy) {
+        double work = u->probe(u->probe_self);
+        if (m->trace) gn__trace(m->trace, m->trace_user, "measure", u->name, begin, 0);
+        if (work > 0) u->work_now = gn__steady_add(&u->work, u->work_now, work);
+        if (work > 0 && !(u->work_first > 0) && u->work.n == GN__LENGTH(u->work.last)) u->work_first = u->work_now;
+    }
+    m->turn = (m->turn + 1) % m->n_units;
+    m->round += m->turn == 0;
+    uint64_t end = gn_now_us();
+    m->measure_us = end + GN__MAX((uint64_t)GN__WATCH_US / m->n_units, GN__WATCH_SHARE * (end - begin));
+}
+
+GN__COLD_END
 
 static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
@@ -12709,12 +13555,18 @@ static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, co
     gn__multi_plan *p = (gn__multi_plan *)plan;
     gn__multi_run w = { m, p, NULL, args, outs, f };
     gn_result r = GN_OK;
+    uint32_t at;
     *out_ticket = 0;
-    for (uint32_t i = p->n_splits; i-- > 0 && !w.s;)
-        if (gn__split_fits(m, p->part, p->splits[i], args)) w.s = p->splits[i];
+    if (m->watch) gn__multi_measure(m);
+    w.s = gn__split_fitting(m, p, args, &at);
+    if (w.s && m->watch && gn__split_is_due(m, w.s)) {
+        gn__split_replace(m, p, at, args);
+        w.s = gn__split_fitting(m, p, args, &at);   /* states may have moved although it failed */
+    }
     if (!w.s) r = gn__split_find(m, p, args, &w.s, f);
     else if (m->n_failed) r = gn__multi_check(m, p->part, args, NULL, f);
     if (r) return r;
+    w.s->runs++;
     if (w.s->n_run != 1) return gn__split_run(&w);
     gn__piece *x = &w.s->pieces[w.s->only];
     r = gn__piece_submit(&w, x);
@@ -12782,12 +13634,60 @@ static void gn__multi_costs(void *self, gn_cluster_device *out, gn_cluster_link 
     if (u->exec.i->costs) u->exec.i->costs(u->exec.self, out, up, down);
 }
 
+GN__COLD_BEGIN
+/* Numbers that no codec makes smaller. */
+static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f) {
+    const int64_t dims[4] = { GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE }, few = GN__PROBE_SMALL;
+    const uint32_t ins[2] = { 0, 0 }, arg = 0, out = work;
+    gn_part_node nodes[2] = { { .op = (uint16_t)gn__op_leaf(GN_LEAF_DATA), .dtype = GN_F32, .leaf = GN_LEAF_DATA, .rank = work ? 2 : 1 },
+                              { .op = GN__OP_MATMUL, .dtype = GN_F32, .rank = 2, .n_ins = 2, .dims = 2 } };
+    gn_part part = { .n_nodes = work ? 2 : 1, .n_ins = work ? 2 : 0, .n_dims = work ? 4 : 1, .n_args = 1, .n_outs = 1, .nodes = nodes, .ins = ins, .dims = work ? dims : &few, .args = &arg, .outs = &out };
+    uint32_t random[4] = { 0, 0, 0, 0 }, n = work ? GN__PROBE_SIDE * GN__PROBE_SIDE : GN__PROBE_SMALL;
+    part.hash = gn__part_hash(&part);
+    b->bytes = n * sizeof(float);
+    b->x = (float *)gn__alloc_zero(b->bytes);
+    b->y = (float *)gn__alloc_zero(b->bytes);
+    gn_result r = b->x && b->y ? x.i->plan_make(x.self, &part, &b->plan, f) : GN_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < n && !r; i++) {
+        if (i % 4 == 0) { random[0] = i; gn__philox(random, 1, 2); }
+        b->x[i] = (float)(random[i % 4] >> 8) * 0x1p-23f - 1;
+    }
+    return r;
+}
+
+static void gn__probe_free(gn__probe *b, gn_exec x) {
+    if (b->plan) x.i->plan_destroy(x.self, b->plan);
+    gn_free(b->x);
+    gn_free(b->y);
+    memset(b, 0, sizeof *b);
+}
+
+/* gn__probe_fn of a device that works while submit waits. */
+static double gn__device_work(void *self) {
+    gn__device *u = (gn__device *)self;
+    gn__probe *b = &u->again;
+    gn_arg in = { b->x, b->bytes, 0 };
+    gn_out out = { b->y, b->bytes, 0 };
+    uint64_t ticket;
+    if (!b->plan) {                                   /* warms up; what it took is not counted */
+        if (gn__probe_make(b, u->exec, true, NULL) != GN_OK) { gn__probe_free(b, u->exec); u->probe = NULL; return 0; }
+        in = (gn_arg){ b->x, b->bytes, 0 };
+        out = (gn_out){ b->y, b->bytes, 0 };
+        u->exec.i->submit(u->exec.self, b->plan, &in, &out, &ticket, NULL);
+    }
+    uint64_t begin = gn_now_us();
+    if (u->exec.i->submit(u->exec.self, b->plan, &in, &out, &ticket, NULL) != GN_OK) return 0;
+    return (double)GN__MAX(gn_now_us() - begin, 1u) * 1e-6;
+}
+GN__COLD_END
+
 static void gn__multi_close(void *self) {
     gn__multi *m = (gn__multi *)self;
     for (size_t i = 0; i < m->n_slots && !m->beside; i++)
         if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
     for (uint32_t d = 0; m->units && d < m->n_units; d++) {
         gn__device *u = &m->units[d];
+        gn__probe_free(&u->again, u->exec);
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
     }
@@ -13021,14 +13921,18 @@ static void gn__measure_all(gn_exec x, gn_cluster_device *c) {
 static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
 static struct { char key[96]; gn_cluster_device costs; } gn__measured[8];   /* of this process: a device is measured once */
 
+static bool gn__env_forbids(const char *name) {
+    const char *env = getenv(name);
+    return env && strcmp(env, "0") == 0;
+}
+
 /* Some milliseconds of a CPU; a GPU compiles eleven kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
 static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
-    const char *env = getenv("GENIE_MEASURE");
     bool cpu = !gn__driver_serves(desc->device);
     char key[96];
     size_t at = 0;
     memset(out, 0, sizeof *out);
-    if ((env && strcmp(env, "0") == 0) || strcmp(desc->device, "null") == 0) return;
+    if (gn__env_forbids("GENIE_MEASURE") || strcmp(desc->device, "null") == 0) return;
     snprintf(key, sizeof key, "%s %u", cpu ? "cpu" : desc->device, cpu ? gn__thread_count(desc->threads) : 0);
     gn__mutex_lock(&gn__measured_lock);
     while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
@@ -13052,8 +13956,15 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
 #define GN__SLICE_MS 100u                   /* how often a waiting server looks whether it is to stop */
 #define GN__LINGER_MS 100u                  /* how long a refused peer may take to read why */
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
+#define GN__PROBE_WORK 4u                   /* every fourth probe of a link brings work */
+#define GN__PROBE_LEAST_S 0.02              /* a probe is waited for so long at least */
 #define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
 #define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
+#define GN__HASH_ALONE (4u << 20)           /* bytes up to which a thread of its own for a hash costs more than it gives */
+#define GN__LARGE_SEND (64u << 10)          /* bytes from which on a send tells what a byte costs */
+#define GN__WIRE_GUESS_NS 8.0               /* of a byte on a link that is not measured yet: 1 Gbit/s */
+#define GN__BUFFERED (4u << 20)             /* bytes that may lie in the system's buffers */
+#define GN__PAUSE_US 50000u                 /* after which those are taken to be empty */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 
 /* ---- link: messages over a transport ---- */
@@ -13067,11 +13978,30 @@ typedef struct gn__link {
     uint64_t frames_up, frames_down;        /* of the boxes, counted so far */
     gn_link_info info;                      /* its bytes are counted so far */
     gn__buf scratch;                        /* of the packer */
+    double wire_ns;                         /* that a byte takes to be sent, encryption included */
+    bool paced;                             /* wire_ns is measured, not guessed */
+    uint64_t burst, sent_us;                /* bytes sent one after another, and when the last of them were */
 } gn__link;
+
+/* What a byte costs on the link, from sends that followed others closely: the first bytes after a pause fill the system's
+   buffers and seem to cost nothing. */
+static void gn__link_pace(gn__link *l, size_t n, uint64_t begin_us, uint64_t end_us) {
+    if (begin_us - l->sent_us > GN__PAUSE_US) l->burst = 0;
+    l->sent_us = end_us;
+    l->burst += n;
+    if (l->burst <= GN__BUFFERED) return;
+    double ns = (double)(end_us - begin_us) * 1e3 / (double)n;
+    l->wire_ns += (ns - l->wire_ns) / (l->paced ? 8 : 1);
+    l->paced = true;
+}
 
 static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
     gn__link *l = (gn__link *)user;
-    return l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    if (n < GN__LARGE_SEND) return l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    uint64_t begin = gn_now_us();
+    gn_result e = l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    if (!e) gn__link_pace(l, n, begin, gn_now_us());
+    return e;
 }
 
 static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_stats *stats) {
@@ -13080,8 +14010,10 @@ static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_
     l->deadline_ms = deadline_ms;
     l->stats = stats;
     l->codecs = 1;
+    l->wire_ns = GN__WIRE_GUESS_NS;
     l->in.frame_max = GN__HELLO_MAX;
     l->in.limit = GN__HELLO_MAX;
+    l->in.spare_max = GN__SPARE_SERVER;
     l->out.sink = gn__link_send;
     l->out.user = l;
 }
@@ -13102,6 +14034,7 @@ static void gn__link_count(gn__link *l) {
     l->t.i->info(l->t.self, &now);
     l->stats->frames_up += l->out.frames - l->frames_up;
     l->stats->frames_down += l->in.frames - l->frames_down;
+    l->stats->slow_links += now.slow && !l->info.slow;
     l->stats->socket_bytes_up += now.bytes_up - l->info.bytes_up;
     l->stats->socket_bytes_down += now.bytes_down - l->info.bytes_down;
     l->frames_up = l->out.frames;
@@ -13184,7 +14117,7 @@ typedef struct gn__flight {   /* a step without an answer yet, or one behind it 
     size_t n_wants, cap;
 } gn__flight;
 
-typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool known; } gn__remote_weight;
+typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool hashed, known; } gn__remote_weight;
 
 typedef struct gn__remote {
     gn__link link;
@@ -13193,6 +14126,7 @@ typedef struct gn__remote {
     uint64_t answers;                  /* received; a request has at most one */
     uint64_t sequence, release, held, owed;
     uint32_t step_errors, seen;             /* steps that failed, and how many of them the program was told of */
+    uint32_t threads;                  /* that the context may use, 0: one a core */
     uint32_t next_plan, max_nodes, unread;   /* unread: requests sent since the last look at what has come */
     gn__flight flights[GN__IN_FLIGHT];
     uint32_t first, n_flights;
@@ -13211,9 +14145,13 @@ typedef struct gn__remote {
     uint64_t busy, sent_us, await_us;  /* ns of the latest step there; when a step alone was sent, when its answer was waited for */
     uint64_t sent_ticket;
     uint64_t sent_up, sent_down;       /* bytes of tensors of that step */
+    gn__steady latency, rate_up, rate_down;
+    gn__probe probes[2];               /* a few bytes; work */
+    uint32_t n_probes;
+    uint64_t probe_us;                 /* when one was sent whose answer is overdue, 0: none is */
     char device[64], identity[192];
     gn__buf outs, keeps, part;         /* reused */
-    bool lost, failed;
+    bool lost, failed, no_probes;
     gn_fault cause;                    /* lost: why */
     gn_fault error;                    /* failed: the first error not yet returned by wait, and its ticket */
     uint64_t error_ticket;
@@ -13290,19 +14228,22 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     return GN_OK;
 }
 
-/* Running averages of what the link costs, from steps that were alone on it and waited for at once. */
+static void gn__remote_latency(gn__remote *r, double seconds) {
+    r->link_up.latency_s = r->link_down.latency_s = gn__steady_add(&r->latency, r->link_up.latency_s, seconds);
+}
+
+/* What the link costs now, from steps that were alone on it and waited for at once. */
 static void gn__remote_learn(gn__remote *r, const gn__flight *x) {
     if (!(r->features & GN__FEATURE_COSTS) || r->sent_us == 0 || x->ticket != r->sent_ticket) return;
     double wire = (double)(gn_now_us() - r->sent_us) * 1e-6 - (double)r->busy * 1e-9, bytes = (double)(r->sent_up + r->sent_down);
     bool prompt = r->await_us >= r->sent_us && r->await_us - r->sent_us < GN__PROMPT_US;
     r->sent_us = 0;
     if (!prompt || !(wire > 0)) return;
-    if (bytes < GN__SMALL_STEP) {
-        r->link_up.latency_s += (wire / 2 - r->link_up.latency_s) / 8;
-        r->link_down.latency_s = r->link_up.latency_s;
-    } else if (bytes > 4 * GN__SMALL_STEP && wire > 2 * r->link_up.latency_s) {
-        gn_cluster_link *l = r->sent_up > r->sent_down ? &r->link_up : &r->link_down;
-        l->bytes_per_s += (GN__MIN(bytes / (wire - 2 * r->link_up.latency_s), 1e12) - l->bytes_per_s) / 8;
+    if (bytes < GN__SMALL_STEP) gn__remote_latency(r, wire / 2);
+    else if (bytes > 4 * GN__SMALL_STEP && wire > 2 * r->link_up.latency_s) {
+        double rate = GN__MIN(bytes / (wire - 2 * r->link_up.latency_s), 1e12);
+        if (2 * r->sent_up > r->sent_down) r->link_up.bytes_per_s = gn__steady_add(&r->rate_up, r->link_up.bytes_per_s, rate);
+        if (2 * r->sent_down > r->sent_up) r->link_down.bytes_per_s = gn__steady_add(&r->rate_down, r->link_down.bytes_per_s, rate);
     }
 }
 
@@ -13403,17 +14344,25 @@ static gn_result gn__remote_flush(gn__remote *r, gn_fault *f) {
     return e ? gn__remote_broken(r, e, f) : GN_OK;
 }
 
-/* Receives and takes one message. */
-static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
-    gn__patience w = { deadline_ms, false, NULL };
+/* Receives and takes one message; without one in that time GN_TIMEOUT, and nothing is lost. */
+static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
+    gn__patience w = { ms, false, NULL };
     gn_fault fault;
     gn__msg m;
     r->link.in.limit = r->owed + GN__HELLO_MAX;   /* no honest answer is larger */
     gn_result e = gn__link_receive(&r->link, &w, &m, &fault);
     if (!e) return gn__remote_take(r, &m, f);
-    if (deadline_ms == 0 && e == GN_TIMEOUT) return GN_TIMEOUT;
-    if (e == GN_TIMEOUT) gn_fail(&fault, e, "%s gave no answer within %u ms", r->link.info.peer, deadline_ms);
-    else gn_fail(&fault, e, "%s: %s", r->link.info.peer, gn__result_text(e));
+    if (e == GN_TIMEOUT) return e;
+    gn_fail(&fault, e, "%s: %s", r->link.info.peer, gn__result_text(e));
+    return gn__remote_lose(r, &fault, f);
+}
+
+/* Receives and takes one message. */
+static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
+    gn_fault fault;
+    gn_result e = gn__remote_look(r, deadline_ms, f);
+    if (e != GN_TIMEOUT || r->lost || deadline_ms == 0) return e;
+    gn_fail(&fault, e, "%s gave no answer within %u ms", r->link.info.peer, deadline_ms);
     return gn__remote_lose(r, &fault, f);
 }
 
@@ -13458,7 +14407,7 @@ static gn_result gn__remote_message(gn__remote *r, uint16_t id, const void *msg,
 }
 
 static void gn__remote_blob(gn__remote *r, const void *p, size_t n, int element) {
-    r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, &r->link.scratch);
+    r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     r->stats->tensor_bytes_up += n;
 }
 
@@ -13493,8 +14442,7 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     r->weights = (gn__remote_weight *)weights;
     gn__remote_weight *w = &r->weights[r->n_weights++];
     w->slot = *d;
-    w->known = false;
-    gn__net->sha256(d->host, d->bytes, w->digest);
+    w->hashed = w->known = false;
     return GN_OK;
 }
 
@@ -13507,6 +14455,28 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
         return GN_OK;
     }
     return gn__remote_message(r, GN__MSG_SLOT_DROP, &m, NULL);
+}
+
+static void gn__digest_range(void *arg, int64_t begin, int64_t end) {
+    gn__remote_weight *w = (gn__remote_weight *)arg;
+    for (int64_t i = begin; i < end; i++) {
+        if (!w[i].hashed) gn__net->sha256(w[i].slot.host, w[i].slot.bytes, w[i].digest);
+        w[i].hashed = true;
+    }
+}
+
+/* The digests of all weights put, by several threads when that is much. */
+static void gn__remote_digest(gn__remote *r) {
+    gn__pool pool;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < r->n_weights; i++) bytes += r->weights[i].hashed ? 0 : r->weights[i].slot.bytes;
+    uint32_t threads = bytes > GN__HASH_ALONE ? (uint32_t)GN__MIN(r->n_weights, GN__MIN(gn__thread_count(r->threads), 16u)) : 1;
+    if (threads < 2 || !gn__pool_init(&pool, threads)) {
+        gn__digest_range(r->weights, 0, (int64_t)r->n_weights);
+        return;
+    }
+    gn__pool_for(&pool, (int64_t)r->n_weights, 1, gn__digest_range, r->weights);
+    gn__pool_deinit(&pool);
 }
 
 /* Asks for n weights from `first` on; sets their `known`. */
@@ -13572,6 +14542,7 @@ static gn_result gn__remote_send_weight(gn__remote *r, size_t i, gn_fault *f) {
 static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     size_t sent = 0;
+    if (r->n_weights > 0) gn__remote_digest(r);
     for (size_t first = 0; !e && first < r->n_weights; first += GN__WIRE_ASK)
         e = gn__remote_ask(r, first, GN__MIN(r->n_weights - first, (size_t)GN__WIRE_ASK), f);
     for (; !e && sent < r->n_weights; sent += !e) e = gn__remote_send_weight(r, sent, f);
@@ -13601,7 +14572,7 @@ static gn_result gn__remote_put_plan(gn__remote *r, const gn_part *part, uint32_
     if (e) return e;
     if (r->part.n > GN__BLOB_INLINE && r->part.n <= UINT32_MAX) m.packed = (uint32_t)r->part.n;
     gn__outbox_fields(&r->link.out, GN__MSG_PLAN_PUT, (uint32_t)r->next++, &m);
-    if (m.packed) gn__blob_put(&r->link.out, r->part.p, r->part.n, 1, r->link.codecs, &r->link.scratch);
+    if (m.packed) gn__blob_put(&r->link.out, r->part.p, r->part.n, 1, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     else gn__outbox_put(&r->link.out, r->part.p, r->part.n);
     return gn__remote_end(r, f);
 }
@@ -13736,12 +14707,18 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
     gn__copy_text(out_info->identity, sizeof out_info->identity, r->identity);
     gn__copy_text(out_info->tls, sizeof out_info->tls, r->link.info.tls);
     gn__copy_text(out_info->cipher, sizeof out_info->cipher, r->link.info.cipher);
+    gn__copy_text(out_info->records, sizeof out_info->records, r->link.info.records);
     out_info->remote = true;
 }
 
 static void gn__remote_close(void *self) {
     gn__remote *r = (gn__remote *)self;
     gn__msg_bye m = { GN_OK };
+    for (int i = 0; i < 2; i++) {
+        if (r->probes[i].plan) gn__remote_plan_destroy(r, r->probes[i].plan);
+        gn_free(r->probes[i].x);
+        gn_free(r->probes[i].y);
+    }
     if (!r->lost) {
         r->link.deadline_ms = GN__MIN(r->link.deadline_ms, 1000u);
         gn__outbox_message(&r->link.out, GN__MSG_BYE, (uint32_t)r->next++, &m);
@@ -13848,6 +14825,54 @@ static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
     return e;
 }
 
+/* Whether a probe that was given up is still without an answer; then the link is at least as slow as that. */
+static bool gn__remote_overdue(gn__remote *r) {
+    gn_fault f;
+    if (!r->probe_us) return false;
+    while (r->n_flights > 0 && gn__remote_look(r, 0, &f) == GN_OK) { }
+    if (r->n_flights > 0 && !r->lost) gn__remote_latency(r, (double)(gn_now_us() - r->probe_us) * 1e-6 / 2);
+    else r->probe_us = 0;
+    return r->probe_us != 0;
+}
+
+/* Waits for a probe's answer: four times what it should take. */
+static void gn__remote_probe_wait(gn__remote *r, bool work) {
+    double bytes = (double)(r->sent_up + r->sent_down), rate = GN__MIN(r->link_up.bytes_per_s, r->link_down.bytes_per_s);
+    double expected = 4 * (2 * r->link_up.latency_s + (rate > 0 ? bytes / rate : 0)), most = (double)r->link.deadline_ms * 1e-3;
+    uint64_t begin = gn_now_us(), spent = 0, patience = (uint64_t)(GN__MIN(GN__MAX(expected, GN__PROBE_LEAST_S), most) * 1e6);
+    gn_result e = GN_OK;
+    gn_fault f;
+    r->await_us = begin;
+    while (e == GN_OK && r->n_flights > 0 && (spent = gn_now_us() - begin) < patience) e = gn__remote_look(r, (uint32_t)((patience - spent) / 1000) + 1, &f);
+    if (r->n_flights == 0 || r->lost) return;
+    r->sent_us = 0;                                       /* when it comes is not when it is seen */
+    if (work) return;                                     /* a server may have to compile it */
+    r->probe_us = begin;
+    gn__remote_latency(r, (double)(gn_now_us() - begin) * 1e-6 / 2);
+}
+
+/* gn__probe_fn: a few bytes there and back tell the latency; now and then a product the rate, and how quick the device is. */
+static double gn__remote_probe_again(void *self) {
+    gn__remote *r = (gn__remote *)self;
+    gn_exec x = { &gn__remote_i, r };
+    bool work = r->n_probes % GN__PROBE_WORK == GN__PROBE_WORK - 1;
+    gn__probe *b = &r->probes[work];
+    uint64_t ticket, first = r->next;
+    if (r->lost || r->failed || r->no_probes || !(r->features & GN__FEATURE_COSTS) || gn__remote_overdue(r) || r->n_flights > 0) return 0;
+    r->no_probes = !b->plan && gn__probe_make(b, x, work, NULL) != GN_OK;
+    gn_arg in = { b->x, b->bytes, 0 };
+    gn_out out = { b->y, b->bytes, 0 };
+    if (r->no_probes || gn__remote_submit(r, b->plan, &in, &out, &ticket, NULL) != GN_OK) return 0;
+    r->n_probes++;
+    gn__remote_probe_wait(r, work);
+    gn__link_count(&r->link);
+    if (r->failed && r->error_ticket >= first) {          /* nothing of the program's */
+        gn__remote_told(r, NULL);
+        r->no_probes = true;
+    }
+    return work && !r->no_probes && r->n_flights == 0 ? (double)r->busy * 1e-9 : 0;
+}
+
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down) {
     const gn__remote *r = (const gn__remote *)self;
     *out_device = r->costs;
@@ -13868,10 +14893,11 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     }
     gn__link_init(&r->link, t, desc && desc->deadline_ms ? desc->deadline_ms : GN__DEADLINE_MS, stats);
     r->stats = stats;
+    r->link.in.spare_max = GN__SPARE_CLIENT;
     r->next = 1;
     r->next_plan = 1;
     r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
-    if (desc) { r->log = desc->log; r->log_user = desc->log_user; }
+    if (desc) { r->log = desc->log; r->log_user = desc->log_user; r->threads = desc->threads; }
     gn__link_count(&r->link);
     gn_result e = gn__remote_greet(r, device, f);
     if (!e && several) e = gn__remote_probe(r, f);
@@ -14030,7 +15056,18 @@ typedef struct gn__served_plan {
 typedef struct gn__kept { uint64_t id, bytes; gn__type type; } gn__kept;
 typedef struct gn__held_weight { gn__weight *weight; uint32_t slots; bool pinned; } gn__held_weight;   /* pinned: promised to the client */
 
+typedef struct gn__hasher {     /* hashes a large weight while it arrives, on a thread of its own */
+    gn__thread thread;
+    gn__mutex lock;             /* of all below */
+    gn__cond changed;
+    void *hash;                 /* the thread's */
+    const uint8_t *data;
+    uint64_t ready, done;       /* bytes that have come and that are hashed */
+    bool last, abandoned;       /* nothing more comes; the rest need not be hashed */
+} gn__hasher;
+
 typedef struct gn__upload {
+    gn__hasher *hasher;         /* NULL: the weight is small, or there is no thread; it is hashed at the end */
     bool refused;               /* the client was told; what still comes is dropped */
     uint8_t digest[32];
     uint64_t total, at;
@@ -14187,9 +15224,82 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
     return gn__outbox_message(&s->link.out, GN__MSG_WEIGHT_HAVE, m->request, &answer);
 }
 
+static void gn__hasher_main(void *arg) {
+    gn__hasher *h = (gn__hasher *)arg;
+    gn__mutex_lock(&h->lock);
+    for (;;) {
+        while (h->done == h->ready && !h->last) gn__cond_wait(&h->changed, &h->lock);
+        if (h->done == h->ready || h->abandoned) break;
+        size_t n = (size_t)GN__MIN(h->ready - h->done, (uint64_t)GN__BLOB_CHUNK);
+        const uint8_t *p = h->data + h->done;
+        gn__mutex_unlock(&h->lock);
+        gn__net->hash_add(h->hash, p, n);
+        gn__mutex_lock(&h->lock);
+        h->done += n;
+        gn__cond_broadcast(&h->changed);
+    }
+    gn__mutex_unlock(&h->lock);
+}
+
+/* NULL: there is no memory, no thread, or a network unit that hashes in one piece only. */
+static gn__hasher *gn__hasher_start(void) {
+    gn__hasher *h = gn__net->hash_begin ? (gn__hasher *)gn__alloc_zero(sizeof *h) : NULL;
+    if (!h) return NULL;
+    gn__mutex_init(&h->lock);
+    gn__cond_init(&h->changed);
+    h->hash = gn__net->hash_begin();
+    if (h->hash && gn__thread_start(&h->thread, gn__hasher_main, h)) return h;
+    uint8_t ignored[32];
+    if (h->hash) gn__net->hash_end(h->hash, ignored);
+    gn__cond_deinit(&h->changed);
+    gn__mutex_deinit(&h->lock);
+    gn_free(h);
+    return NULL;
+}
+
+/* `ready` bytes are at data, which stays until the next wait. */
+static void gn__hasher_feed(gn__hasher *h, const uint8_t *data, uint64_t ready) {
+    gn__mutex_lock(&h->lock);
+    h->data = data;
+    h->ready = ready;
+    gn__cond_broadcast(&h->changed);
+    gn__mutex_unlock(&h->lock);
+}
+
+/* Until it does not look at the data. */
+static void gn__hasher_wait(gn__hasher *h) {
+    gn__mutex_lock(&h->lock);
+    while (h->done != h->ready) gn__cond_wait(&h->changed, &h->lock);
+    gn__mutex_unlock(&h->lock);
+}
+
+/* The digest of all that was fed, or of nothing in particular when it is abandoned. */
+static void gn__hasher_end(gn__hasher *h, bool abandoned, uint8_t digest[32]) {
+    gn__mutex_lock(&h->lock);
+    h->last = true;
+    h->abandoned = abandoned;
+    gn__cond_broadcast(&h->changed);
+    gn__mutex_unlock(&h->lock);
+    gn__thread_join(&h->thread);
+    gn__net->hash_end(h->hash, digest);
+    gn__cond_deinit(&h->changed);
+    gn__mutex_deinit(&h->lock);
+    gn_free(h);
+}
+
+/* Frees the bytes, which nobody hashes any more. */
+static void gn__upload_free(gn__upload *u) {
+    uint8_t ignored[32];
+    if (u->hasher) gn__hasher_end(u->hasher, true, ignored);
+    u->hasher = NULL;
+    gn_free(u->data);
+    u->data = NULL;
+    u->cap = 0;
+}
+
 static void gn__upload_end(gn__session *s) {
     if (!s->upload.refused) s->held -= s->upload.at;
-    gn_free(s->upload.data);
+    gn__upload_free(&s->upload);
     memset(&s->upload, 0, sizeof s->upload);
 }
 
@@ -14197,7 +15307,9 @@ static void gn__upload_end(gn__session *s) {
 static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     gn__upload *u = &s->upload;
     uint8_t digest[32];
-    gn__net->sha256(u->data, (size_t)u->total, digest);
+    if (u->hasher) gn__hasher_end(u->hasher, false, digest);
+    else gn__net->sha256(u->data, (size_t)u->total, digest);
+    u->hasher = NULL;
     if (memcmp(digest, u->digest, 32) != 0) {
         gn__upload_end(s);
         return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)u->total);
@@ -14220,6 +15332,7 @@ static gn_result gn__upload_grow(gn__session *s, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
     void *data = u->data;
     if (u->total > s->limit || !gn__session_charge(s, n)) return gn__session_full(s, u->total, f);
+    if (u->hasher && u->at + n > u->cap) gn__hasher_wait(u->hasher);   /* the bytes may move */
     if (!gn__reserve(&data, &u->cap, (size_t)(u->at + n), 1)) {
         s->held -= n;
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
@@ -14234,14 +15347,13 @@ static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *d, u
     gn__rd r = { d->blob.p, d->blob.p + d->blob.n, false };
     gn_result e = gn__upload_grow(s, n, f);
     if (e) {
-        gn_free(u->data);
-        u->data = NULL;
-        u->cap = 0;
+        gn__upload_free(u);
         s->held -= u->at;
         u->refused = true;
         return e;
     }
     e = gn__blob_get(&r, u->data + u->at, (size_t)n, d->element, s->link.codecs, f);
+    if (!e && u->hasher) gn__hasher_feed(u->hasher, u->data, u->at + n);
     return !e && r.p != r.end ? gn_fail(f, GN_BAD_MESSAGE, "a piece of a weight is longer than it says") : e;
 }
 
@@ -14255,6 +15367,7 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
         gn__upload_end(s);
         u->total = d.total;
         memcpy(u->digest, d.digest, 32);
+        if (u->total > GN__HASH_ALONE && u->total <= s->limit) u->hasher = gn__hasher_start();
     }
     bool element_ok = d.element == 1 || d.element == 2 || d.element == 4 || d.element == 8;
     if (!element_ok || d.total != u->total || d.offset != u->at || memcmp(d.digest, u->digest, 32) != 0)
@@ -14778,7 +15891,7 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
-        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, &s->link.scratch);
+        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, s->link.wire_ns, &s->link.scratch);
         s->stats.tensor_bytes_up += w->bytes;
     }
     s->held -= x->held;
@@ -15011,7 +16124,7 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->plans.p);
     gn_free(s->slots.p);
     gn_free(s->weights);
-    gn_free(s->upload.data);
+    gn__upload_free(&s->upload);
     gn_free(s->kept);
     gn_free(s->args_bytes);
     gn_free(s->args);
@@ -15481,10 +16594,10 @@ static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     const gn_part *p = &g->cut.part;
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
-    gn__plan made = { 0 };
+    gn__plan made = { .key = gn__plan_key(p) };
     *out_r = GN_OUT_OF_MEMORY;
     if (!gn__table_room(&g->plan_table, &g->plan_room, g->n_plans, gn__plan_hash_of, g)) { gn__error_set(g, *out_r, "", f.text); return NULL; }
-    uint32_t *at = gn__table_find(g->plan_table, g->plan_room, p->hash, gn__plan_same, g, p);
+    uint32_t *at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
     *out_r = GN_OK;
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
     made.part = gn__part_copy(p);
@@ -15726,6 +16839,8 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
         gn__opened x;
         r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
         if (r) continue;
+        m->units[i].probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
+        m->units[i].probe_self = x.exec.i == &gn__remote_i ? x.exec.self : &m->units[i];
         if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
         gn__multi_enter(m, i, x.exec, x.sync);
         m->units[i].costs = x.costs;
@@ -15739,6 +16854,10 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
         return r;
     }
     m->policy = g->desc.policy;
+    m->watch = !g->desc.keep_placement && !gn__env_forbids("GENIE_RESCHEDULE") && !gn__env_forbids("GENIE_MEASURE");
+    m->measure_us = gn_now_us() + GN__WATCH_US;
+    m->trace = g->desc.trace;
+    m->trace_user = g->desc.trace_user;
     g->multi = m;
     g->exec = (gn_exec){ m->units[0].exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
     return GN_OK;
@@ -15860,6 +16979,12 @@ int gn_list_gpus(int index, char *out_text, size_t cap) {
     return index == 0 ? snprintf(out_text, cap, "cuda: absent: genie_cuda.c is not linked into this program") : 0;
 }
 
+int gn_describe_network(char *out_text, size_t cap) {
+    if (!out_text || cap == 0) return 0;
+    if (gn__net && gn__net->about) return gn__net->about(out_text, cap);
+    return snprintf(out_text, cap, "network: absent: genie_net.c is not linked into this program");
+}
+
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
@@ -15947,6 +17072,7 @@ gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
     if (c) { memcpy(devices, c->devices, n * sizeof *devices); memcpy(links, c->links, n_links * sizeof *links); }
     gn_free(g->multi->given);
     gn_free(g->multi->given_links);
+    g->multi->round++;                   /* plans are looked at */
     g->multi->given = devices;
     g->multi->given_links = links;
     return GN_OK;
@@ -16374,6 +17500,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->label = gn__explain_label;
         k->owner = g;
         k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
+        k->reschedules = d->cluster ? 0 : g->stats.reschedules;
         r = gn__story_tell(k, d->format, f);
     }
     gn__schedule_deinit(&s);
