@@ -3434,6 +3434,11 @@ typedef struct gn__op_row {
 #pragma GCC optimize("no-schedule-insns2,no-tree-vrp,ira-region=one,no-dse,no-shrink-wrap,no-tree-pta,no-split-paths,no-tree-dse")
 #pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop")
 #endif
+#if defined(__clang__)
+#define GN__ONE_BY_ONE _Pragma("clang loop interleave(disable) unroll(disable)")     /* copies of long bodies gain nothing */
+#else
+#define GN__ONE_BY_ONE
+#endif
 #define GN__TILE(NAME, R, body)                                                                              \
     GN__TARGET static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x, const double *p, int64_t n) { \
         R *restrict out = (R *)y;                                                                            \
@@ -3441,7 +3446,7 @@ typedef struct gn__op_row {
         const GN__T p0 = GN__PARAM(p[0]), p1 = GN__PARAM(p[1]);                                              \
         (void)p0; (void)p1;                                                                                  \
         const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);     /* says so to the compiler: no code for a rest */ \
-        for (int64_t i = 0; i < whole; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < whole; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
     }
 #define GN__TILE_U(NAME, name, wire, cls, mask, flops, tol, body, ...) GN__WHEN_##cls(GN__TILE(NAME, GN__T, body))
 #define GN__TILE_C(NAME, name, wire, cls, mask, flops, tol, body) GN__WHEN_##cls(GN__TILE(NAME, int32_t, body))
