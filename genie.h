@@ -1603,6 +1603,8 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
+/* Passes that take time and gain little; matrix kernels, below, ask for them. */
+#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,no-shrink-wrap,no-split-paths,no-tree-pta,no-cprop-registers,no-web,no-dse,no-tree-dse,no-crossjumping,no-rerun-cse-after-loop")
 #endif
 
 /* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
@@ -1922,11 +1924,16 @@ static const gn_driver_i *gn__driver;
 #endif
 #define GN__TARGET_BASE
 
-/* Tiles of which faster paths exist, or which are rare, are compiled without vectorisation: this file has to compile in seconds. */
+/* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to compile in
+ * seconds. */
 #if GN__X86 && !defined(__clang__)
-#define GN__TARGET_SMALL __attribute__((optimize("O1")))
+#define GN__SMALL_BEGIN _Pragma("GCC push_options") \
+    _Pragma("GCC optimize(\"O1,no-dse,no-tree-dse,no-tree-pta,no-tree-sink,no-shrink-wrap,no-forward-propagate,no-cprop-registers\")") \
+    _Pragma("GCC optimize(\"no-reorder-blocks,no-guess-branch-probability,ira-region=one\")")
+#define GN__SMALL_END _Pragma("GCC pop_options")
 #else
-#define GN__TARGET_SMALL
+#define GN__SMALL_BEGIN
+#define GN__SMALL_END
 #endif
 
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
@@ -2159,6 +2166,8 @@ static size_t gn__bytes_of(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtype
 
 GN__INLINE uint32_t gn__f32_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
 GN__INLINE float gn__bits_f32(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+GN__INLINE uint64_t gn__f64_bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
+GN__INLINE double gn__bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 static int64_t gn__f64_word(double x) { int64_t w; memcpy(&w, &x, 8); return w; }
 static double gn__word_f64(int64_t w) { double x; memcpy(&x, &w, 8); return x; }
 
@@ -2534,7 +2543,7 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
  * what a GPU executor compiles. A structured op is one block: shape rule, cost, kernel; its gradient stands in >>graph under
  * the same name. */
 
-/* ---- the mathematics of scalar bodies, bound per compute type by GN__SUFFIX ---- */
+/* ---- the mathematics of scalar bodies, bound per compute type by GN__SUFFIX, where a function is long by GN__LONG ---- */
 #define GN__PASTE_(a, b) a##b
 #define GN__PASTE(a, b) GN__PASTE_(a, b)
 #define GN_C(x) ((GN__T)(x))                       /* a constant of the compute type */
@@ -2546,12 +2555,12 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define GN_M_ABS(a) GN__PASTE(gn__m_abs_, GN__SUFFIX)(a)
 #define GN_M_MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))   /* NaN wins */
 #define GN_M_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
-#define GN_M_POW(a, b) GN__PASTE(gn__m_pow_, GN__SUFFIX)(a, b)
-#define GN_M_EXP(a) GN__PASTE(gn__m_exp_, GN__SUFFIX)(a)
-#define GN_M_LOG(a) GN__PASTE(gn__m_log_, GN__SUFFIX)(a)
+#define GN_M_POW(a, b) GN__PASTE(gn__m_pow_, GN__LONG)(a, b)
+#define GN_M_EXP(a) GN__PASTE(gn__m_exp_, GN__LONG)(a)
+#define GN_M_LOG(a) GN__PASTE(gn__m_log_, GN__LONG)(a)
 #define GN_M_SQRT(a) GN__PASTE(gn__m_sqrt_, GN__SUFFIX)(a)
-#define GN_M_TANH(a) GN__PASTE(gn__m_tanh_, GN__SUFFIX)(a)
-#define GN_M_ERFC(a) GN__PASTE(gn__m_erfc_, GN__SUFFIX)(a)
+#define GN_M_TANH(a) GN__PASTE(gn__m_tanh_, GN__LONG)(a)
+#define GN_M_ERFC(a) GN__PASTE(gn__m_erfc_, GN__LONG)(a)
 /* Further ones. Floats, as in C99 <math.h>: FLOOR CEIL TRUNC EXP2 EXPM1 LOG2 LOG10 LOG1P SIN COS TAN ASIN ACOS ATAN SINH COSH ASINH
  * ACOSH ATANH ERF ATAN2(y, x) HYPOT COPYSIGN(magnitude, sign); RINT rounds to nearest, ties to even. All compute types:
  *   FMA(a, b, c)     a b + c rounded once; ints: wrapped
@@ -2564,25 +2573,25 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define GN_M_CEIL(a) GN__PASTE(gn__m_ceil_, GN__SUFFIX)(a)
 #define GN_M_RINT(a) GN__PASTE(gn__m_rint_, GN__SUFFIX)(a)
 #define GN_M_TRUNC(a) GN__PASTE(gn__m_trunc_, GN__SUFFIX)(a)
-#define GN_M_EXP2(a) GN__PASTE(gn__m_exp2_, GN__SUFFIX)(a)
-#define GN_M_EXPM1(a) GN__PASTE(gn__m_expm1_, GN__SUFFIX)(a)
-#define GN_M_LOG2(a) GN__PASTE(gn__m_log2_, GN__SUFFIX)(a)
-#define GN_M_LOG10(a) GN__PASTE(gn__m_log10_, GN__SUFFIX)(a)
-#define GN_M_LOG1P(a) GN__PASTE(gn__m_log1p_, GN__SUFFIX)(a)
-#define GN_M_SIN(a) GN__PASTE(gn__m_sin_, GN__SUFFIX)(a)
-#define GN_M_COS(a) GN__PASTE(gn__m_cos_, GN__SUFFIX)(a)
-#define GN_M_TAN(a) GN__PASTE(gn__m_tan_, GN__SUFFIX)(a)
-#define GN_M_ASIN(a) GN__PASTE(gn__m_asin_, GN__SUFFIX)(a)
-#define GN_M_ACOS(a) GN__PASTE(gn__m_acos_, GN__SUFFIX)(a)
-#define GN_M_ATAN(a) GN__PASTE(gn__m_atan_, GN__SUFFIX)(a)
-#define GN_M_SINH(a) GN__PASTE(gn__m_sinh_, GN__SUFFIX)(a)
-#define GN_M_COSH(a) GN__PASTE(gn__m_cosh_, GN__SUFFIX)(a)
-#define GN_M_ASINH(a) GN__PASTE(gn__m_asinh_, GN__SUFFIX)(a)
-#define GN_M_ACOSH(a) GN__PASTE(gn__m_acosh_, GN__SUFFIX)(a)
-#define GN_M_ATANH(a) GN__PASTE(gn__m_atanh_, GN__SUFFIX)(a)
-#define GN_M_ERF(a) GN__PASTE(gn__m_erf_, GN__SUFFIX)(a)
-#define GN_M_ATAN2(a, b) GN__PASTE(gn__m_atan2_, GN__SUFFIX)(a, b)
-#define GN_M_HYPOT(a, b) GN__PASTE(gn__m_hypot_, GN__SUFFIX)(a, b)
+#define GN_M_EXP2(a) GN__PASTE(gn__m_exp2_, GN__LONG)(a)
+#define GN_M_EXPM1(a) GN__PASTE(gn__m_expm1_, GN__LONG)(a)
+#define GN_M_LOG2(a) GN__PASTE(gn__m_log2_, GN__LONG)(a)
+#define GN_M_LOG10(a) GN__PASTE(gn__m_log10_, GN__LONG)(a)
+#define GN_M_LOG1P(a) GN__PASTE(gn__m_log1p_, GN__LONG)(a)
+#define GN_M_SIN(a) GN__PASTE(gn__m_sin_, GN__LONG)(a)
+#define GN_M_COS(a) GN__PASTE(gn__m_cos_, GN__LONG)(a)
+#define GN_M_TAN(a) GN__PASTE(gn__m_tan_, GN__LONG)(a)
+#define GN_M_ASIN(a) GN__PASTE(gn__m_asin_, GN__LONG)(a)
+#define GN_M_ACOS(a) GN__PASTE(gn__m_acos_, GN__LONG)(a)
+#define GN_M_ATAN(a) GN__PASTE(gn__m_atan_, GN__LONG)(a)
+#define GN_M_SINH(a) GN__PASTE(gn__m_sinh_, GN__LONG)(a)
+#define GN_M_COSH(a) GN__PASTE(gn__m_cosh_, GN__LONG)(a)
+#define GN_M_ASINH(a) GN__PASTE(gn__m_asinh_, GN__LONG)(a)
+#define GN_M_ACOSH(a) GN__PASTE(gn__m_acosh_, GN__LONG)(a)
+#define GN_M_ATANH(a) GN__PASTE(gn__m_atanh_, GN__LONG)(a)
+#define GN_M_ERF(a) GN__PASTE(gn__m_erf_, GN__LONG)(a)
+#define GN_M_ATAN2(a, b) GN__PASTE(gn__m_atan2_, GN__LONG)(a, b)
+#define GN_M_HYPOT(a, b) GN__PASTE(gn__m_hypot_, GN__LONG)(a, b)
 #define GN_M_COPYSIGN(a, b) GN__PASTE(gn__m_copysign_, GN__SUFFIX)(a, b)
 #define GN_M_FMA(a, b, c) GN__PASTE(gn__m_fma_, GN__SUFFIX)(a, b, c)
 #define GN_M_FMOD(a, b) GN__PASTE(gn__m_fmod_, GN__SUFFIX)(a, b)
@@ -2591,9 +2600,14 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define GN_M_SHL(a, b) GN__PASTE(gn__m_shl_, GN__SUFFIX)(a, b)
 #define GN_M_SHR(a, b) GN__PASTE(gn__m_shr_, GN__SUFFIX)(a, b)
 
+#if defined(__GNUC__) || defined(__clang__)
+double sqrt(double) __attribute__((const));        /* a root that might set errno could not be vector code */
+float sqrtf(float) __attribute__((const));
+#endif
+
 /* ---- mathematics of f32 without branches or calls, so that loops over it become vector code. Polynomials are minimax fits made
  * for this file; additions and multiplications are never contracted, so every instruction path gives the same bits. Errors are
- * below 3 units in the last place (erfc: 4), over all floats ---- */
+ * below 3 units in the last place (erfc: 4), over all floats; tests/math_test.c prints and bounds them ---- */
 
 /* 2^n r, n in [-252, 254]: in two steps, so that results below the normal range are rounded once. */
 GN__INLINE float gn__v_scale(float r, int32_t n) {
@@ -2698,7 +2712,7 @@ GN__INLINE float gn__v_erf(float x) {
     return a < 1.0f ? p : copysignf(1.0f - gn__v_erfc(a), x);
 }
 
-#define GN__V_FAR 65536.0f     /* beyond it the C library takes sin and cos: gn__tile_far */
+#define GN__V_FAR 65536.0f     /* beyond it the C library takes sin, cos and tan: gn__tile_far_f32 */
 
 /* sin(x + quarters pi / 2), |x| <= GN__V_FAR. The turn is taken off in f64, pi / 2 in two parts: the first has 33 bits, so its
  * product with n is exact. */
@@ -2712,13 +2726,441 @@ GN__INLINE float gn__v_sin_turned(float x, int32_t quarters) {
     return q & 2 ? -v : v;
 }
 
+GN__INLINE float gn__v_log10(float x) {
+    gn__v_log_parts p = gn__v_log_split(x);
+    return gn__v_log_edges(x, p.e * 0.301025390625f + ((p.f - p.rest) * 0.434294482f + p.e * 4.60503907e-6f));
+}
+
+/* e^x / 2 and, for |x| <= 22, e^x - 1; 0 <= x. */
+typedef struct gn__v_exp_pair { float half, minus_1; } gn__v_exp_pair;
+
+GN__INLINE gn__v_exp_pair gn__v_exp_both(float x) {
+    float c = x > 90.0f ? 90.0f : x, t = c * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND;
+    float r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO, q = r + r * r * gn__v_exp_tail(r);
+    int32_t k = (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND));
+    float s = gn__bits_f32((uint32_t)(k + 126) << 23);
+    return (gn__v_exp_pair){ gn__v_scale(1.0f + q, k - 1), 2.0f * (s * q + (s - 0.5f)) };
+}
+
+GN__INLINE float gn__v_sinh(float x) {
+    float a = fabsf(x);
+    gn__v_exp_pair e = gn__v_exp_both(a);
+    float y = a > 20.0f ? e.half : 0.5f * (e.minus_1 + e.minus_1 / (e.minus_1 + 1.0f));
+    return a < 0x1p-13f ? x : copysignf(y, x);
+}
+
+GN__INLINE float gn__v_cosh(float x) {
+    float half = gn__v_exp_both(fabsf(x)).half;
+    return half + 0.25f / half;
+}
+
+/* log(1 + t), or log(x) + ln 2 for an x so large that it is the same. */
+GN__INLINE float gn__v_log_above(float t, float x, bool large) {
+    float u = large ? x : 1.0f + t, lost = (t - (u - 1.0f)) / u;
+    return gn__v_log(u) + (large ? 0.693147181f : lost);
+}
+
+GN__INLINE float gn__v_asinh(float x) {
+    float a = fabsf(x), z = a * a;
+    return copysignf(gn__v_log_above(a + z / (1.0f + sqrtf(1.0f + z)), a, a > 0x1p14f), x);
+}
+
+GN__INLINE float gn__v_acosh(float x) {
+    float d = x - 1.0f;
+    return x < 1.0f ? NAN : gn__v_log_above(d + sqrtf(d * (d + 2.0f)), x, x > 0x1p14f);
+}
+
+GN__INLINE float gn__v_atanh(float x) {
+    float a = fabsf(x);
+    return copysignf(0.5f * gn__v_log1p(2.0f * a / (1.0f - a)), x);
+}
+
+/* asin(s) = s + rest for s = |x| or, above 1/2, s = sqrt((1 - |x|) / 2), whose arc is half of what |x| lacks to a right angle. */
+typedef struct gn__v_arc { float s, rest; } gn__v_arc;
+
+GN__INLINE gn__v_arc gn__v_arc_of(float a) {
+    float z = a > 0.5f ? (1.0f - a) * 0.5f : a * a, s = a > 0.5f ? sqrtf(z) : a;
+    float p = 0.1666665985f + z * (0.07500512148f + z * (0.04451546832f + z * (0.03181984034f + z * (0.01439373061f + z * 0.0375782566f))));
+    return (gn__v_arc){ s, s * (z * p) };
+}
+
+GN__INLINE float gn__v_asin(float x) {
+    float a = fabsf(x);
+    gn__v_arc p = gn__v_arc_of(a);
+    float y = p.s + p.rest;
+    return copysignf(a > 0.5f ? 1.57079637f - (2.0f * y + 4.37113883e-8f) : y, x);
+}
+
+GN__INLINE float gn__v_acos(float x) {
+    float a = fabsf(x);
+    gn__v_arc p = gn__v_arc_of(a);
+    float wide = 2.0f * (p.s + p.rest), small = copysignf(p.s + p.rest, x);
+    return a > 0.5f ? (x < 0.0f ? 3.14159274f - (wide + 8.74227766e-8f) : wide) : 1.57079637f - (small + 4.37113883e-8f);
+}
+
+/* The angle of (x, y), both >= 0 and x or y > 0, as k right half angles and an arc below pi / 8; left: of (-x, y). */
+GN__INLINE float gn__v_angle(float y, float x, bool left) {
+    bool low = y < x * 0.414213562f, high = y > x * 2.41421356f;
+    float t = (low ? y : high ? -x : y - x) / (low ? x : high ? y : y + x), z = t * t, k = low ? 0.0f : high ? 2.0f : 1.0f;
+    float p = -0.3333331549f + z * (0.1999848836f + z * (-0.1424382681f + z * (0.1059582904f + z * -0.06082992363f)));
+    k = left ? 4.0f - k : k;
+    t = left ? -t : t;
+    return k * 0.785397529602050781f + (t + (k * 6.33795366e-7f + t * (z * p)));
+}
+
+GN__INLINE float gn__v_atan(float x) { return copysignf(gn__v_angle(fabsf(x), 1.0f, false), x); }
+
+GN__INLINE float gn__v_atan2(float y, float x) {
+    float b = fabsf(y), a = fabsf(x), most = b > a ? b : a, scale = most > 0x1p100f ? 0.25f : most < 0x1p-100f ? 0x1p60f : 1.0f;
+    bool same = b == a;                            /* zeros and infinities too */
+    float r = gn__v_angle(same ? (a == 0.0f ? 0.0f : 1.0f) : b * scale, same ? 1.0f : a * scale, gn__f32_bits(x) >> 31);
+    return x != x || y != y ? x + y : copysignf(r, y);
+}
+
+/* In f64 nothing can overflow, and the sum is exact enough. */
+GN__INLINE float gn__v_hypot(float a, float b) {
+    float y = (float)sqrt((double)a * (double)a + (double)b * (double)b);
+    return fabsf(a) == INFINITY || fabsf(b) == INFINITY ? INFINITY : y;
+}
+
+/* In f64, as the sine: the quotient is rounded once. */
+GN__INLINE float gn__v_tan(float x) {
+    double d = (double)(fabsf(x) <= GN__V_FAR ? x : 0.0f), n = (d * 0.63661977236758134308 + 0x1.8p52) - 0x1.8p52;
+    double r = (d - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11, z = r * r;
+    double s = r * (1.0 + z * (-0.16666666641607233 + z * (0.008333329383604662 + z * (-0.00019839334088387497 + z * 2.718304265747228e-06))));
+    double c = 1.0 + z * (-0.5 + z * (0.04166666662279364 + z * (-0.0013888883750372565 + z * (2.4799519192100988e-05 + z * -2.7210169237299276e-07))));
+    bool odd = (int32_t)n & 1;
+    return (float)((odd ? -c : s) / (odd ? s : c));
+}
+
+/* ---- the same of f64, errors below 3 units in the last place (erfc: 5). gn__w_NAME is gn__v_NAME with longer polynomials, and what is
+ * said there holds here ---- */
+
+#define GN__W_LN2_HI 0x1.62e42fefa2p-1         /* 40 bits */
+#define GN__W_LN2_LO 0x1.9ef35793c7673p-41
+#define GN__W_ROUND 0x1.8p52
+
+/* 2^n r, n in [-1080, 1030] in two's complement. */
+GN__INLINE double gn__w_scale(double r, uint64_t n) {
+    uint64_t half = ((n + 4096) >> 1) - 2048;
+    return r * gn__bits_f64((half + 1023) << 52) * gn__bits_f64((n - half + 1023) << 52);
+}
+
+/* (exp(r) - 1 - r) / r^2 on |r| <= ln 2 / 2, error 2^-57 of exp. */
+GN__INLINE double gn__w_exp_tail(double r) {
+    double p = 1.9841269505760475e-4 + r * (2.480149295080446e-5 + r * (2.755758681881435e-6 + r * (2.7630305859655486e-7 + r * 2.50000138317822e-8)));
+    return 0.5000000000000011 + r * (0.1666666666666641 + r * (0.04166666666652973 + r * (0.00833333333349498 + r * (0.001388888894375879 + r * p))));
+}
+
+/* exp(hi + lo), hi in [-746, 711], |lo| small. */
+GN__INLINE double gn__w_exp_parts(double hi, double lo) {
+    double t = hi * 1.44269504088896340736 + GN__W_ROUND, n = t - GN__W_ROUND;
+    double r = ((hi - n * GN__W_LN2_HI) - n * GN__W_LN2_LO) + lo;
+    return gn__w_scale(1.0 + (r + r * r * gn__w_exp_tail(r)), gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND));
+}
+
+GN__INLINE double gn__w_exp(double x) {
+    double c = x > 710.0 ? 710.0 : x;
+    return gn__w_exp_parts(c < -746.0 ? -746.0 : c, 0.0);
+}
+
+/* 2^(hi + lo) */
+GN__INLINE double gn__w_exp2_parts(double hi, double lo) {
+    double c = hi > 1025.0 ? 1025.0 : hi;
+    c = c < -1077.0 ? -1077.0 : c;
+    double t = c + GN__W_ROUND, r = ((c - (t - GN__W_ROUND)) + lo) * 0.69314718055994530942;
+    return gn__w_scale(1.0 + (r + r * r * gn__w_exp_tail(r)), gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND));
+}
+
+typedef struct gn__w_exp_pair { double half, minus_1; } gn__w_exp_pair;
+
+/* e^x / 2 for x in [0, 711], e^x - 1 for x in [-40, 709]. */
+GN__INLINE gn__w_exp_pair gn__w_exp_both(double x) {
+    double t = x * 1.44269504088896340736 + GN__W_ROUND, n = t - GN__W_ROUND;
+    double r = (x - n * GN__W_LN2_HI) - n * GN__W_LN2_LO, q = r + r * r * gn__w_exp_tail(r);
+    uint64_t k = gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND);
+    double s = gn__bits_f64((k + 1022) << 52);
+    return (gn__w_exp_pair){ gn__w_scale(1.0 + q, k - 1), 2.0 * (s * q + (s - 0.5)) };
+}
+
+GN__INLINE double gn__w_expm1(double x) {
+    double c = x > 710.0 ? 710.0 : x;
+    double y = gn__w_exp_both(c < -40.0 ? -40.0 : c).minus_1;
+    return fabs(x) < 0x1p-54 ? x : y;
+}
+
+GN__INLINE double gn__w_tanh(double x) {
+    double a = fabs(x), t = gn__w_expm1(2.0 * (a > 20.0 ? 20.0 : a));
+    return copysign(t / (t + 2.0), x);
+}
+
+GN__INLINE double gn__w_sinh(double x) {
+    double a = fabs(x);
+    gn__w_exp_pair e = gn__w_exp_both(a > 711.0 ? 711.0 : a);
+    double y = a > 40.0 ? e.half : 0.5 * (e.minus_1 + e.minus_1 / (e.minus_1 + 1.0));
+    return a < 0x1p-27 ? x : copysign(y, x);
+}
+
+GN__INLINE double gn__w_cosh(double x) {
+    double a = fabs(x), half = gn__w_exp_both(a > 711.0 ? 711.0 : a).half;
+    return half + 0.25 / half;
+}
+
+typedef struct gn__w_log_parts { double e, f, rest; } gn__w_log_parts;
+
+GN__INLINE gn__w_log_parts gn__w_log_split(double x) {
+    double y = x < 0x1p-1022 ? x * 0x1p54 : x;
+    uint64_t u = gn__f64_bits(y), e = (u - 0x3fe6a09e667f3bcdu + ((uint64_t)1 << 63)) >> 52;     /* 2048 more than the exponent */
+    double f = gn__bits_f64(u - (e << 52) + ((uint64_t)1 << 63)) - 1.0, s = f / (2.0 + f), z = s * s;
+    double tail = 0.2222219856364367 + z * (0.181835648617608 + z * (0.15314035898408324 + z * 0.14796105287459915));
+    tail = z * (0.6666666666666734 + z * (0.3999999999941434 + z * (0.28571428742472477 + z * tail)));
+    double n = gn__bits_f64(0x4330000000000000u | e) - (0x1p52 + 2048.0);
+    return (gn__w_log_parts){ n - (x < 0x1p-1022 ? 54.0 : 0.0), f, s * (f - tail) };
+}
+
+GN__INLINE double gn__w_log_edges(double x, double y) {
+    y = x == 0.0 ? (double)-INFINITY : y;
+    y = x < 0.0 ? (double)NAN : y;
+    return x == (double)INFINITY || x != x ? x : y;
+}
+
+GN__INLINE double gn__w_log(double x) {
+    gn__w_log_parts p = gn__w_log_split(x);
+    return gn__w_log_edges(x, p.e * GN__W_LN2_HI + (p.f - (p.rest - p.e * GN__W_LN2_LO)));
+}
+
+GN__INLINE double gn__w_log2(double x) {
+    gn__w_log_parts p = gn__w_log_split(x);
+    return gn__w_log_edges(x, p.e + (p.f - p.rest) * 1.44269504088896340736);
+}
+
+GN__INLINE double gn__w_log10(double x) {
+    gn__w_log_parts p = gn__w_log_split(x);
+    return gn__w_log_edges(x, p.e * 0x1.34413509f6p-2 + ((p.f - p.rest) * 0.43429448190325182765 + p.e * 0x1.9fef311f12b36p-42));
+}
+
+GN__INLINE double gn__w_log1p(double x) {
+    double u = 1.0 + x, lost = (x - (u - 1.0)) / u, y = gn__w_log(u);
+    return x == 0.0 ? x : u > 0.0 && u < (double)INFINITY ? y + lost : y;
+}
+
+GN__INLINE double gn__w_log_above(double t, double x, bool large) {
+    double u = large ? x : 1.0 + t, lost = (t - (u - 1.0)) / u;
+    return gn__w_log(u) + (large ? 0.69314718055994530942 : lost);
+}
+
+GN__INLINE double gn__w_asinh(double x) {
+    double a = fabs(x), z = a * a;
+    return copysign(gn__w_log_above(a + z / (1.0 + sqrt(1.0 + z)), a, a > 0x1p28), x);
+}
+
+GN__INLINE double gn__w_acosh(double x) {
+    double d = x - 1.0;
+    return x < 1.0 ? (double)NAN : gn__w_log_above(d + sqrt(d * (d + 2.0)), x, x > 0x1p28);
+}
+
+GN__INLINE double gn__w_atanh(double x) {
+    double a = fabs(x);
+    return copysign(0.5 * gn__w_log1p(2.0 * a / (1.0 - a)), x);
+}
+
+#define GN__W_FAR 131072.0
+
+/* x without quarters turns: r + lo in [-pi / 4, pi / 4]. pi / 2 is in three parts, two of 36 bits: their products with n are exact. */
+typedef struct gn__w_turn { double sine, cosine; uint64_t quarters; } gn__w_turn;
+
+GN__INLINE gn__w_turn gn__w_turned(double x) {
+    double d = fabs(x) <= GN__W_FAR ? x : 0.0, t = d * 0.63661977236758134308 + GN__W_ROUND, n = t - GN__W_ROUND;
+    double a = d - n * 0x1.921fb54440000p+0, b = n * 0x1.68c234c4c0000p-39, m = a - b, v = a - m;
+    double lost = ((a - (m + v)) + (v - b)) - n * 0x1.98a2e03707345p-77;
+    double r = m + lost, lo = (m - r) + lost, z = r * r, half = 0.5 * z, w = 1.0 - half;
+    double s = -1.9841269829807737e-4 + z * (2.755731369190013e-6 + z * (-2.5050758113115238e-8 + z * 1.5896795552810856e-10));
+    s = z * (-0.16666666666666632 + z * (0.008333333333322413 + z * s));
+    double c = 2.4801587289482242e-5 + z * (-2.755731435234916e-7 + z * (2.0875723275319916e-9 + z * -1.1359647902961221e-11));
+    c = z * z * (0.0416666666666666 + z * (-0.0013888888888874125 + z * c));
+    return (gn__w_turn){ r + (r * s + lo * w), w + (((1.0 - w) - half) + (c - r * lo)), gn__f64_bits(t) };
+}
+
+GN__INLINE double gn__w_sin_turned(double x, uint64_t quarters) {
+    gn__w_turn t = gn__w_turned(x);
+    uint64_t q = t.quarters + quarters;
+    double v = gn__bits_f64(gn__f64_bits(q & 1 ? t.cosine : t.sine) ^ (q & 2) << 62);
+    return quarters == 0 && x == 0.0 ? x : v;
+}
+
+GN__INLINE double gn__w_tan(double x) {
+    gn__w_turn t = gn__w_turned(x);
+    bool odd = t.quarters & 1;
+    double v = (odd ? -t.cosine : t.sine) / (odd ? t.sine : t.cosine);
+    return x == 0.0 ? x : v;
+}
+
+typedef struct gn__w_arc { double s, rest; } gn__w_arc;
+
+GN__INLINE gn__w_arc gn__w_arc_of(double a) {
+    double z = a > 0.5 ? (1.0 - a) * 0.5 : a * a, s = a > 0.5 ? sqrt(z) : a;
+    double p = 0.0107893559601125 + z * (0.003672071164305601 + z * (0.021790886740079236 + z * (-0.021117011324636396 + z * 0.03270231846492144)));
+    p = 0.02237221591204488 + z * (0.017351595403793555 + z * (0.013981019541573927 + z * (0.011397285892430362 + z * p)));
+    p = 0.16666666666666763 + z * (0.0749999999997009 + z * (0.04464285717529214 + z * (0.030381942675029354 + z * p)));
+    return (gn__w_arc){ s, s * (z * p) };
+}
+
+GN__INLINE double gn__w_asin(double x) {
+    double a = fabs(x);
+    gn__w_arc p = gn__w_arc_of(a);
+    double y = p.s + p.rest;
+    return copysign(a > 0.5 ? 1.57079632679489661923 - (2.0 * y - 6.123233995736766e-17) : y, x);
+}
+
+GN__INLINE double gn__w_acos(double x) {
+    double a = fabs(x);
+    gn__w_arc p = gn__w_arc_of(a);
+    double wide = 2.0 * (p.s + p.rest), small = copysign(p.s + p.rest, x);
+    return a > 0.5 ? (x < 0.0 ? 3.14159265358979323846 - (wide - 1.2246467991473532e-16) : wide) : 1.57079632679489661923 - (small - 6.123233995736766e-17);
+}
+
+GN__INLINE double gn__w_angle(double y, double x, bool left) {
+    bool low = y < x * 0.41421356237309504880, high = y > x * 2.41421356237309504880;
+    double t = (low ? y : high ? -x : y - x) / (low ? x : high ? y : y + x), z = t * t, k = low ? 0.0 : high ? 2.0 : 1.0;
+    double p = -0.06663117438093577 + z * (0.0584798687304847 + z * (-0.05039743646210743 + z * (0.038075672557658 + z * -0.017919316943153324)));
+    p = -0.14285714280239864 + z * (0.1111111078568351 + z * (-0.09090897822827977 + z * (0.07692061385983008 + z * p)));
+    p = -0.333333333333332 + z * (0.19999999999954002 + z * p);
+    k = left ? 4.0 - k : k;
+    t = left ? -t : t;
+    return k * 0x1.921fb54442p-1 + (t + (k * 0x1.a308d313198a3p-42 + t * (z * p)));
+}
+
+GN__INLINE double gn__w_atan(double x) { return copysign(gn__w_angle(fabs(x), 1.0, false), x); }
+
+GN__INLINE double gn__w_atan2(double y, double x) {
+    double b = fabs(y), a = fabs(x), most = b > a ? b : a, scale = most > 0x1p1000 ? 0.25 : most < 0x1p-900 ? 0x1p200 : 1.0;
+    bool same = b == a;
+    double r = gn__w_angle(same ? (a == 0.0 ? 0.0 : 1.0) : b * scale, same ? 1.0 : a * scale, gn__f64_bits(x) >> 63);
+    return x != x || y != y ? x + y : copysign(r, y);
+}
+
+GN__INLINE double gn__w_hypot(double a, double b) {
+    double x = fabs(a), y = fabs(b), most = x > y ? x : y;
+    double scale = most > 0x1p500 ? 0x1p-600 : most < 0x1p-400 ? 0x1p600 : 1.0, back = most > 0x1p500 ? 0x1p600 : most < 0x1p-400 ? 0x1p-600 : 1.0;
+    x *= scale;
+    y *= scale;
+    return fabs(a) == (double)INFINITY || fabs(b) == (double)INFINITY ? (double)INFINITY : sqrt(x * x + y * y) * back;
+}
+
+/* As in f32; the polynomial is in (x - 4) / (x + 4). */
+GN__INLINE double gn__w_erfc(double x) {
+    double a = fabs(x), c = a > 27.3 ? 27.3 : a, u = (c - 4.0) / (c + 4.0);
+    double h = 4.458203241552779e-8 + u * (4.940418988502122e-8 + u * (-5.607768386876324e-9 + u * (-5.790551365747248e-9 + u * -5.813800315170287e-10)));
+    h = -4.1401736538582805e-6 + u * (2.6538181852235067e-6 + u * (8.440191216448979e-9 + u * (-3.685051141686623e-7 + u * h)));
+    h = -3.8976755898301397e-4 + u * (-6.013626583522273e-5 + u * (6.403317497199975e-5 + u * (-1.3152838122831966e-5 + u * h)));
+    h = -0.017515654647021574 + u * (0.012161784763372712 + u * (-0.00606873521203106 + u * (0.0021164214902772475 + u * h)));
+    h = 0.11704966551044219 + u * (-0.04808038122129025 + u * (0.003962055681308038 + u * (0.015312509678670877 + u * h)));
+    h = 0.6849972881253069 + u * (-0.19934458280036724 + u * h);
+    double top = gn__bits_f64(gn__f64_bits(c) & 0xfffffffff8000000u);
+    double y = gn__w_exp_parts(-top * top, -(c - top) * (c + top)) * (h / (1.0 + c));
+    return x < 0.0 ? 2.0 - y : x != x ? x : y;
+}
+
+GN__INLINE double gn__w_erf(double x) {
+    double a = fabs(x), z = x * x;
+    double p = 1.2055296955864952e-4 + z * (-1.4924772858398491e-5 + z * (1.6447834268713639e-6 + z * (-1.6211406260323757e-7 + z * (1.3731927256153419e-8 + z * -7.816800428801385e-10))));
+    p = 0.1128379167094708 + z * (-0.02686617064349976 + z * (0.005223977608933453 + z * (-8.548326051777871e-4 + z * p)));
+    p = x * (1.12837916709551257390 + z * (-0.37612638903183615 + z * p));
+    return a < 1.0 ? p : copysign(1.0 - gn__w_erfc(a), x);
+}
+
+/* A sum of two doubles, the second below the rounding of the first. */
+typedef struct gn__w_pair { double hi, lo; } gn__w_pair;
+
+GN__INLINE gn__w_pair gn__w_sum(double a, double b) {      /* |a| >= |b| */
+    double s = a + b;
+    return (gn__w_pair){ s, b - (s - a) };
+}
+
+GN__INLINE gn__w_pair gn__w_product(double a, double b) {
+    double a1 = gn__bits_f64(gn__f64_bits(a) & 0xfffffffff8000000u), a2 = a - a1;
+    double b1 = gn__bits_f64(gn__f64_bits(b) & 0xfffffffff8000000u), b2 = b - b1, p = a * b;
+    return (gn__w_pair){ p, ((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2 };
+}
+
+/* log2 of x > 0 and finite, to 2^-63 of it: 2 / ln 2 (s + s^3 (1/3 + z (1/5 + ...))), s = (m - 1) / (m + 1), z = s^2. */
+GN__INLINE gn__w_pair gn__w_log2_pair(double x) {
+    double y = x < 0x1p-1022 ? x * 0x1p54 : x;
+    uint64_t u = gn__f64_bits(y), e = (u - 0x3fe6a09e667f3bcdu + ((uint64_t)1 << 63)) >> 52;
+    double n = gn__bits_f64(0x4330000000000000u | e) - (0x1p52 + 2048.0) - (x < 0x1p-1022 ? 54.0 : 0.0);
+    double m = gn__bits_f64(u - (e << 52) + ((uint64_t)1 << 63)), f = m - 1.0, d = m + 1.0, s = f / d;
+    gn__w_pair sd = gn__w_product(s, d), z = gn__w_product(s, s);
+    double s_lo = (((f - sd.hi) - sd.lo) - s * (m - (d - 1.0))) / d;
+    z.lo += 2.0 * s * s_lo;
+    double tail = 0.0769337876050884 + z.hi * (0.0662840673230983 + z.hi * 0.06598183722974933);
+    tail = 0.20000000000001128 + z.hi * (0.14285714285049633 + z.hi * (0.11111111259987143 + z.hi * (0.09090892181419334 + z.hi * tail)));
+    gn__w_pair c = gn__w_sum(0.33333333333333331483, z.hi * tail);
+    gn__w_pair w = gn__w_product(z.hi, c.hi);
+    w.lo += z.hi * (c.lo + 1.850371707708594e-17) + z.lo * c.hi;
+    gn__w_pair v = gn__w_product(s, w.hi), l = gn__w_sum(s, v.hi);
+    l.lo += s_lo + (v.lo + (s * w.lo + s_lo * w.hi));
+    gn__w_pair p = gn__w_product(l.hi, 2.8853900817779268147), r = gn__w_sum(n, p.hi);
+    p.lo += l.lo * 2.8853900817779268147 + l.hi * 4.0710547481862066e-17;
+    return (gn__w_pair){ n == 0.0 ? p.hi : r.hi, n == 0.0 ? p.lo : r.lo + p.lo };
+}
+
+/* What |x|^y = r is with the sign of x, and at the edges of C's pow. */
+#define GN__DEFINE_POWER_EDGES(name, T, F)                                                                   \
+    GN__INLINE T name(T x, T y, T r) {                                                                       \
+        T a = fabs##F(x), half = y * (T)0.5;                                                                 \
+        bool whole = trunc##F(y) == y, odd = whole && trunc##F(half) != half;                                \
+        r = a == 0 || a == (T)INFINITY ? ((a == 0) != (y < 0) ? (T)0 : (T)INFINITY) : r;                     \
+        r = odd ? copysign##F(r, x) : x < 0 && a != (T)INFINITY && !whole ? (T)NAN : r;                      \
+        r = x != x || y != y ? x + y : r;                                                                    \
+        return y == 0 || x == 1 ? (T)1 : r;                                                                  \
+    }
+GN__DEFINE_POWER_EDGES(gn__v_pow_edges, float, f)
+GN__DEFINE_POWER_EDGES(gn__w_pow_edges, double, )
+
+GN__INLINE double gn__w_pow(double x, double y) {
+    gn__w_pair l = gn__w_log2_pair(fabs(x));
+    double most = fabs(y) > 0x1p70 ? copysign(0x1p70, y) : y;
+    gn__w_pair p = gn__w_product(most, l.hi);
+    return gn__w_pow_edges(x, y, gn__w_exp2_parts(p.hi, fabs(p.hi) < 1080.0 ? p.lo + most * l.lo : 0.0));
+}
+
+/* In f64: 2^(y log2 x), whose exponent is right to 2^-30. */
+GN__INLINE float gn__v_pow(float x, float y) {
+    uint64_t u = gn__f64_bits((double)fabsf(x)), e = (u - 0x3fe6a09e667f3bcdu + ((uint64_t)1 << 63)) >> 52;
+    double n = gn__bits_f64(0x4330000000000000u | e) - (0x1p52 + 2048.0), f = gn__bits_f64(u - (e << 52) + ((uint64_t)1 << 63)) - 1.0, s = f / (2.0 + f), z = s * s;
+    double tail = 0.6666666667580433 + z * (0.3999999562080088 + z * (0.28572109257416367 + z * (0.22176184924847755 + z * 0.195842014169394)));
+    double l = (double)(fabsf(y) > 0x1p60f ? copysignf(0x1p60f, y) : y) * (n + s * (2.0 + z * tail) * 1.44269504088896340736);
+    l = l > 160.0 ? 160.0 : l;
+    l = l < -160.0 ? -160.0 : l;
+    double t = l + GN__W_ROUND, r = l - (t - GN__W_ROUND);
+    double q = 0.05550327215498386 + r * (0.009617994531983809 + r * (0.0013400431862620847 + r * 0.0001547801837711194));
+    q = 0.9999999999190358 + r * (0.6931472067092896 + r * (0.24022651504866055 + r * q));
+    return gn__v_pow_edges(x, y, (float)(q * gn__bits_f64((gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND) + 1023) << 52)));
+}
+
+/* a - b trunc(a / b) where |a / b| is below a limit, else what gn__tile_far_f32 and _f64 put right. The nearest whole quotient has few bits: its
+ * products are exact. */
+#define GN__V_QUOTIENT 0x1p27f
+#define GN__W_QUOTIENT 0x1p24
+
+GN__INLINE float gn__v_fmod(float a, float b) {
+    double x = fabs((double)a), y = fabs((double)b), q = (x / y + GN__W_ROUND) - GN__W_ROUND, r = x - q * y;
+    return copysignf((float)(r < 0.0 ? r + y : r), a);
+}
+
+GN__INLINE double gn__w_fmod(double a, double b) {
+    double x = fabs(a), y = fabs(b), q = (x / y + GN__W_ROUND) - GN__W_ROUND;
+    double y1 = gn__bits_f64(gn__f64_bits(y) & 0xfffffffff8000000u), r = (x - q * y1) - q * (y - y1);
+    return copysign(r < 0.0 ? r + y : r, a);
+}
+
 #define gn__m_add_f32(a, b) ((a) + (b))
 #define gn__m_sub_f32(a, b) ((a) - (b))
 #define gn__m_mul_f32(a, b) ((a) * (b))
 #define gn__m_div_f32(a, b) ((a) / (b))
 #define gn__m_neg_f32(a) (-(a))
 #define gn__m_abs_f32(a) fabsf(a)
-#define gn__m_pow_f32(a, b) powf(a, b)
+#define gn__m_pow_f32(a, b) gn__v_pow(a, b)
 #define gn__m_exp_f32(a) gn__v_exp(a)
 #define gn__m_log_f32(a) gn__v_log(a)
 #define gn__m_sqrt_f32(a) sqrtf(a)
@@ -2731,12 +3173,12 @@ GN__INLINE float gn__v_sin_turned(float x, int32_t quarters) {
 #define gn__m_div_f64(a, b) ((a) / (b))
 #define gn__m_neg_f64(a) (-(a))
 #define gn__m_abs_f64(a) fabs(a)
-#define gn__m_pow_f64(a, b) pow(a, b)
-#define gn__m_exp_f64(a) exp(a)
-#define gn__m_log_f64(a) log(a)
+#define gn__m_pow_f64(a, b) gn__w_pow(a, b)
+#define gn__m_exp_f64(a) gn__w_exp(a)
+#define gn__m_log_f64(a) gn__w_log(a)
 #define gn__m_sqrt_f64(a) sqrt(a)
-#define gn__m_tanh_f64(a) tanh(a)
-#define gn__m_erfc_f64(a) erfc(a)
+#define gn__m_tanh_f64(a) gn__w_tanh(a)
+#define gn__m_erfc_f64(a) gn__w_erfc(a)
 
 #define gn__m_floor_f32(a) floorf(a)
 #define gn__m_ceil_f32(a) ceilf(a)
@@ -2745,62 +3187,85 @@ GN__INLINE float gn__v_sin_turned(float x, int32_t quarters) {
 #define gn__m_exp2_f32(a) gn__v_exp2(a)
 #define gn__m_expm1_f32(a) gn__v_expm1(a)
 #define gn__m_log2_f32(a) gn__v_log2(a)
-#define gn__m_log10_f32(a) log10f(a)
+#define gn__m_log10_f32(a) gn__v_log10(a)
 #define gn__m_log1p_f32(a) gn__v_log1p(a)
 #define gn__m_sin_f32(a) gn__v_sin_turned(a, 0)
 #define gn__m_cos_f32(a) gn__v_sin_turned(a, 1)
-#define gn__m_tan_f32(a) tanf(a)
-#define gn__m_asin_f32(a) asinf(a)
-#define gn__m_acos_f32(a) acosf(a)
-#define gn__m_atan_f32(a) atanf(a)
-#define gn__m_sinh_f32(a) sinhf(a)
-#define gn__m_cosh_f32(a) coshf(a)
-#define gn__m_asinh_f32(a) asinhf(a)
-#define gn__m_acosh_f32(a) acoshf(a)
-#define gn__m_atanh_f32(a) atanhf(a)
+#define gn__m_tan_f32(a) gn__v_tan(a)
+#define gn__m_asin_f32(a) gn__v_asin(a)
+#define gn__m_acos_f32(a) gn__v_acos(a)
+#define gn__m_atan_f32(a) gn__v_atan(a)
+#define gn__m_sinh_f32(a) gn__v_sinh(a)
+#define gn__m_cosh_f32(a) gn__v_cosh(a)
+#define gn__m_asinh_f32(a) gn__v_asinh(a)
+#define gn__m_acosh_f32(a) gn__v_acosh(a)
+#define gn__m_atanh_f32(a) gn__v_atanh(a)
 #define gn__m_erf_f32(a) gn__v_erf(a)
-#define gn__m_atan2_f32(a, b) atan2f(a, b)
-#define gn__m_hypot_f32(a, b) hypotf(a, b)
+#define gn__m_atan2_f32(a, b) gn__v_atan2(a, b)
+#define gn__m_hypot_f32(a, b) gn__v_hypot(a, b)
 #define gn__m_copysign_f32(a, b) copysignf(a, b)
 #define gn__m_fma_f32(a, b, c) fmaf(a, b, c)
-#define gn__m_fmod_f32(a, b) fmodf(a, b)
+#define gn__m_fmod_f32(a, b) gn__v_fmod(a, b)
 #define gn__m_floor_f64(a) floor(a)
 #define gn__m_ceil_f64(a) ceil(a)
 #define gn__m_rint_f64(a) rint(a)
 #define gn__m_trunc_f64(a) trunc(a)
-#define gn__m_exp2_f64(a) exp2(a)
-#define gn__m_expm1_f64(a) expm1(a)
-#define gn__m_log2_f64(a) log2(a)
-#define gn__m_log10_f64(a) log10(a)
-#define gn__m_log1p_f64(a) log1p(a)
-#define gn__m_sin_f64(a) sin(a)
-#define gn__m_cos_f64(a) cos(a)
-#define gn__m_tan_f64(a) tan(a)
-#define gn__m_asin_f64(a) asin(a)
-#define gn__m_acos_f64(a) acos(a)
-#define gn__m_atan_f64(a) atan(a)
-#define gn__m_sinh_f64(a) sinh(a)
-#define gn__m_cosh_f64(a) cosh(a)
-#define gn__m_asinh_f64(a) asinh(a)
-#define gn__m_acosh_f64(a) acosh(a)
-#define gn__m_atanh_f64(a) atanh(a)
-#define gn__m_erf_f64(a) erf(a)
-#define gn__m_atan2_f64(a, b) atan2(a, b)
-#define gn__m_hypot_f64(a, b) hypot(a, b)
+#define gn__m_exp2_f64(a) gn__w_exp2_parts(a, 0.0)
+#define gn__m_expm1_f64(a) gn__w_expm1(a)
+#define gn__m_log2_f64(a) gn__w_log2(a)
+#define gn__m_log10_f64(a) gn__w_log10(a)
+#define gn__m_log1p_f64(a) gn__w_log1p(a)
+#define gn__m_sin_f64(a) gn__w_sin_turned(a, 0)
+#define gn__m_cos_f64(a) gn__w_sin_turned(a, 1)
+#define gn__m_tan_f64(a) gn__w_tan(a)
+#define gn__m_asin_f64(a) gn__w_asin(a)
+#define gn__m_acos_f64(a) gn__w_acos(a)
+#define gn__m_atan_f64(a) gn__w_atan(a)
+#define gn__m_sinh_f64(a) gn__w_sinh(a)
+#define gn__m_cosh_f64(a) gn__w_cosh(a)
+#define gn__m_asinh_f64(a) gn__w_asinh(a)
+#define gn__m_acosh_f64(a) gn__w_acosh(a)
+#define gn__m_atanh_f64(a) gn__w_atanh(a)
+#define gn__m_erf_f64(a) gn__w_erf(a)
+#define gn__m_atan2_f64(a, b) gn__w_atan2(a, b)
+#define gn__m_hypot_f64(a, b) gn__w_hypot(a, b)
 #define gn__m_copysign_f64(a, b) copysign(a, b)
 #define gn__m_fma_f64(a, b, c) fma(a, b, c)
-#define gn__m_fmod_f64(a, b) fmod(a, b)
-#define GN__DEFINE_FLOAT_MATH(S, T, F)                                                                   \
-    GN__INLINE T gn__m_remainder_##S(T a, T b) {                                                         \
-        T m = fmod##F(a, b);                                                                             \
-        return m != 0 && (m < 0) != (b < 0) ? m + b : m;                                                 \
-    }                                                                                                    \
-    GN__INLINE T gn__m_floordiv_##S(T a, T b) {                                                          \
-        T m = fmod##F(a, b), q = rint##F((a - m) / b) - (T)(m != 0 && (m < 0) != (b < 0));               \
-        return b == 0 ? a / b : q == 0 ? copysign##F(0, a / b) : q;                                      \
-    }
+#define gn__m_fmod_f64(a, b) gn__w_fmod(a, b)
+/* remainder and floordiv from m = fmod(a, b). */
+#define GN__DEFINE_FLOAT_MATH(S, T, F)                                                                       \
+    GN__INLINE T gn__m_remainder_of_##S(T m, T b) { return m != 0 && (m < 0) != (b < 0) ? m + b : m; }       \
+    GN__INLINE T gn__m_floordiv_of_##S(T a, T b, T m) {                                                      \
+        T q = rint##F((a - m) / b) - (T)(m != 0 && (m < 0) != (b < 0));                                      \
+        return b == 0 ? a / b : q == 0 ? copysign##F(0, a / b) : q;                                          \
+    }                                                                                                        \
+    GN__INLINE T gn__m_remainder_##S(T a, T b) { return gn__m_remainder_of_##S(gn__m_fmod_##S(a, b), b); }   \
+    GN__INLINE T gn__m_floordiv_##S(T a, T b) { return gn__m_floordiv_of_##S(a, b, gn__m_fmod_##S(a, b)); }
 GN__DEFINE_FLOAT_MATH(f32, float, f)
 GN__DEFINE_FLOAT_MATH(f64, double, )
+
+/* Where tiles are not vectorised, the long functions are called rather than made part of every loop. */
+#if GN__X86
+#define GN__LONG_MATH(X, Y) \
+    X(exp) X(log) X(tanh) X(erfc) X(exp2) X(expm1) X(log2) X(log10) X(log1p) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) \
+    X(asinh) X(acosh) X(atanh) X(erf) Y(pow) Y(atan2) Y(hypot)
+#define GN__X(name)                                                                                          \
+    static float gn__m_##name##_f32_small(float a) { return gn__m_##name##_f32(a); }        \
+    static double gn__m_##name##_f64_small(double a) { return gn__m_##name##_f64(a); }
+#define GN__Y(name)                                                                                          \
+    static float gn__m_##name##_f32_small(float a, float b) { return gn__m_##name##_f32(a, b); } \
+    static double gn__m_##name##_f64_small(double a, double b) { return gn__m_##name##_f64(a, b); }
+GN__SMALL_BEGIN
+GN__LONG_MATH(GN__X, GN__Y)
+GN__SMALL_END
+#undef GN__X
+#undef GN__Y
+#define GN__LONG_F32 f32_small
+#define GN__LONG_F64 f64_small
+#else
+#define GN__LONG_F32 f32
+#define GN__LONG_F64 f64
+#endif
 
 #define GN__DEFINE_INT_MATH(S, T, U)                                                                     \
     GN__INLINE T gn__m_add_##S(T a, T b) { return (T)((U)a + (U)b); }                                    \
@@ -2830,21 +3295,21 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
 /* ---- the scalar rows ----
  * U (one input), B (two) and T (three) have a gradient, UN and BN none, C compares, P is a U whose parameters are attributes.
  * X(NAME, name, wire, compute class, dtypes, flops, tolerance, body over a, b, c and parameters p0, p1 [, gradients])
- * Compute class: F float, L float by functions of the C library, which no instruction set widens, A any, I integer. Gradients are expressions over the result y, its gradient gy, the inputs x0, x1, x2. */
+ * Compute class: F float, S float and short, A any, M any but of more work than A, I integer. Gradients are expressions over the result y, its gradient gy, the inputs x0, x1, x2. */
 #define GN__SCALAR_OPS(U, B, UN, BN, C, P, T)                                                                                              \
     B( ADD,       add,       0x10, A, GN__ALL,     1,  1, GN_M_ADD(a, b), gy, gy)                                                    \
     B( SUB,       sub,       0x11, A, GN__NUMBERS, 1,  1, GN_M_SUB(a, b), gy, gn__neg(k, gy))                                        \
     B( MUL,       mul,       0x12, A, GN__ALL,     1,  1, GN_M_MUL(a, b), gn__mul(k, gy, x1), gn__mul(k, gy, x0))                    \
     B( DIV,       div,       0x13, A, GN__NUMBERS, 4,  1, GN_M_DIV(a, b), gn__div(k, gy, x1), gn__neg(k, gn__div(k, gn__mul(k, gy, y), x1))) \
-    B( POW,       pow,       0x14, L, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
+    B( POW,       pow,       0x14, F, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
     B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__choose(k, gn__le(k, x0, x1), gy), gn__choose(k, gn__gt(k, x0, x1), gy)) \
     B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__choose(k, gn__ge(k, x0, x1), gy), gn__choose(k, gn__lt(k, x0, x1), gy)) \
     U( NEG,       neg,       0x17, A, GN__NUMBERS, 1,  1, GN_M_NEG(a), gn__neg(k, gy))                                               \
     U( ABS,       abs,       0x18, A, GN__NUMBERS, 1,  1, GN_M_ABS(a), gn__where(k, gn__lt(k, x0, gn__num(k, 0)), gn__neg(k, gy), gn__choose(k, gn__ne(k, x0, gn__num(k, 0)), gy))) \
     U( EXP,       exp,       0x19, F, GN__FLOATS,  8,  2, GN_M_EXP(a), gn__mul(k, gy, y))                                            \
     U( LOG,       log,       0x1a, F, GN__FLOATS,  8,  2, GN_M_LOG(a), gn__div(k, gy, x0))                                           \
-    U( SQRT,      sqrt,      0x1b, F, GN__FLOATS,  4,  1, GN_M_SQRT(a), gn__div(k, gn__mul(k, gy, gn__num(k, 0.5)), y))              \
-    U( RSQRT,     rsqrt,     0x1c, F, GN__FLOATS,  5,  2, GN_C(1) / GN_M_SQRT(a), gn__mul(k, gn__mul(k, gy, gn__num(k, -0.5)), gn__div(k, y, x0))) \
+    U( SQRT,      sqrt,      0x1b, S, GN__FLOATS,  4,  1, GN_M_SQRT(a), gn__div(k, gn__mul(k, gy, gn__num(k, 0.5)), y))              \
+    U( RSQRT,     rsqrt,     0x1c, S, GN__FLOATS,  5,  2, GN_C(1) / GN_M_SQRT(a), gn__mul(k, gn__mul(k, gy, gn__num(k, -0.5)), gn__div(k, y, x0))) \
     U( TANH,      tanh,      0x1d, F, GN__FLOATS, 12,  4, GN_M_TANH(a), gn__mul(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, y, y)))) \
     U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_C(1) / (GN_C(1) + GN_M_EXP(-a)), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
     U( RELU,      relu,      0x1f, A, GN__NUMBERS, 1,  1, a < GN_C(0) ? GN_C(0) : a, gn__choose(k, gn__gt(k, x0, gn__num(k, 0)), gy)) \
@@ -2870,40 +3335,40 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( EXP2,         exp2,         0x85, F, GN__FLOATS,  8,  2, GN_M_EXP2(a), gn__mul(k, gy, gn__mul(k, y, gn__num(k, 0.69314718055994530942)))) \
     U( EXPM1,        expm1,        0x86, F, GN__FLOATS, 10,  4, GN_M_EXPM1(a), gn__mul(k, gy, gn__add(k, y, gn__num(k, 1)))) \
     U( LOG2,         log2,         0x87, F, GN__FLOATS,  8,  4, GN_M_LOG2(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 0.69314718055994530942)))) \
-    U( LOG10,        log10,        0x88, L, GN__FLOATS,  8,  4, GN_M_LOG10(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 2.30258509299404568402)))) \
+    U( LOG10,        log10,        0x88, F, GN__FLOATS,  8,  4, GN_M_LOG10(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 2.30258509299404568402)))) \
     U( LOG1P,        log1p,        0x89, F, GN__FLOATS, 10,  4, GN_M_LOG1P(a), gn__div(k, gy, gn__add(k, x0, gn__num(k, 1)))) \
-    U( RECIPROCAL,   reciprocal,   0x8a, F, GN__FLOATS,  4,  1, GN_C(1) / a, gn__neg(k, gn__mul(k, gy, gn__mul(k, y, y)))) \
+    U( RECIPROCAL,   reciprocal,   0x8a, S, GN__FLOATS,  4,  1, GN_C(1) / a, gn__neg(k, gn__mul(k, gy, gn__mul(k, y, y)))) \
     U( SQUARE,       square,       0x8b, A, GN__NUMBERS,  1,  1, GN_M_MUL(a, a), gn__mul(k, gy, gn__mul(k, x0, gn__num(k, 2)))) \
     U( SIN,          sin,          0x8c, F, GN__FLOATS, 12,  4, GN_M_SIN(a), gn__mul(k, gy, gn__cos(k, x0))) \
     U( COS,          cos,          0x8d, F, GN__FLOATS, 12,  4, GN_M_COS(a), gn__neg(k, gn__mul(k, gy, gn__sin(k, x0)))) \
-    U( TAN,          tan,          0x8e, L, GN__FLOATS, 16,  4, GN_M_TAN(a), gn__mul(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, y, y)))) \
-    U( ASIN,         asin,         0x8f, L, GN__FLOATS, 12,  4, GN_M_ASIN(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
-    U( ACOS,         acos,         0x90, L, GN__FLOATS, 12,  4, GN_M_ACOS(a), gn__neg(k, gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))))) \
-    U( ATAN,         atan,         0x91, L, GN__FLOATS, 12,  4, GN_M_ATAN(a), gn__div(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
-    U( SINH,         sinh,         0x92, L, GN__FLOATS, 16,  4, GN_M_SINH(a), gn__mul(k, gy, gn__cosh(k, x0))) \
-    U( COSH,         cosh,         0x93, L, GN__FLOATS, 16,  4, GN_M_COSH(a), gn__mul(k, gy, gn__sinh(k, x0))) \
-    U( ASINH,        asinh,        0x94, L, GN__FLOATS, 16,  4, GN_M_ASINH(a), gn__mul(k, gy, gn__rsqrt(k, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
-    U( ACOSH,        acosh,        0x95, L, GN__FLOATS, 16,  4, GN_M_ACOSH(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__mul(k, x0, x0), gn__num(k, 1))))) \
-    U( ATANH,        atanh,        0x96, L, GN__FLOATS, 16,  4, GN_M_ATANH(a), gn__div(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
+    U( TAN,          tan,          0x8e, F, GN__FLOATS, 16,  4, GN_M_TAN(a), gn__mul(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, y, y)))) \
+    U( ASIN,         asin,         0x8f, F, GN__FLOATS, 12,  4, GN_M_ASIN(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
+    U( ACOS,         acos,         0x90, F, GN__FLOATS, 12,  4, GN_M_ACOS(a), gn__neg(k, gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))))) \
+    U( ATAN,         atan,         0x91, F, GN__FLOATS, 12,  4, GN_M_ATAN(a), gn__div(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
+    U( SINH,         sinh,         0x92, F, GN__FLOATS, 16,  4, GN_M_SINH(a), gn__mul(k, gy, gn__cosh(k, x0))) \
+    U( COSH,         cosh,         0x93, F, GN__FLOATS, 16,  4, GN_M_COSH(a), gn__mul(k, gy, gn__sinh(k, x0))) \
+    U( ASINH,        asinh,        0x94, F, GN__FLOATS, 16,  4, GN_M_ASINH(a), gn__mul(k, gy, gn__rsqrt(k, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
+    U( ACOSH,        acosh,        0x95, F, GN__FLOATS, 16,  4, GN_M_ACOSH(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__mul(k, x0, x0), gn__num(k, 1))))) \
+    U( ATANH,        atanh,        0x96, F, GN__FLOATS, 16,  4, GN_M_ATANH(a), gn__div(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
     U( ERF,          erf,          0x97, F, GN__FLOATS, 16,  4, GN_M_ERF(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, 1.12837916709551257390)))) \
     U( ERFC,         erfc,         0x98, F, GN__FLOATS, 16,  8, GN_M_ERFC(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, -1.12837916709551257390)))) \
     U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
-    U( SOFTSIGN,     softsign,     0x9a, F, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
-    U( HARD_SIGMOID, hard_sigmoid, 0x9b, F, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
-    U( HARD_SWISH,   hard_swish,   0x9c, F, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
+    U( SOFTSIGN,     softsign,     0x9a, S, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
+    U( HARD_SIGMOID, hard_sigmoid, 0x9b, S, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
+    U( HARD_SWISH,   hard_swish,   0x9c, S, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
     U( SELU,         selu,         0x9d, F, GN__FLOATS, 10,  4, GN_C(1.0507009873554804934) * (a > GN_C(0) ? a : GN_C(1.6732632423543772848) * GN_M_EXPM1(a)), gn__selu_grad(k)) \
     U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, a * GN_M_TANH(GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a)))), gn__mish_grad(k)) \
     U( LOG_SIGMOID,  log_sigmoid,  0x9f, F, GN__FLOATS, 20,  4, GN_M_MIN(a, GN_C(0)) - GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, gn__neg(k, x0)))) \
-    B( ATAN2,        atan2,        0xa0, L, GN__FLOATS, 20,  4, GN_M_ATAN2(a, b), gn__div(k, gn__mul(k, gy, x1), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))), gn__neg(k, gn__div(k, gn__mul(k, gy, x0), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))))) \
-    B( FMOD,         fmod,         0xa1, A, GN__NUMBERS,  8,  1, GN_M_FMOD(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__trunc(k, gn__div(k, x0, x1))))) \
-    B( REMAINDER,    remainder,    0xa2, A, GN__NUMBERS,  8,  2, GN_M_REMAINDER(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__floor_divide(k, x0, x1)))) \
-    B( FLOOR_DIVIDE, floor_divide, 0xa3, A, GN__NUMBERS,  8,  4, GN_M_FLOORDIV(a, b), gn__zeros_like(k, x0), gn__zeros_like(k, x1)) \
-    B( HYPOT,        hypot,        0xa4, L, GN__FLOATS,  8,  4, GN_M_HYPOT(a, b), gn__div(k, gn__mul(k, gy, x0), y), gn__div(k, gn__mul(k, gy, x1), y)) \
-    B( COPYSIGN,     copysign,     0xa5, F, GN__FLOATS,  1,  0, GN_M_COPYSIGN(a, b), gn__where(k, gn__eq(k, y, x0), gy, gn__neg(k, gy)), gn__zeros_like(k, x1)) \
+    B( ATAN2,        atan2,        0xa0, F, GN__FLOATS, 20,  4, GN_M_ATAN2(a, b), gn__div(k, gn__mul(k, gy, x1), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))), gn__neg(k, gn__div(k, gn__mul(k, gy, x0), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))))) \
+    B( FMOD,         fmod,         0xa1, M, GN__NUMBERS,  8,  1, GN_M_FMOD(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__trunc(k, gn__div(k, x0, x1))))) \
+    B( REMAINDER,    remainder,    0xa2, M, GN__NUMBERS,  8,  2, GN_M_REMAINDER(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__floor_divide(k, x0, x1)))) \
+    B( FLOOR_DIVIDE, floor_divide, 0xa3, M, GN__NUMBERS,  8,  4, GN_M_FLOORDIV(a, b), gn__zeros_like(k, x0), gn__zeros_like(k, x1)) \
+    B( HYPOT,        hypot,        0xa4, F, GN__FLOATS,  8,  4, GN_M_HYPOT(a, b), gn__div(k, gn__mul(k, gy, x0), y), gn__div(k, gn__mul(k, gy, x1), y)) \
+    B( COPYSIGN,     copysign,     0xa5, S, GN__FLOATS,  1,  0, GN_M_COPYSIGN(a, b), gn__where(k, gn__eq(k, y, x0), gy, gn__neg(k, gy)), gn__zeros_like(k, x1)) \
     BN( SHIFT_LEFT,   shift_left,   0xa6, I, GN__INTS,  1,  1, GN_M_SHL(a, b)) \
     BN( SHIFT_RIGHT,  shift_right,  0xa7, I, GN__INTS,  1,  1, GN_M_SHR(a, b)) \
-    T( FMA,          fma,          0xb0, A, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
-    T( LERP,         lerp,         0xb1, F, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
+    T( FMA,          fma,          0xb0, M, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
+    T( LERP,         lerp,         0xb1, S, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
 
 /* Leaves; gn_part_node.leaf says the kind. X(NAME, name, wire) */
 #define GN__LEAF_OPS(X) X(DATA, data, 0x01) X(VALUE, value, 0x02) X(WEIGHT, weight, 0x03) X(STATE, state, 0x04)
@@ -2967,14 +3432,22 @@ typedef struct gn__op_row {
     gn__kernel cpu;
     gn__grad_fn grad;
     gn__tile_fn tile[GN__COMPUTE__COUNT];
-    gn__tile_fn wide[GN__ISA__COUNT];   /* the f32 tile by instruction path */
+    gn__tile_fn wide[GN__ISA__COUNT], wide64[GN__ISA__COUNT];   /* the tiles of f32 and of f64 by instruction path */
 } gn__op_row;
 
-/* ---- scalar tiles: compiled for every compute type, those of f32 for every instruction path too. Bodies are never contracted,
+/* ---- scalar tiles: compiled for every compute type, those of f32 and the long ones of f64 for instruction paths too. Bodies are never contracted,
  * so that all paths give the same bits ---- */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
+/* Passes that cost time and change nothing in loops without branches. */
+#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,ira-region=one,no-dse,no-shrink-wrap,no-tree-pta,no-split-paths,no-tree-dse")
+#pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop")
+#endif
+#if defined(__clang__)
+#define GN__ONE_BY_ONE _Pragma("clang loop interleave(disable) unroll(disable)")     /* copies of long bodies gain nothing */
+#else
+#define GN__ONE_BY_ONE
 #endif
 #define GN__TILE(NAME, R, body)                                                                              \
     GN__TARGET static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x, const double *p, int64_t n) { \
@@ -2983,70 +3456,97 @@ typedef struct gn__op_row {
         const GN__T p0 = GN__PARAM(p[0]), p1 = GN__PARAM(p[1]);                                              \
         (void)p0; (void)p1;                                                                                  \
         const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);     /* says so to the compiler: no code for a rest */ \
-        for (int64_t i = 0; i < whole; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < whole; i++) { const GN__T a = xa[i], b = xb[i], c = xc[i]; (void)b; (void)c; out[i] = (R)(body); } \
     }
 #define GN__TILE_U(NAME, name, wire, cls, mask, flops, tol, body, ...) GN__WHEN_##cls(GN__TILE(NAME, GN__T, body))
 #define GN__TILE_C(NAME, name, wire, cls, mask, flops, tol, body) GN__WHEN_##cls(GN__TILE(NAME, int32_t, body))
 #define GN__WHEN_A(...) __VA_ARGS__
-
-#define GN__WHEN_L(...) __VA_ARGS__
+#define GN__WHEN_M(...) __VA_ARGS__
 #define GN__WHEN_F(...) __VA_ARGS__
+#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #define GN__WHEN_I(...)
 #define GN__SUFFIX f32
+#define GN__LONG GN__LONG_F32
 #define GN__PATH f32
-#define GN__TARGET GN__TARGET_SMALL
+#define GN__TARGET GN__TARGET_BASE
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
+GN__SMALL_BEGIN
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__SMALL_END
+#undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
 #if GN__X86
-#undef GN__WHEN_L
-#define GN__WHEN_L(...)
+#define GN__LONG f32
 #define GN__PATH f32_avx2
 #define GN__TARGET GN__TARGET_AVX2
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_F
+#undef GN__WHEN_M
 #define GN__WHEN_F(...)                            /* polynomials gain little beyond AVX2: those tiles serve both */
+#define GN__WHEN_M(...)
 #define GN__PATH f32_avx512
 #define GN__TARGET GN__TARGET_AVX512
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_F
+#undef GN__WHEN_M
 #define GN__WHEN_F(...) __VA_ARGS__
+#define GN__WHEN_M(...) __VA_ARGS__
 #endif
 #undef GN__SUFFIX
 #undef GN__T
 #undef GN__PARAM
-#undef GN__WHEN_L
-#define GN__WHEN_L(...) __VA_ARGS__
 #define GN__SUFFIX f64
+#define GN__LONG GN__LONG_F64
 #define GN__PATH f64
-#define GN__TARGET GN__TARGET_SMALL
+#define GN__TARGET GN__TARGET_BASE
 #define GN__T double
 #define GN__PARAM(x) (x)
+GN__SMALL_BEGIN
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-#undef GN__SUFFIX
+GN__SMALL_END
+#undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
+#if GN__X86
+#undef GN__WHEN_A
+#undef GN__WHEN_S
+#define GN__WHEN_A(...)                            /* what is short gains little in f64 */
+#define GN__WHEN_S(...)
+#define GN__LONG f64
+#define GN__PATH f64_avx2
+#define GN__TARGET GN__TARGET_AVX2
+GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__LONG
+#undef GN__PATH
+#undef GN__TARGET
+#undef GN__WHEN_A
+#undef GN__WHEN_S
+#define GN__WHEN_A(...) __VA_ARGS__
+#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
+#endif
+#undef GN__SUFFIX
 #undef GN__T
 #undef GN__PARAM
 #undef GN__WHEN_F
 #undef GN__WHEN_I
 
-#undef GN__WHEN_L
-#define GN__WHEN_L(...)
 #define GN__WHEN_F(...)
 #define GN__WHEN_I(...) __VA_ARGS__
 #define GN__SUFFIX i32
 #define GN__PATH i32
-#define GN__TARGET GN__TARGET_SMALL
+#define GN__TARGET GN__TARGET_BASE
 #define GN__T int32_t
 #define GN__PARAM(x) ((int32_t)gn__f64_int(x, GN_I32))
+GN__SMALL_BEGIN
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__SMALL_END
 #undef GN__SUFFIX
 #undef GN__PATH
 #undef GN__TARGET
@@ -3054,10 +3554,12 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #undef GN__PARAM
 #define GN__SUFFIX i64
 #define GN__PATH i64
-#define GN__TARGET GN__TARGET_SMALL
+#define GN__TARGET GN__TARGET_BASE
 #define GN__T int64_t
 #define GN__PARAM(x) gn__f64_int(x, GN_I64)
+GN__SMALL_BEGIN
 GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__SMALL_END
 #undef GN__SUFFIX
 #undef GN__PATH
 #undef GN__TARGET
@@ -3353,6 +3855,7 @@ typedef struct gn__kernels {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")      /* vectors are written out */
+#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #define GN__UNROLL _Pragma("GCC unroll 16")
 #define GN__CONTRACT
 #elif defined(__clang__)
@@ -3552,6 +4055,7 @@ typedef struct gn__runners {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize")
+#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
@@ -5466,22 +5970,31 @@ GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 
 #define GN__TILES_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
-#define GN__TILES_L(NAME) GN__TILES_F(NAME)
 #define GN__TILES_A(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
 #if GN__X86
 #define GN__WIDE_A(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx512 }
 #define GN__WIDE_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx2 }
+#define GN__WIDE64_A(NAME) { gn__tile_##NAME##_f64, gn__tile_##NAME##_f64, gn__tile_##NAME##_f64 }
+#define GN__WIDE64_F(NAME) { gn__tile_##NAME##_f64, gn__tile_##NAME##_f64_avx2, gn__tile_##NAME##_f64_avx2 }
 #else
 #define GN__WIDE_A(NAME) { gn__tile_##NAME##_f32, NULL, NULL }
 #define GN__WIDE_F(NAME) GN__WIDE_A(NAME)
+#define GN__WIDE64_A(NAME) { gn__tile_##NAME##_f64, NULL, NULL }
+#define GN__WIDE64_F(NAME) GN__WIDE64_A(NAME)
 #endif
-#define GN__WIDE_L(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32, gn__tile_##NAME##_f32 }
+#define GN__TILES_S(NAME) GN__TILES_F(NAME)
+#define GN__WIDE_S(NAME) GN__WIDE_F(NAME)
+#define GN__WIDE64_S(NAME) GN__WIDE64_A(NAME)
+#define GN__TILES_M(NAME) GN__TILES_A(NAME)
+#define GN__WIDE_M(NAME) GN__WIDE_F(NAME)
+#define GN__WIDE64_M(NAME) GN__WIDE64_F(NAME)
 #define GN__WIDE_I(NAME) { NULL, NULL, NULL }
+#define GN__WIDE64_I(NAME) GN__WIDE_I(NAME)
 #define GN__TILES_I(NAME) { NULL, NULL, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
 #define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, cmp, rule, g)                                                  \
     [GN__OP_##NAME] = { .name = lower, .text = body, .wire = w, .kind = GN_CLASS_SCALAR, .least = n, .most = n,              \
                         .n_attrs = GN__OP_##NAME == GN__OP_CLAMP ? 2 : 0, .compares = cmp, .dtypes = mask, .flops = fl,      \
-                        .tolerance = tol, .infer = rule, .grad = g, .tile = GN__TILES_##cls(NAME), .wide = GN__WIDE_##cls(NAME) },
+                        .tolerance = tol, .infer = rule, .grad = g, .tile = GN__TILES_##cls(NAME), .wide = GN__WIDE_##cls(NAME), .wide64 = GN__WIDE64_##cls(NAME) },
 #define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, false, gn__infer_scalar, gn__grad_##name)
 #define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, false, gn__infer_scalar, gn__grad_##name)
 #define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, false, gn__infer_scalar, gn__grad_##name)
@@ -11262,10 +11775,23 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     }
 }
 
-/* sin and cos of f32 where the vector code does not reach: large arguments, infinities and NaN. */
-static void gn__tile_far(int op, float *y, const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        if (!(fabsf(x[i]) <= GN__V_FAR)) y[i] = op == GN__OP_SIN ? sinf(x[i]) : cosf(x[i]);
+/* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients, and those of
+ * what is not finite. */
+#define GN__DEFINE_FAR(S, T, F, FAR, QUOTIENT)                                                                \
+    static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {                          \
+        bool turns = op == GN__OP_SIN || op == GN__OP_COS || op == GN__OP_TAN;                               \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            if (turns ? fabs##F(a[i]) <= FAR : fabs##F(a[i]) <= QUOTIENT * fabs##F(b[i]) && fabs##F(b[i]) < (T)INFINITY) continue; \
+            if (turns) { y[i] = op == GN__OP_SIN ? sin##F(a[i]) : op == GN__OP_COS ? cos##F(a[i]) : tan##F(a[i]); continue; } \
+            T m = fmod##F(a[i], b[i]);                                                                       \
+            y[i] = op == GN__OP_FMOD ? m : op == GN__OP_REMAINDER ? gn__m_remainder_of_##S(m, b[i]) : gn__m_floordiv_of_##S(a[i], b[i], m); \
+        }                                                                                                    \
+    }
+GN__DEFINE_FAR(f32, float, f, GN__V_FAR, GN__V_QUOTIENT)
+GN__DEFINE_FAR(f64, double, , GN__W_FAR, GN__W_QUOTIENT)
+
+static bool gn__op_has_far(int op) {
+    return op == GN__OP_SIN || op == GN__OP_COS || op == GN__OP_TAN || op == GN__OP_FMOD || op == GN__OP_REMAINDER || op == GN__OP_FLOOR_DIVIDE;
 }
 
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped after each
@@ -11279,8 +11805,9 @@ static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const 
     if (in->op == GN__OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64, gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
         where[compute](y, x, in->p, whole);
-    } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
-    if (compute == GN__F32 && (in->op == GN__OP_SIN || in->op == GN__OP_COS)) gn__tile_far(in->op, (float *)y, (const float *)x[0], n);
+    } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : compute == GN__F64 ? gn__ops[in->op].wide64[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
+    if (compute == GN__F32 && gn__op_has_far(in->op)) gn__tile_far_f32(in->op, (float *)y, (const float *)x[0], (const float *)x[1], n);
+    if (compute == GN__F64 && gn__op_has_far(in->op)) gn__tile_far_f64(in->op, (double *)y, (const double *)x[0], (const double *)x[1], n);
     gn__tile_wrap(y, d, whole);
     return GN_OK;
 }

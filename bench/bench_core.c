@@ -38,7 +38,7 @@ static struct settings {
 /* ---- figures: printed as they come, and kept for the JSON line ---- */
 
 typedef struct figure { char name[48]; double value; } figure;
-static figure figures[128];
+static figure figures[192];
 static int n_figures;
 static int failures;
 
@@ -619,6 +619,86 @@ static void bench_fused(void) {
     free(z);
 }
 
+/* ---- elementwise mathematics beside the C library's ---- */
+
+enum { MATH_N = 1 << 17 };
+
+typedef struct math_case {
+    const char *name;
+    gn_tensor (*op)(const char *file, int line, gn_tensor a);
+    float (*f32)(float);
+    double (*f64)(double);
+    double low, high;
+} math_case;
+
+static const math_case math_cases[] = {
+    { "exp", gn_exp_at, expf, exp, -10, 10 },    { "log", gn_log_at, logf, log, 0.01, 100 },   { "log10", gn_log10_at, log10f, log10, 0.01, 100 },
+    { "sin", gn_sin_at, sinf, sin, -100, 100 },  { "tan", gn_tan_at, tanf, tan, -100, 100 },   { "tanh", gn_tanh_at, tanhf, tanh, -4, 4 },
+    { "atan", gn_atan_at, atanf, atan, -5, 5 },  { "asin", gn_asin_at, asinf, asin, -1, 1 },   { "sinh", gn_sinh_at, sinhf, sinh, -10, 10 },
+    { "asinh", gn_asinh_at, asinhf, asinh, -10, 10 }, { "erf", gn_erf_at, erff, erf, -3, 3 },  { "erfc", gn_erfc_at, erfcf, erfc, -3, 3 },
+};
+
+/* Seconds of one op over x, which stays where it is, to a state. */
+static double math_run(const math_case *c, gn_tensor x, gn_tensor y) {
+    double start = ex_now();
+    gn_assign(y, c->op(GN_HERE, x));
+    gn_result r = gn_step(x.ctx);
+    double took = ex_now() - start;
+    if (!ex_check(x.ctx, r, c->name)) exit(EX_FAILED);
+    return took;
+}
+
+static void math_note(const math_case *c, const char *dtype, int runs) {
+    char name[48];
+    snprintf(name, sizeof name, "%s_%s_ns", c->name, dtype);
+    double own = quantile(samples_a, runs, 0.5), library = quantile(samples_b, runs, 0.5);
+    printf("    %-22s %10.3f ns an element, the C library's %.3f\n", name, 1e9 * own / MATH_N, 1e9 * library / MATH_N);
+    keep(name, 1e9 * own / MATH_N);
+}
+
+static void bench_transcendental(void) {
+    if (!wanted("transcendental")) return;
+    static float x[MATH_N], y[MATH_N], z[MATH_N];
+    static double a[MATH_N], b[MATH_N], d[MATH_N];
+    gn_ctx *g = open_or_die("cpu", 1);
+    int runs = repeats(40);
+    double bytes = 0, seconds = 0;
+    for (size_t k = 0; k < sizeof math_cases / sizeof *math_cases; k++) {
+        const math_case *c = &math_cases[k];
+        for (size_t i = 0; i < MATH_N; i++) x[i] = (float)(a[i] = c->low + (c->high - c->low) * (0.5 + 0.5 * (double)draw()));
+        memset(y, 0xff, sizeof y);
+        memset(b, 0xff, sizeof b);
+        gn_tensor from32 = gn_weight(g, GN_F32, GN_SHAPE(MATH_N), x, "x"), to32 = gn_state(g, GN_F32, GN_SHAPE(MATH_N), y, "y");
+        gn_tensor from64 = gn_weight(g, GN_F64, GN_SHAPE(MATH_N), a, "a"), to64 = gn_state(g, GN_F64, GN_SHAPE(MATH_N), b, "b");
+        for (int r = -1; r < runs; r++) {
+            samples_a[r < 0 ? 0 : r] = math_run(c, from32, to32);
+            double start = ex_now();
+            for (size_t i = 0; i < MATH_N; i++) z[i] = c->f32(x[i]);
+            samples_b[r < 0 ? 0 : r] = ex_now() - start;
+        }
+        math_note(c, "f32", runs);
+        bytes += 2.0 * sizeof y;
+        seconds += quantile(samples_a, runs, 0.5);
+        for (int r = -1; r < runs; r++) {
+            samples_a[r < 0 ? 0 : r] = math_run(c, from64, to64);
+            double start = ex_now();
+            for (size_t i = 0; i < MATH_N; i++) d[i] = c->f64(a[i]);
+            samples_b[r < 0 ? 0 : r] = ex_now() - start;
+        }
+        math_note(c, "f64", runs);
+        read_or_die(to32, y, sizeof y);
+        read_or_die(to64, b, sizeof b);
+        gn_release(from32);
+        gn_release(to32);
+        gn_release(from64);
+        gn_release(to64);
+        for (size_t i = 0; i < MATH_N; i += 97)
+            if (!(fabs((double)(y[i] - z[i])) <= 8e-7 * (fabs((double)z[i]) + 1e-30)) || !(fabs(b[i] - d[i]) <= 2e-15 * (fabs(d[i]) + 1e-300))) { failed(c->name); break; }
+    }
+    note("transcendental_gb_s", 1e-9 * bytes / seconds, "GB/s read and written in f32, over all of these");
+    gn_close(g);
+}
+
 /* ---- reductions: each beside reading the same bytes ---- */
 
 typedef struct reduction { const char *name; gn_dtype dtype; bool largest, columns; } reduction;
@@ -1051,6 +1131,7 @@ int main(int argc, char **argv) {
     bench_round_trip();
     bench_upload();
     bench_fused();
+    bench_transcendental();
     bench_reduce();
     bench_matmul();
     bench_mlp();
