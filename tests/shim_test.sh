@@ -28,8 +28,8 @@ conformance() {
     holds "$WORK/run" 100
 }
 known_values() {
-    on_shim "$BUILD/tests/gpu_test" ones_times replayed a_fault --seed 1 >"$WORK/known" 2>&1
-    holds "$WORK/known" 3
+    on_shim "$BUILD/tests/gpu_test" ones_times replayed one_element a_fault --seed 1 >"$WORK/known" 2>&1
+    holds "$WORK/known" 4
 }
 listed() { on_shim "$EXAMPLES/genie_serve" --devices list | grep -E '^cuda:0 fibres on this CPU, 16.0 GiB, compute capability 6.0, driver .*CUDA 13.0.*NVRTC'; }
 demo_shows_its_phases() {
