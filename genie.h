@@ -49,7 +49,11 @@
                      most throughput or least bytes. Weights and states stay where they are; a split that the model says loses
                      is refused; gn_on says where a part runs. gn_explain tells in words or draws (SVG) what runs where, why, what
                      crosses and what that costs, also for a cluster that is only described. What devices and links cost is measured: by a
-                     server at its start, by a context over several when it opens, of links with every step. An op that a device has
+                     server at its start, by a context over several when it opens, of links with every step; servers and CPUs that are not
+                     in use are asked now and then, within a hundredth of the time. When that differs from what a plan was
+                     placed by, more than half as much again and several times in a row, the plan is placed anew if the
+                     model says that it then takes a sixth less; a state moves only if that pays within as many steps as the
+                     plan has run. Counted (reschedules), traced and logged; gn_desc.keep_placement forbids it. An op that a device has
                      no kernel for runs on another, or on the CPU beside it: logged and counted (fallbacks); with gn_desc.strict
                      it is an error (GN_STRICT).
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
@@ -58,7 +62,7 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured, $GENIE_BLAS=openblas: its matrix products instead of our own),
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its matrix products instead of our own),
                      else default.
 
    WHAT IT DOES NOT DO
@@ -247,6 +251,8 @@ typedef struct gn_error {
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another, through the program") \
     X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
+    X(reschedules,        "plans",  "plans over several devices that were placed anew because what devices and links cost had changed") \
+    X(reschedule_bytes,   "bytes",  "bytes of states that moved because of it")                    \
     X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
     X(sessions,           "sessions", "sessions a server accepted")                                \
@@ -293,6 +299,8 @@ typedef struct gn_desc {
     uint32_t threads;       /* of the CPU executor, 0: all cores ($GENIE_THREADS) */
     uint64_t seed;          /* of gn_random_*; equal seeds give equal numbers */
     bool strict;            /* a fallback is an error, not a counted event */
+    bool keep_placement;    /* plans over several devices stay where they were placed first, whatever devices and links cost later
+                               ($GENIE_RESCHEDULE=0) */
     const char *home;       /* folder of keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
     const char *label;      /* named in logs */
     gn_log_fn log;          /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
@@ -958,7 +966,8 @@ typedef struct gn_explain_desc {
 } gn_explain_desc;
 
 /* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and what
-   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with.
+   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with until
+   costs have changed enough (see Devices above).
    Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices, arrows
    transfers, order goes from left to right. Writes at most cap bytes, a NUL
    included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0 asks
@@ -1485,7 +1494,8 @@ GN_API gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char
 GN_API gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n);
 
 /* From here on the scheduler of a context over several devices takes these costs for those of its devices; their ops are not read.
-   NULL: the measured ones again. Plans that are there stay. GN_BAD_ARGUMENT when the number of devices is another one. */
+   NULL: the measured ones again. Plans that are there are placed anew at their next run if these costs make it worth while; while
+   costs are given nothing is measured. GN_BAD_ARGUMENT when the number of devices is another one. */
 GN_API gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *cluster);
 
 /* Services of the core for the optional units. */
@@ -9124,6 +9134,36 @@ static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const 
     return r;
 }
 
+/* What the model says of a placement that was made for other costs, or other homes of states. device: per node. */
+typedef struct gn__forecast { double seconds, step_seconds; uint64_t bytes; } gn__forecast;
+
+static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, const uint32_t *device, gn__forecast *out, gn_fault *f) {
+    gn__sched s;
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.m = m;
+    s.c = c;
+    s.homes = homes;
+    s.policy = policy;
+    s.f = f;
+    s.n = p->n_nodes;
+    s.D = c->n_devices;
+    gn_result r = gn__sched_prepare(&s);
+    if (r == GN_OK) {
+        gn__sched_list(&s);
+        gn__sched_ranks(&s);
+        for (int ranked = 0; ranked < 2 && !s.bad; ranked++) {
+            for (uint32_t i = 0; i < s.U; i++) s.dev[i] = device[s.unit_nodes[s.units[i].first]];
+            gn__sched_simulate(&s, ranked ? s.rank_order : s.order);
+            if (!ranked || gn__sched_better(&s, &s.now, &s.top)) s.top = s.now;
+        }
+        *out = (gn__forecast){ s.top.seconds, s.top.step, s.top.bytes };
+        if (s.bad) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory to judge a placement of %u nodes", s.n);
+    }
+    gn__sched_deinit(&s);
+    return r;
+}
+
 /* ---- explanation: a schedule in words and as a picture ---- */
 
 typedef struct gn__item {          /* ops of one group in one segment */
@@ -9145,7 +9185,7 @@ typedef struct gn__story {
     gn_policy policy;
     const char *(*label)(const void *owner, uint32_t node);
     const void *owner;
-    uint64_t fallbacks;            /* of the context, so far */
+    uint64_t fallbacks, reschedules;   /* of the context, so far */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -9405,6 +9445,7 @@ static void gn__tell_notes(gn__story *k) {
     for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
     if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
     if (k->fallbacks) gn__say(k, "fallback: %llu ops of the plans so far run elsewhere than chosen, because a device has no kernel for them\n", (unsigned long long)k->fallbacks);
+    if (k->reschedules) gn__say(k, "placed anew: %llu times so far a plan of this program, because costs had changed\n", (unsigned long long)k->reschedules);
     for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
     if (unmeasured) gn__say(k, "not measured: the speed of %u device%s; work there counts as taking no time\n", unmeasured, unmeasured == 1 ? "" : "s");
 }
@@ -10705,19 +10746,45 @@ static gn_view gn__run_view(const gn__run *r, uint32_t node) {
     return v;
 }
 
+/* Memory of an argument; once sorted by `begin`, `end` is the highest of this and those before. */
+typedef struct gn__held { uintptr_t begin, end; } gn__held;
+
+static int gn__held_compare(const void *a, const void *b) {
+    const gn__held *x = (const gn__held *)a, *y = (const gn__held *)b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static uint32_t gn__run_held(const gn__run *r, gn__held *memory) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < r->plan->part->n_args; k++) {
+        uintptr_t begin = (uintptr_t)r->args[k].host;
+        if (begin && r->args[k].bytes) memory[n++] = (gn__held){ begin, begin + r->args[k].bytes };
+    }
+    if (n > 1) qsort(memory, n, sizeof *memory, gn__held_compare);
+    for (uint32_t i = 1; i < n; i++) memory[i].end = GN__MAX(memory[i].end, memory[i - 1].end);
+    return n;
+}
+
+static bool gn__held_touches(const gn__held *memory, uint32_t n, const char *host, size_t bytes) {
+    uint32_t lo = 0, hi = n;                   /* memory[lo - 1] is the last that begins before the end of these bytes */
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (memory[mid].begin < (uintptr_t)host + bytes) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo > 0 && memory[lo - 1].end > (uintptr_t)host;
+}
+
 /* Results are computed where they are wanted, unless that is memory that an argument still holds or that is not aligned. */
-static void gn__run_place_outs(gn__run *r, const gn_out *outs) {
+static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory) {
     const gn_part *p = r->plan->part;
+    uint32_t n = gn__run_held(r, memory);
     for (uint32_t i = 0; i < p->n_outs; i++) {
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
         gn__type t = gn__part_type(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
         bool usable = host && a->place == GN_PLACE_BLOCK && outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
-        for (uint32_t k = 0; k < p->n_args && usable; k++) {
-            const gn_arg *arg = &r->args[k];
-            if (arg->host) usable = (uintptr_t)host + outs[i].bytes <= (uintptr_t)arg->host || (uintptr_t)arg->host + arg->bytes <= (uintptr_t)host;
-        }
-        if (usable) r->plan->base[p->outs[i]] = (char *)outs[i].host;
+        if (usable && !gn__held_touches(memory, n, host, outs[i].bytes)) r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
 }
 
@@ -10725,12 +10792,14 @@ GN__COLD_END
 
 /* ---- loops: a tile of each register at a time ---- */
 
+/* As long as the registers of a usual loop stay in a first-level cache together with the next tile's inputs. */
 enum { GN__TILE_N = 1024 };
 
 typedef struct gn__loop {
     gn__run *run;
     const gn_kernel_step *step;
     gn_view out;
+    size_t reg_bytes;              /* of one register: they lie side by side, so that they spread over all sets of a cache */
     bool streams;                  /* the result is larger than caches: it is written past them */
     int64_t failed_at;             /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
@@ -10745,10 +10814,12 @@ static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node)
     gn__mutex_unlock(&p->lock);
 }
 
+static size_t gn__compute_bytes(gn_dtype d) { return gn__dtypes[d].compute == GN__F64 || gn__dtypes[d].compute == GN__I64 ? 8 : 4; }
+
 /* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole step. */
 static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
-    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = compute == GN__F64 || compute == GN__I64 ? 8 : 4;
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
     int64_t inner = v->rank ? v->dims[last] : INT64_MAX, stride = v->rank ? v->strides[last] : 0;
     for (int64_t done = 0; done < n;) {
@@ -10829,12 +10900,26 @@ static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const 
     return GN_OK;
 }
 
-/* The bytes after a tile's are fetched while it is worked on: the hardware's own prefetch ends with each page. */
-static void gn__prefetch(const char *p, int64_t bytes) {
+/* Inputs that a tile reads where they lie. Those of the next tile are fetched while this one is worked on, a share at
+ * each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just before, would wait. */
+enum { GN__AHEAD_MOST = 8 };
+typedef struct gn__ahead { const char *p[GN__AHEAD_MOST]; int64_t bytes[GN__AHEAD_MOST]; uint32_t n; } gn__ahead;
+
+static void gn__ahead_add(gn__ahead *a, const char *p, int64_t bytes) {
+    if (a->n == GN__AHEAD_MOST) return;
+    a->p[a->n] = p + bytes;
+    a->bytes[a->n++] = bytes;
+}
+
+static void gn__ahead_fetch(const gn__ahead *a, uint32_t share, uint32_t shares) {
 #if defined(__GNUC__) || defined(__clang__)
-    for (int64_t i = bytes; i < 2 * bytes; i += 64) __builtin_prefetch(p + i);
+    __asm__ volatile("");                      /* GCC drops calls of a function that does nothing but prefetch */
+    for (uint32_t i = 0; i < a->n; i++) {
+        int64_t lines = (a->bytes[i] + 63) / 64;
+        for (int64_t l = lines * share / shares; l < lines * (share + 1) / shares; l++) __builtin_prefetch(a->p[i] + 64 * l);
+    }
 #else
-    (void)p; (void)bytes;
+    (void)a; (void)share; (void)shares;
 #endif
 }
 
@@ -10880,13 +10965,16 @@ static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
     return p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col) * (int64_t)gn__bytes_of(v->dtype);
 }
 
-/* Constants, and inputs of one element, are filled in once for all tiles. */
+/* Constants, and inputs of one element, are filled in once for all tiles of a range. */
 static void gn__loop_fill(const gn__loop *j, char *const *own) {
     const gn_layout *l = &j->run->plan->layout;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *d = &l->loads[j->step->load + i];
-        if (d->constant) gn__fill_tile(own[d->reg], (gn_dtype)d->dtype, d->value, GN__TILE_N);
-        else if (gn__view_is_one(&d->view)) gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, 0, GN__MIN(gn__view_count(&j->out), (int64_t)GN__TILE_N), own[d->reg]);
+        size_t width = gn__compute_bytes((gn_dtype)d->dtype);
+        if (d->constant) gn__fill_tile(own[d->reg], (gn_dtype)d->dtype, d->value, 1);
+        else if (gn__view_is_one(&d->view)) gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, 0, 1, own[d->reg]);
+        else continue;
+        for (size_t have = width; have < GN__TILE_N * width; have *= 2) memcpy(own[d->reg] + have, own[d->reg], have);
     }
 }
 
@@ -10894,12 +10982,14 @@ static void gn__loop_fill(const gn__loop *j, char *const *own) {
 static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n, uint32_t *out_node) {
     const gn_layout *l = &j->run->plan->layout;
     const gn_kernel_step *s = j->step;
+    gn__ahead ahead;
+    ahead.n = 0;
     for (uint32_t i = 0; i < s->n_loads; i++) {
         const gn_load *d = &l->loads[s->load + i];
         char *from = d->constant ? NULL : j->run->plan->base[d->base] + d->view.offset;
         char *place = d->constant ? NULL : gn__flat_place(&d->view, from, at, n);
         now[d->reg] = place ? place : own[d->reg];
-        if (place) gn__prefetch(place, n * (int64_t)gn__bytes_of((gn_dtype)d->dtype));
+        if (place) gn__ahead_add(&ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)d->dtype));
         if (!place && !d->constant && !gn__view_is_one(&d->view)) gn__load_flat(&d->view, from, at, n, own[d->reg]);
     }
     for (uint32_t i = 0; i < s->n_instrs; i++) {
@@ -10907,6 +10997,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
         bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
+        gn__ahead_fetch(&ahead, i, s->n_instrs);
         gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
         if (r != GN_OK) { *out_node = in->node; return r; }
         if (ends) return GN_OK;
@@ -10917,10 +11008,10 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
 }
 
 static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) {
-    char **own = (char **)(void *)(regs + (size_t)j->step->regs * GN__TILE_N * 8), **now = own + j->step->regs;
+    char **own = (char **)(void *)(regs + (size_t)j->step->regs * j->reg_bytes), **now = own + j->step->regs;
     int64_t total = gn__view_count(&j->out);
     uint32_t node = GN_NO_NODE;
-    for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * GN__TILE_N * 8;
+    for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * j->reg_bytes;
     gn__loop_fill(j, own);
     for (int64_t t = begin; t < end; t++) {
         int64_t at = t * GN__TILE_N, n = GN__MIN(total - at, (int64_t)GN__TILE_N);
@@ -10934,17 +11025,25 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
 
 static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn__loop *j = (gn__loop *)arg;
-    char *regs = (char *)gn_alloc((size_t)j->step->regs * (GN__TILE_N * 8 + 2 * sizeof(char *)));
-    if (!regs) { gn__loop_fail(j, begin, GN_OUT_OF_MEMORY, j->step->node); return; }
-    gn__loop_tiles(j, regs, begin, end);
-    gn_free(regs);
+    char *raw = (char *)gn_alloc((size_t)j->step->regs * (j->reg_bytes + 2 * sizeof(char *)) + 64);
+    if (!raw) { gn__loop_fail(j, begin, GN_OUT_OF_MEMORY, j->step->node); return; }
+    gn__loop_tiles(j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63), begin, end);
+    gn_free(raw);
+}
+
+static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *s) {
+    size_t width = 4;
+    for (uint32_t i = 0; i < s->n_loads; i++) width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->loads[s->load + i].dtype));
+    for (uint32_t i = 0; i < s->n_instrs; i++) width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->instrs[s->instr + i].out_dtype));
+    return width * GN__TILE_N;
 }
 
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
-    gn__loop j = { r, s, gn__run_view(r, s->node), false, INT64_MAX, GN_OK, GN_NO_NODE };
+    gn__loop j = { r, s, gn__run_view(r, s->node), gn__loop_reg_bytes(&r->plan->layout, s), false, INT64_MAX, GN_OK, GN_NO_NODE };
     int64_t tiles = (gn__view_count(&j.out) + GN__TILE_N - 1) / GN__TILE_N;
     j.streams = GN__X86 && !gn__dtypes[j.out.dtype].narrow && ((uintptr_t)j.out.p & 63) == 0 && gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
-    gn__pool_for(&r->cpu->pool, tiles, 16, gn__loop_range, &j);
+    int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1));        /* registers are allocated and filled for each range */
+    gn__pool_for(&r->cpu->pool, tiles, GN__MAX(share, 16), gn__loop_range, &j);
     if (j.failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j.node, j.failed, "an integer divisor is 0");
     return j.failed ? gn__run_fail(r, j.node, j.failed, "no memory for the tiles of a loop") : GN_OK;
 }
@@ -11039,9 +11138,10 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     gn_fault local;
     gn__run r = { .cpu = c, .plan = p, .args = args, .fault = f ? f : &local };
     *out_ticket = 1;
-    r.copies = (char **)gn_alloc((p->part->n_args + 1) * sizeof *r.copies);
-    gn_result e = r.copies ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
-    if (e == GN_OK) gn__run_place_outs(&r, outs);
+    gn__held *memory = (gn__held *)gn_alloc((p->part->n_args + 1) * (sizeof *memory + sizeof *r.copies));
+    r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
+    gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
+    if (e == GN_OK) gn__run_place_outs(&r, outs, memory);
     for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_kernel(&r, &p->layout.steps[i]);
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
@@ -11049,7 +11149,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     c->stats->kernels_run += p->layout.n_steps;
     c->stats->nodes_fused += p->layout.fused;
     for (uint32_t i = 0; i < r.n_copies; i++) gn_free(r.copies[i]);
-    gn_free(r.copies);
+    gn_free(memory);
     return e;
 }
 
@@ -11110,9 +11210,24 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
  * kernels; then the schedule is "all on the device but what it refuses". */
 
 enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
+enum { GN__WATCH_US = 100000, GN__WATCH_SHARE = 100 };        /* least time between two measurements; and as many times what one took */
+enum { GN__DRIFT_ROUNDS = 3, GN__PATIENCE_MOST = 16 };        /* in a row; times that, for a plan that was looked at in vain */
+#define GN__DRIFT 1.5                                         /* a cost that differs by less is the same cost */
+#define GN__DRIFT_SHARE 0.05                                  /* and so is a delay that differs by less than this share of a step */
+#define GN__WORTH 1.2                                         /* a new placement is so much better by the model */
 #define GN__NOTHING UINT32_MAX
 
 typedef struct gn__refusal { uint16_t op; uint8_t dtype; } gn__refusal;   /* dtype: of the first input, else of the result */
+
+/* Measures a device and its link again, in little time. Seconds that fixed work took on the device, 0: not known. */
+typedef double (*gn__probe_fn)(void *self);
+
+/* A fixed piece of work: data of n elements comes back, or its product with itself does. */
+enum { GN__PROBE_SMALL = 64, GN__PROBE_SIDE = 128 };
+typedef struct gn__probe { void *plan; float *x, *y; size_t bytes; } gn__probe;
+
+/* A quantity measured again and again: the median of the last three, averaged. One odd value changes nothing. */
+typedef struct gn__steady { double last[3]; uint32_t n; } gn__steady;
 
 typedef struct gn__device {          /* one of the devices */
     gn_exec exec;
@@ -11130,6 +11245,11 @@ typedef struct gn__device {          /* one of the devices */
     uint8_t ops[GN__WIRE_OPS];     /* for the scheduler: those it can run */
     gn_cluster_device costs;
     gn_cluster_link up, down;      /* from the program to it and back */
+    gn__probe_fn probe;            /* NULL: it is not measured again */
+    void *probe_self;
+    gn__probe again;               /* of a CPU of this machine */
+    gn__steady work;               /* seconds of the fixed work */
+    double work_now, work_first;   /* averaged; when it was first measured, 0: not yet */
 } gn__device;
 
 typedef struct gn__multi_slot {
@@ -11150,6 +11270,11 @@ typedef struct gn__multi {
     gn_policy policy;
     gn_cluster_device *given;      /* instead of the devices' own costs, NULL: those */
     gn_cluster_link *given_links;
+    bool watch;                    /* plans are placed anew when costs have changed */
+    uint32_t turn, round;          /* the device that is measured next; times that all were */
+    uint64_t measure_us;           /* when */
+    gn_trace_fn trace;
+    void *trace_user;
     GN__ARRAY(gn__multi_slot, slots);
     GN__ARRAY(gn__multi_value, values);   /* ids rise */
 } gn__multi;
@@ -11189,6 +11314,12 @@ typedef struct gn__split {         /* one way to run a part */
     gn_schedule schedule;
     uint32_t *stamps;              /* per node: device of a value, generation of a slot's leaf: the split is for these */
     uint32_t *update_stamps;
+    gn_cluster_device *devices_then;      /* the costs that it was placed by, or found to be right for; NULL: the device beside the CPU */
+    gn_cluster_link *links_then;
+    uint32_t round, streak, patience;     /* of costs: the latest looked at, how many in a row differed, how many it takes */
+    uint64_t runs, pays_at;               /* from how many runs on states should move, 0: they should not */
+    gn__forecast was;                     /* of the split that this one replaced, and bytes of states that moved for it */
+    uint64_t moved_bytes;
     GN__ARRAY(gn__cross, crosses);
 } gn__split;
 
@@ -11211,6 +11342,8 @@ typedef struct gn__splitter {
     uint32_t *writer;                /* per update: piece */
     uint32_t *index;                 /* node in the piece's part */
     bool *fetched;                   /* a leaf that the first piece of its device has */
+    gn__split *old;                  /* the split that is to be replaced if that wins, else NULL */
+    bool stays;                      /* it does not */
 } gn__splitter;
 
 static void gn__piece_free(gn__multi *m, gn__piece *x) {
@@ -11225,7 +11358,7 @@ static void gn__piece_free(gn__multi *m, gn__piece *x) {
 static void gn__split_free(gn__multi *m, gn__split *s) {
     if (!s) return;
     for (uint32_t i = 0; s->pieces && i < s->n_pieces; i++) gn__piece_free(m, &s->pieces[i]);
-    void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->crosses };
+    void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->devices_then, s->links_then, s->crosses };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
     gn__schedule_deinit(&s->schedule);
     gn_free(s);
@@ -11742,6 +11875,22 @@ static void gn__device_ops(gn__device *u, gn_cluster_device *out) {
     out->n_ops = sizeof u->ops;
 }
 
+static double gn__steady_add(gn__steady *s, double now, double v) {
+    const double *x = s->last;
+    if (s->n == 0) for (int i = 0; i < 3; i++) s->last[i] = now > 0 ? now : v;
+    s->last[s->n++ % 3] = v;
+    double low = GN__MIN(x[0], x[1]), high = GN__MAX(x[0], x[1]), median = GN__MAX(low, GN__MIN(high, x[2]));
+    return now > 0 ? now + (median - now) / 4 : v;
+}
+
+/* What the device takes longer for now than when it was first measured again, it takes longer for everything. */
+static void gn__device_pace(const gn__device *u, gn_cluster_device *c) {
+    double pace = u->work_first > 0 ? u->work_now / u->work_first : 1;
+    for (int i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] /= pace;
+    c->bytes_per_s /= pace;
+    c->launch_s *= pace;
+}
+
 /* Devices and links as they are known now. What goes from one device to another goes through the program. */
 static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     uint32_t n = m->n_units;
@@ -11749,6 +11898,7 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
         gn__device *u = &m->units[d];
         if (u->exec.i->costs) u->exec.i->costs(u->exec.self, &u->costs, &u->up, &u->down);
         devices[d] = u->costs;
+        gn__device_pace(u, &devices[d]);
         if (m->given) { devices[d] = m->given[d]; devices[d].ops = u->costs.ops; devices[d].n_ops = u->costs.n_ops; }
         gn__copy_text(devices[d].name, sizeof devices[d].name, u->name);
         gn__device_ops(u, &devices[d]);
@@ -11765,21 +11915,113 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
     *out = (gn_cluster){ n, devices, links };
 }
 
-/* By the cost model, over the devices that are left. */
-static gn_result gn__schedule_several(gn__multi *m, const gn_part *p, const uint32_t *homes, gn_schedule *s, gn_fault *f) {
+/* ---- whether another placement wins now ---- */
+
+GN__COLD_BEGIN
+
+static gn__forecast gn__forecast_of(const gn_schedule *s) { return (gn__forecast){ s->seconds, s->step_seconds, s->bytes }; }
+
+/* Seconds that a step gains, by the policy, when that is enough to change for; else 0. */
+static double gn__forecast_gain(gn_policy policy, const gn__forecast *from, const gn__forecast *to) {
+    double a = policy == GN_MOST_THROUGHPUT ? from->step_seconds : from->seconds, b = policy == GN_MOST_THROUGHPUT ? to->step_seconds : to->seconds;
+    if (policy == GN_LEAST_BYTES && (double)from->bytes >= GN__WORTH * (double)to->bytes && from->bytes > to->bytes) return GN__MAX(a - b, 1e-9);
+    if (policy == GN_LEAST_BYTES && to->bytes > from->bytes) return 0;
+    return a >= GN__WORTH * b ? a - b : 0;
+}
+
+/* Seconds that the states take to where the schedule wants them; *out_bytes: of those that move. */
+static double gn__schedule_moves(const gn_part *p, const gn_cluster *c, const uint32_t *homes, const gn_schedule *s, uint64_t *out_bytes) {
+    double seconds = 0;
+    *out_bytes = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        if (p->nodes[i].leaf != GN_LEAF_STATE || !homes[i] || (homes[i] >> s->device[i] & 1)) continue;
+        gn__type t = gn__part_type(p, i);
+        const gn_cluster_link *l = &c->links[gn__first_bit(homes[i]) * (c->n_devices + 1) + s->device[i]];
+        *out_bytes += gn__type_bytes(&t);
+        seconds += l->latency_s + gn__sched_share((double)gn__type_bytes(&t), l->bytes_per_s);
+    }
+    return seconds;
+}
+
+/* The schedule as if no state lived anywhere, if it wins so much that the states' way is worth it. What a plan gains is taken
+   for as many steps as it has run: so a move costs at most as much again as was lost by waiting for it. */
+static gn_result gn__schedule_moved(gn__splitter *k, const gn_meaning *meaning, const gn_cluster *c, const uint32_t *homes, const gn__forecast *now, gn_fault *f) {
+    const gn_part *p = k->part;
+    uint32_t states = 0, *free_homes = (uint32_t *)gn__alloc_zero((p->n_nodes + 1u) * sizeof *free_homes);
+    uint64_t bytes;
+    gn_schedule s;
+    if (!free_homes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        bool state = p->nodes[i].leaf == GN_LEAF_STATE;
+        free_homes[i] = state ? 0 : homes[i];
+        states += state && homes[i];
+    }
+    bool made = states && gn__schedule_make(p, meaning, c, k->m->policy, free_homes, &s, NULL) == GN_OK;
+    gn_free(free_homes);
+    if (!made) return GN_OK;
+    gn__forecast to = gn__forecast_of(&s);
+    double seconds = gn__schedule_moves(p, c, homes, &s, &bytes), gain = gn__forecast_gain(k->m->policy, now, &to);
+    double pays_at = bytes && gain > 0 ? GN__MIN(seconds / gain, 1e15) + 1 : 0;
+    if (pays_at > 0 && (double)k->old->runs >= pays_at) {
+        gn__schedule_deinit(&k->s->schedule);
+        k->s->schedule = s;
+        k->stays = false;
+        return GN_OK;
+    }
+    k->old->pays_at = k->s->pays_at = (uint64_t)pays_at;
+    gn__schedule_deinit(&s);
+    return GN_OK;
+}
+
+/* The split's new schedule is there: decides whether it is worth to change to it, or to one that moves states. */
+static gn_result gn__schedule_again(gn__splitter *k, const gn_meaning *meaning, const gn_cluster *c, const uint32_t *homes, gn_fault *f) {
+    const gn_part *p = k->part;
+    gn__forecast now, to = gn__forecast_of(&k->s->schedule);
+    bool same = true;
+    gn_result r = gn__schedule_judge(p, meaning, c, k->m->policy, homes, k->old->schedule.device, &now, f);
+    if (r) return r;
+    for (uint32_t i = 0; i < p->n_nodes && same; i++) same = p->nodes[i].leaf || !p->nodes[i].n_ins || k->s->schedule.device[i] == k->old->schedule.device[i];
+    k->stays = same || !(gn__forecast_gain(k->m->policy, &now, &to) > 0);
+    r = gn__schedule_moved(k, meaning, c, homes, k->stays ? &now : &to, f);
+    if (r || k->stays) {                                   /* right for the costs of now */
+        gn_cluster_device *devices = k->old->devices_then;
+        gn_cluster_link *links = k->old->links_then;
+        k->old->devices_then = k->s->devices_then;
+        k->old->links_then = k->s->links_then;
+        k->s->devices_then = devices;
+        k->s->links_then = links;
+        return r;
+    }
+    k->s->patience = k->old->patience;
+    k->s->was = now;
+    gn__schedule_moves(p, c, homes, &k->s->schedule, &k->s->moved_bytes);
+    return GN_OK;
+}
+
+GN__COLD_END
+
+/* The costs of now, kept with the split. */
+static gn_result gn__split_costs(gn__multi *m, gn__split *s, gn_cluster *out, gn_fault *f) {
     uint32_t n = m->n_units;
+    s->devices_then = (gn_cluster_device *)gn__alloc_zero(n * sizeof *s->devices_then);
+    s->links_then = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *s->links_then);
+    if (!s->devices_then || !s->links_then) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
+    gn__multi_cluster(m, s->devices_then, s->links_then, out);
+    s->round = m->round;
+    s->patience = 1;
+    return GN_OK;
+}
+
+/* By the cost model, over the devices that are left. */
+static gn_result gn__schedule_several(gn__splitter *k, const uint32_t *homes, gn_fault *f) {
     gn_meaning meaning;
     gn_cluster cluster;
-    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
-    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
-    gn_result r = devices && links ? gn__meaning_make(p, 0, &meaning, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
-    if (!r) {
-        gn__multi_cluster(m, devices, links, &cluster);
-        r = gn__schedule_make(p, &meaning, &cluster, m->policy, homes, s, f);
-        gn__meaning_deinit(&meaning);
-    }
-    gn_free(devices);
-    gn_free(links);
+    gn_result r = gn__split_costs(k->m, k->s, &cluster, f);
+    if (!r) r = gn__meaning_make(k->part, 0, &meaning, f);
+    if (r) return r;
+    r = gn__schedule_make(k->part, &meaning, &cluster, k->m->policy, homes, &k->s->schedule, f);
+    if (!r && k->old) r = gn__schedule_again(k, &meaning, &cluster, homes, f);
+    gn__meaning_deinit(&meaning);
     return r;
 }
 
@@ -11831,16 +12073,16 @@ static void gn__split_stamp(gn__splitter *k) {
 
 static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *out_device, gn_fault *f) {
     gn_result r = gn__splitter_homes(k, homes, f);
-    if (!r) r = k->m->beside ? gn__schedule_beside(k->m, k->part, &k->s->schedule, f) : gn__schedule_several(k->m, k->part, homes, &k->s->schedule, f);
-    if (!r) r = gn__splitter_settle(k, f);
-    if (r) return r;
+    if (!r) r = k->m->beside ? gn__schedule_beside(k->m, k->part, &k->s->schedule, f) : gn__schedule_several(k, homes, f);
+    if (!r && !k->stays) r = gn__splitter_settle(k, f);
+    if (r || k->stays) return r;
     if (!gn__split_pieces(k) || !gn__split_updates(k) || !gn__split_inputs(k) || !gn__split_outputs(k)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to split a part");
     gn__split_stamp(k);
     return gn__split_finish(k, out_device, f);
 }
 
-/* One try. *out_device: which device an error is of. */
-static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split **out, uint32_t *out_device, gn_fault *f) {
+/* One try. `old`: to replace this one; *out is NULL then when it may stay. *out_device: which device an error is of. */
+static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split *old, gn__split **out, uint32_t *out_device, gn_fault *f) {
     size_t n = p->n_nodes + 1u, tables = (2u * m->n_units + 5) * n + p->n_updates;
     uint32_t *t = (uint32_t *)gn__alloc_zero(tables * sizeof *t);
     bool *fetched = (bool *)gn__alloc_zero(n * sizeof *fetched);
@@ -11852,9 +12094,10 @@ static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *v
         s->update_stamps = (uint32_t *)gn__alloc_zero((p->n_updates + 1) * sizeof *s->update_stamps);
     }
     if (t && fetched && s && s->stamps && s->update_stamps) {
-        gn__splitter k = { m, p, s, t, t + m->n_units * n, t + 2 * m->n_units * n, t + (2 * m->n_units + 1) * n, t + (2 * m->n_units + 2) * n, t + (2 * m->n_units + 5) * n, t + (2 * m->n_units + 3) * n, fetched };
+        gn__splitter k = { m, p, s, t, t + m->n_units * n, t + 2 * m->n_units * n, t + (2 * m->n_units + 1) * n, t + (2 * m->n_units + 2) * n, t + (2 * m->n_units + 5) * n, t + (2 * m->n_units + 3) * n, fetched, old, false };
         memcpy(k.home, value_home, p->n_nodes * sizeof *k.home);
         r = gn__splitter_work(&k, t + (2 * m->n_units + 4) * n, out_device, f);
+        if (k.stays) { gn__split_free(m, s); s = NULL; }
     } else gn_fail(f, r, "no memory to split a part");
     gn_free(t);
     gn_free(fetched);
@@ -11907,7 +12150,7 @@ static gn_result gn__split_make(gn__multi *m, const gn_part *p, const uint32_t *
     uint32_t device = 0;
     for (;;) {
         own = (gn_fault){ GN_OK, GN_NO_NODE, "" };
-        gn_result r = gn__split_try(m, p, value_home, out, &device, &own);
+        gn_result r = gn__split_try(m, p, value_home, NULL, out, &device, &own);
         if (!r) { m->desc.stats->fallbacks += gn__split_fallbacks(m, p, *out); return GN_OK; }
         own.result = r;
         if (r == GN_UNSUPPORTED) r = gn__multi_refused(m, p, device, &own);
@@ -11939,6 +12182,13 @@ static bool gn__split_fits(const gn__multi *m, const gn_part *p, const gn__split
     for (uint32_t d = 0; d < m->n_units; d++)
         if ((s->devices >> d & 1) && m->units[d].lost) return false;
     return true;
+}
+
+/* The latest one that fits; NULL: none. */
+static gn__split *gn__split_fitting(const gn__multi *m, const gn__multi_plan *p, const gn_arg *args, uint32_t *out_at) {
+    for (*out_at = p->n_splits; (*out_at)-- > 0;)
+        if (gn__split_fits(m, p->part, p->splits[*out_at], args)) return p->splits[*out_at];
+    return NULL;
 }
 
 /* Slots and values that the part names are there. */
@@ -11985,6 +12235,102 @@ static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *a
     p->splits[p->n_splits++] = *out;
     return GN_OK;
 }
+
+/* ---- costs that change ---- */
+
+GN__COLD_BEGIN
+
+static bool gn__rate_drifted(double a, double b) { return a > 0 && b > 0 && (a > GN__DRIFT * b || b > GN__DRIFT * a); }
+static bool gn__delay_drifted(double a, double b, double step) { return (a > GN__DRIFT * b || b > GN__DRIFT * a) && fabs(a - b) > GN__DRIFT_SHARE * step; }
+
+/* Whether devices and links cost other than when the split was made. Those that it does not use count: they may have become quick. */
+static bool gn__split_drifted(const gn__split *s, const gn_cluster *c) {
+    double step = s->schedule.seconds;
+    for (uint32_t d = 0; d < c->n_devices; d++) {
+        const gn_cluster_device *a = &s->devices_then[d], *b = &c->devices[d];
+        bool drifted = gn__rate_drifted(a->bytes_per_s, b->bytes_per_s) || gn__delay_drifted(a->queue_s, b->queue_s, step);
+        for (int i = 0; i < GN_RATE__COUNT; i++) drifted |= gn__rate_drifted(a->flops_per_s[i], b->flops_per_s[i]);
+        if (drifted) return true;
+    }
+    for (uint32_t i = 0; i < (c->n_devices + 1) * (c->n_devices + 1); i++) {
+        const gn_cluster_link *a = &s->links_then[i], *b = &c->links[i];
+        if (gn__rate_drifted(a->bytes_per_s, b->bytes_per_s) || gn__delay_drifted(a->latency_s, b->latency_s, step)) return true;
+    }
+    return false;
+}
+
+/* Whether costs have differed for long enough, looked at once a round of measurements, or it has run so often that states should move. */
+static bool gn__split_is_due(gn__multi *m, gn__split *s) {
+    uint32_t n = m->n_units;
+    gn_cluster c;
+    bool pays = s->pays_at && s->runs >= s->pays_at;
+    if ((s->round == m->round && !pays) || !s->devices_then) return false;
+    for (uint32_t d = 0; d < n; d++)
+        if (m->units[d].busy) return false;                /* its plans may be at work */
+    s->pays_at = pays ? 0 : s->pays_at;
+    if (pays) return true;
+    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
+    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
+    s->round = m->round;
+    if (devices && links) {
+        gn__multi_cluster(m, devices, links, &c);
+        s->streak = gn__split_drifted(s, &c) ? s->streak + 1 : 0;
+    }
+    gn_free(devices);
+    gn_free(links);
+    if (s->streak < (m->given ? 1 : GN__DRIFT_ROUNDS * s->patience)) return false;
+    s->streak = 0;
+    return true;
+}
+
+/* Counted, logged, traced. */
+static void gn__split_told(gn__multi *m, const gn_part *p, const gn__split *old, const gn__split *s) {
+    uint32_t ops = 0, moved = 0;
+    bool steps = m->policy == GN_MOST_THROUGHPUT;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        ops += !p->nodes[i].leaf;
+        moved += !p->nodes[i].leaf && s->schedule.device[i] != old->schedule.device[i];
+    }
+    m->desc.stats->reschedules++;
+    m->desc.stats->reschedule_bytes += s->moved_bytes;
+    gn_logf(m->desc.log, m->desc.log_user, GN_LOG_INFO, "costs have changed: %u of %u ops of a plan go to another device, with %llu bytes of states; %.3g ms a step are expected instead of %.3g", moved, ops,
+            (unsigned long long)s->moved_bytes, (steps ? s->schedule.step_seconds : s->schedule.seconds) * 1e3, (steps ? s->was.step_seconds : s->was.seconds) * 1e3);
+    if (m->trace) gn__trace(m->trace, m->trace_user, "reschedule", "", gn_now_us(), s->moved_bytes);
+}
+
+/* Puts a better split in the place of splits[at], if there is one. Whatever fails, what is there runs as before. */
+static void gn__split_replace(gn__multi *m, gn__multi_plan *p, uint32_t at, const gn_arg *args) {
+    gn__split *old = p->splits[at], *s = NULL;
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    uint32_t device, *value_home = (uint32_t *)gn__alloc_zero((p->part->n_nodes + 1u) * sizeof *value_home);
+    gn_result r = value_home ? gn__multi_check(m, p->part, args, value_home, &f) : GN_OUT_OF_MEMORY;
+    if (!r) r = gn__split_try(m, p->part, value_home, old, &s, &device, &f);
+    gn_free(value_home);
+    if (r) gn_logf(m->desc.log, m->desc.log_user, GN_LOG_INFO, "a plan stays where it is, for it could not be placed anew: %s", f.text);
+    if (!s) { old->patience = GN__MIN(2 * old->patience, GN__PATIENCE_MOST); return; }
+    gn__split_told(m, p->part, old, s);
+    p->splits[at] = s;
+    gn__split_free(m, old);
+}
+
+/* Measures one device, when it is time and nothing is under way there: each in turn. */
+static void gn__multi_measure(gn__multi *m) {
+    uint64_t begin = gn_now_us();
+    if (begin < m->measure_us || m->given) return;
+    gn__device *u = &m->units[m->turn];
+    if (u->probe && !u->lost && !u->busy) {
+        double work = u->probe(u->probe_self);
+        if (m->trace) gn__trace(m->trace, m->trace_user, "measure", u->name, begin, 0);
+        if (work > 0) u->work_now = gn__steady_add(&u->work, u->work_now, work);
+        if (work > 0 && !(u->work_first > 0) && u->work.n == GN__LENGTH(u->work.last)) u->work_first = u->work_now;
+    }
+    m->turn = (m->turn + 1) % m->n_units;
+    m->round += m->turn == 0;
+    uint64_t end = gn_now_us();
+    m->measure_us = end + GN__MAX((uint64_t)GN__WATCH_US / m->n_units, GN__WATCH_SHARE * (end - begin));
+}
+
+GN__COLD_END
 
 static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
@@ -12201,12 +12547,18 @@ static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, co
     gn__multi_plan *p = (gn__multi_plan *)plan;
     gn__multi_run w = { m, p, NULL, args, outs, f };
     gn_result r = GN_OK;
+    uint32_t at;
     *out_ticket = 0;
-    for (uint32_t i = p->n_splits; i-- > 0 && !w.s;)
-        if (gn__split_fits(m, p->part, p->splits[i], args)) w.s = p->splits[i];
+    if (m->watch) gn__multi_measure(m);
+    w.s = gn__split_fitting(m, p, args, &at);
+    if (w.s && m->watch && gn__split_is_due(m, w.s)) {
+        gn__split_replace(m, p, at, args);
+        w.s = gn__split_fitting(m, p, args, &at);   /* states may have moved although it failed */
+    }
     if (!w.s) r = gn__split_find(m, p, args, &w.s, f);
     else if (m->n_failed) r = gn__multi_check(m, p->part, args, NULL, f);
     if (r) return r;
+    w.s->runs++;
     if (w.s->n_run != 1) return gn__split_run(&w);
     gn__piece *x = &w.s->pieces[w.s->only];
     r = gn__piece_submit(&w, x);
@@ -12274,12 +12626,60 @@ static void gn__multi_costs(void *self, gn_cluster_device *out, gn_cluster_link 
     if (u->exec.i->costs) u->exec.i->costs(u->exec.self, out, up, down);
 }
 
+GN__COLD_BEGIN
+/* Numbers that no codec makes smaller. */
+static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f) {
+    const int64_t dims[4] = { GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE }, few = GN__PROBE_SMALL;
+    const uint32_t ins[2] = { 0, 0 }, arg = 0, out = work;
+    gn_part_node nodes[2] = { { .op = (uint16_t)gn__op_leaf(GN_LEAF_DATA), .dtype = GN_F32, .leaf = GN_LEAF_DATA, .rank = work ? 2 : 1 },
+                              { .op = GN__OP_MATMUL, .dtype = GN_F32, .rank = 2, .n_ins = 2, .dims = 2 } };
+    gn_part part = { .n_nodes = work ? 2 : 1, .n_ins = work ? 2 : 0, .n_dims = work ? 4 : 1, .n_args = 1, .n_outs = 1, .nodes = nodes, .ins = ins, .dims = work ? dims : &few, .args = &arg, .outs = &out };
+    uint32_t random[4] = { 0, 0, 0, 0 }, n = work ? GN__PROBE_SIDE * GN__PROBE_SIDE : GN__PROBE_SMALL;
+    part.hash = gn__part_hash(&part);
+    b->bytes = n * sizeof(float);
+    b->x = (float *)gn__alloc_zero(b->bytes);
+    b->y = (float *)gn__alloc_zero(b->bytes);
+    gn_result r = b->x && b->y ? x.i->plan_make(x.self, &part, &b->plan, f) : GN_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < n && !r; i++) {
+        if (i % 4 == 0) { random[0] = i; gn__philox(random, 1, 2); }
+        b->x[i] = (float)(random[i % 4] >> 8) * 0x1p-23f - 1;
+    }
+    return r;
+}
+
+static void gn__probe_free(gn__probe *b, gn_exec x) {
+    if (b->plan) x.i->plan_destroy(x.self, b->plan);
+    gn_free(b->x);
+    gn_free(b->y);
+    memset(b, 0, sizeof *b);
+}
+
+/* gn__probe_fn of a device that works while submit waits. */
+static double gn__device_work(void *self) {
+    gn__device *u = (gn__device *)self;
+    gn__probe *b = &u->again;
+    gn_arg in = { b->x, b->bytes, 0 };
+    gn_out out = { b->y, b->bytes, 0 };
+    uint64_t ticket;
+    if (!b->plan) {                                   /* warms up; what it took is not counted */
+        if (gn__probe_make(b, u->exec, true, NULL) != GN_OK) { gn__probe_free(b, u->exec); u->probe = NULL; return 0; }
+        in = (gn_arg){ b->x, b->bytes, 0 };
+        out = (gn_out){ b->y, b->bytes, 0 };
+        u->exec.i->submit(u->exec.self, b->plan, &in, &out, &ticket, NULL);
+    }
+    uint64_t begin = gn_now_us();
+    if (u->exec.i->submit(u->exec.self, b->plan, &in, &out, &ticket, NULL) != GN_OK) return 0;
+    return (double)GN__MAX(gn_now_us() - begin, 1u) * 1e-6;
+}
+GN__COLD_END
+
 static void gn__multi_close(void *self) {
     gn__multi *m = (gn__multi *)self;
     for (size_t i = 0; i < m->n_slots && !m->beside; i++)
         if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
     for (uint32_t d = 0; m->units && d < m->n_units; d++) {
         gn__device *u = &m->units[d];
+        gn__probe_free(&u->again, u->exec);
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
     }
@@ -12523,14 +12923,18 @@ static void gn__measure_all(gn_exec x, gn_cluster_device *c) {
 static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
 static struct { char key[96]; gn_cluster_device costs; } gn__measured[8];   /* of this process: a device is measured once */
 
+static bool gn__env_forbids(const char *name) {
+    const char *env = getenv(name);
+    return env && strcmp(env, "0") == 0;
+}
+
 /* Some milliseconds of a CPU; a GPU compiles five small kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
 static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
-    const char *env = getenv("GENIE_MEASURE");
     bool cpu = !gn__driver_serves(desc->device);
     char key[96];
     size_t at = 0;
     memset(out, 0, sizeof *out);
-    if ((env && strcmp(env, "0") == 0) || strcmp(desc->device, "null") == 0) return;
+    if (gn__env_forbids("GENIE_MEASURE") || strcmp(desc->device, "null") == 0) return;
     snprintf(key, sizeof key, "%s %u", cpu ? "cpu" : desc->device, cpu ? gn__thread_count(desc->threads) : 0);
     gn__mutex_lock(&gn__measured_lock);
     while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
@@ -12554,6 +12958,8 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
 #define GN__SLICE_MS 100u                   /* how often a waiting server looks whether it is to stop */
 #define GN__LINGER_MS 100u                  /* how long a refused peer may take to read why */
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
+#define GN__PROBE_WORK 4u                   /* every fourth probe of a link brings work */
+#define GN__PROBE_LEAST_S 0.02              /* a probe is waited for so long at least */
 #define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
 #define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
@@ -12713,9 +13119,13 @@ typedef struct gn__remote {
     uint64_t busy, sent_us, await_us;  /* ns of the latest step there; when a step alone was sent, when its answer was waited for */
     uint64_t sent_ticket;
     uint64_t sent_up, sent_down;       /* bytes of tensors of that step */
+    gn__steady latency, rate_up, rate_down;
+    gn__probe probes[2];               /* a few bytes; work */
+    uint32_t n_probes;
+    uint64_t probe_us;                 /* when one was sent whose answer is overdue, 0: none is */
     char device[64], identity[192];
     gn__buf outs, keeps, part;         /* reused */
-    bool lost, failed;
+    bool lost, failed, no_probes;
     gn_fault cause;                    /* lost: why */
     gn_fault error;                    /* failed: the first error not yet returned by wait, and its ticket */
     uint64_t error_ticket;
@@ -12792,19 +13202,22 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     return GN_OK;
 }
 
-/* Running averages of what the link costs, from steps that were alone on it and waited for at once. */
+static void gn__remote_latency(gn__remote *r, double seconds) {
+    r->link_up.latency_s = r->link_down.latency_s = gn__steady_add(&r->latency, r->link_up.latency_s, seconds);
+}
+
+/* What the link costs now, from steps that were alone on it and waited for at once. */
 static void gn__remote_learn(gn__remote *r, const gn__flight *x) {
     if (!(r->features & GN__FEATURE_COSTS) || r->sent_us == 0 || x->ticket != r->sent_ticket) return;
     double wire = (double)(gn_now_us() - r->sent_us) * 1e-6 - (double)r->busy * 1e-9, bytes = (double)(r->sent_up + r->sent_down);
     bool prompt = r->await_us >= r->sent_us && r->await_us - r->sent_us < GN__PROMPT_US;
     r->sent_us = 0;
     if (!prompt || !(wire > 0)) return;
-    if (bytes < GN__SMALL_STEP) {
-        r->link_up.latency_s += (wire / 2 - r->link_up.latency_s) / 8;
-        r->link_down.latency_s = r->link_up.latency_s;
-    } else if (bytes > 4 * GN__SMALL_STEP && wire > 2 * r->link_up.latency_s) {
-        gn_cluster_link *l = r->sent_up > r->sent_down ? &r->link_up : &r->link_down;
-        l->bytes_per_s += (GN__MIN(bytes / (wire - 2 * r->link_up.latency_s), 1e12) - l->bytes_per_s) / 8;
+    if (bytes < GN__SMALL_STEP) gn__remote_latency(r, wire / 2);
+    else if (bytes > 4 * GN__SMALL_STEP && wire > 2 * r->link_up.latency_s) {
+        double rate = GN__MIN(bytes / (wire - 2 * r->link_up.latency_s), 1e12);
+        if (2 * r->sent_up > r->sent_down) r->link_up.bytes_per_s = gn__steady_add(&r->rate_up, r->link_up.bytes_per_s, rate);
+        if (2 * r->sent_down > r->sent_up) r->link_down.bytes_per_s = gn__steady_add(&r->rate_down, r->link_down.bytes_per_s, rate);
     }
 }
 
@@ -12905,17 +13318,25 @@ static gn_result gn__remote_flush(gn__remote *r, gn_fault *f) {
     return e ? gn__remote_broken(r, e, f) : GN_OK;
 }
 
-/* Receives and takes one message. */
-static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
-    gn__patience w = { deadline_ms, false, NULL };
+/* Receives and takes one message; without one in that time GN_TIMEOUT, and nothing is lost. */
+static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
+    gn__patience w = { ms, false, NULL };
     gn_fault fault;
     gn__msg m;
     r->link.in.limit = r->owed + GN__HELLO_MAX;   /* no honest answer is larger */
     gn_result e = gn__link_receive(&r->link, &w, &m, &fault);
     if (!e) return gn__remote_take(r, &m, f);
-    if (deadline_ms == 0 && e == GN_TIMEOUT) return GN_TIMEOUT;
-    if (e == GN_TIMEOUT) gn_fail(&fault, e, "%s gave no answer within %u ms", r->link.info.peer, deadline_ms);
-    else gn_fail(&fault, e, "%s: %s", r->link.info.peer, gn__result_text(e));
+    if (e == GN_TIMEOUT) return e;
+    gn_fail(&fault, e, "%s: %s", r->link.info.peer, gn__result_text(e));
+    return gn__remote_lose(r, &fault, f);
+}
+
+/* Receives and takes one message. */
+static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
+    gn_fault fault;
+    gn_result e = gn__remote_look(r, deadline_ms, f);
+    if (e != GN_TIMEOUT || r->lost || deadline_ms == 0) return e;
+    gn_fail(&fault, e, "%s gave no answer within %u ms", r->link.info.peer, deadline_ms);
     return gn__remote_lose(r, &fault, f);
 }
 
@@ -13244,6 +13665,11 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
 static void gn__remote_close(void *self) {
     gn__remote *r = (gn__remote *)self;
     gn__msg_bye m = { GN_OK };
+    for (int i = 0; i < 2; i++) {
+        if (r->probes[i].plan) gn__remote_plan_destroy(r, r->probes[i].plan);
+        gn_free(r->probes[i].x);
+        gn_free(r->probes[i].y);
+    }
     if (!r->lost) {
         r->link.deadline_ms = GN__MIN(r->link.deadline_ms, 1000u);
         gn__outbox_message(&r->link.out, GN__MSG_BYE, (uint32_t)r->next++, &m);
@@ -13348,6 +13774,54 @@ static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
     double more = GN__MAX(spent - least, 1e-6);
     r->link_up = r->link_down = (gn_cluster_link){ GN__MAX(least, 1e-6) / 2, GN__WIRE_ASK * 40 / more };
     return e;
+}
+
+/* Whether a probe that was given up is still without an answer; then the link is at least as slow as that. */
+static bool gn__remote_overdue(gn__remote *r) {
+    gn_fault f;
+    if (!r->probe_us) return false;
+    while (r->n_flights > 0 && gn__remote_look(r, 0, &f) == GN_OK) { }
+    if (r->n_flights > 0 && !r->lost) gn__remote_latency(r, (double)(gn_now_us() - r->probe_us) * 1e-6 / 2);
+    else r->probe_us = 0;
+    return r->probe_us != 0;
+}
+
+/* Waits for a probe's answer: four times what it should take. */
+static void gn__remote_probe_wait(gn__remote *r, bool work) {
+    double bytes = (double)(r->sent_up + r->sent_down), rate = GN__MIN(r->link_up.bytes_per_s, r->link_down.bytes_per_s);
+    double expected = 4 * (2 * r->link_up.latency_s + (rate > 0 ? bytes / rate : 0)), most = (double)r->link.deadline_ms * 1e-3;
+    uint64_t begin = gn_now_us(), spent = 0, patience = (uint64_t)(GN__MIN(GN__MAX(expected, GN__PROBE_LEAST_S), most) * 1e6);
+    gn_result e = GN_OK;
+    gn_fault f;
+    r->await_us = begin;
+    while (e == GN_OK && r->n_flights > 0 && (spent = gn_now_us() - begin) < patience) e = gn__remote_look(r, (uint32_t)((patience - spent) / 1000) + 1, &f);
+    if (r->n_flights == 0 || r->lost) return;
+    r->sent_us = 0;                                       /* when it comes is not when it is seen */
+    if (work) return;                                     /* a server may have to compile it */
+    r->probe_us = begin;
+    gn__remote_latency(r, (double)(gn_now_us() - begin) * 1e-6 / 2);
+}
+
+/* gn__probe_fn: a few bytes there and back tell the latency; now and then a product the rate, and how quick the device is. */
+static double gn__remote_probe_again(void *self) {
+    gn__remote *r = (gn__remote *)self;
+    gn_exec x = { &gn__remote_i, r };
+    bool work = r->n_probes % GN__PROBE_WORK == GN__PROBE_WORK - 1;
+    gn__probe *b = &r->probes[work];
+    uint64_t ticket, first = r->next;
+    if (r->lost || r->failed || r->no_probes || !(r->features & GN__FEATURE_COSTS) || gn__remote_overdue(r) || r->n_flights > 0) return 0;
+    r->no_probes = !b->plan && gn__probe_make(b, x, work, NULL) != GN_OK;
+    gn_arg in = { b->x, b->bytes, 0 };
+    gn_out out = { b->y, b->bytes, 0 };
+    if (r->no_probes || gn__remote_submit(r, b->plan, &in, &out, &ticket, NULL) != GN_OK) return 0;
+    r->n_probes++;
+    gn__remote_probe_wait(r, work);
+    gn__link_count(&r->link);
+    if (r->failed && r->error_ticket >= first) {          /* nothing of the program's */
+        gn__remote_told(r, NULL);
+        r->no_probes = true;
+    }
+    return work && !r->no_probes && r->n_flights == 0 ? (double)r->busy * 1e-9 : 0;
 }
 
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down) {
@@ -15228,6 +15702,8 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
         gn__opened x;
         r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
         if (r) continue;
+        m->units[i].probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
+        m->units[i].probe_self = x.exec.i == &gn__remote_i ? x.exec.self : &m->units[i];
         if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
         gn__multi_enter(m, i, x.exec, x.sync);
         m->units[i].costs = x.costs;
@@ -15241,6 +15717,10 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
         return r;
     }
     m->policy = g->desc.policy;
+    m->watch = !g->desc.keep_placement && !gn__env_forbids("GENIE_RESCHEDULE") && !gn__env_forbids("GENIE_MEASURE");
+    m->measure_us = gn_now_us() + GN__WATCH_US;
+    m->trace = g->desc.trace;
+    m->trace_user = g->desc.trace_user;
     g->multi = m;
     g->exec = (gn_exec){ m->units[0].exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
     return GN_OK;
@@ -15449,6 +15929,7 @@ gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
     if (c) { memcpy(devices, c->devices, n * sizeof *devices); memcpy(links, c->links, n_links * sizeof *links); }
     gn_free(g->multi->given);
     gn_free(g->multi->given_links);
+    g->multi->round++;                   /* plans are looked at */
     g->multi->given = devices;
     g->multi->given_links = links;
     return GN_OK;
@@ -15876,6 +16357,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->label = gn__explain_label;
         k->owner = g;
         k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
+        k->reschedules = d->cluster ? 0 : g->stats.reschedules;
         r = gn__story_tell(k, d->format, f);
     }
     gn__schedule_deinit(&s);

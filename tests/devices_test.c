@@ -1045,6 +1045,325 @@ TEST(a_server_that_tells_no_costs_is_a_device_like_others)
     gn_server_close(s);
 }
 
+/* ---- costs that change ---- */
+
+enum { FOLLOW = 48 };
+
+/* The same step each time, a product of data with itself; false when its value is not that of the first step. */
+static bool follow_step(gn_ctx *g)
+{
+    static float x[FOLLOW * FOLLOW], want[FOLLOW * FOLLOW], out[FOLLOW * FOLLOW];
+    static bool known;
+    if (!known) {
+        fill(x, FOLLOW * FOLLOW);
+        gn_ctx *one = open_cpu();
+        gn_tensor d = gn_data(one, GN_F32, GN_SHAPE(FOLLOW, FOLLOW), x);
+        known = CHECK_RESULT(gn_read(gn_gelu(gn_matmul(d, d)), want, sizeof want), GN_OK);
+        gn_close(one);
+    }
+    gn_tensor d = gn_data(g, GN_F32, GN_SHAPE(FOLLOW, FOLLOW), x);
+    bool ok = CHECK_RESULT(gn_read(gn_gelu(gn_matmul(d, d)), out, sizeof out), GN_OK) && same("product", out, want, FOLLOW * FOLLOW);
+    gn_step(g);
+    return ok;
+}
+
+/* The device of the latest plan's latest placement. */
+static uint32_t placed(gn_ctx *g)
+{
+    const gn__multi_plan *p = g->plans[g->n_plans - 1].exec_plan;
+    return p->splits[p->n_splits - 1]->pieces[p->splits[p->n_splits - 1]->only].device;
+}
+
+/* Device i does so many operations and bytes a second; links are equal. */
+static void set_speeds(gn_ctx *g, double first, double second, double link)
+{
+    gn_cluster_device d[2];
+    gn_cluster_link l[9];
+    memset(d, 0, sizeof d);
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < GN_RATE__COUNT; k++) {
+            d[i].flops_per_s[k] = i ? second : first;
+        }
+        d[i].bytes_per_s = i ? second : first;
+    }
+    for (int i = 0; i < 9; i++) {
+        l[i] = (gn_cluster_link){ 1e-6, link };
+    }
+    CHECK_RESULT(gn_set_cluster(g, &(gn_cluster){ 2, d, l }), GN_OK);
+}
+
+TEST(a_plan_follows_the_costs_and_comes_back)
+{
+    static const struct { double first, second; uint32_t device; uint64_t reschedules; } turns[] = {
+        { 1e9, 1e6, 0, 0 }, { 1e6, 1e9, 1, 1 }, { 1e6, 0.7e9, 1, 1 }, { 1e6, 0.5e9, 1, 1 }, { 1e9, 1.1e9, 1, 1 }, { 1e9, 1e8, 0, 2 }, { 1e6, 1e9, 1, 3 },
+    };
+    gn_ctx *g = open_cluster("cpu", 1);
+    for (size_t i = 0; i < GN__LENGTH(turns); i++) {
+        set_speeds(g, turns[i].first, turns[i].second, 1e10);
+        CHECK(follow_step(g) && follow_step(g));
+        CHECK_INT(placed(g), turns[i].device);
+        CHECK_INT(stats_of(g).reschedules, turns[i].reschedules);
+        CHECK_INT(stats_of(g).reschedule_bytes, 0);
+    }
+    CHECK(strstr(last_log, "costs have changed: 2 of 2 ops of a plan go to another device") != NULL);
+    CHECK_INT(stats_of(g).plans_made, 1);
+    char words[4000];
+    gn_tensor t = gn_full(g, GN_F32, GN_SHAPE(2), 1);
+    CHECK_RESULT(gn_explain(&t, 1, NULL, words, sizeof words, NULL), GN_OK);
+    CHECK(strstr(words, "placed anew: 3 times so far a plan of this program") != NULL);
+    gn_close(g);
+}
+
+TEST(a_plan_stays_where_the_program_wants_it_to_stay)
+{
+    gn_transport t = connect_to(servers[0] = servers[0] ? servers[0] : open_server(0), "first");
+    const char *cpu = "cpu";
+    gn_ctx *g = gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1, .keep_placement = true }, &t, &cpu, 1);
+    for (int i = 0; i < 4; i++) {
+        set_speeds(g, i % 2 ? 1e6 : 1e9, i % 2 ? 1e9 : 1e6, 1e10);
+        CHECK(follow_step(g));
+        CHECK_INT(placed(g), 0);
+    }
+    CHECK_INT(stats_of(g).reschedules, 0);
+    CHECK(!((gn__remote *)g->multi->units[1].exec.self)->n_probes);
+    gn_close(g);
+}
+
+/* A state of 4 KiB whose way takes 4 s, where a step gains about half a second: it goes when it has lost that much. */
+TEST(a_state_moves_when_that_pays)
+{
+    gn_ctx *g = open_cluster("cpu", 1);
+    static float x[1024], out[1024];
+    uint64_t left = 0;
+    set_speeds(g, 1e9, 1e3, 1e10);
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(1024), x, "s");
+    for (int step = 1; step <= 20; step++) {
+        if (step == 3) {
+            set_speeds(g, 1e4, 1e9, 1024);
+        }
+        gn_assign(s, gn_add_c(s, 1));
+        CHECK_RESULT(gn_step(g), GN_OK);
+        CHECK_RESULT(gn_sync(g), GN_OK);
+        left = left ? left : stats_of(g).reschedules ? (uint64_t)step : 0;
+        CHECK_INT(placed(g), left != 0);
+        CHECK_INT(stats_of(g).reschedule_bytes, left ? sizeof x : 0);
+    }
+    CHECK(left >= 5 && left <= 15);
+    CHECK_INT(stats_of(g).reschedules, 1);
+    CHECK_INT(stats_of(g).transfer_bytes, sizeof x);
+    CHECK_RESULT(gn_read(s, out, sizeof out), GN_OK);
+    CHECK_NEAR(out[1023], 20, 0);
+    gn_close(g);
+}
+
+/* Two servers that tell nothing of their costs, so that what this context knows of the links is what a test says. */
+static gn_ctx *open_silent(gn_server **out_servers)
+{
+    static const char *const cpu[2] = { "cpu", "cpu" };
+    gn_transport t[2];
+    for (int i = 0; i < 2; i++) {
+        gn_server_desc desc = { .listen = "none", .devices = "cpu", .threads = 1, .no_costs = true };
+        if (gn_server_open(&desc, &out_servers[i], NULL) != GN_OK) {
+            exit(2);
+        }
+        t[i] = connect_to(out_servers[i], server_names[i]);
+    }
+    return gn_open_transports(&(gn_desc){ .threads = 1, .log = note_log }, t, cpu, 2);
+}
+
+static void set_latency(gn_ctx *g, int device, double seconds)
+{
+    gn__remote *r = (gn__remote *)g->multi->units[device].exec.self;
+    r->link_up = r->link_down = (gn_cluster_link){ seconds, 1e9 };
+}
+
+/* Latencies that jump about, with outliers, move nothing; a change that lasts does, after some rounds, and once. */
+TEST(noise_moves_no_plan)
+{
+    gn_server *silent[2];
+    gn_ctx *g = open_silent(silent);
+    gn__steady steady[2] = { { { 0 }, 0 }, { { 0 }, 0 } };
+    double now[2] = { 1e-4, 1e-4 };
+    int waited = 0;
+    set_latency(g, 0, now[0]);
+    set_latency(g, 1, now[1]);
+    CHECK(follow_step(g));
+    uint32_t home = placed(g);
+    for (int i = 0; i < 800; i++) {
+        bool slow = i >= 400;
+        for (int d = 0; d < 2; d++) {
+            double outlier = i % 7 == d ? 30 : 1, change = slow && (uint32_t)d == home ? 20 : 1;
+            now[d] = gn__steady_add(&steady[d], now[d], 1e-4 * test_random_real(0.7, 1.4) * outlier * change);
+            set_latency(g, d, now[d]);
+        }
+        g->multi->round++;
+        if (!follow_step(g) || !CHECK(stats_of(g).reschedules <= slow)) {
+            break;
+        }
+        waited += slow && placed(g) == home;
+    }
+    CHECK_INT(stats_of(g).reschedules, 1);
+    CHECK(placed(g) != home);
+    CHECK(waited >= GN__DRIFT_ROUNDS - 1 && waited <= 2 * GN__DRIFT_ROUNDS * GN__PATIENCE_MOST);
+    gn_close(g);
+    gn_server_close(silent[0]);
+    gn_server_close(silent[1]);
+}
+
+/* A link whose answers come late. */
+static int late_us[SERVERS];
+
+static gn_result late_recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms)
+{
+    const loopback_link *l = self;
+    int us = late_us[strcmp(l->peer, server_names[1]) == 0];
+    gn_result r = loopback__ready(l->fd, POLLIN, timeout_ms);
+    if (r == GN_OK && us) {
+        usleep((useconds_t)us);
+    }
+    return r == GN_OK ? loopback__recv(self, data, max, out_n, timeout_ms) : r;
+}
+
+/* Steps until the plan is on the device, for at most so many seconds. A device is measured at each step, which a program would
+ * wait longer for. */
+static bool follow_until(gn_ctx *g, uint32_t device, double seconds)
+{
+    uint64_t end = gn_now_us() + (uint64_t)(seconds * 1e6);
+    bool ok = true;
+    while (ok && placed(g) != device && gn_now_us() < end) {
+        g->multi->measure_us = 0;
+        ok = follow_step(g);
+    }
+    return ok && placed(g) == device;
+}
+
+TEST(a_plan_leaves_a_slow_link_and_comes_back)
+{
+    static const char *const cpu[SERVERS] = { "cpu", "cpu" };
+    static gn_transport_i late;
+    gn_transport t[SERVERS];
+    for (int i = 0; i < SERVERS; i++) {
+        servers[i] = servers[i] ? servers[i] : open_server(0);
+        t[i] = connect_to(servers[i], server_names[i]);
+        late = *t[i].i;
+        late.recv = late_recv;
+        t[i].i = &late;
+    }
+    gn_ctx *g = gn_open_transports(&(gn_desc){ .threads = 1, .log = note_log }, t, cpu, SERVERS);
+    CHECK(follow_step(g));
+    for (int turn = 0; turn < 2; turn++) {
+        uint32_t home = placed(g);
+        late_us[home] = 8000;
+        late_us[1 - home] = 0;
+        CHECK(follow_until(g, 1 - home, 60));
+    }
+    late_us[0] = late_us[1] = 8000;
+    g->multi->measure_us = 0;
+    CHECK(follow_step(g));
+    CHECK(g->multi->measure_us > gn_now_us() + 50 * 8000);   /* a hundredth of the time, less what the step took */
+    late_us[0] = late_us[1] = 0;
+    CHECK(stats_of(g).reschedules >= 2);
+    CHECK_INT(stats_of(g).faults, 0);
+    gn_close(g);
+}
+
+/* This CPU becomes slow: its kernels take so much longer. */
+static gn_exec_i slow_table;
+static int slow_us;
+
+static gn_result slow_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f)
+{
+    usleep((useconds_t)slow_us);
+    return gn__cpu_submit(self, plan, args, outs, out_ticket, f);
+}
+
+TEST(a_plan_leaves_a_slow_device_and_comes_back)
+{
+    gn_ctx *g = open_cluster("cpu", 1);
+    gn__device *u = &g->multi->units[0];
+    uint64_t end = gn_now_us() + 60000000;
+    slow_table = gn__cpu_i;
+    slow_table.submit = slow_submit;
+    u->exec.i = &slow_table;
+    slow_us = 0;
+    on(g, 0);
+    while (!(u->work_first > 0) && gn_now_us() < end && follow_step(g)) {
+        g->multi->measure_us = 0;
+    }
+    CHECK(u->work_first > 0);
+    gn_on(g, NULL);
+    ((gn__remote *)g->multi->units[1].exec.self)->link_up.latency_s = 1e-3;   /* so the CPU is the first choice, whatever this machine is busy with */
+    CHECK(follow_step(g));
+    if (placed(g) == 0) {
+        slow_us = 20000 + (int)(u->work_first * 20e6);
+        CHECK(follow_until(g, 1, 60));
+        slow_us = 0;
+    }
+    CHECK(follow_until(g, 0, 60));
+    CHECK(stats_of(g).reschedules >= 2);
+    gn_close(g);
+}
+
+/* A device that refuses an op: in strict mode a plan with it stays where it runs, and no step fails for having looked; otherwise
+ * it goes there, and that the op runs on the CPU beside it is counted as ever. */
+TEST(placing_anew_respects_strict)
+{
+    for (int strict = 0; strict < 2; strict++) {
+        const char *cpu = "cpu";
+        const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
+        float out[4];
+        use_odd_driver();
+        servers[0] = servers[0] ? servers[0] : open_server(0);
+        gn_transport t = connect_to(servers[0], "first");
+        gn_ctx *g = gn_open_transports(&(gn_desc){ .devices = "odd:0", .threads = 1, .strict = strict, .log = note_log }, &t, &cpu, 1);
+        REQUIRE(CHECK_RESULT(gn_status(g), GN_OK));
+        uint64_t before = stats_of(g).fallbacks;     /* of what it was measured with */
+        for (int step = 0; step < 4; step++) {
+            set_speeds(g, step ? 1e9 : 1e3, step ? 1e3 : 1e9, 1e10);
+            CHECK_RESULT(gn_read(gn_tanh(gn_data(g, GN_F32, GN_SHAPE(4), x)), out, sizeof out), GN_OK);
+            CHECK_NEAR(out[0], tanh(0.1), 1e-6);
+            CHECK_INT(placed(g), !step || strict);
+            gn_step(g);
+        }
+        CHECK(!strict || strstr(last_log, "a plan stays where it is, for it could not be placed anew") != NULL);
+        CHECK_INT(stats_of(g).reschedules, !strict);
+        CHECK_INT(stats_of(g).fallbacks - before, !strict);
+        gn_close(g);
+    }
+}
+
+/* The n-th allocation fails while a plan with a state is placed anew: the step ends well all the same, or with a typed error. */
+TEST(placing_anew_survives_memory_that_runs_out)
+{
+    for (long n = 0; n < 200; n++) {
+        gn_ctx *g = open_cluster("cpu", 1);
+        const float x[4] = { 1, 2, 3, 4 };
+        float out[4];
+        gn_result r = GN_OK;
+        set_speeds(g, 1e9, 1e3, 1e10);
+        gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(4), x, "s");
+        for (int step = 0; step < 3 && !r; step++) {
+            if (step == 1) {
+                set_speeds(g, 1e3, 1e9, 1e10);
+            }
+            gn_assign(s, gn_add(s, s));
+            fail_at = n;
+            fail_count = 0;
+            fail_for_ever = false;
+            may_fail = step == 1;
+            r = gn_step(g);
+            r = r ? r : gn_sync(g);
+            may_fail = false;
+            fail_at = -1;
+        }
+        CHECK(r == GN_OK || r == GN_OUT_OF_MEMORY || r == GN_DEVICE_LOST);
+        if (r == GN_OK && CHECK_RESULT(gn_read(s, out, sizeof out), GN_OK)) {
+            CHECK_NEAR(out[3], 32, 0);
+        }
+        gn_close(g);
+    }
+}
+
 /* ---- trace ---- */
 
 typedef struct seen { char names[4000]; uint64_t bytes, last; bool ordered; } seen;
@@ -1163,7 +1482,7 @@ TEST(trace_tells_every_call_and_every_slot)
         servers[i] = servers[i] ? servers[i] : open_server(0);
     }
     gn_transport t[2] = { connect_to(servers[0], "first"), connect_to(servers[1], "second") };
-    gn_ctx *g = gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1, .trace = note_event, .trace_user = &s }, t, cpu, 2);
+    gn_ctx *g = gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1, .trace = note_event, .trace_user = &s, .keep_placement = true }, t, cpu, 2);
     const float x[4] = { 1, 2, 3, 4 };
     float out[4];
     on(g, 1);
@@ -1212,6 +1531,14 @@ int main(int argc, char **argv)
         TEST_ENTRY(costs_of_servers_and_links_are_known_and_kept_current),
         TEST_ENTRY(costs_that_make_no_sense_are_refused),
         TEST_ENTRY(a_server_that_tells_no_costs_is_a_device_like_others),
+        TEST_ENTRY(a_plan_follows_the_costs_and_comes_back),
+        TEST_ENTRY(a_plan_stays_where_the_program_wants_it_to_stay),
+        TEST_ENTRY(a_state_moves_when_that_pays),
+        TEST_ENTRY(noise_moves_no_plan),
+        TEST_ENTRY(a_plan_leaves_a_slow_link_and_comes_back),
+        TEST_ENTRY(a_plan_leaves_a_slow_device_and_comes_back),
+        TEST_ENTRY(placing_anew_respects_strict),
+        TEST_ENTRY(placing_anew_survives_memory_that_runs_out),
         TEST_ENTRY(an_error_of_a_queued_step_is_told_by_the_next_call),
         TEST_ENTRY(a_device_that_does_not_answer_is_lost_at_the_deadline),
         TEST_ENTRY(this_cpu_and_a_server_over_tls_equal_one_device),

@@ -316,6 +316,14 @@ static void check_again(const gn_part *p, const gn_meaning *m, const gn_cluster 
     gn_schedule_deinit(&t);
 }
 
+/* A placement judged alone is as good as the schedule that it was taken from, or better in another order. */
+static void check_judged(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, const gn_schedule *s) {
+    gn__forecast f;
+    REQUIRE(gn__schedule_judge(p, m, c, policy, homes, s->device, &f, NULL) == GN_OK);
+    double judged = policy == GN_LEAST_BYTES ? (double)f.bytes : policy == GN_MOST_THROUGHPUT ? f.step_seconds : f.seconds, was = objective(s, policy);
+    if (!(judged <= was * (1 + 1e-9) && (judged > 0 || !(was > 0)))) test_fail(__FILE__, __LINE__, "judged at %.12g, scheduled at %.12g, policy %d", judged, was, (int)policy);
+}
+
 static void check_all(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, bool free_choice, bool views) {
     gn_schedule_deinit(&S);
     gn_result r = gn_schedule_make(p, m, c, policy, homes, &S, &fault);
@@ -332,6 +340,7 @@ static void check_all(const gn_part *p, const gn_meaning *m, const gn_cluster *c
     check_memory(&v, views);
     check_states(&v);
     check_again(p, m, c, policy, homes, &S);
+    check_judged(p, m, c, policy, homes, &S);
     gn_schedule_deinit(&S);
 }
 
