@@ -396,12 +396,12 @@ static const memory_row memory_rows[] = {
 static void bench_memory_row(gn_ctx *g, const memory_row *r) {
     char name[40];
     int64_t n = sized(8192);
-    job j = { .d = r->d, .m = n, .n = n, .n_in = r->full_inputs + r->row_inputs, .each = 20, .scale = 2, .out_shape = r->reduces ? GN_SHAPE(n) : GN_SHAPE(n, n) };
+    job j = { .d = r->d, .m = n, .n = n, .n_in = r->full_inputs + r->row_inputs, .each = 50, .scale = 2, .out_shape = r->reduces ? GN_SHAPE(n) : GN_SHAPE(n, n) };
     snprintf(name, sizeof name, "%s_%s", r->name, word(r->d));
     if (!wanted(name)) return;
     for (int i = 0; i < j.n_in; i++) j.in_shape[i] = i < r->full_inputs ? GN_SHAPE(n, n) : GN_SHAPE(n);
     job_open(g, &j);
-    int k = job_run(g, &j, r->build, repeats(25));
+    int k = job_run(g, &j, r->build, repeats(15));
     double bytes = (double)gn_dtype_bytes(r->d) * (double)(n * n) * (r->full_inputs + (r->reduces ? 0 : 1));
     row *out = add_row(name, "TB/s", r->target, false);
     out->value = 1e-12 * bytes / quantile(samples, k, 0.5);

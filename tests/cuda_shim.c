@@ -233,9 +233,9 @@ API int nvrtcDestroyProgram(void **handle)
 /* After the kernels a function for each that takes its arguments as the driver does. */
 static void write_calls(FILE *f, const char *source)
 {
-    static const char before[] = "__launch_bounds__(256) ";
+    static const char before[] = "__launch_bounds__(256";     /* ", 1" may follow */
     for (const char *s = strstr(source, before); s; s = strstr(s, before)) {
-        s += sizeof before - 1;
+        s = strchr(s, ')') + 2;
         int n = (int)strcspn(s, "(");
         fprintf(f, "extern \"C\" void %.*s__call(void **p) { shim_call(%.*s, p); }\n", n, s, n, s);
     }
