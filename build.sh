@@ -26,7 +26,7 @@ usage: ./build.sh [command] [NAME=VALUE ...] [--no-deps]
   CC=clang        compiler (cc); a compiler other than cc has a build folder of its own
   SAN=thread      sanitizers (thread, or address,undefined), in a build folder of its own
   CFLAGS=...      further compiler flags, in a build folder of their own
-  JOBS=4          units compiled at once (one a core)
+  JOBS=4          units compiled and tests run at once (one a core)
   PREFIX=/usr/local DESTDIR=
                   where install puts things
 
@@ -257,33 +257,47 @@ build_all() {
 
 # ---- tests ----------------------------------------------------------------------------------------------
 
+# Scripts first: some of them wait for most of their time.
 list_tests() {
     local source
-    for source in tests/*_test.c tests/*_test.sh; do
+    for source in tests/*_test.sh tests/*_test.c; do
         if [ -f "$source" ] && is_wanted "$source"; then echo "$source"; fi
     done
 }
 
-# run_test SOURCE: runs it in a home of its own, adds its last line to the sums, shows its output if it failed.
+# run_test SOURCE: runs it in a home of its own. Leaves its output, and its line in NAME.result; tells both.
 run_test() {
-    local source=$1 name program status=0 last counts log start=$SECONDS
+    local source=$1 name program status=0 last passed=0 failed=0 skipped=0 log
     name=$(basename "${source%.*}") log=$OUT/tests/$name.output
     case $source in *.c) program=("$OUT/tests/$name") ;; *) program=(bash "$source") ;; esac
     rm -rf "${home:?}/$name"; mkdir -p "$home/$name"
-    $personality timeout -k 10 "$limit" env GENIE_HOME="$home/$name" "${program[@]}" >"$log" 2>&1 </dev/null || status=$?
+    local TIMEFORMAT='%0R s, %0U + %0S s of CPU'
+    { time $personality timeout -k 10 "$limit" env GENIE_HOME="$home/$name" "${program[@]}" >"$log" 2>&1 </dev/null; } 2>"$log.time" || status=$?
     last=$(tail -n 1 "$log")
     if [ "$status" = 77 ] && grep -q '^SKIP: ' "$log"; then
-        counts=(0 0 1)
+        skipped=1
     elif [[ $last =~ $RESULT_LINE ]]; then
-        read -r -a counts <<<"${last//[^0-9 ]/}"
-        [ "$status" = 0 ] || [ "${counts[1]}" != 0 ] || { counts[1]=1; last="$last, but exit status $status"; }
+        read -r passed failed skipped <<<"${last//[^0-9 ]/}"
+        [ "$status" = 0 ] || [ "$failed" != 0 ] || { failed=1; last="$last, but exit status $status"; }
     else
-        counts=(0 1 0) last="no result line, exit status $status"
+        failed=1 last="no result line, exit status $status"
     fi
-    passed=$((passed + counts[0])) failed=$((failed + counts[1])) skipped=$((skipped + counts[2]))
-    while read -r line; do skips+=("$name: $line"); done < <(sed -n -E 's/^ *(skip|SKIP:) //p' "$log")
-    if [ "${counts[1]}" != 0 ]; then failures+=("$name"); sed "s/^/    /" "$log"; fi
-    printf '%-24s %s (%s s)\n' "$name" "$last" $((SECONDS - start))
+    echo "$passed $failed $skipped $name" >"$log.result"
+    printf -v last '%-24s %s (%s)\n' "$name" "$last" "$(tail -n 1 "$log.time")"
+    [ "$failed" = 0 ] || last=$last$(sed "s/^/    /" "$log")$'\n'
+    printf %s "$last"
+}
+
+# Adds up what the tests left; one that left nothing failed.
+sum_tests() {
+    local source name log counts line
+    for source in "$@"; do
+        name=$(basename "${source%.*}") log=$OUT/tests/$name.output
+        read -r -a counts <"$log.result" || counts=(0 1 0)
+        passed=$((passed + counts[0])) failed=$((failed + counts[1])) skipped=$((skipped + counts[2]))
+        [ "${counts[1]}" = 0 ] || failures+=("$name")
+        [ ! -f "$log" ] || while read -r line; do skips+=("$name: $line"); done < <(sed -n -E 's/^ *(skip|SKIP:) //p' "$log")
+    done
 }
 
 # Thread sanitizer does not start where addresses are too random; without randomness it does.
@@ -296,7 +310,7 @@ choose_personality() {
 }
 
 run_tests() {
-    local passed=0 failed=$broken skipped=0 skips=() failures=() source sources home limit=600 line personality
+    local passed=0 failed=$broken skipped=0 skips=() failures=() source sources home limit=900 personality
     home=$ROOT/$OUT/tests/home
     [ "$broken" = 0 ] || failures+=("the build")
     choose_personality
@@ -305,7 +319,11 @@ run_tests() {
     case " ${names[*]:-} " in *' quick '*) export GENIE_QUICK=1 ;; esac
     sources=$(list_tests)
     [ -n "$sources" ] || die "no test of that name"
-    for source in $sources; do run_test "$source"; done
+    for source in $sources; do rm -f "$OUT/tests/$(basename "${source%.*}").output"{,.result}; done
+    export home limit personality RESULT_LINE
+    export -f run_test
+    printf '%s\n' $sources | xargs -n 1 -P "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" bash -eu -o pipefail -c 'run_test "$1"' test || true
+    sum_tests $sources
     [ ${#skips[@]} = 0 ] || printf 'skipped: %s\n' "${skips[@]}"
     [ ${#failures[@]} = 0 ] || printf 'failed: %s\n' "${failures[@]}"
     printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"

@@ -62,8 +62,8 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its matrix products instead of our own),
-                     else default.
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its matrix products instead of our own,
+                     those of the network in genie_net.c), else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
@@ -255,6 +255,7 @@ typedef struct gn_error {
     X(reschedule_bytes,   "bytes",  "bytes of states that moved because of it")                    \
     X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
+    X(slow_links,         "links",  "connections that mbedTLS encrypts, at a tenth of the speed, because libcrypto is missing or wrong") \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
     X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
@@ -327,6 +328,7 @@ typedef struct gn_device_info {
     char identity[192];   /* equal identities compute equal bits */
     char tls[32];         /* "TLSv1.2", "" for a local device */
     char cipher[64];
+    char records[64];     /* the library that encrypts: "OpenSSL 3.0.17", or "mbedTLS 2.28.3", which takes ten times as long */
     bool remote;
 } gn_device_info;
 
@@ -1011,6 +1013,9 @@ typedef struct gn_server_desc {
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
    install, and returns the line's length; 0 when there is no such GPU. Index 0 always has a line. */
 GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
+/* Writes a line about the network: the libraries that shake hands, encrypt, hash and pack, and why a fast one is not used.
+   Returns the line's length; a program without the network unit has a line too. Any thread. */
+GN_API int gn_describe_network(char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
 /* Waits until gn_server_stop. GN_DEVICE_LOST when a device is lost before: only another process can use that GPU again. */
@@ -1376,6 +1381,8 @@ typedef struct gn_link_info {
     char peer[96];           /* "127.0.0.1:5556" */
     char tls[32];            /* "TLSv1.2"; "" for an unencrypted one */
     char cipher[64];
+    char records[64];        /* the library that encrypts: "OpenSSL 3.0.17", "mbedTLS 2.28.3"; "" for an unencrypted one */
+    bool slow;               /* it is mbedTLS because libcrypto is missing or wrong */
     uint64_t bytes_up, bytes_down;   /* at the socket */
 } gn_link_info;
 
@@ -1419,12 +1426,19 @@ typedef struct gn_net_i {
     /* An unencrypted, unauthenticated transport over an open stream socket, which it owns: for tests. */
     gn_result (*plain)(int fd, gn_transport *out);
     void (*sha256)(const void *data, size_t n, uint8_t out[32]);
+    /* The same in pieces: begin (NULL: no memory), add, end, which frees it. One hash is used by one thread at a time. */
+    void *(*hash_begin)(void);
+    void (*hash_add)(void *hash, const void *data, size_t n);
+    void (*hash_end)(void *hash, uint8_t out[32]);
     /* Packs n raw bytes of elements of elem bytes into dst (capacity cap >= n). Returns bytes stored and the codec; when
-       packing does not pay it returns 0 with codec 0 and the caller sends the raw bytes. */
-    size_t (*pack)(const void *src, size_t n, int elem, void *dst, size_t cap, uint8_t *out_codec);
+       packing does not pay it returns 0 with codec 0 and the caller sends the raw bytes. wire_ns: what a byte costs on the
+       link now, in nanoseconds; 0: not known, then whatever gets smaller pays. */
+    size_t (*pack)(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec);
     /* Unpacks to exactly raw_n bytes; anything else is GN_BAD_MESSAGE. Allocation is bounded by raw_n. */
     gn_result (*unpack)(uint8_t codec, const void *src, size_t n, int elem, void *dst, size_t raw_n);
     uint32_t codecs;         /* bit c set: codec c is known; codec 0 (raw) is always */
+    /* Writes a line about the libraries that encrypt, hash and pack; returns its length. */
+    int (*about)(char *out_text, size_t cap);
 } gn_net_i;
 
 /* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
@@ -2390,19 +2404,17 @@ static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_
     else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
     else GN__STORE_LOOP(float, stride, src[i]);
 }
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
 
-GN__COLD_BEGIN
-static void gn__load_i32(int32_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* not of i64 and u32 */
+/* A loop for elements in a row, which is vector code, and one for others. */
+#define GN__LOAD_BOTH(src_t, expr) do { if (stride == 1) GN__LOAD_LOOP(src_t, 1, expr); else GN__LOAD_LOOP(src_t, stride, expr); } while (0)
+static void gn__load_i32(int32_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* not of i64 and u32 */
     switch (d) {
-    case GN_I32: GN__LOAD_LOOP(int32_t, stride, *s); break;
-    case GN_BOOL: GN__LOAD_LOOP(uint8_t, stride, *s != 0); break;
-    case GN_I8: GN__LOAD_LOOP(int8_t, stride, *s); break;
-    case GN_I16: GN__LOAD_LOOP(int16_t, stride, *s); break;
-    case GN_U16: GN__LOAD_LOOP(uint16_t, stride, *s); break;
-    default: GN__LOAD_LOOP(uint8_t, stride, *s); break;
+    case GN_I32: GN__LOAD_BOTH(int32_t, *s); break;
+    case GN_BOOL: GN__LOAD_BOTH(uint8_t, *s != 0); break;
+    case GN_I8: GN__LOAD_BOTH(int8_t, *s); break;
+    case GN_I16: GN__LOAD_BOTH(int16_t, *s); break;
+    case GN_U16: GN__LOAD_BOTH(uint16_t, *s); break;
+    default: GN__LOAD_BOTH(uint8_t, *s); break;
     }
 }
 
@@ -2417,12 +2429,16 @@ enum { GN__WIDEN = 64 };   /* elements of a stack buffer between two conversions
             for (int64_t i = 0; i < m; i++) dst[at + i] = (T)w[i];                                       \
         }                                                                                                \
     } while (0)
-static void gn__load_i64(int64_t *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of integers only */
-    if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, *s);
-    else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, *s);
+static void gn__load_i64(int64_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {   /* of integers only */
+    if (d == GN_I64) GN__LOAD_BOTH(int64_t, *s);
+    else if (d == GN_U32) GN__LOAD_BOTH(uint32_t, *s);
     else GN__LOAD_NARROW(int64_t, int32_t, gn__load_i32);
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
+GN__COLD_BEGIN
 static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
     if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
     else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
@@ -3290,6 +3306,8 @@ typedef struct gn__reduce_job {
     int64_t n, inner;          /* reduced elements, and of its last dim */
     int64_t blocks;            /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever the number of threads */
     bool integer, columns;
+    bool runs;                 /* by gn__runners: integers, and the extremes that no f32 kernel finds */
+    gn__compute compute;       /* what those run in */
     struct gn__partial *partials;   /* results by blocks, when these are several */
     double *sums;              /* the same down columns: blocks by results */
 } gn__reduce_job;
@@ -3502,6 +3520,99 @@ static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
 
 static const gn__kernels *gn__kernels_of(const gn__pool *p) { return &gn__kernel_sets[p ? p->isa : GN__ISA_BASE]; }
 
+/* ---- running results side by side: n of them, each over `rows` elements that are ldx apart. The order of elements is kept ---- */
+
+typedef struct gn__runners {
+    /* best[i] and at[i] (of the element's size): the first of the largest (least) so far and its row, counted from `first`; a NaN stays */
+    void (*best)(void *best, void *at, const void *x, int64_t ldx, int64_t rows, int64_t n, int64_t first, bool least);
+    void (*sum)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);       /* integers wrap */
+    void (*prod)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
+} gn__runners;
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O2,no-tree-vectorize")
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                            \
+    typedef I mask __attribute__((vector_size(W), aligned(sizeof(I)), may_alias));                           \
+    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {                                   \
+        vec y = *(vec *)(best + i);                                                                          \
+        mask a = *(mask *)(at + i), row = (mask){ 0 } + (I)first;                                            \
+        for (int64_t r = 0; r < rows; r++, row += 1) {                                                       \
+            vec v = *(const vec *)(x + r * ldx + i);                                                         \
+            mask m = (mask)(least ? v < y : v > y) BETTER(| ((mask)(v != v) & (mask)(y == y)));              \
+            y = (vec)((m & (mask)v) | (~m & (mask)y));                                                       \
+            a = (m & row) | (~m & a);                                                                        \
+        }                                                                                                    \
+        *(vec *)(best + i) = y;                                                                              \
+        *(mask *)(at + i) = a;                                                                               \
+    }
+#define GN__RUN_WIDE(W, T, OP)                                                                               \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                            \
+    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {                                   \
+        vec a = *(vec *)(y + i);                                                                             \
+        for (int64_t r = 0; r < rows; r++) a = a OP *(const vec *)(x + r * ldx + i);                         \
+        *(vec *)(y + i) = a;                                                                                 \
+    }
+#else
+#define GN__BEST_WIDE(W, T, I, BETTER)
+#define GN__RUN_WIDE(W, T, OP)
+#endif
+#define GN__DEFINE_BEST(S, attribute, W, T, I, BETTER)                                                       \
+    attribute static void gn__run_best_##S(void *pbest, void *pat, const void *px, int64_t ldx, int64_t rows, int64_t n, int64_t first, bool least) { \
+        T *best = (T *)pbest;                                                                                \
+        I *at = (I *)pat;                                                                                    \
+        const T *x = (const T *)px;                                                                          \
+        int64_t i = 0;                                                                                       \
+        GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
+        for (; i < n; i++)                                                                                   \
+            for (int64_t r = 0; r < rows; r++) {                                                             \
+                T v = x[r * ldx + i], y = best[i];                                                           \
+                bool better = (least ? v < y : v > y) BETTER(|| (v != v && y == y));                         \
+                if (better) { best[i] = v; at[i] = (I)(first + r); }                                         \
+            }                                                                                                \
+    }
+#define GN__DEFINE_RUN(S, attribute, W, T, name, OP)                                                         \
+    attribute static void gn__run_##name##_##S(void *py, const void *px, int64_t ldx, int64_t rows, int64_t n) { \
+        T *y = (T *)py;                                                                                      \
+        const T *x = (const T *)px;                                                                          \
+        int64_t i = 0;                                                                                       \
+        GN__RUN_WIDE(W, T, OP)                                                                               \
+        for (; i < n; i++)                                                                                   \
+            for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                \
+    }
+#define GN__IF_FLOAT(...) __VA_ARGS__
+#define GN__IF_INT(...)
+#define GN__DEFINE_RUNNERS(S, attribute, W)                                                                  \
+    GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)                                     \
+    GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT)                                    \
+    GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)                                     \
+    GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)                                     \
+    GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)                                                  \
+    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)                                                  \
+    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
+#define GN__RUNNERS(S) { [GN__F32] = { gn__run_best_f32_##S, NULL, NULL }, [GN__F64] = { gn__run_best_f64_##S, NULL, NULL }, \
+                         [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL }, [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S } }
+GN__DEFINE_RUNNERS(base, , 16)
+#if GN__X86
+GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
+    static const gn__runners sets[2][GN__COMPUTE__COUNT] = {
+        GN__RUNNERS(base),
+#if GN__X86
+        GN__RUNNERS(avx2),
+#endif
+    };
+    return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2][t];
+}
+
 /* y = exp(x), n elements of f32. */
 static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) {
 #if GN__X86
@@ -3548,28 +3659,6 @@ static double gn__sum_f64(const double *x, int64_t n) {
 
 typedef struct gn__best { double f; int64_t i, at; bool any; } gn__best;
 
-static void gn__best_f64(gn__best *b, gn__reduce_kind kind, const double *x, int64_t n, int64_t at) {
-    bool least = kind == GN__REDUCE_MIN || kind == GN__REDUCE_ARGMIN;
-    for (int64_t i = 0; i < n; i++) {
-        bool nan = x[i] != x[i], had_nan = b->f != b->f;
-        bool better = least ? x[i] < b->f : x[i] > b->f;
-        if (b->any && !(better && !had_nan) && !(nan && !had_nan)) continue;
-        b->f = x[i];
-        b->at = at + i;
-        b->any = true;
-    }
-}
-
-static void gn__best_i64(gn__best *b, gn__reduce_kind kind, const int64_t *x, int64_t n, int64_t at) {
-    bool least = kind == GN__REDUCE_MIN || kind == GN__REDUCE_ARGMIN;
-    for (int64_t i = 0; i < n; i++) {
-        if (b->any && !(least ? x[i] < b->i : x[i] > b->i)) continue;
-        b->i = x[i];
-        b->at = at + i;
-        b->any = true;
-    }
-}
-
 /* What is known after some elements of one result. */
 typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__partial;
 
@@ -3586,26 +3675,81 @@ static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, i
     *b = (gn__best){ (double)x[i], 0, at + i, true };
 }
 
+typedef union gn__chunk { float s[GN__CHUNK]; double f[GN__CHUNK]; int32_t i[GN__CHUNK]; int64_t l[GN__CHUNK]; } gn__chunk;
+typedef struct gn__runs { gn__chunk y, at, x; } gn__runs;          /* running results and their places; elements that had to be converted */
+
+/* `rows` rows of n elements, ldx apart, where they lie or converted; the first is row `row` for the results. */
+static void gn__runs_add(const gn__reduce_job *j, gn__runs *a, const void *x, int64_t ldx, int64_t rows, int64_t n, int64_t row) {
+    const gn__runners *k = gn__runners_of(j->c->pool, j->compute);
+    if (j->kind == GN__REDUCE_SUM) k->sum(&a->y, x, ldx, rows, n);
+    else if (j->kind == GN__REDUCE_PROD) k->prod(&a->y, x, ldx, rows, n);
+    else k->best(&a->y, &a->at, x, ldx, rows, n, row, j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN);
+}
+
+/* n results begin: sums with 0, products with 1, extremes with their first element. */
+static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, int64_t n) {
+    size_t width = j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
+    memset(&a->at, 0, (size_t)n * width);
+    if (j->kind >= GN__REDUCE_MAX) memcpy(&a->y, x, (size_t)n * width);
+    else if (j->kind == GN__REDUCE_SUM) memset(&a->y, 0, (size_t)n * width);
+    else for (int64_t i = 0; i < n; i++) a->y.l[i] = 1;
+}
+
+/* n elements as the compute type: where they lie, or in a->x. */
+static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride, int64_t n) {
+    gn_dtype d = j->c->in[0].dtype;
+    if (stride == 1 && (d == GN_F32 || d == GN_F64 || (d == GN_I32 && j->compute == GN__I32) || d == GN_I64)) return p;
+    if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
+    else if (j->compute == GN__F64) gn__load_f64(a->x.f, d, p, stride, n);
+    else if (j->compute == GN__I32) gn__load_i32(a->x.i, d, p, stride, n);
+    else gn__load_i64(a->x.l, d, p, stride, n);
+    return &a->x;
+}
+
+/* Result i of those that ran; its element's number is at * step + first. */
+static gn__partial gn__runs_result(const gn__reduce_job *j, const gn__runs *a, int64_t i, int64_t step, int64_t first) {
+    gn__compute t = j->compute;
+    int64_t whole = t == GN__I32 ? (int64_t)a->y.i[i] : t == GN__I64 ? a->y.l[i] : 0, at = t == GN__F64 || t == GN__I64 ? a->at.l[i] : (int64_t)a->at.i[i];
+    double real = t == GN__F32 ? (double)a->y.s[i] : t == GN__F64 ? a->y.f[i] : 0;
+    return (gn__partial){ real, (uint64_t)whole, { real, whole, at * step + first, true } };
+}
+
+static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
+
+/* m elements of one result: several running results abreast, element i in number i mod lanes, then put together. */
+static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m, int64_t at) {
+    gn__runs a;
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__LANES);
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const char *x = (const char *)gn__runs_load(j, &a, p, stride, n);
+        int64_t rows = n / lanes, width = j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
+        if (i == 0) gn__runs_begin(j, &a, x, lanes);
+        gn__runs_add(j, &a, x, lanes, rows, lanes, i / lanes);
+        gn__runs_add(j, &a, x + rows * lanes * width, lanes, 1, n - rows * lanes, i / lanes + rows);
+    }
+    for (int64_t l = 0; l < lanes; l++) {
+        gn__partial one = gn__runs_result(j, &a, l, lanes, at + l);
+        gn__reduce_join(j, out, &one);
+    }
+}
+
 /* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
 static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m, int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = !j->integer && gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
-    union { float s[GN__CHUNK]; double f[GN__CHUNK]; int64_t i[GN__CHUNK]; } x;
+    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union { float s[GN__CHUNK]; double f[GN__CHUNK]; } x;
+    if (j->runs) { gn__reduce_abreast(j, a, p, stride, m, at); return; }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
         const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
         const double *f = direct && d == GN_F64 ? (const double *)(const void *)p : x.f;
-        if (j->integer) gn__load_i64(x.i, d, p, stride, n);
-        else if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
+        if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
         else if (!f32 && f == x.f) gn__load_f64(x.f, d, p, stride, n);
         if (f32 && j->kind >= GN__REDUCE_MAX) gn__best_f32(j, &a->best, s, n, at + i);
         else if (f32) a->sum += gn__sum_f32(gn__kernels_of(j->c->pool), s, n);
-        else if (j->kind >= GN__REDUCE_MAX && j->integer) gn__best_i64(&a->best, j->kind, x.i, n, at + i);
-        else if (j->kind >= GN__REDUCE_MAX) gn__best_f64(&a->best, j->kind, f, n, at + i);
-        else if (j->kind == GN__REDUCE_PROD && j->integer) for (int64_t l = 0; l < n; l++) a->isum *= (uint64_t)x.i[l];
         else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < n; l++) a->sum *= f[l];
-        else if (j->integer) for (int64_t l = 0; l < n; l++) a->isum += (uint64_t)x.i[l];
         else a->sum += gn__sum_f64(f, n);
     }
 }
@@ -3624,16 +3768,20 @@ static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t 
     return a;
 }
 
-/* a followed by b. */
+/* Whether b is to be taken rather than a: NaN before all others, of equals the one that comes first. */
+static bool gn__best_is(const gn__reduce_job *j, const gn__best *b, const gn__best *a) {
+    bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN, earlier = b->at < a->at;
+    bool nan_a = !j->integer && a->f != a->f, nan_b = !j->integer && b->f != b->f;
+    if (!b->any || !a->any) return b->any;
+    if (nan_a || nan_b) return nan_b && (!nan_a || earlier);
+    if (j->integer) return b->i == a->i ? earlier : least ? b->i < a->i : b->i > a->i;
+    return b->f == a->f ? earlier : least ? b->f < a->f : b->f > a->f;
+}
+
 static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b) {
-    int64_t at = a->best.at;
     if (j->kind == GN__REDUCE_PROD) { a->sum *= b->sum; a->isum *= b->isum; }
     else { a->sum += b->sum; a->isum += b->isum; }
-    if (j->kind < GN__REDUCE_MAX) return;
-    a->best.at = -1;
-    if (j->integer) gn__best_i64(&a->best, j->kind, &b->best.i, 1, b->best.at);
-    else gn__best_f64(&a->best, j->kind, &b->best.f, 1, b->best.at);
-    if (a->best.at < 0) a->best.at = at;
+    if (j->kind >= GN__REDUCE_MAX && gn__best_is(j, &b->best, &a->best)) a->best = b->best;
 }
 
 static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
@@ -3678,6 +3826,34 @@ static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t b
     }
 }
 
+/* The same for what runs in gn__runners: GN__REDUCE_DEEP rows at a time where they lie in a row, else one. */
+static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *base, int64_t begin, int64_t end, int64_t m) {
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), ldx = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
+    if (j->kind < GN__REDUCE_MAX) gn__runs_begin(j, a, NULL, m);
+    for (int64_t r = begin, n; r < end; r += n) {
+        const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes;
+        const void *x = gn__runs_load(j, a, p, 1, m);
+        n = x == (const void *)p && ldx ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
+        if (r == begin && j->kind >= GN__REDUCE_MAX) gn__runs_begin(j, a, x, m);
+        gn__runs_add(j, a, x, ldx, n, m, r - begin);
+    }
+}
+
+static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), wide = (width + GN__CHUNK - 1) / GN__CHUNK;
+    gn__runs a;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
+        gn__columns_run(j, &a, j->c->in[0].p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m);
+        for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
+            gn__partial one = gn__runs_result(j, &a, i, 1, from);
+            if (j->blocks == 1) gn__reduce_store(j, at, &one);
+            else j->partials[at * j->blocks + t % j->blocks] = one;
+        }
+    }
+}
+
 /* Sums down columns. A task is a block of neighbours in a block of rows. */
 static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
@@ -3697,17 +3873,27 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
 /* Blocks of a result put together, in order. */
 static void gn__reduce_finish(const gn__reduce_job *j) {
     int64_t total = gn__view_count(&j->c->out), bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    for (int64_t i = 0; i < total && !j->columns; i++) {
+    for (int64_t i = 0; i < total && (!j->columns || j->runs); i++) {
         gn__partial a = j->partials[i * j->blocks];
         for (int64_t b = 1; b < j->blocks; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
         gn__reduce_store(j, i, &a);
     }
-    for (int64_t i = 0; i < total && j->columns; i++) {
+    for (int64_t i = 0; i < total && j->columns && !j->runs; i++) {
         double sum = 0;
         for (int64_t b = 0; b < j->blocks; b++) sum += j->sums[b * total + i];
         if (j->kind == GN__REDUCE_MEAN) sum /= (double)j->n;
         gn__store_f64(&sum, j->c->out.dtype, j->c->out.p + i * bytes, 1, 1);
     }
+}
+
+/* Which way is taken: down columns when neighbours of one row are neighbours in memory, and which kernels. */
+static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
+    gn_dtype d = j->c->in[0].dtype;
+    bool best = j->kind >= GN__REDUCE_MAX, sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN;
+    j->compute = (gn__compute)gn__dtypes[d].compute;
+    if (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)) j->compute = GN__I64;     /* else a block's sum fits i32 */
+    j->columns = (best || sums || j->integer) && j->reduced.rank && width >= 8 && j->kept.strides[j->kept.rank - 1] == 1 && j->reduced.strides[j->reduced.rank - 1] != 1;
+    j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
@@ -3722,14 +3908,14 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     j.n = gn__view_count(&j.reduced);
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
     int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
-    j.columns = (kind == GN__REDUCE_SUM || kind == GN__REDUCE_MEAN) && !j.integer && j.reduced.rank && width >= 8 && j.kept.strides[j.kept.rank - 1] == 1 && j.reduced.strides[j.reduced.rank - 1] != 1;
+    gn__reduce_how(&j, width);
     int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
-    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)) : NULL;
     if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
     j.partials = (gn__partial *)room;
     j.sums = (double *)room;
-    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? gn__reduce_columns : gn__reduce_range, &j);
+    gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? j.runs ? gn__reduce_columns_run : gn__reduce_columns : gn__reduce_range, &j);
     if (j.blocks > 1) gn__reduce_finish(&j);
     gn_free(room);
     return GN_OK;
@@ -4740,13 +4926,18 @@ typedef struct gn__attention_job {
     gn__atomic failed;          /* no memory for scores; set by any thread */
 } gn__attention_job;
 
+/* How many keys query t sees. */
+static int64_t gn__keys_seen(const gn__attention_job *j, int64_t t) {
+    return j->c->attrs[0] & 1 ? GN__MAX(j->length - j->c->in[0].dims[2] + t + 1, 0) : j->length;
+}
+
 GN__COLD_BEGIN
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype);
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
+    int64_t seen = gn__keys_seen(j, t);
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     double top = -INFINITY, sum = 0;
     gn__load_f64(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
@@ -4775,14 +4966,15 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
 }
 GN__COLD_END
 
-/* Adds the mask's row to the scores; false hides. */
-static void gn__attention_mask(const gn__attention_job *j, const char *m, float *s, int64_t n) {
-    int64_t stride = j->mask.strides[3], bytes = (int64_t)gn__bytes_of(j->mask.dtype);
-    for (int64_t i = 0; i < n; i++, m += stride * bytes) {
-        float x = 0;
-        if (j->mask.dtype == GN_BOOL) { s[i] = *(const uint8_t *)m ? s[i] : -INFINITY; continue; }
-        gn__load_f32(&x, j->mask.dtype, m, 1, 1);
-        s[i] += x;
+/* Adds n elements of the mask, `stride` apart, to scores; false hides. */
+static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s, int64_t n) {
+    int64_t bytes = (int64_t)gn__bytes_of(j->mask.dtype);
+    float x[GN__CHUNK];
+    for (int64_t i = 0; i < n && j->mask.dtype == GN_BOOL; i++) s[i] = m[i * stride] ? s[i] : -INFINITY;
+    for (int64_t i = 0, some; i < n && j->mask.dtype != GN_BOOL; i += some) {
+        some = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__load_f32(x, j->mask.dtype, m + i * stride * bytes, stride, some);
+        for (int64_t l = 0; l < some; l++) s[i + l] += x[l];
     }
 }
 
@@ -4804,7 +4996,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), stride;
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = j->c->attrs[0] & 1 ? GN__MAX(j->length - T + t + 1, 0) : j->length;
+    int64_t seen = gn__keys_seen(j, t);
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     gn__load_f32(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
     memset(s, 0, (size_t)seen * sizeof *s);
@@ -4815,7 +5007,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
         kernels->dot(s + i, q, rows, stride, n, D);
     }
     kernels->affine(s, s, seen, 0, (float)j->scale);
-    if (j->mask.p) gn__attention_mask(j, j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) * (int64_t)gn__bytes_of(j->mask.dtype), s, seen);
+    if (j->mask.p) gn__attention_mask(j, j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) * (int64_t)gn__bytes_of(j->mask.dtype), j->mask.strides[3], s, seen);
     float top = kernels->top(s, seen, 1);
     if (top != -INFINITY) {                                        /* nothing seen: zeros */
         kernels->affine(s, s, seen, top, 1);
@@ -4850,6 +5042,142 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     gn_free(s);
 }
 
+/* ---- attention by tiles: a block of keys and values is packed once for many queries, and no more scores exist at a time than
+ * those of one panel with one block (online softmax: Milakov and Gimelshein 2018; Dao et al. 2022). Scores are kept keys by
+ * queries: a panel's scores are then a packed operand of the second product, and its maxima and sums are vectors. ---- */
+
+enum { GN__TILE_QUERIES = 160, GN__TILE_KEYS = 126, GN__TILE_FEW = 16, GN__TILE_WIDE = GN__GEMM_KC };     /* queries fill whole panels of 8, 16, 32 */
+
+typedef struct gn__attention_tile {
+    const gn__attention_job *j;
+    const gn__kernels *k;
+    gn__gemm q, kv, v;         /* how they lie: queries and values as right sides, keys as a left side */
+    int64_t b, h, t, n;        /* the head; first query and how many */
+    int64_t D, E, rows;        /* rows: E up to a whole panel */
+    float *query, *sums;       /* panels of nr queries: (D, nr) scaled, (rows, nr) */
+    float *keys, *values, *scores, *top;
+    double *weight;            /* sums of the weights; top: the largest score so far, by query */
+} gn__attention_tile;
+
+static size_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
+    return (size_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
+}
+
+static float *gn__tile_take(float **room, int64_t n) {
+    float *p = *room;
+    *room += (n + 15) / 16 * 16;
+    return p;
+}
+
+static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
+    const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
+    int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES, bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->mr, nr = a->k->nr;
+    a->b = task / tiles / H, a->h = task / tiles % H, a->t = task % tiles * GN__TILE_QUERIES, a->n = GN__MIN(T - a->t, (int64_t)GN__TILE_QUERIES);
+    int64_t g = a->h / (H / K->dims[1]);
+    a->D = Q->dims[3], a->E = V->dims[3], a->rows = (a->E + mr - 1) / mr * mr;
+    a->q = (gn__gemm){ .b = Q->p + (a->b * Q->strides[0] + a->h * Q->strides[1]) * bytes, .bk = Q->strides[3], .bn = Q->strides[2], .dtype = Q->dtype };
+    a->kv = (gn__gemm){ .a = K->p + (a->b * K->strides[0] + g * K->strides[1]) * bytes, .am = K->strides[2], .ak = K->strides[3], .dtype = K->dtype };
+    a->v = (gn__gemm){ .b = V->p + (a->b * V->strides[0] + g * V->strides[1]) * bytes, .bk = V->strides[2], .bn = V->strides[3], .dtype = V->dtype };
+    a->query = gn__tile_take(&room, GN__TILE_QUERIES * a->D);
+    a->sums = gn__tile_take(&room, GN__TILE_QUERIES * a->rows);
+    a->keys = gn__tile_take(&room, (GN__TILE_KEYS + mr) * a->D);
+    a->values = gn__tile_take(&room, GN__TILE_KEYS * a->rows);
+    a->scores = gn__tile_take(&room, (GN__TILE_KEYS + mr) * nr);
+    a->top = gn__tile_take(&room, GN__TILE_QUERIES);
+    a->weight = (double *)(void *)gn__tile_take(&room, 2 * GN__TILE_QUERIES);
+    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr);
+    a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
+    memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
+    for (int64_t i = 0; i < GN__TILE_QUERIES; i++) { a->top[i] = -INFINITY; a->weight[i] = 0; }
+}
+
+/* Hides scores of the panel from query t on with n keys from `key` on. */
+static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes, int64_t key, int64_t n) {
+    const gn__attention_job *j = a->j;
+    const gn_view *m = &j->mask;
+    int64_t nr = a->k->nr, hidden = j->c->attrs[0] & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2;     /* queries that do not see the key */
+    for (int64_t i = 0; i < n; i++, hidden++) {
+        float *s = a->scores + i * nr;
+        for (int64_t l = 0; l < GN__MIN(hidden, lanes); l++) s[l] = -INFINITY;
+        if (m->p) gn__attention_mask(j, m->p + (a->b * m->strides[0] + a->h * m->strides[1] + t * m->strides[2] + (key + i) * m->strides[3]) * (int64_t)gn__bytes_of(m->dtype), m->strides[2], s, lanes);
+    }
+}
+
+/* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
+static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
+    const gn__pool *pool = a->j->c->pool;
+    int64_t nr = a->k->nr;
+    float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
+    int32_t at[64] = { 0 };
+    bool shrinks = false;
+    memcpy(best, a->scores, (size_t)nr * sizeof *best);
+    gn__runners_of(pool, GN__F32)->best(best, at, a->scores, nr, n, nr, 0, false);
+    for (int64_t l = 0; l < nr; l++) {
+        float old = a->top[first + l], now = old != old || best[l] <= old ? old : best[l];
+        less[l] = now == -INFINITY ? 0 : -now;
+        shrink[l] = old + less[l];
+        a->top[first + l] = now;
+        shrinks |= old != now;
+    }
+    gn__exp_f32(pool, shrink, shrink, nr);
+    for (int64_t i = 0; i < n; i++) { ones[i] = 1; a->k->gain(a->scores + i * nr, NULL, less, nr); }
+    gn__exp_f32(pool, a->scores, a->scores, n * nr);
+    a->k->axpy(part, ones, a->scores, nr, n, nr);
+    for (int64_t l = 0; l < nr; l++) a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];
+    for (int64_t e = 0; e < a->E && shrinks; e++) a->k->gain(a->sums + first * a->rows + e * nr, shrink, NULL, nr);
+}
+
+/* A weight of 0 must not meet infinity or NaN where a query does not see the value. */
+static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
+    float high = a->k->top(a->values, n * a->rows, 1), low = a->k->top(a->values, n * a->rows, -1);
+    return high < INFINITY && low < INFINITY;
+}
+
+/* False: what is hidden is not finite; the rows are to be done one by one. */
+static bool gn__tile_run(gn__attention_tile *a) {
+    int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t), most = gn__keys_seen(a->j, a->t + a->n - 1);
+    for (int64_t key = 0, n; key < most; key += n) {
+        n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
+        bool hides = a->j->mask.p || key + n > least;
+        for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr);
+        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr);
+        if (hides && !gn__tile_is_finite(a, n)) return false;
+        for (int64_t i = 0; i < a->n; i += nr) {
+            if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key) continue;
+            for (int64_t p = 0; p < n; p += mr) a->k->micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
+            if (hides) gn__tile_hide(a, a->t + i, GN__MIN(nr, a->n - i), key, n);
+            gn__tile_softmax(a, i, n);
+            for (int64_t e = 0; e < a->rows; e += mr) a->k->micro(a->values + e * n, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
+        }
+    }
+    return true;
+}
+
+static void gn__tile_store(const gn__attention_tile *a) {
+    const gn_view *out = &a->j->c->out;
+    float row[GN__TILE_WIDE];
+    for (int64_t i = 0; i < a->n; i++) {
+        const float *sums = a->sums + i / a->k->nr * a->k->nr * a->rows + i % a->k->nr;
+        float scale = a->top[i] == -INFINITY ? 0 : (float)(1 / a->weight[i]);                  /* nothing seen: zeros */
+        for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * a->k->nr] * scale;
+        gn__store_f32(row, out->dtype, out->p + (((a->b * out->dims[1] + a->h) * out->dims[2] + a->t + i) * a->E) * (int64_t)gn__bytes_of(out->dtype), 1, a->E);
+    }
+}
+
+static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
+    gn__attention_job *j = (gn__attention_job *)arg;
+    gn__attention_tile a = { .j = j, .k = gn__kernels_of(j->c->pool) };
+    float *raw = (float *)gn_alloc(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) * sizeof *raw + 64);
+    if (!raw) { gn__atomic_store(&j->failed, 1); return; }
+    for (int64_t task = begin; task < end; task++) {
+        gn__tile_begin(&a, task, (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+        int64_t row = (a.b * j->c->in[0].dims[1] + a.h) * j->c->in[0].dims[2] + a.t;
+        if (gn__tile_run(&a)) gn__tile_store(&a);
+        else gn__attention_range_f32(j, row, row + a.n);
+    }
+    gn_free(raw);
+}
+
 static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t S = c->in[1].dims[2], T = c->in[0].dims[2], bits = c->attrs[0];
     gn__attention_job j = { c, { 0 }, S, gn__word_f64(c->attrs[1]), 0 };
@@ -4860,7 +5188,9 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t least = bits & 1 && bits & 4 ? T : 0;
     if (j.length < least || j.length > S)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld is outside %lld to %lld", (long long)j.length, (long long)least, (long long)S);
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
+    bool tiles = gn__dtypes[c->out.dtype].compute == GN__F32 && T >= GN__TILE_FEW && c->in[0].dims[3] <= GN__TILE_WIDE && c->in[2].dims[3] <= GN__TILE_WIDE;
+    if (gn__view_count(&c->out) && tiles) gn__pool_for(c->pool, dims[0] * dims[1] * ((T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES), 1, gn__attention_tiles, &j);
+    else if (gn__view_count(&c->out)) gn__pool_for(c->pool, dims[0] * dims[1] * T, 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention") : GN_OK;
 }
 
@@ -5264,6 +5594,7 @@ typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op;
 
 typedef struct gn__plan {
     gn_part *part;
+    uint64_t key;            /* the part's hash and what was said of its nodes */
     void *exec_plan;
     gn__origin *origins;     /* per node, of the latest step that used the plan */
 } gn__plan;
@@ -5915,7 +6246,17 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
     return GN_OK;
 }
 
-static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].part->hash; }
+/* Parts that differ in hints alone have one hash, for hints do not travel, and plans of their own. */
+static uint64_t gn__plan_key(const gn_part *p) {
+    uint64_t h = p->hash;
+    for (uint32_t i = 0; p->hints && i < p->n_nodes; i++) {
+        const gn_part_hint *x = &p->hints[i];
+        h = gn__mix(h, ((uint64_t)x->on << 32) | ((uint64_t)x->phase << 24) | ((uint64_t)x->role << 16) | ((uint64_t)x->residency << 8) | x->modality);
+    }
+    return h;
+}
+
+static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].key; }
 static bool gn__plan_same(const void *owner, uint32_t i, const void *key) { return gn__part_equal(((const gn_ctx *)owner)->plans[i].part, (const gn_part *)key); }
 
 
@@ -9696,6 +10037,7 @@ GN__COLD_BEGIN
 #define GN__OPEN_MESSAGES 16                /* messages that may be unfinished at once */
 #define GN__BLOB_INLINE 4096u               /* bytes that travel raw, without a chunk header */
 #define GN__BLOB_CHUNK (1u << 20)
+#define GN__SPARE_MAX (2u << 20)            /* bytes of memory kept for the next message in several frames: holds a chunk */
 #define GN__WIRE_NODES (1u << 21)           /* nodes of a part */
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
@@ -9990,11 +10332,13 @@ typedef struct gn__inbox {
     uint64_t frames;
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;             /* the last message that came in several frames */
+    gn__buf spare;             /* memory for the next one: fresh pages cost as much as the bytes they take */
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
     for (int i = 0; i < GN__OPEN_MESSAGES; i++) gn__buf_deinit(&in->open[i].body);
     gn__buf_deinit(&in->whole);
+    gn__buf_deinit(&in->spare);
     gn_free(in->p);
     memset(in, 0, sizeof *in);
 }
@@ -10050,6 +10394,8 @@ static gn__open_message *gn__inbox_open(gn__inbox *in, uint16_t id, uint32_t req
         o->used = true;
         o->id = id;
         o->request = request;
+        o->body = in->spare;
+        memset(&in->spare, 0, sizeof in->spare);
         return o;
     }
     return NULL;
@@ -10076,10 +10422,20 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
     return GN_OK;
 }
 
+/* The last message is over; its memory serves again unless it is large. */
+static void gn__inbox_recycle(gn__inbox *in) {
+    if (in->whole.cap > GN__SPARE_MAX || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
+    if (!in->whole.p) return;
+    gn__buf_deinit(&in->spare);
+    in->spare = in->whole;
+    memset(&in->whole, 0, sizeof in->whole);
+    gn__buf_reset(&in->spare);
+}
+
 /* The next whole message, valid until the next call; out->id is 0 when more bytes are needed first. */
 static gn_result gn__inbox_next(gn__inbox *in, gn__msg *out, gn_fault *f) {
     memset(out, 0, sizeof *out);
-    gn__buf_deinit(&in->whole);
+    gn__inbox_recycle(in);
     while (out->id == 0 && in->n - in->at >= GN__FRAME_HEAD) {
         gn__rd r = { in->p + in->at, in->p + in->n, false };
         uint32_t n = gn__get_u32(&r);
@@ -10212,9 +10568,9 @@ static uint64_t gn__blob_most(uint64_t n) {
     return n <= GN__BLOB_INLINE ? n : n + (n + GN__BLOB_CHUNK - 1) / GN__BLOB_CHUNK * 5;
 }
 
-/* Appends n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays; returns bytes on the
-   wire. `scratch` is reused. */
-static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int element, uint32_t codecs, gn__buf *scratch) {
+/* Appends n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays on a link where a byte
+   costs wire_ns; returns bytes on the wire. `scratch` is reused. */
+static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int element, uint32_t codecs, double wire_ns, gn__buf *scratch) {
     const uint8_t *p = (const uint8_t *)src;
     uint64_t stored_bytes = 0;
     if (n <= GN__BLOB_INLINE) { gn__outbox_put(o, src, n); return n; }
@@ -10224,7 +10580,7 @@ static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int eleme
     for (size_t at = 0; at < n; at += GN__BLOB_CHUNK) {
         size_t raw = GN__MIN(n - at, (size_t)GN__BLOB_CHUNK), stored = 0;
         uint8_t codec = 0, head[5];
-        if (packs) stored = gn__net->pack(p + at, raw, element, scratch->p, scratch->cap, &codec);
+        if (packs) stored = gn__net->pack(p + at, raw, element, wire_ns, scratch->p, scratch->cap, &codec);
         if (codec == 0 || codec > 31 || !(codecs >> codec & 1) || stored >= raw) stored = 0;
         if (stored == 0) codec = 0;
         gn__buf b = { head, 0, sizeof head, false };
@@ -12962,6 +13318,11 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
 #define GN__PROBE_LEAST_S 0.02              /* a probe is waited for so long at least */
 #define GN__PROMPT_US 200u                  /* a step waited for within this time tells what its link costs */
 #define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
+#define GN__HASH_ALONE (4u << 20)           /* bytes up to which a thread of its own for a hash costs more than it gives */
+#define GN__LARGE_SEND (64u << 10)          /* bytes from which on a send tells what a byte costs */
+#define GN__WIRE_GUESS_NS 8.0               /* of a byte on a link that is not measured yet: 1 Gbit/s */
+#define GN__BUFFERED (4u << 20)             /* bytes that may lie in the system's buffers */
+#define GN__PAUSE_US 50000u                 /* after which those are taken to be empty */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 
 /* ---- link: messages over a transport ---- */
@@ -12975,11 +13336,30 @@ typedef struct gn__link {
     uint64_t frames_up, frames_down;        /* of the boxes, counted so far */
     gn_link_info info;                      /* its bytes are counted so far */
     gn__buf scratch;                        /* of the packer */
+    double wire_ns;                         /* that a byte takes to be sent, encryption included */
+    bool paced;                             /* wire_ns is measured, not guessed */
+    uint64_t burst, sent_us;                /* bytes sent one after another, and when the last of them were */
 } gn__link;
+
+/* What a byte costs on the link, from sends that followed others closely: the first bytes after a pause fill the system's
+   buffers and seem to cost nothing. */
+static void gn__link_pace(gn__link *l, size_t n, uint64_t begin_us, uint64_t end_us) {
+    if (begin_us - l->sent_us > GN__PAUSE_US) l->burst = 0;
+    l->sent_us = end_us;
+    l->burst += n;
+    if (l->burst <= GN__BUFFERED) return;
+    double ns = (double)(end_us - begin_us) * 1e3 / (double)n;
+    l->wire_ns += (ns - l->wire_ns) / (l->paced ? 8 : 1);
+    l->paced = true;
+}
 
 static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
     gn__link *l = (gn__link *)user;
-    return l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    if (n < GN__LARGE_SEND) return l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    uint64_t begin = gn_now_us();
+    gn_result e = l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    if (!e) gn__link_pace(l, n, begin, gn_now_us());
+    return e;
 }
 
 static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_stats *stats) {
@@ -12988,6 +13368,7 @@ static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_
     l->deadline_ms = deadline_ms;
     l->stats = stats;
     l->codecs = 1;
+    l->wire_ns = GN__WIRE_GUESS_NS;
     l->in.frame_max = GN__HELLO_MAX;
     l->in.limit = GN__HELLO_MAX;
     l->out.sink = gn__link_send;
@@ -13010,6 +13391,7 @@ static void gn__link_count(gn__link *l) {
     l->t.i->info(l->t.self, &now);
     l->stats->frames_up += l->out.frames - l->frames_up;
     l->stats->frames_down += l->in.frames - l->frames_down;
+    l->stats->slow_links += now.slow && !l->info.slow;
     l->stats->socket_bytes_up += now.bytes_up - l->info.bytes_up;
     l->stats->socket_bytes_down += now.bytes_down - l->info.bytes_down;
     l->frames_up = l->out.frames;
@@ -13092,7 +13474,7 @@ typedef struct gn__flight {   /* a step without an answer yet, or one behind it 
     size_t n_wants, cap;
 } gn__flight;
 
-typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool known; } gn__remote_weight;
+typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool hashed, known; } gn__remote_weight;
 
 typedef struct gn__remote {
     gn__link link;
@@ -13101,6 +13483,7 @@ typedef struct gn__remote {
     uint64_t answers;                  /* received; a request has at most one */
     uint64_t sequence, release, held, owed;
     uint32_t step_errors, seen;             /* steps that failed, and how many of them the program was told of */
+    uint32_t threads;                  /* that the context may use, 0: one a core */
     uint32_t next_plan, max_nodes, unread;   /* unread: requests sent since the last look at what has come */
     gn__flight flights[GN__IN_FLIGHT];
     uint32_t first, n_flights;
@@ -13381,7 +13764,7 @@ static gn_result gn__remote_message(gn__remote *r, uint16_t id, const void *msg,
 }
 
 static void gn__remote_blob(gn__remote *r, const void *p, size_t n, int element) {
-    r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, &r->link.scratch);
+    r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     r->stats->tensor_bytes_up += n;
 }
 
@@ -13416,8 +13799,7 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     r->weights = (gn__remote_weight *)weights;
     gn__remote_weight *w = &r->weights[r->n_weights++];
     w->slot = *d;
-    w->known = false;
-    gn__net->sha256(d->host, d->bytes, w->digest);
+    w->hashed = w->known = false;
     return GN_OK;
 }
 
@@ -13430,6 +13812,28 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
         return GN_OK;
     }
     return gn__remote_message(r, GN__MSG_SLOT_DROP, &m, NULL);
+}
+
+static void gn__digest_range(void *arg, int64_t begin, int64_t end) {
+    gn__remote_weight *w = (gn__remote_weight *)arg;
+    for (int64_t i = begin; i < end; i++) {
+        if (!w[i].hashed) gn__net->sha256(w[i].slot.host, w[i].slot.bytes, w[i].digest);
+        w[i].hashed = true;
+    }
+}
+
+/* The digests of all weights put, by several threads when that is much. */
+static void gn__remote_digest(gn__remote *r) {
+    gn__pool pool;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < r->n_weights; i++) bytes += r->weights[i].hashed ? 0 : r->weights[i].slot.bytes;
+    uint32_t threads = bytes > GN__HASH_ALONE ? (uint32_t)GN__MIN(r->n_weights, GN__MIN(gn__thread_count(r->threads), 16u)) : 1;
+    if (threads < 2 || !gn__pool_init(&pool, threads)) {
+        gn__digest_range(r->weights, 0, (int64_t)r->n_weights);
+        return;
+    }
+    gn__pool_for(&pool, (int64_t)r->n_weights, 1, gn__digest_range, r->weights);
+    gn__pool_deinit(&pool);
 }
 
 /* Asks for n weights from `first` on; sets their `known`. */
@@ -13495,6 +13899,7 @@ static gn_result gn__remote_send_weight(gn__remote *r, size_t i, gn_fault *f) {
 static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     size_t sent = 0;
+    if (r->n_weights > 0) gn__remote_digest(r);
     for (size_t first = 0; !e && first < r->n_weights; first += GN__WIRE_ASK)
         e = gn__remote_ask(r, first, GN__MIN(r->n_weights - first, (size_t)GN__WIRE_ASK), f);
     for (; !e && sent < r->n_weights; sent += !e) e = gn__remote_send_weight(r, sent, f);
@@ -13524,7 +13929,7 @@ static gn_result gn__remote_put_plan(gn__remote *r, const gn_part *part, uint32_
     if (e) return e;
     if (r->part.n > GN__BLOB_INLINE && r->part.n <= UINT32_MAX) m.packed = (uint32_t)r->part.n;
     gn__outbox_fields(&r->link.out, GN__MSG_PLAN_PUT, (uint32_t)r->next++, &m);
-    if (m.packed) gn__blob_put(&r->link.out, r->part.p, r->part.n, 1, r->link.codecs, &r->link.scratch);
+    if (m.packed) gn__blob_put(&r->link.out, r->part.p, r->part.n, 1, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     else gn__outbox_put(&r->link.out, r->part.p, r->part.n);
     return gn__remote_end(r, f);
 }
@@ -13659,6 +14064,7 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
     gn__copy_text(out_info->identity, sizeof out_info->identity, r->identity);
     gn__copy_text(out_info->tls, sizeof out_info->tls, r->link.info.tls);
     gn__copy_text(out_info->cipher, sizeof out_info->cipher, r->link.info.cipher);
+    gn__copy_text(out_info->records, sizeof out_info->records, r->link.info.records);
     out_info->remote = true;
 }
 
@@ -13847,7 +14253,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->next = 1;
     r->next_plan = 1;
     r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
-    if (desc) { r->log = desc->log; r->log_user = desc->log_user; }
+    if (desc) { r->log = desc->log; r->log_user = desc->log_user; r->threads = desc->threads; }
     gn__link_count(&r->link);
     gn_result e = gn__remote_greet(r, device, f);
     if (!e && several) e = gn__remote_probe(r, f);
@@ -14006,7 +14412,18 @@ typedef struct gn__served_plan {
 typedef struct gn__kept { uint64_t id, bytes; gn__type type; } gn__kept;
 typedef struct gn__held_weight { gn__weight *weight; uint32_t slots; bool pinned; } gn__held_weight;   /* pinned: promised to the client */
 
+typedef struct gn__hasher {     /* hashes a large weight while it arrives, on a thread of its own */
+    gn__thread thread;
+    gn__mutex lock;             /* of all below */
+    gn__cond changed;
+    void *hash;                 /* the thread's */
+    const uint8_t *data;
+    uint64_t ready, done;       /* bytes that have come and that are hashed */
+    bool last, abandoned;       /* nothing more comes; the rest need not be hashed */
+} gn__hasher;
+
 typedef struct gn__upload {
+    gn__hasher *hasher;         /* NULL: the weight is small, or there is no thread; it is hashed at the end */
     bool refused;               /* the client was told; what still comes is dropped */
     uint8_t digest[32];
     uint64_t total, at;
@@ -14163,9 +14580,82 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
     return gn__outbox_message(&s->link.out, GN__MSG_WEIGHT_HAVE, m->request, &answer);
 }
 
+static void gn__hasher_main(void *arg) {
+    gn__hasher *h = (gn__hasher *)arg;
+    gn__mutex_lock(&h->lock);
+    for (;;) {
+        while (h->done == h->ready && !h->last) gn__cond_wait(&h->changed, &h->lock);
+        if (h->done == h->ready || h->abandoned) break;
+        size_t n = (size_t)GN__MIN(h->ready - h->done, (uint64_t)GN__BLOB_CHUNK);
+        const uint8_t *p = h->data + h->done;
+        gn__mutex_unlock(&h->lock);
+        gn__net->hash_add(h->hash, p, n);
+        gn__mutex_lock(&h->lock);
+        h->done += n;
+        gn__cond_broadcast(&h->changed);
+    }
+    gn__mutex_unlock(&h->lock);
+}
+
+/* NULL: there is no memory, no thread, or a network unit that hashes in one piece only. */
+static gn__hasher *gn__hasher_start(void) {
+    gn__hasher *h = gn__net->hash_begin ? (gn__hasher *)gn__alloc_zero(sizeof *h) : NULL;
+    if (!h) return NULL;
+    gn__mutex_init(&h->lock);
+    gn__cond_init(&h->changed);
+    h->hash = gn__net->hash_begin();
+    if (h->hash && gn__thread_start(&h->thread, gn__hasher_main, h)) return h;
+    uint8_t ignored[32];
+    if (h->hash) gn__net->hash_end(h->hash, ignored);
+    gn__cond_deinit(&h->changed);
+    gn__mutex_deinit(&h->lock);
+    gn_free(h);
+    return NULL;
+}
+
+/* `ready` bytes are at data, which stays until the next wait. */
+static void gn__hasher_feed(gn__hasher *h, const uint8_t *data, uint64_t ready) {
+    gn__mutex_lock(&h->lock);
+    h->data = data;
+    h->ready = ready;
+    gn__cond_broadcast(&h->changed);
+    gn__mutex_unlock(&h->lock);
+}
+
+/* Until it does not look at the data. */
+static void gn__hasher_wait(gn__hasher *h) {
+    gn__mutex_lock(&h->lock);
+    while (h->done != h->ready) gn__cond_wait(&h->changed, &h->lock);
+    gn__mutex_unlock(&h->lock);
+}
+
+/* The digest of all that was fed, or of nothing in particular when it is abandoned. */
+static void gn__hasher_end(gn__hasher *h, bool abandoned, uint8_t digest[32]) {
+    gn__mutex_lock(&h->lock);
+    h->last = true;
+    h->abandoned = abandoned;
+    gn__cond_broadcast(&h->changed);
+    gn__mutex_unlock(&h->lock);
+    gn__thread_join(&h->thread);
+    gn__net->hash_end(h->hash, digest);
+    gn__cond_deinit(&h->changed);
+    gn__mutex_deinit(&h->lock);
+    gn_free(h);
+}
+
+/* Frees the bytes, which nobody hashes any more. */
+static void gn__upload_free(gn__upload *u) {
+    uint8_t ignored[32];
+    if (u->hasher) gn__hasher_end(u->hasher, true, ignored);
+    u->hasher = NULL;
+    gn_free(u->data);
+    u->data = NULL;
+    u->cap = 0;
+}
+
 static void gn__upload_end(gn__session *s) {
     if (!s->upload.refused) s->held -= s->upload.at;
-    gn_free(s->upload.data);
+    gn__upload_free(&s->upload);
     memset(&s->upload, 0, sizeof s->upload);
 }
 
@@ -14173,7 +14663,9 @@ static void gn__upload_end(gn__session *s) {
 static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     gn__upload *u = &s->upload;
     uint8_t digest[32];
-    gn__net->sha256(u->data, (size_t)u->total, digest);
+    if (u->hasher) gn__hasher_end(u->hasher, false, digest);
+    else gn__net->sha256(u->data, (size_t)u->total, digest);
+    u->hasher = NULL;
     if (memcmp(digest, u->digest, 32) != 0) {
         gn__upload_end(s);
         return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)u->total);
@@ -14196,6 +14688,7 @@ static gn_result gn__upload_grow(gn__session *s, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
     void *data = u->data;
     if (u->total > s->limit || !gn__session_charge(s, n)) return gn__session_full(s, u->total, f);
+    if (u->hasher && u->at + n > u->cap) gn__hasher_wait(u->hasher);   /* the bytes may move */
     if (!gn__reserve(&data, &u->cap, (size_t)(u->at + n), 1)) {
         s->held -= n;
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
@@ -14210,14 +14703,13 @@ static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *d, u
     gn__rd r = { d->blob.p, d->blob.p + d->blob.n, false };
     gn_result e = gn__upload_grow(s, n, f);
     if (e) {
-        gn_free(u->data);
-        u->data = NULL;
-        u->cap = 0;
+        gn__upload_free(u);
         s->held -= u->at;
         u->refused = true;
         return e;
     }
     e = gn__blob_get(&r, u->data + u->at, (size_t)n, d->element, s->link.codecs, f);
+    if (!e && u->hasher) gn__hasher_feed(u->hasher, u->data, u->at + n);
     return !e && r.p != r.end ? gn_fail(f, GN_BAD_MESSAGE, "a piece of a weight is longer than it says") : e;
 }
 
@@ -14231,6 +14723,7 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
         gn__upload_end(s);
         u->total = d.total;
         memcpy(u->digest, d.digest, 32);
+        if (u->total > GN__HASH_ALONE && u->total <= s->limit) u->hasher = gn__hasher_start();
     }
     bool element_ok = d.element == 1 || d.element == 2 || d.element == 4 || d.element == 8;
     if (!element_ok || d.total != u->total || d.offset != u->at || memcmp(d.digest, u->digest, 32) != 0)
@@ -14754,7 +15247,7 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
-        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, &s->link.scratch);
+        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, s->link.wire_ns, &s->link.scratch);
         s->stats.tensor_bytes_up += w->bytes;
     }
     s->held -= x->held;
@@ -14987,7 +15480,7 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->plans.p);
     gn_free(s->slots.p);
     gn_free(s->weights);
-    gn_free(s->upload.data);
+    gn__upload_free(&s->upload);
     gn_free(s->kept);
     gn_free(s->args_bytes);
     gn_free(s->args);
@@ -15457,10 +15950,10 @@ static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     const gn_part *p = &g->cut.part;
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
-    gn__plan made = { 0 };
+    gn__plan made = { .key = gn__plan_key(p) };
     *out_r = GN_OUT_OF_MEMORY;
     if (!gn__table_room(&g->plan_table, &g->plan_room, g->n_plans, gn__plan_hash_of, g)) { gn__error_set(g, *out_r, "", f.text); return NULL; }
-    uint32_t *at = gn__table_find(g->plan_table, g->plan_room, p->hash, gn__plan_same, g, p);
+    uint32_t *at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
     *out_r = GN_OK;
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
     made.part = gn__part_copy(p);
@@ -15840,6 +16333,12 @@ int gn_list_gpus(int index, char *out_text, size_t cap) {
     if (index < 0 || !out_text || cap == 0) return 0;
     if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
     return index == 0 ? snprintf(out_text, cap, "cuda: absent: genie_cuda.c is not linked into this program") : 0;
+}
+
+int gn_describe_network(char *out_text, size_t cap) {
+    if (!out_text || cap == 0) return 0;
+    if (gn__net && gn__net->about) return gn__net->about(out_text, cap);
+    return snprintf(out_text, cap, "network: absent: genie_net.c is not linked into this program");
 }
 
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }

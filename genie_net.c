@@ -26,6 +26,9 @@
  *   GENIE_CA               PEM file: servers without a pin are checked against these authorities and their host name
                          (an IP address in a certificate counts only with mbedTLS 3.6)
  *   GENIE_CERT, GENIE_KEY  PEM files: the client's certificate and key, for servers that demand one
+ * ENVIRONMENT (both ends)
+ *   GENIE_AEAD             libcrypto: an error where it cannot be used; mbedtls: libcrypto is not looked for; auto, the default
+ *   GENIE_LIBCRYPTO        the path of libcrypto, where it is not found by name
  *
  * FILES in the home folder (0700; the files 0600, replaced atomically, changed under a lock on `lock`)
  *   key.pem, cert.pem      the server's key and its self-signed certificate
@@ -33,7 +36,10 @@
  *   servers                "HOST:PORT PIN ID SECRET" a line: the servers that this client is paired with
  *
  * TLS: 1.2 with mbedTLS 2.28, 1.2 and 1.3 with 3.6; ECDHE with AEAD suites only; no renegotiation, no tickets.
- * ChaCha20-Poly1305 stands first: mbedTLS runs it faster than its AES-GCM (which works block by block).
+ * mbedTLS shakes hands and checks the peer. Records are then encrypted by OpenSSL's libcrypto if that is found at run time
+ * (nothing is linked), 10 to 30 times as fast as mbedTLS, which does it otherwise; the bytes on the wire are equal, so the
+ * two ends need not agree. AES-GCM stands first where it is the faster one, ChaCha20-Poly1305 otherwise. Which library
+ * encrypts a connection is in gn_device_info.records, in `genie_serve --devices list` and in the counter slow_links.
  *
  * What it does not do: Windows, mbedTLS 4, session resumption, metrics over HTTP.
  *
@@ -43,7 +49,9 @@
  *   >>url       addresses and URLs
  *   >>store     the home folder
  *   >>mbedtls   what differs between mbedTLS versions
+ *   >>libcrypto OpenSSL's primitives, found at run time and checked
  *   >>crypto    random bytes, SHA-256, keys and certificates
+ *   >>records   TLS records by libcrypto
  *   >>link      one connection: socket I/O with deadlines
  *   >>tls       records over a link
  *   >>proof     what a client says to be let in, and what it is granted
@@ -64,6 +72,7 @@
 #endif
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -78,6 +87,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -85,10 +97,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <mbedtls/chachapoly.h>
 #include <mbedtls/ctr_drbg.h>
 #include <mbedtls/ecp.h>
 #include <mbedtls/entropy.h>
 #include <mbedtls/error.h>
+#include <mbedtls/gcm.h>
+#include <mbedtls/md.h>
 #include <mbedtls/pk.h>
 #include <mbedtls/platform_util.h>
 #include <mbedtls/sha256.h>
@@ -650,6 +665,9 @@ static gn_result gn__store_put(const char *home, const char *name, const char *k
 #if !defined(MBEDTLS_SSL_SRV_C) || !defined(MBEDTLS_SSL_CLI_C) || !defined(MBEDTLS_PEM_WRITE_C) || !defined(MBEDTLS_X509_CRT_WRITE_C)
 #error "genie_net.c needs mbedTLS with TLS client and server, PEM and certificate writing"
 #endif
+#if !defined(MBEDTLS_GCM_C) || !defined(MBEDTLS_CHACHAPOLY_C)
+#error "genie_net.c needs mbedTLS with AES-GCM and ChaCha20-Poly1305"
+#endif
 
 #if MBEDTLS_VERSION_NUMBER >= 0x03000000
 
@@ -661,6 +679,8 @@ static gn_result gn__store_put(const char *home, const char *name, const char *k
 #define GN__TLS_MAX MBEDTLS_SSL_VERSION_TLS1_2
 #endif
 #define GN__SHA256(p, n, out) mbedtls_sha256(p, n, out, 0)
+#define GN__SHA256_STEP(name) mbedtls_sha256_##name
+#define GN__SSL_FIELD(name) MBEDTLS_PRIVATE(name)
 
 static bool gn__tls_library(void) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -697,6 +717,8 @@ static int gn__set_serial(mbedtls_x509write_cert *w, uint8_t *serial, size_t n) 
 #else
 
 #define GN__SHA256(p, n, out) mbedtls_sha256_ret(p, n, out, 0)
+#define GN__SHA256_STEP(name) mbedtls_sha256_##name##_ret
+#define GN__SSL_FIELD(name) name
 
 static bool gn__tls_library(void) { return true; }
 
@@ -730,10 +752,324 @@ static int gn__set_serial(mbedtls_x509write_cert *w, uint8_t *serial, size_t n) 
 
 #endif
 
+/* >>libcrypto =======================================================================================
+ * OpenSSL's libcrypto, found at run time: AES-GCM and ChaCha20-Poly1305 for records, SHA-256 for weights. mbedTLS works
+ * block by block; libcrypto uses what the processor has and is 10 to 30 times as fast. Nothing is linked, no header of
+ * OpenSSL's is read, and without it (or with GENIE_AEAD=mbedtls) mbedTLS does the same work: the bytes on the wire are
+ * equal, so each end decides for itself. Before its first use each algorithm has to give known answers, and mbedTLS's
+ * answers for a whole record; one wrong answer and libcrypto is not used at all, which is logged as a warning. */
+
+#define GN__CRYPTO_SYMBOLS(X)                                                                                              \
+    X(void *, EVP_CIPHER_CTX_new, (void))                                                                                  \
+    X(void, EVP_CIPHER_CTX_free, (void *ctx))                                                                              \
+    X(int, EVP_CIPHER_CTX_ctrl, (void *ctx, int what, int n, void *p))                                                     \
+    X(const void *, EVP_aes_128_gcm, (void))                                                                               \
+    X(const void *, EVP_aes_256_gcm, (void))                                                                               \
+    X(const void *, EVP_chacha20_poly1305, (void))                                                                         \
+    X(int, EVP_CipherInit_ex, (void *ctx, const void *type, void *engine, const uint8_t *key, const uint8_t *iv, int seal)) \
+    X(int, EVP_CipherUpdate, (void *ctx, uint8_t *out, int *out_n, const uint8_t *in, int n))                              \
+    X(int, EVP_CipherFinal_ex, (void *ctx, uint8_t *out, int *out_n))                                                      \
+    X(const void *, EVP_sha256, (void))                                                                                    \
+    X(int, EVP_Digest, (const void *p, size_t n, uint8_t *out, unsigned *out_n, const void *type, void *engine))           \
+    X(void *, EVP_MD_CTX_new, (void))                                                                                      \
+    X(void, EVP_MD_CTX_free, (void *ctx))                                                                                  \
+    X(int, EVP_DigestInit_ex, (void *ctx, const void *type, void *engine))                                                 \
+    X(int, EVP_DigestUpdate, (void *ctx, const void *p, size_t n))                                                         \
+    X(int, EVP_DigestFinal_ex, (void *ctx, uint8_t *out, unsigned *out_n))                                                 \
+    X(const char *, OpenSSL_version, (int what))
+
+enum { GN__AES_128_GCM, GN__AES_256_GCM, GN__CHACHA20_POLY1305, GN__AEAD__COUNT };
+enum { GN__TAG = 16, GN__NONCE = 12, GN__KEY_MAX = 32 };                     /* bytes, of all three */
+enum { GN__CTRL_GET_TAG = 0x10, GN__CTRL_SET_TAG = 0x11, GN__NO_ATEXIT = 0x80000 };   /* of openssl/evp.h, openssl/crypto.h */
+#define GN__STOCK "mbedTLS " MBEDTLS_VERSION_STRING
+#define GN__HASH_LARGE (64u << 10)      /* bytes from which on a hash is worth loading libcrypto for */
+#define GN__RECORD_MAX 16384u           /* bytes of plaintext, RFC 5246 and 8446 */
+
+typedef struct gn__crypto {
+#define GN__X(type, name, args) type (*name) args;
+    GN__CRYPTO_SYMBOLS(GN__X)
+#undef GN__X
+    bool good;
+    bool wrong;             /* it was there and gave a wrong answer */
+    bool aes_faster;        /* than ChaCha20-Poly1305, on this processor */
+    char text[64];          /* "OpenSSL 3.0.17" */
+    char why[160];          /* why it is not good */
+} gn__crypto;
+
+static gn__crypto gn__crypto_found;
+static pthread_once_t gn__crypto_once = PTHREAD_ONCE_INIT;
+
+static const void *gn__aead_type(const gn__crypto *c, int aead) {
+    return aead == GN__AES_128_GCM ? c->EVP_aes_128_gcm() : aead == GN__AES_256_GCM ? c->EVP_aes_256_gcm() : c->EVP_chacha20_poly1305();
+}
+
+static size_t gn__aead_key(int aead) { return aead == GN__AES_128_GCM ? 16 : 32; }
+
+/* A context for one direction; NULL: no memory, or the library refuses. */
+static void *gn__aead_make(const gn__crypto *c, int aead, const uint8_t *key, bool seal) {
+    void *ctx = c->EVP_CIPHER_CTX_new();
+    if (ctx == NULL || c->EVP_CipherInit_ex(ctx, gn__aead_type(c, aead), NULL, key, NULL, seal) == 1) return ctx;
+    c->EVP_CIPHER_CTX_free(ctx);
+    return NULL;
+}
+
+/* p and then `last` (NULL: nothing, else one byte) to out, and the tag behind them. out may be p. */
+static bool gn__aead_seal(const gn__crypto *c, void *ctx, const uint8_t nonce[GN__NONCE], const uint8_t *aad, size_t aad_n, const uint8_t *p, size_t n, const uint8_t *last, uint8_t *out) {
+    int k = 0;
+    size_t all = n + (last != NULL);
+    bool ok = c->EVP_CipherInit_ex(ctx, NULL, NULL, NULL, nonce, -1) == 1 && c->EVP_CipherUpdate(ctx, NULL, &k, aad, (int)aad_n) == 1;
+    if (n > 0) ok = ok && c->EVP_CipherUpdate(ctx, out, &k, p, (int)n) == 1 && k == (int)n;
+    if (last != NULL) ok = ok && c->EVP_CipherUpdate(ctx, out + n, &k, last, 1) == 1 && k == 1;
+    return ok && c->EVP_CipherFinal_ex(ctx, out + all, &k) == 1 && k == 0 && c->EVP_CIPHER_CTX_ctrl(ctx, GN__CTRL_GET_TAG, GN__TAG, out + all) == 1;
+}
+
+/* n bytes and their tag behind them, to out, which may be p. false: altered, and out holds nothing to be looked at. */
+static bool gn__aead_open(const gn__crypto *c, void *ctx, const uint8_t nonce[GN__NONCE], const uint8_t *aad, size_t aad_n, const uint8_t *p, size_t n, uint8_t *out) {
+    int k = 0;
+    uint8_t tag[GN__TAG], none[GN__TAG];
+    memcpy(tag, p + n, GN__TAG);
+    bool ok = c->EVP_CipherInit_ex(ctx, NULL, NULL, NULL, nonce, -1) == 1 && c->EVP_CipherUpdate(ctx, NULL, &k, aad, (int)aad_n) == 1;
+    if (n > 0) ok = ok && c->EVP_CipherUpdate(ctx, out, &k, p, (int)n) == 1 && k == (int)n;
+    ok = ok && c->EVP_CIPHER_CTX_ctrl(ctx, GN__CTRL_SET_TAG, GN__TAG, tag) == 1 && c->EVP_CipherFinal_ex(ctx, none, &k) == 1 && k == 0;
+    if (!ok && n > 0) mbedtls_platform_zeroize(out, n);
+    return ok;
+}
+
+typedef struct gn__known { const char *name, *key, *nonce, *aad, *plain, *sealed; int aead; } gn__known;   /* hex */
+#define GN__GCM_PLAIN "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39"
+
+/* McGrew and Viega, The Galois/Counter Mode of Operation, test cases 4 and 16; RFC 8439, 2.8.2. */
+static const gn__known gn__knowns[] = {
+    { "AES-128-GCM", "feffe9928665731c6d6a8f9467308308", "cafebabefacedbaddecaf888", "feedfacedeadbeeffeedfacedeadbeefabaddad2", GN__GCM_PLAIN,
+      "42831ec2217774244b7221b784d0d49ce3aa212f2c02a4e035c17e2329aca12e21d514b25466931c7d8f6a5aac84aa051ba30b396a0aac973d58e0915bc94fbc3221a5db94fae95ae7121a47", GN__AES_128_GCM },
+    { "AES-256-GCM", "feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308", "cafebabefacedbaddecaf888", "feedfacedeadbeeffeedfacedeadbeefabaddad2", GN__GCM_PLAIN,
+      "522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f66276fc6ece0f4e1768cddf8853bb2d551b", GN__AES_256_GCM },
+    { "ChaCha20-Poly1305", "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f", "070000004041424344454647", "50515253c0c1c2c3c4c5c6c7",
+      "4c616469657320616e642047656e746c656d656e206f662074686520636c617373206f66202739393a204966204920636f756c64206f6666657220796f75206f6e6c79206f6e652074697020666f7220746865206675747572652c"
+      "2073756e73637265656e20776f756c642062652069742e",
+      "d31a8d34648e60db7b86afbc53ef7ec2a4aded51296e08fea9e2b5a736ee62d63dbea45e8ca9671282fafb69da92728b1a71de0a9e060b2905d6a5b67ecd3b3692ddbd7f2d778b8c9803aee328091b58fab324e4fad675945585"
+      "808b4831d7bc3ff4def08e4b7a9de576d26586cec64b61161ae10b594f09e26a7e902ecbd0600691", GN__CHACHA20_POLY1305 },
+};
+
+static size_t gn__known_bytes(const char *hex, uint8_t out[160]) {
+    size_t n = strlen(hex) / 2;
+    return gn__unhex(hex, 2 * n, out, n) ? n : 0;
+}
+
+/* Seals, compares, opens in place; an altered tag must not open. */
+static bool gn__known_right(const gn__crypto *c, const gn__known *k) {
+    uint8_t key[160], nonce[160], aad[160], plain[160], sealed[160], out[160];
+    size_t aad_n = gn__known_bytes(k->aad, aad), n = gn__known_bytes(k->plain, plain);
+    gn__known_bytes(k->key, key);
+    gn__known_bytes(k->nonce, nonce);
+    gn__known_bytes(k->sealed, sealed);
+    void *up = gn__aead_make(c, k->aead, key, true), *down = gn__aead_make(c, k->aead, key, false);
+    bool ok = up != NULL && down != NULL;
+    for (int last = 0; last < 2; last++)        /* in one piece, and with the last byte apart */
+        ok = ok && gn__aead_seal(c, up, nonce, aad, aad_n, plain, n - (size_t)last, last ? plain + n - 1 : NULL, out) && memcmp(out, sealed, n + GN__TAG) == 0;
+    out[n + 3] ^= 4;
+    ok = ok && !gn__aead_open(c, down, nonce, aad, aad_n, out, n, plain);
+    memcpy(out, sealed, n + GN__TAG);
+    gn__known_bytes(k->plain, plain);
+    ok = ok && gn__aead_open(c, down, nonce, aad, aad_n, out, n, out) && memcmp(out, plain, n) == 0;
+    if (up != NULL) c->EVP_CIPHER_CTX_free(up);
+    if (down != NULL) c->EVP_CIPHER_CTX_free(down);
+    return ok;
+}
+
+/* What mbedTLS makes of n bytes: the other opinion about sizes that no published vector has. */
+static bool gn__stock_seal(int aead, const uint8_t *key, const uint8_t nonce[GN__NONCE], const uint8_t *aad, size_t aad_n, const uint8_t *p, size_t n, uint8_t *out) {
+    bool ok;
+    if (aead == GN__CHACHA20_POLY1305) {
+        mbedtls_chachapoly_context k;
+        mbedtls_chachapoly_init(&k);
+        ok = mbedtls_chachapoly_setkey(&k, key) == 0 && mbedtls_chachapoly_encrypt_and_tag(&k, n, nonce, aad, aad_n, p, out, out + n) == 0;
+        mbedtls_chachapoly_free(&k);
+    } else {
+        mbedtls_gcm_context k;
+        mbedtls_gcm_init(&k);
+        ok = mbedtls_gcm_setkey(&k, MBEDTLS_CIPHER_ID_AES, key, 8 * (unsigned)gn__aead_key(aead)) == 0 &&
+             mbedtls_gcm_crypt_and_tag(&k, MBEDTLS_GCM_ENCRYPT, n, nonce, GN__NONCE, aad, aad_n, p, out, GN__TAG, out + n) == 0;
+        mbedtls_gcm_free(&k);
+    }
+    return ok;
+}
+
+/* A whole record, both ways, beside mbedTLS; *out_ns is the least time of a sealing. `room`: 3 records and their tags. */
+static bool gn__record_right(const gn__crypto *c, int aead, size_t n, uint8_t *room, double *out_ns) {
+    uint8_t key[GN__KEY_MAX], nonce[GN__NONCE], aad[13];
+    uint8_t *plain = room, *theirs = plain + GN__RECORD_MAX + GN__TAG, *ours = theirs + GN__RECORD_MAX + GN__TAG;
+    for (size_t i = 0; i < n; i++) plain[i] = (uint8_t)(i * 167 + (i >> 8) * 13 + n);
+    memcpy(key, plain, sizeof key);
+    memcpy(nonce, plain + sizeof key, sizeof nonce);
+    memcpy(aad, plain + 64, sizeof aad);
+    void *up = gn__aead_make(c, aead, key, true), *down = gn__aead_make(c, aead, key, false);
+    bool ok = up != NULL && down != NULL && gn__stock_seal(aead, key, nonce, aad, sizeof aad, plain, n, theirs);
+    ok = ok && gn__aead_seal(c, up, nonce, aad, sizeof aad, plain, n, NULL, ours) && memcmp(ours, theirs, n + GN__TAG) == 0;
+    ok = ok && gn__aead_open(c, down, nonce, aad, sizeof aad, ours, n, ours) && memcmp(ours, plain, n) == 0;
+    *out_ns = INFINITY;
+    for (int i = 0; i < 3; i++) {
+        struct timespec a, b;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        ok = ok && gn__aead_seal(c, up, nonce, aad, sizeof aad, plain, n, NULL, ours);
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        *out_ns = fmin(*out_ns, (double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec));
+        ok = ok && memcmp(ours, theirs, n + GN__TAG) == 0;
+    }
+    if (up != NULL) c->EVP_CIPHER_CTX_free(up);
+    if (down != NULL) c->EVP_CIPHER_CTX_free(down);
+    return ok;
+}
+
+static bool gn__hash_right(const gn__crypto *c, const uint8_t *p, size_t n) {
+    uint8_t ours[32], theirs[32];
+    return c->EVP_Digest(p, n, ours, NULL, c->EVP_sha256(), NULL) == 1 && GN__SHA256(p, n, theirs) == 0 && memcmp(ours, theirs, 32) == 0;
+}
+
+/* NULL, or the algorithm that gave a wrong answer. */
+static const char *gn__crypto_check(gn__crypto *c) {
+    double ns[GN__AEAD__COUNT] = { 0 };
+    const char *wrong = NULL;
+    static uint8_t room[3 * (GN__RECORD_MAX + GN__TAG)];      /* once a process: no allocation that could fail */
+    for (int i = 0; i < GN__AEAD__COUNT && wrong == NULL; i++) {
+        bool ok = gn__known_right(c, &gn__knowns[i]) && gn__record_right(c, i, 1037, room, &ns[i]) && gn__record_right(c, i, GN__RECORD_MAX, room, &ns[i]);
+        if (!ok) wrong = gn__knowns[i].name;
+    }
+    for (size_t n = 0; n <= 130 && wrong == NULL; n += 13)
+        if (!gn__hash_right(c, room, n) || !gn__hash_right(c, room, 3 * GN__RECORD_MAX - n)) wrong = "SHA-256";
+    c->aes_faster = ns[GN__AES_128_GCM] <= ns[GN__CHACHA20_POLY1305];
+    return wrong;
+}
+
+/* The library: $GENIE_LIBCRYPTO, else by the names of its versions. A program linked without a dynamic loader has none. */
+static void *gn__crypto_open(char *why, size_t cap) {
+    static const char *const names[] = {
+#if defined(__APPLE__)      /* the system's own libcrypto.dylib ends a program that loads it */
+        "/opt/homebrew/lib/libcrypto.3.dylib", "/usr/local/lib/libcrypto.3.dylib",
+#else
+        "libcrypto.so.3", "libcrypto.so.4", "libcrypto.so.1.1",
+#endif
+    };
+    const char *named = getenv("GENIE_LIBCRYPTO");
+    void *lib = NULL;
+#if defined(__linux__)
+    if (getauxval(AT_BASE) == 0) {
+        snprintf(why, cap, "this program is linked statically");
+        return NULL;
+    }
+#endif
+    if (named != NULL && *named != 0) {
+        lib = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+        if (lib == NULL) snprintf(why, cap, "GENIE_LIBCRYPTO=%.80s cannot be loaded", named);
+        return lib;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names && lib == NULL; i++) lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (lib == NULL) snprintf(why, cap, "libcrypto is not found: install OpenSSL's library (libssl3 on Debian), or set GENIE_LIBCRYPTO to its path");
+    return lib;
+}
+
+static bool gn__crypto_lacks(gn__crypto *c, const char *name) {
+    snprintf(c->why, sizeof c->why, "the libcrypto that was found has no %s", name);
+    return false;
+}
+
+/* Stays loaded: threads that end later may still use it. */
+static bool gn__crypto_bind(gn__crypto *c, void *lib) {
+    int (*init)(uint64_t options, const void *settings) = NULL;
+    void *p = dlsym(lib, "OPENSSL_init_crypto");
+    memcpy(&init, &p, sizeof p);
+    if (init != NULL) init(GN__NO_ATEXIT, NULL);       /* a session may still run when the program ends */
+#define GN__X(type, name, args)                                                                                   \
+    p = dlsym(lib, #name);                                                                                        \
+    memcpy(&c->name, &p, sizeof p);                                                                               \
+    if (p == NULL) return gn__crypto_lacks(c, #name);
+    GN__CRYPTO_SYMBOLS(GN__X)
+#undef GN__X
+    return true;
+}
+
+static void gn__crypto_load(void) {
+    gn__crypto *c = &gn__crypto_found;
+    void *lib = gn__crypto_open(c->why, sizeof c->why);
+    if (lib == NULL || !gn__crypto_bind(c, lib)) return;
+    const char *version = c->OpenSSL_version(0), *wrong = gn__crypto_check(c);      /* "OpenSSL 3.0.17 1 Jul 2025" */
+    int words = 0, n = 0;
+    while (version[n] != 0 && (version[n] != ' ' || ++words < 2)) n++;
+    snprintf(c->text, sizeof c->text, "%.*s", n < 60 ? n : 60, version);
+    c->good = wrong == NULL;
+    c->wrong = wrong != NULL;
+    if (wrong != NULL) snprintf(c->why, sizeof c->why, "%.60s gives a wrong answer for %.40s and is not used", c->text, wrong);
+}
+
+/* What GENIE_AEAD says; NULL: nothing or "auto". */
+static const char *gn__crypto_wish(void) {
+    const char *v = getenv("GENIE_AEAD");
+    return v == NULL || *v == 0 || strcmp(v, "auto") == 0 ? NULL : v;
+}
+
+/* libcrypto if it is to be used, else NULL. */
+static const gn__crypto *gn__crypto_use(void) {
+    const char *wish = gn__crypto_wish();
+    if (wish != NULL && strcmp(wish, "mbedtls") == 0) return NULL;
+    pthread_once(&gn__crypto_once, gn__crypto_load);
+    return gn__crypto_found.good ? &gn__crypto_found : NULL;
+}
+
+/* Before a connection: an unknown wish and one that cannot be met are errors; what is slow or wrong is said once. */
+static gn_result gn__crypto_settle(gn__log log, gn_fault *f) {
+    static atomic_bool said;
+    const char *wish = gn__crypto_wish();
+    const gn__crypto *c = gn__crypto_use();
+    if (wish != NULL && strcmp(wish, "mbedtls") != 0 && strcmp(wish, "libcrypto") != 0)
+        return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_AEAD is '%.40s': 'auto', 'libcrypto' or 'mbedtls' is possible", wish);
+    if (c != NULL || (wish != NULL && strcmp(wish, "mbedtls") == 0)) return GN_OK;
+    if (wish != NULL) return gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto: %s", gn__crypto_found.why);
+    if (!atomic_exchange(&said, true))
+        gn_logf(log.fn, log.user, gn__crypto_found.wrong ? GN_LOG_WARN : GN_LOG_INFO, "TLS records by mbedTLS, at a tenth of the speed: %s", gn__crypto_found.why);
+    return GN_OK;
+}
+
 /* >>crypto ==========================================================================================*/
 
 static void gn__net_sha256(const void *data, size_t n, uint8_t out[32]) {
+    const gn__crypto *c = n >= GN__HASH_LARGE ? gn__crypto_use() : NULL;
+    if (c != NULL && c->EVP_Digest(data, n, out, NULL, c->EVP_sha256(), NULL) == 1) return;
     if (GN__SHA256(data, n, out) != 0) memset(out, 0, 32);   /* fails only in builds with a hardware engine that broke */
+}
+
+/* A hash in pieces. */
+typedef struct gn__hash {
+    const gn__crypto *crypto;       /* NULL: mbedTLS */
+    void *ctx;
+    mbedtls_sha256_context stock;
+    bool failed;
+} gn__hash;
+
+static void *gn__net_hash_begin(void) {
+    gn__hash *h = gn_alloc(sizeof *h);
+    if (h == NULL) return NULL;
+    memset(h, 0, sizeof *h);
+    mbedtls_sha256_init(&h->stock);
+    h->crypto = gn__crypto_use();
+    if (h->crypto != NULL) h->ctx = h->crypto->EVP_MD_CTX_new();
+    if (h->ctx == NULL) h->crypto = NULL;
+    h->failed = h->crypto != NULL ? h->crypto->EVP_DigestInit_ex(h->ctx, h->crypto->EVP_sha256(), NULL) != 1 : GN__SHA256_STEP(starts)(&h->stock, 0) != 0;
+    return h;
+}
+
+static void gn__net_hash_add(void *hash, const void *data, size_t n) {
+    gn__hash *h = hash;
+    h->failed |= h->crypto != NULL ? h->crypto->EVP_DigestUpdate(h->ctx, data, n) != 1 : GN__SHA256_STEP(update)(&h->stock, data, n) != 0;
+}
+
+/* Zeros when the library failed: no digest that anybody announced. */
+static void gn__net_hash_end(void *hash, uint8_t out[32]) {
+    gn__hash *h = hash;
+    h->failed |= h->crypto != NULL ? h->crypto->EVP_DigestFinal_ex(h->ctx, out, NULL) != 1 : GN__SHA256_STEP(finish)(&h->stock, out) != 0;
+    if (h->failed) memset(out, 0, 32);
+    if (h->crypto != NULL) h->crypto->EVP_MD_CTX_free(h->ctx);
+    mbedtls_sha256_free(&h->stock);
+    gn_free(h);
 }
 
 /* What one user of mbedTLS needs. Nothing of it is shared between connections: mbedTLS caches curve tables inside keys
@@ -868,10 +1204,333 @@ static gn_result gn__make_cert(gn__tls *t, const gn__bytes *key, gn__bytes *out,
     return GN_OK;
 }
 
+/* >>records =========================================================================================
+ * TLS records after the handshake, by libcrypto: mbedTLS agrees on the keys and checks the peer, then hands over the keys and
+ * the number of the next record of each direction, and is not asked again. 1.2: RFC 5246, 5288 and 7905; 1.3: RFC 8446,
+ * section 5. One thread may seal while another opens. There is no renegotiation (declined) and no update of keys, as with mbedTLS. */
+
+enum { GN__ALERT = 21, GN__HANDSHAKE = 22, GN__DATA = 23 };                  /* types of records */
+enum { GN__CLOSE_NOTIFY = 0, GN__UNEXPECTED = 10, GN__BAD_MAC = 20, GN__OVERFLOW = 22, GN__NO_RENEGOTIATION = 100 };
+enum { GN__HEAD = 5, GN__EXPLICIT = 8, GN__RECORD_ROOM = GN__RECORD_MAX + 64, GN__IDLE_RECORDS = 16 };
+
+typedef struct gn__way { void *ctx; uint64_t number; uint8_t iv[GN__NONCE]; } gn__way;     /* one direction; number: of the next record */
+
+typedef struct gn__records {
+    const gn__crypto *crypto;        /* NULL: mbedTLS does it */
+    bool v13, explicit_nonce;        /* 8 bytes of the nonce stand in each record: GCM of 1.2 */
+    gn__way up, down;
+    size_t payload;                  /* bytes of plaintext in a record that we send */
+    atomic_bool decline;             /* the peer wants to renegotiate: the sender says no */
+    /* the receiver's */
+    gn_result ended;                 /* why nothing more comes */
+    uint8_t alert;                   /* what to say at the end */
+    unsigned idle;                   /* records without data, one after another */
+    size_t skip;                     /* bytes of a ticket (1.3) still to come */
+    uint8_t *plain;                  /* of a record that the caller had no room for: [plain_at, plain_n) */
+    size_t plain_at, plain_n;
+} gn__records;
+
+/* What the handshake hands over. */
+typedef struct gn__keys {
+    bool v13;
+    int ways;                        /* bits: 1 up, 2 down */
+    uint8_t up[64], down[64];        /* traffic secrets of client and server (1.3); up: the master secret (1.2) */
+    size_t n;
+    uint8_t random[64];              /* of server and client (1.2) */
+    mbedtls_tls_prf_types prf;
+} gn__keys;
+
+static void gn__put_be64(uint8_t *p, uint64_t v) { for (int i = 0; i < 8; i++) p[i] = (uint8_t)(v >> (56 - 8 * i)); }
+
+static uint64_t gn__get_be64(const uint8_t *p) {
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++) v = v << 8 | p[i];
+    return v;
+}
+
+/* Nonce and additional data of the next record of this way. `length`: of the plaintext (1.2) or of what follows the head (1.3). */
+static size_t gn__record_bind(const gn__records *r, const gn__way *w, const uint8_t *explicit_nonce, uint8_t type, size_t length, uint8_t nonce[GN__NONCE], uint8_t aad[13]) {
+    uint8_t number[8];
+    gn__put_be64(number, w->number);
+    memcpy(nonce, w->iv, GN__NONCE);
+    if (r->explicit_nonce) memcpy(nonce + GN__NONCE - GN__EXPLICIT, explicit_nonce, GN__EXPLICIT);
+    else for (int i = 0; i < 8; i++) nonce[GN__NONCE - 8 + i] ^= number[i];
+    uint8_t *at = aad;
+    if (!r->v13) { memcpy(at, number, 8); at += 8; }
+    const uint8_t head[GN__HEAD] = { type, 3, 3, (uint8_t)(length >> 8), (uint8_t)length };
+    memcpy(at, head, sizeof head);
+    return (size_t)(at - aad) + sizeof head;
+}
+
+/* One record of n <= payload bytes; out has room for n + 64. Bytes written, 0: it failed, and nothing may be sent any more. */
+static size_t gn__record_seal(gn__records *r, uint8_t type, const uint8_t *p, size_t n, uint8_t *out) {
+    uint8_t nonce[GN__NONCE], aad[13], *at = out + GN__HEAD;
+    gn__way *w = &r->up;
+    size_t body = (r->explicit_nonce ? GN__EXPLICIT : 0) + n + r->v13 + GN__TAG;
+    if (w->number == UINT64_MAX) return 0;
+    out[0] = r->v13 ? GN__DATA : type;
+    out[1] = out[2] = 3;
+    out[3] = (uint8_t)(body >> 8);
+    out[4] = (uint8_t)body;
+    if (r->explicit_nonce) { gn__put_be64(at, w->number); at += GN__EXPLICIT; }
+    size_t aad_n = gn__record_bind(r, w, out + GN__HEAD, out[0], r->v13 ? body : n, nonce, aad);
+    if (!gn__aead_seal(r->crypto, w->ctx, nonce, aad, aad_n, p, n, r->v13 ? &type : NULL, at)) return 0;
+    w->number++;
+    return GN__HEAD + body;
+}
+
+static size_t gn__record_alert(gn__records *r, uint8_t what, uint8_t *out) {
+    bool warning = what == GN__CLOSE_NOTIFY || what == GN__NO_RENEGOTIATION;
+    const uint8_t alert[2] = { warning ? 1 : 2, what };
+    return gn__record_seal(r, GN__ALERT, alert, sizeof alert, out);
+}
+
+static gn_result gn__records_end(gn__records *r, gn_result why, uint8_t alert) {
+    r->ended = why;
+    r->alert = alert;
+    return why;
+}
+
+/* Tickets of 1.3, which are not asked for, pass by. */
+static gn_result gn__records_ticket(gn__records *r, const uint8_t *p, size_t n) {
+    while (n > 0) {
+        if (r->skip == 0) {
+            if (n < 4 || p[0] != 4) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
+            r->skip = 4 + ((size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3]);
+        }
+        size_t k = n < r->skip ? n : r->skip;
+        r->skip -= k;
+        p += k;
+        n -= k;
+    }
+    return GN_OK;
+}
+
+/* A record that is no data. */
+static gn_result gn__records_control(gn__records *r, uint8_t type, const uint8_t *p, size_t n) {
+    if (++r->idle > GN__IDLE_RECORDS) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
+    if (type == GN__ALERT) {
+        if (n != 2) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
+        if (p[1] == GN__CLOSE_NOTIFY) return gn__records_end(r, GN_DISCONNECTED, GN__CLOSE_NOTIFY);
+        if (p[0] == 1 && !r->v13) return GN_OK;
+        return gn__records_end(r, GN_TLS_FAILED, GN__CLOSE_NOTIFY);
+    }
+    if (type == GN__HANDSHAKE && n > 0) {
+        if (r->v13) return gn__records_ticket(r, p, n);
+        atomic_store(&r->decline, true);
+        return GN_OK;
+    }
+    return type == GN__DATA && n == 0 ? GN_OK : gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
+}
+
+/* Length and type of an opened record of 1.3, whose type stands behind the data, and zeros behind that. */
+static size_t gn__record_strip(const uint8_t *p, size_t n, uint8_t *out_type) {
+    while (n > 0 && p[n - 1] == 0) n--;
+    *out_type = n > 0 ? p[n - 1] : 0;
+    return n > 0 ? n - 1 : 0;
+}
+
+/* Whether a whole record stands at p, and of how many bytes it is with its head; *out_most is what it may hold. 0: not yet, or r->ended. */
+static size_t gn__record_whole(gn__records *r, const uint8_t *p, size_t n, size_t *out_most) {
+    size_t least = (r->explicit_nonce ? GN__EXPLICIT : 0) + GN__TAG, body = n >= GN__HEAD ? (size_t)p[3] << 8 | p[4] : 0;
+    if (n < GN__HEAD) return 0;
+    bool known = r->v13 ? p[0] == GN__DATA : p[0] == GN__DATA || p[0] == GN__ALERT || p[0] == GN__HANDSHAKE;
+    if (!known || p[1] != 3 || p[2] != 3) gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
+    else if (body < least + r->v13) gn__records_end(r, GN_TLS_FAILED, GN__BAD_MAC);
+    else if (body > least + GN__RECORD_MAX + r->v13) gn__records_end(r, GN_TLS_FAILED, GN__OVERFLOW);
+    if (r->ended != GN_OK || n < GN__HEAD + body) return 0;
+    *out_most = body - least;
+    return GN__HEAD + body;
+}
+
+/* Opens the record of `size` bytes at p into out, which has room for `most`. */
+static gn_result gn__record_open(gn__records *r, const uint8_t *p, size_t size, size_t most, uint8_t *out, size_t *out_n) {
+    uint8_t nonce[GN__NONCE], aad[13], type = p[0];
+    gn__way *w = &r->down;
+    const uint8_t *body = p + GN__HEAD;
+    size_t aad_n = gn__record_bind(r, w, body, type, r->v13 ? size - GN__HEAD : most, nonce, aad);
+    *out_n = 0;
+    if (w->number == UINT64_MAX || !gn__aead_open(r->crypto, w->ctx, nonce, aad, aad_n, body + (r->explicit_nonce ? GN__EXPLICIT : 0), most, out))
+        return gn__records_end(r, GN_TLS_FAILED, GN__BAD_MAC);
+    w->number++;
+    size_t n = r->v13 ? gn__record_strip(out, most, &type) : most;
+    if (r->skip > 0 && type != GN__HANDSHAKE) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
+    if (type != GN__DATA || n == 0) return gn__records_control(r, type, out, n);
+    r->idle = 0;
+    *out_n = n;
+    return GN_OK;
+}
+
+/* Data of the whole records in [*at, n) of `in`: as many as fit. *out_n 0 and GN_OK: more has to come first. */
+static gn_result gn__records_take(gn__records *r, const uint8_t *in, size_t *at, size_t n, uint8_t *out, size_t max, size_t *out_n) {
+    *out_n = 0;
+    while (*out_n < max) {
+        size_t most, got, k = r->plain_n - r->plain_at;
+        if (k > 0) {                                   /* what had no room last time */
+            if (k > max - *out_n) k = max - *out_n;
+            memcpy(out + *out_n, r->plain + r->plain_at, k);
+            r->plain_at += k;
+            *out_n += k;
+            continue;
+        }
+        size_t size = r->ended == GN_OK ? gn__record_whole(r, in + *at, n - *at, &most) : 0;
+        if (size == 0) break;
+        bool fits = most <= max - *out_n;
+        if (!fits && *out_n > 0) break;
+        if (gn__record_open(r, in + *at, size, most, fits ? out + *out_n : r->plain, &got) != GN_OK) break;
+        *at += size;
+        if (fits) *out_n += got;
+        else { r->plain_at = 0; r->plain_n = got; }
+    }
+    return *out_n > 0 ? GN_OK : r->ended;
+}
+
+/* ---- keys ---- */
+
+/* Lets the handshake tell its keys: to the configuration before the setup (2.28), or to the connection after it (3.6). */
+#if MBEDTLS_VERSION_NUMBER >= 0x03000000
+static void gn__keys_take(void *self, mbedtls_ssl_key_export_type type, const unsigned char *secret, size_t n, const unsigned char client[32], const unsigned char server[32], mbedtls_tls_prf_types prf) {
+    gn__keys *k = self;
+    bool v12 = type == MBEDTLS_SSL_KEY_EXPORT_TLS12_MASTER_SECRET, up = v12, down = false;
+#if defined(MBEDTLS_SSL_PROTO_TLS1_3)
+    up = up || type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_CLIENT_APPLICATION_TRAFFIC_SECRET;
+    down = type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_SERVER_APPLICATION_TRAFFIC_SECRET;
+#endif
+    if ((!up && !down) || n > sizeof k->up) return;
+    memcpy(up ? k->up : k->down, secret, n);
+    memcpy(k->random, server, 32);
+    memcpy(k->random + 32, client, 32);
+    k->n = n;
+    k->prf = prf;
+    k->v13 = !v12;
+    k->ways |= v12 ? 3 : up ? 1 : 2;
+}
+
+static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) { (void)conf; (void)k; }
+static void gn__keys_wanted(mbedtls_ssl_context *ssl, gn__keys *k) { mbedtls_ssl_set_export_keys_cb(ssl, gn__keys_take, k); }
+#else
+#if defined(MBEDTLS_SSL_EXPORT_KEYS)
+static int gn__keys_take(void *self, const unsigned char *secret, const unsigned char *block, size_t mac, size_t key, size_t iv, const unsigned char client[32], const unsigned char server[32], mbedtls_tls_prf_types prf) {
+    gn__keys *k = self;
+    (void)block; (void)mac; (void)key; (void)iv;
+    memcpy(k->up, secret, 48);
+    memcpy(k->random, server, 32);
+    memcpy(k->random + 32, client, 32);
+    k->n = 48;
+    k->prf = prf;
+    k->ways = 3;
+    return 0;
+}
+
+static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) { mbedtls_ssl_conf_export_keys_ext_cb(conf, gn__keys_take, k); }
+#else
+static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) { (void)conf; (void)k; }
+#endif
+static void gn__keys_wanted(mbedtls_ssl_context *ssl, gn__keys *k) { (void)ssl; (void)k; }
+#endif
+
+/* HKDF-Expand-Label of RFC 8446, 7.1, of at most one block and without context. */
+static bool gn__expand(const uint8_t *secret, size_t n, const char *label, uint8_t *out, size_t out_n) {
+    uint8_t info[32], block[64];
+    size_t k = strlen(label);
+    const mbedtls_md_info_t *md = mbedtls_md_info_from_type(n == 48 ? MBEDTLS_MD_SHA384 : MBEDTLS_MD_SHA256);
+    info[0] = 0;
+    info[1] = (uint8_t)out_n;
+    info[2] = (uint8_t)(6 + k);
+    memcpy(info + 3, "tls13 ", 6);
+    memcpy(info + 9, label, k);
+    info[9 + k] = 0;
+    info[10 + k] = 1;
+    bool ok = md != NULL && out_n <= n && mbedtls_md_hmac(md, secret, n, info, 11 + k, block) == 0;
+    if (ok) memcpy(out, block, out_n);
+    mbedtls_platform_zeroize(block, sizeof block);
+    return ok;
+}
+
+static bool gn__way_make(const gn__crypto *c, gn__way *w, int aead, const uint8_t *key, const uint8_t *iv, size_t iv_n, bool seal) {
+    memset(w->iv, 0, sizeof w->iv);
+    memcpy(w->iv, iv, iv_n);
+    w->ctx = gn__aead_make(c, aead, key, seal);
+    return w->ctx != NULL;
+}
+
+static bool gn__records_v12(gn__records *r, const gn__keys *k, int aead, bool server) {
+    uint8_t block[2 * (GN__KEY_MAX + GN__NONCE)];
+    size_t key = gn__aead_key(aead), iv = r->explicit_nonce ? GN__NONCE - GN__EXPLICIT : GN__NONCE;
+    bool ok = mbedtls_ssl_tls_prf(k->prf, k->up, k->n, "key expansion", k->random, sizeof k->random, block, 2 * (key + iv)) == 0;
+    const uint8_t *keys = block, *ivs = block + 2 * key;      /* the client's, then the server's */
+    ok = ok && gn__way_make(r->crypto, &r->up, aead, keys + (server ? key : 0), ivs + (server ? iv : 0), iv, true);
+    ok = ok && gn__way_make(r->crypto, &r->down, aead, keys + (server ? 0 : key), ivs + (server ? 0 : iv), iv, false);
+    mbedtls_platform_zeroize(block, sizeof block);
+    return ok;
+}
+
+static bool gn__records_v13(gn__records *r, const gn__keys *k, int aead, bool server) {
+    bool ok = true;
+    for (int down = 0; down < 2; down++) {
+        const uint8_t *secret = server == (down != 0) ? k->up : k->down;
+        uint8_t key[GN__KEY_MAX], iv[GN__NONCE];
+        ok = ok && gn__expand(secret, k->n, "key", key, gn__aead_key(aead)) && gn__expand(secret, k->n, "iv", iv, sizeof iv) &&
+             gn__way_make(r->crypto, down ? &r->down : &r->up, aead, key, iv, sizeof iv, !down);
+        mbedtls_platform_zeroize(key, sizeof key);
+        mbedtls_platform_zeroize(iv, sizeof iv);
+    }
+    return ok;
+}
+
+static void gn__records_deinit(gn__records *r) {
+    if (r->up.ctx != NULL) r->crypto->EVP_CIPHER_CTX_free(r->up.ctx);
+    if (r->down.ctx != NULL) r->crypto->EVP_CIPHER_CTX_free(r->down.ctx);
+    if (r->plain != NULL) mbedtls_platform_zeroize(r->plain, GN__RECORD_ROOM);
+    gn_free(r->plain);
+    memset(r, 0, sizeof *r);
+}
+
+/* The AEAD of a suite, -1: none of ours. */
+static int gn__suite_aead(int suite) {
+    switch (suite) {
+#if defined(GN__TLS_MAX)
+    case MBEDTLS_TLS1_3_AES_128_GCM_SHA256:
+#endif
+    case MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256:
+    case MBEDTLS_TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256: return GN__AES_128_GCM;
+#if defined(GN__TLS_MAX)
+    case MBEDTLS_TLS1_3_AES_256_GCM_SHA384:
+#endif
+    case MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384:
+    case MBEDTLS_TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384: return GN__AES_256_GCM;
+#if defined(GN__TLS_MAX)
+    case MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256:
+#endif
+    case MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256:
+    case MBEDTLS_TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256: return GN__CHACHA20_POLY1305;
+    default: return -1;
+    }
+}
+
+/* Takes over from mbedTLS after the handshake. false: mbedTLS goes on. */
+static bool gn__records_make(gn__records *r, const gn__crypto *c, const gn__keys *k, mbedtls_ssl_context *ssl, bool server) {
+    int aead = gn__suite_aead(mbedtls_ssl_get_ciphersuite_id(mbedtls_ssl_get_ciphersuite(ssl))), payload = mbedtls_ssl_get_max_out_record_payload(ssl);
+    if (c == NULL || k->ways != 3 || aead < 0 || payload <= 0) return false;
+    memset(r, 0, sizeof *r);
+    atomic_init(&r->decline, false);
+    r->crypto = c;
+    r->v13 = k->v13;
+    r->explicit_nonce = !k->v13 && aead != GN__CHACHA20_POLY1305;
+    r->payload = (size_t)payload < GN__RECORD_MAX ? (size_t)payload : GN__RECORD_MAX;
+    r->up.number = gn__get_be64(ssl->GN__SSL_FIELD(cur_out_ctr));
+    r->down.number = gn__get_be64(ssl->GN__SSL_FIELD(in_ctr));
+    r->plain = gn_alloc(GN__RECORD_ROOM);
+    if (r->plain != NULL && (k->v13 ? gn__records_v13 : gn__records_v12)(r, k, aead, server)) return true;
+    gn__records_deinit(r);
+    return false;
+}
+
 /* >>link ============================================================================================
  * One connection. Threads: one sender, one receiver, one or two threads; interrupt and info from any. The receiver alone
  * uses `in`, the sender alone `fly`; everything of mbedTLS and `out` is used under `lock`, one record at a time, never
- * while waiting for the socket. A send that failed leaves half a record behind, so every later one fails too. */
+ * while waiting for the socket. Where libcrypto does the records, `out` is the sender's and there is no lock. A send that
+ * failed leaves half a record behind, so every later one fails too. */
 
 typedef struct gn__buffer { uint8_t *p; size_t n; } gn__buffer;   /* GN__OUT_MAX bytes */
 
@@ -889,6 +1548,9 @@ typedef struct gn__link {
     uint8_t *in;                          /* ciphertext received: in[in_at, in_n) */
     size_t in_at, in_n;
     gn__buffer out, fly;                  /* ciphertext to send; being sent */
+    const gn__crypto *crypto;             /* NULL: all by mbedTLS */
+    gn__keys keys;                        /* during the handshake */
+    gn__records records;                  /* after it, where libcrypto does them */
     gn__log log;
     char peer[96], version[32], cipher[64];
     /* the peer's key */
@@ -923,6 +1585,7 @@ static gn_result gn__link_make(int fd, gn__link **out, gn_fault *f) {
 /* Frees all but does not touch the peer. */
 static void gn__link_destroy(gn__link *l) {
     if (l->fd >= 0) close(l->fd);
+    gn__records_deinit(&l->records);
     gn__tls_destroy(l->tls);
     gn_free(l->in);
     gn_free(l->out.p);
@@ -997,6 +1660,8 @@ static void gn__link_info(void *self, gn_link_info *out) {
     snprintf(out->peer, sizeof out->peer, "%s", l->peer);
     snprintf(out->tls, sizeof out->tls, "%s", l->version);
     snprintf(out->cipher, sizeof out->cipher, "%s", l->cipher);
+    if (l->version[0] != 0) snprintf(out->records, sizeof out->records, "%s", l->records.crypto != NULL ? l->records.crypto->text : GN__STOCK);
+    out->slow = l->version[0] != 0 && l->records.crypto == NULL && gn__crypto_wish() == NULL;
     out->bytes_up = atomic_load_explicit(&l->up, memory_order_relaxed);
     out->bytes_down = atomic_load_explicit(&l->down, memory_order_relaxed);
 }
@@ -1021,7 +1686,8 @@ static void gn__link_close(void *self) {
     if (open && l->tls != NULL && l->version[0] != 0 && l->broken == GN_OK) {
         /* Says goodbye if that needs no waiting. */
         pthread_mutex_lock(&l->lock);
-        mbedtls_ssl_close_notify(&l->tls->ssl);
+        if (l->records.crypto != NULL) l->out.n = gn__record_alert(&l->records, l->records.alert, l->out.p);
+        else mbedtls_ssl_close_notify(&l->tls->ssl);
         pthread_mutex_unlock(&l->lock);
         gn__sock_send(l, l->out.p, l->out.n, gn_now_us());
     }
@@ -1100,9 +1766,14 @@ static int gn__bio_recv(void *self, unsigned char *p, size_t n) {
     return (int)n;
 }
 
+/* Receives more behind what is not taken yet, which is less than a record. */
 static gn_result gn__fill(gn__link *l, uint64_t deadline) {
-    l->in_at = l->in_n = 0;
-    return gn__sock_recv(l, l->in, GN__IN_BYTES, &l->in_n, deadline);
+    size_t rest = l->in_n - l->in_at, more = 0;
+    if (rest > 0) memmove(l->in, l->in + l->in_at, rest);
+    gn_result r = gn__sock_recv(l, l->in + rest, GN__IN_BYTES - rest, &more, deadline);
+    l->in_at = 0;
+    l->in_n = rest + more;
+    return r;
 }
 
 static gn_result gn__flush(gn__link *l, uint64_t deadline) {
@@ -1114,6 +1785,22 @@ static gn_result gn__flush(gn__link *l, uint64_t deadline) {
     gn_result r = gn__sock_send(l, l->fly.p, l->fly.n, deadline);
     l->fly.n = 0;
     return r;
+}
+
+/* Fills the batch with records. How many of the n bytes were taken. */
+static gn_result gn__seal(gn__link *l, const uint8_t *p, size_t n, size_t *out_taken) {
+    gn__records *r = &l->records;
+    *out_taken = 0;
+    l->out.n = 0;
+    if (atomic_load_explicit(&r->decline, memory_order_relaxed) && atomic_exchange(&r->decline, false))
+        l->out.n = gn__record_alert(r, GN__NO_RENEGOTIATION, l->out.p);
+    while (*out_taken < n && l->out.n < GN__OUT_BATCH) {
+        size_t k = n - *out_taken < r->payload ? n - *out_taken : r->payload, made = gn__record_seal(r, GN__DATA, p + *out_taken, k, l->out.p + l->out.n);
+        if (made == 0) return GN_TLS_FAILED;
+        l->out.n += made;
+        *out_taken += k;
+    }
+    return GN_OK;
 }
 
 /* Encrypts until the batch is full; how many of the n bytes were taken, or an mbedTLS error. */
@@ -1137,12 +1824,22 @@ static gn_result gn__tls_send(void *self, const void *data, size_t n, uint32_t t
     if (l->version[0] == 0) return GN_TLS_FAILED;      /* no handshake yet: nothing may leave in the clear */
     while (n > 0 && l->broken == GN_OK) {
         size_t taken;
-        l->broken = gn__encrypt(l, p, n, &taken);
-        if (l->broken == GN_OK) l->broken = gn__flush(l, deadline);
+        bool fast = l->records.crypto != NULL;
+        l->broken = fast ? gn__seal(l, p, n, &taken) : gn__encrypt(l, p, n, &taken);
+        if (l->broken == GN_OK) l->broken = fast ? gn__sock_send(l, l->out.p, l->out.n, deadline) : gn__flush(l, deadline);
         p += taken;
         n -= taken;
     }
     return l->broken;
+}
+
+static gn_result gn__records_recv(gn__link *l, uint8_t *data, size_t max, size_t *out_n, uint64_t deadline) {
+    for (;;) {
+        if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
+        gn_result r = gn__records_take(&l->records, l->in, &l->in_at, l->in_n, data, max, out_n);
+        if (r == GN_OK && *out_n == 0) r = gn__fill(l, deadline);
+        if (r != GN_OK || *out_n > 0) return r;
+    }
 }
 
 static gn_result gn__tls_recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms) {
@@ -1151,6 +1848,7 @@ static gn_result gn__tls_recv(void *self, void *data, size_t max, size_t *out_n,
     *out_n = 0;
     if (l->version[0] == 0) return GN_TLS_FAILED;
     if (max == 0) return GN_BAD_ARGUMENT;
+    if (l->records.crypto != NULL) return gn__records_recv(l, data, max, out_n, deadline);
     for (;;) {
         if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
         pthread_mutex_lock(&l->lock);
@@ -1185,20 +1883,20 @@ static int gn__verify(void *self, mbedtls_x509_crt *crt, int depth, uint32_t *fl
     return MBEDTLS_ERR_X509_FATAL_ERROR;
 }
 
-static const int gn__suites[] = {
+/* ECDHE and an AEAD, and nothing else. mbedTLS alone is faster with ChaCha20-Poly1305, most processors with AES. */
 #if defined(GN__TLS_MAX)
-    MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256,
-    MBEDTLS_TLS1_3_AES_128_GCM_SHA256,
-    MBEDTLS_TLS1_3_AES_256_GCM_SHA384,
+#define GN__CHACHA_13 MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256,
+#define GN__AES_13 MBEDTLS_TLS1_3_AES_128_GCM_SHA256, MBEDTLS_TLS1_3_AES_256_GCM_SHA384,
+#else
+#define GN__CHACHA_13
+#define GN__AES_13
 #endif
-    MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-    MBEDTLS_TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-    MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-    MBEDTLS_TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-    MBEDTLS_TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-    0
-};
+#define GN__CHACHA_12 MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, MBEDTLS_TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+#define GN__AES_12                                                                                            \
+    MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, MBEDTLS_TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,           \
+    MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, MBEDTLS_TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+static const int gn__suites_chacha[] = { GN__CHACHA_13 GN__AES_13 GN__CHACHA_12 GN__AES_12 0 };
+static const int gn__suites_aes[] = { GN__AES_13 GN__CHACHA_13 GN__AES_12 GN__CHACHA_12 0 };
 
 static gn_result gn__tls_buffers(gn__link *l, gn_fault *f) {
     l->in = gn_alloc(GN__IN_BYTES);
@@ -1210,10 +1908,13 @@ static gn_result gn__tls_buffers(gn__link *l, gn_fault *f) {
 /* What client and server have in common; certificates are loaded before, ssl_setup follows. */
 static gn_result gn__tls_config(gn__link *l, int endpoint, gn_fault *f) {
     gn__tls *t = l->tls;
+    gn_result r = gn__crypto_settle(l->log, f);
+    if (r != GN_OK) return r;
+    l->crypto = gn__crypto_use();
     if (mbedtls_ssl_config_defaults(&t->conf, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM, MBEDTLS_SSL_PRESET_DEFAULT) != 0)
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
     gn__tls_limits(&t->conf);
-    mbedtls_ssl_conf_ciphersuites(&t->conf, gn__suites);
+    mbedtls_ssl_conf_ciphersuites(&t->conf, l->crypto != NULL && l->crypto->aes_faster ? gn__suites_aes : gn__suites_chacha);
     mbedtls_ssl_conf_rng(&t->conf, mbedtls_ctr_drbg_random, &t->rng);
 #if defined(MBEDTLS_SSL_RENEGOTIATION)
     mbedtls_ssl_conf_renegotiation(&t->conf, MBEDTLS_SSL_RENEGOTIATION_DISABLED);
@@ -1229,7 +1930,9 @@ static gn_result gn__tls_config(gn__link *l, int endpoint, gn_fault *f) {
 }
 
 static gn_result gn__tls_start(gn__link *l, gn_fault *f) {
+    if (l->crypto != NULL) gn__keys_wanted_of(&l->tls->conf, &l->keys);
     if (mbedtls_ssl_setup(&l->tls->ssl, &l->tls->conf) != 0) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
+    if (l->crypto != NULL) gn__keys_wanted(&l->tls->ssl, &l->keys);
     mbedtls_ssl_set_bio(&l->tls->ssl, l, gn__bio_send, gn__bio_recv, NULL);
     return GN_OK;
 }
@@ -1252,9 +1955,10 @@ static gn_result gn__tls_refused(gn__link *l, int e, gn_fault *f) {
 
 static gn_result gn__tls_handshake(gn__link *l, uint64_t deadline, gn_fault *f) {
     const char *who = l->server ? l->peer : l->address;
+    gn_result r;
     for (;;) {
         int e = mbedtls_ssl_handshake(&l->tls->ssl);
-        gn_result r = gn__flush(l, deadline);          /* an alert too */
+        r = gn__flush(l, deadline);          /* an alert too */
         if (e != 0 && e != MBEDTLS_ERR_SSL_WANT_READ) return gn__tls_refused(l, e, f);
         if (e == 0 && r == GN_OK) break;
         if (r == GN_OK) r = gn__fill(l, deadline);
@@ -1265,7 +1969,10 @@ static gn_result gn__tls_handshake(gn__link *l, uint64_t deadline, gn_fault *f) 
         return gn_fail(f, GN_BAD_PIN, "%s showed no key", who);
     snprintf(l->version, sizeof l->version, "%s", mbedtls_ssl_get_version(&l->tls->ssl));
     snprintf(l->cipher, sizeof l->cipher, "%s", mbedtls_ssl_get_ciphersuite(&l->tls->ssl));
-    return GN_OK;
+    if (!gn__records_make(&l->records, l->crypto, &l->keys, &l->tls->ssl, l->server) && l->crypto != NULL && gn__crypto_wish() != NULL)
+        r = gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto, and mbedTLS does not hand over the keys of %s", l->cipher);
+    mbedtls_platform_zeroize(&l->keys, sizeof l->keys);
+    return r;
 }
 
 /* >>proof ===========================================================================================
@@ -1938,6 +2645,7 @@ static gn_result gn__net_listen(const gn_server_desc *d, void **out_listener, gn
     gn_result r = GN_OK;
     if (d->url_file != NULL && snprintf(l->url_file, sizeof l->url_file, "%s", d->url_file) >= GN__PATH)
         r = gn_fail(f, GN_BAD_ARGUMENT, "the path of the URL file is too long");
+    if (r == GN_OK) r = gn__crypto_settle(l->log, f);
     if (r == GN_OK) r = gn__listen_socket(l, d->listen, d->listen_fd, f);
     if (r == GN_OK) r = gn__identity(l, d, f);
     if (r == GN_OK) r = gn__new_code(l, d->listen_fd > 0, f);
@@ -2027,6 +2735,7 @@ static uint16_t gn__net_port(void *listener) { return ((gn__listener *)listener)
 
 enum { GN__RAW = 0, GN__ZSTD = 1, GN__PLANES = 2 };
 #define GN__PACK_MIN 512u               /* bytes: below, the effort is not worth it */
+#define GN__PACK_TELLS (256u << 10)     /* bytes from which on the time tells the cost */
 #define GN__PART_MIN 512u               /* bytes: below, a code table of its own costs more than it gives */
 #define GN__SAMPLE (16u << 10)          /* bytes */
 #define GN__RUN 256u                    /* bytes of one piece of the sample */
@@ -2197,10 +2906,36 @@ static size_t gn__compress(ZSTD_CCtx *c, const uint8_t *s, size_t n, size_t part
     return out.pos;
 }
 
-static size_t gn__net_pack(const void *src, size_t n, int elem, void *dst, size_t cap, uint8_t *out_codec) {
+/* What packing a byte costs, in picoseconds, by the share that stays: running averages of all packing in this process. What is
+   not packed for its cost drifts back to the first guess, so that one slow moment does not decide for ever. */
+enum { GN__SHARES = 4 };
+static const unsigned gn__pack_guess[GN__SHARES] = { 150, 400, 700, 1000 };
+static atomic_uint gn__pack_ps[GN__SHARES] = { 150, 400, 700, 1000 };
+
+static unsigned gn__share_class(float share) { return share < 0.1f ? 0 : share < 0.4f ? 1 : share < 0.7f ? 2 : 3; }
+
+/* The average moves by a part of the way; two threads at once may lose one of two moves. */
+static void gn__pack_learn(unsigned k, double ps, int part) {
+    double old = atomic_load_explicit(&gn__pack_ps[k], memory_order_relaxed);
+    atomic_store_explicit(&gn__pack_ps[k], (unsigned)(old + ((ps < 1e6 ? ps : 1e6) - old) / part), memory_order_relaxed);
+}
+
+/* Sending a byte raw costs wire_ns; packed it costs the packing and the share that stays. */
+static bool gn__pack_pays(float share, double wire_ns) {
+    unsigned k = gn__share_class(share);
+    if (share > 0.97f) return false;
+    if (!(wire_ns > 0) || (1 - (double)share) * wire_ns * 1e3 > atomic_load_explicit(&gn__pack_ps[k], memory_order_relaxed)) return true;
+    gn__pack_learn(k, gn__pack_guess[k], 64);
+    return false;
+}
+
+static size_t gn__net_pack(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec) {
     size_t e = gn__element(elem), limit = n - n / 32;       /* a gain under 3 % is none */
     *out_codec = GN__RAW;
-    if (n < GN__PACK_MIN || cap < limit || gn__estimate(src, n, e) > 0.97f) return 0;
+    if (n < GN__PACK_MIN || cap < limit) return 0;
+    float share = gn__estimate(src, n, e);
+    if (!gn__pack_pays(share, wire_ns)) return 0;
+    uint64_t begin = gn_now_us();
     gn__packer *k = gn__packer_take();
     if (k == NULL) return 0;
     const uint8_t *from = src;
@@ -2214,6 +2949,7 @@ static size_t gn__net_pack(const void *src, size_t n, int elem, void *dst, size_
         stored = gn__compress(k->c, from, n, n / e < GN__PART_MIN ? 1 : e, dst, limit);
     }
     gn__packer_give(k);
+    if (n >= GN__PACK_TELLS) gn__pack_learn(gn__share_class(share), (double)(gn_now_us() - begin) * 1e6 / (double)n, 8);
     if (stored > 0) *out_codec = e > 1 ? GN__PLANES : GN__ZSTD;
     return stored;
 }
@@ -2252,6 +2988,13 @@ static gn_result gn__net_unpack(uint8_t codec, const void *src, size_t n, int el
 
 /* >>register ========================================================================================*/
 
+static int gn__net_about(char *out_text, size_t cap) {
+    const gn__crypto *c = gn__crypto_use();
+    const char *wish = gn__crypto_wish(), *why = c != NULL ? "" : wish != NULL && strcmp(wish, "mbedtls") == 0 ? "as GENIE_AEAD says" : gn__crypto_found.why;
+    return snprintf(out_text, cap, "network: TLS by %s, records and SHA-256 by %s%s%s%s; zstd %s", GN__STOCK, c != NULL ? c->text : "mbedTLS too",
+                    *why ? " (" : "", why, *why ? ")" : "", ZSTD_versionString());
+}
+
 static const gn_net_i gn__net = {
     .connect = gn__net_connect,
     .listen = gn__net_listen,
@@ -2264,9 +3007,13 @@ static const gn_net_i gn__net = {
     .handover = gn__net_handover,
     .plain = gn__net_plain,
     .sha256 = gn__net_sha256,
+    .hash_begin = gn__net_hash_begin,
+    .hash_add = gn__net_hash_add,
+    .hash_end = gn__net_hash_end,
     .pack = gn__net_pack,
     .unpack = gn__net_unpack,
     .codecs = 1u << GN__RAW | 1u << GN__ZSTD | 1u << GN__PLANES,
+    .about = gn__net_about,
 };
 
 __attribute__((constructor)) static void gn__net_register(void) { gn_register_net(&gn__net); }

@@ -398,6 +398,102 @@ static void bench_round_trip(void) {
     ex_place_close(&place);
 }
 
+/* ---- weights to a server that has none of them, and a value back, beside one stream of plain TCP ---- */
+
+enum { UPLOAD_WEIGHTS = 8, UPLOAD_SIDE = 2048 };       /* 16 MiB each */
+
+typedef struct raw_stream { int fd; size_t n; uint8_t *room; } raw_stream;
+
+static void *raw_take(void *arg) {
+    raw_stream *s = arg;
+    for (size_t got = 0; got < s->n;) {
+        ssize_t k = recv(s->fd, s->room, 256 << 10, 0);
+        if (k <= 0) exit(EX_FAILED);
+        got += (size_t)k;
+    }
+    if (send(s->fd, "", 1, MSG_NOSIGNAL) != 1) exit(EX_FAILED);
+    return NULL;
+}
+
+/* Seconds for n bytes there and one back. */
+static double raw_upload(const int ends[2], const float *p, size_t n) {
+    raw_stream s = { ends[1], n, malloc(256 << 10) };
+    pthread_t thread;
+    char done;
+    double start = ex_now();
+    if (!s.room || pthread_create(&thread, NULL, raw_take, &s)) exit(EX_FAILED);
+    for (size_t at = 0; at < n; at += 256 << 10)
+        for (size_t k = 0, all = n - at < 256 << 10 ? n - at : 256 << 10; k < all;) {
+            ssize_t took = send(ends[0], (const char *)p + at + k, all - k, MSG_NOSIGNAL);
+            if (took <= 0) exit(EX_FAILED);
+            k += (size_t)took;
+        }
+    if (recv(ends[0], &done, 1, MSG_WAITALL) != 1) exit(EX_FAILED);
+    pthread_join(thread, NULL);
+    free(s.room);
+    return ex_now() - start;
+}
+
+/* From the first weight of a new context to an answer that needs all of them. */
+static double upload_once(const ex_place *place, float *host, double *out_download, gn_stats *out_stats) {
+    size_t n = (size_t)UPLOAD_SIDE * UPLOAD_SIDE;
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = place->devices, .home = place->home });
+    if (!ex_check(g, gn_status(g), "upload")) exit(EX_FAILED);
+    gn_tensor last[UPLOAD_WEIGHTS], w[UPLOAD_WEIGHTS];
+    float y[UPLOAD_WEIGHTS], *back = malloc(n * sizeof *back);
+    if (!back) exit(EX_FAILED);
+    poison(y, UPLOAD_WEIGHTS);
+    poison(back, n);
+    for (int i = 0; i < UPLOAD_WEIGHTS; i++) host[(size_t)i * n + (size_t)(draw() * 1000 + 1000)] = draw();   /* the server has not seen it */
+    double start = ex_now();
+    for (int i = 0; i < UPLOAD_WEIGHTS; i++) {
+        w[i] = gn_weight(g, GN_F32, GN_SHAPE(UPLOAD_SIDE, UPLOAD_SIDE), host + (size_t)i * n, "w");
+        last[i] = gn_reshape(gn_slice(gn_reshape(w[i], GN_SHAPE(UPLOAD_SIDE * UPLOAD_SIDE)), 0, UPLOAD_SIDE * UPLOAD_SIDE - 1, UPLOAD_SIDE * UPLOAD_SIDE, 1), GN_SHAPE(1));
+    }
+    read_or_die(gn_concat(last, UPLOAD_WEIGHTS, 0), y, sizeof y);
+    double took = ex_now() - start;
+    for (int i = 0; i < UPLOAD_WEIGHTS; i++)
+        if (y[i] != host[(size_t)(i + 1) * n - 1]) failed("an uploaded weight is not what was sent");
+    gn_get_stats(g, out_stats);
+    gn_tensor z = gn_mul_c(w[0], 2);
+    if (!ex_check(g, gn_realize(&z, 1), "download")) exit(EX_FAILED);
+    start = ex_now();
+    read_or_die(z, back, n * sizeof *back);
+    *out_download = ex_now() - start;
+    for (size_t i = 0; i < n; i++)
+        if (back[i] != host[i] * 2) { failed("a downloaded value is wrong"); break; }
+    free(back);
+    gn_close(g);
+    return took;
+}
+
+static void bench_upload(void) {
+    if (!wanted("upload")) return;
+    ex_place place;
+    int ends[2], runs = repeats(8);
+    size_t n = (size_t)UPLOAD_WEIGHTS * UPLOAD_SIDE * UPLOAD_SIDE, bytes = n * sizeof(float);
+    char about[200];
+    gn_stats s;
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends)) { failed("no server for upload"); return; }
+    float *host = make_floats(n, 0.02f);
+    for (size_t i = 0; i < n; i++) host[i] += 0.02f * draw() + 0.02f * draw();      /* bell-shaped, as weights are */
+    for (int i = -1; i < runs; i++) {
+        int at = i < 0 ? 0 : i;
+        samples_a[at] = upload_once(&place, host, &samples_b[at], &s);
+        samples_c[at] = raw_upload(ends, host, bytes);
+    }
+    double up = quantile(samples_a, runs, 0.5), down = quantile(samples_b, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
+    show("upload_gb_s", 1e-9 * (double)bytes / up, false, 0.5, "GB/s");
+    note("download_gb_s", 1e-9 * (double)bytes / UPLOAD_WEIGHTS / down, "GB/s, one value");
+    note("upload_raw_tcp_gb_s", 1e-9 * (double)bytes / raw, "GB/s, one stream of plain TCP");
+    note("upload_packed_share", (double)s.packed_bytes_up / (double)s.tensor_bytes_up, "of the bytes were sent, after compression");
+    if (gn_describe_network(about, sizeof about) > 0) printf("    %s\n", about);
+    free(host);
+    close(ends[0]);
+    close(ends[1]);
+    ex_place_close(&place);
+}
+
 /* ---- memory and elementwise loops ---- */
 
 typedef struct memory_job { char *to; const char *from; size_t n; double sum; } memory_job;
@@ -509,6 +605,76 @@ static void bench_fused(void) {
     free(c);
     free(y);
     free(z);
+}
+
+/* ---- reductions: each beside reading the same bytes ---- */
+
+typedef struct reduction { const char *name; gn_dtype dtype; bool largest, columns; } reduction;
+
+static gn_tensor reduce_one(gn_tensor x, const reduction *r) {
+    gn_axes axes = r->columns ? GN_AXES(0) : GN_AXES(1);
+    return r->largest ? gn_max(x, axes, false) : gn_sum(x, axes, false);
+}
+
+/* The first results against plain loops; integers are exact, and so are extremes. */
+static double reduction_error(const reduction *r, const void *x, const double *y, int64_t side) {
+    double worst = 0;
+    for (int64_t i = 0; i < 16; i++) {
+        double want = r->largest ? -INFINITY : 0;
+        for (int64_t l = 0; l < side; l++) {
+            int64_t at = r->columns ? l * side + i : i * side + l;
+            double v = r->dtype == GN_F32 ? (double)((const float *)x)[at] : r->dtype == GN_I32 ? (double)((const int32_t *)x)[at] : (double)((const int8_t *)x)[at];
+            want = r->largest ? fmax(want, v) : want + v;
+        }
+        if (!(fabs(want - y[i]) <= worst)) worst = fabs(want - y[i]);
+    }
+    return worst;
+}
+
+static double reduction_case(gn_ctx *g, const reduction *r, const float *noise, double *y, int64_t side) {
+    gn_tensor x = gn_data(g, r->dtype, GN_SHAPE(side, side), noise);      /* integers: the bits of the floats */
+    gn_info info;
+    int runs = repeats(16);
+    for (int i = -2; i < runs; i++) {
+        samples_b[i < 0 ? 0 : i] = in_threads(read_main, NULL, noise, (size_t)(side * side) * (r->dtype == GN_I8 ? 1 : 4));
+        gn_tensor result = reduce_one(x, r);
+        memset(y, 0xff, (size_t)side * sizeof *y);
+        if (!ex_check(g, gn_describe(result, &info), r->name)) exit(EX_FAILED);
+        double start = ex_now();
+        read_or_die(result, y, info.bytes);
+        samples_a[i < 0 ? 0 : i] = ex_now() - start;
+    }
+    read_or_die(gn_cast(reduce_one(x, r), GN_F64), y, (size_t)side * sizeof *y);
+    double error = reduction_error(r, noise, y, side);
+    if (!(error <= (r->dtype == GN_F32 && !r->largest ? 1e-2 : 0))) failed("a reduction computes wrong values");
+    gn_step(g);
+    return quantile(samples_a, runs, 0.5);
+}
+
+static void bench_reduce(void) {
+    static const reduction rows[] = {
+        { "f32_row_sum", GN_F32, false, false }, { "f32_column_sum", GN_F32, false, true }, { "f32_row_max", GN_F32, true, false },
+        { "f32_column_max", GN_F32, true, true }, { "i32_row_sum", GN_I32, false, false }, { "i32_column_max", GN_I32, true, true },
+        { "i8_row_sum", GN_I8, false, false }, { "i8_column_sum", GN_I8, false, true },
+    };
+    if (!wanted("reduce")) return;
+    const int64_t side = 4096;
+    float *x = make_floats((size_t)(side * side), 2);
+    double *y = calloc((size_t)side, sizeof *y), speed[sizeof rows / sizeof *rows];
+    gn_ctx *g = open_or_die("cpu", set.threads);
+    for (size_t i = 0; y && i < sizeof rows / sizeof *rows; i++) {
+        char name[48];
+        double bytes = (double)(side * side) * (rows[i].dtype == GN_I8 ? 1 : 4);
+        speed[i] = 1e-9 * bytes / reduction_case(g, &rows[i], x, y, side);
+        snprintf(name, sizeof name, "reduce_%s_gb_s", rows[i].name);
+        note(name, speed[i], "GB/s read");
+        snprintf(name, sizeof name, "reduce_%s_read", rows[i].name);
+        note(name, 1e-9 * bytes / quantile(samples_b, repeats(16), 0.5), "GB/s of reading alone, in turn");
+    }
+    show("column_max_vs_row_sum", speed[3] / speed[0], false, 0.8, "");
+    gn_close(g);
+    free(x);
+    free(y);
 }
 
 /* ---- matrix products beside OpenBLAS ---- */
@@ -697,6 +863,74 @@ static void bench_mlp(void) {
     for (int i = 0; i < MLP_LAYERS; i++) free(host[i]);
 }
 
+/* ---- attention beside the same said with products and a softmax, whose scores lie in memory ---- */
+
+enum { ATTENTION_HEADS = 8, ATTENTION_T = 1024, ATTENTION_D = 64 };
+
+static gn_tensor attention_parts(gn_tensor q, gn_tensor k, gn_tensor v) {
+    return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, gn_transpose(k, 2, 3)), 0.125), -1), v);
+}
+
+/* Queries 0, 512 and the last one of three heads. */
+static double attention_error(const float *q, const float *k, const float *v, const float *y, bool causal) {
+    static double s[ATTENTION_T];
+    double worst = 0;
+    for (int64_t c = 0; c < 9; c++) {
+        int64_t h = c / 3 * 3, t = c % 3 == 0 ? 0 : c % 3 == 1 ? ATTENTION_T / 2 : ATTENTION_T - 1, seen = causal ? t + 1 : ATTENTION_T, head = h * ATTENTION_T * ATTENTION_D;
+        double sum = 0;
+        for (int64_t i = 0; i < seen; i++) {
+            s[i] = 0;
+            for (int64_t d = 0; d < ATTENTION_D; d++) s[i] += (double)q[head + t * ATTENTION_D + d] * (double)k[head + i * ATTENTION_D + d];
+            sum += s[i] = exp(s[i] * 0.125);
+        }
+        for (int64_t d = 0; d < ATTENTION_D; d++) {
+            double want = 0;
+            for (int64_t i = 0; i < seen; i++) want += s[i] / sum * (double)v[head + i * ATTENTION_D + d];
+            double error = fabs(want - (double)y[head + t * ATTENTION_D + d]);
+            if (!(error <= worst)) worst = error;
+        }
+    }
+    return worst;
+}
+
+static double attention_time(gn_tensor result, float *y, size_t bytes) {
+    poison(y, bytes / sizeof *y);
+    double start = ex_now();
+    read_or_die(result, y, bytes);
+    return ex_now() - start;
+}
+
+static void bench_attention(void) {
+    if (!wanted("attention")) return;
+    const size_t n = (size_t)ATTENTION_HEADS * ATTENTION_T * ATTENTION_D, bytes = n * sizeof(float);
+    const double flops = 4e-9 * ATTENTION_HEADS * ATTENTION_T * ATTENTION_T * ATTENTION_D;
+    float *host[3] = { make_floats(n, 2), make_floats(n, 2), make_floats(n, 1) }, *y = make_floats(n, 1);
+    gn_ctx *g = open_or_die("cpu", set.threads);
+    gn_attention_desc causal = { .causal = true };
+    gn_tensor x[3];
+    int runs = repeats(16);
+    double error = 0;
+    for (int i = 0; i < 3; i++) x[i] = gn_weight(g, GN_F32, GN_SHAPE(1, ATTENTION_HEADS, ATTENTION_T, ATTENTION_D), host[i], "x");
+    for (int i = -2; i < runs; i++) {
+        int at = i < 0 ? 0 : i;
+        samples_b[at] = attention_time(attention_parts(x[0], x[1], x[2]), y, bytes);
+        samples_c[at] = attention_time(gn_attention(x[0], x[1], x[2], &causal), y, bytes);
+        error = fmax(error, attention_error(host[0], host[1], host[2], y, true));
+        samples_a[at] = attention_time(gn_attention(x[0], x[1], x[2], &(gn_attention_desc){ .causal = false }), y, bytes);
+        error = fmax(error, attention_error(host[0], host[1], host[2], y, false));
+        gn_step(g);
+    }
+    show("attention_vs_parts", quantile(samples_b, runs, 0.5) / quantile(samples_a, runs, 0.5), false, 1, "times as fast");
+    note("attention_gflops", flops / quantile(samples_a, runs, 0.5), "GFLOP/s, 8 heads, 1024 queries and keys of 64");
+    note("attention_causal_gflops", 0.5 * flops / quantile(samples_c, runs, 0.5), "GFLOP/s of the half that is seen");
+    note("attention_parts_gflops", flops / quantile(samples_b, runs, 0.5), "GFLOP/s of products and softmax");
+    note("attention_error", error, "largest error");
+    if (!(error < 1e-5)) failed("attention computes wrong values");
+    gn_close(g);
+    for (int i = 0; i < 3; i++) free(host[i]);
+    free(y);
+}
+
 /* ---- one decode step of a model as large as GPT-2 124M ---- */
 
 enum { GPT_DIM = 768, GPT_LAYERS = 12, GPT_HEADS = 12, GPT_VOCAB = 50257, GPT_CONTEXT = 1024, GPT_HEAD = GPT_DIM / GPT_HEADS, GPT_WEIGHTS = 12 };
@@ -803,9 +1037,12 @@ int main(int argc, char **argv) {
     bench_plan();
     bench_step_client();
     bench_round_trip();
+    bench_upload();
     bench_fused();
+    bench_reduce();
     bench_matmul();
     bench_mlp();
+    bench_attention();
     bench_decode();
     if (set.json) print_json();
     return failures ? EX_FAILED : EX_OK;

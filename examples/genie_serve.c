@@ -13,7 +13,7 @@ static void on_signal(int number) {
     gn_server_stop(server);
 }
 
-/* One line for each device, or why it is absent. */
+/* One line for each device, or why it is absent, and one for the network. */
 static int list_devices(void) {
     char text[800];
     gn_device_info info = { 0 };
@@ -21,6 +21,7 @@ static int list_devices(void) {
     bool ok = ex_check(g, gn_get_device(g, &info), "cpu:0");
     if (ok) printf("cpu:0 %s\n", info.identity);
     for (int i = 0; gn_list_gpus(i, text, sizeof text) > 0; i++) printf("%s\n", text);
+    if (gn_describe_network(text, sizeof text) > 0) printf("%s\n", text);
     gn_close(g);
     return ok ? EX_OK : EX_FAILED;
 }

@@ -301,7 +301,7 @@ static void print_report(const generation *n, const gn_device_info *d) {
     ex_row("mode", "%s%s", mode_names[n->mode], n->mode == SEMANTIC ? ": weights, KV cache, next token and argmax on the device"
            : n->mode == CACHED ? ": weights on the device, the KV cache travels" : ": all values travel with every step");
     ex_row("ran on", "%s%s", d->name, d->remote ? "" : ", in this process");
-    if (d->remote) ex_row("secured by", "%s, %s", d->tls, d->cipher);
+    if (d->remote) ex_row("secured by", "%s, %s, records by %s", d->tls, d->cipher, d->records);
     ex_row("prefill", "%lld tokens in %.1f ms, %llu weight bytes sent", (long long)n->set->prompt, 1e3 * n->prefill_s, (unsigned long long)n->prefill.weight_bytes_sent);
     ex_row("decode", "%.3f ms a token over %.0f steps, %lld queued ahead", 1e3 * n->decode_s * per, steps_of(n), (long long)(n->mode == SEMANTIC ? n->set->ahead : 1));
     ex_row("plans", "%llu made for positions %lld to %lld%s", (unsigned long long)s->plans_made, (long long)n->set->prompt,
@@ -330,6 +330,7 @@ static void print_json(const generation *n, const gn_device_info *d, bool checke
     ex_json_stats(&j, "counters", s);
     ex_json_text(&j, "tls", d->tls);
     ex_json_text(&j, "cipher", d->cipher);
+    ex_json_text(&j, "records", d->records);
     ex_json_text(&j, "device", d->name);
     ex_json_name(&j, "checked");
     printf(checked ? "true" : "false");

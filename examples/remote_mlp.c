@@ -233,7 +233,7 @@ static void print_report(const settings *set, const dg_set *test, const outcome 
     double per = 1.0 / (double)set->steps;
     ex_row("ran on", "%s, %s", o->device.name, o->device.remote ? "over the network; this program only built graphs" : "in this process");
     ex_row("identity", "%s", o->device.identity);
-    if (o->device.remote) ex_row("secured by", "%s, %s", o->device.tls, o->device.cipher);
+    if (o->device.remote) ex_row("secured by", "%s, %s, records by %s", o->device.tls, o->device.cipher, o->device.records);
     ex_row("held-out", "%.2f %% of %zu digits never trained on are right (nearest centroid: %.2f %%)", 100 * o->accuracy, test->n, 100 * o->centroid);
     ex_row("steps", "%lld of %lld digits in %.1f s, %.1f steps/s; %llu plan%s for all of them", (long long)set->steps, (long long)set->batch,
            o->seconds, (double)set->steps / o->seconds, (unsigned long long)o->used.plans_made,
@@ -266,6 +266,7 @@ static void print_json(const settings *set, const dg_set *test, const outcome *o
     ex_json_stats(&j, "counters", &o->used);
     ex_json_text(&j, "tls", o->device.tls);
     ex_json_text(&j, "cipher", o->device.cipher);
+    ex_json_text(&j, "records", o->device.records);
     ex_json_text(&j, "device", o->device.name);
     ex_json_text(&j, "identity", o->device.identity);
     ex_json_end(&j);

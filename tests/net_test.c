@@ -530,7 +530,9 @@ TEST(handshake_with_url_gives_tls)
     CHECK_STR(info.tls, "TLSv1.2");
 #endif
     CHECK_STR(info.peer, address);
-    CHECK(strstr(info.cipher, "CHACHA20-POLY1305") != NULL);
+    bool aes = gn__crypto_use() != NULL && gn__crypto_use()->aes_faster;
+    CHECK(strstr(info.cipher, aes ? "AES" : "CHACHA20-POLY1305") != NULL);
+    CHECK_STR(info.records, gn__crypto_use() != NULL ? gn__crypto_use()->text : GN__STOCK);
     CHECK(info.bytes_up > 200 && info.bytes_down > 500);
     CHECK_INT(strlen(tenant), 2 * GN__ID);
     check_socket(((gn__link *)t.self)->fd);
@@ -1339,7 +1341,7 @@ typedef struct raw {
     mbedtls_net_context net;
 } raw;
 
-enum { RAW_TLS_1_0 = 1, RAW_TLS_1_1 = 2, RAW_TLS_1_2 = 3 };
+enum { RAW_TLS_1_0 = 1, RAW_TLS_1_1 = 2, RAW_TLS_1_2 = 3, RAW_TLS_1_3 = 4 };
 
 /* An mbedTLS peer without our settings: one version, one suite (0: all). */
 static bool raw_make(raw *r, int fd, int endpoint, int version, int suite, bool renegotiate)
@@ -1351,9 +1353,10 @@ static bool raw_make(raw *r, int fd, int endpoint, int version, int suite, bool 
     if (gn__tls_make(&r->tls, NULL) != GN_OK) return false;
     if (mbedtls_ssl_config_defaults(&r->tls->conf, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM, MBEDTLS_SSL_PRESET_DEFAULT) != 0) return false;
 #if MBEDTLS_VERSION_NUMBER >= 0x03000000
-    if (version != RAW_TLS_1_2) return false;
-    mbedtls_ssl_conf_max_tls_version(&r->tls->conf, MBEDTLS_SSL_VERSION_TLS1_2);
+    if (version < RAW_TLS_1_2) return false;
+    if (version == RAW_TLS_1_2) mbedtls_ssl_conf_max_tls_version(&r->tls->conf, MBEDTLS_SSL_VERSION_TLS1_2);
 #else
+    if (version > RAW_TLS_1_2) return false;
     mbedtls_ssl_conf_min_version(&r->tls->conf, 3, version);
     mbedtls_ssl_conf_max_version(&r->tls->conf, 3, version);
 #endif
@@ -1510,6 +1513,404 @@ TEST(server_with_weak_tls_is_refused)
     CHECK_RESULT(client_accepts(&h, RAW_TLS_1_1, 0), GN_TLS_FAILED);
     CHECK_RESULT(client_accepts(&h, RAW_TLS_1_0, 0), GN_TLS_FAILED);
 #endif
+    host_close(&h);
+}
+
+/* ---- records by libcrypto ---- */
+
+/* Two ends whose records are by libcrypto, with keys as a handshake would give. */
+typedef struct record_pair { gn__records client, server; } record_pair;
+
+static bool pair_make(record_pair *p, int aead, bool v13)
+{
+    gn__keys k;
+    memset(p, 0, sizeof *p);
+    memset(&k, 0, sizeof k);
+    fill_random((uint8_t *)k.up, sizeof k.up);
+    fill_random((uint8_t *)k.down, sizeof k.down);
+    fill_random(k.random, sizeof k.random);
+    k.v13 = v13;
+    k.n = v13 ? (aead == GN__AES_256_GCM ? 48 : 32) : 48;
+    k.prf = aead == GN__AES_256_GCM ? MBEDTLS_SSL_TLS_PRF_SHA384 : MBEDTLS_SSL_TLS_PRF_SHA256;
+    bool ok = true;
+    for (int server = 0; server < 2; server++) {
+        gn__records *r = server ? &p->server : &p->client;
+        r->crypto = gn__crypto_use();
+        r->v13 = v13;
+        r->explicit_nonce = !v13 && aead != GN__CHACHA20_POLY1305;
+        r->payload = GN__RECORD_MAX;
+        r->up.number = r->down.number = v13 ? 0 : 1;
+        r->plain = gn_alloc(GN__RECORD_ROOM);
+        ok = ok && r->crypto != NULL && (v13 ? gn__records_v13 : gn__records_v12)(r, &k, aead, server != 0);
+    }
+    return ok;
+}
+
+static void pair_free(record_pair *p)
+{
+    gn__records_deinit(&p->client);
+    gn__records_deinit(&p->server);
+}
+
+#define FOR_EACH_PAIR(p)                                                                                         \
+    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }                                    \
+    for (int kind_ = 0; kind_ < 2 * GN__AEAD__COUNT; kind_++, pair_free(&(p)))                                    \
+        if (!pair_make(&(p), kind_ / 2, kind_ % 2 != 0)) { test_fail(__FILE__, __LINE__, "no records"); continue; } else
+
+/* What the server makes of n bytes. */
+static gn_result pair_take(record_pair *p, const uint8_t *in, size_t n, uint8_t *out, size_t max, size_t *out_n)
+{
+    size_t at = 0;
+    return gn__records_take(&p->server, in, &at, n, out, max, out_n);
+}
+
+TEST(libcrypto_agrees_with_mbedtls_at_all_sizes)
+{
+    const gn__crypto *c = gn__crypto_use();
+    if (c == NULL) { test_skip(gn__crypto_found.why); return; }
+    static uint8_t a[20000 + GN__TAG], b[20000 + GN__TAG], plain[20000];
+    uint8_t key[GN__KEY_MAX], nonce[GN__NONCE], aad[40];
+    for (int aead = 0; aead < GN__AEAD__COUNT; aead++) {
+        fill_random(key, sizeof key);
+        void *up = gn__aead_make(c, aead, key, true), *down = gn__aead_make(c, aead, key, false);
+        REQUIRE(up != NULL && down != NULL);
+        for (size_t n = 0; n < sizeof plain; n += n < 300 ? 1 : 997) {
+            size_t aad_n = (size_t)test_random_int(1, sizeof aad);
+            fill_random(plain, n);
+            fill_random(nonce, sizeof nonce);
+            fill_random(aad, sizeof aad);
+            REQUIRE(gn__stock_seal(aead, key, nonce, aad, aad_n, plain, n, a));
+            CHECK(gn__aead_seal(c, up, nonce, aad, aad_n, plain, n, NULL, b));
+            CHECK(memcmp(a, b, n + GN__TAG) == 0);
+            if (n > 0) {      /* with the last byte apart, and in place */
+                memcpy(b, plain, n);
+                CHECK(gn__aead_seal(c, up, nonce, aad, aad_n, b, n - 1, plain + n - 1, b));
+                CHECK(memcmp(a, b, n + GN__TAG) == 0);
+            }
+            a[test_random_int(0, (int)n + GN__TAG - 1)] ^= (uint8_t)(1 << test_random_int(0, 7));
+            CHECK(!gn__aead_open(c, down, nonce, aad, aad_n, a, n, a));
+            for (size_t i = 0; i < n; i++) if (!CHECK(a[i] == 0)) break;      /* what is altered leaves nothing behind */
+            CHECK(gn__aead_open(c, down, nonce, aad, aad_n, b, n, b));
+            CHECK(memcmp(b, plain, n) == 0);
+        }
+        c->EVP_CIPHER_CTX_free(up);
+        c->EVP_CIPHER_CTX_free(down);
+    }
+}
+
+static int (*true_update)(void *ctx, uint8_t *out, int *out_n, const uint8_t *in, int n);
+static int (*true_ctrl)(void *ctx, int what, int n, void *p);
+static int (*true_digest)(const void *p, size_t n, uint8_t *out, unsigned *out_n, const void *type, void *engine);
+static int wrong_from;     /* bytes from which on the answer is wrong */
+
+static int wrong_update(void *ctx, uint8_t *out, int *out_n, const uint8_t *in, int n)
+{
+    int e = true_update(ctx, out, out_n, in, n);
+    if (out != NULL && n >= wrong_from) out[n - 1] ^= 1;
+    return e;
+}
+
+static int wrong_ctrl(void *ctx, int what, int n, void *p)
+{
+    int e = true_ctrl(ctx, what, n, p);
+    if (what == GN__CTRL_GET_TAG) ((uint8_t *)p)[15] ^= 128;
+    return e;
+}
+
+static int wrong_final(void *ctx, uint8_t *out, int *out_n)
+{
+    gn__crypto_found.EVP_CipherFinal_ex(ctx, out, out_n);
+    *out_n = 0;
+    return 1;
+}
+
+static int wrong_digest(const void *p, size_t n, uint8_t *out, unsigned *out_n, const void *type, void *engine)
+{
+    int e = true_digest(p, n, out, out_n, type, engine);
+    out[31] ^= 2;
+    return e;
+}
+
+TEST(libcrypto_with_a_wrong_answer_is_found_out)
+{
+    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }
+    gn__crypto c = gn__crypto_found;
+    true_update = c.EVP_CipherUpdate;
+    true_ctrl = c.EVP_CIPHER_CTX_ctrl;
+    true_digest = c.EVP_Digest;
+    CHECK(gn__crypto_check(&c) == NULL);
+    const int from[] = { 1, 100, 1037, 16384 };
+    for (int i = 0; i < TEST_COUNT(from); i++) {      /* in the vectors, or only in large records */
+        wrong_from = from[i];
+        c.EVP_CipherUpdate = wrong_update;
+        const char *who = gn__crypto_check(&c);
+        CHECK(who != NULL && strcmp(who, "AES-128-GCM") == 0);
+    }
+    c.EVP_CipherUpdate = true_update;
+    c.EVP_CIPHER_CTX_ctrl = wrong_ctrl;
+    CHECK(gn__crypto_check(&c) != NULL);
+    c.EVP_CIPHER_CTX_ctrl = true_ctrl;
+    c.EVP_CipherFinal_ex = wrong_final;               /* it takes any tag */
+    CHECK(gn__crypto_check(&c) != NULL);
+    c.EVP_CipherFinal_ex = gn__crypto_found.EVP_CipherFinal_ex;
+    c.EVP_Digest = wrong_digest;
+    const char *who = gn__crypto_check(&c);
+    CHECK(who != NULL && strcmp(who, "SHA-256") == 0);
+    c.EVP_Digest = true_digest;
+    CHECK(gn__crypto_check(&c) == NULL);
+}
+
+TEST(records_of_any_size_into_any_room_arrive)
+{
+    record_pair p;
+    static uint8_t data[60000], wire[70000], out[60000];
+    fill_random(data, sizeof data);
+    FOR_EACH_PAIR(p) {
+        size_t sent = 0, n = 0, at = 0, got = 0, seen = 0;
+        while (sent < sizeof data) {
+            size_t k = (size_t)test_random_int(0, 3) == 0 ? GN__RECORD_MAX : (size_t)test_random_int(1, 900);
+            if (k > sizeof data - sent) k = sizeof data - sent;
+            size_t made = gn__record_seal(&p.client, GN__DATA, data + sent, k, wire + n);
+            REQUIRE(made > k);
+            sent += k;
+            n += made;
+        }
+        while (got < sizeof data) {      /* the bytes come in pieces, and so does the room */
+            size_t k, max = (size_t)test_random_int(1, test_random_int(0, 1) ? 40 : 30000);
+            if (max > sizeof out - got) max = sizeof out - got;
+            REQUIRE(gn__records_take(&p.server, wire, &at, seen, out + got, max, &k) == GN_OK && k <= max);
+            got += k;
+            if (k == 0) { REQUIRE(seen < n); seen += (size_t)test_random_int(1, 9000); }
+            if (seen > n) seen = n;
+        }
+        CHECK(memcmp(out, data, sizeof data) == 0);
+        CHECK_INT(at, n);
+    }
+}
+
+TEST(record_altered_cut_repeated_or_swapped_ends_the_stream)
+{
+    record_pair p;
+    uint8_t one[200], two[200], out[200], bad[400];
+    size_t k;
+    FOR_EACH_PAIR(p) {
+        size_t a = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"first", 5, one), b = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"second", 6, two);
+        uint64_t number = p.server.down.number;
+        for (size_t i = 0; i < a; i++) {
+            memcpy(bad, one, a);
+            bad[i] ^= (uint8_t)(1 << test_random_int(0, 7));
+            memcpy(bad + a, two, b);      /* a longer length takes in what follows */
+            gn_result r = pair_take(&p, bad, a + b, out, sizeof out, &k);
+            CHECK(k == 0 && (r == GN_TLS_FAILED || (r == GN_OK && i >= 3 && i < GN__HEAD)));   /* or it waits for what never comes */
+            if (r != GN_OK) CHECK(p.server.alert == GN__BAD_MAC || p.server.alert == GN__UNEXPECTED || p.server.alert == GN__OVERFLOW);
+            CHECK_RESULT(pair_take(&p, one, a, out, sizeof out, &k), r == GN_OK ? GN_OK : GN_TLS_FAILED);      /* it stays so */
+            p.server.ended = GN_OK;
+            p.server.down.number = number;
+        }
+        for (size_t i = 0; i < a; i++) CHECK(pair_take(&p, one, i, out, sizeof out, &k) == GN_OK && k == 0);   /* cut: more has to come */
+        CHECK_RESULT(pair_take(&p, two, b, out, sizeof out, &k), GN_TLS_FAILED);      /* swapped */
+        p.server.ended = GN_OK;
+        CHECK(pair_take(&p, one, a, out, sizeof out, &k) == GN_OK && k == 5 && memcmp(out, "first", 5) == 0);
+        CHECK_RESULT(pair_take(&p, one, a, out, sizeof out, &k), GN_TLS_FAILED);      /* repeated */
+        p.server.ended = GN_OK;
+        CHECK(pair_take(&p, two, b, out, sizeof out, &k) == GN_OK && k == 6);
+    }
+}
+
+TEST(records_that_are_not_data_are_taken_as_the_standard_says)
+{
+    record_pair p;
+    static uint8_t wire[40000], big[GN__RECORD_MAX + 1];
+    uint8_t out[100];
+    size_t k;
+    FOR_EACH_PAIR(p) {
+        bool v13 = p.server.v13;
+        size_t n = gn__record_seal(&p.client, GN__DATA, big, 0, wire);      /* empty, then data */
+        n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"x", 1, wire + n);
+        CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'x');
+        n = 0;                                                             /* a flood of nothing */
+        for (int i = 0; i <= GN__IDLE_RECORDS; i++) n += gn__record_seal(&p.client, GN__DATA, big, 0, wire + n);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+        p.server.ended = GN_OK;
+        p.server.idle = 0;
+        const uint8_t ticket[12] = { 4, 0, 0, 8 };
+        n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, 7, wire);      /* in two pieces */
+        n += gn__record_seal(&p.client, GN__HANDSHAKE, ticket + 7, 5, wire + n);
+        n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"y", 1, wire + n);
+        CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'y');
+        CHECK(atomic_exchange(&p.server.decline, false) == !v13);      /* 1.2: the wish to renegotiate */
+        const uint8_t update[5] = { 24, 0, 0, 1, 0 };
+        n = gn__record_seal(&p.client, GN__HANDSHAKE, update, 5, wire);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
+        p.server.ended = GN_OK;
+        n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, 5, wire);      /* data within a ticket */
+        n += gn__record_seal(&p.client, GN__DATA, big, 10, wire + n);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
+        p.server.ended = GN_OK;
+        p.server.skip = 0;
+        p.server.down.number = p.client.up.number;
+        n = gn__record_seal(&p.client, GN__DATA, big, GN__RECORD_MAX + 1, wire);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+        CHECK_INT(p.server.alert, GN__OVERFLOW);
+        p.server.ended = GN_OK;
+        p.server.down.number = p.client.up.number;
+        n = gn__record_seal(&p.client, 99, big, 3, wire);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+        p.server.ended = GN_OK;
+        p.server.down.number = p.client.up.number;
+        n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"z", 1, wire);      /* the last word, and then goodbye */
+        n += gn__record_alert(&p.client, GN__CLOSE_NOTIFY, wire + n);
+        CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'z');
+        CHECK_RESULT(pair_take(&p, wire, 0, out, sizeof out, &k), GN_DISCONNECTED);
+        p.server.ended = GN_OK;
+        n = gn__record_alert(&p.client, GN__BAD_MAC, wire);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+        p.client.up.number = UINT64_MAX;      /* no nonce serves twice */
+        CHECK_INT(gn__record_seal(&p.client, GN__DATA, big, 1, wire), 0);
+    }
+}
+
+/* A record of 1.3 with zeros behind its type. */
+TEST(padding_of_a_record_is_dropped)
+{
+    record_pair p;
+    uint8_t wire[200], out[100], nonce[GN__NONCE], aad[13];
+    size_t k;
+    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }
+    REQUIRE(pair_make(&p, GN__AES_128_GCM, true));
+    for (size_t n = 0; n < 4; n++) {
+        const uint8_t inner[] = { 'a', 'b', 'c', GN__DATA, 0, 0, 0, 0, 0 };
+        const uint8_t *from = n < 3 ? inner + n : inner + 4;      /* three, two or one byte of data; or no type at all */
+        size_t m = (size_t)(inner + sizeof inner - from), aad_n = gn__record_bind(&p.client, &p.client.up, NULL, GN__DATA, m + GN__TAG, nonce, aad);
+        memcpy(wire, aad, GN__HEAD);
+        REQUIRE(gn__aead_seal(p.client.crypto, p.client.up.ctx, nonce, aad, aad_n, from, m, NULL, wire + GN__HEAD));
+        p.client.up.number++;
+        gn_result r = pair_take(&p, wire, GN__HEAD + m + GN__TAG, out, sizeof out, &k);
+        CHECK_RESULT(r, n < 3 ? GN_OK : GN_TLS_FAILED);
+        CHECK_INT(k, n < 3 ? 3 - n : 0);
+        if (n < 3) CHECK(memcmp(out, inner + n, k) == 0);
+    }
+    pair_free(&p);
+}
+
+/* Our server with each wish against a client that is mbedTLS alone: bytes of many sizes go there and back. */
+typedef struct raw_echo { raw r; int shook; size_t back; } raw_echo;
+
+static void *raw_echo_run(void *arg)
+{
+    raw_echo *x = arg;
+    uint8_t bytes[5000];
+    x->shook = raw_shake(&x->r);
+    for (int k = 1; x->shook == 0 && k > 0;) {
+        k = mbedtls_ssl_read(&x->r.tls->ssl, bytes, sizeof bytes);
+#if defined(MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET)
+        if (k == MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET) { k = 1; continue; }
+#endif
+        for (int at = 0, n = k; at < n && k > 0; at += k) k = mbedtls_ssl_write(&x->r.tls->ssl, bytes + at, (size_t)(n - at));
+        x->back += k > 0 ? (size_t)k : 0;
+        if (k == MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY) x->back |= (size_t)1 << 40;      /* a goodbye that mbedTLS understands */
+    }
+    return NULL;
+}
+
+static void talk_to_stock(int version, int suite, const char *wish)
+{
+    char home[GN__PATH];
+    gn_server_desc d = { .listen = ":0", .home = new_folder(home) };
+    gn_transport t;
+    gn_link_info info;
+    void *l;
+    raw_echo x;
+    pthread_t thread;
+    memset(&x, 0, sizeof x);
+    REQUIRE(gn__net.listen(&d, &l, NULL) == GN_OK);
+    if (!raw_make(&x.r, tcp_connect(gn__net.port(l)), MBEDTLS_SSL_IS_CLIENT, version, suite, false)) { raw_free(&x.r); gn__net.unlisten(l); return; }
+    setenv("GENIE_AEAD", wish, 1);
+    pthread_create(&thread, NULL, raw_echo_run, &x);
+    gn_fault f;
+    REQUIRE(gn__net.accept(l, 5000, &t, NULL) == GN_OK);
+    CHECK_RESULT(gn__net.handshake(l, t, 5000, &f), GN_OK);
+    t.i->info(t.self, &info);
+    CHECK_STR(info.records, strcmp(wish, "mbedtls") == 0 || gn__crypto_use() == NULL ? GN__STOCK : gn__crypto_use()->text);
+    CHECK_STR(info.tls, version == RAW_TLS_1_3 ? "TLSv1.3" : "TLSv1.2");
+    echo(t, 1);
+    echo(t, 4999);
+    echo(t, 300000);
+    t.i->close(t.self);
+    pthread_join(thread, NULL);
+    CHECK_INT(x.shook, 0);
+    CHECK_INT(x.back, 305000 + ((size_t)1 << 40));
+    raw_free(&x.r);
+    gn__net.unlisten(l);
+    unsetenv("GENIE_AEAD");
+}
+
+TEST(sides_with_and_without_libcrypto_understand_each_other)
+{
+    const int suites[] = { MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 };
+    for (int i = 0; i < TEST_COUNT(suites); i++) {
+        talk_to_stock(RAW_TLS_1_2, suites[i], "auto");
+        talk_to_stock(RAW_TLS_1_2, suites[i], "mbedtls");
+    }
+#if defined(GN__TLS_MAX)
+    if (GN__TLS_MAX != MBEDTLS_SSL_VERSION_TLS1_3) { test_skip("this mbedTLS has no TLS 1.3 that is safe in threads"); return; }
+    const int newer[] = { MBEDTLS_TLS1_3_AES_128_GCM_SHA256, MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256 };
+    for (int i = 0; i < TEST_COUNT(newer); i++) {
+        talk_to_stock(RAW_TLS_1_3, newer[i], "auto");
+        talk_to_stock(RAW_TLS_1_3, newer[i], "mbedtls");
+    }
+#endif
+}
+
+/* Where libcrypto is missing or wrong mbedTLS encrypts, which is told; where it is demanded nothing opens. */
+TEST(connection_without_libcrypto_is_slow_and_says_so)
+{
+    host h;
+    gn_transport t;
+    gn_link_info info;
+    char home[GN__PATH], tenant[64];
+    gn_fault f;
+    void *l;
+    bool was = gn__crypto_use() != NULL;
+    gn__crypto_found.good = false;
+    snprintf(gn__crypto_found.why, sizeof gn__crypto_found.why, "it is a test");
+    REQUIRE(host_open(&h));
+    REQUIRE(enter(gn__net.url(h.listener), new_folder(home), &t, tenant) == GN_OK);
+    t.i->info(t.self, &info);
+    CHECK_STR(info.records, GN__STOCK);
+    CHECK(info.slow);
+    echo(t, 70000);
+    t.i->close(t.self);
+    host_served(&h, 1);
+    setenv("GENIE_AEAD", "mbedtls", 1);      /* as it was asked for: not a fault */
+    REQUIRE(enter(gn__net.url(h.listener), new_folder(home), &t, tenant) == GN_OK);
+    t.i->info(t.self, &info);
+    CHECK_STR(info.records, GN__STOCK);
+    CHECK(!info.slow);
+    t.i->close(t.self);
+    host_served(&h, 2);
+    setenv("GENIE_AEAD", "libcrypto", 1);
+    CHECK_RESULT(dial_in(gn__net.url(h.listener), new_folder(home), 5000, &t, &f), GN_UNSUPPORTED);
+    CHECK(strstr(f.text, "it is a test") != NULL);
+    gn_server_desc d = { .listen = ":0", .home = new_folder(home) };
+    CHECK_RESULT(gn__net.listen(&d, &l, &f), GN_UNSUPPORTED);
+    unsetenv("GENIE_AEAD");
+    gn__crypto_found.good = was;
+    host_close(&h);
+}
+
+TEST(wish_for_an_unknown_library_is_an_error)
+{
+    host h;
+    gn_transport t;
+    gn_fault f;
+    char home[GN__PATH];
+    REQUIRE(host_open(&h));
+    setenv("GENIE_AEAD", "rot13", 1);
+    CHECK_RESULT(dial_in(gn__net.url(h.listener), new_folder(home), 5000, &t, &f), GN_BAD_ARGUMENT);
+    CHECK(strstr(f.text, "rot13") != NULL);
+    unsetenv("GENIE_AEAD");
+    host_served(&h, 1);
     host_close(&h);
 }
 
@@ -1880,7 +2281,7 @@ static packed round_trip(const void *data, size_t n, int elem)
 {
     packed k = { malloc(n + 1), 0, 99 };
     uint8_t *back = malloc(n + 1);
-    k.n = gn__net.pack(data, n, elem, k.p, n, &k.codec);
+    k.n = gn__net.pack(data, n, elem, 0, k.p, n, &k.codec);
     CHECK((k.n == 0) == (k.codec == 0));
     CHECK(k.n <= n);
     if (k.n > 0) {
@@ -2083,12 +2484,33 @@ TEST(codec_bombs_and_wide_windows_are_refused)
     free(frame);
 }
 
+TEST(codec_packs_only_where_the_wire_costs_more)
+{
+    enum { N = 1 << 20 };
+    float *dense = malloc(N), *ones = malloc(N);
+    uint8_t *room = malloc(N), codec;
+    for (int i = 0; i < N / 4; i++) { dense[i] = (float)normal(); ones[i] = 1; }
+    for (int i = 0; i < GN__SHARES; i++) atomic_store(&gn__pack_ps[i], gn__pack_guess[i]);
+    CHECK(gn__net.pack(dense, N, 4, 0, room, N, &codec) > 0 && codec == GN__PLANES);        /* nothing is known of the wire */
+    for (int i = 0; i < GN__SHARES; i++) atomic_store(&gn__pack_ps[i], gn__pack_guess[i]);
+    CHECK(gn__net.pack(dense, N, 4, 0.4, room, N, &codec) == 0 && codec == GN__RAW);        /* 20 Gbit/s: sending is quicker */
+    CHECK(gn__net.pack(ones, N, 4, 0.4, room, N, &codec) > 0);                              /* but where little stays */
+    CHECK(gn__net.pack(dense, N, 4, 80, room, N, &codec) > 0 && codec == GN__PLANES);       /* 100 Mbit/s: packing is */
+    atomic_store(&gn__pack_ps[3], 900000);      /* one slow moment stops packing, and does not stop it for ever */
+    int tries = 0;
+    while (tries < 2000 && gn__net.pack(dense, N, 4, 80, room, N, &codec) == 0) tries++;
+    CHECK(tries > 3 && tries < 2000);
+    free(dense);
+    free(ones);
+    free(room);
+}
+
 static void *pack_thread(void *arg)
 {
     uint8_t *data = arg, *out = malloc(50000), *back = malloc(50000), codec;
     bool good = true;
     for (size_t i = 0; i < 200; i++) {
-        size_t n = 1000 + i * 200, k = gn__net.pack(data, n, 4, out, n, &codec);
+        size_t n = 1000 + i * 200, k = gn__net.pack(data, n, 4, 0, out, n, &codec);
         good = good && k > 0 && gn__net.unpack(codec, out, k, 4, back, n) == GN_OK && memcmp(data, back, n) == 0;
     }
     free(out);
@@ -2182,7 +2604,11 @@ int main(int argc, char **argv)
         TEST_ENTRY(peer_gone_is_disconnected_without_a_signal), TEST_ENTRY(last_words_reach_a_client_that_is_still_sending), TEST_ENTRY(garbage_to_the_tls_port_is_refused), TEST_ENTRY(server_that_speaks_no_tls_is_said),
         TEST_ENTRY(connection_cut_at_any_byte_is_an_error), TEST_ENTRY(connection_altered_at_any_byte_is_an_error), TEST_ENTRY(client_with_a_suite_of_ours_is_accepted),
         TEST_ENTRY(client_with_a_suite_without_aead_is_refused), TEST_ENTRY(client_with_tls_1_0_or_1_1_is_refused), TEST_ENTRY(client_that_renegotiates_is_refused),
-        TEST_ENTRY(server_with_weak_tls_is_refused), TEST_ENTRY(plain_over_a_socketpair_carries_bytes), TEST_ENTRY(plain_is_no_proof_to_a_server),
+        TEST_ENTRY(server_with_weak_tls_is_refused), TEST_ENTRY(libcrypto_agrees_with_mbedtls_at_all_sizes), TEST_ENTRY(libcrypto_with_a_wrong_answer_is_found_out),
+        TEST_ENTRY(records_of_any_size_into_any_room_arrive), TEST_ENTRY(record_altered_cut_repeated_or_swapped_ends_the_stream),
+        TEST_ENTRY(records_that_are_not_data_are_taken_as_the_standard_says), TEST_ENTRY(padding_of_a_record_is_dropped),
+        TEST_ENTRY(sides_with_and_without_libcrypto_understand_each_other), TEST_ENTRY(connection_without_libcrypto_is_slow_and_says_so), TEST_ENTRY(wish_for_an_unknown_library_is_an_error),
+        TEST_ENTRY(plain_over_a_socketpair_carries_bytes), TEST_ENTRY(plain_is_no_proof_to_a_server),
         TEST_ENTRY(plain_off_the_loopback_is_refused), TEST_ENTRY(files_of_the_home_are_private), TEST_ENTRY(server_stores_no_secret),
         TEST_ENTRY(files_that_others_may_read_or_write_are_refused), TEST_ENTRY(pairings_at_once_with_one_code_give_one_credential),
         TEST_ENTRY(pairings_at_once_with_one_home_are_all_kept), TEST_ENTRY(pairings_of_many_processes_are_all_kept), TEST_ENTRY(store_keeps_other_lines_and_replaces_its_own),
@@ -2190,7 +2616,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(codec_random_bytes_are_stored), TEST_ENTRY(codec_zeros_and_one_hot_shrink_massively), TEST_ENTRY(codec_weights_shrink_by_their_exponents),
         TEST_ENTRY(codec_small_inputs_are_stored), TEST_ENTRY(codec_odd_sizes_come_back_exactly), TEST_ENTRY(codec_planes_are_the_pinned_layout),
         TEST_ENTRY(codec_hostile_frames_are_refused), TEST_ENTRY(codec_altered_frames_are_safe), TEST_ENTRY(codec_bombs_and_wide_windows_are_refused),
-        TEST_ENTRY(codec_works_in_many_threads), TEST_ENTRY(sha256_of_known_texts_is_right), TEST_ENTRY(memory_that_runs_out_is_a_result),
+        TEST_ENTRY(codec_packs_only_where_the_wire_costs_more), TEST_ENTRY(codec_works_in_many_threads), TEST_ENTRY(sha256_of_known_texts_is_right), TEST_ENTRY(memory_that_runs_out_is_a_result),
     };
     snprintf(work, sizeof work, "/tmp/genie-net-XXXXXX");
     if (mkdtemp(work) == NULL) return 1;

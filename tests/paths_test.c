@@ -53,6 +53,8 @@ static gn_tensor mean_of_outer_axes(gn_ctx *g, gn_dtype d)
 static gn_tensor largest_of_all(gn_ctx *g, gn_dtype d) { return gn_max(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false); }
 static gn_tensor place_of_smallest(gn_ctx *g, gn_dtype d) { return gn_argmin(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false); }
 static gn_tensor largest_of_rows(gn_ctx *g, gn_dtype d) { return gn_max(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), true); }
+static gn_tensor largest_of_columns(gn_ctx *g, gn_dtype d) { return gn_max(input(g, d, GN_SHAPE(2100, 41), 0), GN_AXES(0), false); }
+static gn_tensor place_of_smallest_of_columns(gn_ctx *g, gn_dtype d) { return gn_argmin(input(g, d, GN_SHAPE(2100, 41), 0), GN_AXES(0), false); }
 static gn_tensor softmax_of_rows(gn_ctx *g, gn_dtype d) { return gn_softmax(input(g, d, GN_SHAPE(97, 1025), 0), -1); }
 static gn_tensor log_softmax_of_columns(gn_ctx *g, gn_dtype d) { return gn_log_softmax(input(g, d, GN_SHAPE(97, 1025), 0), 0); }
 static gn_tensor layernorm_of_rows(gn_ctx *g, gn_dtype d)
@@ -89,6 +91,7 @@ static const path_case cases[] = {
     { "sum_of_rows", false, sum_of_rows }, { "mean_of_columns", false, mean_of_columns }, { "sum_of_all", false, sum_of_all },
     { "sum_of_tall_columns", false, sum_of_tall_columns }, { "mean_of_outer_axes", false, mean_of_outer_axes },
     { "largest_of_all", true, largest_of_all }, { "place_of_smallest", true, place_of_smallest },
+    { "largest_of_columns", true, largest_of_columns }, { "place_of_smallest_of_columns", true, place_of_smallest_of_columns },
     { "largest_of_rows", true, largest_of_rows }, { "softmax_of_rows", false, softmax_of_rows }, { "log_softmax_of_columns", false, log_softmax_of_columns },
     { "layernorm_of_rows", false, layernorm_of_rows }, { "causal_attention", false, causal_attention },
     { "turning_loop", true, turning_loop }, { "clip_loop", true, clip_loop }, { "smooth_loop", true, smooth_loop },
@@ -151,9 +154,217 @@ static void check_isas(const path_case *c)
     }
 }
 
+/* ---- reductions against plain loops: every dtype, along rows, down columns and both, with ties and NaN ---- */
+
+typedef gn_tensor (*reduce_fn)(const char *file, int line, gn_tensor a, gn_axes axes, bool keep);
+enum { SUM, PROD, MAX, MIN, ARGMAX, ARGMIN, REDUCTIONS };
+static const reduce_fn reductions[REDUCTIONS] = { gn_sum_at, gn_prod_at, gn_max_at, gn_min_at, gn_argmax_at, gn_argmin_at };
+static double wide_in[1 << 17], real_want[1 << 17], real_got[1 << 17];
+static int64_t int_in[1 << 17], int_want[1 << 17], int_got[1 << 17];
+
+/* Few values, so that there are equal ones; of floats some are NaN, of integers some are the dtype's limits. */
+static void draw_numbers(gn_dtype d, int n)
+{
+    static const double low[GN_DTYPE__COUNT] = { [GN_I8] = -128, [GN_I16] = -32768, [GN_I32] = -2147483648.0, [GN_I64] = -1099511627776.0 };
+    static const double high[GN_DTYPE__COUNT] = { [GN_BOOL] = 1, [GN_U8] = 255, [GN_U16] = 65535, [GN_U32] = 4294967295.0, [GN_I8] = 127,
+                                                  [GN_I16] = 32767, [GN_I32] = 2147483647, [GN_I64] = 1099511627776.0 };
+    for (int i = 0; i < n; i++) {
+        int64_t pick = test_random_int(0, 999);
+        double small = (double)test_random_int(0, 40);
+        wide_in[i] = high[d] == 0 ? (pick == 0 ? (double)NAN : small - 20) : pick == 0 ? low[d] : pick < 3 ? high[d] : fmin(small, high[d]) + (low[d] < 0 ? -20 : 0);
+        int_in[i] = isnan(wide_in[i]) ? 0 : (int64_t)wide_in[i];
+    }
+}
+
+static bool is_better(int op, bool real, double x, double best, int64_t xi, int64_t besti)
+{
+    bool least = op == MIN || op == ARGMIN;
+    if (!real) {
+        return least ? xi < besti : xi > besti;
+    }
+    return !isnan(best) && (isnan(x) || (least ? x < best : x > best));
+}
+
+static void reduce_plainly(int op, bool real, const int64_t dims[3], int axes)
+{
+    static int64_t done[1 << 17], best_int[1 << 17];
+    static double best[1 << 17];
+    int64_t n_out = 1;
+    memset(done, 0, sizeof done);
+    for (int i = 0; i < 3; i++) n_out *= (axes >> i) & 1 ? 1 : dims[i];
+    for (int64_t i = 0; i < n_out; i++) {
+        int_want[i] = op == PROD;
+        real_want[i] = op == PROD;
+    }
+    for (int64_t i = 0, at[3]; i < dims[0] * dims[1] * dims[2]; i++) {
+        int64_t out = 0;
+        at[0] = i / dims[2] / dims[1], at[1] = i / dims[2] % dims[1], at[2] = i % dims[2];
+        for (int k = 0; k < 3; k++) out = (axes >> k) & 1 ? out : out * dims[k] + at[k];
+        if (op == SUM) real_want[out] += wide_in[i], int_want[out] = (int64_t)((uint64_t)int_want[out] + (uint64_t)int_in[i]);
+        else if (op == PROD) real_want[out] *= wide_in[i], int_want[out] = (int64_t)((uint64_t)int_want[out] * (uint64_t)int_in[i]);
+        else if (op <= MIN && (done[out] == 0 || is_better(op, real, wide_in[i], real_want[out], int_in[i], int_want[out]))) real_want[out] = wide_in[i], int_want[out] = int_in[i];
+        else if (op > MIN) {
+            if (done[out] == 0 || is_better(op, real, wide_in[i], best[out], int_in[i], best_int[out])) {
+                best[out] = wide_in[i], best_int[out] = int_in[i], int_want[out] = done[out];
+            }
+        }
+        done[out]++;
+    }
+}
+
+static void check_reduction(gn_ctx *g, gn_dtype d, const int64_t dims[3], int op, int bits)
+{
+    bool real = d == GN_F64 || d == GN_F32 || d == GN_F16 || d == GN_BF16;
+    gn_axes axes = { 0 };
+    for (int i = 0; i < 3; i++)
+        if ((bits >> i) & 1) axes.axis[axes.n++] = i;
+    if (real && op == PROD) {
+        return;                                      /* has no vector code */
+    }
+    gn_tensor x = gn_cast(gn_data(g, GN_F64, GN_SHAPE(dims[0], dims[1], dims[2]), wide_in), d), y = reductions[op](__FILE__, __LINE__, x, axes, false);
+    bool whole = !real || op > MIN;
+    gn_info info;
+    y = gn_cast(y, whole ? GN_I64 : GN_F64);
+    if (!CHECK_RESULT(gn_describe(y, &info), GN_OK) || !CHECK_RESULT(gn_read(y, whole ? (void *)int_got : real_got, info.bytes), GN_OK)) {
+        return;
+    }
+    reduce_plainly(op, real, dims, bits);
+    for (size_t i = 0; i < info.bytes / 8; i++) {
+        bool right = whole ? int_got[i] == int_want[i] : op == SUM && d != GN_F64 && d != GN_F32 ? true : real_got[i] == real_want[i] || (isnan(real_got[i]) && isnan(real_want[i]));
+        if (!right) {
+            test_fail(__FILE__, __LINE__, "%s, op %d, axes %d: result %d is %.17g, not %.17g", gn_dtype_name(d), op, bits, (int)i, whole ? (double)int_got[i] : real_got[i], whole ? (double)int_want[i] : real_want[i]);
+            return;
+        }
+    }
+    gn_step(g);
+}
+
+static void check_reductions(const char *isa)
+{
+    static const int64_t shapes[][3] = { { 3, 1300, 9 }, { 2, 5, 700 }, { 1, 1, 70001 }, { 40, 11, 8 }, { 5, 3, 2 } };
+    setenv("GENIE_ISA", isa, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 3 });
+    unsetenv("GENIE_ISA");
+    for (int d = 1; d < GN_DTYPE__COUNT; d++) {
+        for (int s = 0; s < TEST_COUNT(shapes); s++) {
+            draw_numbers((gn_dtype)d, (int)(shapes[s][0] * shapes[s][1] * shapes[s][2]));
+            for (int op = 0; op < REDUCTIONS; op++) {
+                for (int bits = 1; bits < 8; bits++) {
+                    check_reduction(g, (gn_dtype)d, shapes[s], op, bits);
+                }
+            }
+        }
+    }
+    gn_close(g);
+}
+
+/* ---- attention by tiles against plain loops ---- */
+
+enum { HEADS = 4, HIDDEN_NAN = 1, MASK_BOOL = 2, MASK_ADDED = 4, CAUSAL = 8 };
+typedef struct attention { int t, s, d, e, groups, how, length; } attention;      /* length -1: none */
+typedef struct attention_data { double q[1 << 17], k[1 << 16], v[1 << 16], added[1 << 16], want[256]; uint8_t seen[1 << 16]; } attention_data;
+static attention_data at;
+static float attention_got[1 << 17];
+
+static bool is_seen(const attention *a, int t, int s)
+{
+    int length = a->length < 0 ? a->s : a->length;
+    return s < length && (!(a->how & CAUSAL) || s <= length - a->t + t) && (!(a->how & MASK_BOOL) || at.seen[t * a->s + s]);
+}
+
+/* Row t of head h; all heads share a mask. */
+static void attend_plainly(const attention *a, int h, int t, double *out)
+{
+    double weight[512], top = -INFINITY, sum = 0;
+    int g = h / (HEADS / a->groups);
+    for (int s = 0; s < a->s; s++) {
+        weight[s] = -INFINITY;
+        if (!is_seen(a, t, s)) continue;
+        double dot = 0;
+        for (int d = 0; d < a->d; d++) dot += at.q[(h * a->t + t) * a->d + d] * at.k[(g * a->s + s) * a->d + d];
+        weight[s] = dot / sqrt(a->d) + (a->how & MASK_ADDED ? at.added[t * a->s + s] : 0);
+        top = fmax(top, weight[s]);
+    }
+    for (int s = 0; s < a->s; s++) sum += weight[s] = weight[s] == -INFINITY ? 0 : exp(weight[s] - top);
+    for (int e = 0; e < a->e; e++) {
+        out[e] = 0;
+        for (int s = 0; s < a->s; s++) out[e] += weight[s] == 0 ? 0 : weight[s] / sum * at.v[(g * a->s + s) * a->e + e];
+    }
+}
+
+static gn_tensor draw_input(gn_ctx *g, gn_dtype d, gn_shape shape, double *x, double scale)
+{
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++) n *= shape.dims[i];
+    for (int64_t i = 0; i < n; i++) x[i] = scale * (double)test_random_int(-64, 64) / 64;      /* exact in every dtype */
+    return gn_cast(gn_data(g, GN_F64, shape, x), d);
+}
+
+static void check_attention(gn_ctx *g, const attention *a, gn_dtype d)
+{
+    gn_tensor q = draw_input(g, d, GN_SHAPE(1, HEADS, a->t, a->d), at.q, 1), k = draw_input(g, d, GN_SHAPE(1, a->groups, a->s, a->d), at.k, 2);
+    gn_tensor v = draw_input(g, d, GN_SHAPE(1, a->groups, a->s, a->e), at.v, 1), added = draw_input(g, d, GN_SHAPE(a->t, a->s), at.added, 2);
+    gn_attention_desc desc = { .causal = (a->how & CAUSAL) != 0 };
+    for (int i = 0; i < a->t * a->s; i++) at.seen[i] = test_random_int(0, 2) > 0 && i / a->s % 17 != 3;      /* some rows see nothing */
+    for (int i = 0; i < a->t; i++)
+        if (a->how & HIDDEN_NAN) at.seen[i * a->s + a->s / 2] = 0;
+    if (a->how & HIDDEN_NAN)                                                      /* one value that no query sees, or only the last ones */
+        for (int h = 0; h < a->groups; h++) at.v[(h * a->s + (a->how & CAUSAL ? a->s - 1 : a->s / 2)) * a->e] = NAN;
+    desc.mask = a->how & MASK_BOOL ? gn_data(g, GN_BOOL, GN_SHAPE(a->t, a->s), at.seen) : a->how & MASK_ADDED ? added : GN_NONE;
+    desc.length = a->length < 0 ? GN_NONE : gn_scalar(g, GN_I32, a->length);
+    if (!CHECK_RESULT(gn_read(gn_cast(gn_attention(q, k, v, &desc), GN_F32), attention_got, (size_t)(HEADS * a->t * a->e) * sizeof *attention_got), GN_OK)) {
+        return;
+    }
+    double bound = d == GN_F32 ? 4e-6 : d == GN_F16 ? 1e-3 : 8e-3;
+    for (int i = 0; i < HEADS * a->t; i += 1 + i % 3) {
+        attend_plainly(a, i / a->t, i % a->t, at.want);
+        for (int e = 0; e < a->e; e++) {
+            double x = (double)attention_got[i * a->e + e];
+            if (!(fabs(x - at.want[e]) <= bound) && !(isnan(x) && isnan(at.want[e]))) {
+                test_fail(__FILE__, __LINE__, "%s, %d queries, %d keys, how %d: row %d, element %d is %.9g, not %.9g", gn_dtype_name(d), a->t, a->s, a->how, i, e, x, at.want[e]);
+                return;
+            }
+        }
+    }
+    gn_step(g);
+}
+
+static void check_attentions(const char *isa)
+{
+    static const attention forms[] = {
+        { 16, 16, 8, 8, 4, 0, -1 },          { 170, 300, 20, 24, 2, 0, -1 },            { 321, 130, 33, 5, 1, CAUSAL, -1 },        /* the first see nothing */
+        { 161, 253, 16, 40, 4, CAUSAL, 200 }, { 40, 140, 7, 9, 2, MASK_BOOL, -1 },       { 170, 260, 12, 16, 4, MASK_BOOL | CAUSAL, 230 },
+        { 65, 127, 64, 64, 2, MASK_ADDED, 100 }, { 48, 130, 8, 8, 4, MASK_BOOL | HIDDEN_NAN, -1 }, { 40, 150, 8, 8, 2, CAUSAL | HIDDEN_NAN, -1 },
+        { 20, 0, 8, 8, 4, 0, -1 },           { 17, 90, 130, 150, 1, CAUSAL, -1 },
+    };
+    setenv("GENIE_ISA", isa, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 3 });
+    unsetenv("GENIE_ISA");
+    for (int i = 0; i < TEST_COUNT(forms); i++) {
+        check_attention(g, &forms[i], GN_F32);
+        check_attention(g, &forms[i], GN_F16);
+        check_attention(g, &forms[i], GN_BF16);
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv)
 {
+    static const char *const isas[] = { "avx512", "avx2", "base" };
     test_begin(argc, argv);
+    for (int i = 0; i < TEST_COUNT(isas); i++) {
+        char name[160];
+        snprintf(name, sizeof name, "reductions_of_every_dtype_match_plain_loops_on_%s", isas[i]);
+        if (test_open(name)) {
+            check_reductions(isas[i]);
+            test_close();
+        }
+        snprintf(name, sizeof name, "attention_by_tiles_matches_plain_loops_on_%s", isas[i]);
+        if (test_open(name)) {
+            check_attentions(isas[i]);
+            test_close();
+        }
+    }
     for (int i = 0; i < TEST_COUNT(cases); i++) {
         char name[160];
         snprintf(name, sizeof name, "threads_change_no_bit_of_%s", cases[i].name);

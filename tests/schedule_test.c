@@ -404,7 +404,7 @@ static uint64_t graph_bytes(void) {
 }
 
 TEST(random_graphs_on_random_clusters_hold_what_is_promised) {
-    for (int i = 0; i < 4000 && !test__.failed_checks; i++) {
+    for (int i = 0, n_rounds = test_rounds(4000); i < n_rounds && !test__.failed_checks; i++) {
         random_graph((int)test_random_int(1, 70));
         random_cluster((uint32_t)test_random_int(1, 6), graph_bytes());
         check_all(&G.part, &G.meaning, &C.cluster, (gn_policy)(i % GN_POLICY__COUNT), NULL, true, false);
@@ -413,7 +413,7 @@ TEST(random_graphs_on_random_clusters_hold_what_is_promised) {
 }
 
 TEST(random_homes_and_hints_hold) {
-    for (int i = 0; i < 3000 && !test__.failed_checks; i++) {
+    for (int i = 0, n_rounds = test_rounds(3000); i < n_rounds && !test__.failed_checks; i++) {
         random_graph((int)test_random_int(1, 60));
         uint32_t n = (uint32_t)test_random_int(1, 5);
         random_cluster(n, 4 * graph_bytes());
@@ -429,7 +429,7 @@ TEST(random_homes_and_hints_hold) {
 }
 
 TEST(a_thousand_devices_are_scheduled) {
-    for (int i = 0; i < 6 && !test__.failed_checks; i++) {
+    for (int i = 0, n_rounds = test_rounds(6); i < n_rounds && !test__.failed_checks; i++) {
         random_graph(300);
         random_cluster((uint32_t)test_random_int(200, MAX_DEVICES), graph_bytes());
         check_all(&G.part, &G.meaning, &C.cluster, (gn_policy)(i % GN_POLICY__COUNT), NULL, true, false);
@@ -808,7 +808,7 @@ static gn_tensor random_model(gn_ctx *g) {
 }
 
 TEST(models_of_the_real_builders_hold_what_is_promised) {
-    for (int i = 0; i < 600 && !test__.failed_checks; i++) {
+    for (int i = 0, n_rounds = test_rounds(600); i < n_rounds && !test__.failed_checks; i++) {
         gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
         gn_meaning m;
         uint32_t root, bad;
@@ -1030,7 +1030,7 @@ TEST(a_picture_escapes_what_others_named) {
 }
 
 TEST(pictures_of_random_models_are_well_formed) {
-    for (int i = 0; i < 150 && !test__.failed_checks; i++) {
+    for (int i = 0, n_rounds = test_rounds(150); i < n_rounds && !test__.failed_checks; i++) {
         gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
         random_cluster((uint32_t)test_random_int(1, 5), 200000);
         for (uint32_t d = 0; d < C.cluster.n_devices; d++) memory(d, 0);

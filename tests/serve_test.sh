@@ -94,6 +94,24 @@ garbage_is_survived() {
     hello "127.0.0.1:$server_port"
 }
 
+# serve_says TEXT VARIABLE=VALUE ...: the line about the network has the text
+serve_says() {
+    local text=$1; shift
+    env "$@" "$EXAMPLES/genie_serve" --devices list | tee /dev/stderr | grep '^network: ' | grep -qF "$text"
+}
+network_is_told() {
+    serve_says 'records and SHA-256 by mbedTLS too (as GENIE_AEAD says)' GENIE_AEAD=mbedtls &&
+        serve_says 'mbedTLS too (GENIE_LIBCRYPTO=/nowhere cannot be loaded)' GENIE_LIBCRYPTO=/nowhere
+}
+hello_without_libcrypto() {
+    local with
+    for with in GENIE_LIBCRYPTO=/nowhere GENIE_AEAD=mbedtls; do (export "${with?}"; hello "127.0.0.1:$server_port") || return 1; done
+}
+missing_libcrypto_is_an_error_when_asked_for() {
+    if (export GENIE_AEAD=libcrypto GENIE_LIBCRYPTO=/nowhere; hello "127.0.0.1:$server_port") >"$WORK/aead" 2>&1; then cat "$WORK/aead"; return 1; fi
+    grep -F 'GENIE_AEAD asks for libcrypto: GENIE_LIBCRYPTO=/nowhere cannot be loaded' "$WORK/aead" || { cat "$WORK/aead"; return 1; }
+}
+
 old_tls_is_refused() {
     local old
     for old in -tls1 -tls1_1; do
@@ -238,6 +256,9 @@ check client_with_a_used_code_is_refused code_works_once
 check url_file_after_a_pairing_has_a_new_code url_file_has_a_new_code
 check clients_at_once_are_both_served two_at_once_are_served
 check garbage_on_the_port_leaves_the_server_alive garbage_is_survived
+check list_tells_which_library_encrypts network_is_told
+check client_without_libcrypto_is_served hello_without_libcrypto
+check libcrypto_asked_for_and_missing_is_an_error missing_libcrypto_is_an_error_when_asked_for
 if has openssl; then
     check handshake_below_tls_1_2_is_refused old_tls_is_refused
 else

@@ -707,6 +707,106 @@ TEST(an_upload_may_begin_again) {
     gn_server_close(s);
 }
 
+/* The pieces [from, to) of a weight of total bytes, raw. */
+static void raw_pieces(raw *r, uint32_t request, const uint8_t digest[32], const uint8_t *p, size_t total, size_t from, size_t to) {
+    const size_t chunk = GN__BLOB_CHUNK;
+    uint8_t *wire = (uint8_t *)malloc(chunk + 5);
+    for (size_t i = from; i < to && i * chunk < total; i++) {
+        size_t n = GN__MIN(total - i * chunk, chunk);
+        const uint8_t head[5] = { 0, (uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), (uint8_t)(n >> 24) };
+        size_t h = n == total - i * chunk && n <= GN__BLOB_INLINE ? 0 : sizeof head;
+        memcpy(wire, head, h);
+        memcpy(wire + h, p + i * chunk, n);
+        raw_weight_piece(r, request + (uint32_t)i, digest, total, i * chunk, wire, h + n);
+    }
+    free(wire);
+}
+
+static int hashes_begun;
+static void *(*begin_hash)(void);
+
+static void *counted_hash(void) {
+    __atomic_fetch_add(&hashes_begun, 1, __ATOMIC_RELAXED);
+    return begin_hash();
+}
+
+/* Large ones are hashed on a thread of their own while they come; without one, at the end. */
+TEST(a_large_weight_is_what_its_digest_says_or_refused) {
+    const gn_net_i *net = gn__net;
+    gn_net_i counting = *net, whole = *net;
+    counting.hash_begin = counted_hash;
+    whole.hash_begin = NULL;
+    hashes_begun = 0;
+    begin_hash = net->hash_begin;
+    const size_t total = (9 << 20) + 8, chunks = total / GN__BLOB_CHUNK + 1;
+    uint8_t *bytes = (uint8_t *)malloc(total), digest[32], dims[8] = { 2, 0, 0x24 };   /* 9 * 2^18 + 2 floats */
+    for (size_t i = 0; i < total; i++) bytes[i] = (uint8_t)(i * 7 + (i >> 10) * 31);
+    net->sha256(bytes, total, digest);
+    for (int pass = 0; pass < 2; pass++) {
+        gn__net = pass == 0 ? &counting : &whole;
+        gn_server *s = open_server((gn_server_desc){ 0 });
+        raw *r = raw_open(s, "a");
+        raw_pieces(r, 2, digest, bytes, total, 0, 6);         /* begun, and begun again */
+        raw_pieces(r, 20, digest, bytes, total, 0, chunks);
+        gn__msg_slot_put m = { 1, 1, GN_LEAF_WEIGHT, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { digest, 32 }, { NULL, 0 } };
+        raw_send(r, GN__MSG_SLOT_PUT, 40, &m);
+        raw_step(r, 41, 99, 1, 0, 0, NULL, 0);
+        raw_expect(r, 41, GN_NO_PLAN, false, "99");           /* the first error: all before it went well */
+        const size_t places[] = { 0, total / 2, total - 1 };
+        for (size_t i = 0; i < GN__LENGTH(places); i++) {
+            bytes[places[i]] ^= 1;
+            uint8_t other[32];
+            memcpy(other, digest, 32);
+            other[5] ^= (uint8_t)(i + 1);                     /* the store does not have it */
+            raw_pieces(r, 50, other, bytes, total, 0, chunks);
+            raw_expect(r, 50 + (uint32_t)chunks - 1, GN_BAD_DIGEST, false, "SHA-256");
+            bytes[places[i]] ^= 1;
+        }
+        raw_pieces(r, 80, digest, bytes, total, 0, 5);        /* it leaves in the middle */
+        raw_close(r);
+        check_alive(s);
+        gn_server_close(s);
+        CHECK_INT(__atomic_load_n(&hashes_begun, __ATOMIC_RELAXED), 6);
+    }
+    gn__net = net;
+    free(bytes);
+}
+
+TEST(weights_hashed_by_several_threads_have_their_own_digests) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    enum { W = 7, N = 400000 };   /* 1.6 MB each */
+    float *host = (float *)malloc((size_t)W * N * 4), y[2 * W];
+    for (int i = 0; i < W * N; i++) host[i] = (float)(i / N + i % 5);
+    for (int k = 0; k < 2; k++) {   /* once by four threads, once by one: the same digests */
+        gn_ctx *g = open_client(s, "a", (gn_desc){ .threads = k == 0 ? 4 : 1 });
+        gn_tensor sums[W];
+        for (int i = 0; i < W; i++) sums[i] = gn_reshape(gn_sum(gn_weight(g, GN_F32, GN_SHAPE(N), host + (size_t)i * N, "w"), GN_ALL_AXES, false), GN_SHAPE(1));
+        CHECK_RESULT(gn_read(gn_concat(sums, W, 0), y + k * W, W * 4), GN_OK);
+        CHECK_INT(client_stats(g).weight_bytes_sent, k == 0 ? W * N * 4 : 0);
+        gn_close(g);
+    }
+    for (int i = 0; i < W; i++) CHECK(y[i] == y[W + i] && y[i] == (float)(N * (double)(i + 2)));
+    free(host);
+    gn_server_close(s);
+}
+
+/* Sends that only fill the system's buffers tell nothing; those behind them do. */
+TEST(sends_tell_what_a_byte_costs) {
+    gn__link l;
+    uint64_t now = 1000000;
+    memset(&l, 0, sizeof l);
+    l.wire_ns = GN__WIRE_GUESS_NS;
+    for (int i = 0; i < 4; i++, now += 1010) gn__link_pace(&l, 1 << 20, now, now + 10);
+    CHECK(l.wire_ns == GN__WIRE_GUESS_NS);
+    for (int i = 0; i < 40; i++, now += 17000) gn__link_pace(&l, 1 << 20, now, now + 16000);   /* 0.5 Gbit/s */
+    CHECK_NEAR(l.wire_ns, 16000e3 / (1 << 20), 0.01);
+    now += 200000;                                                        /* a pause: the buffers are empty */
+    for (int i = 0; i < 4; i++, now += 20) gn__link_pace(&l, 1 << 20, now, now + 10);
+    CHECK_NEAR(l.wire_ns, 16000e3 / (1 << 20), 0.01);
+    for (int i = 0; i < 80; i++, now += 320) gn__link_pace(&l, 1 << 20, now, now + 300);     /* the link is another one now */
+    CHECK_NEAR(l.wire_ns, 300e3 / (1 << 20), 0.01);
+}
+
 TEST(weight_pieces_out_of_place_are_refused) {
     gn_server *s = open_server((gn_server_desc){ .memory_limit = 4 << 20 });
     static uint8_t bytes[64];
@@ -1788,7 +1888,9 @@ int main(int argc, char **argv) {
         TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit), TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next),
         TEST_ENTRY(unknown_device_is_refused), TEST_ENTRY(sessions_are_limited_and_places_come_free), TEST_ENTRY(a_client_that_vanishes_frees_its_memory),
         TEST_ENTRY(weights_are_uploaded_once_a_tenant), TEST_ENTRY(equal_weights_travel_once), TEST_ENTRY(poisoned_weights_are_refused),
-        TEST_ENTRY(weights_of_others_are_not_there), TEST_ENTRY(an_upload_may_begin_again), TEST_ENTRY(weight_pieces_out_of_place_are_refused), TEST_ENTRY(weight_store_is_bounded),
+        TEST_ENTRY(weights_of_others_are_not_there), TEST_ENTRY(an_upload_may_begin_again), TEST_ENTRY(a_large_weight_is_what_its_digest_says_or_refused),
+        TEST_ENTRY(weights_hashed_by_several_threads_have_their_own_digests), TEST_ENTRY(sends_tell_what_a_byte_costs),
+        TEST_ENTRY(weight_pieces_out_of_place_are_refused), TEST_ENTRY(weight_store_is_bounded),
         TEST_ENTRY(raw_client_can_work), TEST_ENTRY(other_versions_are_told_both_ranges), TEST_ENTRY(nothing_is_read_before_hello),
         TEST_ENTRY(a_second_hello_is_refused), TEST_ENTRY(a_garbled_frame_ends_that_session_alone), TEST_ENTRY(a_replayed_or_skipped_step_does_not_run),
         TEST_ENTRY(a_plan_id_serves_once), TEST_ENTRY(a_plan_of_another_hash_is_refused), TEST_ENTRY(plans_over_wrong_slots_are_refused),

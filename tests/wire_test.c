@@ -488,10 +488,11 @@ TEST(outbox_without_memory_withdraws_the_message) {
 /* ---- blobs ---- */
 
 /* Codec 1 of this test: runs of one byte, { byte, u32 count }. */
-static size_t pack_runs(const void *src, size_t n, int element, void *dst, size_t cap, uint8_t *codec) {
+static size_t pack_runs(const void *src, size_t n, int element, double wire_ns, void *dst, size_t cap, uint8_t *codec) {
     const uint8_t *p = (const uint8_t *)src;
     gn__buf b = { (uint8_t *)dst, 0, cap, false };
     (void)element;
+    (void)wire_ns;
     *codec = 0;
     for (size_t at = 0, k; at < n; at = k) {
         for (k = at; k < n && p[k] == p[at];) k++;
@@ -554,7 +555,7 @@ static void check_blob(size_t n, uint32_t codecs, bool runs) {
     for (size_t i = 0; i < n; i++) src[i] = runs ? (uint8_t)(i >> 16) : (uint8_t)test_random();
     memset(dst, 0xaa, n + 1);
     gn__outbox_begin(&o, GN__MSG_STEP, 1);
-    uint64_t stored = gn__blob_put(&o, src, n, 4, codecs, &scratch);
+    uint64_t stored = gn__blob_put(&o, src, n, 4, codecs, 0, &scratch);
     CHECK(stored >= gn__blob_least(n) && stored <= gn__blob_most(n));
     CHECK_RESULT(gn__outbox_end(&o), GN_OK);
     gn__outbox_flush(&o);
