@@ -2684,8 +2684,6 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
     if (n + strlen(row.name) + 2 < 48) snprintf(l->label + n, sizeof l->label - n, "_%s", row.name);
 }
 
-enum { LOOP_BLOCKS = 1 << 20 };
-
 static void emit_loop(emit *e, const gn_kernel_step *s) {
     loop *l = (loop *)gn_alloc(sizeof *l);
     const gn_view *out = view_of(e, s->node);
@@ -2698,16 +2696,14 @@ static void emit_loop(emit *e, const gn_kernel_step *s) {
         emit_node(e, s->node, types[out->dtype].name, false, "o");
         emit_errors(e);
         emit_await(e);
-        int64_t groups = l->n / l->vector, blocks = blocks_for(groups, 256);
-        bool once = blocks <= LOOP_BLOCKS;                                             /* a thread never comes to a second group */
-        put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g %s) {\n    const I i = g * %lld;\n", l->small ? "u32" : "u64", (long long)groups,
-            once ? "= (I)-1" : "+= (I)gridDim.x * 256", (long long)l->vector);
+        put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n",
+            l->small ? "u32" : "u64", (long long)(l->n / l->vector), (long long)l->vector);
         for (uint32_t i = 0; i < s->n_loads; i++) loop_load(e, l, i);
         put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", types[out->dtype].name, (long long)l->vector, (long long)l->vector);
         for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
         put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out], (long long)l->vector);
-        e->bounds = "__launch_bounds__(256, 1)";                                      /* registers to work on several elements at once, rather than more threads */
-        emit_launch(e, l->label, (uint64_t)(once ? blocks : LOOP_BLOCKS), 1, 256);
+        int64_t blocks = blocks_for(l->n / l->vector, 256);
+        emit_launch(e, l->label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
     }
     gn_free(l);
 }

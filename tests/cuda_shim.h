@@ -12,7 +12,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(...)
+#define __launch_bounds__(n)
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static      /* one block runs at a time */
 
