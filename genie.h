@@ -62,8 +62,9 @@
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its matrix products instead of our own,
-                     those of the network in genie_net.c), else default.
+                     $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its
+                     matrix products instead of our own, auto: those of the two that were measured to be faster, once, kept in
+                     $GENIE_CACHE, else ~/.cache/genie; those of the network in genie_net.c), else default.
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
@@ -248,6 +249,13 @@ typedef struct gn_error {
     X(weight_move_bytes,  "bytes",  "bytes of those moves")                                        \
     X(evictions,          "moves",  "weights and states that moved to the host to make room")      \
     X(evicted_bytes,      "bytes",  "bytes of those moves")                                        \
+    X(products_measured,  "shapes", "shapes of matrix products whose kernel was chosen by measuring on the device") \
+    X(products_by_blas,   "products", "products of plans that cuBLASLt computes")                  \
+    X(products_by_other,  "products", "products of plans that another own kernel than the model's computes, for it measured faster") \
+    X(measuring_us,       "us",     "time spent measuring them, with the compiling of what was not chosen") \
+    X(blas_faults,        "faults", "errors of cuBLASLt; own kernels computed instead")            \
+    X(choices_rejected,   "files",  "damaged files of stored choices: measured anew")              \
+    X(choices_lost,       "products", "products whose stored choice could not be followed")        \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another, through the program") \
     X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
@@ -1552,6 +1560,7 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #else
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #endif
@@ -2030,7 +2039,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     return true;
 }
 
-/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it: found at run time, never linked ---- */
+/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it or lets it be measured: found at run time, never linked ---- */
 
 typedef struct gn__blas {     /* order 101: rows; transposed 112, else 111 */
     void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
@@ -2057,20 +2066,25 @@ static bool gn__blas_load(gn__blas *b) {
 }
 #endif
 
-/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it. */
-static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, gn_fault *f) {
-    static gn__mutex lock = GN__MUTEX_INIT;
-    static gn__blas blas;
+static gn__mutex gn__blas_lock = GN__MUTEX_INIT;
+static gn__blas gn__blas_loaded;           /* of this process */
+
+/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it.
+   *out_auto: it is to be used if it is measured to be better. */
+static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, bool *out_auto, gn_fault *f) {
     const char *want = getenv("GENIE_BLAS");
     *out = NULL;
+    *out_auto = want && strcmp(want, "auto") == 0;
     if (!want || !*want || strcmp(want, "own") == 0) return GN_OK;
-    if (strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own' or 'openblas' is possible", want);
-    gn__mutex_lock(&lock);
-    bool there = blas.sgemm || gn__blas_load(&blas);
-    if (there && blas.set_threads) { blas.set_threads((int)threads); blas.set_threads = NULL; }
-    gn__mutex_unlock(&lock);
+    if (!*out_auto && strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own', 'openblas' or 'auto' is possible", want);
+    gn__mutex_lock(&gn__blas_lock);
+    gn__blas *b = &gn__blas_loaded;
+    bool there = b->sgemm || gn__blas_load(b);
+    if (there && b->set_threads) { b->set_threads((int)threads); b->set_threads = NULL; }
+    gn__mutex_unlock(&gn__blas_lock);
+    if (!there && *out_auto) return GN_OK;
     if (!there) return gn_fail(f, GN_NO_DEVICE, "GENIE_BLAS asks for OpenBLAS, and libopenblas.so.0 cannot be loaded");
-    *out = &blas;
+    *out = b;
     return GN_OK;
 }
 
@@ -10037,7 +10051,8 @@ GN__COLD_BEGIN
 #define GN__OPEN_MESSAGES 16                /* messages that may be unfinished at once */
 #define GN__BLOB_INLINE 4096u               /* bytes that travel raw, without a chunk header */
 #define GN__BLOB_CHUNK (1u << 20)
-#define GN__SPARE_MAX (2u << 20)            /* bytes of memory kept for the next message in several frames: holds a chunk */
+#define GN__SPARE_SERVER (2u << 20)         /* bytes of memory kept for the next message in several frames: holds a chunk, */
+#define GN__SPARE_CLIENT (64u << 20)        /* or a value that a loop reads again and again */
 #define GN__WIRE_NODES (1u << 21)           /* nodes of a part */
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
@@ -10332,7 +10347,8 @@ typedef struct gn__inbox {
     uint64_t frames;
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;             /* the last message that came in several frames */
-    gn__buf spare;             /* memory for the next one: fresh pages cost as much as the bytes they take */
+    gn__buf spare;             /* memory for the next one, at most spare_max: fresh pages cost more than the bytes they take */
+    size_t spare_max;
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
@@ -10424,7 +10440,7 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
 
 /* The last message is over; its memory serves again unless it is large. */
 static void gn__inbox_recycle(gn__inbox *in) {
-    if (in->whole.cap > GN__SPARE_MAX || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
+    if (in->whole.cap > in->spare_max || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
     if (!in->whole.p) return;
     gn__buf_deinit(&in->spare);
     in->spare = in->whole;
@@ -11541,12 +11557,131 @@ static uint32_t gn__thread_count(uint32_t wanted) {
     return n > 0 && n <= 1024 ? (uint32_t)n : gn__core_count();
 }
 
+/* ---- GENIE_BLAS=auto: OpenBLAS or our own products, whichever was measured to be faster. Measured once, kept for this process
+ * and in a file of $GENIE_CACHE (else ~/.cache/genie) named after all that the choice depends on: results stay repeatable ---- */
+
+typedef struct gn__blas_choice { char key[320]; bool better; } gn__blas_choice;
+static gn__blas_choice gn__blas_choices[8];            /* under gn__blas_lock */
+
+#ifdef _WIN32
+static bool gn__choice_read(gn__blas_choice *c) { (void)c; return false; }
+static bool gn__choice_write(gn__blas_choice *c, double own, double other) { (void)c; (void)own; (void)other; return false; }
+#else
+static bool gn__choice_path(const char *key, char *out, size_t cap) {
+    const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tail = "";
+    if (!place || !*place) { place = xdg && *xdg ? xdg : home; tail = place == xdg ? "/genie" : "/.cache/genie"; }
+    if (!place || !*place) return false;
+    int n = snprintf(out, cap, "%s%s/blas-%016llx", place, tail, (unsigned long long)gn__hash_bytes(key, strlen(key), 0));
+    if (n <= 0 || (size_t)n >= cap) return false;
+    for (char *p = out + 1; *p; p++) {
+        if (*p != '/') continue;
+        *p = 0;
+        mkdir(out, 0700);
+        *p = '/';
+    }
+    return true;
+}
+
+/* The file: what it is, the key, the choice, what was measured, then the hash of all that. 0: it does not fit. */
+static size_t gn__choice_text(const gn__blas_choice *c, const char *figures, char *out, size_t cap) {
+    int n = snprintf(out, cap, "genie blas 1\n%s\n%s\n%s\n", c->key, c->better ? "openblas" : "own", figures);
+    if (n <= 0 || (size_t)n + 18 > cap) return 0;
+    return (size_t)n + (size_t)snprintf(out + n, cap - (size_t)n, "%016llx\n", (unsigned long long)gn__hash_bytes(out, (size_t)n, 0));
+}
+
+/* False unless the file is whole and of this key. */
+static bool gn__choice_read(gn__blas_choice *c) {
+    char path[600], got[600] = { 0 }, want[600], figures[64] = { 0 };
+    FILE *file = gn__choice_path(c->key, path, sizeof path) ? fopen(path, "rb") : NULL;
+    size_t n = file ? fread(got, 1, sizeof got - 1, file) : 0, skip = 13 + strlen(c->key) + 1;
+    if (file) fclose(file);
+    if (n < skip + 18) return false;
+    c->better = strncmp(got + skip, "openblas\n", 9) == 0;
+    const char *line = got + skip + (c->better ? 9 : 4), *end = strchr(line, '\n');
+    if (!end || (size_t)(end - line) >= sizeof figures) return false;
+    memcpy(figures, line, (size_t)(end - line));
+    return gn__choice_text(c, figures, want, sizeof want) == n && memcmp(want, got, n) == 0;
+}
+
+/* Written beside and put in place whole. When another process was quicker its choice counts, and is read. */
+static bool gn__choice_write(gn__blas_choice *c, double own, double other) {
+    char path[600], aside[640], text[600], figures[64];
+    snprintf(figures, sizeof figures, "%.1f %.1f GFLOP/s", own, other);
+    size_t n = gn__choice_text(c, figures, text, sizeof text);
+    if (!n || !gn__choice_path(c->key, path, sizeof path)) return false;
+    snprintf(aside, sizeof aside, "%s.%ld", path, (long)getpid());
+    FILE *file = fopen(aside, "wb");
+    bool ok = file && fwrite(text, 1, n, file) == n;
+    if (file) ok = fclose(file) == 0 && ok;
+    gn__blas_choice there = *c;
+    bool placed = ok && link(aside, path) == 0;
+    if (ok && !placed && errno == EEXIST && gn__choice_read(&there)) { *c = there; placed = true; }
+    if (ok && !placed) placed = rename(aside, path) == 0;
+    unlink(aside);
+    return placed;
+}
+#endif
+
+/* Seconds of the quickest of some products each of our own and of BLAS, in turn. */
+static bool gn__blas_measure(gn__pool *pool, const gn__blas *b, int64_t side, double *out_own, double *out_other) {
+    size_t n = (size_t)(side * side);
+    float *x = (float *)gn_alloc(3 * n * sizeof *x);
+    if (!x) return false;
+    for (size_t i = 0; i < 3 * n; i++) x[i] = (float)(i % 251) * 0x1p-8f;
+    gn__gemm g = { .m = side, .n = side, .k = side, .a = (char *)x, .b = (char *)(x + n), .c = (char *)(x + 2 * n), .am = side, .ak = 1, .bk = side, .bn = 1, .dtype = GN_F32 };
+    bool ok = true;
+    uint64_t begin = gn_now_us();
+    *out_own = *out_other = INFINITY;
+    for (int i = 0; i < 12 && ok; i++) {                   /* the first of each warms up */
+        uint64_t from = gn_now_us();
+        pool->blas = i & 1 ? b : NULL;
+        ok = gn__gemm_run(&g, pool);
+        double spent = (double)GN__MAX(gn_now_us() - from, 1u) * 1e-6, *least = i & 1 ? out_other : out_own;
+        if (i > 1) *least = GN__MIN(*least, spent);
+        if (i >= 3 && i & 1 && gn_now_us() - begin > 50000) break;
+    }
+    pool->blas = NULL;
+    gn_free(x);
+    return ok;
+}
+
+static bool gn__blas_choose_new(gn__cpu *c, const gn__blas *b, gn__blas_choice *choice, const gn_exec_desc *d) {
+    const int64_t side = 512;
+    double own, other, flops = 2e-9 * (double)(side * side * side);
+    if (gn__choice_read(choice)) return true;
+    if (!gn__blas_measure(&c->pool, b, side, &own, &other)) return false;
+    choice->better = other * 1.05 < own;                   /* by more than noise */
+    bool kept = gn__choice_write(choice, flops / own, flops / other);
+    gn_logf(d->log, d->log_user, kept ? GN_LOG_INFO : GN_LOG_WARN, "GENIE_BLAS=auto: products of our own %.1f GFLOP/s, of OpenBLAS %.1f: %s%s", flops / own, flops / other,
+            choice->better ? "OpenBLAS" : "our own", kept ? "" : "; the choice cannot be stored, another process may choose otherwise");
+    return true;
+}
+
+static gn_result gn__blas_choose(gn__cpu *c, const gn__blas *b, const gn_exec_desc *d, gn_fault *f) {
+    gn__blas_choice now;
+    char library[128];
+    size_t at = 0;
+    bool ok = true;
+    gn__blas_identity(b, library, sizeof library);
+    snprintf(now.key, sizeof now.key, "genie " GN_VERSION " isa %s %u threads, %s", gn__isa_names[c->pool.isa], c->pool.n_threads + 1, library);
+    gn__mutex_lock(&gn__blas_lock);
+    while (at < GN__LENGTH(gn__blas_choices) - 1 && gn__blas_choices[at].key[0] && strcmp(gn__blas_choices[at].key, now.key) != 0) at++;
+    if (strcmp(gn__blas_choices[at].key, now.key) == 0) now = gn__blas_choices[at];
+    else if ((ok = gn__blas_choose_new(c, b, &now, d))) gn__blas_choices[at] = now;
+    gn__mutex_unlock(&gn__blas_lock);
+    if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure matrix products");
+    c->pool.blas = now.better ? b : NULL;
+    return GN_OK;
+}
+
 static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
     gn__cpu *c = (gn__cpu *)gn__alloc_zero(sizeof *c);
     if (!c || !gn__pool_init(&c->pool, gn__thread_count(d->threads))) { gn_free(c); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the CPU executor"); }
     c->stats = d->stats;
     c->limit = d->memory_limit;
-    gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, f);
+    bool measure;
+    gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, &measure, f);
+    if (r == GN_OK && measure && c->pool.blas) r = gn__blas_choose(c, c->pool.blas, d, f);
     if (r != GN_OK) { gn__cpu_close(c); return r; }
     *out = (gn_exec){ &gn__cpu_i, c };
     return GN_OK;
@@ -13371,6 +13506,7 @@ static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_
     l->wire_ns = GN__WIRE_GUESS_NS;
     l->in.frame_max = GN__HELLO_MAX;
     l->in.limit = GN__HELLO_MAX;
+    l->in.spare_max = GN__SPARE_SERVER;
     l->out.sink = gn__link_send;
     l->out.user = l;
 }
@@ -14250,6 +14386,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     }
     gn__link_init(&r->link, t, desc && desc->deadline_ms ? desc->deadline_ms : GN__DEADLINE_MS, stats);
     r->stats = stats;
+    r->link.in.spare_max = GN__SPARE_CLIENT;
     r->next = 1;
     r->next_plan = 1;
     r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);

@@ -3,7 +3,11 @@
  *
  * Devices: "cuda:0", "cuda:1", … Environment:
  *   GENIE_LIBCUDA, GENIE_NVRTC        other places of libcuda.so.1 and libnvrtc.so
- *   GENIE_CACHE                       folder of compiled kernels (else ~/.cache/genie)
+ *   GENIE_CUBLASLT                    another place of libcublasLt.so, which computes products where it measured faster; 0: not used
+ *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie)
+ *   GENIE_CUDA_TUNE=0                 no measuring: kernels of products are chosen by a model, and cuBLASLt computes none of them;
+ *                                     another number: products of so many operations and more are measured (else 50e9; 10e9 in plain f32);
+ *                                     blas: cuBLASLt computes all products that it can, by its own first proposal
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
  *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
@@ -35,7 +39,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* >>driver ======================================================================================== */
@@ -74,6 +80,7 @@ typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle
     X(cuEventRecord, "cuEventRecord", (gn__cu_handle, gn__cu_handle))                                                        \
     X(cuStreamWaitEvent, "cuStreamWaitEvent", (gn__cu_handle, gn__cu_handle, unsigned))                                      \
     X(cuEventSynchronize, "cuEventSynchronize", (gn__cu_handle))                                                             \
+    X(cuEventElapsedTime, "cuEventElapsedTime", (float *, gn__cu_handle, gn__cu_handle))                                     \
     X(cuMemAlloc, "cuMemAlloc_v2", (gn__cu_ptr *, size_t))                                                                   \
     X(cuMemFree, "cuMemFree_v2", (gn__cu_ptr))                                                                               \
     X(cuMemAllocAsync, "cuMemAllocAsync", (gn__cu_ptr *, size_t, gn__cu_handle))                                             \
@@ -196,22 +203,24 @@ static bool open_nvrtc(const char *folder, int major) {
     return cu.nvrtc != NULL;
 }
 
+typedef bool (*try_folder)(const char *folder, int major);
+
 /* Folders under `root` whose name begins with `prefix`, with `rest` appended. */
-static bool nvrtc_under(const char *root, const char *prefix, const char *rest, int major) {
+static bool try_under(const char *root, const char *prefix, const char *rest, int major, try_folder take) {
     DIR *d = opendir(root);
     bool found = false;
     for (struct dirent *f; d && !found && (f = readdir(d)) != NULL;) {
         char path[900];
         if (strncmp(f->d_name, prefix, strlen(prefix)) != 0) continue;
         snprintf(path, sizeof path, "%s/%s%s", root, f->d_name, rest);
-        found = access(path, R_OK) == 0 && open_nvrtc(path, major);
+        found = access(path, R_OK) == 0 && take(path, major);
     }
     if (d) closedir(d);
     return found;
 }
 
-/* Wheels install the library under nvidia/cuda_nvrtc/lib or nvidia/cu13/lib of a Python's site-packages. */
-static bool nvrtc_in_wheels(int major) {
+/* Wheels install libraries under nvidia/PACKAGE/lib or nvidia/cu13/lib of a Python's site-packages. */
+static bool try_wheels(const char *package, int major, try_folder take) {
     static const char *const roots[] = { "/usr/local/lib", "/usr/lib", "/opt/conda/lib", "%s/.local/lib", "%s/lib" };
     const char *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV");
     for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
@@ -221,8 +230,8 @@ static bool nvrtc_in_wheels(int major) {
         if (i < 3) snprintf(root, sizeof root, "%s", roots[i]);
         else snprintf(root, sizeof root, i == 3 ? "%s/.local/lib" : "%s/lib", base);
         for (int k = 0; k < 4; k++) {
-            snprintf(rest, sizeof rest, "/%s-packages/nvidia/%s/lib", k & 1 ? "dist" : "site", k & 2 ? (major == 13 ? "cu13" : "cu12") : "cuda_nvrtc");
-            if (nvrtc_under(root, "python3", rest, major)) return true;
+            snprintf(rest, sizeof rest, "/%s-packages/nvidia/%s/lib", k & 1 ? "dist" : "site", k & 2 ? (major == 13 ? "cu13" : "cu12") : package);
+            if (try_under(root, "python3", rest, major, take)) return true;
         }
     }
     return false;
@@ -240,7 +249,7 @@ static bool find_nvrtc(void) {
     for (int major = newest; major >= 11; major--) {
         char cuda[64];
         snprintf(cuda, sizeof cuda, "cuda-%d", major);
-        if (nvrtc_under("/usr/local", cuda, "/lib64", major) || open_nvrtc("/usr/local/cuda/lib64", major) || open_nvrtc("", major) || nvrtc_in_wheels(major)) return true;
+        if (try_under("/usr/local", cuda, "/lib64", major, open_nvrtc) || open_nvrtc("/usr/local/cuda/lib64", major) || open_nvrtc("", major) || try_wheels("cuda_nvrtc", major, open_nvrtc)) return true;
     }
     return false;
 }
@@ -273,6 +282,122 @@ static void load_libraries(void) {
         cu.tried = true;
     }
     pthread_mutex_unlock(&cu.lock);
+}
+
+/* ---- cuBLASLt: found by name, opened when a product first asks for it, since that takes 0.4 s and half a gigabyte ---- */
+
+/* cublasLtMatmulHeuristicResult_t */
+typedef struct blas_found { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; } blas_found;
+
+/* X(name, arguments) */
+#define GN__CU_BLAS(X)                                                                                                       \
+    X(cublasLtCreate, (gn__cu_handle *))                                                                                     \
+    X(cublasLtMatrixLayoutCreate, (gn__cu_handle *, int, uint64_t, uint64_t, int64_t))                                       \
+    X(cublasLtMatrixLayoutSetAttribute, (gn__cu_handle, int, const void *, size_t))                                          \
+    X(cublasLtMatrixLayoutDestroy, (gn__cu_handle))                                                                          \
+    X(cublasLtMatmulDescCreate, (gn__cu_handle *, int, int))                                                                 \
+    X(cublasLtMatmulDescSetAttribute, (gn__cu_handle, int, const void *, size_t))                                            \
+    X(cublasLtMatmulDescDestroy, (gn__cu_handle))                                                                            \
+    X(cublasLtMatmulPreferenceCreate, (gn__cu_handle *))                                                                     \
+    X(cublasLtMatmulPreferenceSetAttribute, (gn__cu_handle, int, const void *, size_t))                                      \
+    X(cublasLtMatmulPreferenceDestroy, (gn__cu_handle))                                                                      \
+    X(cublasLtMatmulAlgoGetHeuristic, (gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, int, blas_found *, int *)) \
+    X(cublasLtMatmulAlgoConfigGetAttribute, (const uint64_t *, int, void *, size_t, size_t *))                               \
+    X(cublasLtMatmul, (gn__cu_handle, gn__cu_handle, const void *, gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, const void *, gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, const uint64_t *, gn__cu_ptr, size_t, gn__cu_handle))
+
+static struct {
+    pthread_mutex_t lock;
+    bool searched, tried;
+    char path[1024], why[1200];    /* path "": absent, and why says how to get it; opened: why says what went wrong, or "" */
+    int major;
+    uint64_t bytes;                /* of the file: with its name what tells one release from another */
+#define GN__X(name, args) int (*name) args;
+    GN__CU_BLAS(GN__X)
+#undef GN__X
+} blas = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static bool blas_is(const char *path, int major) {
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || strlen(path) >= sizeof blas.path) return false;
+    snprintf(blas.path, sizeof blas.path, "%s", path);
+    blas.bytes = (uint64_t)st.st_size;
+    blas.major = major;
+    return true;
+}
+
+static bool blas_in(const char *folder, int major) {
+    char path[1000];
+    snprintf(path, sizeof path, "%.900s/libcublasLt.so.%d", folder, major);
+    return blas_is(path, major);
+}
+
+/* The loader's path without opening anything: LD_LIBRARY_PATH, then the loader's own list, which holds full paths as strings. */
+static bool blas_of_loader(int major) {
+    enum { LIST_BYTES = 8 << 20 };
+    const char *folders = getenv("LD_LIBRARY_PATH");
+    char folder[900], name[40];
+    while (folders && *folders) {
+        size_t n = strcspn(folders, ":");
+        snprintf(folder, sizeof folder, "%.*s", n < sizeof folder ? (int)n : 0, folders);
+        if (*folder && blas_in(folder, major)) return true;
+        folders += n + (folders[n] == ':');
+    }
+    FILE *f = fopen("/etc/ld.so.cache", "rb");
+    char *list = f ? (char *)gn_alloc(LIST_BYTES) : NULL, *at = list;
+    size_t n = list ? fread(list, 1, LIST_BYTES - 1, f) : 0, length = (size_t)snprintf(name, sizeof name, "/libcublasLt.so.%d", major) + 1;
+    bool found = false;
+    if (f) fclose(f);
+    while (at && !found && (at = (char *)memmem(at, n - (size_t)(at - list), name, length)) != NULL) {
+        const char *path = at;
+        while (path > list && path[-1]) path--;
+        found = blas_is(path, major);
+        at++;
+    }
+    gn_free(list);
+    return found;
+}
+
+/* 0 in $GENIE_CUBLASLT is an answer too. None newer than the driver's major. */
+static bool find_blas(void) {
+    const char *place = getenv("GENIE_CUBLASLT");
+    int newest = cu.driver_version ? cu.driver_version / 1000 : 13;
+    if (newest > 13) newest = 13;
+    if (place && strcmp(place, "0") == 0) { snprintf(blas.why, sizeof blas.why, "switched off (GENIE_CUBLASLT=0)"); return false; }
+    if (place && *place && blas_is(place, newest)) return true;
+    for (int major = newest; major >= 11; major--) {
+        char cuda[64];
+        snprintf(cuda, sizeof cuda, "cuda-%d", major);
+        if (place && *place) { if (blas_in(place, major)) return true; continue; }
+        if (try_under("/usr/local", cuda, "/lib64", major, blas_in) || try_under("/usr/local", cuda, "/targets/x86_64-linux/lib", major, blas_in) || blas_in("/usr/local/cuda/lib64", major) || blas_of_loader(major) || try_wheels("cublas", major, blas_in)) return true;
+    }
+    if (place && *place) snprintf(blas.why, sizeof blas.why, "GENIE_CUBLASLT=%.900s is neither the library nor its folder", place);
+    else snprintf(blas.why, sizeof blas.why, "not found, own kernels compute all products: install libcublasLt of the driver's CUDA version (the CUDA toolkit, or pip install nvidia-cublas), or set GENIE_CUBLASLT to its folder");
+    return false;
+}
+
+/* Whether the library is there; blas.path and blas.why then stay as they are until it is opened. */
+static bool blas_is_there(void) {
+    pthread_mutex_lock(&blas.lock);
+    if (!blas.searched) find_blas();
+    blas.searched = true;
+    pthread_mutex_unlock(&blas.lock);
+    return *blas.path;
+}
+
+/* Opens it, once. False: blas.why says why not. */
+static bool load_blas(void) {
+    if (!blas_is_there()) return false;
+    pthread_mutex_lock(&blas.lock);
+    if (!blas.tried) {
+        blas.tried = true;
+        void *library = dlopen(blas.path, RTLD_NOW | RTLD_LOCAL);
+        if (!library) snprintf(blas.why, sizeof blas.why, "cuBLASLt does not open: %.1100s", dlerror());
+#define GN__X(name, args) if (!*blas.why && !symbol(library, #name, &blas.name)) snprintf(blas.why, sizeof blas.why, "%.1000s has no %s", blas.path, #name);
+        GN__CU_BLAS(GN__X)
+#undef GN__X
+    }
+    pthread_mutex_unlock(&blas.lock);
+    return !*blas.why;
 }
 
 /* >>text ========================================================================================== */
@@ -2272,13 +2397,29 @@ typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 /* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes. */
 typedef struct tensor_map { bool scratch; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
 
+typedef struct blas_product blas_product;
+
+/* Of a product by cuBLASLt: what follows it, and own kernels that run in place of both when it fails. */
+typedef enum launch_when { LAUNCH_ALWAYS, LAUNCH_AFTER_BLAS, LAUNCH_INSTEAD } launch_when;
+
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
-   before it has ended, and waits for it itself; waits: it does so before it reads anything. */
-typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster; bool early, waits; } launch;
+   before it has ended, and waits for it itself; waits: it does so before it reads anything;
+   blas: a product by cuBLASLt and no kernel. */
+typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster, when; bool early, waits; blas_product *blas; } launch;
+
+/* How a product is computed: as the model says, by the own kernel that the model holds for the index-th best, or by the index-th
+   algorithm that cuBLASLt proposes. mark: of that form or algorithm, so that another one is not taken for it. */
+typedef enum choice_kind { CHOICE_MODEL, CHOICE_OWN, CHOICE_BLAS, CHOICE__COUNT } choice_kind;
+typedef struct choice { uint32_t kind, index; uint64_t mark; } choice;
+
+/* What a choice belongs to; rest: a hash of dtypes, strides, alignments, epilogue and switches. */
+typedef struct product_key { int64_t m, n, k, batches; uint64_t rest; } product_key;
 
 /* Memory of a plan beside the layout's block, by what it is for. */
 /* Arguments and error words go up in one copy, error words and small results come down in one. */
 typedef enum region { REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
+
+enum { BLAS_WORKSPACE = 32 << 20 };   /* bytes of scratch memory that an algorithm of cuBLASLt may use */
 
 enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
 
@@ -2314,6 +2455,11 @@ typedef struct emit {
     uint32_t n_tails;
     bool alone;                      /* the plan has this kernel only: it takes arguments of one element by value */
     bool by_value;                   /* some are: a graph would keep the values of the run in which it was captured */
+    const choice *given;             /* of the product that is generated to be measured; NULL: the stored one, or the model's */
+    uint64_t mark;                   /* of the latest choice that was followed */
+    uint8_t when;                    /* of the launches that are added now */
+    uint32_t n_instead, n_lost;      /* launches that run only when others fail; choices that cannot be followed */
+    uint32_t n_blas, n_other;        /* products by cuBLASLt, and by another own kernel than the model's */
     bool faults;                     /* some kernel may report a fault */
     bool failed;
     gn_fault *fault;
@@ -2325,6 +2471,9 @@ static bool emit_overlaps(const emit *e);              /* a kernel can start bef
 static bool emit_has_clusters(const emit *e);          /* blocks that exchange shared memory */
 static bool emit_has_warpgroups(const emit *e);
 static bool emit_has_async_copies(const emit *e);
+static bool emit_measures(const emit *e, gn_dtype d, double operations);   /* products of so many are worth it */
+static bool emit_choice(const emit *e, const product_key *key, choice *out);
+static bool all_by_blas(void);
 static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body);
 
 static void emit_param(emit *e, param p) {
@@ -2366,7 +2515,8 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
     bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536;
     if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
     if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
-    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->early, e->waits };
+    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->when, e->early, e->waits, NULL };
+    e->n_instead += e->when == LAUNCH_INSTEAD;
     if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
     e->types.n = e->signature.n = e->body.n = 0;
     e->bounds = NULL;
@@ -3114,25 +3264,31 @@ static const struct warpgroup_form { int height, width, stages, parts; double ed
     { 128, 256, 4, 1, 2.2 }, { 128, 128, 6, 1, 1.4 }, { 64, 128, 4, 1, 0.7 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.6 }, { 64, 64, 6, 1, 0.7 }, { 64, 64, 6, 2, 1.4 }, { 64, 64, 6, 4, 1.9 },
 };
 
-/* The form that ends first by a model of the H200: a step of 128 bytes of k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a processor (half of that for TF32). */
-static int warpgroup_best(const emit *e, const product *p, int bytes) {
+/* The form that ends first, or with `rank` 1, 2, ... those after it, by a model of the H200: a step of 128 bytes of k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a
+   processor (half of that for TF32). */
+static int warpgroup_best(const emit *e, const product *p, int bytes, int rank) {
+    enum { FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms };
+    double times[FORMS];
     int best = 0;
-    double least = 1e300;
-    for (int i = 0; i < (int)(sizeof warpgroup_forms / sizeof *warpgroup_forms); i++) {
+    for (int i = 0; i < FORMS; i++) {
+        times[i] = 1e300;
         const struct warpgroup_form *w = &warpgroup_forms[i];
         if (w->parts > 1 && !emit_has_clusters(e)) continue;
         int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
         double moves = 0.00112 * (w->height + w->width), multiplies = w->height * w->width * 1.83e-5, step = moves > multiplies ? moves : multiplies;
-        double time = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
-        if (time < least) { least = time; best = i; }
+        times[i] = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
+    }
+    for (int r = 0; r <= rank; r++) {
+        if (r) times[best] = 1e301;
+        for (int i = 0; i < FORMS; i++) if (times[i] < times[best]) best = i;
     }
     return best;
 }
 
-static bool form_warpgroups(const emit *e, const product *p, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb) {
+static bool form_warpgroups(const emit *e, const product *p, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
     int bytes = types[d].bytes, vector = 16 / bytes;
     if (!emit_has_warpgroups(e) || p->a.rank > 2 || p->b.rank > 2 || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
-    int which = warpgroup_best(e, p, bytes);
+    int which = warpgroup_best(e, p, bytes, rank);
     const struct warpgroup_form *w = &warpgroup_forms[which];
     f->body = "wgmma_matmul";
     f->height = w->height;
@@ -3148,24 +3304,26 @@ static bool form_warpgroups(const emit *e, const product *p, product_form *f, gn
     return f->tiles * p->batches < 0x7fffffff;
 }
 
-static product_form product_choose(const emit *e, const product *p, gn_dtype d, uint32_t xa, uint32_t xb) {
+/* rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same again where there are no more. */
+static product_form product_choose(const emit *e, const product *p, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
     product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k };
     int bytes = types[d].bytes;
     f.rows = f.tiles = blocks_for(p->m, 64);
     f.columns = blocks_for(p->n, 64);
     if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
     if ((d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && is_tiled(e, p, 8, bytes, xa, xb)) {
-        if (form_warpgroups(e, p, &f, d, xa, xb)) return f;
-        bool large = blocks_for(p->m, 128) * blocks_for(p->n, 128) * p->batches >= emit_processors(e);
+        if (form_warpgroups(e, p, &f, d, xa, xb, rank)) return f;
+        bool large = (blocks_for(p->m, 128) * blocks_for(p->n, 128) * p->batches >= emit_processors(e)) != (rank == 1);
         f.body = "tensor_matmul";
         form_tiles(e, p, &f, large ? 128 : 64, large ? 128 : 64, 256, true);
         f.shared = (uint32_t)(f.height + f.width) * 64 * 4;
     } else if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
-        if (env_is("GENIE_TF32", "1") && form_warpgroups(e, p, &f, d, xa, xb)) return f;
+        if (env_is("GENIE_TF32", "1") && form_warpgroups(e, p, &f, d, xa, xb, rank)) return f;
         f.at = !is_panel(p->ak, p->am, p->m, 4, &p->a, base_offset(e, xa), bytes);
         f.bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, base_offset(e, xb), bytes);
         bool async = emit_has_async_copies(e) && (!f.at || p->n >= 1024) && (!f.bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
         bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
+        if (rank == 1 && async && p->n > 128) wide = !wide;
         f.body = async ? "sgemm_async" : "sgemm";
         f.at = f.at && async;
         f.bt = f.bt && async;
@@ -3179,6 +3337,9 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
 
 /* The bias and the loop that alone reads the product, if there are. */
 typedef struct epilogue { uint32_t node, result; const gn_kernel_step *loop; int64_t vector; bool has_bias; } epilogue;
+
+/* A product with what is done to it. */
+typedef struct matmul { product p; epilogue t; gn_dtype d; uint32_t xa, xb; } matmul;
 
 /* A loop that may run in a matmul's kernel: nothing in it can fail, and its inputs fit beside the kernel's own. */
 static bool is_epilogue(const emit *e, const gn_kernel_step *s) {
@@ -3395,18 +3556,15 @@ static void emit_product_sum(emit *e, const product *p, const product_form *f, c
     emit_launch(e, t->loop ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p->m * p->n, 256 * (t->vector < 4 ? t->vector : 4)), 1, 256);
 }
 
-static void emit_product(emit *e, uint32_t node) {
-    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
-    gn_dtype d = view_of(e, xa)->dtype;
-    product p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
-    epilogue t = { .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
+static void emit_own_product(emit *e, const matmul *x, product_form f) {
+    uint32_t node = x->t.node, xa = x->xa, xb = x->xb;
+    gn_dtype d = x->d;
+    product p = x->p;
+    epilogue t = x->t;
     const char *type = types[d].name;
-    if (!p.m || !p.n || !p.batches) return;
-    product_form f = product_choose(e, &p, d, xa, xb);
     bool large = f.body[0] == 't' || f.body[0] == 's', small = f.body[0] == 'm', cut = f.splits > 1;
     char name[64];
     size_t scratch = 0;
-    t.vector = epilogue_vector(e, &t, p.n);
     if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
     param a = product_side(e, xa, f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (!cut) put_epilogue(e, &t, d);
@@ -3421,6 +3579,197 @@ static void emit_product(emit *e, uint32_t node) {
     if (f.body[0] == 's' && f.shared && f.width == 128) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)(large ? f.splits : small ? f.columns : 1), 256, f.shared);
     if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
+}
+
+/* ---- products by cuBLASLt ---- */
+
+/* Descriptions of a product for cuBLASLt and what it proposes; of one plan. */
+struct blas_product { gn__cu_handle product, a, b, out; uint64_t algorithm[8], mark; size_t workspace; bool has_bias; };
+
+static gn__cu_handle emit_blas_handle(const emit *e);
+
+static void blas_free(blas_product *q) {
+    if (!q) return;
+    if (q->product) blas.cublasLtMatmulDescDestroy(q->product);
+    gn__cu_handle layouts[3] = { q->a, q->b, q->out };
+    for (int i = 0; i < 3; i++) if (layouts[i]) blas.cublasLtMatrixLayoutDestroy(layouts[i]);
+    gn_free(q);
+}
+
+/* Of height by width, columns one after another, the next of them `stride` elements on. */
+static bool blas_layout(gn__cu_handle *out, gn_dtype d, int64_t height, int64_t width, int64_t stride, int64_t batches, int64_t batch_stride) {
+    int32_t count = (int32_t)batches;
+    if (stride < (height > 1 ? height : 1) || batches > INT32_MAX) return false;
+    return blas.cublasLtMatrixLayoutCreate(out, d == GN_F32 ? 0 : d == GN_F16 ? 2 : 14, (uint64_t)height, (uint64_t)width, stride) == 0 &&
+           (batches == 1 || (blas.cublasLtMatrixLayoutSetAttribute(*out, 5, &count, sizeof count) == 0 && blas.cublasLtMatrixLayoutSetAttribute(*out, 6, &batch_stride, sizeof batch_stride) == 0));
+}
+
+/* One side of a product: `outer` rows (of A) or columns (of B), k apart by k_stride. *out_turned: k runs along memory. */
+static bool blas_side(gn__cu_handle *out, gn_dtype d, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const product *p, const gn_view *batch, int32_t *out_turned) {
+    int64_t step = batch->rank ? batch->strides[0] : 0;
+    *out_turned = k_stride == 1 && outer_stride != 1;
+    if (batch->rank > 1 || step < 0 || (!*out_turned && outer_stride != 1)) return false;
+    return *out_turned ? blas_layout(out, d, k, outer, outer_stride, p->batches, step) : blas_layout(out, d, outer, k, k_stride, p->batches, step);
+}
+
+/* The largest power of two, to 64, that an offset is a multiple of; values begin at multiples of 64. */
+static uint32_t alignment_of(int64_t offset) { return offset & 63 ? (uint32_t)(offset & -offset & 63) : 64; }
+
+/* What an algorithm is: its id, tile, parts of k, how they are joined, order of tiles, an option, stages, inner shape, cluster. Its bytes are
+   no mark: equal ones differ in some. */
+static uint64_t algorithm_mark(const uint64_t *algorithm) {
+    uint32_t words[9] = { 0 };
+    size_t written;
+    for (int i = 0; i < 9; i++)
+        if (blas.cublasLtMatmulAlgoConfigGetAttribute(algorithm, i, &words[i], i < 7 ? 4 : 2, &written) != 0) words[i] = 0xffffffffu;    /* older releases do not know the last ones */
+    return hash_bytes(5, words, sizeof words);
+}
+
+/* The algorithm with the mark among those that cuBLASLt proposes, with mark 0 the index-th. Sums of parts of k are joined in the workspace alone, in a fixed order:
+   equal runs give equal bits. */
+static bool blas_propose(const emit *e, blas_product *q, int64_t offset_a, int64_t offset_b, const choice *c) {
+    enum { MOST = 4, FIXED_ORDER = 2 };
+    gn__cu_handle wish = NULL;
+    blas_found found[MOST];
+    uint64_t most = BLAS_WORKSPACE;
+    uint32_t order = FIXED_ORDER, aligned[4] = { alignment_of(offset_b), alignment_of(offset_a), 64, 64 };
+    int n = 0;
+    memset(found, 0, sizeof found);
+    if (blas.cublasLtMatmulPreferenceCreate(&wish) != 0) return false;
+    bool ok = blas.cublasLtMatmulPreferenceSetAttribute(wish, 1, &most, sizeof most) == 0 && blas.cublasLtMatmulPreferenceSetAttribute(wish, 3, &order, sizeof order) == 0;
+    for (int i = 0; i < 4 && ok; i++) ok = blas.cublasLtMatmulPreferenceSetAttribute(wish, 5 + i, &aligned[i], sizeof aligned[i]) == 0;
+    ok = ok && blas.cublasLtMatmulAlgoGetHeuristic(emit_blas_handle(e), q->product, q->b, q->a, q->out, q->out, wish, MOST, found, &n) == 0;
+    blas.cublasLtMatmulPreferenceDestroy(wish);
+    for (int i = 0; i < n && i < MOST && ok; i++) {
+        q->mark = algorithm_mark(found[i].algorithm);
+        if (found[i].state != 0 || found[i].workspace > BLAS_WORKSPACE || (c->mark ? q->mark != c->mark : (uint32_t)i != c->index)) continue;
+        memcpy(q->algorithm, found[i].algorithm, sizeof q->algorithm);
+        q->workspace = found[i].workspace;
+        return true;
+    }
+    return false;
+}
+
+/* C = A B row by row is, column by column, the transpose: B's transpose times A's. NULL when it cannot be said, or cuBLASLt knows no way. */
+static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, gn_dtype to, uint32_t xa, uint32_t xb, bool has_bias, const choice *c) {
+    int32_t turned_a = 0, turned_b = 0, bias = 4;
+    blas_product *q = emit_blas_handle(e) ? (blas_product *)alloc_zero(sizeof *q) : NULL;
+    if (!q) return NULL;
+    q->has_bias = has_bias;
+    bool ok = blas_side(&q->a, d, p->m, p->k, p->am, p->ak, p, &p->a, &turned_a) && blas_side(&q->b, d, p->n, p->k, p->bn, p->bk, p, &p->b, &turned_b) &&
+              blas_layout(&q->out, to, p->n, p->m, p->n, p->batches, p->m * p->n);
+    turned_a = !turned_a;                                    /* rows of A are columns there: turned when k does not run along memory */
+    ok = ok && blas.cublasLtMatmulDescCreate(&q->product, d == GN_F32 && env_is("GENIE_TF32", "1") ? 77 : 68, 0) == 0;
+    ok = ok && blas.cublasLtMatmulDescSetAttribute(q->product, 3, &turned_b, sizeof turned_b) == 0 && blas.cublasLtMatmulDescSetAttribute(q->product, 4, &turned_a, sizeof turned_a) == 0;
+    ok = ok && (!has_bias || blas.cublasLtMatmulDescSetAttribute(q->product, 7, &bias, sizeof bias) == 0);
+    if (ok && blas_propose(e, q, base_offset(e, xa), base_offset(e, xb), c)) return q;
+    blas_free(q);
+    return NULL;
+}
+
+/* A product by cuBLASLt. Its bias is as ours; activations are not (what becomes of NaN, how near tanh is), so that loops read its f32 sums
+   from scratch memory in a kernel of ours. False: it cannot compute this, or not by the algorithm that was chosen. */
+static bool emit_blas(emit *e, const matmul *x, const choice *c) {
+    const product *p = &x->p;
+    uint32_t bias = x->t.has_bias ? input(e, x->t.node, 2) : UINT32_MAX;
+    bool takes_bias = x->t.has_bias && !x->t.loop && view_of(e, bias)->strides[0] == 1 && alignment_of(base_offset(e, bias)) >= 16, whole = !x->t.loop && (takes_bias || !x->t.has_bias);
+    blas_product *q = blas_describe(e, p, x->d, whole ? x->d : GN_F32, x->xa, x->xb, takes_bias, c);
+    if (!q) return false;
+    size_t sums = (q->workspace + 255) & ~(size_t)255;
+    e->mark = q->mark;
+    if (sums > e->scratch) e->scratch = sums;
+    emit_param(e, at_node(e, x->xa, 0));
+    emit_param(e, at_node(e, x->xb, 0));
+    emit_param(e, whole ? at_node(e, x->t.node, 0) : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)sums });
+    emit_param(e, (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (takes_bias) emit_param(e, at_node(e, bias, 0));
+    if (!grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) { blas_free(q); e->failed = true; return true; }
+    e->launches[e->n_launches++] = (launch){ .param = (uint32_t)e->first_param, .n_params = (uint32_t)(e->n_params - e->first_param), .blas = q };
+    e->first_param = e->n_params;
+    if (whole) return true;
+    product all = *p;
+    all.m *= all.batches;
+    e->when = LAUNCH_AFTER_BLAS;
+    emit_product_sum(e, &all, &(product_form){ .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, &x->t, x->d, sums);
+    e->when = LAUNCH_ALWAYS;
+    return true;
+}
+
+/* ---- the choice among own kernels and cuBLASLt ---- */
+
+static matmul matmul_of(const emit *e, uint32_t node) {
+    matmul x = { .xa = input(e, node, 0), .xb = input(e, node, 1) };
+    x.d = view_of(e, x.xa)->dtype;
+    x.p = product_of(*view_of(e, x.xa), *view_of(e, x.xb), view_of(e, node));
+    x.t = (epilogue){ .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
+    x.t.vector = epilogue_vector(e, &x.t, x.p.n);
+    return x;
+}
+
+/* Worth measuring, and expressible: both sides have rows or columns along memory. */
+static bool matmul_is_measured(const emit *e, const matmul *x) {
+    const product *p = &x->p;
+    if (x->d != GN_F32 && x->d != GN_F16 && x->d != GN_BF16) return false;
+    if (p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1)) return false;
+    return emit_measures(e, x->d, 2. * (double)p->m * (double)p->n * (double)p->k * (double)p->batches);
+}
+
+static uint64_t hash_view(uint64_t h, const gn_view *v) {
+    h = hash_bytes(h, v->dims, (size_t)v->rank * sizeof *v->dims);
+    return hash_bytes(h, v->strides, (size_t)v->rank * sizeof *v->strides);
+}
+
+static product_key key_of(const emit *e, const matmul *x) {
+    const product *p = &x->p;
+    bool tf32 = env_is("GENIE_TF32", "1");
+    uint32_t words[12] = { x->d, view_of(e, x->t.result)->dtype, alignment_of(base_offset(e, x->xa)), alignment_of(base_offset(e, x->xb)), x->t.has_bias, x->t.loop ? x->t.loop->n_instrs : 0, x->t.loop ? x->t.loop->n_loads : 0,
+                           emit_has_tensor_cores(e), emit_has_warpgroups(e), emit_has_clusters(e), tf32, (uint32_t)x->t.vector };
+    int64_t strides[4] = { p->am, p->ak, p->bk, p->bn };
+    uint64_t h = hash_bytes(hash_bytes(7, words, sizeof words), strides, sizeof strides);
+    h = hash_view(hash_view(h, &p->a), &p->b);
+    for (uint32_t i = 0; x->t.loop && i < x->t.loop->n_instrs; i++) h = hash_bytes(h, &e->layout->instrs[x->t.loop->instr + i].op, sizeof(uint16_t));
+    return (product_key){ p->m, p->n, p->k, p->batches, h };
+}
+
+static uint64_t form_mark(const product_form *f) {
+    int64_t words[9] = { f->vector, f->splits, f->span, f->tx, f->height, f->width, f->parts, f->stages, f->shared };
+    return hash_bytes(hash_bytes(9, f->body, strlen(f->body)), words, sizeof words);
+}
+
+/* What is to compute this product: what is measured now, else what is stored for it. */
+static choice choice_of(const emit *e, const matmul *x) {
+    choice c = { CHOICE_MODEL, 0, 0 };
+    product_key key;
+    if (e->given) return *e->given;
+    if (!matmul_is_measured(e, x)) return c;
+    if (all_by_blas()) return (choice){ CHOICE_BLAS, 0, 0 };
+    key = key_of(e, x);
+    emit_choice(e, &key, &c);
+    return c;
+}
+
+static void emit_product(emit *e, uint32_t node) {
+    matmul x = matmul_of(e, node);
+    if (!x.p.m || !x.p.n || !x.p.batches) return;
+    choice c = choice_of(e, &x);
+    bool lost = false;
+    if (c.kind == CHOICE_BLAS) {
+        lost = !emit_blas(e, &x, &c);
+        e->failed = e->failed || (e->given && lost);
+        if (e->given) return;
+        if (!lost) e->when = LAUNCH_INSTEAD;
+        e->n_blas += !lost;
+    }
+    product_form f = product_choose(e, &x.p, x.d, x.xa, x.xb, c.kind == CHOICE_OWN ? (int)c.index : 0);
+    if (c.kind == CHOICE_OWN) {
+        e->mark = form_mark(&f);
+        lost = !e->given && e->mark != c.mark;
+        if (lost) f = product_choose(e, &x.p, x.d, x.xa, x.xb, 0);
+        e->n_other += !lost;
+    }
+    e->n_lost += lost;
+    emit_own_product(e, &x, f);
+    e->when = LAUNCH_ALWAYS;
 }
 
 /* ---- indexing ---- */
@@ -4285,6 +4634,23 @@ static void emit_step(emit *e, size_t i) {
 
 enum { KERNELS_A_PROGRAM = 20, DEVICES_MAX = 16, CACHE_BYTES = 512 << 20 };
 
+/* The measured choices of products of one GPU. Equal identities compute equal bits, and sessions outlive the moment at which a choice is made, so:
+ * - a table has an id, drawn when its file is made, which is the part of the executor's identity;
+ * - a shape's choice is made once under an id, is in the file before it is first followed, and then stays: a process reads the file again,
+ *   under a lock, before it decides, and takes what another one has decided meanwhile;
+ * - what cannot be stored is not chosen: the model's kernel computes it. Only who removes the file while programs run breaks this. */
+enum { CHOICES_MAX = 4096 };
+typedef struct stored_choice { product_key key; choice choice; } stored_choice;
+typedef struct choices {
+    pthread_mutex_t measuring;     /* held while a plan's products are measured */
+    bool opened, closed;           /* closed: the file is no longer ours, or full; nothing more is chosen */
+    char name[48];                 /* of the file: what it depends on, hashed */
+    uint64_t id;                   /* 0: none, nothing is measured */
+    double least, least_plain;     /* operations of a product that is measured; of one of f32 without tensor cores */
+    stored_choice *all;
+    size_t n, cap;
+} choices;
+
 struct kernel {
     char name[96];
     char *source;                  /* with its name in place */
@@ -4316,6 +4682,10 @@ struct device {
     struct { char key[40]; gn__cu_handle module; } *modules;   /* programs that the driver has loaded */
     size_t n_modules, cap_modules;
     uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
+    gn__cu_handle blas;            /* of cuBLASLt, made when it is first wanted */
+    bool blas_tried, blas_told;
+    atomic_bool blas_failed;       /* one of its products did: own kernels compute all from then on */
+    choices choices;
 };
 
 static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only */
@@ -4329,6 +4699,14 @@ static bool emit_has_warpgroups(const emit *e) {
 }
 static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
+
+static bool all_by_blas(void) { return env_is("GENIE_CUDA_TUNE", "blas"); }
+
+static bool emit_measures(const emit *e, gn_dtype d, double operations) {
+    const choices *c = &e->device->choices;
+    if (all_by_blas()) return !e->device->compile_only;
+    return c->id && !env_is("GENIE_CUDA_TUNE", "0") && operations >= (d == GN_F32 && !env_is("GENIE_TF32", "1") ? c->least_plain : c->least);
+}
 
 static uint64_t prelude_hash(void) {
     static uint64_t h;
@@ -4417,16 +4795,18 @@ static bool cache_folder(char *out, size_t cap) {
 }
 
 /* Written beside and renamed: a reader sees the whole file or none. */
-static void cache_write(const char *name, const void *head, size_t head_n, const void *data, size_t n) {
+static bool cache_write(const char *name, const void *head, size_t head_n, const void *data, size_t n) {
     char folder[400], path[600], aside[640];
-    if (!cache_folder(folder, sizeof folder)) return;
+    if (!cache_folder(folder, sizeof folder)) return false;
     snprintf(path, sizeof path, "%s/%s", folder, name);
     snprintf(aside, sizeof aside, "%s.%ld.%p", path, (long)getpid(), (const void *)&folder);
     int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (fd < 0) return;
+    if (fd < 0) return false;
     bool ok = write(fd, head, head_n) == (ssize_t)head_n && write(fd, data, n) == (ssize_t)n;
     ok = close(fd) == 0 && ok;
-    if (!ok || rename(aside, path) != 0) unlink(aside);
+    ok = ok && rename(aside, path) == 0;
+    if (!ok) unlink(aside);
+    return ok;
 }
 
 static char *cache_read(const char *name, size_t *out_n) {
@@ -4483,7 +4863,7 @@ static void cache_bound(void) {
     DIR *d = cache_folder(folder, sizeof folder) ? opendir(folder) : NULL;
     for (struct dirent *f; d && (f = readdir(d)) != NULL;) {
         snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
-        if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || strlen(f->d_name) >= 80) continue;
+        if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || strlen(f->d_name) >= 80 || strncmp(f->d_name, "choices-", 8) == 0) continue;
         if (!grow(&files, n, &cap, sizeof *files)) break;
         memcpy(files[n].name, f->d_name, strlen(f->d_name) + 1);
         files[n].at = st.st_mtime;
@@ -4500,6 +4880,144 @@ static void cache_bound(void) {
         files[oldest] = files[--n];
     }
     gn_free(files);
+}
+
+/* ---- choices-KEY on disk: the table of choices of one GPU under one set of versions ---- */
+
+typedef struct choices_head { char magic[8]; uint64_t id, n, hash; } choices_head;
+
+static uint64_t choices_hash(uint64_t id, const stored_choice *all, size_t n) { return hash_bytes(hash_bytes(4, &id, sizeof id), all, n * sizeof *all); }
+
+/* Reads the file: *out_n choices, which the caller frees, and its id. False: it is absent, or (*out_bad) not what was written. */
+static bool choices_read(const choices *t, stored_choice **out, size_t *out_n, uint64_t *out_id, bool *out_bad) {
+    choices_head h = { "", 0, 0, 0 };
+    size_t bytes = 0;
+    char *data = cache_read(t->name, &bytes);
+    *out_bad = false;
+    if (!data) return false;
+    if (bytes >= sizeof h) memcpy(&h, data, sizeof h);
+    bool ok = memcmp(h.magic, "GNCHOIC", 8) == 0 && h.id && h.n <= CHOICES_MAX && bytes == sizeof h + h.n * sizeof **out;
+    if (ok) memmove(data, data + sizeof h, bytes - sizeof h);
+    *out = (stored_choice *)(void *)data;
+    ok = ok && h.hash == choices_hash(h.id, *out, h.n);
+    for (size_t i = 0; i < h.n && ok; i++) ok = (*out)[i].choice.kind < CHOICE__COUNT && (*out)[i].choice.index < 16;
+    if (!ok) gn_free(data);
+    *out_bad = !ok;
+    *out_n = h.n;
+    *out_id = h.id;
+    return ok;
+}
+
+static bool choices_write(const choices *t) {
+    choices_head h = { "GNCHOIC", t->id, t->n, choices_hash(t->id, t->all, t->n) };
+    return cache_write(t->name, &h, sizeof h, t->all, t->n * sizeof *t->all);
+}
+
+/* One process at a time reads and writes the file; -1: not possible here. */
+static int choices_lock(const choices *t) {
+    char folder[400], path[600];
+    if (!cache_folder(folder, sizeof folder)) return -1;
+    snprintf(path, sizeof path, "%s/%s.lock", folder, t->name);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0 && flock(fd, LOCK_EX) != 0) { close(fd); return -1; }
+    return fd;
+}
+
+static stored_choice *choices_find(const choices *t, const product_key *key) {
+    for (size_t i = 0; i < t->n; i++)
+        if (memcmp(&t->all[i].key, key, sizeof *key) == 0) return &t->all[i];
+    return NULL;
+}
+
+static bool choices_add(choices *t, const stored_choice *c) {
+    if (choices_find(t, &c->key)) return true;
+    if (t->n >= CHOICES_MAX || !grow(&t->all, t->n, &t->cap, sizeof *t->all)) return false;
+    t->all[t->n++] = *c;
+    return true;
+}
+
+/* Takes what other processes have decided. False: the file is another one now. */
+static bool choices_join(choices *t) {
+    stored_choice *all;
+    size_t n;
+    uint64_t id;
+    bool bad;
+    if (!choices_read(t, &all, &n, &id, &bad)) return !bad;       /* removed: it is written again */
+    bool ok = id == t->id;
+    for (size_t i = 0; i < n && ok; i++) choices_add(t, &all[i]);
+    gn_free(all);
+    return ok;
+}
+
+/* Decides for the shapes of `fresh`, but for those that have been decided meanwhile, and stores. Under the device's lock. */
+static bool choices_decide(choices *t, const stored_choice *fresh, size_t n) {
+    int fd = choices_lock(t);
+    size_t before = 0;
+    bool ok = fd >= 0 && choices_join(t);
+    before = t->n;
+    for (size_t i = 0; i < n && ok; i++) ok = choices_add(t, &fresh[i]);
+    ok = ok && (t->n == before || choices_write(t));
+    if (!ok && t->n > before) t->n = before;
+    t->closed = !ok;
+    if (fd >= 0) close(fd);
+    return ok;
+}
+
+static uint64_t choices_draw_id(void) {
+    uint64_t words[4] = { gn_now_us(), (uint64_t)time(NULL), (uint64_t)getpid(), 0 };
+    int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    if (random >= 0 && read(random, &words[3], sizeof words[3]) < 0) words[3] = 1;    /* time and process are left */
+    if (random >= 0) close(random);
+    return hash_bytes(6, words, sizeof words) | 1;
+}
+
+/* The table of this device, from its file or made anew. *out_rejected: a damaged file was. */
+static void choices_open(struct device *d, bool *out_rejected) {
+    choices *t = &d->choices;
+    const char *least = getenv("GENIE_CUDA_TUNE");
+    char what[400];
+    *out_rejected = false;
+    if (t->opened || d->compile_only || (least && *least && !(strtod(least, NULL) > 0))) return;
+    t->opened = true;
+    t->least = least && *least ? strtod(least, NULL) : 50e9;
+    t->least_plain = least && *least ? t->least : 10e9;
+    bool has_blas = blas_is_there();
+    snprintf(what, sizeof what, "%s %s %d %d %d %016llx %g %g %d %llu", d->name, d->arch_name, d->processors, cu.driver_version, cu.nvrtc_version, (unsigned long long)prelude_hash(), t->least, t->least_plain,
+             has_blas ? blas.major : 0, (unsigned long long)(has_blas ? blas.bytes : 0));
+    snprintf(t->name, sizeof t->name, "choices-%016llx", (unsigned long long)hash_bytes(8, what, strlen(what)));
+    int fd = choices_lock(t);
+    if (fd < 0) return;
+    if (choices_read(t, &t->all, &t->n, &t->id, out_rejected)) t->cap = t->n;
+    else {
+        t->all = NULL;
+        t->n = t->cap = 0;
+        t->id = choices_draw_id();
+        if (!choices_write(t)) t->id = 0;
+    }
+    close(fd);
+}
+
+static bool emit_choice(const emit *e, const product_key *key, choice *out) {
+    struct device *d = e->device;
+    pthread_mutex_lock(&d->lock);
+    const stored_choice *c = choices_find(&d->choices, key);
+    if (c) *out = c->choice;
+    pthread_mutex_unlock(&d->lock);
+    if (c && out->kind == CHOICE_BLAS && atomic_load(&d->blas_failed)) *out = (choice){ CHOICE_MODEL, 0, 0 };
+    return c != NULL;
+}
+
+/* The device's handle of cuBLASLt; NULL: there is none. Its context is current. */
+static gn__cu_handle emit_blas_handle(const emit *e) {
+    struct device *d = e->device;
+    if (atomic_load(&d->blas_failed)) return NULL;
+    pthread_mutex_lock(&d->lock);
+    if (!d->blas_tried) {
+        d->blas_tried = true;
+        if (!load_blas() || blas.cublasLtCreate(&d->blas) != 0) d->blas = NULL;
+    }
+    pthread_mutex_unlock(&d->lock);
+    return d->blas;
 }
 
 /* ---- programs ---- */
@@ -4721,13 +5239,14 @@ static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t
     pthread_mutex_lock(&d->lock);
     for (size_t i = 0; i < n; i++) {
         const kernel *k = launches[i].kernel;
+        if (!k) continue;
         uint64_t h = hash_bytes(3, k->name, kind_length(k)) | 1;
         size_t at = (size_t)h & 4095;
         while (d->kinds[at] && d->kinds[at] != h) at = (at + 1) & 4095;
         is_new = is_new || !d->kinds[at];
         d->kinds[at] = h;
     }
-    for (size_t i = 0; i < n && is_new; i++) launches[i].kernel->chosen = true;
+    for (size_t i = 0; i < n && is_new; i++) if (launches[i].kernel) launches[i].kernel->chosen = true;
     pthread_mutex_unlock(&d->lock);
     return is_new;
 }
@@ -4809,6 +5328,9 @@ enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
 typedef struct executor {
     struct device *device;
     gn_stats *stats;
+    gn_log_fn log;
+    void *log_user;
+    bool strict;
     uint64_t limit, held;          /* limit: of the session, 0: none */
     uint64_t device_limit;         /* $GENIE_CUDA_MEMORY, 0: none */
     uint64_t clock;                /* what slots are used at; those used at this very time do not move */
@@ -5123,6 +5645,17 @@ static bool is_pinned(const executor *x, const void *p) {
 
 static _Thread_local struct { executor *x; plan *p; } latest;   /* the plan that this thread submitted last, for gn_cuda_launch_again */
 
+/* What was generated, but not what is known of the plan's steps. */
+static void emit_free(emit *e) {
+    for (size_t i = 0; i < e->n_launches; i++) blas_free(e->launches[i].blas);
+    gn_free(e->launches);
+    gn_free(e->params);
+    gn_free(e->maps);
+    text_free(&e->types);
+    text_free(&e->signature);
+    text_free(&e->body);
+}
+
 static void exec_plan_destroy(void *self, void *handle) {
     executor *x = (executor *)self;
     plan *p = (plan *)handle;
@@ -5136,16 +5669,11 @@ static void exec_plan_destroy(void *self, void *handle) {
         if (p->fresh[u]) give(x, p->fresh[u], node_bytes(p->part, p->part->updates[u].node));
     gn_free(p->fresh);
     gn_layout_deinit(&p->layout);
-    gn_free(p->emit.launches);
-    gn_free(p->emit.params);
+    emit_free(&p->emit);
     gn_free(p->emit.fusions);
     gn_free(p->emit.inlined);
     gn_free(p->emit.appends);
     gn_free(p->emit.append_flags);
-    gn_free(p->emit.maps);
-    text_free(&p->emit.types);
-    text_free(&p->emit.signature);
-    text_free(&p->emit.body);
     gn_free(p->words);
     gn_free(p->arg_at);
     gn_free(p->out_at);
@@ -5242,6 +5770,22 @@ static size_t plan_near(plan *p) {
     return near;
 }
 
+static void plan_measure(executor *x, plan *p);      /* below: it runs kernels */
+
+/* The loop that runs in the kernel of step i, a matmul; NULL: none. */
+static const gn_kernel_step *tail_of(const emit *e, size_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
+    bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+    return fuses ? s + 1 : NULL;
+}
+
+/* Of what was stored or planned to be computed in one way, and is not: counted, said, and in strict mode an error. */
+static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t times, const char *what) {
+    *counter += times;
+    gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: %s", x->device->ordinal, what);
+    return x->strict ? gn_fail(f, GN_STRICT, "%s; strict mode forbids to compute it in another way", what) : GN_OK;
+}
+
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0;
@@ -5257,14 +5801,16 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
     if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    plan_measure(x, p);
     for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
-        const gn_kernel_step *s = &p->layout.steps[i];
-        bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
-        e->tail = fuses ? s + 1 : NULL;
-        e->n_tails += fuses;
+        e->tail = tail_of(e, i);
+        e->n_tails += e->tail != NULL;
         emit_step(e, i);
-        i += fuses;
+        i += e->tail != NULL;
     }
+    x->stats->products_by_blas += e->n_blas;
+    x->stats->products_by_other += e->n_other;
+    if (e->n_lost && other_way(x, f, &x->stats->choices_lost, e->n_lost, "what was chosen for a product by measuring cannot be had; the model's kernel computes it") != GN_OK) return GN_STRICT;
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     bool none = all_by_value(p);
@@ -5280,20 +5826,29 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     return GN_OK;
 }
 
-/* Compiles what is missing. In the compile-only device the kernels wait to be compiled together. */
-static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
-    size_t n = p->emit.n_launches;
-    if (x->device->compile_only || !n) return GN_OK;
-    kernel **all = (kernel **)gn_alloc(n * sizeof *all);
+/* Compiles what is missing; `why` of kernels that do not compile. */
+static gn_result launches_compile(executor *x, const launch *launches, size_t n, gn_fault *f) {
+    kernel **all = (kernel **)gn_alloc((n + 1) * sizeof *all);
+    size_t kernels = 0;
     if (!all) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile");
-    for (size_t i = 0; i < n; i++) all[i] = p->emit.launches[i].kernel;
+    for (size_t i = 0; i < n; i++) if (launches[i].kernel) all[kernels++] = launches[i].kernel;
     pthread_mutex_lock(&x->device->lock);
-    gn_result r = compile_kernels(x->device, all, n, f);
+    gn_result r = compile_kernels(x->device, all, kernels, f);
     pthread_mutex_unlock(&x->device->lock);
     for (size_t i = 0; i < n && r == GN_OK; i++)
-        if (!all[i]->function) r = gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", all[i]->name, all[i]->why ? all[i]->why : "the driver does not load it");
-        else if (p->emit.launches[i].shared > 49152) cu.cuFuncSetAttribute(all[i]->function, 8, (int)p->emit.launches[i].shared);   /* 8: more dynamic shared memory than 48 KiB */
+        if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > 49152) cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);   /* 8: more dynamic shared memory than 48 KiB */
     gn_free(all);
+    return r;
+}
+
+/* In the compile-only device the kernels wait to be compiled together. */
+static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
+    if (x->device->compile_only || !p->emit.n_launches) return GN_OK;
+    gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, f);
+    for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
+        const kernel *k = p->emit.launches[i].kernel;
+        if (k && !k->function) r = gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", k->name, k->why ? k->why : "the driver does not load it");
+    }
     return r;
 }
 
@@ -5542,8 +6097,18 @@ static gn_result encode_map(executor *x, const tensor_map *m, gn__cu_ptr at, voi
     return GN_OK;
 }
 
+typedef union param_value { gn__cu_ptr p; uint32_t w; uint64_t l; } param_value;
+
+/* values: A, B, where to, workspace, bias. */
+static gn_result run_blas(executor *x, const blas_product *q, const param_value *values, gn_fault *f) {
+    static const float one = 1, zero = 0;
+    int r = q->has_bias ? blas.cublasLtMatmulDescSetAttribute(q->product, 8, &values[4].p, sizeof values[4].p) : 0;
+    if (r == 0) r = blas.cublasLtMatmul(x->device->blas, q->product, &one, values[1].p, q->b, values[0].p, q->a, &zero, values[2].p, q->out, values[2].p, q->out, q->algorithm, values[3].p, q->workspace, x->stream);
+    return r == 0 ? GN_OK : gn_fail(f, GN_INTERNAL, "cublasLtMatmul gives error %d", r);
+}
+
 static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
-    union { gn__cu_ptr p; uint32_t w; uint64_t l; } values[80];
+    param_value values[80];
     struct { _Alignas(64) unsigned char bytes[128]; } maps[4];
     void *list[80];
     int n_maps = 0;
@@ -5561,10 +6126,12 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         if (r != GN_OK) return r;
         list[i] = maps[n_maps++].bytes;
     }
+    if (l->blas) return run_blas(x, l->blas, values, f);
     launch_attribute attributes[2] = { { 0 } };
     launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
     if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
-    if (l->early && x->overlaps && !p->moved && !p->streams && (l != p->emit.launches || (l->waits && p->emit.n_launches == 1))) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
+    bool follows = l == p->emit.launches ? l->waits && p->emit.n_launches == 1 : !l[-1].blas && l[-1].when != LAUNCH_INSTEAD;
+    if (l->early && x->overlaps && !p->moved && !p->streams && follows) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
     if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
     else DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
     return GN_OK;
@@ -5600,11 +6167,23 @@ static gn_result run_weights(executor *x, plan *p, size_t i, gn_fault *f) {
     return GN_OK;
 }
 
+/* A product by cuBLASLt; *out_ok: it is on its way, otherwise own kernels follow, here and, so that bits stay as they are then, for all of this device. */
+static gn_result run_blas_launch(executor *x, plan *p, const launch *l, bool *out_ok, gn_fault *f) {
+    gn_fault why = { 0 };
+    *out_ok = !atomic_load(&x->device->blas_failed) && run_launch(x, p, l, &why) == GN_OK;
+    if (*out_ok) return GN_OK;
+    atomic_store(&x->device->blas_failed, true);
+    return other_way(x, f, &x->stats->blas_faults, 1, why.result != GN_OK ? why.text : "cuBLASLt failed before: own kernels compute its products");
+}
+
 static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
     gn_result r = GN_OK;
+    bool by_blas = true;
     for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
+        const launch *l = &p->emit.launches[i];
+        if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
-        if (r == GN_OK) r = run_launch(x, p, &p->emit.launches[i], f);
+        if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
     }
     return r;
 }
@@ -5833,7 +6412,7 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     }
     latest.x = x;
     latest.p = p;
-    x->stats->kernels_run += p->emit.n_launches;
+    x->stats->kernels_run += p->emit.n_launches - p->emit.n_instead;
     x->stats->nodes_fused += p->layout.fused + p->emit.n_tails + p->emit.fused;
     x->stats->state_copies += p->layout.state_copies;
     x->stats->state_copy_bytes += p->layout.state_copy_bytes;
@@ -5845,21 +6424,278 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
 GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
 gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels) {
     executor *x = latest.x;
-    const plan *p = latest.p;
+    plan *p = latest.p;
     gn_fault f = { 0 };
     if (!p || x->device->compile_only || times < 1 || enter(x, &f) != GN_OK) return GN_NO_VALUE;
     DRIVER(x, &f, cuStreamSynchronize(x->stream));
     uint64_t from = gn_now_us();
     for (int i = 0; i < times; i++) {
-        for (size_t l = 0; l < p->emit.n_launches; l++) {
-            gn_result r = run_launch(x, p, &p->emit.launches[l], &f);
-            if (r != GN_OK) return r;
-        }
+        gn_result r = run_launches(x, p, &f);
+        if (r != GN_OK) return r;
         DRIVER(x, &f, cuStreamSynchronize(x->stream));
     }
     *out_seconds = (double)(gn_now_us() - from) * 1e-6 / times;
-    *out_kernels = (int)p->emit.n_launches;
+    *out_kernels = (int)(p->emit.n_launches - p->emit.n_instead);
     return GN_OK;
+}
+
+/* ---- measuring: what computes a product is chosen by running what could, on random numbers of the product's own size ---- */
+
+enum { TRIALS = 4, OWN_TRIALS = 2, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPE_US = 30000, ROUND_US = 400, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
+/* ROUND_US: about as long a trial runs in a round; SHAPE_US: rounds end then; LONGEST_US: of one run, longer products are left to the model. */
+static const double clearly_less = 0.96;      /* of the time of the model's kernel: what is to replace it must be faster by this */
+static const size_t measured_bytes = (size_t)4 << 30;   /* what a product reads and writes: larger ones are left to the model too */
+
+typedef struct trial { emit e; choice choice; double us[ROUNDS]; int n, repeats; bool out; } trial;
+/* One product of a plan. */
+typedef struct candidate { product_key key; uint32_t node; const gn_kernel_step *tail; trial trials[TRIALS]; int n; choice best; } candidate;
+
+/* Generates the product of a candidate as `choice` says; dropped when it is not possible, or as another trial is. */
+static void trial_add(const plan *p, candidate *s, choice c) {
+    if (s->n == TRIALS) return;
+    trial *t = &s->trials[s->n];
+    memset(t, 0, sizeof *t);
+    t->choice = c;
+    t->e = (emit){ .device = p->emit.device, .part = p->emit.part, .layout = p->emit.layout, .fusions = p->emit.fusions, .inlined = p->emit.inlined, .tail = s->tail, .given = &t->choice };
+    emit_product(&t->e, s->node);
+    t->choice.mark = t->e.mark;
+    t->e.given = NULL;
+    bool again = t->e.failed || t->e.faults;
+    for (int i = 0; i < s->n; i++) again = again || (s->trials[i].choice.kind == c.kind && s->trials[i].choice.mark == t->choice.mark);
+    if (again) emit_free(&t->e);
+    else s->n++;
+}
+
+/* Products of the plan that are worth it and not decided: their number. */
+static int candidates_find(const plan *p, candidate *all) {
+    const emit *e = &p->emit;
+    choice c;
+    int n = 0;
+    for (size_t i = 0; i < p->layout.n_steps && n < SHAPES_A_PLAN; i++) {
+        const gn_kernel_step *s = &p->layout.steps[i];
+        if (s->n_instrs || e->fusions[i].inside || e->fusions[i].product || !(node_is(e, s->node, "matmul") || node_is(e, s->node, "linear"))) continue;
+        emit at = *e;
+        at.tail = tail_of(e, i);
+        matmul x = matmul_of(&at, s->node);
+        if (!matmul_is_measured(&at, &x)) continue;
+        product_key key = key_of(&at, &x);
+        bool known = emit_choice(&at, &key, &c);
+        for (int k = 0; k < n; k++) known = known || memcmp(&all[k].key, &key, sizeof key) == 0;
+        if (known) continue;
+        all[n].key = key;
+        all[n].node = s->node;
+        all[n++].tail = at.tail;
+    }
+    return n;
+}
+
+static size_t base_bytes(const plan *p, uint32_t node) {
+    const gn_view *v = &p->layout.lay[node].view;
+    return room((size_t)count_of(v) * types[v->dtype].bytes);
+}
+
+/* A place for all that the trials read and write: base[node] = 1 + offset. Bytes in all; scratch memory lies last. */
+static size_t candidate_place(const plan *p, candidate *s, gn__cu_ptr *base, size_t *out_scratch) {
+    size_t total = 0, scratch = 0;
+    for (int i = 0; i < s->n; i++) {
+        const emit *e = &s->trials[i].e;
+        if (e->scratch > scratch) scratch = e->scratch;
+        for (size_t k = 0; k < e->n_params + e->n_maps; k++) {
+            uint32_t node = k >= e->n_params ? e->maps[k - e->n_params].node : e->params[k].kind == PARAM_NODE ? e->params[k].node : UINT32_MAX;
+            if (node >= p->part->n_nodes || base[node]) continue;
+            base[node] = 1 + total;
+            total += base_bytes(p, node);
+        }
+    }
+    *out_scratch = total;
+    return total + room(scratch);
+}
+
+/* Numbers of ±0.5 to ±1, drawn anew for each word; of other dtypes zeros. */
+static gn_result candidate_fill(executor *x, const plan *p, const gn__cu_ptr *base, const kernel *fill) {
+    for (uint32_t i = 0; i < p->part->n_nodes; i++) {
+        gn_dtype d = p->layout.lay[i].view.dtype;
+        uint32_t kept = d == GN_F32 ? 0x807fffffu : d == GN_BF16 ? 0x807f807fu : 0x83ff83ffu, set = d == GN_F32 ? 0x3f000000u : d == GN_BF16 ? 0x3f003f00u : 0x38003800u;
+        gn__cu_ptr at = base[i];
+        uint64_t words = base_bytes(p, i) / 4;
+        void *params[4] = { &at, &words, &kept, &set };
+        if (!base[i]) continue;
+        unsigned blocks = words / 1024 < FILL_BLOCKS ? (unsigned)(words / 1024) + 1 : FILL_BLOCKS;
+        if (d == GN_F32 || d == GN_BF16 || d == GN_F16) DRIVER(x, NULL, cuLaunchKernel(fill->function, blocks, 1, 1, 256, 1, 1, 0, x->stream, params, NULL));
+        else DRIVER(x, NULL, cuMemsetD8Async(at, 0, words * 4, x->stream));
+    }
+    return GN_OK;
+}
+
+/* Microseconds of one run of a trial, the mean of its repeats; below 0: it does not run. */
+static double trial_time(executor *x, plan *q, trial *t, const gn__cu_handle events[2]) {
+    float ms = 0;
+    gn_fault f = { 0 };
+    gn_result r = GN_OK;
+    q->emit = t->e;
+    for (int i = t->repeats > 1 ? -1 : 0; i < t->repeats; i++) {        /* a run before the first event, so that the GPU does not wait for the host */
+        if (!i && cu.cuEventRecord(events[0], x->stream) != 0) r = GN_INTERNAL;
+        for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, q, &t->e.launches[l], &f);
+    }
+    int waited = cu.cuEventRecord(events[1], x->stream) ? 1 : cu.cuEventSynchronize(events[1]);
+    if (waited != 0) driver_fail(x, NULL, waited, "cuEventSynchronize");
+    if (r == GN_OK && waited == 0 && cu.cuEventElapsedTime(&ms, events[0], events[1]) == 0) return (double)ms * 1e3 / t->repeats;
+    if (t->choice.kind == CHOICE_BLAS && !x->lost) other_way(x, NULL, &x->stats->blas_faults, 1, f.result != GN_OK ? f.text : "a product by cuBLASLt does not run");
+    return -1;
+}
+
+/* Times all trials in turn, round by round, so that what else the GPU does meets all alike. The first round warms up, the second is always run. */
+static void candidate_time(executor *x, plan *q, candidate *s, const gn__cu_handle events[2]) {
+    double spent = 0;
+    for (int r = 0; r <= ROUNDS && (r < 2 || spent < SHAPE_US) && !x->lost; r++) {
+        for (int i = 0; i < s->n && !x->lost && !s->trials[0].out; i++) {
+            trial *t = &s->trials[i];
+            for (size_t l = 0; l < t->e.n_launches; l++) t->out = t->out || (!t->e.launches[l].blas && !t->e.launches[l].kernel->function);
+            if (t->out) continue;
+            if (!r) t->repeats = 1;
+            double us = trial_time(x, q, t, events);
+            t->out = us < 0;
+            spent += us * t->repeats;
+            if (r) t->us[t->n++] = us;
+            else t->repeats = us > ROUND_US ? 1 : 1 + ROUND_US / (16 + (int)us);
+            if (!r && !i && us > LONGEST_US) return;
+        }
+    }
+}
+
+static double trial_median(const trial *t) {
+    double us[ROUNDS];
+    for (int i = 0; i < t->n; i++) {
+        int at = i;
+        for (; at > 0 && us[at - 1] > t->us[i]; at--) us[at] = us[at - 1];
+        us[at] = t->us[i];
+    }
+    return t->out || !t->n ? 1e300 : us[t->n / 2];
+}
+
+static void candidate_choose(executor *x, candidate *s) {
+    static const char *const names[] = { "model", "own", "cuBLASLt" };
+    const trial *best = &s->trials[0];
+    char line[400];
+    int n = snprintf(line, sizeof line, "product %lldx%lldx%lld", (long long)s->key.m, (long long)s->key.n, (long long)s->key.k);
+    for (int i = 0; i < s->n; i++) {
+        double us = trial_median(&s->trials[i]);
+        if (us < clearly_less * trial_median(&s->trials[0]) && us < trial_median(best)) best = &s->trials[i];
+        n += snprintf(line + n, sizeof line - (size_t)n, us < 1e299 ? " %s %u: %.1f us" : " %s %u: fails", names[s->trials[i].choice.kind], s->trials[i].choice.index, us);
+    }
+    s->best = best == &s->trials[0] ? (choice){ CHOICE_MODEL, 0, 0 } : best->choice;
+    gn_logf(x->log, x->log_user, GN_LOG_INFO, "cuda:%d: %s; %s %u", x->device->ordinal, line, names[s->best.kind], s->best.index);
+}
+
+/* Runs the trials of one candidate in memory of their own. What does not run, or has no room, is computed as the model says. */
+static void candidate_measure(executor *x, const plan *p, candidate *s, const kernel *fill, const gn__cu_handle events[2]) {
+    size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates + 1, scratch = 0;
+    gn__cu_ptr memory = 0, block = x->block, *base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *base);
+    size_t bytes = base ? candidate_place(p, s, base, &scratch) : 0;
+    bool ok = bytes && bytes < measured_bytes && fill->function && (x->pools ? cu.cuMemAllocAsync(&memory, bytes, x->stream) : cu.cuMemAlloc(&memory, bytes)) == 0;
+    if (ok) {
+        plan q = *p;
+        for (size_t i = 0; i < nodes; i++) base[i] = base[i] ? memory + base[i] - 1 : 0;
+        for (int i = 0; i < REGION__COUNT; i++) q.region[i] = scratch;
+        q.base = base;
+        q.moved = q.streams = false;
+        x->block = memory;
+        if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events);
+        x->block = block;
+        if (!x->lost) cu.cuStreamSynchronize(x->stream);
+        if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
+        else cu.cuMemFree(memory);
+    }
+    gn_free(base);
+    candidate_choose(x, s);
+}
+
+static kernel *fill_kernel(struct device *d, emit *e) {
+    *e = (emit){ .device = d };
+    emit_pointer(e, "u32", false, "o", (param){ PARAM_PLAN, REGION_OUTS, 0 });
+    put(&e->signature, ", u64 words, u32 kept, u32 set");
+    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < words; i += (u64)gridDim.x * 256) {\n    u32 x = (u32)i * 2654435761u;\n    x = (x ^ x >> 15) * 2246822519u;\n    x = (x ^ x >> 13) * 3266489917u;\n"
+                  "    o[i] = ((x ^ x >> 16) & kept) | set;\n  }\n");
+    emit_launch(e, "random_words", FILL_BLOCKS, 1, 256);
+    return e->n_launches ? e->launches[0].kernel : NULL;
+}
+
+/* Generates what of a kind could compute each candidate, and compiles it together with `more`, so that all cores compile. */
+static void candidates_compile(executor *x, const plan *p, candidate *all, int n, choice_kind kind, const emit *more) {
+    launch *launches = NULL;
+    size_t n_launches = 0, cap = 0;
+    for (int i = 0; i < n; i++)
+        for (uint32_t k = 0; k < (kind == CHOICE_OWN ? OWN_TRIALS : TRIALS - OWN_TRIALS); k++) trial_add(p, &all[i], (choice){ kind, k, 0 });
+    for (int i = 0; i <= n * TRIALS; i++) {
+        const candidate *s = i < n * TRIALS ? &all[i / TRIALS] : NULL;
+        const emit *e = s ? &s->trials[i % TRIALS].e : more;
+        for (size_t l = 0; (!s || i % TRIALS < s->n) && l < e->n_launches; l++)
+            if (grow(&launches, n_launches, &cap, sizeof *launches)) launches[n_launches++] = e->launches[l];
+    }
+    launches_compile(x, launches, n_launches, NULL);      /* what does not compile is no candidate */
+    gn_free(launches);
+}
+
+static void *blas_loader(void *unused) {
+    load_blas();
+    return unused;
+}
+
+/* One after another. */
+static void candidates_measure(executor *x, const plan *p, candidate *all, int n) {
+    struct device *d = x->device;
+    gn__cu_handle events[2] = { NULL, NULL };
+    emit e;
+    const kernel *fill = fill_kernel(d, &e);
+    pthread_t loader;
+    bool loads = blas_is_there() && pthread_create(&loader, NULL, blas_loader, NULL) == 0;      /* while the compiler works */
+    candidates_compile(x, p, all, n, CHOICE_OWN, &e);
+    if (loads) pthread_join(loader, NULL);
+    candidates_compile(x, p, all, n, CHOICE_BLAS, &e);
+    if (blas_is_there() && !d->blas && !d->blas_told) {
+        d->blas_told = true;
+        other_way(x, NULL, &x->stats->blas_faults, 1, *blas.why ? blas.why : "cuBLASLt does not start");
+    }
+    bool ok = fill && cu.cuEventCreate(&events[0], 0) == 0 && cu.cuEventCreate(&events[1], 0) == 0;
+    for (int i = 0; i < n; i++) {
+        if (ok && all[i].n > 1) candidate_measure(x, p, &all[i], fill, events);
+        for (int k = 0; k < all[i].n; k++) emit_free(&all[i].trials[k].e);
+    }
+    for (int i = 0; i < 2; i++) if (events[i]) cu.cuEventDestroy(events[i]);
+    emit_free(&e);
+}
+
+/* All choices of a plan are stored together. False: they could not be. */
+static bool candidates_store(executor *x, const candidate *all, int n) {
+    struct device *d = x->device;
+    stored_choice fresh[SHAPES_A_PLAN];
+    for (int i = 0; i < n; i++) fresh[i] = (stored_choice){ all[i].key, all[i].best };
+    pthread_mutex_lock(&d->lock);
+    bool ok = !x->lost && !d->choices.closed && choices_decide(&d->choices, fresh, (size_t)n);
+    pthread_mutex_unlock(&d->lock);
+    return ok;
+}
+
+/* Decides, before a plan's kernels are generated, what computes those of its products that are worth it: the first few by measuring,
+   any others as the model says. */
+static void plan_measure(executor *x, plan *p) {
+    choices *t = &x->device->choices;
+    candidate *all;
+    uint64_t from = gn_now_us();
+    if (!t->id || all_by_blas() || !(all = (candidate *)alloc_zero(SHAPES_A_PLAN * sizeof *all))) return;
+    if (candidates_find(p, all)) {
+        pthread_mutex_lock(&t->measuring);
+        bool open = candidates_store(x, all, 0);                  /* what others have decided until now */
+        for (int n, before = 0; open && (n = candidates_find(p, all)) > 0; before += n) {
+            if (!before) candidates_measure(x, p, all, n);
+            open = candidates_store(x, all, n);
+            if (!before && open) x->stats->products_measured += (uint64_t)n;
+            memset(all, 0, SHAPES_A_PLAN * sizeof *all);
+        }
+        pthread_mutex_unlock(&t->measuring);
+        x->stats->measuring_us += gn_now_us() - from;
+    }
+    gn_free(all);
 }
 
 /* >>devices ======================================================================================= */
@@ -5870,9 +6706,10 @@ static void exec_describe(void *self, gn_device_info *out) {
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "cuda:%d", d->ordinal);
     static const struct { const char *name, *value, *word; } switches[] = { { "GENIE_CUDA_TENSOR", "0", "tensor" }, { "GENIE_CUDA_WGMMA", "0", "wgmma" }, { "GENIE_CUDA_EPILOGUE", "0", "epilogue" },
-                                                                            { "GENIE_CUDA_FUSE", "0", "fuse" }, { "GENIE_CUDA_CLUSTER", "0", "cluster" }, { "GENIE_TF32", "1", "tf32" } };
+                                                                            { "GENIE_CUDA_FUSE", "0", "fuse" }, { "GENIE_CUDA_CLUSTER", "0", "cluster" }, { "GENIE_TF32", "1", "tf32" }, { "GENIE_CUDA_TUNE", "blas", "tune" } };
     int n = snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
                      d->compile_only ? " compile only" : "");
+    if (d->choices.id && !env_is("GENIE_CUDA_TUNE", "0") && !all_by_blas() && n > 0 && (size_t)n < sizeof out->identity) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " choices %016llx", (unsigned long long)d->choices.id);
     for (size_t i = 0; i < sizeof switches / sizeof *switches && n > 0 && (size_t)n < sizeof out->identity; i++)      /* those that change the order or the width of sums */
         if (env_is(switches[i].name, switches[i].value)) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " %s %s", switches[i].word, switches[i].value);
 }
@@ -6053,6 +6890,7 @@ static gn_result device_find(int ordinal, struct device **out, gn_fault *f) {
     pthread_mutex_lock(&devices_lock);
     if (!d->open) {
         pthread_mutex_init(&d->lock, NULL);
+        pthread_mutex_init(&d->choices.measuring, NULL);
         r = compile_only ? device_open_compile_only(d, only, f) : device_open(d, ordinal, f);
     }
     pthread_mutex_unlock(&devices_lock);
@@ -6106,6 +6944,7 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     const char *colon = strchr(desc->device, ':');
     struct device *d;
     char *end = NULL;
+    bool rejected;
     long ordinal = colon ? strtol(colon + 1, &end, 10) : 0;
     if (colon && (end == colon + 1 || *end)) return gn_fail(f, GN_NO_DEVICE, "'%.60s' is no device; cuda:0 is", desc->device);
     gn_result r = device_find(ordinal < 0 || ordinal > 1000 ? -1 : (int)ordinal, &d, f);
@@ -6114,12 +6953,22 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     if (!x) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the GPU executor");
     x->device = d;
     x->stats = desc->stats;
+    x->log = desc->log;
+    x->log_user = desc->log_user;
+    x->strict = desc->strict;
     x->limit = desc->memory_limit;
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
     x->evicts = !env_is("GENIE_CUDA_EVICT", "0");
     x->device_limit = getenv("GENIE_CUDA_MEMORY") ? strtoull(getenv("GENIE_CUDA_MEMORY"), NULL, 10) : 0;
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
     x->overlaps = d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
+    pthread_mutex_lock(&devices_lock);
+    choices_open(d, &rejected);
+    pthread_mutex_unlock(&devices_lock);
+    if (rejected) {                                          /* no other way of computing: strict mode does not mind */
+        x->stats->choices_rejected++;
+        gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: the file of stored choices of products is damaged: all are measured anew", d->ordinal);
+    }
     r = executor_init(x, f);
     if (r == GN_OK && !d->compile_only && !atomic_load(&d->proved)) r = canary(x, f);
     if (r != GN_OK) { exec_close(x); return r; }
@@ -6139,11 +6988,11 @@ static void driver_release(char *out, size_t cap) {
         if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) { snprintf(out, cap, "%s ", word); return; }
 }
 
-/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 580.95.05 (CUDA 13.0), NVRTC 13.0", with what is missing; for 0
+/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 580.95.05 (CUDA 13.0), NVRTC 13.0, cuBLASLt 13", with what is missing; for 0
    also why there is no GPU at all. */
 static int driver_list(int index, char *out, size_t cap) {
     int count = 0, handle, major = 0, minor = 0;
-    char release[40], compiler[40], name[96] = "?";
+    char release[40], compiler[40], products[1300], name[96] = "?";
     size_t memory = 0;
     gn_fault f = { 0 };
     struct device *d;
@@ -6151,6 +7000,8 @@ static int driver_list(int index, char *out, size_t cap) {
     driver_release(release, sizeof release);
     snprintf(compiler, sizeof compiler, "NVRTC %d.%d", cu.nvrtc_version / 1000, cu.nvrtc_version % 1000 / 10);
     if (*cu.nvrtc_why) snprintf(compiler, sizeof compiler, "no NVRTC");
+    if (blas_is_there()) snprintf(products, sizeof products, "cuBLASLt %d", blas.major);
+    else snprintf(products, sizeof products, "no cuBLASLt (%s)", blas.why);
     if (*cu.why) return index ? 0 : snprintf(out, cap, "cuda: absent: %s; %s", cu.why, *cu.nvrtc_why ? cu.nvrtc_why : compiler);
     cu.cuDeviceGetCount(&count);
     if (index >= count) return index ? 0 : snprintf(out, cap, "cuda: absent: driver %s(CUDA %d.%d) sees no GPU", release, cu.driver_version / 1000, cu.driver_version % 1000 / 10);
@@ -6160,8 +7011,8 @@ static int driver_list(int index, char *out, size_t cap) {
     cu.cuDeviceGetAttribute(&major, 75, handle);
     cu.cuDeviceGetAttribute(&minor, 76, handle);
     bool ok = device_find(index, &d, &f) == GN_OK;
-    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %s(CUDA %d.%d), %s%s%s", index, name, (double)memory / 1073741824.0, major, minor, release,
-                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, compiler, ok ? "" : "; absent: ", ok ? "" : f.text);
+    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %s(CUDA %d.%d), %s, %s%s%s", index, name, (double)memory / 1073741824.0, major, minor, release,
+                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, compiler, products, ok ? "" : "; absent: ", ok ? "" : f.text);
 }
 
 static const gn_driver_i driver_table = { "cuda", driver_open, driver_list };

@@ -23,6 +23,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -434,8 +435,15 @@ static double raw_upload(const int ends[2], const float *p, size_t n) {
     return ex_now() - start;
 }
 
+/* Seconds of processor time of this process: client and server. */
+static double cpu_now(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
 /* From the first weight of a new context to an answer that needs all of them. */
-static double upload_once(const ex_place *place, float *host, double *out_download, gn_stats *out_stats) {
+static double upload_once(const ex_place *place, float *host, double *out_download, double *out_cpu, gn_stats *out_stats) {
     size_t n = (size_t)UPLOAD_SIDE * UPLOAD_SIDE;
     gn_ctx *g = gn_open(&(gn_desc){ .devices = place->devices, .home = place->home });
     if (!ex_check(g, gn_status(g), "upload")) exit(EX_FAILED);
@@ -445,13 +453,14 @@ static double upload_once(const ex_place *place, float *host, double *out_downlo
     poison(y, UPLOAD_WEIGHTS);
     poison(back, n);
     for (int i = 0; i < UPLOAD_WEIGHTS; i++) host[(size_t)i * n + (size_t)(draw() * 1000 + 1000)] = draw();   /* the server has not seen it */
-    double start = ex_now();
+    double start = ex_now(), cpu = cpu_now();
     for (int i = 0; i < UPLOAD_WEIGHTS; i++) {
         w[i] = gn_weight(g, GN_F32, GN_SHAPE(UPLOAD_SIDE, UPLOAD_SIDE), host + (size_t)i * n, "w");
         last[i] = gn_reshape(gn_slice(gn_reshape(w[i], GN_SHAPE(UPLOAD_SIDE * UPLOAD_SIDE)), 0, UPLOAD_SIDE * UPLOAD_SIDE - 1, UPLOAD_SIDE * UPLOAD_SIDE, 1), GN_SHAPE(1));
     }
     read_or_die(gn_concat(last, UPLOAD_WEIGHTS, 0), y, sizeof y);
     double took = ex_now() - start;
+    *out_cpu = cpu_now() - cpu;
     for (int i = 0; i < UPLOAD_WEIGHTS; i++)
         if (y[i] != host[(size_t)(i + 1) * n - 1]) failed("an uploaded weight is not what was sent");
     gn_get_stats(g, out_stats);
@@ -473,20 +482,23 @@ static void bench_upload(void) {
     int ends[2], runs = repeats(8);
     size_t n = (size_t)UPLOAD_WEIGHTS * UPLOAD_SIDE * UPLOAD_SIDE, bytes = n * sizeof(float);
     char about[200];
+    double cpu[64];
     gn_stats s;
     if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends)) { failed("no server for upload"); return; }
     float *host = make_floats(n, 0.02f);
     for (size_t i = 0; i < n; i++) host[i] += 0.02f * draw() + 0.02f * draw();      /* bell-shaped, as weights are */
     for (int i = -1; i < runs; i++) {
         int at = i < 0 ? 0 : i;
-        samples_a[at] = upload_once(&place, host, &samples_b[at], &s);
+        samples_a[at] = upload_once(&place, host, &samples_b[at], &cpu[at], &s);
         samples_c[at] = raw_upload(ends, host, bytes);
     }
-    double up = quantile(samples_a, runs, 0.5), down = quantile(samples_b, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
+    double up = quantile(samples_a, runs, 0.5), busy = quantile(cpu, runs, 0.5), down = quantile(samples_b, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
     show("upload_gb_s", 1e-9 * (double)bytes / up, false, 0.5, "GB/s");
     note("download_gb_s", 1e-9 * (double)bytes / UPLOAD_WEIGHTS / down, "GB/s, one value");
     note("upload_raw_tcp_gb_s", 1e-9 * (double)bytes / raw, "GB/s, one stream of plain TCP");
     note("upload_packed_share", (double)s.packed_bytes_up / (double)s.tensor_bytes_up, "of the bytes were sent, after compression");
+    note("upload_cpu_s_gb", busy / (1e-9 * (double)bytes), "s of processor time a GB, both ends");
+    note("upload_cores_busy", busy / up, "cores at work, both ends together");
     if (gn_describe_network(about, sizeof about) > 0) printf("    %s\n", about);
     free(host);
     close(ends[0]);

@@ -429,32 +429,59 @@ static double product_error(const job *j) {
     return error_of(&e);
 }
 
-static void bench_product(gn_ctx *g, const char *name, gn_dtype d, bool tf32, double target) {
+typedef struct product_row { const char *name; gn_dtype d; bool tf32; double target; } product_row;
+
+static const product_row product_rows[] = { { "matmul_bf16", GN_BF16, false, 780 }, { "matmul_f32", GN_F32, false, 48 }, { "matmul_tf32", GN_F32, true, 390 } };
+
+/* In a context of its own: as chosen by measuring, by own kernels as the model says, and by cuBLASLt through Genie. */
+static const struct { const char *suffix, *tune; } product_ways[] = { { "", NULL }, { "_own", "0" }, { "_blas", "blas" } };
+
+static const char *computed_by(const gn_stats *s) {
+    return s->products_by_blas ? "by cuBLASLt" : s->products_by_other ? "by the own kernel that measured best" : "by the own kernel that the model chooses";
+}
+
+static void bench_product(gn_ctx *g, const char *name, const product_row *p, double target, double *ceiling) {
     int64_t n = sized(4096);
-    job j = { .d = d, .m = n, .n = n, .k = n, .n_in = 2, .each = d == GN_F32 && !tf32 ? 3 : 20, .scale = 1, .in_shape = { GN_SHAPE(n, n), GN_SHAPE(n, n) }, .out_shape = GN_SHAPE(n, n) };
-    if (!wanted(name)) return;
+    job j = { .d = p->d, .m = n, .n = n, .k = n, .n_in = 2, .each = p->d == GN_F32 && !p->tf32 ? 3 : 20, .scale = 1, .in_shape = { GN_SHAPE(n, n), GN_SHAPE(n, n) }, .out_shape = GN_SHAPE(n, n) };
+    gn_stats stats;
     job_open(g, &j);
     int k = job_run(g, &j, build_product, repeats(15));
+    gn_get_stats(g, &stats);
+    if (isnan(*ceiling)) *ceiling = blas_ceiling(n, p->d, p->tf32);
     double flops = 2e-12 * (double)n * (double)n * (double)n;
     row *out = add_row(name, "TFLOP/s", target, false);
     out->value = flops / quantile(samples, k, 0.5);
     out->p95 = flops / quantile(samples, k, 0.95);
     out->error = product_error(&j);
-    out->bound = tf32 ? 0x1p-9 : d == GN_F32 ? 1e-5 : eps_of(d);
-    set_ceiling(out, blas_ceiling(n, d, tf32), "cuBLASLt");
-    snprintf(out->note, sizeof out->note, "%lld cubed", (long long)n);
-    print_row(out);
+    out->bound = p->tf32 ? 0x1p-9 : p->d == GN_F32 ? 1e-5 : eps_of(p->d);
+    set_ceiling(out, *ceiling, "cuBLASLt");
+    snprintf(out->note, sizeof out->note, "%lld cubed, %s, measured in %.0f ms", (long long)n, computed_by(&stats), (double)stats.measuring_us * 1e-3);
+    if (!stats.choices_lost) print_row(out);
+    else { printf("%-26s skipped: cuBLASLt is not there\n", name); n_rows--; }
     job_close(&j);
 }
 
-/* TF32 is asked for by the environment, and the choice belongs to a context's plans. */
-static void bench_tf32(void) {
-    if (!wanted("matmul_tf32")) return;
-    setenv("GENIE_TF32", "1", 1);
-    gn_ctx *g = open_or_die(set.device, NULL);
-    bench_product(g, "matmul_tf32", GN_F32, true, 390);
-    gn_close(g);
-    unsetenv("GENIE_TF32");
+/* TF32 and ways are asked for by the environment, and belong to a context's plans. */
+static void bench_products(void) {
+    for (size_t i = 0; i < sizeof product_rows / sizeof *product_rows; i++) {
+        double ceiling = NAN;
+        for (int k = 0; k < 3; k++) {
+            char name[40];
+            snprintf(name, sizeof name, "%s%s", product_rows[i].name, product_ways[k].suffix);
+            if (!wanted(name)) continue;
+            const char *said = getenv("GENIE_CUDA_TUNE");
+            char before[40] = "";
+            if (said) snprintf(before, sizeof before, "%s", said);
+            if (product_ways[k].tune) setenv("GENIE_CUDA_TUNE", product_ways[k].tune, 1);
+            if (product_rows[i].tf32) setenv("GENIE_TF32", "1", 1);
+            gn_ctx *g = open_or_die(set.device, NULL);
+            bench_product(g, name, &product_rows[i], k ? NAN : product_rows[i].target, &ceiling);
+            gn_close(g);
+            if (product_rows[i].tf32) unsetenv("GENIE_TF32");
+            if (said) setenv("GENIE_CUDA_TUNE", before, 1);
+            else unsetenv("GENIE_CUDA_TUNE");
+        }
+    }
 }
 
 static gn_tensor build_attention(gn_ctx *g, const job *j) {
@@ -980,9 +1007,7 @@ static void print_json(const gn_device_info *d) {
 
 static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
-    bench_product(g, "matmul_bf16", GN_BF16, false, 780);
-    bench_product(g, "matmul_f32", GN_F32, false, 48);
-    bench_tf32();
+    bench_products();
     bench_attention(g);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);

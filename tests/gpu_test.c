@@ -211,6 +211,64 @@ static void a_loop_after_a_product_is_no_kernel_of_its_own(void)
     }
 }
 
+/* Products of all directions and with what follows them, as cuBLASLt computes them. In a context of its own, whose plans are new. */
+static void products_by_blas_are_as_exact_as_our_own(void)
+{
+    static const int64_t shapes[][3] = { { 200, 136, 72 }, { 257, 65, 129 }, { 512, 384, 168 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_F16 };
+    gn_ctx *usual = gpu;
+    gn_stats s;
+    if (compiles_only) { test_skip("kernels are compiled, not run"); return; }
+    setenv("GENIE_CUDA_TUNE", "blas", 1);
+    gpu = gn_open(&(gn_desc){ .devices = device_name });
+    for (int k = 0; k < TEST_COUNT(shapes) * 3; k++) {
+        job j = { dtypes[k % 3], shapes[k / 3][0], shapes[k / 3][1], shapes[k / 3][2], 6, k % 4 };
+        void *data[4] = { random_bytes(j.d, 6 * j.a * j.c, 1), random_bytes(j.d, 6 * j.b * j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, 2 * j.a * j.b, 1) };
+        compare("product by cuBLASLt", build_product, &j, data, eps_of(j.d) * 64);
+        j.form = 7 - k % 4;
+        compare("product by cuBLASLt", build_product, &j, data, eps_of(j.d) * 64);
+        j.form = k % 6 | (k & 2 ? 24 : 32);
+        compare("product by cuBLASLt with a loop", build_epilogue, &j, data, eps_of(j.d) * 64);
+        j.form = k % 5;
+        compare("batched product by cuBLASLt", build_batched, &j, data, eps_of(j.d) * 64);
+        for (int i = 0; i < 4; i++) free(data[i]);
+    }
+    gn_get_stats(gpu, &s);
+    gn_device_info info;
+    if (gn_get_device(gpu, &info) == GN_OK && info.remote) test_skip("a server computes as its own environment says");
+    else if (s.choices_lost && !s.products_by_blas) test_skip("there is no cuBLASLt here (GENIE_CUBLASLT names its place)");
+    else CHECK(s.products_by_blas >= 24 && s.blas_faults == 0);
+    gn_close(gpu);
+    gpu = usual;
+    unsetenv("GENIE_CUDA_TUNE");
+}
+
+/* A product that is large enough to be measured: its choice is made once, and sessions that follow it get equal bits. */
+static void a_measured_product_has_equal_bits_in_all_sessions(void)
+{
+    enum { N = 1792 };
+    if (compiles_only || getenv("GENIE_CUDA_TUNE")) { test_skip(compiles_only ? "kernels are compiled, not run" : "GENIE_CUDA_TUNE is set"); return; }
+    float *data[2] = { random_bytes(GN_F32, N * N, 1), random_bytes(GN_F32, N * N, 1) }, *out[2];
+    gn_device_info info[2];
+    uint64_t measured = 0;
+    for (int i = 0; i < 2; i++) {
+        gn_stats s;
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = device_name });
+        out[i] = calloc(N * N, sizeof(float));
+        CHECK_RESULT(gn_read(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(N, N), data[0]), gn_data(g, GN_F32, GN_SHAPE(N, N), data[1])), out[i], N * N * sizeof(float)), GN_OK);
+        gn_step(g);
+        CHECK_RESULT(gn_get_device(g, &info[i]), GN_OK);
+        gn_get_stats(g, &s);
+        measured += s.products_measured;
+        CHECK_INT(s.choices_lost + s.blas_faults, 0);
+        gn_close(g);
+    }
+    CHECK(measured <= 1);
+    CHECK_STR(info[0].identity, info[1].identity);
+    CHECK(memcmp(out[0], out[1], N * N * sizeof(float)) == 0);
+    for (int i = 0; i < 2; i++) { free(data[i]); free(out[i]); }
+}
+
 /* ---- attention: a = T, b = S, c = D, e = heads; form bit 0 causal, bit 1 two query heads for each key head ---- */
 
 static gn_tensor build_attention(gn_ctx *g, const job *j, void **data)
@@ -761,6 +819,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu),
         TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
+        TEST_ENTRY(products_by_blas_are_as_exact_as_our_own), TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions),
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
     };
     test_begin(argc, argv);

@@ -5,10 +5,14 @@
 . "$(dirname "$0")/script.sh"
 export GENIE_CACHE=$WORK/cache GENIE_SHIM_DIR=$WORK/objects GENIE_TEST_DEVICES=cuda:0
 export CXX=${CXX:-c++}
+export GENIE_CUBLASLT=0      # this machine's own, if it has one, needs its GPU
 export GENIE_MEASURE=0      # fibres are slow: measuring the device would take minutes
 mkdir -p "$GENIE_SHIM_DIR"
 
-build_shim() { $CC -std=gnu11 -O2 -fPIC -shared -o "$WORK/shim.so" tests/cuda_shim.c -ldl -lpthread; }
+build_shim() {
+    $CC -std=gnu11 -O2 -fPIC -shared -o "$WORK/shim.so" tests/cuda_shim.c -ldl -lpthread &&
+        $CC -std=gnu11 -O2 -fPIC -shared -o "$WORK/blas.so" tests/blas_shim.c -ldl
+}
 
 # result FILE: its last line, with the numbers of passed tests at least $2.
 holds() {
@@ -63,11 +67,78 @@ url_is_still_good() {
 }
 ends_on_term() { kill -TERM "$server_process" && ended 10 "$server_process"; }
 
+# ---- measured choices of products: each run is a process, on the files that those before it left ----
+
+choice_test() { GENIE_CACHE=$WORK/choices GENIE_TEST_BITS=$WORK/bits GENIE_SHIM_FAULTS=$WORK/fault GENIE_CUBLASLT=${BLAS-$WORK/blas.so} GENIE_CUDA_TUNE=${TUNE-1000} on_shim "$BUILD/tests/choice_test" "$@" --seed 1; }
+# counted COUNTS: a product's run ends well, with these counters.
+counted() { choice_test one_product | tee "$WORK/counted" && grep -F "$1 identity" "$WORK/counted"; }
+identity() { sed -n 's/.* identity //p' "$WORK/counted"; }
+choice_file() { find "$WORK/choices" -name 'choices-*' ! -name '*.lock'; }
+
+choice_is_made_and_followed() {
+    rm -rf "$WORK/choices" "$WORK/bits"
+    counted 'measured 1 by_blas 1 other 0 faults 0 rejected 0 lost 0 called 1' || return 1
+    first=$(identity)
+    [[ $first == *' choices '* ]] && counted 'measured 0 by_blas 1 other 0 faults 0 rejected 0 lost 0 called 1' && [ "$(identity)" = "$first" ]
+}
+others_choice_is_lost() {
+    GENIE_SHIM_BLAS=other choice_test strict_mode && rm "$WORK/bits" && GENIE_SHIM_BLAS=other counted 'measured 0 by_blas 0 other 0 faults 0 rejected 0 lost 1 called 0'
+}
+damaged_choices_are_made_anew() {
+    rm -f "$WORK/bits"
+    printf x | dd of="$(choice_file)" bs=1 seek="$1" conv=notrunc status=none
+    counted 'measured 1 by_blas 1 other 0 faults 0 rejected 1 lost 0 called 1' && [ "$(identity)" != "$first" ] && first=$(identity) &&
+        counted 'measured 0 by_blas 1 other 0 faults 0 rejected 0 lost 0 called 1'
+}
+cut_choices_are_made_anew() {
+    truncate -s "$1" "$(choice_file)"
+    counted 'measured 1 by_blas 1 other 0 faults 0 rejected 1 lost 0 called 1'
+}
+own_kernels_are_chosen_where_they_are_faster() {
+    rm -rf "$WORK/choices" "$WORK/bits"
+    GENIE_SHIM_BLAS=slow counted 'measured 1 by_blas 0 other 0 faults 0 rejected 0 lost 0 called 1' && counted 'measured 0 by_blas 0 other 0 faults 0 rejected 0 lost 0 called 0'
+}
+switches_turn_it_off() {
+    rm -f "$WORK/bits"
+    BLAS=0 counted 'measured 1 by_blas 0 other 0 faults 0 rejected 0 lost 0 called 0' && TUNE=0 counted 'measured 0 by_blas 0 other 0 faults 0 rejected 0 lost 0 called 0' &&
+        [[ $(identity) != *choices* ]] && TUNE='' choice_test a_small
+}
+blas_computes_all_on_request() {
+    rm -f "$WORK/bits"
+    TUNE=blas counted 'measured 0 by_blas 1 other 0 faults 0 rejected 0 lost 0 called 1' && [[ $(identity) == *'tune blas' ]] &&
+        rm "$WORK/bits" && TUNE=blas BLAS=0 counted 'measured 0 by_blas 0 other 0 faults 0 rejected 0 lost 1 called 0'
+}
+blas_that_does_not_start_is_reported() {
+    rm -rf "$WORK/choices" "$WORK/bits"
+    echo 'blas start' >"$WORK/fault"
+    GENIE_LOG=1 counted 'measured 1 by_blas 0 other 0 faults 1 rejected 0 lost 0 called 0' 2>"$WORK/log"
+    local status=$?
+    rm "$WORK/fault"
+    cat "$WORK/log"
+    [ "$status" = 0 ] && grep -q 'cuBLASLt does not start' "$WORK/log"
+}
+nothing_is_chosen_without_a_folder() {
+    rm -f "$WORK/bits"
+    : >"$WORK/no_folder"
+    GENIE_CACHE=$WORK/no_folder GENIE_TEST_BITS=$WORK/bits GENIE_CUBLASLT=$WORK/blas.so GENIE_CUDA_TUNE=1000 on_shim "$BUILD/tests/choice_test" one_product --seed 1 | tee "$WORK/counted"
+    grep -q '^measured 0 by_blas 0 ' "$WORK/counted" && [[ $(identity) != *choices* ]]
+}
+two_processes_agree() {
+    rm -rf "$WORK/choices" "$WORK/bits"
+    choice_test one_product >"$WORK/one" & local one=$!
+    choice_test one_product >"$WORK/two" & local two=$!
+    wait "$one" && wait "$two" && cat "$WORK/one" "$WORK/two" && [ "$(sed -n 's/.* identity //p' "$WORK/one")" = "$(sed -n 's/.* identity //p' "$WORK/two")" ] &&
+        counted 'measured 0 by_blas 1 other 0 faults 0 rejected 0 lost 0 called 1'
+}
+list_says_where_products_are_computed() {
+    GENIE_CUBLASLT=$WORK/blas.so on_shim "$EXAMPLES/genie_serve" --devices list | grep -E ', cuBLASLt 13$' && GENIE_CUBLASLT=$WORK/none on_shim "$EXAMPLES/genie_serve" --devices list | grep -F 'no cuBLASLt (GENIE_CUBLASLT='
+}
+
 if ! has "$CXX"; then
     skip kernels_on_the_shim "no C++ compiler ($CXX) here"
     finish
 fi
-for program in kernels_test conformance_test gpu_test gpu_fault_test; do
+for program in kernels_test conformance_test gpu_test gpu_fault_test choice_test; do
     [ -x "$BUILD/tests/$program" ] || { skip kernels_on_the_shim "$program is not built: ./build.sh kernels runs this test with its programs"; finish; }
 done
 check shim_builds build_shim
@@ -80,6 +151,21 @@ check faults_are_typed_errors_of_one_client_of_a_server faults_of_a_server
 check server_whose_device_was_lost_started_again_in_its_process server_started_again_in_its_process
 check url_of_a_server_that_started_again_still_pairs url_is_still_good
 check server_that_started_again_ends_on_sigterm ends_on_term
+check products_by_blas_agree_with_double choice_test all_forms
+check choice_is_measured_stored_and_followed_by_the_next_process choice_is_made_and_followed
+check choice_that_is_lost_is_counted_and_refused_in_strict_mode others_choice_is_lost
+check damaged_choices_are_rejected_and_made_anew damaged_choices_are_made_anew 60
+check choices_with_another_head_are_rejected_and_made_anew damaged_choices_are_made_anew 17
+check cut_choices_are_rejected_and_made_anew cut_choices_are_made_anew 50
+check empty_choices_are_rejected_and_made_anew cut_choices_are_made_anew 3
+check own_kernels_are_chosen_where_they_measure_faster own_kernels_are_chosen_where_they_are_faster
+check switches_of_choices_turn_them_off switches_turn_it_off
+check blas_computes_all_products_on_request blas_computes_all_on_request
+check blas_that_does_not_start_is_reported_and_counted blas_that_does_not_start_is_reported
+check nothing_is_chosen_where_it_cannot_be_stored nothing_is_chosen_without_a_folder
+check processes_that_measure_at_once_agree two_processes_agree
+check product_that_blas_fails_is_computed_by_own_kernels choice_test a_product_that
+check list_of_devices_names_blas_or_says_how_to_get_it list_says_where_products_are_computed
 check demo_on_the_shim_shows_its_phases demo_shows_its_phases
 check gpu_script_smoke_run_passes_on_the_shim smoke
 finish
