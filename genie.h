@@ -1376,6 +1376,9 @@ typedef struct gn_exec_i {
     void (*host_free)(void *self, void *p);
     /* What the device and the links from and to the program are known to cost now; 0 where it is not known. NULL slot: nothing is. */
     void (*costs)(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
+    /* Measures, while nothing runs, what gn_cluster_device calls flops_per_s and bytes_per_s; 0 where that fails. NULL slot or an
+       error: plans are timed instead. */
+    gn_result (*rates)(void *self, double out_flops_per_s[GN_RATE__COUNT], double *out_bytes_per_s);
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -2561,6 +2564,7 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define GN_M_SQRT(a) GN__PASTE(gn__m_sqrt_, GN__SUFFIX)(a)
 #define GN_M_TANH(a) GN__PASTE(gn__m_tanh_, GN__LONG)(a)
 #define GN_M_ERFC(a) GN__PASTE(gn__m_erfc_, GN__LONG)(a)
+#define GN_M_OVER1P(a, b) ((a) / (GN_C(1) + (b)))   /* b >= 0; a GPU's may be 2 ulp off */
 /* Further ones. Floats, as in C99 <math.h>: FLOOR CEIL TRUNC EXP2 EXPM1 LOG2 LOG10 LOG1P SIN COS TAN ASIN ACOS ATAN SINH COSH ASINH
  * ACOSH ATANH ERF ATAN2(y, x) HYPOT COPYSIGN(magnitude, sign); RINT rounds to nearest, ties to even. All compute types:
  *   FMA(a, b, c)     a b + c rounded once; ints: wrapped
@@ -3311,11 +3315,11 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( SQRT,      sqrt,      0x1b, S, GN__FLOATS,  4,  1, GN_M_SQRT(a), gn__div(k, gn__mul(k, gy, gn__num(k, 0.5)), y))              \
     U( RSQRT,     rsqrt,     0x1c, S, GN__FLOATS,  5,  2, GN_C(1) / GN_M_SQRT(a), gn__mul(k, gn__mul(k, gy, gn__num(k, -0.5)), gn__div(k, y, x0))) \
     U( TANH,      tanh,      0x1d, F, GN__FLOATS, 12,  4, GN_M_TANH(a), gn__mul(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, y, y)))) \
-    U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_C(1) / (GN_C(1) + GN_M_EXP(-a)), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
+    U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_M_OVER1P(GN_C(1), GN_M_EXP(-a)), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
     U( RELU,      relu,      0x1f, A, GN__NUMBERS, 1,  1, a < GN_C(0) ? GN_C(0) : a, gn__choose(k, gn__gt(k, x0, gn__num(k, 0)), gy)) \
     U( GELU,      gelu,      0x20, F, GN__FLOATS, 20,  8, GN_C(0.5) * a * GN_M_ERFC(a * GN_C(-0.70710678118654752440)), gn__gelu_grad(k)) \
-    U( GELU_TANH, gelu_tanh, 0x21, F, GN__FLOATS, 20,  8, a / (GN_C(1) + GN_M_EXP(a * (GN_C(-1.5957691216057307117) + GN_C(-0.071354816272600009) * a * a))), gn__gelu_tanh_grad(k)) \
-    U( SILU,      silu,      0x22, F, GN__FLOATS, 14,  4, a / (GN_C(1) + GN_M_EXP(-a)), gn__silu_grad(k))                            \
+    U( GELU_TANH, gelu_tanh, 0x21, F, GN__FLOATS, 20,  8, GN_M_OVER1P(a, GN_M_EXP(a * (GN_C(-1.5957691216057307117) + GN_C(-0.071354816272600009) * a * a))), gn__gelu_tanh_grad(k)) \
+    U( SILU,      silu,      0x22, F, GN__FLOATS, 14,  4, GN_M_OVER1P(a, GN_M_EXP(-a)), gn__silu_grad(k))                            \
     C( EQ,        eq,        0x23, A, GN__ALL,     1,  1, a == b)                                                                    \
     C( NE,        ne,        0x24, A, GN__ALL,     1,  1, a != b)                                                                    \
     C( LT,        lt,        0x25, A, GN__ALL,     1,  1, a < b)                                                                     \
@@ -11403,7 +11407,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL };
 
 /* ---- cpu ---- */
 
@@ -12089,7 +12093,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -13565,6 +13569,7 @@ static gn_result gn__split_run(gn__multi_run *w) {
         }
     if (r) { gn__split_abort(w); return r; }
     for (uint32_t i = 0; i < s->n_pieces; i++) {
+        if (!s->pieces[i].part) continue;                      /* its device may never have been opened */
         w->m->units[s->pieces[i].device].counts->transfers += s->pieces[i].n_needs;
         w->m->units[s->pieces[i].device].counts->transfer_bytes += s->pieces[i].in_bytes;
     }
@@ -13721,10 +13726,17 @@ static void gn__multi_close(void *self) {
     gn_free(m);
 }
 
+/* Of a driver's device; the CPU beside it does not count. */
+static gn_result gn__multi_rates(void *self, double *out_flops, double *out_bytes) {
+    gn__multi *m = (gn__multi *)self;
+    const gn_exec *x = &m->units[0].exec;
+    return m->beside && x->i->rates ? x->i->rates(x->self, out_flops, out_bytes) : GN_UNSUPPORTED;
+}
+
 static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs };
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates };
 static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs };
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates };
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -13845,6 +13857,7 @@ static void gn__traced_values_release(void *self, uint64_t below) {
 static void gn__traced_describe(void *self, gn_device_info *out) { gn__traced *t = (gn__traced *)self; t->inner.i->describe(t->inner.self, out); }
 static void *gn__traced_host_alloc(void *self, size_t bytes) { gn__traced *t = (gn__traced *)self; return t->inner.i->host_alloc(t->inner.self, bytes); }
 static void gn__traced_host_free(void *self, void *p) { gn__traced *t = (gn__traced *)self; t->inner.i->host_free(t->inner.self, p); }
+static gn_result gn__traced_rates(void *self, double *flops, double *bytes) { gn__traced *t = (gn__traced *)self; return t->inner.i->rates(t->inner.self, flops, bytes); }
 static void gn__traced_costs(void *self, gn_cluster_device *d, gn_cluster_link *up, gn_cluster_link *down) { gn__traced *t = (gn__traced *)self; t->inner.i->costs(t->inner.self, d, up, down); }
 static void gn__traced_close(void *self) {
     gn__traced *t = (gn__traced *)self;
@@ -13865,7 +13878,7 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
     t->fn = fn;
     t->user = user;
     t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
-                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL };
+                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL };
     *x = (gn_exec){ &t->table, t };
 }
 
@@ -13886,11 +13899,12 @@ static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, 
     gn_part part = { .n_nodes = chain + 1, .n_ins = 2 * chain, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
     gn__type t = { d, s };
     void *plan = NULL;
-    uint64_t ticket = 0, begin = gn_now_us(), last = begin;
+    uint64_t ticket = 0, begin, last;
     double least = 0;
     desc.bytes = gn__type_bytes(&t);
     part.hash = gn__part_hash(&part);
     bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
+    begin = last = gn_now_us();                                                       /* compiling is no part of it */
     for (int i = 0; ok && i < 6 && (i < 4 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
         uint64_t from = gn_now_us();
         ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
@@ -13936,6 +13950,7 @@ static void gn__measure_all(gn_exec x, gn_cluster_device *c) {
     double one = gn__measure_op(x, 0, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, 1, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
     c->launch_s = GN__MAX((many - one) / (GN__MEASURE_CHAIN - 1), 1e-7);
     c->queue_s = GN__MAX(one - c->launch_s, 0);
+    if (x.i->rates && x.i->rates(x.self, c->flops_per_s, &c->bytes_per_s) == GN_OK) return;
     for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, 2 + i, dtypes[i], c->queue_s);
     c->bytes_per_s = gn__measure_bytes(x, 2 + GN_RATE__COUNT, c->queue_s);
 }
@@ -13948,7 +13963,7 @@ static bool gn__env_forbids(const char *name) {
     return env && strcmp(env, "0") == 0;
 }
 
-/* Some milliseconds of a CPU; a GPU compiles eleven kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
+/* Some milliseconds of a CPU; a GPU compiles five small kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
 static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
     bool cpu = !gn__driver_serves(desc->device);
     char key[96];
@@ -14761,7 +14776,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
 
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {

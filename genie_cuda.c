@@ -634,7 +634,30 @@ static const char prelude[] =
     "D double gn_sqrt(double a) { return sqrt(a); }\n"
     "D float gn_tanh(float a) { return tanhf(a); }\n"
     "D double gn_tanh(double a) { return tanh(a); }\n"
-    "D float gn_erfc(float a) { return erfcf(a); }\n"
+    "// 1 / x and 2^x within 1 and 2 ulp; under the smallest normal number 0\n"
+    "#ifdef GN_HOST\n"
+    "D float rcp_near(float x) { return 1.f / x; }\n"
+    "D float exp2_near(float x) { return exp2f(x); }\n"
+    "#else\n"
+    "D float rcp_near(float x) { float r; asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
+    "D float exp2_near(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
+    "#endif\n"
+    "// a / (1 + b), b >= 0, without branches: quarters keep the reciprocal normal as long as b is finite.\n"
+    "D float gn_over1p(float a, float b) { return 0.25f * rcp_near(fmaf(b, 0.25f, 0.25f)) * a; }\n"
+    "D double gn_over1p(double a, double b) { return a / (1. + b); }\n"
+    "// exp(-c c) t p(t) for c = |x|, t = 1 / (1 + 3/8 c), p of degree 8 with a relative error of 1.3e-8 (least squares reweighted to\n"
+    "// the least maximum); the square is taken in two parts. The power is 2^24 times too large and p as much too small, so that a\n"
+    "// result that is not normal is rounded once. NaN stays.\n"
+    "D float gn_erfc(float x) {\n"
+    "  const float c = fabsf(x) > 10.2f ? 10.2f : fabsf(x), t = rcp_near(fmaf(c, 0.375f, 1.f));\n"
+    "  const float high = -c * c, low = fmaf(-c, c, -high), j = fmaf(high, 1.44269504f, 12583063.f), n = j - 12583063.f;\n"
+    "  const float e = exp2_near(fmaf(low, 1.44269504f, fmaf(high, 1.92596299e-8f, fmaf(high, 1.44269502f, -n)))) * gn_f32(gn_u32(j) << 23);\n"
+    "  float p = 3.66134567e-09f;\n"
+    "  p = fmaf(p, t, -1.70948997e-08f); p = fmaf(p, t, 2.57101824e-08f); p = fmaf(p, t, -1.36043186e-08f); p = fmaf(p, t, 1.62683449e-08f);\n"
+    "  p = fmaf(p, t, 7.26175742e-09f); p = fmaf(p, t, 1.22327553e-08f); p = fmaf(p, t, 1.25563702e-08f); p = fmaf(p, t, 1.2613107e-08f);\n"
+    "  const float y = e * (t * p);\n"
+    "  return x < 0.f ? 2.f - y : y;\n"
+    "}\n"
     "D double gn_erfc(double a) { return erfc(a); }\n"
     "D float gn_floor(float a) { return floorf(a); }\n"
     "D double gn_floor(double a) { return floor(a); }\n"
@@ -725,6 +748,7 @@ static const char prelude[] =
     "#define GN_M_SQRT(a) gn_sqrt(a)\n"
     "#define GN_M_TANH(a) gn_tanh(a)\n"
     "#define GN_M_ERFC(a) gn_erfc(a)\n"
+    "#define GN_M_OVER1P(a, b) gn_over1p(a, b)\n"
     "#define GN_M_FLOOR(a) gn_floor(a)\n"
     "#define GN_M_CEIL(a) gn_ceil(a)\n"
     "#define GN_M_RINT(a) gn_rint(a)\n"
@@ -777,16 +801,6 @@ static const char prelude[] =
     "template <> struct cast_to<u16> : cast_narrow<u16, int, 0, 65535> {};\n"
     "template <> struct cast_to<u32> : cast_narrow<u32, i64, 0, 4294967295ll> {};\n"
     "template <> struct cast_to<b8> { template <class S> static M int of(S v) { return v != 0; } };\n"
-    "// A float whose divisions may be wrong in the last bits and have no branches: for results of 16 bits.\n"
-    "struct near { float v; M near() {} M near(float x) : v(x) {} M operator float() const { return v; } };\n"
-    "#ifdef GN_HOST\n"
-    "D float near_ratio(float a, float b) { return a / b; }\n"
-    "#else\n"
-    "D float near_ratio(float a, float b) { float r; asm(\"rcp.approx.f32 %0, %1;\" : \"=f\"(r) : \"f\"(b)); return a * r; }\n"
-    "#endif\n"
-    "D float operator/(near a, near b) { return near_ratio(a.v, b.v); }\n"
-    "D float operator/(near a, float b) { return near_ratio(a.v, b); }\n"
-    "template <> struct cast_to<near> : cast_to<float> {};\n"
     "// The first fault of a run stays: err = {result, node, value low, value high, limit low, limit high}.\n"
     "D void fault(u32 *err, u32 result, u32 node, i64 value, i64 limit) {\n"
     "  if (atomicCAS(err, 0u, result) != 0u) return;\n"
@@ -910,13 +924,7 @@ static const char prelude[] =
     "  return together<P::TY>(s);\n"
     "}\n"
     "// exp(x) for results of 8 or 11 bits\n"
-    "D float exp_short(float x) {\n"
-    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 750\n"
-    "  float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x * 1.4426950408889634f)); return r;\n"
-    "#else\n"
-    "  return expf(x);\n"
-    "#endif\n"
-    "}\n"
+    "D float exp_short(float x) { return exp2_near(x * 1.4426950408889634f); }\n"
     "D u32 word_of(const uint4 &w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; }\n"
     "// element i of 16 bytes\n"
     "D float part_of(const uint4 &w, int i, float) { return gn_f32(word_of(w, i)); }\n"
@@ -1004,18 +1012,24 @@ static const char prelude[] =
     "  }\n"
     "  row_store<P>(p, j, o);\n"
     "}\n"
+    "// Of f32, gain and bias are fetched with the row when registers suffice: they come last otherwise, with nothing to do meanwhile.\n"
     "template <class P> M void layernorm_packed(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V };\n"
+    "  enum { V = P::V, AHEAD = sizeof(T) == 4 && P::K * (1 + P::HAS_GAIN + P::HAS_BIAS) <= 24 ? P::K : 0 };\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
     "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
     "  const bool live = row < P::N;\n"
     "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
-    "  uint4 x[P::K];\n"
+    "  uint4 x[P::K], g[P::K], h[P::K];\n"
     "  sum_of<float> sum, square;\n"
     "  sum.init();\n"
     "  square.init();\n"
     "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * V; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
+    "  UNROLL for (int k = 0; k < AHEAD; k++) {\n"
+    "    const int j = (k * P::TY + ty) * V;\n"
+    "    if (P::HAS_GAIN && j < P::n) g[k] = CONSTANT((const uint4 *)(gain + j));\n"
+    "    if (P::HAS_BIAS && j < P::n) h[k] = CONSTANT((const uint4 *)(bias + j));\n"
+    "  }\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
     "    UNROLL for (int v = 0; v < V; v++) sum.v += part_of(x[k], v, tag);\n"
     "  sum = together<P::TY>(sum);\n"
@@ -1026,15 +1040,14 @@ static const char prelude[] =
     "  const float scale = 1.f / sqrtf(square.v / (float)P::n + (float)P::eps());\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * V;\n"
-    "    uint4 g, h;\n"
     "    T o[V];\n"
     "    if (!live || j >= P::n) continue;\n"
-    "    if (P::HAS_GAIN) g = *(const uint4 *)(gain + j);\n"
-    "    if (P::HAS_BIAS) h = *(const uint4 *)(bias + j);\n"
+    "    if (P::HAS_GAIN && !AHEAD) g[k] = CONSTANT((const uint4 *)(gain + j));\n"
+    "    if (P::HAS_BIAS && !AHEAD) h[k] = CONSTANT((const uint4 *)(bias + j));\n"
     "    UNROLL for (int v = 0; v < V; v++) {\n"
     "      float y = (part_of(x[k], v, tag) - mean) * scale;\n"
-    "      if (P::HAS_GAIN) y = y * part_of(g, v, tag);\n"
-    "      if (P::HAS_BIAS) y = y + part_of(h, v, tag);\n"
+    "      if (P::HAS_GAIN) y = y * part_of(g[k], v, tag);\n"
+    "      if (P::HAS_BIAS) y = y + part_of(h[k], v, tag);\n"
     "      put(o[v], y);\n"
     "    }\n"
     "    vstore<V>(out + P::out(row) + j, o);\n"
@@ -1685,6 +1698,7 @@ static const char prelude[] =
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
     "D void let_next_start() { asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\"); }\n"
     "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
+    "template <class T> M T *now(T *p) { asm volatile(\"\" : \"+l\"(p) :: \"memory\"); return p; }   // no read by it is moved above this\n"
     "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
     "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
     "// into the same place of the shared memory of the cluster's first block\n"
@@ -1692,6 +1706,7 @@ static const char prelude[] =
     "#else\n"
     "D void let_next_start() {}\n"
     "D void await_previous() {}\n"
+    "template <class T> M T *now(T *p) { return p; }\n"
     "D void cluster_arrive() {}\n"
     "D void cluster_wait() {}\n"
     "D void put_first(float *p, float v) { *p = v; }\n"
@@ -2335,7 +2350,6 @@ static const char hopper[] =
     "    product_put<P, 4>(e, (float *)0, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
     "}\n"
     "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
-    "D float exp2_of(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
     "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
     "// As flash_finite, for 128 keys and both groups, which come here together.\n"
     "template <class P> M void flash_clean(unsigned char *v, int key, const int *bound, float *o) {\n"
@@ -2376,12 +2390,12 @@ static const char hopper[] =
     "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
     "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 2)) * scale;\n"
     "    now[h] = fmaxf(now[h], top[h]);\n"
-    "    keep[h] = now[h] == least ? 1.f : exp2_of(top[h] - now[h]);\n"
+    "    keep[h] = now[h] == least ? 1.f : exp2_near(top[h] - now[h]);\n"
     "    top[h] = now[h];\n"
     "    if (now[h] == least) now[h] = 0.f;\n"
     "    sum[h] *= keep[h];\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < 64; i++) { s[i] = exp2_of(fmaf(s[i], scale, -now[i >> 1 & 1])); sum[i >> 1 & 1] += s[i]; }\n"
+    "  UNROLL for (int i = 0; i < 64; i++) { s[i] = exp2_near(fmaf(s[i], scale, -now[i >> 1 & 1])); sum[i >> 1 & 1] += s[i]; }\n"
     "}\n"
     "template <class P> M void flash_pack(u32 *p, const float *s) {\n"
     "  const typename P::T tag = {};\n"
@@ -2516,9 +2530,9 @@ static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", 
 
 typedef struct kernel kernel;
 
-typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_MAP } param_kind;
+typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_MAP, PARAM_ARG } param_kind;
 /* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), a number, or a tensor
-   map (`node`: its index). */
+   map (`node`: its index), or the value of an argument of one element in this run (`node`: the argument). */
 typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 
 /* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes;
@@ -2531,8 +2545,9 @@ typedef struct blas_product blas_product;
 typedef enum launch_when { LAUNCH_ALWAYS, LAUNCH_AFTER_BLAS, LAUNCH_INSTEAD } launch_when;
 
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
-   before it has ended, and waits for it itself; blas: a product by cuBLASLt and no kernel. */
-typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster, when; bool early; blas_product *blas; } launch;
+   before it has ended, and waits for it itself; waits: it does so before it reads anything;
+   blas: a product by cuBLASLt and no kernel. */
+typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster, when; bool early, waits; blas_product *blas; } launch;
 
 /* How a product is computed: as the model says, by the own kernel that the model holds for the index-th best, or by the index-th
    algorithm that cuBLASLt proposes. mark: of that form or algorithm, so that another one is not taken for it. */
@@ -2575,11 +2590,13 @@ typedef struct emit {
     uint32_t *append_flags;
     uint32_t n_flags;                /* words behind the error words, 0 before the run: that an append has been done, blocks that have ended */
     bool rereads;                    /* what this kernel's pointers show may change while it waits: no restrict */
-    bool early;                      /* this kernel waits for those before it by itself */
+    bool early, waits;               /* this kernel waits for those before it by itself; at its begin */
     uint8_t cluster;
     size_t save;                     /* bytes that in-place appends save */
     const gn_kernel_step *tail;      /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
     uint32_t n_tails;
+    bool alone;                      /* the plan has this kernel only: it takes arguments of one element by value */
+    bool by_value;                   /* some are: a graph would keep the values of the run in which it was captured */
     const choice *given;             /* of the product that is generated to be measured; NULL: the stored one, or the model's */
     uint64_t mark;                   /* of the latest choice that was followed */
     uint8_t when;                    /* of the launches that are added now */
@@ -2592,6 +2609,7 @@ typedef struct emit {
 
 static int64_t emit_processors(const emit *e);        /* of the device; >>compile knows it */
 static bool emit_has_tensor_cores(const emit *e);
+static bool emit_overlaps(const emit *e);              /* a kernel can start before the one before it has ended */
 static bool emit_has_clusters(const emit *e);          /* blocks that exchange shared memory */
 static bool emit_has_warpgroups(const emit *e);
 static bool emit_has_async_copies(const emit *e);
@@ -2621,6 +2639,10 @@ static void emit_number(emit *e, const char *type, const char *name, param_kind 
     emit_param(e, (param){ (uint8_t)kind, 0, value });
 }
 
+/* Before the kernel's parameters, and before its statements: it is launched while the kernel before it ends, and waits for that. */
+static void emit_early(emit *e) { e->rereads = e->early = e->waits = emit_overlaps(e); }
+static void emit_await(emit *e) { if (e->waits) put(&e->body, "  await_previous();\n"); }
+
 /* The run's error words. Later kernels that must not run after a fault look at them too. */
 static void emit_errors(emit *e) { emit_pointer(e, "u32", false, "err", (param){ PARAM_PLAN, REGION_ERRORS, 0 }); }
 static void emit_faults(emit *e, uint32_t node) {
@@ -2635,17 +2657,24 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
     bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536;
     if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
     if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
-    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->when, e->early, NULL };
+    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->when, e->early, e->waits, NULL };
     e->n_instead += e->when == LAUNCH_INSTEAD;
     if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
     e->types.n = e->signature.n = e->body.n = 0;
     e->bounds = NULL;
     e->first_param = e->n_params;
-    e->rereads = e->early = false;
+    e->rereads = e->early = e->waits = false;
     e->cluster = 0;
 }
 
 static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) { emit_launch_shared(e, label, grid_x, grid_y, block, 0); }
+
+/* There is nothing to compute. */
+static void emit_nothing(emit *e) {
+    e->types.n = e->signature.n = e->body.n = 0;
+    e->n_params = e->first_param;
+    e->rereads = e->early = e->waits = false;
+}
 
 /* ---- views ---- */
 
@@ -2877,6 +2906,8 @@ static void loop_lookup(emit *e, loop *l, uint32_t i) {
     snprintf(l->names[load_of(e, l, i)->reg], sizeof l->names[0], "get(x%u[v])", i);
 }
 
+static bool is_by_value(const emit *e, const gn_load *d) { return e->alone && e->part->nodes[d->base].leaf == GN_LEAF_DATA && count_of(&e->layout->lay[d->base].view) == 1; }
+
 /* Before the loop over v: what is loaded, in registers or as one element for all. */
 static void loop_load(emit *e, loop *l, uint32_t i) {
     const gn_load *d = load_of(e, l, i);
@@ -2889,9 +2920,17 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
     }
     snprintf(name, sizeof name, "a%u", i);
     if (e->inlined[d->base]) { loop_lookup(e, l, i); return; }
-    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
     bool wide = l->vector > 1 && vectorises(&d->view, d->view.offset, l->vector, types[d->dtype].bytes);
     bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % l->vector == 0);
+    if (one && is_by_value(e, d)) {
+        put(&e->signature, ", const %s s%u", type, i);
+        emit_param(e, (param){ PARAM_ARG, e->part->nodes[d->base].arg, 0 });
+        e->by_value = true;
+        put(&e->body, "    const %s x%u = get(s%u);\n", types[d->dtype].compute, i, i);
+        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+        return;
+    }
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
     if (one) {
         put(&e->body, "    const %s x%u = get(a%u[", types[d->dtype].compute, i, i);
         put_offset(&e->body, &d->view, "i", l->small);
@@ -2945,8 +2984,10 @@ static void emit_loop(emit *e, const gn_kernel_step *s) {
     snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(out->dtype));
     loop_sizes(e, l);
     if (l->n) {
+        emit_early(e);
         emit_node(e, s->node, types[out->dtype].name, false, "o");
         emit_errors(e);
+        emit_await(e);
         put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n",
             l->small ? "u32" : "u64", (long long)(l->n / l->vector), (long long)l->vector);
         for (uint32_t i = 0; i < s->n_loads; i++) loop_load(e, l, i);
@@ -2965,7 +3006,7 @@ static void emit_loop(emit *e, const gn_kernel_step *s) {
 static void emit_each(emit *e, uint32_t node, const char *label, const char *statement) {
     const gn_view *out = view_of(e, node);
     int64_t n = count_of(out);
-    if (!n) { e->signature.n = e->body.n = e->types.n = 0; e->n_params = e->first_param; return; }
+    if (!n) { emit_nothing(e); return; }
     emit_node(e, node, types[out->dtype].name, false, "o");
     put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    %s y;\n%s    o[i] = y;\n  }\n",
         (long long)n, types[out->dtype].name, statement);
@@ -3031,7 +3072,7 @@ static void emit_reduction(emit *e, const reduction *r, uint32_t node, const cha
     const gn_view *out = view_of(e, node);
     text *t = &e->types;
     const char *out_type = types[out->dtype].name;
-    if (!r->n) { e->signature.n = e->body.n = e->types.n = 0; e->n_params = e->first_param; return; }
+    if (!r->n) { emit_nothing(e); return; }
     put(t, "struct @_p { typedef %s A; typedef %s O; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll;\n"
            "  enum { TX = %d, TY = %d, V = %lld, COLUMNS = %d };\n  static M void end(const A &a, O &out) { %s }\n};\n",
         acc, out_type, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->columns, end);
@@ -3074,7 +3115,9 @@ static void emit_reduce(emit *e, uint32_t node, const char *label, const char *a
     put_offset(&value, &r.reduced, "r", r.small);
     put(&value, r.vector > 1 ? "); " : "]; ");
     put(&value, "UNROLL for (int v = 0; v < %lld; v++) acc.take(get(x[v]), r + v);", (long long)r.vector);
+    emit_early(e);
     emit_node(e, x, type, true, "a");
+    emit_await(e);
     put(&e->body, "  @_f f = { a };\n");
     snprintf(name, sizeof name, "%s_%s", label, gn_dtype_name(in->dtype));
     if (value.failed) e->failed = true;
@@ -3191,8 +3234,10 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     rows r;
     if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
     put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
+    if (r.groups) emit_early(e);
     emit_node(e, x, type, true, "a");
     emit_node(e, node, type, false, "o");
+    emit_await(e);
     put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
     snprintf(name, sizeof name, "%s_%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
@@ -3212,13 +3257,15 @@ static void emit_layernorm(emit *e, uint32_t node) {
     snprintf(more, sizeof more, "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
              gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
     put_rows_type(e, &r, in->dtype, more);
+    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.groups;
+    for (uint32_t i = 1; i <= last; i++) packed = packed && is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
+    if (packed) emit_early(e);
     emit_node(e, x, type, true, "a");
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
     if (bias) emit_node(e, input(e, node, last), type, true, "bias");
     emit_node(e, node, type, false, "o");
-    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.groups;
-    for (uint32_t i = 1; i <= last; i++) packed = packed && is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
-    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "", gain ? "gain" : "0", bias ? "bias" : "0");
+    emit_await(e);
+    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "", gain ? e->waits ? "now(gain)" : "gain" : "0", bias ? e->waits ? "now(bias)" : "bias" : "0");
     snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
 }
@@ -3496,20 +3543,6 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
 }
 
-/* Activations of f32 values that end in 16 bits divide without the last bits' branches. */
-static void epilogue_instr(emit *e, loop *l, uint32_t i, bool narrow) {
-    static const char *const names[] = { "sigmoid", "silu", "gelu_tanh" };
-    static const char exact[] = "typedef float GN_T;", near[] = "typedef near  GN_T;";
-    size_t from = e->body.n;
-    gn_op_info row;
-    loop_instr(e, l, i);
-    gn_get_op(e->layout->instrs[l->step->instr + i].op - 1, &row);
-    for (size_t k = 0; k < sizeof names / sizeof *names && narrow && !e->body.failed; k++) {
-        char *at = strcmp(row.name, names[k]) == 0 ? strstr(e->body.s + from, exact) : NULL;
-        if (at) memcpy(at, near, sizeof near - 1);
-    }
-}
-
 /* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
 static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     loop *l = (loop *)gn_alloc(sizeof *l);
@@ -3544,7 +3577,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         constants.s ? constants.s : "", types[d].compute, t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]");
     text body = e->body;                                     /* instructions are written into the body */
     e->body = (text){ 0 };
-    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) epilogue_instr(e, l, i, types[out->dtype].bytes == 2);
+    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
     put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *from) const { in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };\n",
         e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
@@ -4850,6 +4883,7 @@ static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only *
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int64_t emit_processors(const emit *e) { return e->device->processors; }
+static bool emit_overlaps(const emit *e) { return e->device->arch >= 90; }
 static bool emit_has_clusters(const emit *e) { return e->device->arch >= 90 && (cu.cuLaunchKernelEx || e->device->compile_only) && !env_is("GENIE_CUDA_CLUSTER", "0"); }
 static bool emit_has_warpgroups(const emit *e) {
     return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) && !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
@@ -5531,6 +5565,7 @@ typedef struct plan {
     gn_layout layout;
     emit emit;                     /* its launches and parameters */
     size_t region[REGION__COUNT], total, args_bytes, errors_bytes, near_bytes;
+    uint64_t *words;               /* per argument: its first 8 bytes in this run, where kernels take some by value */
     size_t *arg_at, *out_at;       /* per argument: offset in REGION_ARGS; per output: in REGION_OUTS, SIZE_MAX: dense already */
     size_t *near_at;               /* per output: offset in REGION_NEAR, SIZE_MAX: elsewhere */
     size_t *own_at;                /* per update: offset in REGION_OWN */
@@ -5897,6 +5932,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->emit.inlined);
     gn_free(p->emit.appends);
     gn_free(p->emit.append_flags);
+    gn_free(p->words);
     gn_free(p->arg_at);
     gn_free(p->out_at);
     gn_free(p->near_at);
@@ -5962,6 +5998,17 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
             emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 }, (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, node_bytes(part, part->updates[u].node));
 }
 
+static bool is_argument(const plan *p, uint32_t node) { return node < p->part->n_nodes && p->layout.lay[p->layout.lay[node].base].place == GN_PLACE_ARG; }
+
+/* Nothing looks for arguments in device memory. */
+static bool all_by_value(const plan *p) {
+    bool is = p->emit.by_value;
+    for (size_t i = 0; i < p->emit.n_params && is; i++) is = p->emit.params[i].kind != PARAM_NODE || !is_argument(p, p->emit.params[i].node);
+    for (uint32_t i = 0; i < p->part->n_outs && is; i++) is = !is_argument(p, p->part->outs[i]);
+    for (uint32_t i = 0; i < p->part->n_updates && is; i++) is = !is_argument(p, p->part->updates[i].node);
+    return is;
+}
+
 enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384 };
 
 /* Small results lie behind the error words. */
@@ -6006,6 +6053,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->part = p->part;
     e->layout = &p->layout;
     e->fault = f;
+    e->alone = p->layout.n_steps == 1;
     if (f) f->result = GN_OK;
     e->fusions = (fusion *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->fusions);
     e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
@@ -6024,7 +6072,8 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     if (e->n_lost && other_way(x, f, &x->stats->choices_lost, e->n_lost, "what was chosen for a product by measuring cannot be had; the model's kernel computes it") != GN_OK) return GN_STRICT;
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
-    for (uint32_t i = 0; i < p->part->n_args; i++) {
+    bool none = all_by_value(p);
+    for (uint32_t i = 0; i < p->part->n_args && !none; i++) {
         p->arg_at[i] = args;
         args += room(node_bytes(p->part, p->part->args[i]));
         if (p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE) data += node_bytes(p->part, p->part->args[i]);
@@ -6077,6 +6126,7 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     if (!p || r != GN_OK) { gn_free(p); return r != GN_OK ? r : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
     size_t nodes = (size_t)part->n_nodes + part->n_updates + 1;
     p->part = part_copy(part);
+    p->words = (uint64_t *)alloc_zero((part->n_args + 1) * sizeof *p->words);
     p->arg_at = (size_t *)alloc_zero((part->n_args + 1) * sizeof *p->arg_at);
     p->out_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->out_at);
     p->near_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->near_at);
@@ -6086,7 +6136,7 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     p->leave_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->leave_at);
     bool bound = true;
     for (int i = 0; i < CAPTURES; i++) bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
-    if (!p->part || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->leave_at || !bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    if (!p->part || !p->words || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->leave_at || !bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
     if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
@@ -6347,7 +6397,8 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
     int n_maps = 0;
     for (uint32_t i = 0; i < l->n_params && i < 80; i++) {
         const param *a = &p->emit.params[l->param + i];
-        if (a->kind == PARAM_NODE) values[i].p = p->base[a->node] + (gn__cu_ptr)a->offset;
+        if (a->kind == PARAM_ARG) values[i].l = p->words[a->node];
+        else if (a->kind == PARAM_NODE) values[i].p = p->base[a->node] + (gn__cu_ptr)a->offset;
         else if (a->kind == PARAM_PLAN) values[i].p = x->block + p->region[a->node] + (gn__cu_ptr)a->offset;
         else if (a->kind == PARAM_WORD) values[i].w = (uint32_t)a->offset;
         else values[i].l = (uint64_t)a->offset;
@@ -6362,7 +6413,8 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
     launch_attribute attributes[2] = { { 0 } };
     launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
     if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
-    if (l->early && x->overlaps && !p->moved && !p->streams && l != p->emit.launches && !l[-1].blas && l[-1].when != LAUNCH_INSTEAD) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
+    bool follows = l == p->emit.launches ? l->waits && p->emit.n_launches == 1 : !l[-1].blas && l[-1].when != LAUNCH_INSTEAD;
+    if (l->early && x->overlaps && !p->moved && !p->streams && follows) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
     if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
     else DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
     return GN_OK;
@@ -6439,7 +6491,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
     int at = -1;
     p->runs++;
-    if (!x->graphs || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
+    if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
     for (int i = 0; i < CAPTURES; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
     if (at < 0) {
@@ -6467,7 +6519,7 @@ static bool has_direct(const executor *x, const plan *p, const gn_arg *args) {
 
 /* Bytes given with this run. Staged in one piece when they are few and none is read directly; many go beside the kernels of earlier
    runs, from when the last run that read this area has ended. */
-static gn_result run_data(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, bool quiet, gn_fault *f) {
+static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage, bool direct, bool quiet, gn_fault *f) {
     gn__cu_ptr to = args_place(x, p);
     gn__cu_handle stream = p->lands ? x->uploads : x->stream;
     bool staged = p->args_bytes <= STAGE_LARGEST, together = staged && !direct && !p->lands;
@@ -6476,7 +6528,9 @@ static gn_result run_data(executor *x, const plan *p, const gn_arg *args, char *
         size_t bytes = node_bytes(p->part, p->part->args[i]);
         if (!bytes || p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE) continue;
         const char *from = (const char *)args[i].host;
+        if (p->emit.by_value) memcpy(&p->words[i], from, bytes < 8 ? bytes : 8);
         x->stats->bytes_to_device += bytes;
+        if (!p->args_bytes) continue;
         if (staged && !is_direct(x, p, &args[i], bytes)) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
         if (!together) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
         x->stats->copies_aside += p->lands;
@@ -6495,7 +6549,7 @@ static gn_result run_data(executor *x, const plan *p, const gn_arg *args, char *
 }
 
 /* Argument bytes have left the caller's memory when this returns, or, `direct`, when `uploaded` has come. */
-static gn_result run_arguments(executor *x, const plan *p, const gn_arg *args, char *stage, bool direct, uint64_t inherits, gn_fault *f) {
+static gn_result run_arguments(executor *x, plan *p, const gn_arg *args, char *stage, bool direct, uint64_t inherits, gn_fault *f) {
     const gn_part *part = p->part;
     gn__cu_ptr to = args_place(x, p);
     gn_result r = run_data(x, p, args, stage, direct, run_is_quiet(p, inherits), f);
@@ -7038,8 +7092,102 @@ static void exec_close(void *self) {
     gn_free(x);
 }
 
+/* A kernel of no plan, over u32 *o. */
+static kernel *bare_kernel(struct device *d, const char *label, uint32_t block, const text *body) {
+    emit e = { .device = d };
+    emit_pointer(&e, "u32", false, "o", (param){ PARAM_PLAN, REGION_OUTS, 0 });
+    put(&e.body, "%s", body->s ? body->s : "");
+    e.failed = body->failed;
+    emit_launch(&e, label, 1, 1, block);
+    kernel *k = e.n_launches ? e.launches[0].kernel : NULL;
+    gn_free(e.launches);
+    gn_free(e.params);
+    text_free(&e.types);
+    text_free(&e.signature);
+    text_free(&e.body);
+    return k;
+}
+
+/* ---- what a device does in a second: few small kernels, since those of real products take seconds to compile ---- */
+
+enum { RATE_STEPS = 1024, RATE_SUMS = 16, RATE_TILES = 8, RATE_LAUNCHES = 4 };
+
+/* Per gn_rate: a type, and how much of what is measured the products of this file reach (2048 cubed on an H200, where those of
+   warpgroups do more than instructions of single warps can). */
+static const struct { gn_dtype dtype; double reached, by_warpgroups; } rates[GN_RATE__COUNT] = { { GN_F32, 0.72, 0.72 }, { GN_F16, 0.58, 1.18 }, { GN_F64, 0.31, 0.31 }, { GN_I32, 0.77, 0.77 } };
+
+/* Sums that only registers take part in; *out_work: operations of a thread. The condition at the end keeps them. */
+static kernel *rate_kernel(struct device *d, int which, double *out_work) {
+    const char *type = types[rates[which].dtype].compute;
+    char label[32];
+    text t = { 0 };
+    if (rates[which].dtype == GN_F16) {
+        *out_work = 2.0 * RATE_STEPS * RATE_TILES * 16 * 8 * 16 / 32;
+        put(&t, "  const u32 x[4] = { o[0], o[1], o[2], o[3] };\n  float v[%d][4] = {}, t = 0;\n  for (int k = 0; k < %d; k++) UNROLL for (int i = 0; i < %d; i++) mma(v[i], x, x[0], x[1], f16());\n"
+                "  UNROLL for (int i = 0; i < %d; i++) t += v[i][0];\n", RATE_TILES, RATE_STEPS, RATE_TILES, RATE_TILES);
+    } else {
+        *out_work = 2.0 * RATE_STEPS * RATE_SUMS;
+        put(&t, "  const %s s = (%s)o[0];\n  %s v[%d], t = 0;\n  UNROLL for (int i = 0; i < %d; i++) v[i] = s + (%s)i;\n  for (int k = 0; k < %d; k++) UNROLL for (int i = 0; i < %d; i++) v[i] = gn_fma(v[i], s, s);\n"
+                "  UNROLL for (int i = 0; i < %d; i++) t += v[i];\n", type, type, type, RATE_SUMS, RATE_SUMS, type, RATE_STEPS, RATE_SUMS, RATE_SUMS);
+    }
+    put(&t, "  if (t == 3) o[threadIdx.x] = 1u;\n");
+    snprintf(label, sizeof label, "rate_%s", gn_dtype_name(rates[which].dtype));
+    kernel *k = bare_kernel(d, label, 256, &t);
+    text_free(&t);
+    return k;
+}
+
+/* Seconds of one launch of many, or, without a kernel, of a copy of half of the memory to the other half: the least of three times after a warm-up. 0: it fails. */
+static double rate_time(executor *x, const kernel *k, uint32_t blocks, gn__cu_ptr memory, size_t bytes) {
+    void *params[1] = { &memory };
+    double least = 0;
+    for (int i = 0; i < 4; i++) {
+        uint64_t from = gn_now_us();
+        int e = 0;
+        for (int l = 0; l < RATE_LAUNCHES && !e; l++)
+            e = k ? cu.cuLaunchKernel(k->function, blocks, 1, 1, 256, 1, 1, 0, x->stream, params, NULL) : cu.cuMemcpyDtoDAsync(memory + bytes / 2, memory, bytes / 2, x->stream);
+        if (e != 0 || cu.cuStreamSynchronize(x->stream) != 0) return 0;
+        double spent = (double)(gn_now_us() - from) * 1e-6 / RATE_LAUNCHES;
+        if (i == 1 || (i > 1 && spent < least)) least = spent;
+    }
+    return least;
+}
+
+static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double *out_bytes) {
+    executor *x = (executor *)self;
+    struct device *d = x->device;
+    kernel *kernels[GN_RATE__COUNT];
+    uint32_t blocks = (uint32_t)d->processors * 4, n = 0;
+    double work[GN_RATE__COUNT] = { 0 };
+    gn__cu_ptr memory = 0;
+    size_t bytes = (size_t)512 << 20;                                                  /* several times the largest cache */
+    if (d->compile_only) return GN_UNSUPPORTED;
+    gn_result r = enter(x, NULL);
+    for (int i = 0; i < GN_RATE__COUNT && r == GN_OK; i++) {
+        if (rates[i].dtype == GN_F16 && d->arch < 80) continue;                        /* multiplied as f32 */
+        if (!(kernels[n++] = rate_kernel(d, i, &work[i]))) r = GN_OUT_OF_MEMORY;
+    }
+    if (r != GN_OK) return r;
+    pthread_mutex_lock(&d->lock);
+    r = compile_kernels(d, kernels, n, NULL);
+    pthread_mutex_unlock(&d->lock);
+    while (r == GN_OK && cu.cuMemAlloc(&memory, bytes) != 0 && (bytes /= 2) >= (size_t)1 << 20) memory = 0;
+    if (r != GN_OK || !memory) return r != GN_OK ? r : GN_OUT_OF_MEMORY;
+    cu.cuMemsetD8Async(memory, 0, bytes, x->stream);
+    double spent = rate_time(x, NULL, 0, memory, bytes);
+    *out_bytes = spent > 0 ? (double)bytes / spent : 0;
+    for (int i = 0, at = 0; i < GN_RATE__COUNT; i++) {
+        spent = work[i] > 0 && kernels[at]->function ? rate_time(x, kernels[at], blocks, memory, bytes) : 0;
+        at += work[i] > 0;
+        double reached = emit_has_warpgroups(&(emit){ .device = d }) ? rates[i].by_warpgroups : rates[i].reached;
+        out_flops[i] = spent > 0 ? reached * work[i] * 256 * blocks / spent : work[i] > 0 ? 0 : out_flops[GN_RATE_F32];
+    }
+    cu.cuMemFree(memory);
+    return GN_OK;
+}
+
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -7130,27 +7278,15 @@ static gn_result executor_init(executor *x, gn_fault *f) {
 
 enum { CANARY = 64 };
 
-/* A kernel that writes what can be foretold. */
-static kernel *canary_kernel(struct device *d) {
-    emit e = { .device = d };
-    emit_pointer(&e, "u32", false, "o", (param){ PARAM_PLAN, REGION_OUTS, 0 });
-    put(&e.body, "  o[threadIdx.x] = threadIdx.x * 3u + 7u;\n");
-    emit_launch(&e, "canary", 1, 1, CANARY);
-    kernel *k = e.n_launches ? e.launches[0].kernel : NULL;
-    gn_free(e.launches);
-    gn_free(e.params);
-    text_free(&e.types);
-    text_free(&e.signature);
-    text_free(&e.body);
-    return k;
-}
-
 /* The first kernel on a device: what reports itself ready has computed something. */
 static gn_result canary(executor *x, gn_fault *f) {
     uint32_t words[CANARY] = { 0 };
     gn__cu_ptr memory = 0;
     void *params[1] = { &memory };
-    kernel *k = canary_kernel(x->device);
+    text body = { 0 };
+    put(&body, "  o[threadIdx.x] = threadIdx.x * 3u + 7u;\n");       /* what can be foretold */
+    kernel *k = bare_kernel(x->device, "canary", CANARY, &body);
+    text_free(&body);
     if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
     pthread_mutex_lock(&x->device->lock);
     gn_result r = compile_kernels(x->device, &k, 1, f);

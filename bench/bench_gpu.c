@@ -396,12 +396,12 @@ static const memory_row memory_rows[] = {
 static void bench_memory_row(gn_ctx *g, const memory_row *r) {
     char name[40];
     int64_t n = sized(8192);
-    job j = { .d = r->d, .m = n, .n = n, .n_in = r->full_inputs + r->row_inputs, .each = 20, .scale = 2, .out_shape = r->reduces ? GN_SHAPE(n) : GN_SHAPE(n, n) };
+    job j = { .d = r->d, .m = n, .n = n, .n_in = r->full_inputs + r->row_inputs, .each = 50, .scale = 2, .out_shape = r->reduces ? GN_SHAPE(n) : GN_SHAPE(n, n) };
     snprintf(name, sizeof name, "%s_%s", r->name, word(r->d));
     if (!wanted(name)) return;
     for (int i = 0; i < j.n_in; i++) j.in_shape[i] = i < r->full_inputs ? GN_SHAPE(n, n) : GN_SHAPE(n);
     job_open(g, &j);
-    int k = job_run(g, &j, r->build, repeats(25));
+    int k = job_run(g, &j, r->build, repeats(15));
     double bytes = (double)gn_dtype_bytes(r->d) * (double)(n * n) * (r->full_inputs + (r->reduces ? 0 : 1));
     row *out = add_row(name, "TB/s", r->target, false);
     out->value = 1e-12 * bytes / quantile(samples, k, 0.5);
@@ -980,18 +980,19 @@ static pid_t start(const char *child, const char *url, int out) {
     _exit(127);
 }
 
-/* Runs --child first; false when it fails. */
-static bool first_token(const char *url, double ms[4]) {
-    int ends[2], status = 1;
-    char text[200] = "";
+/* Runs --child CHILD, which prints n numbers; false when it fails. */
+static bool ask_child(const char *child, const char *url, double *numbers, int n) {
+    int ends[2], status = 1, k = 0;
+    char text[200] = "", *at = text, *next;
     if (pipe(ends)) return false;
-    pid_t process = start("first", url, ends[1]);
+    pid_t process = start(child, url, ends[1]);
     close(ends[1]);
-    size_t n = 0;
-    for (ssize_t got; n < sizeof text - 1 && (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0;) n += (size_t)got;
+    size_t length = 0;
+    for (ssize_t got; length < sizeof text - 1 && (got = read(ends[0], text + length, sizeof text - 1 - length)) > 0;) length += (size_t)got;
     close(ends[0]);
     waitpid(process, &status, 0);
-    return status == 0 && sscanf(text, "%lf %lf %lf %lf", &ms[0], &ms[1], &ms[2], &ms[3]) == 4;
+    for (; k < n && (numbers[k] = strtod(at, &next), next != at); k++) at = next;
+    return status == 0 && k == n;
 }
 
 static void first_row(const char *name, double value, double target, const char *note) {
@@ -1009,7 +1010,7 @@ static void bench_first(void) {
     snprintf(cache, sizeof cache, "%s/cache", folder);
     setenv("GENIE_CACHE", cache, 1);
     for (int i = 0; i < 2; i++) {
-        if (!first_token(NULL, ms)) { failed("the first token does not come"); return; }
+        if (!ask_child("first", NULL, ms, 4)) { failed("the first token does not come"); return; }
         snprintf(note, sizeof note, "first step less the second; open %.0f, upload %.0f, first step %.0f, second %.2f ms", ms[0], ms[1], ms[2], ms[3]);
         first_row(i ? "compile_cached" : "compile_cold", ms[2] - ms[3], i ? 100 : 2000, note);
     }
@@ -1018,12 +1019,56 @@ static void bench_first(void) {
     setenv("GENIE_CACHE", cache, 1);
     pid_t server = start("serve", url, -1);
     for (int i = 0; i < 1000 && access(url, R_OK) != 0; i++) usleep(20000);
-    bool ok = first_token(url, ms);
+    bool ok = ask_child("first", url, ms, 4);
     kill(server, SIGTERM);
     waitpid(server, NULL, 0);
     if (!ok) { failed("the first token does not come from the server"); return; }
     snprintf(note, sizeof note, "connect %.0f, weights %.0f, plan, compile and run %.0f ms; the second token %.2f ms", ms[0], ms[1], ms[2], ms[3]);
     first_row("first_token_empty_server", ms[0] + ms[1] + ms[2], NAN, note);
+    nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- what a device can do, as it is measured when a server starts or several devices are opened ---- */
+
+static double measured_bytes;
+
+static void see_measured(void *user, gn_log_level level, const char *text) {
+    (void)user; (void)level;
+    const char *bytes = strstr(text, "integer operations a second, ");
+    if (strncmp(text, set.device, strlen(set.device)) == 0 && bytes) sscanf(bytes, "integer operations a second, %lf bytes a second", &measured_bytes);
+}
+
+/* --child measure: prints how long it takes, in ms with the CPU's, and bytes a second. */
+static int child_measure(void) {
+    char both[128];
+    double times[3];
+    snprintf(both, sizeof both, "%s,cpu", set.device);
+    times[0] = ex_now();
+    gn_ctx *alone = open_or_die(set.device, NULL);
+    times[1] = ex_now();
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = both, .log = see_measured });
+    if (!ex_check(g, gn_status(g), both)) return EX_FAILED;
+    times[2] = ex_now();
+    gn_close(g);
+    gn_close(alone);
+    printf("%.3f %.6g\n", (times[2] - times[1]) * 1e3, measured_bytes);
+    return EX_OK;
+}
+
+static void bench_measure(void) {
+    char folder[] = "/tmp/genie-bench-XXXXXX", note[96];
+    double got[2][2];
+    if (!wanted("measure_cold") && !wanted("measured_memory")) return;
+    if (!mkdtemp(folder)) { failed(folder); return; }
+    setenv("GENIE_CACHE", folder, 1);
+    for (int i = 0; i < 2; i++)
+        if (!ask_child("measure", NULL, got[i], 2)) { failed("the device is not measured"); return; }
+    snprintf(note, sizeof note, "with the CPU's; %.0f ms with its kernels in the cache", got[1][0]);
+    first_row("measure_cold", got[0][0], 300, note);
+    row *out = add_row("measured_memory", "TB/s", 0.85 * copy_ceiling(), false);
+    out->value = 1e-12 * got[0][1];
+    set_ceiling(out, copy_ceiling(), "device copy");
+    print_row(out);
     nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -1064,6 +1109,7 @@ static void bench_all(gn_ctx *g) {
     bench_overhead(g);
     bench_decode(g);
     bench_first();
+    bench_measure();
 }
 
 int main(int argc, char **argv) {
@@ -1072,7 +1118,7 @@ int main(int argc, char **argv) {
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
         { "quick", EX_FLAG, &set.quick, NULL, "fewer repetitions of smaller tensors: shows that it works, not how fast", 0, 0 },
         { "device", EX_TEXT, &set.device, "NAME", "cuda:0, cuda:1, ... (cuda:0)", 0, 0 },
-        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve or first", 0, 0 },
+        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve, first or measure", 0, 0 },
         { "url", EX_TEXT, &set.url, "FILE", "of --child: the server's URL", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
@@ -1082,7 +1128,8 @@ int main(int argc, char **argv) {
     seed ^= (uint64_t)(ex_now() * 1e9);
     if (set.child && !strcmp(set.child, "serve") && set.url) return child_serve();
     if (set.child && !strcmp(set.child, "first")) return child_first();
-    if (set.child) ex_usage(argv[0], "--child is serve, with --url, or first");
+    if (set.child && !strcmp(set.child, "measure")) return child_measure();
+    if (set.child) ex_usage(argv[0], "--child is serve, with --url, first or measure");
     gn_ctx *g = gn_open(&(gn_desc){ .devices = set.device });
     if (gn_status(g) != GN_OK) { printf("SKIP: bench_gpu: %s\n", gn_last_error(g)->text); gn_close(g); return EX_SKIPPED; }
     ok_or_die(g, gn_get_device(g, &device), "device");

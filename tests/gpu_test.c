@@ -450,6 +450,40 @@ static void a_replayed_plan_carries_its_state(void)
     gn_release(s);
 }
 
+/* Arguments of one element that kernels take by value: in plans of one kernel, with and without arguments in memory, beside one whose
+   argument is a result too, and before and after a run that fails; the runs of a state's steps are not waited for. */
+static void arguments_of_one_element_are_those_of_the_run(void)
+{
+    float x[300] = { 0 }, out[300];
+    int32_t n[300], quotients[300];
+    gn_tensor w = gn_weight(gpu, GN_F32, GN_SHAPE(300), x, "w"), sum = gn_state(gpu, GN_F32, GN_SHAPE(300), NULL, "sum");
+    for (int i = 0; i < 300; i++) {
+        x[i] = (float)i;
+        n[i] = 1000 - i;
+    }
+    for (int run = 1; run <= 6; run++) {
+        gn_tensor a = gn_scalar(gpu, GN_F32, run), b = gn_scalar(gpu, GN_F32, 0.5 * run);
+        CHECK_RESULT(gn_read(gn_add(gn_mul(run % 2 ? w : gn_data(gpu, GN_F32, GN_SHAPE(300), x), a), b), out, sizeof out), GN_OK);
+        for (int i = 0; i < 300; i++) CHECK(out[i] == (float)(i * run) + 0.5f * (float)run);
+        float again = 0;
+        CHECK_RESULT(gn_read_many((gn_tensor[]){ gn_mul(w, b), b }, 2, (void *[]){ out, &again }, (size_t[]){ sizeof out, sizeof again }), GN_OK);
+        CHECK(out[299] == 149.5f * (float)run && again == 0.5f * (float)run);
+        gn_result want = run == 3 ? GN_DIVISION_BY_ZERO : GN_OK;
+        CHECK_RESULT(gn_read(gn_floor_divide(gn_data(gpu, GN_I32, GN_SHAPE(300), n), gn_scalar(gpu, GN_I32, run - 3)), quotients, sizeof quotients), want);
+        CHECK(want != GN_OK || quotients[0] == (run > 3 ? 1000 / (run - 3) : -1000 / (3 - run)));
+        gn_step(gpu);
+    }
+    for (int step = 1; step <= 40; step++) {
+        gn_assign(sum, gn_add(sum, gn_mul(w, gn_scalar(gpu, GN_F32, step))));
+        CHECK_RESULT(gn_step(gpu), GN_OK);
+    }
+    CHECK_RESULT(gn_read(sum, out, sizeof out), GN_OK);
+    for (int i = 0; i < 300; i++) CHECK(out[i] == (float)(i * 820));
+    gn_step(gpu);
+    gn_release(sum);
+    gn_release(w);
+}
+
 /* An append in place, then an index out of range: neither the cache nor the other state has changed. */
 static void a_fault_after_an_append_in_place_changes_nothing(void)
 {
@@ -900,7 +934,7 @@ int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
         TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
-        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
+        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(arguments_of_one_element_are_those_of_the_run), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
         TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
         TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
         TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
@@ -918,7 +952,7 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 11 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 12 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);

@@ -6,7 +6,8 @@ struct argmax_bf16_p { typedef best_of<float, false> A; typedef i64 O; typedef i
 struct argmax_bf16_f { const bf16 *a;
   M void take(argmax_bf16_p::I o, argmax_bf16_p::I r, argmax_bf16_p::A &acc) const { bf16 x[8]; vload<8>(x, a + ((int)((u32)(o)) * 1000) + ((int)((u32)(r)))); UNROLL for (int v = 0; v < 8; v++) acc.take(get(x[v]), r + v); }
 };
-extern "C" __global__ void __launch_bounds__(256) argmax_bf16(const bf16 *__restrict__ a, i64 *__restrict__ o) {
+extern "C" __global__ void __launch_bounds__(256) argmax_bf16(const bf16 *a, i64 *o) {
+  await_previous();
   argmax_bf16_f f = { a };
   reduce<argmax_bf16_p>(f, 0, o);
 }

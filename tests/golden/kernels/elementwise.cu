@@ -1,5 +1,6 @@
 // loop_f32_add_gelu_mul: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
-extern "C" __global__ void __launch_bounds__(256) loop_f32_add_gelu_mul(float *__restrict__ o, u32 *__restrict__ err, const float *__restrict__ a0, const float *__restrict__ a1, const float *__restrict__ a2) {
+extern "C" __global__ void __launch_bounds__(256) loop_f32_add_gelu_mul(float *o, u32 *err, const float *a0, const float *a1, const float s2) {
+  await_previous();
   typedef u32 I;
   for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < 4096; g += (I)gridDim.x * 256) {
     const I i = g * 4;
@@ -7,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(256) loop_f32_add_gelu_mul(float *_
     vload<4>(x0, a0 + ((int)((u32)(i))));
     float x1[4];
     vload<4>(x1, a1 + ((int)((u32)(i) % 256u)));
-    const float x2 = get(a2[(0)]);
+    const float x2 = get(s2);
     float y[4];
     UNROLL for (int v = 0; v < 4; v++) {
       float t0;

@@ -5,6 +5,7 @@ struct layernorm_f32_p { typedef float T; typedef float C; static const i64 N = 
   static const i64 GAIN = 1ll, BIAS = 1ll; enum { HAS_GAIN = 1, HAS_BIAS = 1 };
   static M double eps() { return gn_f64(0x3ee4f8b588e368f1ull); }
 };
-extern "C" __global__ void __launch_bounds__(256) layernorm_f32(const float *__restrict__ a, const float *__restrict__ gain, const float *__restrict__ bias, float *__restrict__ o) {
-  layernorm_packed<layernorm_f32_p>(a, gain, bias, o);
+extern "C" __global__ void __launch_bounds__(256) layernorm_f32(const float *a, const float *gain, const float *bias, float *o) {
+  await_previous();
+  layernorm_packed<layernorm_f32_p>(a, now(gain), now(bias), o);
 }

@@ -4,6 +4,7 @@ struct softmax_bf16_p { typedef bf16 T; typedef float C; static const i64 N = 64
   static M i64 out(i64 row) { return ((int)((u32)(row)) * 1024); }
   enum { LOG = 0 };
 };
-extern "C" __global__ void __launch_bounds__(256) softmax_bf16(const bf16 *__restrict__ a, bf16 *__restrict__ o) {
+extern "C" __global__ void __launch_bounds__(256) softmax_bf16(const bf16 *a, bf16 *o) {
+  await_previous();
   softmax_packed<softmax_bf16_p>(a, o);
 }

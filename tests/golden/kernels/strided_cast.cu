@@ -1,5 +1,6 @@
 // loop_i32_cast: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
-extern "C" __global__ void __launch_bounds__(256) loop_i32_cast(int *__restrict__ o, u32 *__restrict__ err, const bf16 *__restrict__ a0) {
+extern "C" __global__ void __launch_bounds__(256) loop_i32_cast(int *o, u32 *err, const bf16 *a0) {
+  await_previous();
   typedef u32 I;
   for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < 768; g += (I)gridDim.x * 256) {
     const I i = g * 4;

@@ -6,7 +6,8 @@ struct sum_f32_p { typedef sum_of<float> A; typedef float O; typedef int I; stat
 struct sum_f32_f { const float *a;
   M void take(sum_f32_p::I o, sum_f32_p::I r, sum_f32_p::A &acc) const { float x[4]; vload<4>(x, a + ((int)((u32)(o)) * 4096) + ((int)((u32)(r)))); UNROLL for (int v = 0; v < 4; v++) acc.take(get(x[v]), r + v); }
 };
-extern "C" __global__ void __launch_bounds__(256) sum_f32(const float *__restrict__ a, float *__restrict__ o) {
+extern "C" __global__ void __launch_bounds__(256) sum_f32(const float *a, float *o) {
+  await_previous();
   sum_f32_f f = { a };
   reduce<sum_f32_p>(f, 0, o);
 }
