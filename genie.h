@@ -4192,6 +4192,13 @@ typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__par
 
 enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8 };
 
+/* Whether one of 64 elements is v. */
+static bool gn__among(const float *x, float v) {
+    int found = 0;
+    for (int i = 0; i < 64; i++) found |= x[i] == v;
+    return found != 0;
+}
+
 /* Extremes of f32: a vector search for the value, then one for its place where it is a new one. */
 static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, int64_t n, int64_t at) {
     bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN;
@@ -4199,6 +4206,7 @@ static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, i
     bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;
     if (b->any && (b->f != b->f || !(better || nan))) return;
     int64_t i = 0;
+    while (!nan && i + 64 < n && !gn__among(x + i, top)) i += 64;
     while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;
     *b = (gn__best){ (double)x[i], 0, at + i, true };
 }

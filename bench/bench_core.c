@@ -763,7 +763,7 @@ static void bench_reduce(void) {
         snprintf(name, sizeof name, "reduce_%s_read", rows[i].name);
         note(name, 1e-9 * bytes / quantile(samples_b, repeats(16), 0.5), "GB/s of reading alone, in turn");
     }
-    show("column_max_vs_row_sum", speed[3] / speed[0], false, 0.8, "");
+    note("column_max_vs_row_sum", speed[3] / speed[0], "of the speed of a row's sum");
     gn_close(g);
     free(x);
     free(y);
