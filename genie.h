@@ -3108,15 +3108,20 @@ GN__INLINE gn__w_pair gn__w_log2_pair(double x) {
     return (gn__w_pair){ n == 0.0 ? p.hi : r.hi, n == 0.0 ? p.lo : r.lo + p.lo };
 }
 
-/* What |x|^y = r is with the sign of x, and at the edges of C's pow. */
+/* What |x|^y = r is with the sign of x, and at the edges of C's pow: each a choice by one comparison, for GCC leaves loops with && and || scalar. */
 #define GN__DEFINE_POWER_EDGES(name, T, F)                                                                   \
     GN__INLINE T name(T x, T y, T r) {                                                                       \
-        T a = fabs##F(x), half = y * (T)0.5;                                                                 \
-        bool whole = trunc##F(y) == y, odd = whole && trunc##F(half) != half;                                \
-        r = a == 0 || a == (T)INFINITY ? ((a == 0) != (y < 0) ? (T)0 : (T)INFINITY) : r;                     \
-        r = odd ? copysign##F(r, x) : x < 0 && a != (T)INFINITY && !whole ? (T)NAN : r;                      \
-        r = x != x || y != y ? x + y : r;                                                                    \
-        return y == 0 || x == 1 ? (T)1 : r;                                                                  \
+        T a = fabs##F(x), half = trunc##F(y * (T)0.5), whole = trunc##F(y) == y ? (T)1 : (T)0, even = half + half == y ? (T)1 : (T)0; \
+        T of_infinity = y < 0 ? (T)0 : (T)INFINITY, of_zero = y < 0 ? (T)INFINITY : (T)0;                    \
+        r = a == (T)INFINITY ? of_infinity : r;                                                              \
+        r = a == 0 ? of_zero : r;                                                                            \
+        r = whole > even ? copysign##F(r, x) : r;                                                            \
+        T below = whole > 0 ? r : (T)NAN, finite = x < 0 ? below : r;                                        \
+        r = a == (T)INFINITY ? r : finite;                                                                   \
+        r = x != x ? x + y : r;                                                                              \
+        r = y != y ? x + y : r;                                                                              \
+        r = x == 1 ? (T)1 : r;                                                                               \
+        return y == 0 ? (T)1 : r;                                                                            \
     }
 GN__DEFINE_POWER_EDGES(gn__v_pow_edges, float, f)
 GN__DEFINE_POWER_EDGES(gn__w_pow_edges, double, )
@@ -3444,9 +3449,9 @@ typedef struct gn__op_row {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
-/* Passes that cost time and change nothing in loops without branches. */
+/* Passes that cost time and change nothing in loops without branches; of partial redundancies it would make branches, and the loops scalar. */
 #pragma GCC optimize("no-schedule-insns2,no-tree-vrp,ira-region=one,no-dse,no-shrink-wrap,no-tree-pta,no-split-paths,no-tree-dse")
-#pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop")
+#pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop,no-tree-pre")
 #endif
 #if defined(__clang__)
 #define GN__ONE_BY_ONE _Pragma("clang loop interleave(disable) unroll(disable)")     /* copies of long bodies gain nothing */
