@@ -47,7 +47,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 9
+#define GN__CU_GENERATOR 10
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -2976,6 +2976,14 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
     if (n + strlen(row.name) + 2 < 48) snprintf(l->label + n, sizeof l->label - n, "_%s", row.name);
 }
 
+/* No kernel writes it, so it is read while those that run have not ended. */
+static bool loads_weight(const emit *e, const gn_load *d) { return !d->constant && !e->inlined[d->base] && e->part->nodes[d->base].leaf == GN_LEAF_WEIGHT; }
+
+static void loop_loads(emit *e, loop *l, bool weights) {
+    for (uint32_t i = 0; i < l->step->n_loads; i++) if (loads_weight(e, load_of(e, l, i)) == weights) loop_load(e, l, i);
+}
+
+/* The wait for the kernel before stands behind the loads of weights; where a thread comes to a second group it has nothing left to wait for. */
 static void emit_loop(emit *e, const gn_kernel_step *s) {
     loop *l = (loop *)gn_alloc(sizeof *l);
     const gn_view *out = view_of(e, s->node);
@@ -2984,18 +2992,22 @@ static void emit_loop(emit *e, const gn_kernel_step *s) {
     snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(out->dtype));
     loop_sizes(e, l);
     if (l->n) {
+        int64_t groups = l->n / l->vector;
+        uint32_t block = groups >> 20 ? 384 : 256;                 /* blocks of 384 read and write most bytes a second; few groups need many blocks */
         emit_early(e);
         emit_node(e, s->node, types[out->dtype].name, false, "o");
         emit_errors(e);
-        emit_await(e);
-        put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n",
-            l->small ? "u32" : "u64", (long long)(l->n / l->vector), (long long)l->vector);
-        for (uint32_t i = 0; i < s->n_loads; i++) loop_load(e, l, i);
+        put(&e->body, "%s  typedef %s I;\n  for (I g = (I)blockIdx.x * %u + threadIdx.x; g < %lld; g += (I)gridDim.x * %u) {\n    const I i = g * %lld;\n",
+            e->waits ? "  let_next_start();\n" : "", l->small ? "u32" : "u64", block, (long long)groups, block, (long long)l->vector);
+        loop_loads(e, l, true);
+        if (e->waits) put(&e->body, "    await_previous();\n");
+        loop_loads(e, l, false);
         put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", types[out->dtype].name, (long long)l->vector, (long long)l->vector);
         for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
         put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out], (long long)l->vector);
-        int64_t blocks = blocks_for(l->n / l->vector, 256);
-        emit_launch(e, l->label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+        int64_t blocks = blocks_for(groups, block);
+        if (block == 384) e->bounds = "__launch_bounds__(384)";
+        emit_launch(e, l->label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, block);
     }
     gn_free(l);
 }

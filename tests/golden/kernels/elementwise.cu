@@ -1,9 +1,10 @@
 // loop_f32_add_gelu_mul: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
 extern "C" __global__ void __launch_bounds__(256) loop_f32_add_gelu_mul(float *o, u32 *err, const float *a0, const float *a1, const float s2) {
-  await_previous();
+  let_next_start();
   typedef u32 I;
   for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < 4096; g += (I)gridDim.x * 256) {
     const I i = g * 4;
+    await_previous();
     float x0[4];
     vload<4>(x0, a0 + ((int)((u32)(i))));
     float x1[4];
