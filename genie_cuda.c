@@ -2545,7 +2545,7 @@ typedef struct blas_product blas_product;
 typedef enum launch_when { LAUNCH_ALWAYS, LAUNCH_AFTER_BLAS, LAUNCH_INSTEAD } launch_when;
 
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
-   before it has ended, and waits for it itself; waits: it does so before it reads anything;
+   before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
    blas: a product by cuBLASLt and no kernel. */
 typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster, when; bool early, waits; blas_product *blas; } launch;
 
