@@ -1729,7 +1729,6 @@ TEST(records_that_are_not_data_are_taken_as_the_standard_says)
     uint8_t out[100];
     size_t k;
     FOR_EACH_PAIR(p) {
-        bool v13 = p.server.v13;
         size_t n = gn__record_seal(&p.client, GN__DATA, big, 0, wire);      /* empty, then data */
         n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"x", 1, wire + n);
         CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'x');
@@ -1738,7 +1737,35 @@ TEST(records_that_are_not_data_are_taken_as_the_standard_says)
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
         p.server.ended = GN_OK;
         p.server.idle = 0;
-        n = gn__record_seal(&p.client, GN__HANDSHAKE, big, 0, wire);      /* a handshake of nothing */
+        n = gn__record_seal(&p.client, GN__DATA, big, GN__RECORD_MAX + 1, wire);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+        CHECK_INT(p.server.alert, GN__OVERFLOW);
+        p.server.ended = GN_OK;
+        p.server.down.number = p.client.up.number;
+        n = gn__record_seal(&p.client, 99, big, 3, wire);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+        p.server.ended = GN_OK;
+        p.server.down.number = p.client.up.number;
+        n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"z", 1, wire);      /* the last word, and then goodbye */
+        n += gn__record_alert(&p.client, GN__CLOSE_NOTIFY, wire + n);
+        CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'z');
+        CHECK_RESULT(pair_take(&p, wire, 0, out, sizeof out, &k), GN_DISCONNECTED);
+        p.server.ended = GN_OK;
+        n = gn__record_alert(&p.client, GN__BAD_MAC, wire);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+        p.client.up.number = UINT64_MAX;      /* no nonce serves twice */
+        CHECK_INT(gn__record_seal(&p.client, GN__DATA, big, 1, wire), 0);
+    }
+}
+
+TEST(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says)
+{
+    record_pair p;
+    uint8_t wire[1000], big[10] = { 0 }, out[100];
+    size_t k;
+    FOR_EACH_PAIR(p) {
+        bool v13 = p.server.v13;
+        size_t n = gn__record_seal(&p.client, GN__HANDSHAKE, big, 0, wire);      /* a handshake of nothing */
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
         pair_mend(&p);
         n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\132", 2, wire);      /* a warning (1.2), "user canceled" (1.3) */
@@ -1766,25 +1793,6 @@ TEST(records_that_are_not_data_are_taken_as_the_standard_says)
             CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
             pair_mend(&p);
         }
-        pair_mend(&p);
-        n = gn__record_seal(&p.client, GN__DATA, big, GN__RECORD_MAX + 1, wire);
-        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
-        CHECK_INT(p.server.alert, GN__OVERFLOW);
-        p.server.ended = GN_OK;
-        p.server.down.number = p.client.up.number;
-        n = gn__record_seal(&p.client, 99, big, 3, wire);
-        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
-        p.server.ended = GN_OK;
-        p.server.down.number = p.client.up.number;
-        n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"z", 1, wire);      /* the last word, and then goodbye */
-        n += gn__record_alert(&p.client, GN__CLOSE_NOTIFY, wire + n);
-        CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'z');
-        CHECK_RESULT(pair_take(&p, wire, 0, out, sizeof out, &k), GN_DISCONNECTED);
-        p.server.ended = GN_OK;
-        n = gn__record_alert(&p.client, GN__BAD_MAC, wire);
-        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
-        p.client.up.number = UINT64_MAX;      /* no nonce serves twice */
-        CHECK_INT(gn__record_seal(&p.client, GN__DATA, big, 1, wire), 0);
     }
 }
 
@@ -2069,6 +2077,36 @@ TEST(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection)
     echo_with_worn_keys(false, 10);
     gn__key_records = was;
     CHECK(log_has("encrypted 10 records, all that is safe"));
+}
+
+/* The same for a program: its steps go on, and it can see what happened. */
+TEST(session_whose_keys_wear_out_goes_on)
+{
+    static float x[50000], y[50000];
+    char home[GN__PATH], client[GN__PATH];
+    gn_server *s = NULL;
+    gn_error error;
+    gn_stats up, down;
+    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) { test_skip("connections do not use AES-GCM of libcrypto here"); return; }
+    uint64_t was = gn__key_records;
+    gn_register_net(&gn__net);               /* this unit's, not the library's */
+    gn__key_records = 3;
+    REQUIRE(gn_server_open(&(gn_server_desc){ .listen = "127.0.0.1:0", .devices = "cpu", .threads = 1, .home = new_folder(home) }, &s, &error) == GN_OK);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = gn_server_url(s), .home = new_folder(client), .strict = true });
+    CHECK_RESULT(gn_status(g), GN_OK);
+    for (int step = 1; step <= 10; step++) {
+        for (int i = 0; i < TEST_COUNT(x); i++) x[i] = (float)test_random_int(step, 1 << 24);
+        gn_tensor t = gn_mul_c(gn_data(g, GN_F32, GN_SHAPE(TEST_COUNT(x)), x), 2);
+        CHECK_RESULT(gn_read(t, y, sizeof y), GN_OK);
+        for (int i = 0; i < TEST_COUNT(x); i++) if (!CHECK(y[i] == 2 * x[i])) break;
+        gn_step(g);
+    }
+    gn_get_stats(g, &up);
+    gn_server_stats(s, &down);
+    CHECK(up.key_updates >= 10 && down.key_updates >= 10);
+    gn_close(g);
+    gn_server_close(s);
+    gn__key_records = was;
 }
 
 /* mbedTLS takes no new keys: with AES-GCM it ends where they wear out, with ChaCha20-Poly1305 they never do. */
@@ -3059,15 +3097,15 @@ int main(int argc, char **argv)
         TEST_ENTRY(server_with_weak_tls_is_refused), TEST_ENTRY(libcrypto_agrees_with_mbedtls_at_all_sizes), TEST_ENTRY(libcrypto_with_a_wrong_answer_is_found_out),
         TEST_ENTRY(records_of_any_size_into_any_room_arrive), TEST_ENTRY(record_altered_cut_repeated_or_swapped_ends_the_stream),
         TEST_ENTRY(records_that_are_not_data_are_taken_as_the_standard_says), TEST_ENTRY(padding_of_a_record_is_dropped),
+        TEST_ENTRY(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says),
         TEST_ENTRY(records_spoiled_in_any_way_give_the_true_beginning_alone),
         TEST_ENTRY(key_update_gives_keys_that_follow_from_the_old_ones), TEST_ENTRY(key_update_that_is_malformed_ends_the_stream),
-        TEST_ENTRY(keys_that_wear_out_are_changed_both_ways), TEST_ENTRY(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection),
+        TEST_ENTRY(keys_that_wear_out_are_changed_both_ways), TEST_ENTRY(session_whose_keys_wear_out_goes_on), TEST_ENTRY(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection),
         TEST_ENTRY(keys_of_mbedtls_that_wear_out_end_the_connection), TEST_ENTRY(connection_in_use_is_not_taken_over),
         TEST_ENTRY(sides_agree_on_aes_only_where_both_have_libcrypto), TEST_ENTRY(wrong_record_is_the_last_that_is_read),
 #if defined(GN__TLS_MAX)
         TEST_ENTRY(key_updates_are_understood_by_openssl),
 #endif
-       
         TEST_ENTRY(sides_with_and_without_libcrypto_understand_each_other), TEST_ENTRY(connection_without_libcrypto_is_slow_and_says_so), TEST_ENTRY(wish_for_an_unknown_library_is_an_error),
         TEST_ENTRY(plain_over_a_socketpair_carries_bytes), TEST_ENTRY(plain_is_no_proof_to_a_server),
         TEST_ENTRY(plain_off_the_loopback_is_refused), TEST_ENTRY(files_of_the_home_are_private), TEST_ENTRY(server_stores_no_secret),
