@@ -269,6 +269,7 @@ typedef struct gn_error {
     X(meaning_disagreements, "nodes", "nodes of which the program said other than was recognised")  \
     X(faults,             "faults", "steps that ended with an error")                              \
     X(slow_links,         "links",  "connections that mbedTLS encrypts, many times slower, because libcrypto is missing or wrong") \
+    X(key_updates,        "updates", "changes of a connection's keys, both ways together: AES-GCM has one each 275 GB") \
     X(sessions,           "sessions", "sessions a server accepted")                                \
     X(sessions_refused,   "sessions", "connections a server refused")                              \
     X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
@@ -1404,7 +1405,9 @@ typedef struct gn_link_info {
     char cipher[64];
     char records[64];        /* the library that encrypts: "OpenSSL 3.0.17", "mbedTLS 2.28.3"; "" for an unencrypted one */
     bool slow;               /* it is mbedTLS because libcrypto is missing or wrong */
+    bool renews;             /* it takes new keys in the middle of the stream, once the connection is open */
     uint64_t bytes_up, bytes_down;   /* at the socket */
+    uint64_t key_updates;    /* times that keys were changed, both ways together */
 } gn_link_info;
 
 typedef struct gn_transport_i {
@@ -1420,6 +1423,8 @@ typedef struct gn_transport_i {
     size_t (*auth)(void *self, uint8_t out[256]);
     /* Client: the server's answer to a pairing; stores the credential. */
     gn_result (*granted)(void *self, const uint8_t *grant, size_t n);
+    /* From the sender's thread: the peer said that its link renews, so keys may be changed before they wear out. NULL slot: never. */
+    void (*renew)(void *self);
 } gn_transport_i;
 
 typedef struct gn_transport { const gn_transport_i *i; void *self; } gn_transport;
@@ -10604,7 +10609,8 @@ GN__COLD_BEGIN
 #define GN__WAIT_MOST 1000000000000000u     /* ns: eleven days */
 
 /* Bits of HELLO's and HELLO_OK's features. */
-enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURES = 7 };
+enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURE_RENEW = 8 /* takes new keys */,
+       GN__FEATURES = 15 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT };   /* where a slot's first value comes from */
 enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* what a step does with an output */
@@ -14084,12 +14090,16 @@ static void gn__link_count(gn__link *l) {
     l->stats->frames_up += l->out.frames - l->frames_up;
     l->stats->frames_down += l->in.frames - l->frames_down;
     l->stats->slow_links += now.slow && !l->info.slow;
+    l->stats->key_updates += now.key_updates - l->info.key_updates;
     l->stats->socket_bytes_up += now.bytes_up - l->info.bytes_up;
     l->stats->socket_bytes_down += now.bytes_down - l->info.bytes_down;
     l->frames_up = l->out.frames;
     l->frames_down = l->in.frames;
     l->info = now;
 }
+
+/* Whether keys may change in the middle of the stream, as counted last. */
+static bool gn__link_renews(const gn__link *l) { return l->t.i->renew && l->info.renews; }
 
 static gn_result gn__link_read(gn__link *l, uint32_t timeout_ms) {
     size_t room = 0, n = 0;
@@ -14828,6 +14838,7 @@ static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault
     }
     r->link.codecs = (d.codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
     r->features &= d.features;
+    if (r->features & GN__FEATURE_RENEW) r->link.t.i->renew(r->link.t.self);
     r->link.in.frame_max = GN__FRAME_MAX;
     r->max_nodes = d.nodes;
     r->n_ops = (size_t)d.ops.n;
@@ -14948,6 +14959,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
     if (desc) { r->log = desc->log; r->log_user = desc->log_user; r->threads = desc->threads; }
     gn__link_count(&r->link);
+    if (gn__link_renews(&r->link)) r->features |= GN__FEATURE_RENEW;
     gn_result e = gn__remote_greet(r, device, f);
     if (!e && several) e = gn__remote_probe(r, f);
     if (e) {
@@ -16122,7 +16134,11 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
         e = gn__net->authenticate(server->listener, s->link.t, d.auth.p, (size_t)d.auth.n, s->tenant, grant, &n_grant);
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     }
-    s->features = d.features & (server->desc.no_costs ? GN__FEATURES & ~(uint64_t)GN__FEATURE_COSTS : GN__FEATURES);
+    gn__link_count(&s->link);
+    s->features = d.features & GN__FEATURES;
+    if (server->desc.no_costs) s->features &= ~(uint64_t)GN__FEATURE_COSTS;
+    if (!gn__link_renews(&s->link)) s->features &= ~(uint64_t)GN__FEATURE_RENEW;
+    if (s->features & GN__FEATURE_RENEW) s->link.t.i->renew(s->link.t.self);
     e = gn__session_admit(s, f);
     if (!e) e = gn__session_device(s, &d.device, f);
     if (e) return e;

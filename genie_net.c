@@ -38,8 +38,10 @@
  * TLS: 1.2 with mbedTLS 2.28, 1.2 and 1.3 with 3.6; ECDHE with AEAD suites only; no renegotiation, no tickets.
  * mbedTLS shakes hands and checks the peer. Records are then encrypted by OpenSSL's libcrypto if that is found at run time
  * (nothing is linked), 10 to 30 times as fast as mbedTLS, which does it otherwise; the bytes on the wire are equal, so the
- * two ends need not agree. AES-GCM stands first where it is the faster one, ChaCha20-Poly1305 otherwise. Which library
- * encrypts a connection is in gn_device_info.records, in `genie_serve --devices list` and in the counter slow_links.
+ * two ends need not agree. AES-GCM stands first where it is the faster one, ChaCha20-Poly1305 otherwise and wherever mbedTLS
+ * encrypts. Which library encrypts a connection is in gn_device_info.records, in `genie_serve --devices list` and in the
+ * counter slow_links. A key of AES-GCM is changed after 275 GB (counter key_updates); with a peer that cannot do
+ * that the connection ends there with an error.
  *
  * What it does not do: Windows, mbedTLS 4, session resumption, metrics over HTTP.
  *
@@ -1207,25 +1209,42 @@ static gn_result gn__make_cert(gn__tls *t, const gn__bytes *key, gn__bytes *out,
 /* >>records =========================================================================================
  * TLS records after the handshake, by libcrypto: mbedTLS agrees on the keys and checks the peer, then hands over the keys and
  * the number of the next record of each direction, and is not asked again. 1.2: RFC 5246, 5288 and 7905; 1.3: RFC 8446,
- * section 5. One thread may seal while another opens. There is no renegotiation (declined) and no update of keys, as with mbedTLS. */
+ * section 5. One thread may seal while another opens. There is no renegotiation (declined).
+ *
+ * One key of AES-GCM encrypts gn__key_records records at most (RFC 8446, 5.5), then the sender takes a new one by a KeyUpdate
+ * (4.6.3). 1.2 knows none, so there it is ours: the same message and the same derivation, from a secret of its own that is
+ * exported as in RFC 5705. mbedTLS understands neither, so a sender makes new keys only if the peer said, in Genie's greeting,
+ * that it takes them (gn_transport_i.renew), or asked for them itself; if not, the connection ends there with an error. */
 
 enum { GN__ALERT = 21, GN__HANDSHAKE = 22, GN__DATA = 23 };                  /* types of records */
-enum { GN__CLOSE_NOTIFY = 0, GN__UNEXPECTED = 10, GN__BAD_MAC = 20, GN__OVERFLOW = 22, GN__NO_RENEGOTIATION = 100 };
-enum { GN__HEAD = 5, GN__EXPLICIT = 8, GN__RECORD_ROOM = GN__RECORD_MAX + 64, GN__IDLE_RECORDS = 16 };
+enum { GN__NEW_TICKET = 4, GN__KEY_UPDATE = 24 };                            /* of messages of the handshake */
+enum { GN__CLOSE_NOTIFY = 0, GN__UNEXPECTED = 10, GN__BAD_MAC = 20, GN__OVERFLOW = 22, GN__ILLEGAL = 47, GN__INTERNAL_ERROR = 80, GN__USER_CANCELED = 90,
+       GN__NO_RENEGOTIATION = 100 };
+enum { GN__HEAD = 5, GN__EXPLICIT = 8, GN__RECORD_ROOM = GN__RECORD_MAX + 64, GN__IDLE_RECORDS = 16, GN__MESSAGE_HEAD = 4, GN__SECRET_MAX = 48 };
+static uint64_t gn__key_records = 1u << 24;      /* 275 GB; the bound is 2^24.5. Tests make it small */
 
-typedef struct gn__way { void *ctx; uint64_t number; uint8_t iv[GN__NONCE]; } gn__way;     /* one direction; number: of the next record */
+/* One direction. number: of the next record; secret: what the next keys are made of. */
+typedef struct gn__way { void *ctx; uint64_t number; uint8_t iv[GN__NONCE], secret[GN__SECRET_MAX]; } gn__way;
 
 typedef struct gn__records {
     const gn__crypto *crypto;        /* NULL: mbedTLS does it */
     bool v13, explicit_nonce;        /* 8 bytes of the nonce stand in each record: GCM of 1.2 */
+    bool server;
+    int aead;
+    size_t secret_n;                 /* bytes */
     gn__way up, down;
     size_t payload;                  /* bytes of plaintext in a record that we send */
+    uint64_t key_records;            /* that one key seals */
+    bool renews;                     /* the peer takes new keys */
+    atomic_bool renew;               /* the peer asks for them */
     atomic_bool decline;             /* the peer wants to renegotiate: the sender says no */
+    atomic_uint_fast64_t renewed;    /* times that keys were changed, both ways together */
     /* the receiver's */
     gn_result ended;                 /* why nothing more comes */
     uint8_t alert;                   /* what to say at the end */
     unsigned idle;                   /* records without data, one after another */
-    size_t skip;                     /* bytes of a ticket (1.3) still to come */
+    uint8_t head[GN__MESSAGE_HEAD];  /* of a message of the handshake (1.3) whose end is still to come */
+    size_t head_n, skip;             /* bytes of it that are here; bytes of the message that are not */
     uint8_t *plain;                  /* of a record that the caller had no room for: [plain_at, plain_n) */
     size_t plain_at, plain_n;
 } gn__records;
@@ -1291,18 +1310,102 @@ static gn_result gn__records_end(gn__records *r, gn_result why, uint8_t alert) {
     return why;
 }
 
-/* Tickets of 1.3, which are not asked for, pass by. */
-static gn_result gn__records_ticket(gn__records *r, const uint8_t *p, size_t n) {
+/* HKDF-Expand-Label of RFC 8446, 7.1, of at most one block and without context. n: 48 bytes by SHA-384, 32 by SHA-256. */
+static bool gn__expand(const uint8_t *secret, size_t n, const char *label, uint8_t *out, size_t out_n) {
+    uint8_t info[32], block[64];
+    size_t k = strlen(label);
+    const mbedtls_md_info_t *md = mbedtls_md_info_from_type(n == 48 ? MBEDTLS_MD_SHA384 : MBEDTLS_MD_SHA256);
+    info[0] = 0;
+    info[1] = (uint8_t)out_n;
+    info[2] = (uint8_t)(6 + k);
+    memcpy(info + 3, "tls13 ", 6);
+    memcpy(info + 9, label, k);
+    info[9 + k] = 0;
+    info[10 + k] = 1;
+    bool ok = md != NULL && out_n <= n && mbedtls_md_hmac(md, secret, n, info, 11 + k, block) == 0;
+    if (ok) memcpy(out, block, out_n);
+    mbedtls_platform_zeroize(block, sizeof block);
+    return ok;
+}
+
+static size_t gn__iv_bytes(const gn__records *r) { return r->explicit_nonce ? GN__NONCE - GN__EXPLICIT : GN__NONCE; }
+
+/* A key for one direction in place of the one that is there. */
+static bool gn__way_key(const gn__records *r, gn__way *w, const uint8_t *key, const uint8_t *iv) {
+    void *ctx = gn__aead_make(r->crypto, r->aead, key, w == &r->up);
+    if (ctx == NULL) return false;
+    if (w->ctx != NULL) r->crypto->EVP_CIPHER_CTX_free(w->ctx);
+    w->ctx = ctx;
+    memset(w->iv, 0, sizeof w->iv);
+    memcpy(w->iv, iv, gn__iv_bytes(r));
+    return true;
+}
+
+/* Key and IV of the secret, RFC 8446, 7.3. */
+static bool gn__way_keys(const gn__records *r, gn__way *w) {
+    uint8_t key[GN__KEY_MAX], iv[GN__NONCE];
+    bool ok = gn__expand(w->secret, r->secret_n, "key", key, gn__aead_key(r->aead)) && gn__expand(w->secret, r->secret_n, "iv", iv, gn__iv_bytes(r)) &&
+              gn__way_key(r, w, key, iv);
+    mbedtls_platform_zeroize(key, sizeof key);
+    mbedtls_platform_zeroize(iv, sizeof iv);
+    return ok;
+}
+
+/* The next secret and its keys, RFC 8446, 7.2. */
+static bool gn__way_renew(gn__records *r, gn__way *w) {
+    uint8_t next[GN__SECRET_MAX];
+    bool ok = gn__expand(w->secret, r->secret_n, "traffic upd", next, r->secret_n);
+    if (ok) memcpy(w->secret, next, r->secret_n);
+    mbedtls_platform_zeroize(next, sizeof next);
+    ok = ok && gn__way_keys(r, w);
+    w->number = ok ? 0 : UINT64_MAX;      /* which neither seals nor opens */
+    atomic_fetch_add_explicit(&r->renewed, ok, memory_order_relaxed);
+    return ok;
+}
+
+/* New keys for what we send. Bytes of the record that says so, 0: it failed, and nothing may be sent any more. */
+static size_t gn__record_renew(gn__records *r, uint8_t *out) {
+    static const uint8_t update[] = { GN__KEY_UPDATE, 0, 0, 1, 0 };      /* and none in return */
+    size_t n = gn__record_seal(r, GN__HANDSHAKE, update, sizeof update, out);
+    return n > 0 && gn__way_renew(r, &r->up) ? n : 0;
+}
+
+/* A KeyUpdate, which ends its record. */
+static gn_result gn__records_update(gn__records *r, uint8_t wants, bool last) {
+    if (wants > 1) return gn__records_end(r, GN_TLS_FAILED, GN__ILLEGAL);
+    if (!last) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
+    if (!gn__way_renew(r, &r->down)) return gn__records_end(r, GN_TLS_FAILED, GN__INTERNAL_ERROR);
+    if (wants) atomic_store(&r->renew, true);
+    return GN_OK;
+}
+
+/* Messages of the handshake of 1.3, in pieces as they come. Tickets, which only a server sends and nobody asked for, pass by. */
+static gn_result gn__records_handshake(gn__records *r, const uint8_t *p, size_t n) {
     while (n > 0) {
-        if (r->skip == 0) {
-            if (n < 4 || p[0] != 4) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
-            r->skip = 4 + ((size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3]);
+        if (r->head_n < GN__MESSAGE_HEAD) {
+            r->head[r->head_n++] = *p++;
+            n--;
+            if (r->head_n < GN__MESSAGE_HEAD) continue;
+            r->skip = (size_t)r->head[1] << 16 | (size_t)r->head[2] << 8 | r->head[3];
+            bool good = r->head[0] == GN__KEY_UPDATE ? r->skip == 1 : r->head[0] == GN__NEW_TICKET && !r->server && r->skip > 0;
+            if (!good) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
+            continue;
         }
         size_t k = n < r->skip ? n : r->skip;
         r->skip -= k;
+        if (r->skip == 0) r->head_n = 0;
+        if (r->head[0] == GN__KEY_UPDATE) return gn__records_update(r, *p, n == 1);
         p += k;
         n -= k;
     }
+    return GN_OK;
+}
+
+/* 1.2: a KeyUpdate of ours, or the wish to renegotiate. */
+static gn_result gn__records_handshake_12(gn__records *r, const uint8_t *p, size_t n) {
+    static const uint8_t update[GN__MESSAGE_HEAD] = { GN__KEY_UPDATE, 0, 0, 1 };
+    if (n == sizeof update + 1 && memcmp(p, update, sizeof update) == 0) return gn__records_update(r, p[4], true);
+    atomic_store(&r->decline, true);
     return GN_OK;
 }
 
@@ -1312,14 +1415,10 @@ static gn_result gn__records_control(gn__records *r, uint8_t type, const uint8_t
     if (type == GN__ALERT) {
         if (n != 2) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
         if (p[1] == GN__CLOSE_NOTIFY) return gn__records_end(r, GN_DISCONNECTED, GN__CLOSE_NOTIFY);
-        if (p[0] == 1 && !r->v13) return GN_OK;
+        if (r->v13 ? p[1] == GN__USER_CANCELED : p[0] == 1) return GN_OK;
         return gn__records_end(r, GN_TLS_FAILED, GN__CLOSE_NOTIFY);
     }
-    if (type == GN__HANDSHAKE && n > 0) {
-        if (r->v13) return gn__records_ticket(r, p, n);
-        atomic_store(&r->decline, true);
-        return GN_OK;
-    }
+    if (type == GN__HANDSHAKE && n > 0) return r->v13 ? gn__records_handshake(r, p, n) : gn__records_handshake_12(r, p, n);
     return type == GN__DATA && n == 0 ? GN_OK : gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
 }
 
@@ -1354,7 +1453,7 @@ static gn_result gn__record_open(gn__records *r, const uint8_t *p, size_t size, 
         return gn__records_end(r, GN_TLS_FAILED, GN__BAD_MAC);
     w->number++;
     size_t n = r->v13 ? gn__record_strip(out, most, &type) : most;
-    if (r->skip > 0 && type != GN__HANDSHAKE) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
+    if (r->head_n > 0 && type != GN__HANDSHAKE) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
     if (type != GN__DATA || n == 0) return gn__records_control(r, type, out, n);
     r->idle = 0;
     *out_n = n;
@@ -1429,53 +1528,33 @@ static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) { (void)co
 static void gn__keys_wanted(mbedtls_ssl_context *ssl, gn__keys *k) { (void)ssl; (void)k; }
 #endif
 
-/* HKDF-Expand-Label of RFC 8446, 7.1, of at most one block and without context. */
-static bool gn__expand(const uint8_t *secret, size_t n, const char *label, uint8_t *out, size_t out_n) {
-    uint8_t info[32], block[64];
-    size_t k = strlen(label);
-    const mbedtls_md_info_t *md = mbedtls_md_info_from_type(n == 48 ? MBEDTLS_MD_SHA384 : MBEDTLS_MD_SHA256);
-    info[0] = 0;
-    info[1] = (uint8_t)out_n;
-    info[2] = (uint8_t)(6 + k);
-    memcpy(info + 3, "tls13 ", 6);
-    memcpy(info + 9, label, k);
-    info[9 + k] = 0;
-    info[10 + k] = 1;
-    bool ok = md != NULL && out_n <= n && mbedtls_md_hmac(md, secret, n, info, 11 + k, block) == 0;
-    if (ok) memcpy(out, block, out_n);
-    mbedtls_platform_zeroize(block, sizeof block);
-    return ok;
-}
-
-static bool gn__way_make(const gn__crypto *c, gn__way *w, int aead, const uint8_t *key, const uint8_t *iv, size_t iv_n, bool seal) {
-    memset(w->iv, 0, sizeof w->iv);
-    memcpy(w->iv, iv, iv_n);
-    w->ctx = gn__aead_make(c, aead, key, seal);
-    return w->ctx != NULL;
-}
-
-static bool gn__records_v12(gn__records *r, const gn__keys *k, int aead, bool server) {
-    uint8_t block[2 * (GN__KEY_MAX + GN__NONCE)];
-    size_t key = gn__aead_key(aead), iv = r->explicit_nonce ? GN__NONCE - GN__EXPLICIT : GN__NONCE;
-    bool ok = mbedtls_ssl_tls_prf(k->prf, k->up, k->n, "key expansion", k->random, sizeof k->random, block, 2 * (key + iv)) == 0;
+/* 1.2. The secrets that later keys are made of are exported, RFC 5705: the client's, then the server's. */
+static bool gn__records_v12(gn__records *r, const gn__keys *k) {
+    uint8_t block[2 * (GN__KEY_MAX + GN__NONCE)], random[sizeof k->random], secrets[2 * GN__SECRET_MAX];
+    size_t key = gn__aead_key(r->aead), iv = gn__iv_bytes(r);
     const uint8_t *keys = block, *ivs = block + 2 * key;      /* the client's, then the server's */
-    ok = ok && gn__way_make(r->crypto, &r->up, aead, keys + (server ? key : 0), ivs + (server ? iv : 0), iv, true);
-    ok = ok && gn__way_make(r->crypto, &r->down, aead, keys + (server ? 0 : key), ivs + (server ? 0 : iv), iv, false);
+    memcpy(random, k->random + 32, 32);
+    memcpy(random + 32, k->random, 32);
+    r->secret_n = k->prf == MBEDTLS_SSL_TLS_PRF_SHA384 ? 48 : 32;
+    bool ok = mbedtls_ssl_tls_prf(k->prf, k->up, k->n, "key expansion", k->random, sizeof k->random, block, 2 * (key + iv)) == 0 &&
+              mbedtls_ssl_tls_prf(k->prf, k->up, k->n, "EXPORTER-genie key update", random, sizeof random, secrets, 2 * r->secret_n) == 0;
+    for (int down = 0; ok && down < 2; down++) {
+        gn__way *w = down ? &r->down : &r->up;
+        bool servers = r->server != (down != 0);
+        memcpy(w->secret, secrets + (servers ? r->secret_n : 0), r->secret_n);
+        ok = gn__way_key(r, w, keys + (servers ? key : 0), ivs + (servers ? iv : 0));
+    }
     mbedtls_platform_zeroize(block, sizeof block);
+    mbedtls_platform_zeroize(secrets, sizeof secrets);
     return ok;
 }
 
-static bool gn__records_v13(gn__records *r, const gn__keys *k, int aead, bool server) {
-    bool ok = true;
-    for (int down = 0; down < 2; down++) {
-        const uint8_t *secret = server == (down != 0) ? k->up : k->down;
-        uint8_t key[GN__KEY_MAX], iv[GN__NONCE];
-        ok = ok && gn__expand(secret, k->n, "key", key, gn__aead_key(aead)) && gn__expand(secret, k->n, "iv", iv, sizeof iv) &&
-             gn__way_make(r->crypto, down ? &r->down : &r->up, aead, key, iv, sizeof iv, !down);
-        mbedtls_platform_zeroize(key, sizeof key);
-        mbedtls_platform_zeroize(iv, sizeof iv);
-    }
-    return ok;
+static bool gn__records_v13(gn__records *r, const gn__keys *k) {
+    if (k->n > GN__SECRET_MAX) return false;
+    r->secret_n = k->n;
+    memcpy(r->up.secret, r->server ? k->down : k->up, k->n);
+    memcpy(r->down.secret, r->server ? k->up : k->down, k->n);
+    return gn__way_keys(r, &r->up) && gn__way_keys(r, &r->down);
 }
 
 static void gn__records_deinit(gn__records *r) {
@@ -1483,7 +1562,7 @@ static void gn__records_deinit(gn__records *r) {
     if (r->down.ctx != NULL) r->crypto->EVP_CIPHER_CTX_free(r->down.ctx);
     if (r->plain != NULL) mbedtls_platform_zeroize(r->plain, GN__RECORD_ROOM);
     gn_free(r->plain);
-    memset(r, 0, sizeof *r);
+    mbedtls_platform_zeroize(r, sizeof *r);
 }
 
 /* The AEAD of a suite, -1: none of ours. */
@@ -1508,29 +1587,45 @@ static int gn__suite_aead(int suite) {
     }
 }
 
+/* The keys of a handshake. false: no memory, or the library refuses. */
+static bool gn__records_init(gn__records *r, const gn__crypto *c, const gn__keys *k, int aead, bool server) {
+    memset(r, 0, sizeof *r);
+    atomic_init(&r->renew, false);
+    atomic_init(&r->decline, false);
+    atomic_init(&r->renewed, 0);
+    r->crypto = c;
+    r->v13 = k->v13;
+    r->server = server;
+    r->aead = aead;
+    r->explicit_nonce = !k->v13 && aead != GN__CHACHA20_POLY1305;
+    r->payload = GN__RECORD_MAX;
+    r->key_records = aead == GN__CHACHA20_POLY1305 ? UINT64_MAX : gn__key_records;
+    r->plain = gn_alloc(GN__RECORD_ROOM);
+    if (r->plain != NULL && (k->v13 ? gn__records_v13 : gn__records_v12)(r, k)) return true;
+    gn__records_deinit(r);
+    return false;
+}
+
 /* Takes over from mbedTLS after the handshake. false: mbedTLS goes on. */
 static bool gn__records_make(gn__records *r, const gn__crypto *c, const gn__keys *k, mbedtls_ssl_context *ssl, bool server) {
     int aead = gn__suite_aead(mbedtls_ssl_get_ciphersuite_id(mbedtls_ssl_get_ciphersuite(ssl))), payload = mbedtls_ssl_get_max_out_record_payload(ssl);
+    uint64_t up = gn__get_be64(ssl->GN__SSL_FIELD(cur_out_ctr)), down = gn__get_be64(ssl->GN__SSL_FIELD(in_ctr));
     if (c == NULL || k->ways != 3 || aead < 0 || payload <= 0) return false;
-    memset(r, 0, sizeof *r);
-    atomic_init(&r->decline, false);
-    r->crypto = c;
-    r->v13 = k->v13;
-    r->explicit_nonce = !k->v13 && aead != GN__CHACHA20_POLY1305;
-    r->payload = (size_t)payload < GN__RECORD_MAX ? (size_t)payload : GN__RECORD_MAX;
-    r->up.number = gn__get_be64(ssl->GN__SSL_FIELD(cur_out_ctr));
-    r->down.number = gn__get_be64(ssl->GN__SSL_FIELD(in_ctr));
-    r->plain = gn_alloc(GN__RECORD_ROOM);
-    if (r->plain != NULL && (k->v13 ? gn__records_v13 : gn__records_v12)(r, k, aead, server)) return true;
-    gn__records_deinit(r);
-    return false;
+    if (!k->v13 && (up != 1 || down != 1)) return false;       /* Finished was number 0, and nothing else was sent: no nonce may serve twice */
+    if (mbedtls_ssl_check_pending(ssl) != 0) return false;     /* it holds bytes that we would lose */
+    if (!gn__records_init(r, c, k, aead, server)) return false;
+    if ((size_t)payload < r->payload) r->payload = (size_t)payload;
+    r->up.number = up;
+    r->down.number = down;
+    return true;
 }
 
 /* >>link ============================================================================================
  * One connection. Threads: one sender, one receiver, one or two threads; interrupt and info from any. The receiver alone
  * uses `in`, the sender alone `fly`; everything of mbedTLS and `out` is used under `lock`, one record at a time, never
- * while waiting for the socket. Where libcrypto does the records, `out` is the sender's and there is no lock. A send that
- * failed leaves half a record behind, so every later one fails too. */
+ * while waiting for the socket. Where libcrypto does the records, mbedTLS and its keys are gone, `out` is the sender's and there
+ * is no lock. A send that failed leaves half a record behind, so every later one fails too; so does a receive after one that
+ * met a wrong record, however right the next one may be. */
 
 typedef struct gn__buffer { uint8_t *p; size_t n; } gn__buffer;   /* GN__OUT_MAX bytes */
 
@@ -1543,8 +1638,10 @@ typedef struct gn__link {
     atomic_bool stopped;
     atomic_uint_fast64_t up, down;        /* bytes at the socket */
     pthread_mutex_t lock;
-    gn__tls *tls;                         /* NULL: plain, or no handshake yet */
+    gn__tls *tls;                         /* NULL: plain, no handshake yet, or libcrypto took over */
     gn_result broken;                     /* of the sender */
+    gn_result ended;                      /* of the receiver, where mbedTLS does the records */
+    uint64_t sealed, most_sealed;         /* records by mbedTLS, and how many its key may seal */
     uint8_t *in;                          /* ciphertext received: in[in_at, in_n) */
     size_t in_at, in_n;
     gn__buffer out, fly;                  /* ciphertext to send; being sent */
@@ -1662,6 +1759,8 @@ static void gn__link_info(void *self, gn_link_info *out) {
     snprintf(out->cipher, sizeof out->cipher, "%s", l->cipher);
     if (l->version[0] != 0) snprintf(out->records, sizeof out->records, "%s", l->records.crypto != NULL ? l->records.crypto->text : GN__STOCK);
     out->slow = l->version[0] != 0 && l->records.crypto == NULL && gn__crypto_wish() == NULL;
+    out->renews = l->records.crypto != NULL;
+    out->key_updates = out->renews ? atomic_load_explicit(&l->records.renewed, memory_order_relaxed) : 0;
     out->bytes_up = atomic_load_explicit(&l->up, memory_order_relaxed);
     out->bytes_down = atomic_load_explicit(&l->down, memory_order_relaxed);
 }
@@ -1683,7 +1782,7 @@ static void gn__linger(gn__link *l) {
 static void gn__link_close(void *self) {
     gn__link *l = self;
     bool open = l->fd >= 0 && !atomic_load(&l->stopped);
-    if (open && l->tls != NULL && l->version[0] != 0 && l->broken == GN_OK) {
+    if (open && l->version[0] != 0 && l->broken == GN_OK) {
         /* Says goodbye if that needs no waiting. */
         pthread_mutex_lock(&l->lock);
         if (l->records.crypto != NULL) l->out.n = gn__record_alert(&l->records, l->records.alert, l->out.p);
@@ -1706,7 +1805,7 @@ static gn_result gn__plain_recv(void *self, void *data, size_t max, size_t *out_
     return max == 0 ? GN_BAD_ARGUMENT : gn__sock_recv(self, data, max, out_n, gn__after(timeout_ms));
 }
 
-static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL };
+static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL };
 
 static bool gn__is_loopback(const struct sockaddr_storage *sa) {
     if (sa->ss_family == AF_UNIX) return true;
@@ -1787,6 +1886,24 @@ static gn_result gn__flush(gn__link *l, uint64_t deadline) {
     return r;
 }
 
+/* A key that has encrypted all that it may, and a peer that takes no other. */
+static gn_result gn__worn(gn__link *l) {
+    gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "the key of the connection with %s has encrypted %llu records, all that is safe with %s, and the peer takes no new one: connect anew",
+            l->peer, (unsigned long long)gn__key_records, l->cipher);
+    return GN_TLS_FAILED;
+}
+
+/* New keys, if the present ones have done their work or the peer wants others. */
+static gn_result gn__renew(gn__link *l) {
+    gn__records *r = &l->records;
+    bool asked = atomic_load_explicit(&r->renew, memory_order_relaxed) && atomic_exchange(&r->renew, false);
+    if (!asked && r->up.number < r->key_records) return GN_OK;
+    if (!asked && !r->renews) return gn__worn(l);
+    size_t made = gn__record_renew(r, l->out.p + l->out.n);
+    l->out.n += made;
+    return made > 0 ? GN_OK : GN_TLS_FAILED;
+}
+
 /* Fills the batch with records. How many of the n bytes were taken. */
 static gn_result gn__seal(gn__link *l, const uint8_t *p, size_t n, size_t *out_taken) {
     gn__records *r = &l->records;
@@ -1795,6 +1912,8 @@ static gn_result gn__seal(gn__link *l, const uint8_t *p, size_t n, size_t *out_t
     if (atomic_load_explicit(&r->decline, memory_order_relaxed) && atomic_exchange(&r->decline, false))
         l->out.n = gn__record_alert(r, GN__NO_RENEGOTIATION, l->out.p);
     while (*out_taken < n && l->out.n < GN__OUT_BATCH) {
+        gn_result e = gn__renew(l);
+        if (e != GN_OK) return e;
         size_t k = n - *out_taken < r->payload ? n - *out_taken : r->payload, made = gn__record_seal(r, GN__DATA, p + *out_taken, k, l->out.p + l->out.n);
         if (made == 0) return GN_TLS_FAILED;
         l->out.n += made;
@@ -1807,6 +1926,7 @@ static gn_result gn__seal(gn__link *l, const uint8_t *p, size_t n, size_t *out_t
 static gn_result gn__encrypt(gn__link *l, const uint8_t *p, size_t n, size_t *out_taken) {
     *out_taken = 0;
     for (bool full = false; *out_taken < n && !full;) {
+        if (l->sealed++ >= l->most_sealed) return gn__worn(l);
         pthread_mutex_lock(&l->lock);
         int k = mbedtls_ssl_write(&l->tls->ssl, p + *out_taken, n - *out_taken);
         full = l->out.n >= GN__OUT_BATCH;
@@ -1849,7 +1969,7 @@ static gn_result gn__tls_recv(void *self, void *data, size_t max, size_t *out_n,
     if (l->version[0] == 0) return GN_TLS_FAILED;
     if (max == 0) return GN_BAD_ARGUMENT;
     if (l->records.crypto != NULL) return gn__records_recv(l, data, max, out_n, deadline);
-    for (;;) {
+    while (l->ended == GN_OK) {
         if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
         pthread_mutex_lock(&l->lock);
         int k = mbedtls_ssl_read(&l->tls->ssl, data, max);
@@ -1858,15 +1978,18 @@ static gn_result gn__tls_recv(void *self, void *data, size_t max, size_t *out_n,
             *out_n = (size_t)k;
             return GN_OK;
         }
-        if (k == 0 || k == MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY) return GN_DISCONNECTED;
+        if (k == 0 || k == MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY) return l->ended = GN_DISCONNECTED;
 #if defined(MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET)
         if (k == MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET) continue;
 #endif
-        if (k != MBEDTLS_ERR_SSL_WANT_READ) return GN_TLS_FAILED;
+        if (k != MBEDTLS_ERR_SSL_WANT_READ) return l->ended = GN_TLS_FAILED;
         gn_result r = gn__fill(l, deadline);
         if (r != GN_OK) return r;
     }
+    return l->ended;
 }
+
+static void gn__tls_renew(void *self) { ((gn__link *)self)->records.renews = true; }
 
 /* Called by mbedTLS for each certificate of the peer's chain, the peer's own last (depth 0). With a pin the key decides
    and nothing else; otherwise mbedTLS's own verdict stands. */
@@ -1883,7 +2006,9 @@ static int gn__verify(void *self, mbedtls_x509_crt *crt, int depth, uint32_t *fl
     return MBEDTLS_ERR_X509_FATAL_ERROR;
 }
 
-/* ECDHE and an AEAD, and nothing else. mbedTLS alone is faster with ChaCha20-Poly1305, most processors with AES. */
+/* ECDHE and an AEAD, and nothing else. Most processors are faster with AES; mbedTLS alone with ChaCha20-Poly1305, whose keys do
+   not wear out either, so an end without libcrypto wants that: its client offers nothing else, its server, whose order counts
+   in 1.2 but not in 1.3, has AES in 1.2 alone. So two Genie peers agree on AES-GCM only where both can change its keys. */
 #if defined(GN__TLS_MAX)
 #define GN__CHACHA_13 MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256,
 #define GN__AES_13 MBEDTLS_TLS1_3_AES_128_GCM_SHA256, MBEDTLS_TLS1_3_AES_256_GCM_SHA384,
@@ -1895,8 +2020,15 @@ static int gn__verify(void *self, mbedtls_x509_crt *crt, int depth, uint32_t *fl
 #define GN__AES_12                                                                                            \
     MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, MBEDTLS_TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,           \
     MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, MBEDTLS_TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+static const int gn__suites_stock_client[] = { GN__CHACHA_13 GN__CHACHA_12 0 };
+static const int gn__suites_stock_server[] = { GN__CHACHA_13 GN__CHACHA_12 GN__AES_12 0 };
 static const int gn__suites_chacha[] = { GN__CHACHA_13 GN__AES_13 GN__CHACHA_12 GN__AES_12 0 };
 static const int gn__suites_aes[] = { GN__AES_13 GN__CHACHA_13 GN__AES_12 GN__CHACHA_12 0 };
+
+static const int *gn__suites(const gn__crypto *c, bool server) {
+    if (c == NULL) return server ? gn__suites_stock_server : gn__suites_stock_client;
+    return c->aes_faster ? gn__suites_aes : gn__suites_chacha;
+}
 
 static gn_result gn__tls_buffers(gn__link *l, gn_fault *f) {
     l->in = gn_alloc(GN__IN_BYTES);
@@ -1914,7 +2046,7 @@ static gn_result gn__tls_config(gn__link *l, int endpoint, gn_fault *f) {
     if (mbedtls_ssl_config_defaults(&t->conf, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM, MBEDTLS_SSL_PRESET_DEFAULT) != 0)
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
     gn__tls_limits(&t->conf);
-    mbedtls_ssl_conf_ciphersuites(&t->conf, l->crypto != NULL && l->crypto->aes_faster ? gn__suites_aes : gn__suites_chacha);
+    mbedtls_ssl_conf_ciphersuites(&t->conf, gn__suites(l->crypto, endpoint == MBEDTLS_SSL_IS_SERVER));
     mbedtls_ssl_conf_rng(&t->conf, mbedtls_ctr_drbg_random, &t->rng);
 #if defined(MBEDTLS_SSL_RENEGOTIATION)
     mbedtls_ssl_conf_renegotiation(&t->conf, MBEDTLS_SSL_RENEGOTIATION_DISABLED);
@@ -1953,6 +2085,21 @@ static gn_result gn__tls_refused(gn__link *l, int e, gn_fault *f) {
     return gn_fail(f, GN_TLS_FAILED, "the TLS handshake with %s failed: %s. Is it a Genie server, and is a client certificate needed (GENIE_CERT, GENIE_KEY)?", l->address, buf);
 }
 
+/* After the handshake: libcrypto takes over and mbedTLS forgets its keys, or mbedTLS goes on. */
+static gn_result gn__tls_over(gn__link *l, gn_fault *f) {
+    if (gn__records_make(&l->records, l->crypto, &l->keys, &l->tls->ssl, l->server)) {
+        gn__tls_destroy(l->tls);
+        l->tls = NULL;
+        return GN_OK;
+    }
+    int aead = gn__suite_aead(mbedtls_ssl_get_ciphersuite_id(l->cipher));
+    l->most_sealed = aead == GN__CHACHA20_POLY1305 ? UINT64_MAX : gn__key_records;
+    if (l->crypto == NULL) return GN_OK;
+    if (gn__crypto_wish() != NULL) return gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto, and mbedTLS does not hand over the keys of %s", l->cipher);
+    gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "TLS records by mbedTLS, many times slower: it does not hand over the keys of %s", l->cipher);
+    return GN_OK;
+}
+
 static gn_result gn__tls_handshake(gn__link *l, uint64_t deadline, gn_fault *f) {
     const char *who = l->server ? l->peer : l->address;
     gn_result r;
@@ -1969,8 +2116,7 @@ static gn_result gn__tls_handshake(gn__link *l, uint64_t deadline, gn_fault *f) 
         return gn_fail(f, GN_BAD_PIN, "%s showed no key", who);
     snprintf(l->version, sizeof l->version, "%s", mbedtls_ssl_get_version(&l->tls->ssl));
     snprintf(l->cipher, sizeof l->cipher, "%s", mbedtls_ssl_get_ciphersuite(&l->tls->ssl));
-    if (!gn__records_make(&l->records, l->crypto, &l->keys, &l->tls->ssl, l->server) && l->crypto != NULL && gn__crypto_wish() != NULL)
-        r = gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto, and mbedTLS does not hand over the keys of %s", l->cipher);
+    r = gn__tls_over(l, f);
     mbedtls_platform_zeroize(&l->keys, sizeof l->keys);
     return r;
 }
@@ -2040,7 +2186,7 @@ static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) 
 }
 
 static const gn_transport_i gn__client_i = {
-    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted
+    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew
 };
 
 /* The credential stored for an address: pin, id and secret. */
@@ -2470,7 +2616,7 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
     return GN_BAD_CREDENTIAL;
 }
 
-static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL };
+static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew };
 
 static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n) {
     gn__listener *l = listener;
@@ -2712,7 +2858,7 @@ static gn_result gn__server_tls(gn__listener *l, gn__link *k, gn_fault *f) {
 static gn_result gn__net_handshake(void *listener, gn_transport t, uint32_t timeout_ms, gn_fault *f) {
     gn__link *k = t.self;
     uint64_t deadline = gn__after(timeout_ms);
-    if (t.i != &gn__server_i || k->listener != listener || k->tls != NULL)
+    if (t.i != &gn__server_i || k->listener != listener || k->tls != NULL || k->version[0] != 0)
         return gn_fail(f, GN_BAD_ARGUMENT, "the handshake is for a connection just accepted from the same listener");
     gn_result r = gn__server_tls(listener, k, f);
     return r == GN_OK ? gn__tls_handshake(k, deadline, f) : r;

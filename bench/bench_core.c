@@ -255,7 +255,7 @@ static size_t held_auth(void *self, uint8_t out[256]) { (void)self; out[0] = 0; 
 static gn_result held_granted(void *self, const uint8_t *grant, size_t n) { (void)self; (void)grant; (void)n; return GN_OK; }
 
 static gn_transport held_transport(int fd, held_link **out) {
-    static const gn_transport_i table = { held_send, held_recv, held_interrupt, held_close, held_info, held_auth, held_granted };
+    static const gn_transport_i table = { held_send, held_recv, held_interrupt, held_close, held_info, held_auth, held_granted, NULL };
     held_link *l = calloc(1, sizeof *l);
     if (!l) exit(EX_FAILED);
     l->fd = fd;
@@ -399,7 +399,7 @@ static void bench_round_trip(void) {
     ex_place_close(&place);
 }
 
-/* ---- weights to a server that has none of them, and a value back, beside one stream of plain TCP ---- */
+/* ---- weights to a server that has none of them, and values back, beside one stream of plain TCP ---- */
 
 enum { UPLOAD_WEIGHTS = 8, UPLOAD_SIDE = 2048 };       /* 16 MiB each */
 
@@ -443,15 +443,13 @@ static double cpu_now(void) {
 }
 
 /* From the first weight of a new context to an answer that needs all of them. */
-static double upload_once(const ex_place *place, float *host, double *out_download, double *out_cpu, gn_stats *out_stats) {
+static double upload_once(const ex_place *place, float *host, double *out_cpu, gn_stats *out_stats) {
     size_t n = (size_t)UPLOAD_SIDE * UPLOAD_SIDE;
     gn_ctx *g = gn_open(&(gn_desc){ .devices = place->devices, .home = place->home });
     if (!ex_check(g, gn_status(g), "upload")) exit(EX_FAILED);
     gn_tensor last[UPLOAD_WEIGHTS], w[UPLOAD_WEIGHTS];
-    float y[UPLOAD_WEIGHTS], *back = malloc(n * sizeof *back);
-    if (!back) exit(EX_FAILED);
+    float y[UPLOAD_WEIGHTS];
     poison(y, UPLOAD_WEIGHTS);
-    poison(back, n);
     for (int i = 0; i < UPLOAD_WEIGHTS; i++) host[(size_t)i * n + (size_t)(draw() * 1000 + 1000)] = draw();   /* the server has not seen it */
     double start = ex_now(), cpu = cpu_now();
     for (int i = 0; i < UPLOAD_WEIGHTS; i++) {
@@ -464,14 +462,6 @@ static double upload_once(const ex_place *place, float *host, double *out_downlo
     for (int i = 0; i < UPLOAD_WEIGHTS; i++)
         if (y[i] != host[(size_t)(i + 1) * n - 1]) failed("an uploaded weight is not what was sent");
     gn_get_stats(g, out_stats);
-    gn_tensor z = gn_mul_c(w[0], 2);
-    if (!ex_check(g, gn_realize(&z, 1), "download")) exit(EX_FAILED);
-    start = ex_now();
-    read_or_die(z, back, n * sizeof *back);
-    *out_download = ex_now() - start;
-    for (size_t i = 0; i < n; i++)
-        if (back[i] != host[i] * 2) { failed("a downloaded value is wrong"); break; }
-    free(back);
     gn_close(g);
     return took;
 }
@@ -489,18 +479,74 @@ static void bench_upload(void) {
     for (size_t i = 0; i < n; i++) host[i] += 0.02f * draw() + 0.02f * draw();      /* bell-shaped, as weights are */
     for (int i = -1; i < runs; i++) {
         int at = i < 0 ? 0 : i;
-        samples_a[at] = upload_once(&place, host, &samples_b[at], &cpu[at], &s);
+        samples_a[at] = upload_once(&place, host, &cpu[at], &s);
         samples_c[at] = raw_upload(ends, host, bytes);
     }
-    double up = quantile(samples_a, runs, 0.5), busy = quantile(cpu, runs, 0.5), down = quantile(samples_b, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
+    double up = quantile(samples_a, runs, 0.5), busy = quantile(cpu, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
     show("upload_gb_s", 1e-9 * (double)bytes / up, false, 0.5, "GB/s");
-    note("download_gb_s", 1e-9 * (double)bytes / UPLOAD_WEIGHTS / down, "GB/s, one value");
     note("upload_raw_tcp_gb_s", 1e-9 * (double)bytes / raw, "GB/s, one stream of plain TCP");
     note("upload_packed_share", (double)s.packed_bytes_up / (double)s.tensor_bytes_up, "of the bytes were sent, after compression");
     note("upload_cpu_s_gb", busy / (1e-9 * (double)bytes), "s of processor time a GB, both ends");
     note("upload_cores_busy", busy / up, "cores at work, both ends together");
     if (gn_describe_network(about, sizeof about) > 0) printf("    %s\n", about);
     free(host);
+    close(ends[0]);
+    close(ends[1]);
+    ex_place_close(&place);
+}
+
+enum { DOWNLOAD_PIECES = 4 };      /* of UPLOAD_SIDE squared floats each: a value of 64 MiB */
+
+/* Seconds from asking for a value that is there to having it; ends the step. The factor is what each of its floats was multiplied by. */
+static double download_once(gn_tensor z, float factor, const float *host, float *back, size_t pieces, double *out_cpu) {
+    size_t n = (size_t)UPLOAD_SIDE * UPLOAD_SIDE;
+    poison(back, n * pieces);
+    if (!ex_check(z.ctx, gn_realize(&z, 1), "download")) exit(EX_FAILED);
+    double start = ex_now(), cpu = cpu_now();
+    read_or_die(z, back, n * pieces * sizeof *back);
+    double took = ex_now() - start;
+    *out_cpu = cpu_now() - cpu;
+    for (size_t i = 0; i < n * pieces; i++)
+        if (back[i] != host[i % n] * factor) { failed("a downloaded value is wrong"); break; }
+    gn_step(z.ctx);
+    return took;
+}
+
+static void bench_download(void) {
+    if (!wanted("download")) return;
+    ex_place place;
+    int ends[2], runs = repeats(8);
+    size_t n = (size_t)UPLOAD_SIDE * UPLOAD_SIDE, bytes = DOWNLOAD_PIECES * n * sizeof(float);
+    double cpu[64], unused;
+    gn_stats s;
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends)) { failed("no server for download"); return; }
+    float *host = make_floats(n, 0.02f), *back = malloc(bytes);
+    if (!back) exit(EX_FAILED);
+    for (size_t i = 0; i < n; i++) host[i] += 0.02f * draw() + 0.02f * draw();
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
+    if (!ex_check(g, gn_status(g), "download")) exit(EX_FAILED);
+    gn_tensor w = gn_weight(g, GN_F32, GN_SHAPE(UPLOAD_SIDE, UPLOAD_SIDE), host, "w"), pieces[DOWNLOAD_PIECES];
+    for (int i = 0; i < DOWNLOAD_PIECES; i++) pieces[i] = w;
+    for (int i = -1; i < runs; i++) {
+        int at = i < 0 ? 0 : i;
+        gn_ctx *fresh = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
+        if (!ex_check(fresh, gn_status(fresh), "download")) exit(EX_FAILED);
+        samples_b[at] = download_once(gn_mul_c(gn_weight(fresh, GN_F32, GN_SHAPE(UPLOAD_SIDE, UPLOAD_SIDE), host, "w"), 3), 3, host, back, 1, &unused);
+        gn_close(fresh);
+        samples_a[at] = download_once(gn_mul_c(gn_concat(pieces, DOWNLOAD_PIECES, 0), i + 4), (float)(i + 4), host, back, DOWNLOAD_PIECES, &cpu[at]);
+        samples_c[at] = raw_upload(ends, back, bytes);
+    }
+    gn_get_stats(g, &s);
+    double down = quantile(samples_a, runs, 0.5), first = quantile(samples_b, runs, 0.5), busy = quantile(cpu, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
+    show("download_gb_s", 1e-9 * (double)bytes / down, false, 0.5, "GB/s");
+    note("download_first_gb_s", 1e-9 * (double)(n * sizeof *host) / first, "GB/s, the first value of a new context, 16 MiB");
+    note("download_raw_tcp_gb_s", 1e-9 * (double)bytes / raw, "GB/s, one stream of plain TCP");
+    note("download_packed_share", (double)s.packed_bytes_down / (double)s.tensor_bytes_down, "of the bytes were sent, after compression");
+    note("download_cpu_s_gb", busy / (1e-9 * (double)bytes), "s of processor time a GB, both ends");
+    note("download_cores_busy", busy / down, "cores at work, both ends together");
+    gn_close(g);
+    free(host);
+    free(back);
     close(ends[0]);
     close(ends[1]);
     ex_place_close(&place);
@@ -1130,6 +1176,7 @@ int main(int argc, char **argv) {
     bench_step_client();
     bench_round_trip();
     bench_upload();
+    bench_download();
     bench_fused();
     bench_transcendental();
     bench_reduce();

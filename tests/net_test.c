@@ -150,6 +150,7 @@ typedef struct host {
     atomic_bool stop;
     atomic_int active, served;           /* connections now, and those that ended */
     bool silent;                         /* after the handshake it neither reads nor writes */
+    bool renews;                         /* it changes keys that wear out */
     atomic_int last_handshake;
     char home[GN__PATH];
 } host;
@@ -201,6 +202,7 @@ static void *serve_guest(void *arg)
         while (!atomic_load(&h->stop)) nap(5);
         r = GN_DISCONNECTED;
     }
+    if (r == GN_OK && h->renews) g->t.i->renew(g->t.self);
     if (r == GN_OK) r = let_in(g);
     for (size_t n = 0; r == GN_OK;) {
         r = g->t.i->recv(g->t.self, buffer, sizeof buffer, &n, 20);
@@ -1526,22 +1528,16 @@ static bool pair_make(record_pair *p, int aead, bool v13)
     gn__keys k;
     memset(p, 0, sizeof *p);
     memset(&k, 0, sizeof k);
-    fill_random((uint8_t *)k.up, sizeof k.up);
-    fill_random((uint8_t *)k.down, sizeof k.down);
+    fill_random(k.up, sizeof k.up);
+    fill_random(k.down, sizeof k.down);
     fill_random(k.random, sizeof k.random);
     k.v13 = v13;
     k.n = v13 ? (aead == GN__AES_256_GCM ? 48 : 32) : 48;
     k.prf = aead == GN__AES_256_GCM ? MBEDTLS_SSL_TLS_PRF_SHA384 : MBEDTLS_SSL_TLS_PRF_SHA256;
-    bool ok = true;
+    bool ok = gn__crypto_use() != NULL && gn__records_init(&p->client, gn__crypto_use(), &k, aead, false) && gn__records_init(&p->server, gn__crypto_use(), &k, aead, true);
     for (int server = 0; server < 2; server++) {
         gn__records *r = server ? &p->server : &p->client;
-        r->crypto = gn__crypto_use();
-        r->v13 = v13;
-        r->explicit_nonce = !v13 && aead != GN__CHACHA20_POLY1305;
-        r->payload = GN__RECORD_MAX;
-        r->up.number = r->down.number = v13 ? 0 : 1;
-        r->plain = gn_alloc(GN__RECORD_ROOM);
-        ok = ok && r->crypto != NULL && (v13 ? gn__records_v13 : gn__records_v12)(r, &k, aead, server != 0);
+        r->up.number = r->down.number = v13 ? 0 : 1;      /* 1.2: Finished was number 0 */
     }
     return ok;
 }
@@ -1717,6 +1713,15 @@ TEST(record_altered_cut_repeated_or_swapped_ends_the_stream)
     }
 }
 
+/* The server forgets that something was wrong. */
+static void pair_mend(record_pair *p)
+{
+    p->server.ended = GN_OK;
+    p->server.idle = 0;
+    p->server.head_n = p->server.skip = 0;
+    p->server.down.number = p->client.up.number;
+}
+
 TEST(records_that_are_not_data_are_taken_as_the_standard_says)
 {
     record_pair p;
@@ -1724,7 +1729,6 @@ TEST(records_that_are_not_data_are_taken_as_the_standard_says)
     uint8_t out[100];
     size_t k;
     FOR_EACH_PAIR(p) {
-        bool v13 = p.server.v13;
         size_t n = gn__record_seal(&p.client, GN__DATA, big, 0, wire);      /* empty, then data */
         n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"x", 1, wire + n);
         CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'x');
@@ -1733,22 +1737,6 @@ TEST(records_that_are_not_data_are_taken_as_the_standard_says)
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
         p.server.ended = GN_OK;
         p.server.idle = 0;
-        const uint8_t ticket[12] = { 4, 0, 0, 8 };
-        n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, 7, wire);      /* in two pieces */
-        n += gn__record_seal(&p.client, GN__HANDSHAKE, ticket + 7, 5, wire + n);
-        n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"y", 1, wire + n);
-        CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'y');
-        CHECK(atomic_exchange(&p.server.decline, false) == !v13);      /* 1.2: the wish to renegotiate */
-        const uint8_t update[5] = { 24, 0, 0, 1, 0 };
-        n = gn__record_seal(&p.client, GN__HANDSHAKE, update, 5, wire);
-        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
-        p.server.ended = GN_OK;
-        n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, 5, wire);      /* data within a ticket */
-        n += gn__record_seal(&p.client, GN__DATA, big, 10, wire + n);
-        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
-        p.server.ended = GN_OK;
-        p.server.skip = 0;
-        p.server.down.number = p.client.up.number;
         n = gn__record_seal(&p.client, GN__DATA, big, GN__RECORD_MAX + 1, wire);
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
         CHECK_INT(p.server.alert, GN__OVERFLOW);
@@ -1767,6 +1755,44 @@ TEST(records_that_are_not_data_are_taken_as_the_standard_says)
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
         p.client.up.number = UINT64_MAX;      /* no nonce serves twice */
         CHECK_INT(gn__record_seal(&p.client, GN__DATA, big, 1, wire), 0);
+    }
+}
+
+TEST(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says)
+{
+    record_pair p;
+    uint8_t wire[1000], big[10] = { 0 }, out[100];
+    size_t k;
+    FOR_EACH_PAIR(p) {
+        bool v13 = p.server.v13;
+        size_t n = gn__record_seal(&p.client, GN__HANDSHAKE, big, 0, wire);      /* a handshake of nothing */
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+        pair_mend(&p);
+        n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\132", 2, wire);      /* a warning (1.2), "user canceled" (1.3) */
+        n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"v", 1, wire + n);
+        CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'v');
+        n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\1\1\1", 4, wire);      /* two alerts in a record */
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+        pair_mend(&p);
+        n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\50", 2, wire);      /* 1.3: an error, whatever level it claims */
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
+        pair_mend(&p);
+        const uint8_t ticket[12] = { 4, 0, 0, 8 };
+        n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, 12, wire);      /* from a client: in 1.2 the wish to renegotiate */
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
+        CHECK(atomic_exchange(&p.server.decline, false) == !v13);
+        pair_mend(&p);
+        p.server.server = false;                                             /* let it be the client of a server */
+        for (size_t cut = 1; cut < 12; cut++) {                              /* in two pieces */
+            n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, cut, wire);
+            n += gn__record_seal(&p.client, GN__HANDSHAKE, ticket + cut, 12 - cut, wire + n);
+            n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"y", 1, wire + n);
+            CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'y');
+            n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, cut, wire);      /* data within a ticket */
+            n += gn__record_seal(&p.client, GN__DATA, big, 10, wire + n);
+            CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
+            pair_mend(&p);
+        }
     }
 }
 
@@ -1793,7 +1819,7 @@ TEST(padding_of_a_record_is_dropped)
     pair_free(&p);
 }
 
-/* Our server with each wish against a client that is mbedTLS alone: bytes of many sizes go there and back. */
+/* A client that is mbedTLS alone and sends back what comes. */
 typedef struct raw_echo { raw r; int shook; size_t back; } raw_echo;
 
 static void *raw_echo_run(void *arg)
@@ -1813,6 +1839,435 @@ static void *raw_echo_run(void *arg)
     return NULL;
 }
 
+/* ---- records by libcrypto: whatever is done to a stream, only its true beginning comes out ---- */
+
+enum { STORY_RECORDS = 14, STORY_ROOM = 40000 };
+
+typedef struct story {      /* what a server sends: records and the data in them */
+    uint8_t wire[2 * STORY_ROOM], plain[STORY_ROOM];
+    size_t wire_at[STORY_RECORDS + 1], plain_at[STORY_RECORDS + 1];
+    int n;
+} story;
+
+static int pick(int low, int high) { return (int)test_random_int(low, high); }
+
+static void story_add(story *x, gn__records *r)
+{
+    static const uint8_t ticket[] = { 4, 0, 0, 6, 9, 9, 9, 9, 9, 9 }, hello[] = { 0, 0, 0, 0 }, warning[] = { 1, GN__USER_CANCELED };
+    size_t at = x->wire_at[x->n], from = x->plain_at[x->n], k = 0, made;
+    int kind = pick(0, 9);
+    uint8_t *out = x->wire + at;
+    if (kind == 0) made = gn__record_renew(r, out);
+    else if (kind == 1) made = gn__record_seal(r, GN__HANDSHAKE, r->v13 ? ticket : hello, r->v13 ? sizeof ticket : sizeof hello, out);
+    else if (kind == 2) made = gn__record_seal(r, GN__ALERT, warning, sizeof warning, out);
+    else if (kind == 3) made = gn__record_seal(r, GN__DATA, NULL, 0, out);
+    else {
+        k = kind == 4 && from < GN__RECORD_MAX ? GN__RECORD_MAX : (size_t)pick(1, 400);
+        fill_random(x->plain + from, k);
+        made = gn__record_seal(r, GN__DATA, x->plain + from, k, out);
+    }
+    if (made == 0) abort();
+    x->wire_at[++x->n] = at + made;
+    x->plain_at[x->n] = from + k;
+}
+
+/* Adds bytes to a wire of *n. */
+static void wire_add(uint8_t *out, size_t *n, const story *x, int first, int end)
+{
+    memcpy(out + *n, x->wire + x->wire_at[first], x->wire_at[end] - x->wire_at[first]);
+    *n += x->wire_at[end] - x->wire_at[first];
+}
+
+/* What somebody on the way makes of the story; bytes. */
+static size_t story_spoil(const story *x, const story *other, uint8_t *out)
+{
+    int i = pick(0, x->n - 1), j = pick(0, x->n - 1), how = pick(0, 9);
+    size_t n = 0, at;
+    if (how == 1 || how == 2) {                                  /* dropped; repeated at another place */
+        wire_add(out, &n, x, 0, i);
+        if (how == 2) wire_add(out, &n, x, j, j + 1);
+        wire_add(out, &n, x, i + (how == 1), x->n);
+        return n;
+    }
+    if (how == 3 && i < j) {                                     /* swapped */
+        wire_add(out, &n, x, 0, i);
+        wire_add(out, &n, x, j, j + 1);
+        wire_add(out, &n, x, i + 1, j);
+        wire_add(out, &n, x, i, i + 1);
+        wire_add(out, &n, x, j + 1, x->n);
+        return n;
+    }
+    if (how == 4) {                                              /* a record of another connection */
+        wire_add(out, &n, x, 0, i);
+        wire_add(out, &n, other, 0, 1);
+        wire_add(out, &n, x, i, x->n);
+        return n;
+    }
+    wire_add(out, &n, x, 0, x->n);
+    at = how == 5 ? x->wire_at[i] + (size_t)pick(0, GN__HEAD - 1) : (size_t)pick(0, (int)n - 1);      /* 5: in a head */
+    if (how == 6) return at;                                     /* cut */
+    if (how == 5 || how == 7) out[at] ^= (uint8_t)(1 << pick(0, 7));
+    if (how == 8) out[x->wire_at[i]] = (uint8_t)pick(0, 255);      /* a type */
+    if (how == 9) fill_random(out + at, n - at < 40 ? n - at : 40);
+    return n;
+}
+
+/* Reads a wire in pieces into pieces of room. */
+static gn_result story_read(gn__records *r, const uint8_t *wire, size_t n, uint8_t *out, size_t *out_n)
+{
+    size_t at = 0, seen = 0, k = 0;
+    for (*out_n = 0;;) {
+        size_t max = (size_t)pick(1, pick(0, 1) ? 60 : STORY_ROOM);
+        gn_result e = gn__records_take(r, wire, &at, seen, out + *out_n, max < STORY_ROOM - *out_n ? max : STORY_ROOM - *out_n, &k);
+        *out_n += k;
+        if (e != GN_OK || (k == 0 && seen == n)) return e;
+        if (k == 0) seen += (size_t)pick(1, 20000);
+        if (seen > n) seen = n;
+    }
+}
+
+TEST(records_spoiled_in_any_way_give_the_true_beginning_alone)
+{
+    static story x, other;
+    static uint8_t wire[4 * STORY_ROOM], out[STORY_ROOM];
+    record_pair p, q;
+    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }
+    for (int round = 0, rounds = test_rounds(3000); round < rounds; round++) {
+        int kind = pick(0, 2 * GN__AEAD__COUNT - 1), n = pick(1, STORY_RECORDS);
+        REQUIRE(pair_make(&p, kind / 2, kind % 2 != 0) && pair_make(&q, kind / 2, kind % 2 != 0));
+        x.n = other.n = 0;
+        while (x.n < n) story_add(&x, &p.server);
+        story_add(&other, &q.server);
+        size_t spoiled = story_spoil(&x, &other, wire), same = 0, got, whole = 0;
+        while (same < spoiled && same < x.wire_at[n] && wire[same] == x.wire[same]) same++;
+        while (whole < (size_t)n && x.wire_at[whole + 1] <= same) whole++;
+        gn_result r = story_read(&p.client, wire, spoiled, out, &got);
+        bool waits = same == spoiled || (spoiled - x.wire_at[whole] >= 3 && same - x.wire_at[whole] >= 3 && same - x.wire_at[whole] < GN__HEAD);      /* cut, or a longer length */
+        if (got != x.plain_at[whole] || memcmp(out, x.plain, got) != 0 || !(r == GN_TLS_FAILED || (r == GN_OK && waits)))
+            test_fail(__FILE__, __LINE__, "round %d, kind %d: %zu bytes for %zu of %zu records, result %d", round, kind, got, whole, (size_t)n, (int)r);
+        if (r != GN_OK) {      /* the true rest comes too late */
+            size_t at = x.wire_at[whole];
+            CHECK(gn__records_take(&p.client, x.wire, &at, x.wire_at[n], out, sizeof out, &got) == r && got == 0 && at == x.wire_at[whole]);
+        }
+        pair_free(&p);
+        pair_free(&q);
+    }
+}
+
+/* ---- records by libcrypto: new keys ---- */
+
+TEST(key_update_gives_keys_that_follow_from_the_old_ones)
+{
+    record_pair p;
+    uint8_t wire[400], out[100], before[GN__SECRET_MAX];
+    size_t k;
+    FOR_EACH_PAIR(p) {
+        for (int round = 1; round <= 3; round++) {
+            memcpy(before, p.server.down.secret, sizeof before);
+            size_t n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"old", 3, wire), updated = gn__record_renew(&p.client, wire + n);
+            CHECK(updated > 0);
+            CHECK_INT(p.client.up.number, 0);
+            n += updated;
+            n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"new", 3, wire + n);
+            CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 6 && memcmp(out, "oldnew", 6) == 0);
+            CHECK_INT(p.server.down.number, 1);
+            CHECK(memcmp(before, p.server.down.secret, p.server.secret_n) != 0);
+            CHECK(memcmp(p.client.up.secret, p.server.down.secret, p.server.secret_n) == 0);
+            CHECK(memcmp(p.client.up.secret, p.client.down.secret, p.server.secret_n) != 0);      /* each direction has its own */
+            CHECK_INT(atomic_load(&p.server.renewed), round);
+        }
+        CHECK(!atomic_load(&p.server.renew));
+        size_t n = gn__record_seal(&p.server, GN__DATA, (const uint8_t *)"back", 4, wire), at = 0;      /* whose keys are the first ones */
+        CHECK(gn__records_take(&p.client, wire, &at, n, out, sizeof out, &k) == GN_OK && k == 4);
+        gn__record_renew(&p.client, wire);                     /* lost on the way: what follows does not open */
+        n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"x", 1, wire);
+        CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
+    }
+}
+
+TEST(key_update_that_is_malformed_ends_the_stream)
+{
+    static const struct { uint8_t n, bytes[8], alert_13, alert_12; } bad[] = {      /* alert 0: it is taken */
+        { 5, { 24, 0, 0, 1, 0 }, 0, 0 },
+        { 5, { 24, 0, 0, 1, 2 }, GN__ILLEGAL, GN__ILLEGAL },
+        { 6, { 24, 0, 0, 1, 0, 0 }, GN__UNEXPECTED, 0 },      /* 1.2: the wish to renegotiate */
+        { 5, { 24, 0, 1, 0, 0 }, GN__UNEXPECTED, 0 },
+        { 6, { 24, 0, 0, 2, 0, 0 }, GN__UNEXPECTED, 0 },
+        { 4, { 24, 0, 0, 0 }, GN__UNEXPECTED, 0 },
+        { 4, { 4, 0, 0, 0 }, GN__UNEXPECTED, 0 },
+        { 5, { 1, 0, 0, 1, 0 }, GN__UNEXPECTED, 0 },
+        { 5, { 20, 0, 0, 1, 0 }, GN__UNEXPECTED, 0 },
+    };
+    record_pair p;
+    uint8_t wire[300], out[100];
+    size_t k;
+    FOR_EACH_PAIR(p) {
+        for (int i = 0; i < TEST_COUNT(bad); i++) {
+            uint8_t alert = p.server.v13 ? bad[i].alert_13 : bad[i].alert_12;
+            size_t n = gn__record_seal(&p.client, GN__HANDSHAKE, bad[i].bytes, bad[i].n, wire);
+            gn_result r = pair_take(&p, wire, n, out, sizeof out, &k);
+            if (r != (alert ? GN_TLS_FAILED : GN_OK) || p.server.alert != alert) test_fail(__FILE__, __LINE__, "case %d: %d, alert %u", i, (int)r, p.server.alert);
+            if (i == 0) CHECK(gn__way_renew(&p.client, &p.client.up));      /* as it said */
+            p.server.alert = 0;
+            pair_mend(&p);
+        }
+        for (uint8_t cut = 1; cut < 5; cut++) {      /* 1.3: in two records, and with data between them */
+            const uint8_t update[] = { GN__KEY_UPDATE, 0, 0, 1, 1 };
+            size_t n = gn__record_seal(&p.client, GN__HANDSHAKE, update, cut, wire);
+            n += gn__record_seal(&p.client, GN__HANDSHAKE, update + cut, 5u - cut, wire + n);
+            CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_OK);
+            CHECK(atomic_exchange(&p.server.renew, false) == p.server.v13);
+            if (p.server.v13) CHECK(gn__way_renew(&p.client, &p.client.up));
+            pair_mend(&p);
+            n = gn__record_seal(&p.client, GN__HANDSHAKE, update, cut, wire);
+            n += gn__record_seal(&p.client, GN__DATA, update, 1, wire + n);
+            CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), p.server.v13 ? GN_TLS_FAILED : GN_OK);
+            pair_mend(&p);
+        }
+        size_t n = 0;                                /* one after another without end */
+        uint8_t flood[64 * (GN__IDLE_RECORDS + 1)];
+        for (int i = 0; i <= GN__IDLE_RECORDS; i++) n += gn__record_renew(&p.client, flood + n);
+        CHECK_RESULT(pair_take(&p, flood, n, out, sizeof out, &k), GN_TLS_FAILED);
+    }
+}
+
+/* Our client and our echo, whose keys wear out after a few records. */
+static void echo_with_worn_keys(bool agreed, uint64_t records)
+{
+    host h;
+    gn_transport t;
+    gn_link_info info;
+    static uint8_t data[300000];
+    char home[GN__PATH], tenant[64];
+    gn__key_records = records;
+    REQUIRE(host_open(&h));
+    h.renews = agreed;
+    REQUIRE(enter(gn__net.url(h.listener), new_folder(home), &t, tenant) == GN_OK);
+    t.i->info(t.self, &info);
+    CHECK(info.renews && info.key_updates == 0);
+    if (agreed) {
+        t.i->renew(t.self);
+        for (size_t n = 1; n < 300000; n = n * 5 + 7) echo(t, n);
+        for (int i = 0; i < 50; i++) echo(t, 3);
+        t.i->info(t.self, &info);
+        CHECK(info.key_updates >= 2 * 50 / records);
+    } else {
+        gn_result r = t.i->send(t.self, data, 16384 * (size_t)records, 5000);
+        CHECK_RESULT(r, GN_TLS_FAILED);
+        CHECK_RESULT(t.i->send(t.self, data, 1, 5000), GN_TLS_FAILED);      /* and for ever */
+        CHECK_INT(((gn__link *)t.self)->records.up.number, records);
+    }
+    t.i->close(t.self);
+    host_close(&h);
+}
+
+TEST(keys_that_wear_out_are_changed_both_ways)
+{
+    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) { test_skip("connections do not use AES-GCM of libcrypto here"); return; }
+    uint64_t was = gn__key_records;
+    echo_with_worn_keys(true, 2);
+    echo_with_worn_keys(true, 7);
+    gn__key_records = was;
+}
+
+TEST(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection)
+{
+    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) { test_skip("connections do not use AES-GCM of libcrypto here"); return; }
+    uint64_t was = gn__key_records;
+    echo_with_worn_keys(false, 10);
+    gn__key_records = was;
+    CHECK(log_has("encrypted 10 records, all that is safe"));
+}
+
+/* The same for a program: its steps go on, and it can see what happened. */
+TEST(session_whose_keys_wear_out_goes_on)
+{
+    static float x[50000], y[50000];
+    char home[GN__PATH], client[GN__PATH];
+    gn_server *s = NULL;
+    gn_error error;
+    gn_stats up, down;
+    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) { test_skip("connections do not use AES-GCM of libcrypto here"); return; }
+    uint64_t was = gn__key_records;
+    gn_register_net(&gn__net);               /* this unit's, not the library's */
+    gn__key_records = 3;
+    REQUIRE(gn_server_open(&(gn_server_desc){ .listen = "127.0.0.1:0", .devices = "cpu", .threads = 1, .home = new_folder(home) }, &s, &error) == GN_OK);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = gn_server_url(s), .home = new_folder(client), .strict = true });
+    CHECK_RESULT(gn_status(g), GN_OK);
+    for (int step = 1; step <= 10; step++) {
+        for (int i = 0; i < TEST_COUNT(x); i++) x[i] = (float)test_random_int(step, 1 << 24);
+        gn_tensor t = gn_mul_c(gn_data(g, GN_F32, GN_SHAPE(TEST_COUNT(x)), x), 2);
+        CHECK_RESULT(gn_read(t, y, sizeof y), GN_OK);
+        for (int i = 0; i < TEST_COUNT(x); i++) if (!CHECK(y[i] == 2 * x[i])) break;
+        gn_step(g);
+    }
+    gn_get_stats(g, &up);
+    gn_server_stats(s, &down);
+    CHECK(up.key_updates >= 10 && down.key_updates >= 10);
+    gn_close(g);
+    gn_server_close(s);
+    gn__key_records = was;
+}
+
+/* mbedTLS takes no new keys: with AES-GCM it ends where they wear out, with ChaCha20-Poly1305 they never do. */
+TEST(keys_of_mbedtls_that_wear_out_end_the_connection)
+{
+    uint64_t was = gn__key_records;
+    for (int aes = 0; aes < 2; aes++) {
+        int suite = aes ? MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 : MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;
+        static uint8_t data[16384 * 20];
+        char home[GN__PATH];
+        gn_server_desc d = { .listen = ":0", .home = new_folder(home), .log = keep_log };
+        gn_transport t;
+        void *l;
+        raw_echo x;
+        pthread_t thread;
+        memset(&x, 0, sizeof x);
+        gn__key_records = 10;
+        setenv("GENIE_AEAD", "mbedtls", 1);
+        REQUIRE(gn__net.listen(&d, &l, NULL) == GN_OK);
+        REQUIRE(raw_make(&x.r, tcp_connect(gn__net.port(l)), MBEDTLS_SSL_IS_CLIENT, RAW_TLS_1_2, suite, false));
+        pthread_create(&thread, NULL, raw_echo_run, &x);
+        REQUIRE(gn__net.accept(l, 5000, &t, NULL) == GN_OK);
+        CHECK_RESULT(gn__net.handshake(l, t, 5000, NULL), GN_OK);
+        CHECK_RESULT(t.i->send(t.self, data, 1, 5000), GN_OK);
+        CHECK_RESULT(t.i->send(t.self, data, sizeof data, 5000), aes ? GN_TLS_FAILED : GN_OK);
+        CHECK_RESULT(t.i->send(t.self, data, 1, 5000), aes ? GN_TLS_FAILED : GN_OK);
+        t.i->close(t.self);
+        pthread_join(thread, NULL);
+        raw_free(&x.r);
+        gn__net.unlisten(l);
+        unsetenv("GENIE_AEAD");
+    }
+    gn__key_records = was;
+}
+
+#if defined(GN__TLS_MAX)
+/* OpenSSL's own server, which sends each line back reversed; -1: there is none. */
+static pid_t openssl_server(const char *home, uint16_t port)
+{
+    char at[32], key[GN__PATH + 16], cert[GN__PATH + 16];
+    snprintf(at, sizeof at, "127.0.0.1:%u", port);
+    snprintf(key, sizeof key, "%s/key.pem", home);
+    snprintf(cert, sizeof cert, "%s/cert.pem", home);
+    if (system("openssl version >/dev/null 2>&1") != 0) return -1;
+    pid_t child = fork();
+    if (child != 0) return child;
+    int null = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd < 3; fd++) dup2(null, fd);
+    execlp("openssl", "openssl", "s_server", "-accept", at, "-key", key, "-cert", cert, "-tls1_3", "-rev", "-naccept", "1", (char *)NULL);
+    _exit(127);
+}
+
+static void check_reversed(gn_transport t, const char *line, const char *back)
+{
+    char got[16] = "";
+    CHECK_RESULT(t.i->send(t.self, line, strlen(line), 2000), GN_OK);
+    CHECK_RESULT(recv_all(t, got, strlen(line), 2000), GN_OK);
+    CHECK_STR(got, back);
+}
+
+/* Both of us change keys, each because the other asks. */
+static void talk_to_openssl(gn_transport t)
+{
+    static const uint8_t update[] = { GN__KEY_UPDATE, 0, 0, 1, 1 };
+    gn__link *l = t.self;
+    check_reversed(t, "abc\n", "cba\n");
+    for (uint64_t round = 1; round <= 2; round++) {
+        size_t n = gn__record_seal(&l->records, GN__HANDSHAKE, update, sizeof update, l->out.p);
+        REQUIRE(n > 0 && gn__way_renew(&l->records, &l->records.up) && gn__sock_send(l, l->out.p, n, gn__after(1000)) == GN_OK);
+        check_reversed(t, "de fg\n", "gf ed\n");
+        CHECK_INT(atomic_load(&l->records.renewed), 3 * round - 1);
+        atomic_store(&l->records.renew, true);      /* as if it had asked */
+        check_reversed(t, "hij\n", "jih\n");
+        CHECK_INT(atomic_load(&l->records.renewed), 3 * round);
+    }
+}
+
+TEST(key_updates_are_understood_by_openssl)
+{
+    host h;
+    uint16_t port;
+    char url[GN__URL_MAX], home[GN__PATH];
+    gn_transport t;
+    gn_fault f;
+    if (gn__crypto_use() == NULL || GN__TLS_MAX != MBEDTLS_SSL_VERSION_TLS1_3) { test_skip("needs libcrypto and TLS 1.3"); return; }
+    REQUIRE(host_open(&h));
+    close(tcp_listen(&port));
+    pid_t server = openssl_server(h.home, port);
+    snprintf(url, sizeof url, "127.0.0.1:%u%s", port, strchr(gn__net.url(h.listener), '?'));
+    gn_result r = GN_UNREACHABLE;
+    for (int i = 0; server > 0 && i < 200 && r == GN_UNREACHABLE; i++, nap(10)) r = dial_in(url, new_folder(home), 5000, &t, &f);
+    if (server < 0) test_skip("there is no openssl program");
+    else if (CHECK_RESULT(r, GN_OK)) {
+        talk_to_openssl(t);
+        t.i->close(t.self);
+    }
+    if (server > 0) {
+        kill(server, SIGKILL);
+        waitpid(server, NULL, 0);
+    }
+    host_close(&h);
+}
+#endif
+
+/* What libcrypto takes over must be a connection on which nothing was said yet: no nonce serves twice, no byte is lost. */
+TEST(connection_in_use_is_not_taken_over)
+{
+    const gn__crypto *c = gn__crypto_use();
+    host h;
+    raw r;
+    gn__keys k;
+    gn__records made;
+    if (c == NULL) { test_skip(gn__crypto_found.why); return; }
+    memset(&k, 0, sizeof k);
+    REQUIRE(host_open(&h));
+    REQUIRE(raw_make(&r, tcp_connect(gn__net.port(h.listener)), MBEDTLS_SSL_IS_CLIENT, RAW_TLS_1_2, 0, false));
+    gn__keys_wanted_of(&r.tls->conf, &k);
+    REQUIRE(mbedtls_ssl_setup(&r.tls->ssl, &r.tls->conf) == 0 && mbedtls_ssl_set_hostname(&r.tls->ssl, NULL) == 0);
+    gn__keys_wanted(&r.tls->ssl, &k);
+    mbedtls_ssl_set_bio(&r.tls->ssl, &r.net, mbedtls_net_send, mbedtls_net_recv, NULL);
+    REQUIRE(mbedtls_ssl_handshake(&r.tls->ssl) == 0);
+    memset(&made, 0, sizeof made);
+    REQUIRE(gn__records_make(&made, c, &k, &r.tls->ssl, false));
+    CHECK(made.up.number == 1 && made.down.number == 1);
+    gn__records_deinit(&made);
+    const uint8_t none = 0;
+    for (size_t i = 0; i < sizeof made; i++) if (!CHECK(((const uint8_t *)&made)[i] == none)) break;      /* no key stays */
+    CHECK_INT(mbedtls_ssl_write(&r.tls->ssl, &none, 1), 1);
+    CHECK(!gn__records_make(&made, c, &k, &r.tls->ssl, false));
+    raw_free(&r);
+    host_close(&h);
+}
+
+TEST(wrong_record_is_the_last_that_is_read)
+{
+    for (int stock = 0; stock < 2; stock++) {
+        host h;
+        gn_transport t;
+        uint8_t byte, wrong[5 + 40] = { 23, 3, 3, 0, 40 };
+        size_t n;
+        char home[GN__PATH], tenant[64];
+        if (stock) setenv("GENIE_AEAD", "mbedtls", 1);
+        REQUIRE(host_open(&h));
+        REQUIRE(enter(gn__net.url(h.listener), new_folder(home), &t, tenant) == GN_OK);
+        gn__link *l = t.self;
+        CHECK((l->tls == NULL) == (l->records.crypto != NULL));      /* mbedTLS's keys are gone where it is not needed */
+        CHECK(l->in_at == l->in_n);
+        memcpy(l->in, wrong, sizeof wrong);      /* as if it had come */
+        l->in_at = 0;
+        l->in_n = sizeof wrong;
+        CHECK_RESULT(t.i->recv(t.self, &byte, 1, &n, 1000), GN_TLS_FAILED);
+        CHECK_RESULT(t.i->send(t.self, "x", 1, 1000), GN_OK);
+        nap(20);                                 /* the right one that follows is of no use */
+        CHECK_RESULT(t.i->recv(t.self, &byte, 1, &n, 1000), GN_TLS_FAILED);
+        t.i->close(t.self);
+        host_close(&h);
+        unsetenv("GENIE_AEAD");
+    }
+}
+
+/* Our server with each wish against a client that is mbedTLS alone: bytes of many sizes go there and back. */
 static void talk_to_stock(int version, int suite, const char *wish)
 {
     char home[GN__PATH];
@@ -1855,11 +2310,46 @@ TEST(sides_with_and_without_libcrypto_understand_each_other)
 #if defined(GN__TLS_MAX)
     if (GN__TLS_MAX != MBEDTLS_SSL_VERSION_TLS1_3) { test_skip("this mbedTLS has no TLS 1.3 that is safe in threads"); return; }
     const int newer[] = { MBEDTLS_TLS1_3_AES_128_GCM_SHA256, MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256 };
-    for (int i = 0; i < TEST_COUNT(newer); i++) {
-        talk_to_stock(RAW_TLS_1_3, newer[i], "auto");
-        talk_to_stock(RAW_TLS_1_3, newer[i], "mbedtls");
-    }
+    for (int i = 0; i < TEST_COUNT(newer); i++) talk_to_stock(RAW_TLS_1_3, newer[i], "auto");
+    talk_to_stock(RAW_TLS_1_3, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, "mbedtls");
 #endif
+}
+
+/* What a client that offers these suites, as ours does with and without libcrypto, agrees on with our server. */
+static const char *agreed_suite(host *h, int version, const int *suites, char out[64])
+{
+    raw r;
+    int before = atomic_load(&h->served);
+    snprintf(out, 64, "nothing");
+    if (raw_make(&r, tcp_connect(gn__net.port(h->listener)), MBEDTLS_SSL_IS_CLIENT, version, 0, false)) {
+        mbedtls_ssl_conf_ciphersuites(&r.tls->conf, suites);
+        if (raw_shake(&r) == 0) snprintf(out, 64, "%s", mbedtls_ssl_get_ciphersuite(&r.tls->ssl));
+    }
+    raw_free(&r);
+    host_served(h, before + 1);
+    return out;
+}
+
+TEST(sides_agree_on_aes_only_where_both_have_libcrypto)
+{
+    host h;
+    char suite[64];
+    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) { test_skip("libcrypto's AES-GCM is not used here"); return; }
+    for (int version = RAW_TLS_1_2; version <= RAW_TLS_1_3; version++) {
+#if defined(GN__TLS_MAX)
+        if (version == RAW_TLS_1_3 && GN__TLS_MAX != MBEDTLS_SSL_VERSION_TLS1_3) break;
+#else
+        if (version == RAW_TLS_1_3) break;
+#endif
+        REQUIRE(host_open(&h));
+        CHECK(strstr(agreed_suite(&h, version, gn__suites_aes, suite), "AES") != NULL);
+        CHECK(strstr(agreed_suite(&h, version, gn__suites_stock_client, suite), "CHACHA20") != NULL);
+        setenv("GENIE_AEAD", "mbedtls", 1);
+        CHECK(strstr(agreed_suite(&h, version, gn__suites_aes, suite), "CHACHA20") != NULL);
+        CHECK(strstr(agreed_suite(&h, version, gn__suites_stock_client, suite), "CHACHA20") != NULL);
+        unsetenv("GENIE_AEAD");
+        host_close(&h);
+    }
 }
 
 /* Where libcrypto is missing or wrong mbedTLS encrypts, which is told; where it is demanded nothing opens. */
@@ -2607,6 +3097,15 @@ int main(int argc, char **argv)
         TEST_ENTRY(server_with_weak_tls_is_refused), TEST_ENTRY(libcrypto_agrees_with_mbedtls_at_all_sizes), TEST_ENTRY(libcrypto_with_a_wrong_answer_is_found_out),
         TEST_ENTRY(records_of_any_size_into_any_room_arrive), TEST_ENTRY(record_altered_cut_repeated_or_swapped_ends_the_stream),
         TEST_ENTRY(records_that_are_not_data_are_taken_as_the_standard_says), TEST_ENTRY(padding_of_a_record_is_dropped),
+        TEST_ENTRY(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says),
+        TEST_ENTRY(records_spoiled_in_any_way_give_the_true_beginning_alone),
+        TEST_ENTRY(key_update_gives_keys_that_follow_from_the_old_ones), TEST_ENTRY(key_update_that_is_malformed_ends_the_stream),
+        TEST_ENTRY(keys_that_wear_out_are_changed_both_ways), TEST_ENTRY(session_whose_keys_wear_out_goes_on), TEST_ENTRY(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection),
+        TEST_ENTRY(keys_of_mbedtls_that_wear_out_end_the_connection), TEST_ENTRY(connection_in_use_is_not_taken_over),
+        TEST_ENTRY(sides_agree_on_aes_only_where_both_have_libcrypto), TEST_ENTRY(wrong_record_is_the_last_that_is_read),
+#if defined(GN__TLS_MAX)
+        TEST_ENTRY(key_updates_are_understood_by_openssl),
+#endif
         TEST_ENTRY(sides_with_and_without_libcrypto_understand_each_other), TEST_ENTRY(connection_without_libcrypto_is_slow_and_says_so), TEST_ENTRY(wish_for_an_unknown_library_is_an_error),
         TEST_ENTRY(plain_over_a_socketpair_carries_bytes), TEST_ENTRY(plain_is_no_proof_to_a_server),
         TEST_ENTRY(plain_off_the_loopback_is_refused), TEST_ENTRY(files_of_the_home_are_private), TEST_ENTRY(server_stores_no_secret),

@@ -28,6 +28,8 @@ static bool must_fail(void) {
 #include "test.h"
 #include "loopback.h"
 
+#include <stdatomic.h>
+
 #define SOON_MS 2000   /* far more than an answer takes, far less than a hang */
 
 static void make_pair(int ends[2]) {
@@ -941,8 +943,55 @@ TEST(other_versions_are_told_both_ranges) {
     CHECK_INT(m.id, GN__MSG_HELLO_OK);
     CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &d, &f), GN_OK);
     CHECK_INT(d.version, 1);
-    CHECK_INT(d.features, GN__FEATURES);   /* those of this version, whatever else was asked for */
+    CHECK_INT(d.features, GN__FEATURES & ~GN__FEATURE_RENEW);   /* those of this version, whatever else was asked for; this transport has no keys */
     raw_close(r);
+    gn_server_close(s);
+}
+
+static atomic_int renewed[2];     /* times that the transport of an end, 0: the server's, was told that the peer takes new keys */
+
+static void renewing_info(void *self, gn_link_info *out_info) {
+    loopback__info(self, out_info);
+    out_info->renews = true;
+    out_info->key_updates = 2 * (uint64_t)(atomic_load(&renewed[0]) + atomic_load(&renewed[1]));
+}
+
+static void renew_server(void *self) { (void)self; atomic_fetch_add(&renewed[0], 1); }
+static void renew_client(void *self) { (void)self; atomic_fetch_add(&renewed[1], 1); }
+
+/* A transport that can change its keys. */
+static gn_transport renewing_transport(int fd, int end) {
+    static gn_transport_i tables[2];
+    gn_transport t = loopback_transport(fd);
+    if (!tables[end].renew) {
+        tables[end] = *t.i;
+        tables[end].info = renewing_info;
+        tables[end].renew = end ? renew_client : renew_server;
+    }
+    t.i = &tables[end];
+    return t;
+}
+
+TEST(keys_are_changed_only_where_both_ends_can) {
+    gn_server *s = open_server((gn_server_desc){ .no_costs = true });
+    for (int able = 0; able < 4; able++) {      /* bits: 1 the server, 2 the client */
+        int ends[2];
+        float two = 2, four = 0;
+        gn_stats stats;
+        make_pair(ends);
+        atomic_store(&renewed[0], 0);
+        atomic_store(&renewed[1], 0);
+        CHECK_RESULT(gn_server_attach(s, able & 1 ? renewing_transport(ends[0], 0) : loopback_transport(ends[0]), "t"), GN_OK);
+        gn_ctx *g = gn_open_transport(&(gn_desc){ .deadline_ms = SOON_MS }, able & 2 ? renewing_transport(ends[1], 1) : loopback_transport(ends[1]), "");
+        gn_tensor x = gn_data(g, GN_F32, GN_SCALAR, &two);
+        CHECK_RESULT(gn_read(gn_add(x, x), &four, sizeof four), GN_OK);
+        CHECK(four == 4);
+        CHECK_INT(atomic_load(&renewed[0]), able == 3);
+        CHECK_INT(atomic_load(&renewed[1]), able == 3);
+        gn_get_stats(g, &stats);
+        CHECK_INT(stats.key_updates, able == 3 ? 4 : 0);
+        gn_close(g);
+    }
     gn_server_close(s);
 }
 
@@ -1939,7 +1988,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(weights_of_others_are_not_there), TEST_ENTRY(an_upload_may_begin_again), TEST_ENTRY(a_large_weight_is_what_its_digest_says_or_refused),
         TEST_ENTRY(weights_hashed_by_several_threads_have_their_own_digests), TEST_ENTRY(sends_tell_what_a_byte_costs),
         TEST_ENTRY(weight_pieces_out_of_place_are_refused), TEST_ENTRY(weight_store_is_bounded),
-        TEST_ENTRY(raw_client_can_work), TEST_ENTRY(other_versions_are_told_both_ranges), TEST_ENTRY(nothing_is_read_before_hello),
+        TEST_ENTRY(raw_client_can_work), TEST_ENTRY(other_versions_are_told_both_ranges), TEST_ENTRY(keys_are_changed_only_where_both_ends_can), TEST_ENTRY(nothing_is_read_before_hello),
         TEST_ENTRY(a_second_hello_is_refused), TEST_ENTRY(a_garbled_frame_ends_that_session_alone), TEST_ENTRY(a_replayed_or_skipped_step_does_not_run),
         TEST_ENTRY(a_plan_id_serves_once), TEST_ENTRY(a_plan_of_another_hash_is_refused), TEST_ENTRY(plans_over_wrong_slots_are_refused),
         TEST_ENTRY(what_was_queued_behind_a_failed_step_does_not_run), TEST_ENTRY(a_queued_step_that_fails_is_told_and_changes_nothing),
