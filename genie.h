@@ -1383,6 +1383,8 @@ typedef struct gn_exec_i {
     /* Measures, while nothing runs, what gn_cluster_device calls flops_per_s and bytes_per_s; 0 where that fails. NULL slot or an
        error: plans are timed instead. */
     gn_result (*rates)(void *self, double out_flops_per_s[GN_RATE__COUNT], double *out_bytes_per_s);
+    /* Whether that run and all before it have ended, so that wait does not block. NULL slot: they have when submit returns. */
+    bool (*ended)(void *self, uint64_t ticket);
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -11425,7 +11427,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL };
 
 /* ---- cpu ---- */
 
@@ -12111,7 +12113,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -13631,6 +13633,16 @@ static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
 }
 
 /* UINT64_MAX: all that was submitted. */
+static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
+
+static bool gn__multi_ended(void *self, uint64_t ticket) {
+    gn__multi *m = (gn__multi *)self;
+    if (ticket != UINT64_MAX) return ticket == 0 || gn__exec_ended(&m->units[ticket & 31].exec, ticket >> 5);
+    for (uint32_t d = 0; d < m->n_units; d++)
+        if (m->units[d].exec.i && !gn__exec_ended(&m->units[d].exec, UINT64_MAX)) return false;
+    return true;
+}
+
 static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     gn_result first = GN_OK;
@@ -13752,9 +13764,9 @@ static gn_result gn__multi_rates(void *self, double *out_flops, double *out_byte
 }
 
 static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates };
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended };
 static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates };
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended };
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -13874,6 +13886,7 @@ static void gn__traced_values_release(void *self, uint64_t below) {
 }
 static void gn__traced_describe(void *self, gn_device_info *out) { gn__traced *t = (gn__traced *)self; t->inner.i->describe(t->inner.self, out); }
 static void *gn__traced_host_alloc(void *self, size_t bytes) { gn__traced *t = (gn__traced *)self; return t->inner.i->host_alloc(t->inner.self, bytes); }
+static bool gn__traced_ended(void *self, uint64_t ticket) { const gn__traced *t = (const gn__traced *)self; return t->inner.i->ended(t->inner.self, ticket); }
 static void gn__traced_host_free(void *self, void *p) { gn__traced *t = (gn__traced *)self; t->inner.i->host_free(t->inner.self, p); }
 static gn_result gn__traced_rates(void *self, double *flops, double *bytes) { gn__traced *t = (gn__traced *)self; return t->inner.i->rates(t->inner.self, flops, bytes); }
 static void gn__traced_costs(void *self, gn_cluster_device *d, gn_cluster_link *up, gn_cluster_link *down) { gn__traced *t = (gn__traced *)self; t->inner.i->costs(t->inner.self, d, up, down); }
@@ -13896,7 +13909,7 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
     t->fn = fn;
     t->user = user;
     t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
-                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL };
+                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL, x->i->ended ? gn__traced_ended : NULL };
     *x = (gn_exec){ &t->table, t };
 }
 
@@ -14798,7 +14811,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
 
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, NULL,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -15960,17 +15973,23 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     return gn__outbox_end(&s->link.out);
 }
 
-/* Answers every step that was submitted. */
-static gn_result gn__session_settle(gn__session *s) {
+/* Answers the first n of the steps that were submitted. */
+static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
+    gn__running done[GN__SERVER_QUEUE];
     gn_result e = GN_OK;
-    for (uint32_t i = 0; i < s->n_running; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         gn_result r = gn__running_answer(s, &s->running[i]);
         if (r && !e) e = r;
     }
-    s->n_running = 0;
-    gn__session_busy(s, false);
+    memcpy(done, s->running, n * sizeof *done);   /* their memory serves later steps */
+    memmove(s->running, s->running + n, (GN__SERVER_QUEUE - n) * sizeof *done);
+    memcpy(s->running + GN__SERVER_QUEUE - n, done, n * sizeof *done);
+    s->n_running -= n;
+    gn__session_busy(s, s->n_running > 0);
     return e;
 }
+
+static gn_result gn__session_settle(gn__session *s) { return gn__session_settle_first(s, s->n_running); }
 
 /* Answers all that has run, and sends it. */
 static gn_result gn__session_reply(gn__session *s, gn_fault *f) {
@@ -15978,6 +15997,35 @@ static gn_result gn__session_reply(gn__session *s, gn_fault *f) {
     gn__session_show(s);   /* before the client can know */
     if (!e) e = gn__outbox_flush(&s->link.out);
     return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
+}
+
+/* Answers the steps that have ended, if somebody waits for one of them. */
+static gn_result gn__session_advance(gn__session *s, gn_fault *f) {
+    uint32_t n = 0;
+    bool wanted = false;
+    for (; n < s->n_running && gn__exec_ended(&s->exec, s->running[n].ticket); n++) wanted = wanted || s->running[n].n_wants > 0;
+    if (!wanted) return GN_OK;
+    gn_result e = gn__session_settle_first(s, n);
+    gn__session_show(s);
+    if (!e) e = gn__outbox_flush(&s->link.out);
+    return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
+}
+
+/* The next message, of which no more is here than its begin. What comes while steps run is received beside them; before anything else is
+   waited for, all is answered. */
+static gn_result gn__session_receive(gn__session *s, const gn__patience *w, gn__msg *out, gn_fault *f) {
+    bool runs = s->n_running > 0 && !gn__exec_ended(&s->exec, s->running[s->n_running - 1].ticket);
+    while (runs) {
+        gn_result e = gn__link_read(&s->link, gn__inbox_unfinished(&s->link.in) ? 1 : 0);
+        if (e == GN_TIMEOUT && !gn__inbox_unfinished(&s->link.in)) break;
+        if (e && e != GN_TIMEOUT) return gn_fail(f, e, "%s", gn__result_text(e));
+        e = gn__session_advance(s, f);
+        if (!e) e = gn__inbox_next(&s->link.in, out, f);
+        if (e || out->id) return e;
+        runs = s->n_running > 0;
+    }
+    gn_result e = gn__session_reply(s, f);
+    return e ? e : gn__link_receive(&s->link, w, out, f);
 }
 
 static gn_result gn__serve_cancel(gn__session *s, const gn__msg *m, gn_fault *f) {
@@ -16010,7 +16058,7 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (gn__serve[m->id]) e = gn__serve[m->id](s, m, f);
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s does not belong here", gn__msgs[m->id - 1].name);
-    if (!e && s->n_running > 0 && s->running[s->n_running - 1].n_wants > 0) return gn__session_reply(s, f);   /* somebody waits for this one */
+    if (!e && m->id == GN__MSG_STEP) return gn__session_advance(s, f);
     if (!e || e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
     if (m->id == GN__MSG_STEP && e != GN_CANCELLED && e != GN_NO_VALUE) s->step_failures++;
     gn_result sent = gn__session_settle(s);   /* earlier steps are answered first */
@@ -16026,10 +16074,7 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
         *out_request = 0;
         s->link.in.limit = s->limit - s->held;
         gn_result e = gn__inbox_next(&s->link.in, &m, f);
-        if (!e && m.id == 0) {   /* about to block: first everything is answered */
-            e = gn__session_reply(s, f);
-            if (!e) e = gn__link_receive(&s->link, &w, &m, f);
-        }
+        if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
         if (e) return e;
         *out_request = m.request;
         e = gn__session_take(s, &m, f);

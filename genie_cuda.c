@@ -80,6 +80,7 @@ typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle
     X(cuEventDestroy, "cuEventDestroy_v2", (gn__cu_handle))                                                                  \
     X(cuEventRecord, "cuEventRecord", (gn__cu_handle, gn__cu_handle))                                                        \
     X(cuStreamWaitEvent, "cuStreamWaitEvent", (gn__cu_handle, gn__cu_handle, unsigned))                                      \
+    X(cuEventQuery, "cuEventQuery", (gn__cu_handle))                                                                         \
     X(cuEventSynchronize, "cuEventSynchronize", (gn__cu_handle))                                                             \
     X(cuEventElapsedTime, "cuEventElapsedTime", (float *, gn__cu_handle, gn__cu_handle))                                     \
     X(cuMemAlloc, "cuMemAlloc_v2", (gn__cu_ptr *, size_t))                                                                   \
@@ -5828,6 +5829,14 @@ static int copiers_wait(copiers *c, uint64_t number) {
     return e;
 }
 
+static bool copiers_have(copiers *c, uint64_t number) {
+    if (!number) return true;
+    pthread_mutex_lock(&c->lock);
+    bool done = c->done >= number;
+    pthread_mutex_unlock(&c->lock);
+    return done;
+}
+
 static void copiers_end(copiers *c) {
     if (c->n) {
         pthread_mutex_lock(&c->lock);
@@ -6381,6 +6390,14 @@ static gn_result exec_wait(void *self, uint64_t ticket, gn_fault *f) {
     x->failed_ticket = 0;
     if (f) *f = x->failed;
     return r;
+}
+
+static bool exec_ended(void *self, uint64_t ticket) {
+    enum { NOT_READY = 600 };
+    executor *x = (executor *)self;
+    const run *r = NULL;
+    for (uint32_t i = 0; i < x->n_runs && x->runs[(x->first_run + i) % RUNS_MAX].ticket <= ticket; i++) r = &x->runs[(x->first_run + i) % RUNS_MAX];
+    return !r || enter(x, NULL) != GN_OK || (cu.cuEventQuery(r->done) != NOT_READY && copiers_have(&x->down, r->copied));
 }
 
 /* ---- starting a run ---- */
@@ -7400,7 +7417,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {

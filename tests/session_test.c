@@ -1476,6 +1476,97 @@ TEST(slow_messages_end_at_the_deadline) {
     gn_server_close(s);
 }
 
+/* ---- a device on which a run takes a while: the CPU, whose runs end some time after they were submitted ---- */
+
+enum { LATE_MS = 300 };
+
+static gn_exec_i late_table;
+static atomic_uint_fast64_t late_ends[64];        /* µs, of a ticket */
+static atomic_int late_asked, late_waited, late_most;
+
+static gn_result late_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    gn_result e = gn__cpu_submit(self, plan, args, outs, out_ticket, f);
+    if (e) return e;
+    *out_ticket = (uint64_t)++late_asked;
+    late_ends[*out_ticket % 64] = gn_now_us() + LATE_MS * 1000;
+    if (late_asked - late_waited > late_most) late_most = late_asked - late_waited;
+    return GN_OK;
+}
+
+static bool late_ended(void *self, uint64_t ticket) {
+    (void)self;
+    return gn_now_us() >= late_ends[ticket % 64];
+}
+
+static gn_result late_wait(void *self, uint64_t ticket, gn_fault *f) {
+    (void)f;
+    if (ticket > (uint64_t)late_asked) return GN_OK;
+    while (!late_ended(self, ticket)) usleep(1000);
+    for (int known = late_waited; known < (int)ticket && !atomic_compare_exchange_weak(&late_waited, &known, (int)ticket);) { }
+    return GN_OK;
+}
+
+static gn_result late_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
+    gn_result r = gn__cpu_open(d, out, f);
+    out->i = &late_table;
+    return r;
+}
+
+static gn_server *open_late_server(void) {
+    static const gn_driver_i driver = { .prefix = "late", .open = late_open };
+    late_table = gn__cpu_i;
+    late_table.submit = late_submit;
+    late_table.wait = late_wait;
+    late_table.ended = late_ended;
+    gn_register_driver(&driver);
+    return open_server((gn_server_desc){ .devices = "late:0" });
+}
+
+/* Steps that came together run together; each is answered when it has ended, also while half a message is there and nothing else comes. */
+TEST(a_step_is_taken_while_the_one_before_it_runs) {
+    gn_server *s = open_late_server();
+    raw *r = raw_counter(s);
+    gn__buf wire = { NULL, 0, 0, false };
+    uint8_t nothing[200] = { 0 };
+    uint64_t start = gn_now_us();
+    late_most = 0;
+    for (uint32_t i = 0; i < 3; i++) raw_step(r, 4 + i, 1, 1 + i, GN__OUT_WANTED, 0, step_x, 8);
+    for (uint32_t i = 0; i < 3; i++) raw_expect_step(r, 4 + i, (float[]){ 11 + (float)i, 22 + 2 * (float)i }, 8);
+    CHECK_INT(late_most, 3);
+    CHECK(gn_now_us() - start < 2 * LATE_MS * 1000);
+    put_raw_frame(&wire, sizeof nothing, 999, GN__FRAME_OPTIONAL, 8);
+    gn__put_bytes(&wire, nothing, sizeof nothing);
+    raw_step(r, 7, 1, 4, GN__OUT_WANTED, 0, step_x, 8);
+    raw_bytes(r, wire.p, wire.n / 2);
+    raw_expect_step(r, 7, (float[]){ 14, 28 }, 8);
+    raw_bytes(r, wire.p + wire.n / 2, wire.n - wire.n / 2);
+    raw_step(r, 8, 1, 5, 0, 0, step_x, 8);                  /* nobody waits for it: answered with the next */
+    raw_step(r, 9, 1, 6, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(r, 8, NULL, 0);
+    raw_expect_step(r, 9, (float[]){ 16, 32 }, 8);
+    gn__buf_deinit(&wire);
+    raw_close(r);
+    gn_server_close(s);
+}
+
+/* The client that vanishes, and the server that stops, while steps run. */
+TEST(runs_that_nobody_waits_for_any_more_end) {
+    gn_server *s = open_late_server();
+    for (int i = 0; i < 2; i++) {
+        raw *r = raw_counter(s);
+        raw_step(r, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
+        raw_step(r, 5, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
+        usleep(50000);
+        raw_close(r);
+    }
+    raw *r = raw_counter(s);
+    raw_step(r, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
+    usleep(50000);
+    gn_server_close(s);
+    CHECK_INT(late_asked, late_waited);
+    raw_close(r);
+}
+
 /* ---- a listener: its door is a queue of sockets, its key six letters ---- */
 
 static struct { gn__mutex lock; int fds[400]; int first, n; } door;
@@ -1996,7 +2087,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(slots_of_no_valid_type_or_fill_are_refused), TEST_ENTRY(values_are_checked), TEST_ENTRY(a_value_of_another_type_is_refused), TEST_ENTRY(steps_that_do_not_fit_their_plan_are_refused),
         TEST_ENTRY(graph_messages_that_are_no_graphs_are_refused), TEST_ENTRY(a_small_request_passes_a_large_one), TEST_ENTRY(an_error_does_not_pass_an_earlier_answer),
         TEST_ENTRY(a_client_takes_large_answers_before_it_sends_more),
-        TEST_ENTRY(a_message_that_was_cancelled_does_not_run), TEST_ENTRY(slow_messages_end_at_the_deadline), TEST_ENTRY(credentials_are_checked_before_anything_else), TEST_ENTRY(strangers_do_not_crowd_out_a_client),
+        TEST_ENTRY(a_message_that_was_cancelled_does_not_run), TEST_ENTRY(a_step_is_taken_while_the_one_before_it_runs), TEST_ENTRY(runs_that_nobody_waits_for_any_more_end), TEST_ENTRY(slow_messages_end_at_the_deadline), TEST_ENTRY(credentials_are_checked_before_anything_else), TEST_ENTRY(strangers_do_not_crowd_out_a_client),
         TEST_ENTRY(any_message_with_any_integer_at_its_edges_is_survived), TEST_ENTRY(a_fake_that_behaves_is_believed),
         TEST_ENTRY(a_silent_server_ends_at_the_deadline), TEST_ENTRY(a_server_that_dies_mid_step_is_an_error_at_once),
         TEST_ENTRY(a_server_that_says_why_is_quoted), TEST_ENTRY(an_answer_to_no_request_is_refused), TEST_ENTRY(an_answer_that_is_too_long_is_refused),
