@@ -14095,7 +14095,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
 #define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
 #define GN__HASH_ALONE (4u << 20)           /* bytes up to which a thread of its own for a hash costs more than it gives */
 #define GN__LARGE_SEND (64u << 10)          /* bytes from which on a send tells what a byte costs */
-#define GN__WIRE_GUESS_NS 8.0               /* of a byte on a link that is not measured yet: 1 Gbit/s */
+#define GN__WIRE_GUESS_NS 4.0               /* of a byte on a link that is not measured yet: 2 Gbit/s */
 #define GN__BUFFERED (4u << 20)             /* bytes that may lie in the system's buffers */
 #define GN__PAUSE_US 50000u                 /* after which those are taken to be empty */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
