@@ -42,8 +42,10 @@
        Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,
                      and back before the kernel that reads them; gn_stats counts evictions, weight_moves and their bytes.
        Overlap       a GPU copies data and results of 640 KiB and more in streams of their own while it computes other steps: keep
-                     buffers of gn_host_alloc, two for data and three for results, and read with gn_read_later a few steps ahead of
-                     gn_wait; gn_stats counts copies_aside. For each direction the device holds two areas as large as the largest.
+                     two buffers for data and three for results, and read with gn_read_later a few steps ahead of gn_wait. Buffers of
+                     gn_host_alloc it copies by itself; those of plain memory pass through pinned pieces (16 MiB a direction), copied
+                     by up to four threads. gn_stats counts copies_aside, and copies_waited where that is not possible. For each
+                     direction the device holds two areas as large as the largest.
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
                      loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
                      program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
@@ -273,6 +275,7 @@ typedef struct gn_error {
     X(bytes_to_device,    "bytes",  "tensor bytes copied from host memory to a GPU")               \
     X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
     X(copies_aside,       "copies", "large arguments and results that a GPU copied in streams of their own") \
+    X(copies_waited,      "copies", "large arguments and results in plain memory that a step waited for: overlap is off, or memory was short") \
     X(device_bytes,       "bytes",  "bytes held now on the device for this context")
 
 typedef struct gn_stats {
@@ -409,8 +412,8 @@ GN_API gn_result gn_read(gn_tensor t, void *out, size_t bytes);
 /* Several at once: one plan, one round trip. */
 GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes);
 /* The same without waiting: the bytes are in `out` when gn_wait of *out_ticket, or gn_sync, has returned; until then the buffers
-   belong to the context, also after gn_step. With buffers of gn_host_alloc a GPU copies them while it computes later steps. What fails
-   in the run is told by the wait. */
+   belong to the context, also after gn_step. A GPU copies large ones while it computes later steps (Overlap, above). What fails in the
+   run is told by the wait. */
 GN_API gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket);
 /* Waits for the reads of that ticket and what was submitted before them; 0: for nothing. Returns the first error of those runs. */
 GN_API gn_result gn_wait(gn_ctx *g, uint64_t ticket);

@@ -5522,6 +5522,7 @@ typedef struct run {
     pending_out *outs;
     uint32_t n_outs;
     bool keeps;
+    uint64_t copied;               /* number of the copiers' last job for it, 0: none */
     uint64_t inherits;             /* ticket of a run in flight whose kept value it uses: its failure is this one's too; 0: none */
     bool poisoned;                 /* that run has failed */
 } run;
@@ -5529,10 +5530,32 @@ typedef struct run {
 enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
 
 /* Large arguments land in, and large results leave from, memory apart from the block, so that streams of their own copy them while
-   kernels of other runs work. Of each kind there are two in turn. full: event, all is written; empty: event, all is read. */
-typedef struct area { gn__cu_ptr mem; size_t bytes; gn__cu_handle full, empty; bool in_use; } area;
+   kernels of other runs work. Of each kind there are two in turn. full: event, all is written; empty: event, all is read, but for
+   what copiers read, of which the last job has the number `copied`. */
+typedef struct area { gn__cu_ptr mem; size_t bytes; gn__cu_handle full, empty; uint64_t copied; bool in_use; } area;
 
 enum { AREAS = 2, ASIDE_LEAST = 640 << 10 };   /* bytes that are worth the events between streams */
+
+/* Large copies between plain memory and the GPU go in pieces by way of pinned memory: threads copy the pieces there or from there,
+   each by way of two of its own, so that no step waits for a result that large, and several cores copy. */
+enum { COPIERS = 4, PIECE_BYTES = 2 << 20, PIECES = 2 * COPIERS, PLAIN_LEAST = 64 << 10 };
+
+/* after: event before which a result is not there. taken, done: bytes that a thread has begun with, and ended with. */
+typedef struct copy_job { struct copy_job *next; gn__cu_ptr device; char *host; size_t bytes, taken, done; gn__cu_handle after; bool awaited, ready; } copy_job;
+
+/* The threads of one direction. They take the jobs' pieces in order. */
+typedef struct copiers {
+    struct copier { pthread_t thread; struct copiers *all; int at, turn; } threads[COPIERS];   /* turn: of its two pieces */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    copy_job *first, *last;        /* until they are done */
+    uint64_t asked, done;          /* jobs; of those done all that were asked for before are done too */
+    int error;                     /* of the driver; 0: none. Nothing is copied after it */
+    int n;                         /* threads; 0: not started */
+    bool up, failed, stops;        /* failed: they cannot be had */
+    gn__cu_handle context, stream, used[PIECES];   /* used: events, the device has read or written the piece */
+    char *pieces;                  /* pinned */
+} copiers;
 
 typedef struct executor {
     struct device *device;
@@ -5549,6 +5572,7 @@ typedef struct executor {
     area landing[AREAS], leaving[AREAS];
     uint32_t next_landing, next_leaving;
     gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
+    copiers up, down;              /* of data and results in plain memory */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     bool aside;                    /* large copies have streams of their own */
     char lost_why[200];
@@ -5673,11 +5697,143 @@ static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     else cu.cuMemFree(p);
 }
 
+/* ---- large copies from and to plain memory ---- */
+
+/* One piece: 0, or the driver's error. Those that come down wait for the device at once. */
+static int copy_piece(struct copier *t, gn__cu_ptr device, char *host, size_t n) {
+    const copiers *c = t->all;
+    int i = 2 * t->at + (t->turn ^= 1);
+    char *piece = c->pieces + (size_t)i * PIECE_BYTES;
+    int e = c->up ? cu.cuEventSynchronize(c->used[i]) : cu.cuMemcpyDtoHAsync(piece, device, n, c->stream);
+    if (!e && c->up) {
+        memcpy(piece, host, n);
+        e = cu.cuMemcpyHtoDAsync(device, piece, n, c->stream);
+    }
+    if (!e) e = cu.cuEventRecord(c->used[i], c->stream);
+    if (!e && !c->up) e = cu.cuEventSynchronize(c->used[i]);
+    if (!e && !c->up) memcpy(host, piece, n);
+    return e;
+}
+
+/* The oldest job with pieces left; NULL: none that this thread could do something for. Under the lock. */
+static copy_job *copiers_next(const copiers *c) {
+    copy_job *j = c->first;
+    while (j && j->taken == j->bytes) j = j->next;
+    return j && !j->ready && j->awaited ? NULL : j;
+}
+
+/* Takes the jobs that are done off the list. Under the lock. */
+static void copiers_tidy(copiers *c) {
+    for (copy_job *j; (j = c->first) != NULL && j->done == j->bytes; c->done++) {
+        if (!(c->first = j->next)) c->last = NULL;
+        gn_free(j);
+    }
+}
+
+/* One thread waits for a result to be there, then all take its pieces. */
+static void *copier_main(void *self) {
+    struct copier *t = (struct copier *)self;
+    copiers *c = t->all;
+    int e = cu.cuCtxSetCurrent(c->context);
+    pthread_mutex_lock(&c->lock);
+    for (copy_job *j; (j = copiers_next(c)) != NULL || !c->stops;) {
+        if (!j) { pthread_cond_wait(&c->changed, &c->lock); continue; }
+        bool waits = !j->ready;
+        size_t at = j->taken, n = waits ? 0 : j->bytes - at < PIECE_BYTES ? j->bytes - at : PIECE_BYTES;
+        if (waits) j->awaited = true;
+        if (!e) e = c->error;
+        j->taken += n;
+        pthread_mutex_unlock(&c->lock);
+        if (!e) e = waits ? cu.cuEventSynchronize(j->after) : copy_piece(t, j->device + at, j->host + at, n);
+        pthread_mutex_lock(&c->lock);
+        if (e && !c->error) c->error = e;
+        if (waits) j->ready = true;
+        j->done += n;
+        bool all = j->done == j->bytes;
+        if (all) copiers_tidy(c);
+        if (waits || all) pthread_cond_broadcast(&c->changed);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* Memory, events and as many threads as a quarter of the cores. */
+static bool copiers_begin(executor *x, copiers *c) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int n = cores < 8 ? 1 : cores / 4 < COPIERS ? (int)cores / 4 : COPIERS;
+    void *p = NULL;
+    if (cu.cuMemHostAlloc(&p, (size_t)n * 2 * PIECE_BYTES, 1) != 0) return false;
+    c->pieces = (char *)p;
+    for (int i = 0; i < 2 * n; i++) if (cu.cuEventCreate(&c->used[i], c->up ? 3 : 2) != 0) return false;      /* 2: no times, 1: who waits sleeps */
+    if (c->up) c->stream = x->uploads;
+    else if (cu.cuStreamCreate(&c->stream, 1) != 0) return false;
+    c->context = x->device->context;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    for (int i = 0; i < n; i++) {
+        c->threads[i].all = c;
+        c->threads[i].at = i;
+        if (pthread_create(&c->threads[i].thread, NULL, copier_main, &c->threads[i]) != 0) break;
+        c->n++;
+    }
+    return c->n > 0;
+}
+
+/* False: they cannot be had, which is said once, and the driver copies while the step waits. */
+static bool copiers_ready(executor *x, copiers *c) {
+    if (c->n || c->failed) return c->n > 0;
+    c->up = c == &x->up;
+    c->failed = !copiers_begin(x, c);
+    if (c->failed) gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: no pinned memory or no threads for large copies: steps wait for those from and to plain memory", x->device->ordinal);
+    return !c->failed;
+}
+
+/* host: read by `up`, else written. The job's number; 0: no memory for it. */
+static uint64_t copiers_ask(copiers *c, gn__cu_ptr device, const void *host, size_t bytes, gn__cu_handle after) {
+    copy_job *j = (copy_job *)alloc_zero(sizeof *j);
+    if (!j) return 0;
+    *j = (copy_job){ .device = device, .host = (char *)host, .bytes = bytes, .after = after, .ready = !after };
+    pthread_mutex_lock(&c->lock);
+    if (c->last) c->last->next = j;
+    else c->first = j;
+    c->last = j;
+    uint64_t number = ++c->asked;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    return number;
+}
+
+/* Until the job of that number is done, or has failed. The driver's error, or 0. */
+static int copiers_wait(copiers *c, uint64_t number) {
+    if (!number) return 0;
+    pthread_mutex_lock(&c->lock);
+    while (c->done < number) pthread_cond_wait(&c->changed, &c->lock);
+    int e = c->error;
+    pthread_mutex_unlock(&c->lock);
+    return e;
+}
+
+static void copiers_end(copiers *c) {
+    if (c->n) {
+        pthread_mutex_lock(&c->lock);
+        c->stops = true;
+        pthread_cond_broadcast(&c->changed);
+        pthread_mutex_unlock(&c->lock);
+        for (int i = 0; i < c->n; i++) pthread_join(c->threads[i].thread, NULL);
+        pthread_cond_destroy(&c->changed);
+        pthread_mutex_destroy(&c->lock);
+    }
+    for (int i = 0; i < PIECES; i++) if (c->used[i]) cu.cuEventDestroy(c->used[i]);
+    if (c->stream && !c->up) cu.cuStreamDestroy(c->stream);
+    if (c->pieces) cu.cuMemFreeHost(c->pieces);
+}
+
 /* ---- areas ---- */
 
 /* The main stream knows all uploads, since it waits for each before it goes on; downloads it has to wait for. */
 static void area_drop(executor *x, area *a) {
     if (!a->bytes) return;
+    copiers_wait(&x->down, a->copied);
     if (!x->lost) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
     give(x, a->mem, a->bytes);
     a->mem = 0;
@@ -6180,8 +6336,9 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
 /* Waits for the oldest run and hands out its results. */
 static void run_finish(executor *x) {
     run *r = &x->runs[x->first_run];
-    int e = x->lost ? 1 : cu.cuEventSynchronize(r->done);
+    int e = x->lost ? 1 : cu.cuEventSynchronize(r->done), copied = copiers_wait(&x->down, r->copied);
     const uint32_t *words = (const uint32_t *)(const void *)r->stage;
+    if (e == 0) e = copied;
     if (e != 0) {
         if (!x->lost) driver_fail(x, NULL, e, "cuEventSynchronize");
         if (!x->failed_ticket) { x->failed_ticket = r->ticket; gn_fail(&x->failed, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why); x->failed.node = GN_NO_NODE; }
@@ -6543,10 +6700,15 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
         if (p->emit.by_value) memcpy(&p->words[i], from, bytes < 8 ? bytes : 8);
         x->stats->bytes_to_device += bytes;
         if (!p->args_bytes) continue;
-        if (staged && !is_direct(x, p, &args[i], bytes)) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
-        if (!together) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
+        bool pinned = is_direct(x, p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
+        uint64_t job = large && p->lands && copiers_ready(x, &x->up) ? copiers_ask(&x->up, to + p->arg_at[i], args[i].host, bytes, NULL) : 0;
+        if (staged && !pinned) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
+        if (!together && !job) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
         x->stats->copies_aside += p->lands;
+        x->stats->copies_waited += large && !job;
     }
+    int copied = copiers_wait(&x->up, x->up.asked);
+    if (copied != 0) return driver_fail(x, f, copied, "a copy to the GPU");
     if (p->lands) {
         DRIVER(x, f, cuEventRecord(p->landed->full, stream));
         DRIVER(x, f, cuStreamWaitEvent(x->stream, p->landed->full, 0));
@@ -6629,8 +6791,15 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *n
     return GN_OK;
 }
 
-/* One result's way to the host: small ones through pinned memory, pinned ones directly, large others by the driver's own staging.
-   *at: what is taken of the run's staging memory. */
+/* True: copiers bring a result from its area to plain memory. */
+static bool run_copies(executor *x, const plan *p, const gn_out *o, gn__cu_ptr from, run *r) {
+    uint64_t job = copiers_ready(x, &x->down) ? copiers_ask(&x->down, from, o->host, o->bytes, p->leaves->full) : 0;
+    if (job) r->copied = p->leaves->copied = job;
+    return job != 0;
+}
+
+/* One result's way to the host: small ones through the run's pinned memory, pinned ones directly, large others by copiers or, without an
+   area or copiers, by the driver's own staging, for which this waits. *at: what is taken of the run's staging memory. */
 static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint32_t i, run *r, size_t *at, gn_fault *f) {
     bool leaves = p->leaves && p->leave_at[i] != SIZE_MAX;
     gn__cu_ptr from = leaves ? p->leaves->mem + p->leave_at[i] : out_place(x, p, i);
@@ -6644,7 +6813,9 @@ static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint3
     *at = (*at + 63) & ~(size_t)63;
     bool direct = o->bytes > 65536 && is_pinned(x, o->host);
     if (direct || *at + o->bytes > r->stage_bytes) {
+        if (!direct && leaves && run_copies(x, p, o, from, r)) return GN_OK;
         DRIVER(x, f, cuMemcpyDtoHAsync(o->host, from, o->bytes, stream));
+        x->stats->copies_waited += !direct;
         return GN_OK;
     }
     DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + *at, from, o->bytes, stream));
@@ -6722,6 +6893,8 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
     if (e == GN_OK) e = run_leave(x, p, outs, f);
     if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), direct, r->inherits, f);
+    int copied = p->leaves ? copiers_wait(&x->down, p->leaves->copied) : 0;       /* what lay in this area before */
+    if (e == GN_OK && copied != 0) e = driver_fail(x, f, copied, "a copy from the GPU");
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
     if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
@@ -6734,6 +6907,8 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
 /* All that was asked for has ended. */
 static void streams_end(executor *x) {
     gn__cu_handle all[3] = { x->uploads, x->stream, x->downloads };
+    copiers_wait(&x->up, x->up.asked);
+    copiers_wait(&x->down, x->down.asked);
     for (int i = 0; i < 3; i++)
         if (all[i] && !x->lost) cu.cuStreamSynchronize(all[i]);
 }
@@ -7083,6 +7258,8 @@ static void exec_close(void *self) {
     for (int i = 0; i < 2 * AREAS; i++) area_drop(x, i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS]);
     if (!x->device->compile_only) {
         streams_end(x);
+        copiers_end(&x->up);
+        copiers_end(&x->down);
         for (int i = 0; i < 2 * AREAS; i++) {
             const area *a = i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS];
             if (a->full) cu.cuEventDestroy(a->full);
@@ -7276,7 +7453,7 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     if (x->aside) DRIVER(x, f, cuStreamCreate(&x->downloads, 1));
     for (int i = 0; i < 2 * AREAS; i++) {
         area *a = i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS];
-        DRIVER(x, f, cuEventCreate(&a->full, 2));
+        DRIVER(x, f, cuEventCreate(&a->full, 3));                                  /* copiers sleep until it comes */
         DRIVER(x, f, cuEventCreate(&a->empty, 2));
     }
     DRIVER(x, f, cuEventCreate(&x->main_at, 2));

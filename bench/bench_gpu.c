@@ -619,7 +619,7 @@ static void bench_mlp(gn_ctx *g, gn_dtype d, double device_target, double host_t
 
 enum { FLOW_SIDE = 8192, FLOW_STEPS = 24, FLOW_BUFFERS = 3 };
 
-typedef struct flow { int64_t rows; size_t bytes; gn_ctx *g; gn_tensor w, here; uint16_t *in[FLOW_BUFFERS], *out[FLOW_BUFFERS], *weight; } flow;
+typedef struct flow { int64_t rows; size_t bytes; bool plain; gn_ctx *g; gn_tensor w, here; uint16_t *in[FLOW_BUFFERS], *out[FLOW_BUFFERS], *weight; } flow;
 
 static gn_tensor flow_products(const flow *f, gn_tensor x) { return gn_matmul(gn_matmul(x, f->w), f->w); }
 
@@ -662,13 +662,13 @@ static double flow_error(const flow *f) {
     return error_of(&e);
 }
 
-static void flow_open(flow *f, uint16_t *weight) {
-    *f = (flow){ .rows = sized(16384), .weight = weight, .g = open_or_die(set.device, NULL) };
+static void flow_open(flow *f, uint16_t *weight, bool plain) {
+    *f = (flow){ .rows = sized(16384), .plain = plain, .weight = weight, .g = open_or_die(set.device, NULL) };
     f->bytes = (size_t)f->rows * FLOW_SIDE * 2;
     f->w = gn_weight(f->g, GN_BF16, GN_SHAPE(FLOW_SIDE, FLOW_SIDE), weight, "w");
     for (int b = 0; b < FLOW_BUFFERS; b++) {
-        f->in[b] = or_die(gn_host_alloc(f->g, f->bytes));
-        f->out[b] = or_die(gn_host_alloc(f->g, f->bytes));
+        f->in[b] = or_die(plain ? malloc(f->bytes) : gn_host_alloc(f->g, f->bytes));
+        f->out[b] = or_die(plain ? malloc(f->bytes) : gn_host_alloc(f->g, f->bytes));
         fill_random(GN_BF16, f->in[b], f->bytes / 2, 1);
         memset(f->out[b], 0xff, f->bytes);
     }
@@ -676,35 +676,51 @@ static void flow_open(flow *f, uint16_t *weight) {
 }
 
 static void flow_close(flow *f) {
-    for (int b = 0; b < FLOW_BUFFERS; b++) { gn_host_free(f->g, f->in[b]); gn_host_free(f->g, f->out[b]); }
+    for (int b = 0; b < FLOW_BUFFERS; b++) {
+        f->plain ? free(f->in[b]) : gn_host_free(f->g, f->in[b]);
+        f->plain ? free(f->out[b]) : gn_host_free(f->g, f->out[b]);
+    }
     gn_close(f->g);
 }
 
-static void bench_overlap(void) {
-    if (!wanted("overlap")) return;
-    uint16_t *weight = make_random(GN_BF16, (size_t)FLOW_SIDE * FLOW_SIDE, (float)sqrt(3.0 / FLOW_SIDE));
+/* Buffers of gn_host_alloc, or of malloc; off: GENIE_CUDA_OVERLAP=0. */
+static void bench_flow(uint16_t *weight, bool plain) {
     double part[3], whole[2], error[2], longest = 0;
-    for (int off = 0; off < 2; off++) {                        /* off: GENIE_CUDA_OVERLAP=0 */
+    gn_stats stats[2];
+    for (int off = 0; off < 2; off++) {
         flow f;
         if (off) setenv("GENIE_CUDA_OVERLAP", "0", 1);
-        flow_open(&f, weight);
+        flow_open(&f, weight, plain);
         for (int i = 0; i < 3 && !off; i++) {
             part[i] = flow_time(&f, "ukd"[i], FLOW_STEPS);
             longest = part[i] > longest ? part[i] : longest;
         }
         whole[off] = flow_time(&f, 'a', FLOW_STEPS);
         error[off] = flow_error(&f);
+        gn_get_stats(f.g, &stats[off]);
         flow_close(&f);
         if (off) unsetenv("GENIE_CUDA_OVERLAP");
     }
     for (int off = 0; off < 2; off++) {
-        row *out = add_row(off ? "overlap_off" : "overlap", "x", off ? NAN : 1.25, true);
+        char name[40];
+        snprintf(name, sizeof name, "overlap%s%s", plain ? "_plain" : "", off ? "_off" : "");
+        row *out = add_row(name, "x", off ? NAN : 1.25, true);
         out->value = whole[off] / longest;
         out->error = error[off];
         out->bound = 4 * eps_of(GN_BF16);
         set_ceiling(out, 1, "the longest part");
-        snprintf(out->note, sizeof out->note, "%.2f ms a step; up %.2f, kernels %.2f, down %.2f ms", 1e3 * whole[off], 1e3 * part[0], 1e3 * part[1], 1e3 * part[2]);
+        snprintf(out->note, sizeof out->note, "%.2f ms a step; up %.2f, kernels %.2f, down %.2f ms; %llu copies waited for", 1e3 * whole[off], 1e3 * part[0], 1e3 * part[1], 1e3 * part[2],
+                 (unsigned long long)stats[off].copies_waited);
         print_row(out);
+    }
+}
+
+static void bench_overlap(void) {
+    uint16_t *weight = NULL;
+    for (int plain = 0; plain < 2; plain++) {
+        if (!wanted(plain ? "overlap_plain" : "overlap")) continue;
+        if (!weight) weight = make_random(GN_BF16, (size_t)FLOW_SIDE * FLOW_SIDE, (float)sqrt(3.0 / FLOW_SIDE));
+        bench_flow(weight, plain);
     }
     free(weight);
 }

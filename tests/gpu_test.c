@@ -535,46 +535,47 @@ static void a_kept_value_is_used_before_its_run_has_ended(void)
 
 /* ---- copies beside kernels: arguments, results, weights and kept values of runs in flight ---- */
 
-enum { ASIDE_ROWS = 320, ASIDE_COLUMNS = 256, ASIDE = ASIDE_ROWS * ASIDE_COLUMNS, ASIDE_INS = 2, ASIDE_OUTS = 6, ASIDE_STEPS = 20 };
+enum { ASIDE_COLUMNS = 256, ASIDE_INS = 2, ASIDE_OUTS = 6, ASIDE_STEPS = 20 };
 
-typedef struct aside { gn_ctx *g; gn_tensor sum; bool pinned; double *in[ASIDE_INS], *out[ASIDE_OUTS], *weight[3], *want[ASIDE_OUTS], *total; gn_tensor w[3]; uint64_t ticket[ASIDE_OUTS]; } aside;
+typedef struct aside { gn_ctx *g; gn_tensor sum; bool pinned; int rows, n; double *in[ASIDE_INS], *out[ASIDE_OUTS], *weight[3], *want[ASIDE_OUTS], *total; gn_tensor w[3]; uint64_t ticket[ASIDE_OUTS]; } aside;
 
-static void whole_numbers(double *p)
+static void whole_numbers(double *p, int n)
 {
-    for (int i = 0; i < ASIDE; i++) p[i] = (int)test_random_real(-50, 50);
+    for (int i = 0; i < n; i++) p[i] = (int)test_random_real(-50, 50);
 }
 
 /* One of five steps that differ in how bytes come and go, later ones with two results; x is rubbish as soon as the step is submitted. */
 static gn_result aside_step(aside *a, int k, double *want, double *out, uint64_t *ticket)
 {
     double *x = a->in[k % ASIDE_INS];
-    gn_shape shape = GN_SHAPE(ASIDE_ROWS, ASIDE_COLUMNS);
-    size_t bytes[2] = { ASIDE * sizeof *x, ASIDE * sizeof *x };
+    const int rows = a->rows, count = a->n;
+    gn_shape shape = GN_SHAPE(rows, ASIDE_COLUMNS);
+    size_t bytes[2] = { (size_t)count * sizeof *x, (size_t)count * sizeof *x };
     int form = (int)test_random_real(0, 5), w = k % 3;
-    whole_numbers(x);
+    whole_numbers(x, count);
     gn_tensor t = gn_data(a->g, GN_F64, shape, x), y = gn_add(t, a->sum);
-    for (int i = 0; i < ASIDE; i++) want[i] = x[i] + a->total[i];
+    for (int i = 0; i < count; i++) want[i] = x[i] + a->total[i];
     if (form == 1) {                                                             /* a result that is gathered */
         y = gn_reshape(gn_transpose(gn_add_c(gn_add(y, t), 1), 0, 1), shape);
-        for (int i = 0; i < ASIDE; i++) want[i] = 2 * x[i % ASIDE_ROWS * ASIDE_COLUMNS + i / ASIDE_ROWS] + a->total[i % ASIDE_ROWS * ASIDE_COLUMNS + i / ASIDE_ROWS] + 1;
+        for (int i = 0; i < count; i++) want[i] = 2 * x[i % rows * ASIDE_COLUMNS + i / rows] + a->total[i % rows * ASIDE_COLUMNS + i / rows] + 1;
     } else if (form == 2) {                                                      /* the state changes */
         y = gn_assign(a->sum, gn_mul_c(y, -0.5));
-        for (int i = 0; i < ASIDE; i++) want[i] = a->total[i] = -0.5 * want[i];
+        for (int i = 0; i < count; i++) want[i] = a->total[i] = -0.5 * want[i];
     } else if (form == 3) {                                                      /* a value of an earlier run, used later */
         gn_result r = gn_realize(&y, 1);
         if (r != GN_OK) return r;
         y = gn_sub(gn_mul_c(y, 3), gn_data_copy(a->g, GN_F64, shape, x));
-        for (int i = 0; i < ASIDE; i++) want[i] = 3 * want[i] - x[i];
+        for (int i = 0; i < count; i++) want[i] = 3 * want[i] - x[i];
     } else if (form == 4) {                                                      /* a weight that comes while runs are in flight */
         gn_release(a->w[w]);
-        whole_numbers(a->weight[w]);
+        whole_numbers(a->weight[w], count);
         a->w[w] = gn_weight(a->g, GN_F64, shape, a->weight[w], "w");
         y = gn_add(a->sum, a->w[w]);
-        for (int i = 0; i < ASIDE; i++) want[i] = a->total[i] + a->weight[w][i];
+        for (int i = 0; i < count; i++) want[i] = a->total[i] + a->weight[w][i];
     }
     int n = k < ASIDE_STEPS / 2 ? 1 : 2;
-    for (int i = 0; i < ASIDE; i++) want[ASIDE + i] = n == 2 ? want[i] * 2 : NAN;
-    gn_result r = gn_read_later((gn_tensor[2]){ y, gn_mul_c(y, 2) }, n, (void *[2]){ out, out + ASIDE }, bytes, ticket);
+    for (int i = 0; i < count; i++) want[count + i] = n == 2 ? want[i] * 2 : NAN;
+    gn_result r = gn_read_later((gn_tensor[2]){ y, gn_mul_c(y, 2) }, n, (void *[2]){ out, out + count }, bytes, ticket);
     memset(x, 0xff, bytes[0]);
     return r == GN_OK ? gn_step(a->g) : r;
 }
@@ -583,34 +584,38 @@ static void aside_run(aside *a)
 {
     for (int k = 0; k < ASIDE_STEPS + ASIDE_OUTS; k++) {
         int at = k % ASIDE_OUTS;
-        if (k >= ASIDE_OUTS && CHECK_RESULT(gn_wait(a->g, a->ticket[at]), GN_OK) && memcmp(a->out[at], a->want[at], sizeof(double) * ASIDE * (k - ASIDE_OUTS < ASIDE_STEPS / 2 ? 1 : 2)) != 0) {
+        if (k >= ASIDE_OUTS && CHECK_RESULT(gn_wait(a->g, a->ticket[at]), GN_OK) && memcmp(a->out[at], a->want[at], sizeof(double) * (size_t)a->n * (k - ASIDE_OUTS < ASIDE_STEPS / 2 ? 1 : 2)) != 0) {
             int i = 0;
-            while (i < 2 * ASIDE && a->out[at][i] == a->want[at][i]) i++;
+            while (i < 2 * a->n && a->out[at][i] == a->want[at][i]) i++;
             test_fail(__FILE__, __LINE__, "step %d, %s memory: element %d is %g, not %g", k - ASIDE_OUTS, a->pinned ? "pinned" : "plain", i, a->out[at][i], a->want[at][i]);
         }
-        memset(a->out[at], 0xff, 2 * ASIDE * sizeof(double));
+        memset(a->out[at], 0xff, 2 * (size_t)a->n * sizeof(double));
         if (k < ASIDE_STEPS) CHECK_RESULT(aside_step(a, k, a->want[at], a->out[at], &a->ticket[at]), GN_OK);
     }
 }
 
+/* Small ones in pinned and in plain memory, and larger ones in plain memory, which threads copy in pieces. */
 static void copies_beside_kernels_change_nothing(void)
 {
-    gn_shape shape = GN_SHAPE(ASIDE_ROWS, ASIDE_COLUMNS);
-    size_t bytes = ASIDE * sizeof(double);
-    for (int pinned = 0; pinned < 2; pinned++) {
-        aside a = { .g = gn_open(&(gn_desc){ .devices = device_name }), .pinned = pinned };
+    static const struct { bool pinned; int rows; } kinds[] = { { true, 320 }, { false, 320 }, { false, 2101 } };
+    for (int kind = 0; kind < TEST_COUNT(kinds); kind++) {
+        bool pinned = kinds[kind].pinned;
+        aside a = { .g = gn_open(&(gn_desc){ .devices = device_name }), .pinned = pinned, .rows = kinds[kind].rows, .n = kinds[kind].rows * ASIDE_COLUMNS };
+        gn_shape shape = GN_SHAPE(a.rows, ASIDE_COLUMNS);
+        size_t bytes = (size_t)a.n * sizeof(double);
         gn_stats stats;
         for (int i = 0; i < ASIDE_INS; i++) a.in[i] = pinned ? gn_host_alloc(a.g, bytes) : malloc(bytes);
         for (int i = 0; i < ASIDE_OUTS; i++) a.out[i] = pinned ? gn_host_alloc(a.g, 2 * bytes) : malloc(2 * bytes);
         for (int i = 0; i < ASIDE_OUTS; i++) a.want[i] = calloc(2, bytes);
         a.total = calloc(1, bytes);
         a.sum = gn_state(a.g, GN_F64, shape, NULL, "sum");
-        for (int i = 0; i < 3; i++) whole_numbers(a.weight[i] = calloc(1, bytes));
+        for (int i = 0; i < 3; i++) whole_numbers(a.weight[i] = calloc(1, bytes), a.n);
         for (int i = 0; i < 3; i++) a.w[i] = gn_weight(a.g, GN_F64, shape, a.weight[i], "w");
         aside_run(&a);
         CHECK_RESULT(gn_sync(a.g), GN_OK);
         gn_get_stats(a.g, &stats);
         if (stats.bytes_to_device) CHECK(getenv("GENIE_CUDA_OVERLAP") ? stats.copies_aside == 0 : stats.copies_aside >= 2 * ASIDE_STEPS);
+        if (stats.bytes_to_device) CHECK((stats.copies_waited > 0) == (a.rows > 320 && getenv("GENIE_CUDA_OVERLAP") != NULL));
         for (int i = 0; i < ASIDE_INS; i++) pinned ? gn_host_free(a.g, a.in[i]) : free(a.in[i]);
         for (int i = 0; i < ASIDE_OUTS; i++) pinned ? gn_host_free(a.g, a.out[i]) : free(a.out[i]);
         for (int i = 0; i < ASIDE_OUTS; i++) free(a.want[i]);
