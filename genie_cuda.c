@@ -6,7 +6,8 @@
  *   GENIE_CUBLASLT                    another place of libcublasLt.so, which computes products where it measured faster; 0: not used
  *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie)
  *   GENIE_CUDA_TUNE=0                 no measuring: kernels of products are chosen by a model, and cuBLASLt computes none of them;
- *                                     another number: products of so many operations and more are measured (else 50e9; 10e9 in plain f32);
+ *                                     N,M: products of N operations and more are measured, those of M and more (else N) with cuBLASLt
+ *                                     (as it is 4e9,50e9; in plain f32 0.4e9,10e9);
  *                                     blas: cuBLASLt computes all products that it can, by its own first proposal
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
@@ -4849,7 +4850,7 @@ typedef struct choices {
     bool opened, closed;           /* closed: the file is no longer ours, or full; nothing more is chosen */
     char name[48];                 /* of the file: what it depends on, hashed */
     uint64_t id;                   /* 0: none, nothing is measured */
-    double least, least_plain;     /* operations of a product that is measured; of one of f32 without tensor cores */
+    double least[2], least_blas[2];   /* operations of a product that is measured, and of one that cuBLASLt may compute; [1]: f32 without tensor cores */
     stored_choice *all;
     size_t n, cap;
 } choices;
@@ -4905,10 +4906,12 @@ static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 
 
 static bool all_by_blas(void) { return env_is("GENIE_CUDA_TUNE", "blas"); }
 
+static bool is_plain(gn_dtype d) { return d == GN_F32 && !env_is("GENIE_TF32", "1"); }
+
 static bool emit_measures(const emit *e, gn_dtype d, double operations) {
     const choices *c = &e->device->choices;
     if (all_by_blas()) return !e->device->compile_only;
-    return c->id && !env_is("GENIE_CUDA_TUNE", "0") && operations >= (d == GN_F32 && !env_is("GENIE_TF32", "1") ? c->least_plain : c->least);
+    return c->id && !env_is("GENIE_CUDA_TUNE", "0") && operations >= c->least[is_plain(d)];
 }
 
 static uint64_t prelude_hash(void) {
@@ -5132,6 +5135,16 @@ static stored_choice *choices_find(const choices *t, const product_key *key) {
     return NULL;
 }
 
+/* How many of them differ from this one in the rows alone. */
+static int choices_alike(const choices *t, product_key key) {
+    int n = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        key.m = t->all[i].key.m;
+        n += memcmp(&t->all[i].key, &key, sizeof key) == 0;
+    }
+    return n;
+}
+
 static bool choices_add(choices *t, const stored_choice *c) {
     if (choices_find(t, &c->key)) return true;
     if (t->n >= CHOICES_MAX || !grow(&t->all, t->n, &t->cap, sizeof *t->all)) return false;
@@ -5178,15 +5191,17 @@ static uint64_t choices_draw_id(void) {
 static void choices_open(struct device *d, bool *out_rejected) {
     choices *t = &d->choices;
     const char *least = getenv("GENIE_CUDA_TUNE");
-    char what[400];
+    char what[400], *end = NULL;
     *out_rejected = false;
     if (t->opened || d->compile_only || (least && *least && !(strtod(least, NULL) > 0))) return;
     t->opened = true;
-    t->least = least && *least ? strtod(least, NULL) : 50e9;
-    t->least_plain = least && *least ? t->least : 10e9;
+    for (int plain = 0; plain < 2; plain++) {
+        t->least[plain] = least && *least ? strtod(least, &end) : plain ? 0.4e9 : 4e9;
+        t->least_blas[plain] = end && *end == ',' ? strtod(end + 1, NULL) : end ? t->least[plain] : plain ? 10e9 : 50e9;
+    }
     bool has_blas = blas_is_there();
-    snprintf(what, sizeof what, "%s %s %d %d %d %016llx %g %g %d %llu", d->name, d->arch_name, d->processors, cu.driver_version, cu.nvrtc_version, (unsigned long long)prelude_hash(), t->least, t->least_plain,
-             has_blas ? blas.major : 0, (unsigned long long)(has_blas ? blas.bytes : 0));
+    snprintf(what, sizeof what, "%s %s %d %d %d %016llx %g %g %g %g %d %llu", d->name, d->arch_name, d->processors, cu.driver_version, cu.nvrtc_version, (unsigned long long)prelude_hash(), t->least[0], t->least[1], t->least_blas[0],
+             t->least_blas[1], has_blas ? blas.major : 0, (unsigned long long)(has_blas ? blas.bytes : 0));
     snprintf(t->name, sizeof t->name, "choices-%016llx", (unsigned long long)hash_bytes(8, what, strlen(what)));
     int fd = choices_lock(t);
     if (fd < 0) return;
@@ -6975,14 +6990,15 @@ gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels)
 
 /* ---- measuring: what computes a product is chosen by running what could, on random numbers of the product's own size ---- */
 
-enum { TRIALS = 4, OWN_TRIALS = 2, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPE_US = 60000, ROUND_US = 1200, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
-/* ROUND_US: about as long a trial runs in a round; SHAPE_US: rounds end then; LONGEST_US: of one run, longer products are left to the model. */
+enum { TRIALS = 4, OWN_TRIALS = 2, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPES_ALIKE = 8, SHAPE_US = 60000, ROUND_US = 1200, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
+/* SHAPES_ALIKE: so many that differ in rows alone (prompts of any length) are measured, of others only those that cuBLASLt may compute.
+   ROUND_US: about as long a trial runs in a round; SHAPE_US: rounds end then; LONGEST_US: of one run, longer products are left to the model. */
 static const double clearly_less = 0.98;      /* of the time of the model's kernel: what is to replace it must be faster by this */
 static const size_t measured_bytes = (size_t)4 << 30;   /* what a product reads and writes: larger ones are left to the model too */
 
 typedef struct trial { emit e; choice choice; double us[ROUNDS]; int n, repeats; bool out; } trial;
 /* One product of a plan. */
-typedef struct candidate { product_key key; uint32_t node; const gn_kernel_step *tail; trial trials[TRIALS]; int n; choice best; } candidate;
+typedef struct candidate { product_key key; uint32_t node; const gn_kernel_step *tail; trial trials[TRIALS]; int n; bool by_blas, by_model; choice best; } candidate;
 
 /* Generates the product of a candidate as `choice` says; dropped when it is not possible, or as another trial is. */
 static void trial_add(const plan *p, candidate *s, choice c) {
@@ -7018,6 +7034,8 @@ static int candidates_find(const plan *p, candidate *all) {
         if (known) continue;
         all[n].key = key;
         all[n].node = s->node;
+        all[n].by_blas = 2. * (double)key.m * (double)key.n * (double)key.k * (double)key.batches >= e->device->choices.least_blas[is_plain(x.d)];
+        all[n].by_model = !all[n].by_blas && choices_alike(&e->device->choices, key) >= SHAPES_ALIKE;
         all[n++].tail = at.tail;
     }
     return n;
@@ -7159,7 +7177,7 @@ static void candidates_compile(executor *x, const plan *p, candidate *all, int n
     launch *launches = NULL;
     size_t n_launches = 0, cap = 0;
     for (int i = 0; i < n; i++)
-        for (uint32_t k = 0; k < (kind == CHOICE_OWN ? OWN_TRIALS : TRIALS - OWN_TRIALS); k++) trial_add(p, &all[i], (choice){ kind, k, 0 });
+        for (uint32_t k = 0; !all[i].by_model && (kind == CHOICE_OWN || all[i].by_blas) && k < (kind == CHOICE_OWN ? OWN_TRIALS : TRIALS - OWN_TRIALS); k++) trial_add(p, &all[i], (choice){ kind, k, 0 });
     for (int i = 0; i <= n * TRIALS; i++) {
         const candidate *s = i < n * TRIALS ? &all[i / TRIALS] : NULL;
         const emit *e = s ? &s->trials[i % TRIALS].e : more;
@@ -7175,28 +7193,34 @@ static void *blas_loader(void *unused) {
     return unused;
 }
 
-/* One after another. */
-static void candidates_measure(executor *x, const plan *p, candidate *all, int n) {
+/* One after another. How many were. */
+static int candidates_measure(executor *x, const plan *p, candidate *all, int n) {
     struct device *d = x->device;
     gn__cu_handle events[2] = { NULL, NULL };
     emit e;
     const kernel *fill = fill_kernel(d, &e);
     pthread_t loader;
-    bool loads = blas_is_there() && pthread_create(&loader, NULL, blas_loader, NULL) == 0;      /* while the compiler works */
+    bool wanted = false;
+    for (int i = 0; i < n; i++) wanted = wanted || all[i].by_blas;
+    wanted = wanted && blas_is_there();
+    bool loads = wanted && pthread_create(&loader, NULL, blas_loader, NULL) == 0;      /* while the compiler works */
     candidates_compile(x, p, all, n, CHOICE_OWN, &e);
     if (loads) pthread_join(loader, NULL);
     candidates_compile(x, p, all, n, CHOICE_BLAS, &e);
-    if (blas_is_there() && !d->blas && !d->blas_told) {
+    if (wanted && !d->blas && !d->blas_told) {
         d->blas_told = true;
         other_way(x, NULL, &x->stats->blas_faults, 1, *blas.why ? blas.why : "cuBLASLt does not start");
     }
     bool ok = fill && cu.cuEventCreate(&events[0], 0) == 0 && cu.cuEventCreate(&events[1], 0) == 0;
+    int measured = 0;
     for (int i = 0; i < n; i++) {
         if (ok && all[i].n > 1) candidate_measure(x, p, &all[i], fill, events);
+        measured += !all[i].by_model;
         for (int k = 0; k < all[i].n; k++) emit_free(&all[i].trials[k].e);
     }
     for (int i = 0; i < 2; i++) if (events[i]) cu.cuEventDestroy(events[i]);
     emit_free(&e);
+    return measured;
 }
 
 /* All choices of a plan are stored together. False: they could not be. */
@@ -7221,9 +7245,9 @@ static void plan_measure(executor *x, plan *p) {
         pthread_mutex_lock(&t->measuring);
         bool open = candidates_store(x, all, 0);                  /* what others have decided until now */
         for (int n, before = 0; open && (n = candidates_find(p, all)) > 0; before += n) {
-            if (!before) candidates_measure(x, p, all, n);
+            int measured = before ? 0 : candidates_measure(x, p, all, n);
             open = candidates_store(x, all, n);
-            if (!before && open) x->stats->products_measured += (uint64_t)n;
+            if (open) x->stats->products_measured += (uint64_t)measured;
             memset(all, 0, SHAPES_A_PLAN * sizeof *all);
         }
         pthread_mutex_unlock(&t->measuring);

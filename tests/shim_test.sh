@@ -108,7 +108,8 @@ own_kernels_are_chosen_where_they_are_faster() {
 }
 switches_turn_it_off() {
     rm -f "$WORK/bits"
-    BLAS=0 counted 'measured 1 by_blas 0 other 0 faults 0 rejected 0 lost 0 called 0' && TUNE=0 counted 'measured 0 by_blas 0 other 0 faults 0 rejected 0 lost 0 called 0' &&
+    BLAS=0 counted 'measured 1 by_blas 0 other 0 faults 0 rejected 0 lost 0 called 0' && rm -f "$WORK/bits" &&
+        TUNE=1000,1e9 counted 'measured 1 by_blas 0 other 0 faults 0 rejected 0 lost 0 called 0' && TUNE=0 counted 'measured 0 by_blas 0 other 0 faults 0 rejected 0 lost 0 called 0' &&
         [[ $(identity) != *choices* ]] && TUNE='' choice_test a_small
 }
 blas_computes_all_on_request() {
