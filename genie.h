@@ -407,7 +407,7 @@ GN_API gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn
 
 /* ---- values ----------------------------------------------------------------------------------------*/
 
-/* Computes `t` and copies it to `out`; `bytes` must be its exact size. Waits. */
+/* Computes `t` and copies it to `out`; `bytes` must be its exact size. Waits. After an error `out` may hold a part of it. */
 GN_API gn_result gn_read(gn_tensor t, void *out, size_t bytes);
 /* Several at once: one plan, one round trip. */
 GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes);
@@ -10600,8 +10600,7 @@ GN__COLD_BEGIN
 #define GN__OPEN_MESSAGES 16                /* messages that may be unfinished at once */
 #define GN__BLOB_INLINE 4096u               /* bytes that travel raw, without a chunk header */
 #define GN__BLOB_CHUNK (1u << 20)
-#define GN__SPARE_SERVER (2u << 20)         /* bytes of memory kept for the next message in several frames: holds a chunk, */
-#define GN__SPARE_CLIENT (64u << 20)        /* or a value that a loop reads again and again */
+#define GN__SPARE (2u << 20)                /* bytes of memory kept for the next message in several frames: holds a chunk */
 #define GN__WIRE_NODES (1u << 21)           /* nodes of a part */
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
 #define GN__WIRE_OPS 512u                   /* bytes of the bitmap of ops: wire ids below 4096 */
@@ -10886,7 +10885,14 @@ static bool gn__ops_has(const gn__span *bitmap, uint16_t wire) {
 
 typedef struct gn__msg { uint16_t id; uint32_t request; const uint8_t *p; size_t n; } gn__msg;   /* id 0: none yet */
 
-typedef struct gn__open_message { bool used; uint16_t id; uint32_t request; gn__buf body; } gn__open_message;
+typedef struct gn__open_message { bool used, taken; uint16_t id; uint32_t request; uint64_t n; gn__buf body; } gn__open_message;
+
+/* Who takes the bytes of a message in several frames as they come, so that they are not gathered first. */
+typedef struct gn__intake {
+    bool (*begins)(void *user, uint16_t id, uint32_t request);     /* whether it takes this one */
+    gn_result (*takes)(void *user, uint32_t request, const uint8_t *p, size_t n, gn_fault *f);
+    void *user;
+} gn__intake;
 
 /* Bytes as they arrive, to messages. Memory grows with what has arrived, never with what was announced. */
 typedef struct gn__inbox {
@@ -10897,8 +10903,8 @@ typedef struct gn__inbox {
     uint64_t frames;
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;             /* the last message that came in several frames */
-    gn__buf spare;             /* memory for the next one, at most spare_max: fresh pages cost more than the bytes they take */
-    size_t spare_max;
+    gn__buf spare;             /* memory for the next one: fresh pages cost more than the bytes they take */
+    gn__intake intake;         /* begins NULL: none */
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
@@ -10960,12 +10966,17 @@ static gn__open_message *gn__inbox_open(gn__inbox *in, uint16_t id, uint32_t req
         o->used = true;
         o->id = id;
         o->request = request;
+        o->taken = in->intake.begins && in->intake.begins(in->intake.user, id, request);
+        if (o->taken) return o;
         o->body = in->spare;
         memset(&in->spare, 0, sizeof in->spare);
         return o;
     }
     return NULL;
 }
+
+/* A message whose bytes were taken as they came: p is NULL and n is not 0. */
+static bool gn__msg_taken(const gn__msg *m) { return !m->p && m->n > 0; }
 
 /* A frame of a message in several frames; the last one completes *out. */
 static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, gn__msg *out, gn_fault *f) {
@@ -10974,6 +10985,14 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
     if (!o) o = gn__inbox_open(in, frame->id, frame->request);
     if (!o) return gn_fail(f, GN_LIMIT, "more than %d unfinished messages", GN__OPEN_MESSAGES);
     if (o->id != frame->id) return gn_fail(f, GN_BAD_MESSAGE, "request %u began as message %u and goes on as %u", frame->request, o->id, frame->id);
+    if (o->taken) {
+        gn_result e = in->intake.takes(in->intake.user, frame->request, frame->p, frame->n, f);
+        o->n += frame->n;
+        if (e || more) return e;
+        *out = (gn__msg){ frame->id, frame->request, NULL, (size_t)o->n };
+        gn__inbox_close(in, o);
+        return GN_OK;
+    }
     if (frame->n > in->limit || in->held > in->limit - frame->n)
         return gn_fail(f, GN_LIMIT, "unfinished messages hold more than %llu bytes", (unsigned long long)in->limit);
     gn__put_bytes(&o->body, frame->p, frame->n);
@@ -10990,7 +11009,7 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
 
 /* The last message is over; its memory serves again unless it is large. */
 static void gn__inbox_recycle(gn__inbox *in) {
-    if (in->whole.cap > in->spare_max || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
+    if (in->whole.cap > GN__SPARE || in->whole.cap <= in->spare.cap) gn__buf_deinit(&in->whole);
     if (!in->whole.p) return;
     gn__buf_deinit(&in->spare);
     in->spare = in->whole;
@@ -11159,33 +11178,95 @@ static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int eleme
     return stored_bytes;
 }
 
-static gn_result gn__chunk_get(gn__rd *r, uint8_t *dst, size_t raw, int element, uint32_t codecs, gn_fault *f) {
-    uint8_t codec = gn__get_u8(r);
-    uint32_t stored = gn__get_u32(r);
-    const uint8_t *p = gn__get_view(r, stored);
-    if (!p || codec > 31 || !(codecs >> codec & 1)) return gn_fail(f, GN_BAD_MESSAGE, "a chunk is cut or of unknown codec %u", codec);
-    if (codec == 0) {
-        if (stored != raw) return gn_fail(f, GN_BAD_MESSAGE, "a raw chunk of %u bytes where %zu belong", stored, raw);
-        memcpy(dst, p, raw);
+/* A blob being read, in as many pieces as it comes in. */
+typedef struct gn__blob_in {
+    uint8_t *to;
+    size_t n, at;              /* bytes of it, and those that are here, whole chunks and the raw part of the present one */
+    uint32_t codecs;
+    int element;
+    uint8_t head[5], head_n;   /* of the present chunk, what is here of it */
+    size_t raw;                /* bytes of the present chunk, 0: its head comes next */
+    uint32_t stored;           /* bytes of it that are still to come */
+    gn__buf packed;            /* what is here of a packed chunk; reused */
+} gn__blob_in;
+
+static void gn__blob_begin(gn__blob_in *b, void *to, size_t n, int element, uint32_t codecs) {
+    gn__buf packed = b->packed;
+    memset(b, 0, sizeof *b);
+    b->packed = packed;
+    b->to = (uint8_t *)to;
+    b->n = n;
+    b->element = element;
+    b->codecs = codecs;
+}
+
+static gn_result gn__chunk_begin(gn__blob_in *b, gn__rd *r, gn_fault *f) {
+    while (b->head_n < sizeof b->head && r->p < r->end) b->head[b->head_n++] = *r->p++;
+    if (b->head_n < sizeof b->head) return GN_OK;
+    gn__rd head = { b->head, b->head + sizeof b->head, false };
+    size_t raw = GN__MIN(b->n - b->at, (size_t)GN__BLOB_CHUNK);
+    uint8_t codec = gn__get_u8(&head);
+    uint32_t stored = gn__get_u32(&head);
+    if (codec > 31 || !(b->codecs >> codec & 1)) return gn_fail(f, GN_BAD_MESSAGE, "a chunk of unknown codec %u", codec);
+    if (codec == 0 && stored != raw) return gn_fail(f, GN_BAD_MESSAGE, "a raw chunk of %u bytes where %zu belong", stored, raw);
+    if (codec != 0 && (stored == 0 || stored >= raw || !gn__net)) return gn_fail(f, GN_BAD_MESSAGE, "a packed chunk of %u bytes for %zu", stored, raw);
+    b->raw = raw;
+    b->stored = stored;
+    gn__buf_reset(&b->packed);
+    return GN_OK;
+}
+
+static gn_result gn__chunk_unpack(gn__blob_in *b, const uint8_t *p, size_t n, gn_fault *f) {
+    gn_result e = gn__net->unpack(b->head[0], p, n, b->element, b->to + b->at, b->raw);
+    b->at += b->raw;
+    return e ? gn_fail(f, e, "a packed chunk of %zu bytes does not unpack to %zu", n, b->raw) : GN_OK;
+}
+
+/* The bytes of a chunk that are there: raw ones go where they belong, packed ones wait for the last. */
+static gn_result gn__chunk_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
+    size_t k = GN__MIN((size_t)(r->end - r->p), (size_t)b->stored);
+    const uint8_t *p = gn__get_view(r, k);
+    b->stored -= (uint32_t)k;
+    if (b->head[0] == 0) {
+        memcpy(b->to + b->at, p, k);
+        b->at += k;
+    } else if (b->stored == 0 && b->packed.n == 0) {
+        gn_result e = gn__chunk_unpack(b, p, k, f);
+        if (e) return e;
+    } else {
+        gn__put_bytes(&b->packed, p, k);
+        if (b->packed.failed) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a chunk");
+        gn_result e = b->stored == 0 ? gn__chunk_unpack(b, b->packed.p, b->packed.n, f) : GN_OK;
+        if (e) return e;
+    }
+    if (b->stored == 0) b->raw = b->head_n = 0;
+    return GN_OK;
+}
+
+/* Takes what is there of the blob, and no more than that; b->at == b->n: it is whole. */
+static gn_result gn__blob_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
+    if (b->n <= GN__BLOB_INLINE) {
+        size_t k = GN__MIN((size_t)(r->end - r->p), b->n - b->at);
+        gn__get_bytes(r, b->to + b->at, k);
+        b->at += k;
         return GN_OK;
     }
-    if (stored == 0 || stored >= raw || !gn__net) return gn_fail(f, GN_BAD_MESSAGE, "a packed chunk of %u bytes for %zu", stored, raw);
-    gn_result e = gn__net->unpack(codec, p, stored, element, dst, raw);
-    return e ? gn_fail(f, e, "a packed chunk of %u bytes does not unpack to %zu", stored, raw) : GN_OK;
+    while (b->at < b->n && r->p < r->end) {
+        gn_result e = b->raw ? gn__chunk_take(b, r, f) : gn__chunk_begin(b, r, f);
+        if (e) return e;
+    }
+    return GN_OK;
 }
 
 /* Reads exactly n bytes into dst. */
 static gn_result gn__blob_get(gn__rd *r, void *dst, size_t n, int element, uint32_t codecs, gn_fault *f) {
-    uint8_t *p = (uint8_t *)dst;
-    if (n <= GN__BLOB_INLINE) {
-        gn__get_bytes(r, dst, n);
-        return r->bad ? gn_fail(f, GN_BAD_MESSAGE, "a blob is cut: %zu bytes belong here", n) : GN_OK;
-    }
-    for (size_t at = 0; at < n; at += GN__BLOB_CHUNK) {
-        gn_result e = gn__chunk_get(r, p + at, GN__MIN(n - at, (size_t)GN__BLOB_CHUNK), element, codecs, f);
-        if (e) return e;
-    }
-    return GN_OK;
+    gn__blob_in b;
+    memset(&b, 0, sizeof b);
+    gn__blob_begin(&b, dst, n, element, codecs);
+    gn_result e = r->bad ? GN_OK : gn__blob_take(&b, r, f);
+    gn__buf_deinit(&b.packed);
+    if (!e && b.at < n) r->bad = true;
+    return e || !r->bad ? e : gn_fail(f, GN_BAD_MESSAGE, "a blob is cut: %zu bytes belong here", n);
 }
 
 /* ---- parts ----
@@ -14030,7 +14111,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
 #define GN__SMALL_STEP (16u << 10)          /* bytes of a step that tells the latency; four times as many tell the rate */
 #define GN__HASH_ALONE (4u << 20)           /* bytes up to which a thread of its own for a hash costs more than it gives */
 #define GN__LARGE_SEND (64u << 10)          /* bytes from which on a send tells what a byte costs */
-#define GN__WIRE_GUESS_NS 8.0               /* of a byte on a link that is not measured yet: 1 Gbit/s */
+#define GN__WIRE_GUESS_NS 4.0               /* of a byte on a link that is not measured yet: 2 Gbit/s */
 #define GN__BUFFERED (4u << 20)             /* bytes that may lie in the system's buffers */
 #define GN__PAUSE_US 50000u                 /* after which those are taken to be empty */
 #define GN__OWED_MAX (32u << 10)            /* bytes of answers outstanding while a client sends: fits any socket's buffer */
@@ -14081,7 +14162,6 @@ static void gn__link_init(gn__link *l, gn_transport t, uint32_t deadline_ms, gn_
     l->wire_ns = GN__WIRE_GUESS_NS;
     l->in.frame_max = GN__HELLO_MAX;
     l->in.limit = GN__HELLO_MAX;
-    l->in.spare_max = GN__SPARE_SERVER;
     l->out.sink = gn__link_send;
     l->out.user = l;
 }
@@ -14182,11 +14262,21 @@ static bool gn__ports_init(gn__ports *p, const gn_part *part) {
 
 typedef struct gn__want { void *host; size_t bytes; uint8_t element; bool kv; } gn__want;
 
+enum { GN__STEP_OK_HEAD = 8 };   /* bytes before the outputs */
+
+typedef struct gn__arrival {  /* an answer in several frames: its outputs are written as they come */
+    uint8_t head[GN__STEP_OK_HEAD];
+    uint32_t head_n;          /* bytes of it that are here */
+    size_t want;              /* the output that comes */
+    gn__blob_in blob;         /* what of it is here */
+} gn__arrival;
+
 typedef struct gn__flight {   /* a step without an answer yet, or one behind it */
     uint64_t ticket, owed;    /* owed: bytes the answer may take */
     bool done;
     gn__want *wants;
     size_t n_wants, cap;
+    gn__arrival arrival;
 } gn__flight;
 
 typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool hashed, known; } gn__remote_weight;
@@ -14319,22 +14409,67 @@ static void gn__remote_learn(gn__remote *r, const gn__flight *x) {
     }
 }
 
+/* The output of which bytes come next, NULL: all are here. */
+static const gn__want *gn__arrival_next(const gn__remote *r, gn__flight *x) {
+    gn__arrival *a = &x->arrival;
+    while (a->want < x->n_wants && a->blob.at == x->wants[a->want].bytes) {
+        const gn__want *w = ++a->want < x->n_wants ? &x->wants[a->want] : NULL;
+        if (w) gn__blob_begin(&a->blob, w->host, w->bytes, w->element, r->link.codecs);
+    }
+    return a->want < x->n_wants ? &x->wants[a->want] : NULL;
+}
+
+static void gn__arrival_begin(const gn__remote *r, gn__flight *x) {
+    gn__arrival *a = &x->arrival;
+    const gn__want *w = x->wants;
+    a->head_n = 0;
+    a->want = 0;
+    if (x->n_wants > 0) gn__blob_begin(&a->blob, w->host, w->bytes, w->element, r->link.codecs);
+}
+
+/* The next n bytes of a STEP_OK. */
+static gn_result gn__arrival_add(const gn__remote *r, gn__flight *x, const uint8_t *p, size_t n, gn_fault *f) {
+    gn__arrival *a = &x->arrival;
+    gn__rd rd = { p, p + n, false };
+    while (a->head_n < sizeof a->head && rd.p < rd.end) a->head[a->head_n++] = *rd.p++;
+    while (rd.p < rd.end) {
+        if (!gn__arrival_next(r, x)) return gn_fail(f, GN_BAD_MESSAGE, "a step's answer is longer than its outputs");
+        gn_result e = gn__blob_take(&a->blob, &rd, f);
+        if (e) return e;
+    }
+    return GN_OK;
+}
+
+/* gn__intake: of the answer to a step that is waited for. */
+static bool gn__arrival_begins(void *user, uint16_t id, uint32_t request) {
+    gn__remote *r = (gn__remote *)user;
+    gn__flight *x = id == GN__MSG_STEP_OK ? gn__remote_find(r, request) : NULL;
+    if (x) gn__arrival_begin(r, x);
+    return x != NULL;
+}
+
+static gn_result gn__arrival_takes(void *user, uint32_t request, const uint8_t *p, size_t n, gn_fault *f) {
+    gn__remote *r = (gn__remote *)user;
+    gn__flight *x = gn__remote_find(r, request);
+    return x ? gn__arrival_add(r, x, p, n, f) : gn_fail(f, GN_BAD_MESSAGE, "the answer to a step that is over");
+}
+
 static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_step_ok d;
     gn_fault fault;
     gn__flight *x = gn__remote_find(r, m->request);
     if (!x) return gn__remote_bad(r, f, "the answer to a step that was not sent");
-    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
-    gn__rd rd = { d.outs.p, d.outs.p + d.outs.n, false };
-    for (size_t i = 0; i < x->n_wants; i++) {
-        const gn__want *w = &x->wants[i];
-        const uint8_t *before = rd.p;
-        if (gn__blob_get(&rd, w->host, w->bytes, w->element, r->link.codecs, &fault)) return gn__remote_bad(r, f, fault.text);
-        r->stats->tensor_bytes_down += w->bytes;
-        r->stats->packed_bytes_down += (uint64_t)(rd.p - before);
-        if (w->kv) r->stats->kv_bytes_moved += w->bytes;
+    if (!gn__msg_taken(m)) {
+        gn__arrival_begin(r, x);
+        if (gn__arrival_add(r, x, m->p, m->n, &fault)) return gn__remote_bad(r, f, fault.text);
     }
-    if (rd.p != rd.end) return gn__remote_bad(r, f, "a step's answer is longer than its outputs");
+    if (gn__msg_decode(m->id, x->arrival.head, x->arrival.head_n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (gn__arrival_next(r, x)) return gn__remote_bad(r, f, "a step's answer is cut: outputs are missing");
+    for (size_t i = 0; i < x->n_wants; i++) {
+        r->stats->tensor_bytes_down += x->wants[i].bytes;
+        if (x->wants[i].kv) r->stats->kv_bytes_moved += x->wants[i].bytes;
+    }
+    r->stats->packed_bytes_down += m->n - GN__STEP_OK_HEAD;
     gn__remote_learn(r, x);
     r->stats->device_bytes += d.held - r->held;
     r->held = d.held;
@@ -14425,8 +14560,9 @@ static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
     gn_result e = gn__link_receive(&r->link, &w, &m, &fault);
     if (!e) return gn__remote_take(r, &m, f);
     if (e == GN_TIMEOUT) return e;
-    gn_fail(&fault, e, "%s: %s", r->link.info.peer, gn__result_text(e));
-    return gn__remote_lose(r, &fault, f);
+    gn_fault cause;
+    gn_fail(&cause, e, "%s: %s", r->link.info.peer, fault.text);
+    return gn__remote_lose(r, &cause, f);
 }
 
 /* Receives and takes one message. */
@@ -14799,7 +14935,10 @@ static void gn__remote_close(void *self) {
     gn__link_count(&r->link);
     r->stats->device_bytes -= r->held;
     gn__link_deinit(&r->link);
-    for (uint32_t i = 0; i < GN__IN_FLIGHT; i++) gn_free(r->flights[i].wants);
+    for (uint32_t i = 0; i < GN__IN_FLIGHT; i++) {
+        gn_free(r->flights[i].wants);
+        gn__buf_deinit(&r->flights[i].arrival.blob.packed);
+    }
     gn_free(r->weights);
     gn__buf_deinit(&r->outs);
     gn__buf_deinit(&r->keeps);
@@ -14966,7 +15105,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     }
     gn__link_init(&r->link, t, desc && desc->deadline_ms ? desc->deadline_ms : GN__DEADLINE_MS, stats);
     r->stats = stats;
-    r->link.in.spare_max = GN__SPARE_CLIENT;
+    r->link.in.intake = (gn__intake){ gn__arrival_begins, gn__arrival_takes, r };
     r->next = 1;
     r->next_plan = 1;
     r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);

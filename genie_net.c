@@ -1911,7 +1911,7 @@ static gn_result gn__seal(gn__link *l, const uint8_t *p, size_t n, size_t *out_t
     l->out.n = 0;
     if (atomic_load_explicit(&r->decline, memory_order_relaxed) && atomic_exchange(&r->decline, false))
         l->out.n = gn__record_alert(r, GN__NO_RENEGOTIATION, l->out.p);
-    while (*out_taken < n && l->out.n < GN__OUT_BATCH) {
+    while (*out_taken < n && l->out.n <= GN__OUT_MAX - 2 * GN__RECORD_ROOM) {      /* a record, and a change of keys before it */
         gn_result e = gn__renew(l);
         if (e != GN_OK) return e;
         size_t k = n - *out_taken < r->payload ? n - *out_taken : r->payload, made = gn__record_seal(r, GN__DATA, p + *out_taken, k, l->out.p + l->out.n);

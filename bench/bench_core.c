@@ -501,7 +501,7 @@ enum { DOWNLOAD_PIECES = 4 };      /* of UPLOAD_SIDE squared floats each: a valu
 static double download_once(gn_tensor z, float factor, const float *host, float *back, size_t pieces, double *out_cpu) {
     size_t n = (size_t)UPLOAD_SIDE * UPLOAD_SIDE;
     poison(back, n * pieces);
-    if (!ex_check(z.ctx, gn_realize(&z, 1), "download")) exit(EX_FAILED);
+    if (!ex_check(z.ctx, gn_realize(&z, 1), "download") || !ex_check(z.ctx, gn_sync(z.ctx), "download")) exit(EX_FAILED);
     double start = ex_now(), cpu = cpu_now();
     read_or_die(z, back, n * pieces * sizeof *back);
     double took = ex_now() - start;

@@ -556,7 +556,19 @@ TEST(plans_recorded_by_a_server_are_made_by_the_next) {
     CHECK_RESULT(gn_server_open(&(gn_server_desc){ .listen = "none", .warm_file = path }, &s, &error), GN_IO_ERROR);
 }
 
+static const gn_net_i *true_net;
+
+/* Whatever it costs: zeros become small. */
+static size_t pack_always(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec) {
+    (void)wire_ns;
+    return true_net->pack(src, n, elem, 0, dst, cap, out_codec);
+}
+
 TEST(more_than_the_memory_limit_is_a_limit) {
+    gn_net_i net = *gn__net;
+    true_net = gn__net;
+    net.pack = pack_always;
+    gn__net = &net;
     gn_server *s = open_server((gn_server_desc){ .memory_limit = 1 << 20 });
     gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
     float *x = (float *)calloc(1 << 20, 4), y = 9;
@@ -574,6 +586,7 @@ TEST(more_than_the_memory_limit_is_a_limit) {
     free(x);
     check_alive(s);
     gn_server_close(s);
+    gn__net = true_net;
 }
 
 TEST(unknown_device_is_refused) {
@@ -1803,8 +1816,30 @@ TEST(any_message_with_any_integer_at_its_edges_is_survived) {
 
 typedef enum fake_kind {
     FAKE_SILENT, FAKE_DIES_AT_STEP, FAKE_OTHER_VERSION, FAKE_NO_OPS, FAKE_UNKNOWN_REQUEST, FAKE_LONG_ANSWER, FAKE_SHORT_ANSWER, FAKE_NOISE,
-    FAKE_HUGE_FRAME, FAKE_UNASKED, FAKE_UPSTREAM_MESSAGE, FAKE_FLOOD, FAKE_ERROR_ZERO, FAKE_SAYS_WHY, FAKE_NO_HELLO, FAKE__COUNT
+    FAKE_HUGE_FRAME, FAKE_UNASKED, FAKE_UPSTREAM_MESSAGE, FAKE_FLOOD, FAKE_ERROR_ZERO, FAKE_SAYS_WHY, FAKE_NO_HELLO, FAKE__COUNT,
+    FAKE_PIECES      /* and those after it: an answer in the frames of a table */
 } fake_kind;
+
+/* Answers in several frames, all but those marked with MORE. STEP_OK is 8 bytes, then two f32. */
+typedef struct piece { uint8_t n, last, later, id; } piece;      /* bytes; whether it ends the message; added to the request; 0: STEP_OK */
+typedef struct pieces_case { piece pieces[18]; int n; gn_result want; const char *words; } pieces_case;
+static const pieces_case pieces_cases[] = {
+    { { { 8, 0, 0, 0 }, { 8, 1, 0, 0 } }, 2, GN_OK, "" },
+    { { { 3, 0, 0, 0 }, { 9, 0, 0, 0 }, { 1, 0, 0, 0 }, { 3, 1, 0, 0 } }, 4, GN_OK, "" },
+    { { { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 7, 0, 0, 0 }, { 0, 1, 0, 0 } }, 11, GN_OK, "" },
+    { { { 15, 0, 0, 0 }, { 2, 1, 0, 0 } }, 2, GN_BAD_MESSAGE, "longer" },
+    { { { 16, 0, 0, 0 }, { 1, 0, 0, 0 } }, 2, GN_BAD_MESSAGE, "longer" },      /* at once, whatever follows */
+    { { { 100, 0, 0, 0 } }, 1, GN_BAD_MESSAGE, "longer" },
+    { { { 15, 0, 0, 0 }, { 0, 1, 0, 0 } }, 2, GN_BAD_MESSAGE, "cut" },
+    { { { 7, 0, 0, 0 }, { 0, 1, 0, 0 } }, 2, GN_BAD_MESSAGE, "cut" },
+    { { { 9, 0, 0, 0 }, { 0, 0, 0, 0 } }, 2, GN_BAD_MESSAGE, "empty frame" },
+    { { { 9, 0, 0, 0 }, { 7, 1, 0, GN__MSG_ERROR } }, 2, GN_BAD_MESSAGE, "goes on as" },
+    { { { 9, 0, 9, 0 }, { 7, 1, 9, 0 } }, 2, GN_BAD_MESSAGE, "not sent" },
+    { { { 9, 0, 0, 0 }, { 9, 0, 9, 0 }, { 7, 1, 9, 0 } }, 3, GN_BAD_MESSAGE, "not sent" },
+    { { { 9, 0, 0, 0 }, { 1, 0, 9, 0 }, { 7, 1, 0, 0 } }, 3, GN_OK, "" },      /* another begins, which is nobody's and never ends */
+    { { { 9, 0, 0, 0 } }, 1, GN_TIMEOUT, "300 ms" },
+    { { { 9, 0, 0, 0 }, { 255, 0, 0, 0 } }, 2, GN_DISCONNECTED, "closed" },    /* 255: the server dies */
+};
 
 typedef struct fake { int fd; fake_kind kind; gn__thread thread; } fake;
 
@@ -1821,6 +1856,23 @@ static void fake_hello_ok(raw *r, fake_kind kind) {
     m.device = gn__span_of_text("fake:0", 63);
     m.identity = gn__span_of_text("a fake", 191);
     raw_send(r, GN__MSG_HELLO_OK, 1, &m);
+}
+
+static void fake_pieces(raw *r, const pieces_case *c, uint32_t request) {
+    static const uint8_t answer[128] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 128, 63, 0, 0, 0, 64 };      /* 1, 2 */
+    gn__buf b = { NULL, 0, 0, false };
+    size_t at = 0;
+    for (int i = 0; i < c->n; i++) {
+        const piece *x = &c->pieces[i];
+        if (x->n == 255) shutdown(((loopback_link *)r->link.t.self)->fd, SHUT_RDWR);
+        if (x->n == 255) break;
+        put_raw_frame(&b, x->n, (uint16_t)(x->id ? x->id : GN__MSG_STEP_OK), (uint16_t)(x->last ? 0 : GN__FRAME_MORE), request + x->later);
+        gn__put_bytes(&b, answer + at, x->n);
+        if (!x->later) at += x->n;
+        raw_bytes(r, b.p, b.n);
+        gn__buf_reset(&b);
+    }
+    gn__buf_deinit(&b);
 }
 
 static void fake_answer(raw *r, fake_kind kind, uint32_t request) {
@@ -1864,7 +1916,8 @@ static void fake_main(void *arg) {
     while (gn__link_receive(&r.link, &w, &m, &f) == GN_OK) {
         if (m.id == GN__MSG_HELLO && x->kind != FAKE_NO_HELLO) fake_hello_ok(&r, x->kind);
         if (m.id == GN__MSG_STEP && x->kind == FAKE_DIES_AT_STEP) break;
-        if (m.id == GN__MSG_STEP && x->kind != FAKE_SILENT) fake_answer(&r, x->kind, m.request);
+        if (m.id == GN__MSG_STEP && x->kind >= FAKE_PIECES) fake_pieces(&r, &pieces_cases[x->kind - FAKE_PIECES], m.request);
+        else if (m.id == GN__MSG_STEP && x->kind != FAKE_SILENT) fake_answer(&r, x->kind, m.request);
     }
     gn__link_deinit(&r.link);
 }
@@ -1881,22 +1934,31 @@ static gn_ctx *open_fake(fake *x, fake_kind kind, uint32_t deadline_ms) {
 static void check_fake(fake_kind kind, gn_result want, const char *words, uint64_t least_us, uint64_t most_us) {
     fake x;
     gn_ctx *g = open_fake(&x, kind, 300);
-    float y[2] = { 5, 5 };
+    float room[4] = { 5, 5, 5, 5 }, *y = room + 1;
     CHECK_RESULT(gn_status(g), GN_OK);
     uint64_t start = gn_now_us();
-    gn_result e = gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y);
+    gn_result e = gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, 2 * sizeof *y);
     uint64_t spent = gn_now_us() - start;
     if (e != want) test_fail(__FILE__, __LINE__, "fake %d: %s, not %s: %s", (int)kind, gn_result_name(e), gn_result_name(want), gn_last_error(g)->text);
     if (!strstr(gn_last_error(g)->text, words)) test_fail(__FILE__, __LINE__, "fake %d: \"%s\" does not say \"%s\"", (int)kind, gn_last_error(g)->text, words);
     CHECK(spent >= least_us && spent <= most_us);
     if (want == GN_OK) CHECK(y[0] == 1 && y[1] == 2);
     else {
-        CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y), GN_DEVICE_LOST);
+        CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, 2 * sizeof *y), GN_DEVICE_LOST);
         if (!strstr(gn_last_error(g)->text, words)) test_fail(__FILE__, __LINE__, "fake %d, second read: \"%s\" does not say \"%s\"", (int)kind, gn_last_error(g)->text, words);
         CHECK(gn_now_us() - start <= most_us + 100000);
     }
+    CHECK(room[0] == 5 && room[3] == 5);
     gn_close(g);
     gn__thread_join(&x.thread);
+}
+
+TEST(answers_in_pieces_are_taken_as_they_come_and_checked) {
+    for (int i = 0; i < TEST_COUNT(pieces_cases); i++) {
+        const pieces_case *c = &pieces_cases[i];
+        bool waits = c->want == GN_TIMEOUT;
+        check_fake((fake_kind)(FAKE_PIECES + i), c->want, c->words, waits ? 290000 : 0, waits ? 2000000 : 280000);
+    }
 }
 
 TEST(a_fake_that_behaves_is_believed) { check_fake(FAKE__COUNT, GN_OK, "", 0, 250000); }
@@ -2088,7 +2150,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(graph_messages_that_are_no_graphs_are_refused), TEST_ENTRY(a_small_request_passes_a_large_one), TEST_ENTRY(an_error_does_not_pass_an_earlier_answer),
         TEST_ENTRY(a_client_takes_large_answers_before_it_sends_more),
         TEST_ENTRY(a_message_that_was_cancelled_does_not_run), TEST_ENTRY(a_step_is_taken_while_the_one_before_it_runs), TEST_ENTRY(runs_that_nobody_waits_for_any_more_end), TEST_ENTRY(slow_messages_end_at_the_deadline), TEST_ENTRY(credentials_are_checked_before_anything_else), TEST_ENTRY(strangers_do_not_crowd_out_a_client),
-        TEST_ENTRY(any_message_with_any_integer_at_its_edges_is_survived), TEST_ENTRY(a_fake_that_behaves_is_believed),
+        TEST_ENTRY(any_message_with_any_integer_at_its_edges_is_survived), TEST_ENTRY(answers_in_pieces_are_taken_as_they_come_and_checked), TEST_ENTRY(a_fake_that_behaves_is_believed),
         TEST_ENTRY(a_silent_server_ends_at_the_deadline), TEST_ENTRY(a_server_that_dies_mid_step_is_an_error_at_once),
         TEST_ENTRY(a_server_that_says_why_is_quoted), TEST_ENTRY(an_answer_to_no_request_is_refused), TEST_ENTRY(an_answer_that_is_too_long_is_refused),
         TEST_ENTRY(an_answer_that_is_too_short_is_refused), TEST_ENTRY(noise_from_a_server_is_refused), TEST_ENTRY(a_huge_frame_from_a_server_is_refused),

@@ -622,6 +622,66 @@ TEST(chunks_that_lie_are_refused) {
     gn__net = before;
 }
 
+/* The same blob in pieces as they may come: the outcome and the bytes are those of the whole. */
+static gn_result take_in_pieces(gn__blob_in *b, const uint8_t *wire, size_t n, size_t *out_used) {
+    gn_fault f;
+    gn_result e = GN_OK;
+    size_t at = 0, most = (size_t)1 << test_random_int(0, 20);
+    while (!e && at < n && b->at < b->n) {
+        size_t k = (size_t)test_random_int(1, (int64_t)GN__MIN(most, n - at));
+        gn__rd r = { wire + at, wire + at + k, false };
+        e = gn__blob_take(b, &r, &f);
+        at += (size_t)(r.p - (wire + at));
+    }
+    *out_used = at;
+    return e ? e : b->at < b->n ? GN_BAD_MESSAGE : GN_OK;
+}
+
+TEST(blobs_in_pieces_are_what_they_are_in_one) {
+    const gn_net_i *before = gn__net;
+    gn__blob_in b;
+    memset(&b, 0, sizeof b);
+    gn__net = &runs_net;
+    int good = 0, rounds = test_rounds(120);
+    for (int i = 0; i < rounds; i++) {
+        size_t n = (size_t)test_random_int(1, i % 3 ? 20000 : 5 * GN__BLOB_CHUNK / 2), left, used;
+        gn__buf wire = { NULL, 0, 0, false }, scratch = { NULL, 0, 0, false };
+        gn__outbox o = make_outbox(&wire);
+        uint8_t *src = (uint8_t *)malloc(n), *one = (uint8_t *)malloc(n + 1), *many = (uint8_t *)malloc(n + 1);
+        for (size_t k = 0; k < n; k++) src[k] = i & 1 ? (uint8_t)(k >> 10) : (uint8_t)test_random();
+        memset(one, 0xaa, n + 1);
+        memset(many, 0xaa, n + 1);
+        gn__outbox_begin(&o, GN__MSG_STEP, 1);
+        uint64_t stored = gn__blob_put(&o, src, n, 4, 3, 0, &scratch);
+        gn__outbox_end(&o);
+        gn__outbox_flush(&o);
+        gn__inbox in = make_inbox();
+        in.limit = 16 << 20;
+        gn__msg m = read_message(&in, &wire);
+        CHECK_INT(m.n, stored);
+        uint8_t *bytes = (uint8_t *)(uintptr_t)m.p;
+        if (i % 4 == 1) bytes[test_random_int(0, n > GN__BLOB_INLINE ? 4 : 0)] ^= (uint8_t)(1 << test_random_int(0, 7));
+        if (i % 4 == 2) m.n = (size_t)test_random_int(0, (int64_t)m.n - 1);
+        gn_result whole = read_blob(m.p, m.n, one, n, 3, &left);
+        gn__blob_begin(&b, many, n, 4, 3);
+        gn_result pieces = take_in_pieces(&b, m.p, m.n, &used);
+        if (whole != pieces) test_fail(__FILE__, __LINE__, "round %d: %zu bytes, %zu of %llu there: %d in one, %d in pieces", i, n, m.n, (unsigned long long)stored, (int)whole, (int)pieces);
+        if (whole == GN_OK) CHECK(used == m.n - left && memcmp(one, many, n) == 0);
+        CHECK(one[n] == 0xaa && many[n] == 0xaa);
+        good += whole == GN_OK;
+        gn__inbox_deinit(&in);
+        gn__outbox_deinit(&o);
+        gn__buf_deinit(&wire);
+        gn__buf_deinit(&scratch);
+        free(src);
+        free(one);
+        free(many);
+    }
+    CHECK(good > rounds / 4 && good < rounds);
+    gn__buf_deinit(&b.packed);
+    gn__net = before;
+}
+
 /* ---- parts ---- */
 
 enum { WIRE_DATA = 0x01, WIRE_VALUE = 0x02, WIRE_WEIGHT = 0x03, WIRE_STATE = 0x04, WIRE_ADD = 0x10, WIRE_NEG = 0x17, WIRE_MATMUL = 0x48,
@@ -1047,7 +1107,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(interleaved_messages_are_put_together), TEST_ENTRY(unfinished_messages_are_bounded),
         TEST_ENTRY(announced_bytes_take_no_memory_before_they_come), TEST_ENTRY(cancel_forgets_an_unfinished_message),
         TEST_ENTRY(large_messages_travel_in_frames), TEST_ENTRY(outbox_without_memory_withdraws_the_message),
-        TEST_ENTRY(blobs_come_back_as_they_went), TEST_ENTRY(chunks_that_lie_are_refused),
+        TEST_ENTRY(blobs_come_back_as_they_went), TEST_ENTRY(blobs_in_pieces_are_what_they_are_in_one), TEST_ENTRY(chunks_that_lie_are_refused),
         TEST_ENTRY(part_matches_golden_bytes_and_hash), TEST_ENTRY(part_types_are_inferred), TEST_ENTRY(part_cut_at_every_byte_is_refused),
         TEST_ENTRY(part_with_any_integer_at_its_edges_is_safe), TEST_ENTRY(part_without_memory_says_so),
         TEST_ENTRY(leaf_types_that_are_not_valid_are_refused), TEST_ENTRY(ops_that_the_builders_refuse_are_refused),
