@@ -938,6 +938,73 @@ static void bench_decode(gn_ctx *g) {
     remote_close(&r);
 }
 
+/* ---- steps of a remote client, whose data takes as long to come as the GPU takes to compute ---- */
+
+enum { TRIP_ROWS = 512, TRIP_SIDE = 8192, TRIP_OUT = 1024, TRIP_STEPS = 24, TRIP_BUFFERS = 3 };   /* 8 MiB of bf16 up and 2 KiB down a step */
+
+typedef struct trip { gn_ctx *g; gn_tensor w, here; uint16_t *in[TRIP_BUFFERS]; uint16_t out[TRIP_STEPS][TRIP_OUT]; int products; } trip;
+
+/* Seconds of a step: 'u' data alone, 'k' kernels alone, 'a' both with results read three steps later, 's' both, each read at once. */
+static double trip_time(trip *t, char what) {
+    uint64_t ticket[TRIP_BUFFERS] = { 0 };
+    size_t bytes = sizeof t->out[0];
+    double start = 0;
+    for (int k = -3; k < TRIP_STEPS; k++) {
+        int at = (k + 3) % TRIP_BUFFERS, n = what == 'u' ? 0 : t->products;
+        if (k == 0) { ok_or_die(t->g, gn_sync(t->g), "overlap_tls"); start = ex_now(); }
+        gn_tensor y = what == 'k' ? t->here : gn_data(t->g, GN_BF16, GN_SHAPE(TRIP_ROWS, TRIP_SIDE), t->in[at]);
+        for (int i = 0; i < n; i++) y = gn_matmul(y, t->w);
+        y = gn_slice(gn_slice(y, 0, 0, 1, 1), 1, 0, TRIP_OUT, 1);
+        ok_or_die(t->g, gn_wait(t->g, ticket[at]), "overlap_tls");
+        ok_or_die(t->g, gn_read_later(&y, 1, (void *[1]){ t->out[k < 0 ? 0 : k] }, &bytes, &ticket[at]), "overlap_tls");
+        if (what == 's') ok_or_die(t->g, gn_wait(t->g, ticket[at]), "overlap_tls");
+        ok_or_die(t->g, gn_step(t->g), "overlap_tls");
+    }
+    ok_or_die(t->g, gn_sync(t->g), "overlap_tls");
+    return (ex_now() - start) / TRIP_STEPS;
+}
+
+static void trip_row(const char *name, double seconds, double target, const double part[2], int differ, int products) {
+    row *out = add_row(name, "x", target, true);
+    out->value = seconds / fmax(part[0], part[1]);
+    out->error = differ;
+    out->bound = 0;
+    set_ceiling(out, 1, "the longer part");
+    snprintf(out->note, sizeof out->note, "%.2f ms a step; data through TLS %.2f, %d products %.2f ms; error: rows that differ", 1e3 * seconds, 1e3 * part[0], products, 1e3 * part[1]);
+    print_row(out);
+}
+
+static void bench_trip(void) {
+    static trip t;
+    static uint16_t once[TRIP_STEPS][TRIP_OUT];
+    remote r = { 0 };
+    if (!wanted("overlap_tls")) return;
+    remote_open(&r);
+    size_t n = (size_t)TRIP_ROWS * TRIP_SIDE;
+    uint16_t *weight = make_random(GN_BF16, (size_t)TRIP_SIDE * TRIP_SIDE, (float)sqrt(3.0 / TRIP_SIDE));
+    t.g = r.g;
+    t.w = gn_weight(t.g, GN_BF16, GN_SHAPE(TRIP_SIDE, TRIP_SIDE), weight, "w");
+    for (int i = 0; i < TRIP_BUFFERS; i++) t.in[i] = make_random(GN_BF16, n, 1);
+    t.here = gn_state(t.g, GN_BF16, GN_SHAPE(TRIP_ROWS, TRIP_SIDE), t.in[0], "x");
+    double part[2];
+    part[0] = trip_time(&t, 'u');
+    for (t.products = 4;; t.products *= 2) {                    /* about as long as the data takes */
+        part[1] = trip_time(&t, 'k');
+        if (part[1] > 0.7 * part[0] || t.products >= 256) break;
+    }
+    double one = trip_time(&t, 's');
+    memcpy(once, t.out, sizeof once);
+    memset(t.out, 0xff, sizeof t.out);
+    double all = trip_time(&t, 'a');
+    int differ = 0;
+    for (int k = 0; k < TRIP_STEPS; k++) differ += memcmp(once[k], t.out[k], sizeof once[k]) != 0;
+    trip_row("overlap_tls", all, 1.3, part, differ, t.products);
+    trip_row("overlap_tls_waiting", one, NAN, part, 0, t.products);
+    remote_close(&r);
+    for (int i = 0; i < TRIP_BUFFERS; i++) free(t.in[i]);
+    free(weight);
+}
+
 /* ---- the first answer: processes of their own, since compiled kernels stay in memory ---- */
 
 static void stop_server(int number) { (void)number; ex_interrupted = 1; }
@@ -1132,6 +1199,7 @@ static void bench_all(gn_ctx *g) {
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);
     bench_overlap();
+    bench_trip();
     bench_overhead(g);
     bench_decode(g);
     bench_first();

@@ -580,7 +580,7 @@ TEST(more_than_the_memory_limit_is_a_limit) {
     CHECK_RESULT(gn_read(gn_sum(data, GN_ALL_AXES, false), &y, 4), GN_LIMIT);
     CHECK(y == 9);
     x[5] = 3;
-    CHECK_RESULT(gn_read(gn_sum(gn_data(g, GN_F32, GN_SHAPE(1000), x), GN_ALL_AXES, false), &y, 4), GN_OK);
+    if (!CHECK_RESULT(gn_read(gn_sum(gn_data(g, GN_F32, GN_SHAPE(1000), x), GN_ALL_AXES, false), &y, 4), GN_OK)) printf("%s\n", gn_last_error(g)->text);
     CHECK(y == 3);
     gn_close(g);
     free(x);
