@@ -1383,6 +1383,7 @@ typedef struct gn_exec_i {
     /* Measures, while nothing runs, what gn_cluster_device calls flops_per_s and bytes_per_s; 0 where that fails. NULL slot or an
        error: plans are timed instead. */
     gn_result (*rates)(void *self, double out_flops_per_s[GN_RATE__COUNT], double *out_bytes_per_s);
+    bool queues;        /* submit returns before the run has ended, so the next one can be submitted before waiting */
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -11506,7 +11507,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, false };
 
 /* ---- cpu ---- */
 
@@ -12192,7 +12193,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, false };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -13833,9 +13834,9 @@ static gn_result gn__multi_rates(void *self, double *out_flops, double *out_byte
 }
 
 static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates };
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, false };
 static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates };
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, false };
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -13977,7 +13978,7 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
     t->fn = fn;
     t->user = user;
     t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
-                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL };
+                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL, x->i->queues };
     *x = (gn_exec){ &t->table, t };
 }
 
@@ -14117,6 +14118,7 @@ typedef struct gn__link {
     double wire_ns;                         /* that a byte takes to be sent, encryption included */
     bool paced;                             /* wire_ns is measured, not guessed */
     uint64_t burst, sent_us;                /* bytes sent one after another, and when the last of them were */
+    uint64_t sent;                          /* bytes of frames, all together */
 } gn__link;
 
 /* What a byte costs on the link, from sends that followed others closely: the first bytes after a pause fill the system's
@@ -14133,6 +14135,7 @@ static void gn__link_pace(gn__link *l, size_t n, uint64_t begin_us, uint64_t end
 
 static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
     gn__link *l = (gn__link *)user;
+    l->sent += n;
     if (n < GN__LARGE_SEND) return l->t.i->send(l->t.self, p, n, l->deadline_ms);
     uint64_t begin = gn_now_us();
     gn_result e = l->t.i->send(l->t.self, p, n, l->deadline_ms);
@@ -14260,6 +14263,7 @@ typedef struct gn__arrival {  /* an answer in several frames: its outputs are wr
 
 typedef struct gn__flight {   /* a step without an answer yet, or one behind it */
     uint64_t ticket, owed;    /* owed: bytes the answer may take */
+    uint64_t sent;            /* bytes sent when it had been sent */
     bool done;
     gn__want *wants;
     size_t n_wants, cap;
@@ -14274,6 +14278,7 @@ typedef struct gn__remote {
     uint64_t next;                     /* the next ticket; its low half is the request id */
     uint64_t answers;                  /* received; a request has at most one */
     uint64_t sequence, release, held, owed;
+    uint64_t read;                     /* of the bytes sent, those that the server has surely read: it has answered what followed */
     uint32_t step_errors, seen;             /* steps that failed, and how many of them the program was told of */
     uint32_t threads;                  /* that the context may use, 0: one a core */
     uint32_t next_plan, max_nodes, unread;   /* unread: requests sent since the last look at what has come */
@@ -14346,6 +14351,7 @@ static gn__flight *gn__remote_find(gn__remote *r, uint32_t request) {
 static void gn__remote_land(gn__remote *r, gn__flight *x) {
     x->done = true;
     r->owed -= x->owed;
+    r->read = GN__MAX(r->read, x->sent);
     while (r->n_flights > 0 && r->flights[r->first].done) {
         r->first = (r->first + 1) % GN__IN_FLIGHT;
         r->n_flights--;
@@ -14571,13 +14577,13 @@ static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
     return e;
 }
 
-/* To be called before each request: keeps what the server has to answer so small that it never waits for us to read while
-   we wait for it to read. */
-static gn_result gn__remote_ready(gn__remote *r, gn_fault *f) {
+/* To be called before each request, of n bytes at most: keeps what the server has to answer so small that it never waits for us
+   to read while we wait for it to read; or what it has to read so small that we do not wait. */
+static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
     gn_result e = GN_OK;
     if (r->lost) return gn__remote_is_lost(r, f);
     if (r->n_flights == GN__IN_FLIGHT) e = gn__remote_await(r, gn__remote_flight(r, GN__IN_FLIGHT / 2)->ticket, f);   /* half: one wait for many */
-    while (!e && r->owed > GN__OWED_MAX && r->n_flights > 0) e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
+    while (!e && r->owed > GN__OWED_MAX && r->n_flights > 0 && (n > GN__OWED_MAX || r->link.sent + r->link.out.b.n - r->read > GN__OWED_MAX - n)) e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
     if (!e && ++r->unread >= GN__IN_FLIGHT) {
         r->unread = 0;
         e = gn__remote_flush(r, f);
@@ -14595,7 +14601,7 @@ static gn_result gn__remote_end(gn__remote *r, gn_fault *f) {
 }
 
 static gn_result gn__remote_message(gn__remote *r, uint16_t id, const void *msg, gn_fault *f) {
-    gn_result e = gn__remote_ready(r, f);
+    gn_result e = gn__remote_ready(r, UINT64_MAX, f);
     if (e) return e;
     gn__outbox_fields(&r->link.out, id, (uint32_t)r->next++, msg);
     return gn__remote_end(r, f);
@@ -14610,7 +14616,7 @@ static void gn__remote_blob(gn__remote *r, const void *p, size_t n, int element)
 static gn_result gn__remote_put_slot(gn__remote *r, const gn_slot_desc *d, const uint8_t *digest, gn_fault *f) {
     uint8_t dims[GN_MAX_RANK * 8];
     gn__buf b = { dims, 0, sizeof dims, false };
-    gn_result e = gn__remote_ready(r, f);
+    gn_result e = gn__remote_ready(r, UINT64_MAX, f);
     if (e) return e;
     for (int i = 0; i < d->shape.rank; i++) gn__put_u64(&b, (uint64_t)d->shape.dims[i]);
     gn__msg_slot_put m;
@@ -14684,7 +14690,7 @@ static gn_result gn__remote_ask(gn__remote *r, size_t first, size_t n, gn_fault 
     gn__msg_weight_ask m = { { b.p, n } };
     gn_result e = b.failed ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory to ask for %zu weights", n) : GN_OK;
     uint64_t ticket = 0;
-    if (!e) e = gn__remote_ready(r, f);
+    if (!e) e = gn__remote_ready(r, UINT64_MAX, f);
     if (!e) {
         ticket = r->asked = r->next;
         e = gn__remote_message(r, GN__MSG_WEIGHT_ASK, &m, f);
@@ -14712,7 +14718,7 @@ static gn_result gn__remote_upload(gn__remote *r, const gn__remote_weight *w, gn
         m.total = total;
         m.offset = at;
         m.element = (uint8_t)element;
-        e = gn__remote_ready(r, f);
+        e = gn__remote_ready(r, UINT64_MAX, f);
         if (e) return e;
         gn__outbox_fields(&r->link.out, GN__MSG_WEIGHT_PUT, (uint32_t)r->next++, &m);
         gn__remote_blob(r, (const uint8_t *)w->slot.host + at, n, element);
@@ -14763,7 +14769,7 @@ static gn_result gn__remote_put_plan(gn__remote *r, const gn_part *part, uint32_
     gn__msg_plan_put m = { id, part->hash, 0, { NULL, 0 } };
     gn__buf_reset(&r->part);
     gn_result e = gn__part_encode(&r->part, part, f);
-    if (!e) e = gn__remote_ready(r, f);
+    if (!e) e = gn__remote_ready(r, UINT64_MAX, f);
     if (e) return e;
     if (r->part.n > GN__BLOB_INLINE && r->part.n <= UINT32_MAX) m.packed = (uint32_t)r->part.n;
     gn__outbox_fields(&r->link.out, GN__MSG_PLAN_PUT, (uint32_t)r->next++, &m);
@@ -14838,6 +14844,13 @@ static void gn__remote_put_args(gn__remote *r, const gn__ports *ports, const gn_
     }
 }
 
+/* Of a step's message, at most. */
+static uint64_t gn__step_bytes(const gn__ports *ports) {
+    uint64_t n = 64 + 9 * (uint64_t)ports->n_outs;
+    for (uint32_t i = 0; i < ports->n_args && n < UINT64_MAX / 4; i++) n += ports->args[i].value ? 8 : gn__blob_most(ports->args[i].bytes);
+    return n + (n / GN__FRAME_MAX + 1) * GN__FRAME_HEAD;
+}
+
 /* The program learns of the first failure; steps from here on run again. */
 static gn_result gn__remote_told(gn__remote *r, gn_fault *f) {
     r->failed = false;
@@ -14849,7 +14862,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     gn__remote *r = (gn__remote *)self;
     const gn__remote_plan *p = (const gn__remote_plan *)plan;
     gn_result e = gn__remote_send_weights(r, f);
-    if (!e) e = gn__remote_ready(r, f);
+    if (!e) e = gn__remote_ready(r, gn__step_bytes(&p->ports), f);
     if (!e && r->failed) e = gn__remote_told(r, f);   /* an earlier step failed: what was queued behind it did not run */
     if (e) return e;
     for (uint32_t i = 0; i < p->ports.n_args; i++)
@@ -14877,6 +14890,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
         r->sent_down = x->owed;
     }
     e = gn__remote_flush(r, f);
+    x->sent = r->link.sent;
     gn__link_count(&r->link);
     return e;
 }
@@ -14937,7 +14951,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
 
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, true,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -16006,6 +16020,25 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     return e;
 }
 
+static gn_result gn__session_settle(gn__session *s);
+
+/* Starts the step as the last of those that run. Results that wait to be sent may hold the memory it needs: then they go first. */
+static gn_result gn__step_run(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
+    uint64_t last_keep = s->last_keep;
+    for (;;) {
+        gn__running *x = &s->running[s->n_running];
+        x->request = request;
+        gn__session_busy(s, true);
+        gn_result e = gn__step_start(s, p, d, x, f);
+        s->n_running += !e;
+        if (e != GN_LIMIT || s->n_running == 0) return e;
+        e = gn__session_settle(s);
+        s->last_keep = last_keep;
+        if (e) return gn_fail(f, e, "%s", gn__result_text(e));
+        if (d->seen != s->step_failures) return gn_fail(f, GN_CANCELLED, "an earlier step failed");
+    }
+}
+
 static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_step d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
@@ -16030,12 +16063,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
         if (e) return e;
         p->slots_seen = s->slot_changes;
     }
-    gn__running *x = &s->running[s->n_running];
-    x->request = m->request;
-    gn__session_busy(s, true);
-    e = gn__step_start(s, p, &d, x, f);
-    s->n_running += !e;
-    return e;
+    return gn__step_run(s, p, &d, m->request, f);
 }
 
 /* ---- answers ---- */
@@ -16142,6 +16170,35 @@ static const gn__serve_fn gn__serve[GN__MSG__COUNT] = {
     [GN__MSG_STEP] = gn__serve_step,
 };
 
+/* Answers the first steps that run, up to one whose results somebody waits for; the device goes on with the others. */
+static gn_result gn__session_reply_one(gn__session *s, gn_fault *f) {
+    gn_result e = GN_OK;
+    for (bool waited = false; !waited && s->n_running > 0;) {
+        gn__running first = s->running[0];
+        waited = first.n_wants > 0;
+        gn_result r = gn__running_answer(s, &first);
+        if (r && !e) e = r;
+        s->n_running--;
+        memmove(s->running, s->running + 1, s->n_running * sizeof *s->running);
+        s->running[s->n_running] = first;
+    }
+    if (s->n_running > 0) gn__session_busy(s, true);
+    gn__session_show(s);
+    if (!e) e = gn__outbox_flush(&s->link.out);
+    return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
+}
+
+/* A step was started. One that somebody waits for is answered at once, unless the device can be given another before: then it
+   computes that one while these results travel. */
+static gn_result gn__session_started(gn__session *s, gn_fault *f) {
+    uint32_t waited = 0;
+    for (uint32_t i = 0; i < s->n_running; i++) waited += s->running[i].n_wants > 0;
+    if (s->n_running == 0 || s->running[s->n_running - 1].n_wants == 0) return GN_OK;
+    bool more = s->link.in.n > s->link.in.at || (s->exec.i->queues && gn__link_read(&s->link, 0) == GN_OK);
+    if (!s->exec.i->queues || !more) return gn__session_reply(s, f);
+    return waited > 1 ? gn__session_reply_one(s, f) : GN_OK;
+}
+
 /* GN_OK: the session goes on, whether the request was served or refused. */
 static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn_result e = GN_OK;
@@ -16149,8 +16206,8 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (gn__serve[m->id]) e = gn__serve[m->id](s, m, f);
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s does not belong here", gn__msgs[m->id - 1].name);
-    if (!e && s->n_running > 0 && s->running[s->n_running - 1].n_wants > 0) return gn__session_reply(s, f);   /* somebody waits for this one */
-    if (!e || e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
+    if (!e) return m->id == GN__MSG_STEP ? gn__session_started(s, f) : GN_OK;
+    if (e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
     if (m->id == GN__MSG_STEP && e != GN_CANCELLED && e != GN_NO_VALUE) s->step_failures++;
     gn_result sent = gn__session_settle(s);   /* earlier steps are answered first */
     if (!sent) sent = gn__session_refuse(s, m->request, f, false);
