@@ -4,6 +4,7 @@
  *   ./build.sh bench && ./build/bench/bench_gpu             all rows as a table
  *   ./build/bench/bench_gpu --json                          the same, and one JSON object on the last line
  *   ./build/bench/bench_gpu --only softmax                  the rows whose names hold the word
+ *   ./build/bench/bench_gpu --only products_ --verbose      products of many shapes, a line for each
  *
  * Inputs are drawn anew, outputs hold NaN before they are computed, and what is computed is compared with double precision (the
  * decoding: with the CPU executor); the error stands beside the time. Times are medians with the 95th percentile after a warm-up;
@@ -27,7 +28,7 @@ enum { MAX_SAMPLES = 4000, EX_SKIPPED = 77 };
 
 static struct settings {
     const char *only, *device, *child, *url;
-    bool json, quick;
+    bool json, quick, verbose;
 } set = { .device = "cuda:0" };
 
 static const char *program;
@@ -492,6 +493,94 @@ static void bench_products(void) {
             else unsetenv("GENIE_CUDA_TUNE");
         }
     }
+}
+
+static bool ask_child(const char *child, const char *url, double *numbers, int n);      /* below */
+
+/* ---- products of many shapes: the kernel that the model holds for the best beside cuBLASLt, as the executor times both to choose ---- */
+
+static const int many_shapes[][3] = {
+    { 16, 64, 64 }, { 32, 128, 784 }, { 64, 256, 784 }, { 64, 10, 256 }, { 256, 256, 256 }, { 512, 512, 512 }, { 16, 4096, 4096 }, { 64, 2048, 2048 }, { 128, 1024, 1024 }, { 512, 768, 768 }, { 512, 2304, 768 },
+    { 512, 768, 3072 }, { 512, 3072, 768 }, { 700, 700, 700 }, { 1000, 1001, 1002 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 }, { 3072, 3072, 3072 }, { 64, 8192, 8192 },
+};
+enum { MANY = sizeof many_shapes / sizeof *many_shapes };
+
+typedef struct two_times { double own, blas; } two_times;
+
+/* "cuda:0: product MxNxK own 0: 5.1 us own 1: ... cuBLASLt 0: 6.0 us cuBLASLt 1: ...; ..." */
+static void see_product(void *user, gn_log_level level, const char *text) {
+    two_times *t = (two_times *)user;
+    const char *at = strstr(text, ": product ") ? strstr(text, " own 0: ") : NULL;
+    double us;
+    (void)level;
+    if (!at || sscanf(at, " own 0: %lf us", &t->own) != 1) return;
+    while ((at = strstr(at + 1, " cuBLASLt "))) if (sscanf(at, " cuBLASLt %*u: %lf us", &us) == 1 && !(us >= t->blas)) t->blas = us;
+}
+
+/* One product: in a context that measures, then, for the error, by the model's kernel. */
+static double many_one(gn_dtype d, const int shape[3], two_times *t) {
+    int64_t m = shape[0], n = shape[1], k = shape[2];
+    job j = { .d = d, .m = m, .n = n, .k = k, .n_in = 2, .each = 1, .scale = 1, .in_shape = { GN_SHAPE(m, k), GN_SHAPE(k, n) }, .out_shape = GN_SHAPE(m, n) };
+    double error = NAN;
+    *t = (two_times){ NAN, NAN };
+    for (int own = 0; own < 2; own++) {
+        setenv("GENIE_CUDA_TUNE", own ? "0" : "1", 1);
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = set.device, .log = own ? NULL : see_product, .log_user = t });
+        ok_or_die(g, gn_status(g), "context");
+        job_open(g, &j);
+        memset(j.out, 0xff, (size_t)(m * n) * gn_dtype_bytes(d));
+        ok_or_die(g, gn_read(gn_matmul(j.in[0], j.in[1]), j.out, (size_t)(m * n) * gn_dtype_bytes(d)), "product");
+        if (own) error = product_error(&j);
+        job_close(&j);
+        gn_close(g);
+    }
+    return error;
+}
+
+/* --child many_DTYPE: own and cuBLASLt's microseconds and the error of each shape. What is measured is set for the process. */
+static int child_many(void) {
+    bool tf32 = strcmp(set.child, "many_tf32") == 0;
+    if (tf32) setenv("GENIE_TF32", "1", 1);
+    setenv("GENIE_CUDA_TUNE", "1", 1);
+    for (int i = 0; i < MANY; i++) {
+        two_times t;
+        double error = many_one(tf32 ? GN_F32 : GN_BF16, many_shapes[i], &t);
+        printf("%.2f %.2f %.3g ", t.own, t.blas, error);
+    }
+    printf("\n");
+    return EX_OK;
+}
+
+static void bench_many(const char *child, const char *name, double bound) {
+    char folder[] = "/tmp/genie-bench-XXXXXX", before[600];
+    const char *said = getenv("GENIE_CACHE");
+    double got[3 * MANY], ratios[MANY], error = 0, worst_ratio = 0;
+    int n = 0;
+    if (!wanted(name)) return;
+    if (said) snprintf(before, sizeof before, "%s", said);
+    if (!mkdtemp(folder)) { failed(folder); return; }
+    setenv("GENIE_CACHE", folder, 1);                  /* where nothing is chosen yet */
+    bool ok = ask_child(child, NULL, got, 3 * MANY);
+    if (said) setenv("GENIE_CACHE", before, 1);
+    else unsetenv("GENIE_CACHE");
+    nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (!ok) { failed("products of many shapes are not measured"); return; }
+    row *out = add_row(name, "x", 1.1, true);
+    for (int i = 0; i < MANY; i++) {
+        double own = got[3 * i], blas_us = got[3 * i + 1], ratio = own / blas_us;
+        if (!(got[3 * i + 2] <= error)) error = got[3 * i + 2];
+        if (set.verbose) printf("  %s %dx%dx%d own %.1f us cuBLASLt %.1f us ratio %.2f error %.2g\n", name, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], own, blas_us, ratio, got[3 * i + 2]);
+        if (isnan(ratio)) continue;
+        ratios[n++] = ratio;
+        if (ratio > worst_ratio) snprintf(out->note, sizeof out->note, "worst of %d shapes: %dx%dx%d, own %.1f us, cuBLASLt %.1f us", MANY, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], own, blas_us);
+        if (ratio > worst_ratio) worst_ratio = ratio;
+    }
+    out->error = error;
+    out->bound = bound;
+    if (n) out->value = worst_ratio;
+    if (n) out->p95 = quantile(ratios, n, 0.95);
+    if (n) print_row(out);
+    else { printf("%-26s skipped: nothing was measured beside cuBLASLt\n", name); n_rows--; }
 }
 
 static gn_tensor build_attention(gn_ctx *g, const job *j) {
@@ -1076,7 +1165,7 @@ static pid_t start(const char *child, const char *url, int out) {
 /* Runs --child CHILD, which prints n numbers; false when it fails. */
 static bool ask_child(const char *child, const char *url, double *numbers, int n) {
     int ends[2], status = 1, k = 0;
-    char text[200] = "", *at = text, *next;
+    char text[2000] = "", *at = text, *next;
     if (pipe(ends)) return false;
     pid_t process = start(child, url, ends[1]);
     close(ends[1]);
@@ -1195,6 +1284,8 @@ static void print_json(const gn_device_info *d) {
 static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
     bench_products();
+    bench_many("many_bf16", "products_bf16", eps_of(GN_BF16));
+    bench_many("many_tf32", "products_tf32", 0x1p-9);
     bench_attention(g);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);
@@ -1210,9 +1301,10 @@ int main(int argc, char **argv) {
     const ex_option options[] = {
         { "only", EX_TEXT, &set.only, "WORD", "only rows whose name holds it", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
+        { "verbose", EX_FLAG, &set.verbose, NULL, "a line for each shape of the rows of many", 0, 0 },
         { "quick", EX_FLAG, &set.quick, NULL, "fewer repetitions of smaller tensors: shows that it works, not how fast", 0, 0 },
         { "device", EX_TEXT, &set.device, "NAME", "cuda:0, cuda:1, ... (cuda:0)", 0, 0 },
-        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve, first or measure", 0, 0 },
+        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve, first, measure, many_bf16 or many_tf32", 0, 0 },
         { "url", EX_TEXT, &set.url, "FILE", "of --child: the server's URL", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
@@ -1223,7 +1315,8 @@ int main(int argc, char **argv) {
     if (set.child && !strcmp(set.child, "serve") && set.url) return child_serve();
     if (set.child && !strcmp(set.child, "first")) return child_first();
     if (set.child && !strcmp(set.child, "measure")) return child_measure();
-    if (set.child) ex_usage(argv[0], "--child is serve, with --url, first or measure");
+    if (set.child && (!strcmp(set.child, "many_bf16") || !strcmp(set.child, "many_tf32"))) return child_many();
+    if (set.child) ex_usage(argv[0], "--child is serve, with --url, first, measure, many_bf16 or many_tf32");
     gn_ctx *g = gn_open(&(gn_desc){ .devices = set.device });
     if (gn_status(g) != GN_OK) { printf("SKIP: bench_gpu: %s\n", gn_last_error(g)->text); gn_close(g); return EX_SKIPPED; }
     ok_or_die(g, gn_get_device(g, &device), "device");
