@@ -16147,10 +16147,10 @@ static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
         gn_result r = gn__running_answer(s, &s->running[i]);
         if (r && !e) e = r;
     }
-    memcpy(done, s->running, n * sizeof *done);   /* their memory serves later steps */
-    memmove(s->running, s->running + n, (GN__SERVER_QUEUE - n) * sizeof *done);
-    memcpy(s->running + GN__SERVER_QUEUE - n, done, n * sizeof *done);
     s->n_running -= n;
+    memcpy(done, s->running, n * sizeof *done);   /* their memory serves the very next steps: that of others may not be there yet */
+    memmove(s->running, s->running + n, s->n_running * sizeof *done);
+    memcpy(s->running + s->n_running, done, n * sizeof *done);
     gn__session_busy(s, s->n_running > 0);
     return e;
 }
