@@ -7171,7 +7171,7 @@ gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels)
 
 /* ---- measuring: what computes a product is chosen by running what could, on random numbers of the product's own size ---- */
 
-enum { TRIALS = 4, OWN_TRIALS = 2, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPES_ALIKE = 8, SHAPE_US = 60000, ROUND_US = 1200, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
+enum { TRIALS = 5, OWN_TRIALS = 3, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPES_ALIKE = 8, SHAPE_US = 60000, ROUND_US = 1200, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
 /* SHAPES_ALIKE: so many that differ in rows alone (prompts of any length) are measured, of others only those that cuBLASLt may compute.
    ROUND_US: about as long a trial runs in a round; SHAPE_US: rounds end then; LONGEST_US: of one run, longer products are left to the model. */
 static const double clearly_less = 0.98;      /* of the time of the model's kernel: what is to replace it must be faster by this */
