@@ -4,6 +4,7 @@
  *   ./build.sh bench && ./build/bench/bench_gpu             all rows as a table
  *   ./build/bench/bench_gpu --json                          the same, and one JSON object on the last line
  *   ./build/bench/bench_gpu --only softmax                  the rows whose names hold the word
+ *   ./build/bench/bench_gpu --only products_ --verbose      products of many shapes, a line for each
  *
  * Inputs are drawn anew, outputs hold NaN before they are computed, and what is computed is compared with double precision (the
  * decoding: with the CPU executor); the error stands beside the time. Times are medians with the 95th percentile after a warm-up;
@@ -27,7 +28,7 @@ enum { MAX_SAMPLES = 4000, EX_SKIPPED = 77 };
 
 static struct settings {
     const char *only, *device, *child, *url;
-    bool json, quick;
+    bool json, quick, verbose;
 } set = { .device = "cuda:0" };
 
 static const char *program;
@@ -492,6 +493,82 @@ static void bench_products(void) {
             else unsetenv("GENIE_CUDA_TUNE");
         }
     }
+}
+
+/* ---- products of many shapes: the kernel that the model holds for the best beside cuBLASLt, as the executor times both to choose ---- */
+
+static const int many_shapes[][3] = {
+    { 16, 64, 64 }, { 32, 128, 784 }, { 64, 256, 784 }, { 64, 10, 256 }, { 256, 256, 256 }, { 512, 512, 512 }, { 16, 4096, 4096 }, { 64, 2048, 2048 }, { 128, 1024, 1024 }, { 512, 768, 768 }, { 512, 2304, 768 },
+    { 512, 768, 3072 }, { 512, 3072, 768 }, { 700, 700, 700 }, { 1000, 1001, 1002 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 }, { 3072, 3072, 3072 }, { 64, 8192, 8192 },
+};
+enum { MANY = sizeof many_shapes / sizeof *many_shapes };
+
+typedef struct two_times { double own, blas; } two_times;
+
+/* "cuda:0: product MxNxK own 0: 5.1 us own 1: ... cuBLASLt 0: 6.0 us cuBLASLt 1: ...; ..." */
+static void see_product(void *user, gn_log_level level, const char *text) {
+    two_times *t = (two_times *)user;
+    const char *at = strstr(text, ": product ") ? strstr(text, " own 0: ") : NULL;
+    double us;
+    (void)level;
+    if (!at || sscanf(at, " own 0: %lf us", &t->own) != 1) return;
+    while ((at = strstr(at + 1, " cuBLASLt "))) if (sscanf(at, " cuBLASLt %*u: %lf us", &us) == 1 && !(us >= t->blas)) t->blas = us;
+}
+
+/* One product: in a context that measures, then, for the error, by the model's kernel. */
+static double bench_shape(gn_dtype d, const int shape[3], two_times *t) {
+    int64_t m = shape[0], n = shape[1], k = shape[2];
+    job j = { .d = d, .m = m, .n = n, .k = k, .n_in = 2, .each = 1, .scale = 1, .in_shape = { GN_SHAPE(m, k), GN_SHAPE(k, n) }, .out_shape = GN_SHAPE(m, n) };
+    *t = (two_times){ NAN, NAN };
+    for (int own = 0; own < 2; own++) {
+        setenv("GENIE_CUDA_TUNE", own ? "0" : "1", 1);
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = set.device, .log = own ? NULL : see_product, .log_user = t });
+        ok_or_die(g, gn_status(g), "context");
+        job_open(g, &j);
+        gn_tensor y = gn_matmul(j.in[0], j.in[1]);
+        memset(j.out, 0xff, (size_t)(m * n) * gn_dtype_bytes(d));
+        ok_or_die(g, gn_read(y, j.out, (size_t)(m * n) * gn_dtype_bytes(d)), "product");
+        double error = own ? product_error(&j) : 0;
+        job_close(&j);
+        gn_close(g);
+        if (own) return error;
+    }
+    return NAN;
+}
+
+static void bench_many(const char *name, gn_dtype d, bool tf32) {
+    char folder[] = "/tmp/genie-bench-XXXXXX", before[2][600];
+    static const char *const names[2] = { "GENIE_CACHE", "GENIE_CUDA_TUNE" };
+    const char *said[2] = { getenv(names[0]), getenv(names[1]) };
+    double ratios[MANY], error = 0, worst_ratio = 0;
+    int n = 0;
+    if (!wanted(name)) return;
+    for (int i = 0; i < 2; i++) if (said[i]) snprintf(before[i], sizeof before[i], "%s", said[i]);
+    if (!mkdtemp(folder)) { failed(folder); return; }
+    setenv("GENIE_CACHE", folder, 1);                  /* nothing is chosen before */
+    if (tf32) setenv("GENIE_TF32", "1", 1);
+    row *out = add_row(name, "x", 1.1, true);
+    for (int i = 0; i < (set.quick ? 4 : MANY); i++) {
+        two_times t;
+        double e = bench_shape(d, many_shapes[i], &t), ratio = t.own / t.blas;
+        if (!(e <= error)) error = e;
+        if (set.verbose) printf("  %s %dx%dx%d own %.1f us cuBLASLt %.1f us ratio %.2f error %.2g\n", name, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], t.own, t.blas, ratio, e);
+        if (isnan(ratio)) continue;
+        ratios[n++] = ratio;
+        if (ratio > worst_ratio) snprintf(out->note, sizeof out->note, "worst of %d shapes: %dx%dx%d, own %.1f us, cuBLASLt %.1f us", MANY, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], t.own, t.blas);
+        if (ratio > worst_ratio) worst_ratio = ratio;
+    }
+    out->error = error;
+    out->bound = tf32 ? 0x1p-9 : d == GN_F32 ? 1e-5 : eps_of(d);
+    if (n) out->value = worst_ratio;
+    if (n) out->p95 = quantile(ratios, n, 0.95);
+    if (n) print_row(out);
+    else { printf("%-26s skipped: nothing was measured beside cuBLASLt\n", name); n_rows--; }
+    if (tf32) unsetenv("GENIE_TF32");
+    for (int i = 0; i < 2; i++)
+        if (said[i]) setenv(names[i], before[i], 1);
+        else unsetenv(names[i]);
+    nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 static gn_tensor build_attention(gn_ctx *g, const job *j) {
@@ -1195,6 +1272,9 @@ static void print_json(const gn_device_info *d) {
 static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
     bench_products();
+    bench_many("products_f32", GN_F32, false);
+    bench_many("products_bf16", GN_BF16, false);
+    bench_many("products_tf32", GN_F32, true);
     bench_attention(g);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);
@@ -1210,6 +1290,7 @@ int main(int argc, char **argv) {
     const ex_option options[] = {
         { "only", EX_TEXT, &set.only, "WORD", "only rows whose name holds it", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
+        { "verbose", EX_FLAG, &set.verbose, NULL, "a line for each shape of the rows of many", 0, 0 },
         { "quick", EX_FLAG, &set.quick, NULL, "fewer repetitions of smaller tensors: shows that it works, not how fast", 0, 0 },
         { "device", EX_TEXT, &set.device, "NAME", "cuda:0, cuda:1, ... (cuda:0)", 0, 0 },
         { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve, first or measure", 0, 0 },
