@@ -14130,6 +14130,7 @@ typedef struct gn__link {
     double wire_ns;                         /* that a byte takes to be sent, encryption included */
     bool paced;                             /* wire_ns is measured, not guessed */
     uint64_t burst, sent_us;                /* bytes sent one after another, and when the last of them were */
+    uint64_t sent;                          /* bytes of frames, all together */
 } gn__link;
 
 /* What a byte costs on the link, from sends that followed others closely: the first bytes after a pause fill the system's
@@ -14146,6 +14147,7 @@ static void gn__link_pace(gn__link *l, size_t n, uint64_t begin_us, uint64_t end
 
 static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
     gn__link *l = (gn__link *)user;
+    l->sent += n;
     if (n < GN__LARGE_SEND) return l->t.i->send(l->t.self, p, n, l->deadline_ms);
     uint64_t begin = gn_now_us();
     gn_result e = l->t.i->send(l->t.self, p, n, l->deadline_ms);
@@ -14273,6 +14275,7 @@ typedef struct gn__arrival {  /* an answer in several frames: its outputs are wr
 
 typedef struct gn__flight {   /* a step without an answer yet, or one behind it */
     uint64_t ticket, owed;    /* owed: bytes the answer may take */
+    uint64_t sent;            /* bytes sent when it had been sent */
     bool done;
     gn__want *wants;
     size_t n_wants, cap;
@@ -14287,6 +14290,7 @@ typedef struct gn__remote {
     uint64_t next;                     /* the next ticket; its low half is the request id */
     uint64_t answers;                  /* received; a request has at most one */
     uint64_t sequence, release, held, owed;
+    uint64_t read;                     /* of the bytes sent, those that the server has surely read: it has answered what followed */
     uint32_t step_errors, seen;             /* steps that failed, and how many of them the program was told of */
     uint32_t threads;                  /* that the context may use, 0: one a core */
     uint32_t next_plan, max_nodes, unread;   /* unread: requests sent since the last look at what has come */
@@ -14359,6 +14363,7 @@ static gn__flight *gn__remote_find(gn__remote *r, uint32_t request) {
 static void gn__remote_land(gn__remote *r, gn__flight *x) {
     x->done = true;
     r->owed -= x->owed;
+    r->read = GN__MAX(r->read, x->sent);
     while (r->n_flights > 0 && r->flights[r->first].done) {
         r->first = (r->first + 1) % GN__IN_FLIGHT;
         r->n_flights--;
@@ -14584,13 +14589,13 @@ static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
     return e;
 }
 
-/* To be called before each request: keeps what the server has to answer so small that it never waits for us to read while
-   we wait for it to read. */
-static gn_result gn__remote_ready(gn__remote *r, gn_fault *f) {
+/* To be called before each request, of n bytes at most: keeps what the server has to answer so small that it never waits for us
+   to read while we wait for it to read; or what it has to read so small that we do not wait. */
+static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
     gn_result e = GN_OK;
     if (r->lost) return gn__remote_is_lost(r, f);
     if (r->n_flights == GN__IN_FLIGHT) e = gn__remote_await(r, gn__remote_flight(r, GN__IN_FLIGHT / 2)->ticket, f);   /* half: one wait for many */
-    while (!e && r->owed > GN__OWED_MAX && r->n_flights > 0) e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
+    while (!e && r->owed > GN__OWED_MAX && r->n_flights > 0 && (n > GN__OWED_MAX || r->link.sent + r->link.out.b.n - r->read > GN__OWED_MAX - n)) e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
     if (!e && ++r->unread >= GN__IN_FLIGHT) {
         r->unread = 0;
         e = gn__remote_flush(r, f);
@@ -14608,7 +14613,7 @@ static gn_result gn__remote_end(gn__remote *r, gn_fault *f) {
 }
 
 static gn_result gn__remote_message(gn__remote *r, uint16_t id, const void *msg, gn_fault *f) {
-    gn_result e = gn__remote_ready(r, f);
+    gn_result e = gn__remote_ready(r, UINT64_MAX, f);
     if (e) return e;
     gn__outbox_fields(&r->link.out, id, (uint32_t)r->next++, msg);
     return gn__remote_end(r, f);
@@ -14623,7 +14628,7 @@ static void gn__remote_blob(gn__remote *r, const void *p, size_t n, int element)
 static gn_result gn__remote_put_slot(gn__remote *r, const gn_slot_desc *d, const uint8_t *digest, gn_fault *f) {
     uint8_t dims[GN_MAX_RANK * 8];
     gn__buf b = { dims, 0, sizeof dims, false };
-    gn_result e = gn__remote_ready(r, f);
+    gn_result e = gn__remote_ready(r, UINT64_MAX, f);
     if (e) return e;
     for (int i = 0; i < d->shape.rank; i++) gn__put_u64(&b, (uint64_t)d->shape.dims[i]);
     gn__msg_slot_put m;
@@ -14697,7 +14702,7 @@ static gn_result gn__remote_ask(gn__remote *r, size_t first, size_t n, gn_fault 
     gn__msg_weight_ask m = { { b.p, n } };
     gn_result e = b.failed ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory to ask for %zu weights", n) : GN_OK;
     uint64_t ticket = 0;
-    if (!e) e = gn__remote_ready(r, f);
+    if (!e) e = gn__remote_ready(r, UINT64_MAX, f);
     if (!e) {
         ticket = r->asked = r->next;
         e = gn__remote_message(r, GN__MSG_WEIGHT_ASK, &m, f);
@@ -14725,7 +14730,7 @@ static gn_result gn__remote_upload(gn__remote *r, const gn__remote_weight *w, gn
         m.total = total;
         m.offset = at;
         m.element = (uint8_t)element;
-        e = gn__remote_ready(r, f);
+        e = gn__remote_ready(r, UINT64_MAX, f);
         if (e) return e;
         gn__outbox_fields(&r->link.out, GN__MSG_WEIGHT_PUT, (uint32_t)r->next++, &m);
         gn__remote_blob(r, (const uint8_t *)w->slot.host + at, n, element);
@@ -14776,7 +14781,7 @@ static gn_result gn__remote_put_plan(gn__remote *r, const gn_part *part, uint32_
     gn__msg_plan_put m = { id, part->hash, 0, { NULL, 0 } };
     gn__buf_reset(&r->part);
     gn_result e = gn__part_encode(&r->part, part, f);
-    if (!e) e = gn__remote_ready(r, f);
+    if (!e) e = gn__remote_ready(r, UINT64_MAX, f);
     if (e) return e;
     if (r->part.n > GN__BLOB_INLINE && r->part.n <= UINT32_MAX) m.packed = (uint32_t)r->part.n;
     gn__outbox_fields(&r->link.out, GN__MSG_PLAN_PUT, (uint32_t)r->next++, &m);
@@ -14851,6 +14856,13 @@ static void gn__remote_put_args(gn__remote *r, const gn__ports *ports, const gn_
     }
 }
 
+/* Of a step's message, at most. */
+static uint64_t gn__step_bytes(const gn__ports *ports) {
+    uint64_t n = 64 + 9 * (uint64_t)ports->n_outs;
+    for (uint32_t i = 0; i < ports->n_args && n < UINT64_MAX / 4; i++) n += ports->args[i].value ? 8 : gn__blob_most(ports->args[i].bytes);
+    return n + (n / GN__FRAME_MAX + 1) * GN__FRAME_HEAD;
+}
+
 /* The program learns of the first failure; steps from here on run again. */
 static gn_result gn__remote_told(gn__remote *r, gn_fault *f) {
     r->failed = false;
@@ -14862,7 +14874,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     gn__remote *r = (gn__remote *)self;
     const gn__remote_plan *p = (const gn__remote_plan *)plan;
     gn_result e = gn__remote_send_weights(r, f);
-    if (!e) e = gn__remote_ready(r, f);
+    if (!e) e = gn__remote_ready(r, gn__step_bytes(&p->ports), f);
     if (!e && r->failed) e = gn__remote_told(r, f);   /* an earlier step failed: what was queued behind it did not run */
     if (e) return e;
     for (uint32_t i = 0; i < p->ports.n_args; i++)
@@ -14890,6 +14902,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
         r->sent_down = x->owed;
     }
     e = gn__remote_flush(r, f);
+    x->sent = r->link.sent;
     gn__link_count(&r->link);
     return e;
 }
@@ -16019,6 +16032,25 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     return e;
 }
 
+static gn_result gn__session_settle(gn__session *s);
+
+/* Starts the step as the last of those that run. Results that wait to be sent may hold the memory it needs: then they go first. */
+static gn_result gn__step_run(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
+    uint64_t last_keep = s->last_keep;
+    for (;;) {
+        gn__running *x = &s->running[s->n_running];
+        x->request = request;
+        gn__session_busy(s, true);
+        gn_result e = gn__step_start(s, p, d, x, f);
+        s->n_running += !e;
+        if (e != GN_LIMIT || s->n_running == 0) return e;
+        e = gn__session_settle(s);
+        s->last_keep = last_keep;
+        if (e) return gn_fail(f, e, "%s", gn__result_text(e));
+        if (d->seen != s->step_failures) return gn_fail(f, GN_CANCELLED, "an earlier step failed");
+    }
+}
+
 static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_step d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
@@ -16043,12 +16075,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
         if (e) return e;
         p->slots_seen = s->slot_changes;
     }
-    gn__running *x = &s->running[s->n_running];
-    x->request = m->request;
-    gn__session_busy(s, true);
-    e = gn__step_start(s, p, &d, x, f);
-    s->n_running += !e;
-    return e;
+    return gn__step_run(s, p, &d, m->request, f);
 }
 
 /* ---- answers ---- */
@@ -16130,9 +16157,9 @@ static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
 
 static gn_result gn__session_settle(gn__session *s) { return gn__session_settle_first(s, s->n_running); }
 
-/* Answers all that has run, and sends it. */
-static gn_result gn__session_reply(gn__session *s, gn_fault *f) {
-    gn_result e = gn__session_settle(s);
+/* Answers the first n steps, and sends the answers. */
+static gn_result gn__session_reply_first(gn__session *s, uint32_t n, gn_fault *f) {
+    gn_result e = gn__session_settle_first(s, n);
     gn__session_show(s);   /* before the client can know */
     if (!e) e = gn__outbox_flush(&s->link.out);
     return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
@@ -16143,27 +16170,28 @@ static gn_result gn__session_advance(gn__session *s, gn_fault *f) {
     uint32_t n = 0;
     bool wanted = false;
     for (; n < s->n_running && gn__exec_ended(&s->exec, s->running[n].ticket); n++) wanted = wanted || s->running[n].n_wants > 0;
-    if (!wanted) return GN_OK;
-    gn_result e = gn__session_settle_first(s, n);
-    gn__session_show(s);
-    if (!e) e = gn__outbox_flush(&s->link.out);
-    return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
+    return wanted ? gn__session_reply_first(s, n, f) : GN_OK;
 }
 
-/* The next message, of which no more is here than its begin. What comes while steps run is received beside them; before anything else is
-   waited for, all is answered. */
+/* Waits for the first step that somebody waits for, without one for all, and answers it. */
+static gn_result gn__session_reply_one(gn__session *s, gn_fault *f) {
+    uint32_t n = 0;
+    while (n < s->n_running && s->running[n].n_wants == 0) n++;
+    return gn__session_reply_first(s, n + (n < s->n_running), f);
+}
+
+/* The next message, of which no more is here than its begin. What comes while steps run is received beside them, and their answers go as
+   they end; before anything else is waited for, all is answered. */
 static gn_result gn__session_receive(gn__session *s, const gn__patience *w, gn__msg *out, gn_fault *f) {
-    bool runs = s->n_running > 0 && !gn__exec_ended(&s->exec, s->running[s->n_running - 1].ticket);
-    while (runs) {
-        gn_result e = gn__link_read(&s->link, gn__inbox_unfinished(&s->link.in) ? 1 : 0);
-        if (e == GN_TIMEOUT && !gn__inbox_unfinished(&s->link.in)) break;
+    while (s->n_running > 0 && !gn__exec_ended(&s->exec, s->running[s->n_running - 1].ticket)) {
+        bool unfinished = gn__inbox_unfinished(&s->link.in);
+        gn_result e = gn__link_read(&s->link, unfinished ? 1 : 0);
         if (e && e != GN_TIMEOUT) return gn_fail(f, e, "%s", gn__result_text(e));
-        e = gn__session_advance(s, f);
+        e = e && !unfinished ? gn__session_reply_one(s, f) : gn__session_advance(s, f);
         if (!e) e = gn__inbox_next(&s->link.in, out, f);
         if (e || out->id) return e;
-        runs = s->n_running > 0;
     }
-    gn_result e = gn__session_reply(s, f);
+    gn_result e = gn__session_reply_first(s, s->n_running, f);
     return e ? e : gn__link_receive(&s->link, w, out, f);
 }
 

@@ -792,6 +792,7 @@ typedef struct gn__crypto {
     GN__CRYPTO_SYMBOLS(GN__X)
 #undef GN__X
     bool good;
+    bool lacks;             /* it has not all algorithms */
     bool wrong;             /* it was there and gave a wrong answer */
     bool aes_faster;        /* than ChaCha20-Poly1305, on this processor */
     char text[64];          /* "OpenSSL 3.0.17" */
@@ -928,13 +929,24 @@ static bool gn__hash_right(const gn__crypto *c, const uint8_t *p, size_t n) {
     return c->EVP_Digest(p, n, ours, NULL, c->EVP_sha256(), NULL) == 1 && GN__SHA256(p, n, theirs) == 0 && memcmp(ours, theirs, 32) == 0;
 }
 
-/* NULL, or the algorithm that gave a wrong answer. */
+/* Whether it makes both contexts; a library that keeps to FIPS 140 has no ChaCha20-Poly1305. */
+static bool gn__crypto_has(const gn__crypto *c, int aead) {
+    static const uint8_t key[GN__KEY_MAX];
+    void *up = gn__aead_make(c, aead, key, true), *down = gn__aead_make(c, aead, key, false);
+    if (up != NULL) c->EVP_CIPHER_CTX_free(up);
+    if (down != NULL) c->EVP_CIPHER_CTX_free(down);
+    return up != NULL && down != NULL;
+}
+
+/* NULL, or the algorithm that it lacks (c->lacks) or that gave a wrong answer. */
 static const char *gn__crypto_check(gn__crypto *c) {
     double ns[GN__AEAD__COUNT] = { 0 };
     const char *wrong = NULL;
     static uint8_t room[3 * (GN__RECORD_MAX + GN__TAG)];      /* once a process: no allocation that could fail */
+    c->lacks = false;
     for (int i = 0; i < GN__AEAD__COUNT && wrong == NULL; i++) {
-        bool ok = gn__known_right(c, &gn__knowns[i]) && gn__record_right(c, i, 1037, room, &ns[i]) && gn__record_right(c, i, GN__RECORD_MAX, room, &ns[i]);
+        c->lacks = !gn__crypto_has(c, i);
+        bool ok = !c->lacks && gn__known_right(c, &gn__knowns[i]) && gn__record_right(c, i, 1037, room, &ns[i]) && gn__record_right(c, i, GN__RECORD_MAX, room, &ns[i]);
         if (!ok) wrong = gn__knowns[i].name;
     }
     for (size_t n = 0; n <= 130 && wrong == NULL; n += 13)
@@ -999,8 +1011,8 @@ static void gn__crypto_load(void) {
     while (version[n] != 0 && (version[n] != ' ' || ++words < 2)) n++;
     snprintf(c->text, sizeof c->text, "%.*s", n < 60 ? n : 60, version);
     c->good = wrong == NULL;
-    c->wrong = wrong != NULL;
-    if (wrong != NULL) snprintf(c->why, sizeof c->why, "%.60s gives a wrong answer for %.40s and is not used", c->text, wrong);
+    c->wrong = wrong != NULL && !c->lacks;
+    if (wrong != NULL) snprintf(c->why, sizeof c->why, "%.60s %s %.40s and is not used", c->text, c->lacks ? "has no" : "gives a wrong answer for", wrong);
 }
 
 /* What GENIE_AEAD says; NULL: nothing or "auto". */

@@ -1627,6 +1627,19 @@ static int wrong_digest(const void *p, size_t n, uint8_t *out, unsigned *out_n, 
     return e;
 }
 
+static const void *no_cipher(void) { return NULL; }
+
+TEST(libcrypto_without_an_algorithm_is_not_called_wrong)
+{
+    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }
+    gn__crypto c = gn__crypto_found;
+    CHECK(gn__crypto_check(&c) == NULL && !c.lacks);
+    c.EVP_chacha20_poly1305 = no_cipher;
+    const char *who = gn__crypto_check(&c);
+    CHECK(who != NULL && strcmp(who, "ChaCha20-Poly1305") == 0);
+    CHECK(c.lacks);
+}
+
 TEST(libcrypto_with_a_wrong_answer_is_found_out)
 {
     if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }
@@ -1640,7 +1653,7 @@ TEST(libcrypto_with_a_wrong_answer_is_found_out)
         wrong_from = from[i];
         c.EVP_CipherUpdate = wrong_update;
         const char *who = gn__crypto_check(&c);
-        CHECK(who != NULL && strcmp(who, "AES-128-GCM") == 0);
+        CHECK(who != NULL && strcmp(who, "AES-128-GCM") == 0 && !c.lacks);
     }
     c.EVP_CipherUpdate = true_update;
     c.EVP_CIPHER_CTX_ctrl = wrong_ctrl;
@@ -3094,7 +3107,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(peer_gone_is_disconnected_without_a_signal), TEST_ENTRY(last_words_reach_a_client_that_is_still_sending), TEST_ENTRY(garbage_to_the_tls_port_is_refused), TEST_ENTRY(server_that_speaks_no_tls_is_said),
         TEST_ENTRY(connection_cut_at_any_byte_is_an_error), TEST_ENTRY(connection_altered_at_any_byte_is_an_error), TEST_ENTRY(client_with_a_suite_of_ours_is_accepted),
         TEST_ENTRY(client_with_a_suite_without_aead_is_refused), TEST_ENTRY(client_with_tls_1_0_or_1_1_is_refused), TEST_ENTRY(client_that_renegotiates_is_refused),
-        TEST_ENTRY(server_with_weak_tls_is_refused), TEST_ENTRY(libcrypto_agrees_with_mbedtls_at_all_sizes), TEST_ENTRY(libcrypto_with_a_wrong_answer_is_found_out),
+        TEST_ENTRY(server_with_weak_tls_is_refused), TEST_ENTRY(libcrypto_agrees_with_mbedtls_at_all_sizes), TEST_ENTRY(libcrypto_without_an_algorithm_is_not_called_wrong), TEST_ENTRY(libcrypto_with_a_wrong_answer_is_found_out),
         TEST_ENTRY(records_of_any_size_into_any_room_arrive), TEST_ENTRY(record_altered_cut_repeated_or_swapped_ends_the_stream),
         TEST_ENTRY(records_that_are_not_data_are_taken_as_the_standard_says), TEST_ENTRY(padding_of_a_record_is_dropped),
         TEST_ENTRY(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says),

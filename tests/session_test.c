@@ -1975,6 +1975,143 @@ TEST(a_client_message_from_a_server_is_refused) { check_fake(FAKE_UPSTREAM_MESSA
 TEST(more_answers_than_requests_are_refused) { check_fake(FAKE_FLOOD, GN_BAD_MESSAGE, "more answers", 0, 280000); }
 TEST(an_error_that_is_none_is_refused) { check_fake(FAKE_ERROR_ZERO, GN_BAD_MESSAGE, "none", 0, 280000); }
 
+/* ---- steps ahead of results ---- */
+
+static char order[64];      /* of a session's thread: s: a step was submitted, w: waited for */
+
+static gn_result noted_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    strcat(order, "s");
+    return gn__cpu_i.submit(self, plan, args, outs, out_ticket, f);
+}
+
+static gn_result noted_wait(void *self, uint64_t ticket, gn_fault *f) {
+    strcat(order, "w");
+    return gn__cpu_i.wait(self, ticket, f);
+}
+
+static bool never_ended(void *self, uint64_t ticket) {
+    (void)self;
+    (void)ticket;
+    return false;
+}
+
+/* Five steps that come together, on an executor whose runs have ended when submit returns, or only when they are waited for; room: bytes of memory for their results, 0: plenty. */
+static void check_order(bool late, uint64_t room, const char *want) {
+    static gn_exec_i tables[2];
+    gn_server *s = open_server((gn_server_desc){ .no_costs = true });
+    raw *r = raw_counter(s);
+    float y[2] = { 11, 22 };
+    raw_step(r, 4, 1, 1, GN__OUT_WANTED, 0, step_x, sizeof step_x);
+    raw_expect_step(r, 4, y, sizeof y);
+    if (!tables[late].submit) {
+        tables[late] = gn__cpu_i;
+        tables[late].submit = noted_submit;
+        tables[late].wait = noted_wait;
+        if (late) tables[late].ended = never_ended;
+    }
+    gn__mutex_lock(&s->lock);
+    gn__session *x = s->sessions;
+    x->exec.i = &tables[late];      /* the session waits for the next message */
+    if (room) x->limit = x->held + room;
+    gn__mutex_unlock(&s->lock);
+    order[0] = 0;
+    for (uint32_t i = 5; i < 10; i++) {
+        uint8_t wanted = GN__OUT_WANTED;
+        gn__msg_step m = { 1, i - 3, 0, 0, { &wanted, 1 }, { NULL, 0 }, { (const uint8_t *)step_x, sizeof step_x } };
+        gn__outbox_message(&r->link.out, GN__MSG_STEP, i, &m);
+    }
+    gn__outbox_flush(&r->link.out);
+    for (uint32_t i = 5; i < 10; i++) {
+        y[0] += 1;
+        y[1] += 2;
+        raw_expect_step(r, i, y, sizeof y);
+    }
+    CHECK_STR(order, want);
+    raw_close(r);
+    gn_server_close(s);
+}
+
+TEST(steps_that_are_here_run_before_the_first_is_waited_for) {
+    check_order(false, 0, "swswswswsw");
+    check_order(true, 0, "ssssswwwww");
+    check_order(true, 64, "swswswswsw");      /* memory for one result at a time */
+}
+
+enum { AHEAD_STEPS = 3, AHEAD_N = 25600 };
+
+/* A server that answers nothing before it has had all steps. */
+static void patient_main(void *arg) {
+    fake *x = (fake *)arg;
+    static const uint8_t zeros[AHEAD_N * 4];
+    raw r;
+    gn__msg m = { 0, 0, NULL, 0 };
+    gn__patience w = { 10000, false, NULL };
+    gn_fault f;
+    uint32_t requests[AHEAD_STEPS], n = 0;
+    memset(&r, 0, sizeof r);
+    gn__link_init(&r.link, loopback_transport(x->fd), SOON_MS, &r.stats);
+    r.link.in.frame_max = GN__FRAME_MAX;
+    r.link.in.limit = 1 << 20;
+    while (gn__link_receive(&r.link, &w, &m, &f) == GN_OK) {
+        gn__msg_step_ok ok = { 0, { NULL, 0 } };
+        if (m.id == GN__MSG_HELLO) fake_hello_ok(&r, FAKE__COUNT);
+        if (m.id == GN__MSG_STEP && n < AHEAD_STEPS) requests[n++] = m.request;
+        for (uint32_t i = 0; i < n && n == AHEAD_STEPS; i++) {
+            gn__outbox_fields(&r.link.out, GN__MSG_STEP_OK, requests[i], &ok);
+            gn__blob_put(&r.link.out, zeros, sizeof zeros, 4, 1, 0, &r.link.scratch);
+            gn__outbox_end(&r.link.out);
+        }
+        if (n == AHEAD_STEPS) gn__outbox_flush(&r.link.out);
+        n = n == AHEAD_STEPS ? 0 : n;
+    }
+    gn__link_deinit(&r.link);
+}
+
+TEST(small_steps_are_sent_before_large_results_have_come) {
+    static float y[AHEAD_STEPS][AHEAD_N];
+    fake x;
+    int ends[2];
+    uint64_t tickets[AHEAD_STEPS];
+    make_pair(ends);
+    x = (fake){ ends[0], FAKE__COUNT, { 0 } };
+    if (!gn__thread_start(&x.thread, patient_main, &x)) exit(2);
+    gn_ctx *g = gn_open_transport(&(gn_desc){ .deadline_ms = 2000 }, loopback_transport(ends[1]), "");
+    memset(y, 0xff, sizeof y);
+    for (int i = 0; i < AHEAD_STEPS; i++) {
+        float one = (float)i;
+        gn_tensor t = gn_mul(gn_full(g, GN_F32, GN_SHAPE(AHEAD_N), 1), gn_data_copy(g, GN_F32, GN_SHAPE(1), &one));
+        CHECK_RESULT(gn_read_later(&t, 1, (void *[]){ y[i] }, (size_t[]){ sizeof y[i] }, &tickets[i]), GN_OK);
+        gn_step(g);
+    }
+    for (int i = 0; i < AHEAD_STEPS; i++) CHECK_RESULT(gn_wait(g, tickets[i]), GN_OK);
+    for (int i = 0; i < AHEAD_STEPS; i++) CHECK(y[i][0] == 0 && y[i][AHEAD_N - 1] == 0);
+    gn_close(g);
+    gn__thread_join(&x.thread);
+}
+
+/* Large ones both ways: neither end waits for the other to read. */
+TEST(large_steps_and_large_results_at_once_do_not_block) {
+    enum { STEPS = 12, N = 200000 };
+    float *x = (float *)malloc(N * sizeof *x), *y = (float *)malloc(STEPS * N * sizeof *y);
+    uint64_t ticket = 0;
+    gn_server *s = open_server((gn_server_desc){ .no_costs = true });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ .deadline_ms = 10000 });
+    for (int i = 0; i < N; i++) x[i] = (float)test_random_int(0, 1 << 24);
+    for (int i = 0; i < STEPS; i++) {
+        float one = (float)i;
+        gn_tensor t = i % 3 == 2 ? gn_add(gn_data_copy(g, GN_F32, GN_SHAPE(N), x), gn_data_copy(g, GN_F32, GN_SHAPE(1), &one))
+                                 : gn_mul(gn_full(g, GN_F32, GN_SHAPE(N), 1), gn_data_copy(g, GN_F32, GN_SHAPE(1), &one));
+        CHECK_RESULT(gn_read_later(&t, 1, (void *[]){ y + (size_t)i * N }, (size_t[]){ N * sizeof *y }, &ticket), GN_OK);
+        gn_step(g);
+    }
+    CHECK_RESULT(gn_sync(g), GN_OK);
+    for (int i = 0; i < STEPS; i++) CHECK(y[(size_t)i * N + N - 1] == (i % 3 == 2 ? x[N - 1] + (float)i : (float)i));
+    gn_close(g);
+    gn_server_close(s);
+    free(x);
+    free(y);
+}
+
 TEST(a_server_of_another_version_is_refused) {
     fake x;
     gn_ctx *g = open_fake(&x, FAKE_OTHER_VERSION, 1000);
@@ -2150,7 +2287,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(graph_messages_that_are_no_graphs_are_refused), TEST_ENTRY(a_small_request_passes_a_large_one), TEST_ENTRY(an_error_does_not_pass_an_earlier_answer),
         TEST_ENTRY(a_client_takes_large_answers_before_it_sends_more),
         TEST_ENTRY(a_message_that_was_cancelled_does_not_run), TEST_ENTRY(a_step_is_taken_while_the_one_before_it_runs), TEST_ENTRY(runs_that_nobody_waits_for_any_more_end), TEST_ENTRY(slow_messages_end_at_the_deadline), TEST_ENTRY(credentials_are_checked_before_anything_else), TEST_ENTRY(strangers_do_not_crowd_out_a_client),
-        TEST_ENTRY(any_message_with_any_integer_at_its_edges_is_survived), TEST_ENTRY(answers_in_pieces_are_taken_as_they_come_and_checked), TEST_ENTRY(a_fake_that_behaves_is_believed),
+        TEST_ENTRY(any_message_with_any_integer_at_its_edges_is_survived), TEST_ENTRY(answers_in_pieces_are_taken_as_they_come_and_checked), TEST_ENTRY(steps_that_are_here_run_before_the_first_is_waited_for),
+        TEST_ENTRY(small_steps_are_sent_before_large_results_have_come), TEST_ENTRY(large_steps_and_large_results_at_once_do_not_block), TEST_ENTRY(a_fake_that_behaves_is_believed),
         TEST_ENTRY(a_silent_server_ends_at_the_deadline), TEST_ENTRY(a_server_that_dies_mid_step_is_an_error_at_once),
         TEST_ENTRY(a_server_that_says_why_is_quoted), TEST_ENTRY(an_answer_to_no_request_is_refused), TEST_ENTRY(an_answer_that_is_too_long_is_refused),
         TEST_ENTRY(an_answer_that_is_too_short_is_refused), TEST_ENTRY(noise_from_a_server_is_refused), TEST_ENTRY(a_huge_frame_from_a_server_is_refused),
