@@ -3560,7 +3560,7 @@ static bool form_warpgroups(const emit *e, const product *given, product_form *f
 
 /* Fed kernels of plain f32 by tile: rows, columns; of a thread, beside its 8 rows, columns, and threads side by side; k of a stage, stages. Eight warps; those that a tile does not need share k. */
 static const struct sgemm_form { int height, width, each, lanes, step, stages; } sgemm_forms[] = {
-    { 128, 128, 16, 8, 32, 5 }, { 64, 256, 16, 8, 32, 4 }, { 64, 128, 16, 8, 32, 6 }, { 32, 128, 16, 8, 64, 4 },
+    { 64, 256, 16, 8, 32, 4 }, { 128, 128, 16, 8, 32, 5 }, { 64, 128, 16, 8, 32, 6 }, { 32, 128, 16, 8, 64, 4 },
     { 16, 128, 8, 16, 64, 5 }, { 32, 64, 8, 8, 64, 6 }, { 64, 64, 8, 8, 32, 6 }, { 32, 128, 8, 8, 32, 6 }, { 64, 128, 8, 8, 32, 6 }, { 128, 128, 8, 8, 16, 6 },
 };
 enum { SGEMM_FORMS = sizeof sgemm_forms / sizeof *sgemm_forms, SGEMM_PARTS = 8, SGEMM_TURNS = 3072 };   /* of a product so large, a side is transposed first if that lets TMA feed it */
