@@ -9,6 +9,7 @@
  *                                     N,M: products of N operations and more are measured, those of M and more (else N) with cuBLASLt
  *                                     (as it is 4e9,50e9; in plain f32 0.4e9,10e9);
  *                                     blas: cuBLASLt computes all products that it can, by its own first proposal
+ *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n, for tests; none of them is measured
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
  *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
@@ -21,7 +22,7 @@
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
- *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_90a; 10 bits of mantissa), several times as fast
+ *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
  *
  * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
@@ -48,7 +49,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 11
+#define GN__CU_GENERATOR 12
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1442,10 +1443,26 @@ static const char prelude[] =
     "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j += 4)\n"
     "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j >> 2) * 32, &acc[i][j]);\n"
     "}\n"
-    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
+    "// A kernel may start before the one before it has ended, once that lets it or ends, and waits before it reads.\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "D void let_next_start() { asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\"); }\n"
+    "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
+    "template <class T> M T *now(T *p) { asm volatile(\"\" : \"+l\"(p) :: \"memory\"); return p; }   // no read by it is moved above this\n"
+    "#else\n"
+    "D void let_next_start() {}\n"
+    "D void await_previous() {}\n"
+    "template <class T> M T *now(T *p) { return p; }\n"
+    "#endif\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "#ifndef GN_HOST\n"
+    "#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]\n"
     "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
-    "// 16 bytes to shared memory, the last 16 - n of them zeros\n"
-    "D void copy16(u32 to, const void *from, int n) { asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n) : \"memory\"); }\n"
+    "// 16, 8 or 4 bytes to shared memory, all but the first n of them zeros\n"
+    "template <int B> M void copy_shared(u32 to, const void *from, int n) {\n"
+    "  if (B == 16) asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n) : \"memory\");\n"
+    "  else asm volatile(\"cp.async.ca.shared.global [%0], [%1], %3, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n), \"n\"(B) : \"memory\");\n"
+    "}\n"
+    "D void copy16(u32 to, const void *from, int n) { copy_shared<16>(to, from, n); }\n"
     "D void copy_commit() { asm volatile(\"cp.async.commit_group;\" ::: \"memory\"); }\n"
     "template <int N> M void copy_wait() { asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(N) : \"memory\"); }\n"
     "D void matrix4(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
@@ -1458,8 +1475,13 @@ static const char prelude[] =
     "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
     "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
     "}\n"
+    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, float) {                                                           // TF32: the upper 19 bits\n"
+    "  asm volatile(\"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
+    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
+    "}\n"
     "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
     "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "#endif\n"
     "// f32 from sm_80 on: 128 x BW tiles (128 or 256), 8 x BW / 16 a thread, four stages of 16 k. m and n run along memory on both sides, their strides are multiples of 4.\n"
     "template <int N> M void single_stage(u32 to, const float *p, i64 first, i64 end, i64 k, i64 k_end, i64 stride) {\n"
     "  UNROLL for (int q = 0; q < N / 64; q++) {\n"
@@ -1470,7 +1492,7 @@ static const char prelude[] =
     "}\n"
     "template <class P> M void sgemm_async(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
     "  enum { NJ = P::BW / 16, A = 8192, STAGE = A + P::BW * 64 };\n"
-    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
     "  u32 z;\n"
@@ -1506,85 +1528,106 @@ static const char prelude[] =
     "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j += 4)\n"
     "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
     "}\n"
-    "D int within(i64 n) { return n <= 0 ? 0 : n >= 8 ? 16 : (int)n * 2; }\n"
-    "// One stage: A's BM x 32 and B's 32 x BW elements in 16-byte pieces, swizzled so that neither copies nor reads meet in a bank.\n"
-    "template <class P> M void tensor_stage(u32 to, const typename P::T *a, const typename P::T *b, i64 row, i64 col, i64 k, i64 end) {\n"
-    "  if (P::FULL) {                                                    // whole tiles: no bounds, and all but k is the same in every stage\n"
-    "    a += P::AK == 1 ? row * P::AM + k : k * P::AK + row;\n"
-    "    b += P::BK == 1 ? col * P::BN + k : k * P::BK + col;\n"
-    "    UNROLL for (int q = 0; q < P::BM * 4 / 256; q++) {\n"
-    "      const int c = threadIdx.x + q * 256, r = P::AK == 1 ? c >> 2 : c / (P::BM / 8), h = P::AK == 1 ? c & 3 : c % (P::BM / 8);\n"
-    "      copy16(to + (P::AK == 1 ? r * 64 + ((h ^ ((r >> 1) & 3)) << 4) : r * (P::BM * 2) + ((h ^ (r & 7)) << 4)), a + (i64)r * (P::AK == 1 ? P::AM : P::AK) + h * 8, 16);\n"
-    "    }\n"
-    "    to += P::BM * 64;\n"
-    "    UNROLL for (int q = 0; q < P::BW * 4 / 256; q++) {\n"
-    "      const int c = threadIdx.x + q * 256, r = P::BK == 1 ? c >> 2 : c / (P::BW / 8), h = P::BK == 1 ? c & 3 : c % (P::BW / 8);\n"
-    "      copy16(to + (P::BK == 1 ? r * 64 + ((h ^ ((r >> 1) & 3)) << 4) : r * (P::BW * 2) + ((h ^ (r & 7)) << 4)), b + (i64)r * (P::BK == 1 ? P::BN : P::BK) + h * 8, 16);\n"
-    "    }\n"
-    "    return;\n"
+    "// One side of a tile: ROWS rows (or columns) of STEP k in lines that run along k (KS) or along the rows, in 16-byte pieces that are swizzled so that neither copies nor\n"
+    "// reads meet in a bank. V elements are read at once: 16, 8 or 4 bytes by asynchronous copies, 2 through registers. With V 1 any strides do.\n"
+    "template <class T, int ROWS, int STEP, int V, bool KS> struct tensor_side {\n"
+    "  enum { ALONG = KS, B = sizeof(T), LINE = (KS ? STEP : ROWS) * B, EACH = LINE / (V * B), ALL = (KS ? ROWS : STEP) * EACH, N = (ALL + 255) / 256, HELD = V * B < 4, BYTES = ROWS * STEP * B };\n"
+    "  T held[HELD ? N : 1];\n"
+    "  static M u32 at(int line, int byte) {\n"
+    "    const int turn = B == 4 && !KS ? (LINE >= 128 ? (line & 3) * 2 : line & 2) : LINE >= 128 ? line & 7 : LINE == 64 ? line >> 1 & 3 : line >> 2 & 1;\n"
+    "    return line * LINE + (((byte >> 4) ^ turn) << 4) + (byte & 15);\n"
     "  }\n"
-    "  UNROLL for (int q = 0; q < P::BM * 4 / 256; q++) {\n"
-    "    const int c = threadIdx.x + q * 256;\n"
-    "    if (P::AK == 1) {\n"
-    "      const int r = c >> 2, h = c & 3, n = row + r < P::m ? within(end - k - h * 8) : 0;\n"
-    "      copy16(to + r * 64 + ((h ^ ((r >> 1) & 3)) << 4), n ? a + (row + r) * P::AM + (k + h * 8) : a, n);\n"
-    "    } else {\n"
-    "      const int r = c / (P::BM / 8), h = c % (P::BM / 8), n = k + r < end ? within(P::m - row - h * 8) : 0;\n"
-    "      copy16(to + r * (P::BM * 2) + ((h ^ (r & 7)) << 4), n ? a + (k + r) * P::AK + (row + h * 8) : a, n);\n"
+    "  // p: the tile's first element, from which `rows` and `ks` are left; FULL: no less than the tile\n"
+    "  template <bool FULL, i64 ROW, i64 K> M void fetch(u32 to, const T *p, int rows, int ks) {\n"
+    "    enum { NEAR = ROW > -(1 << 22) && ROW < 1 << 22 && K > -(1 << 22) && K < 1 << 22 };           // offsets in a tile have 32 bits\n"
+    "    UNROLL for (int q = 0; q < N; q++) {\n"
+    "      const int c = threadIdx.x + q * 256, line = c / EACH, x = c % EACH * V, r = KS ? line : x, k = KS ? x : line;\n"
+    "      if (ALL % 256 && c >= ALL) continue;\n"
+    "      const int left = r < rows && k < ks ? (KS ? ks - k : rows - r) : 0, n = FULL || left >= V ? V : left;\n"
+    "      const T *from = n ? p + (NEAR ? (i64)(r * (int)ROW + k * (int)K) : r * ROW + k * K) : p;\n"
+    "      if (HELD) { T none = {}; held[q] = n ? *from : none; } else copy_shared<V * B>(to + at(line, x * B), from, n * B);\n"
     "    }\n"
     "  }\n"
-    "  to += P::BM * 64;\n"
-    "  UNROLL for (int q = 0; q < P::BW * 4 / 256; q++) {\n"
-    "    const int c = threadIdx.x + q * 256;\n"
-    "    if (P::BK == 1) {\n"
-    "      const int r = c >> 2, h = c & 3, n = col + r < P::n ? within(end - k - h * 8) : 0;\n"
-    "      copy16(to + r * 64 + ((h ^ ((r >> 1) & 3)) << 4), n ? b + (col + r) * P::BN + (k + h * 8) : b, n);\n"
-    "    } else {\n"
-    "      const int r = c / (P::BW / 8), h = c % (P::BW / 8), n = k + r < end ? within(P::n - col - h * 8) : 0;\n"
-    "      copy16(to + r * (P::BW * 2) + ((h ^ (r & 7)) << 4), n ? b + (k + r) * P::BK + (col + h * 8) : b, n);\n"
+    "  M void keep(unsigned char *to) const {\n"
+    "    UNROLL for (int q = 0; q < N; q++) {\n"
+    "      const int c = threadIdx.x + q * 256;\n"
+    "      if (HELD && c < ALL) *(T *)(to + at(c / EACH, c % EACH * B)) = held[q];\n"
     "    }\n"
+    "  }\n"
+    "};\n"
+    "// A warp's products of one stage: 32 bytes of k at a time, every GROUPS-th of them.\n"
+    "template <class S, class T> M void tensor_rows(u32 *x, const unsigned char *stage, int first, int unit, T) {          // 16 rows of A\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  if (S::ALONG) matrix4(x, shared_address(stage) + S::at(first + (l & 15), unit * 32 + (l >> 4) * 16));\n"
+    "  else if (sizeof(T) == 2) matrix4_transposed(x, shared_address(stage) + S::at(unit * 16 + (l & 7) + (l >> 4) * 8, (first + (l >> 3 & 1) * 8) * 2));\n"
+    "  else UNROLL for (int q = 0; q < 4; q++) x[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q >> 1) * 4, (first + (l >> 2) + (q & 1) * 8) * 4));\n"
+    "}\n"
+    "template <class S, class T> M void tensor_columns(u32 *y, const unsigned char *stage, int first, int unit, T) {       // 16 columns of B\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  if (S::ALONG) matrix4(y, shared_address(stage) + S::at(first + (l & 7) + (l >> 4) * 8, unit * 32 + (l >> 3 & 1) * 16));\n"
+    "  else if (sizeof(T) == 2) matrix4_transposed(y, shared_address(stage) + S::at(unit * 16 + (l & 15), (first + (l >> 4) * 8) * 2));\n"
+    "  else UNROLL for (int q = 0; q < 4; q++) y[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q & 1) * 4, (first + (l >> 2) + (q >> 1) * 8) * 4));\n"
+    "}\n"
+    "template <class P, class SA, class SB> M void tensor_step(float *acc, const unsigned char *stage, int group, int wm, int wn) {\n"
+    "  enum { UNITS = P::STEP * sizeof(typename P::T) / 32, GROUPS = 8 / (P::WM * P::WN), MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 16 };\n"
+    "  const typename P::T tag = {};\n"
+    "  UNROLL for (int k = 0; k < UNITS / GROUPS; k++) {\n"
+    "    const int unit = k * GROUPS + group;\n"
+    "    u32 x[MI][4], y[NJ][4];\n"
+    "    UNROLL for (int i = 0; i < MI; i++) tensor_rows<SA>(x[i], stage, wm + i * 16, unit, tag);\n"
+    "    UNROLL for (int j = 0; j < NJ; j++) tensor_columns<SB>(y[j], stage + SA::BYTES, wn + j * 16, unit, tag);\n"
+    "    UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) mma(acc + (i * NJ * 2 + j) * 4, x[i], y[j >> 1][(j & 1) * 2], y[j >> 1][(j & 1) * 2 + 1], tag);\n"
     "  }\n"
     "}\n"
-    "// f16 and bf16 on tensor cores: BM x BW tiles, 8 warps in 2 rows of 4, four stages of 32 k. One stride of each side is 1, the others are multiples of 8.\n"
+    "// f16, bf16 and TF32 on tensor cores, any shape: BM x BW tiles; of 8 warps WM share the rows, WN the columns, and groups of WM x WN the k of a stage, of which there are four.\n"
+    "// P as above; STEP k of a stage, VA, VB, KA, KB: V and KS of the sides\n"
     "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, float *parts) {\n"
-    "  enum { MI = P::BM / 32, NJ = P::BW / 64, STAGE = (P::BM + P::BW) * 64, STAGES = 4 };\n"
-    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  typedef tensor_side<typename P::T, P::BM, P::STEP, P::VA, P::KA> side_a;\n"
+    "  typedef tensor_side<typename P::T, P::BW, P::STEP, P::VB, P::KB> side_b;\n"
+    "  enum { SHARE = P::WM * P::WN * 32, GROUPS = 256 / SHARE, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 16, CELLS = MI * NJ * 8 };\n"
+    "  enum { A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4 };\n"
+    "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
-    "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, wm = (warp >> 2) * (P::BM / 2), wn = (warp & 3) * (P::BW / 4);\n"
-    "  const typename P::T tag = {};\n"
+    "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, group = warp / (P::WM * P::WN), wm = warp / P::WN % P::WM * (P::BM / P::WM), wn = warp % P::WN * (P::BW / P::WN);\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
     "  product_tile<P>(&z, &row, &col);\n"
-    "  a += P::a(z);\n"
-    "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
-    "  const int steps = (int)((end - begin + 31) / 32);\n"
-    "  float acc[MI][NJ * 2][4];\n"
-    "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; q++) acc[i][j][q] = 0.f;\n"
-    "  UNROLL for (int s = 0; s < STAGES - 1; s++) { if (s < steps) tensor_stage<P>(base + s * STAGE, a, b, row, col, begin + s * 32, end); copy_commit(); }\n"
-    "  for (int step = 0; step < steps; step++) {\n"
-    "    copy_wait<STAGES - 2>();\n"
-    "    __syncthreads();\n"
-    "    if (step + STAGES - 1 < steps) tensor_stage<P>(base + (step + STAGES - 1) % STAGES * STAGE, a, b, row, col, begin + (i64)(step + STAGES - 1) * 32, end);\n"
-    "    copy_commit();\n"
-    "    const u32 sa = base + step % STAGES * STAGE, sb = sa + P::BM * 64;\n"
-    "    UNROLL for (int k = 0; k < 2; k++) {\n"
-    "      u32 x[MI][4], y[NJ][4];\n"
-    "      UNROLL for (int i = 0; i < MI; i++) {\n"
-    "        if (P::AK == 1) { const int r = wm + i * 16 + (l & 15), h = k * 2 + (l >> 4); matrix4(x[i], sa + r * 64 + ((h ^ ((r >> 1) & 3)) << 4)); }\n"
-    "        else { const int r = k * 16 + (l & 7) + ((l >> 4) << 3), h = (wm + i * 16) / 8 + ((l >> 3) & 1); matrix4_transposed(x[i], sa + r * (P::BM * 2) + ((h ^ (r & 7)) << 4)); }\n"
-    "      }\n"
-    "      UNROLL for (int j = 0; j < NJ; j++) {\n"
-    "        if (P::BK == 1) { const int r = wn + j * 16 + (l & 7) + ((l >> 4) << 3), h = k * 2 + ((l >> 3) & 1); matrix4(y[j], sb + r * 64 + ((h ^ ((r >> 1) & 3)) << 4)); }\n"
-    "        else { const int r = k * 16 + (l & 15), h = (wn + j * 16) / 8 + (l >> 4); matrix4_transposed(y[j], sb + r * (P::BW * 2) + ((h ^ (r & 7)) << 4)); }\n"
-    "      }\n"
-    "      UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) mma(acc[i][j], x[i], y[j >> 1][(j & 1) * 2], y[j >> 1][(j & 1) * 2 + 1], tag);\n"
+    "  const int steps = (int)((end - begin + P::STEP - 1) / P::STEP), rows = P::m - row < P::BM ? (int)(P::m - row) : P::BM, columns = P::n - col < P::BW ? (int)(P::n - col) : P::BW;\n"
+    "  a += P::a(z) + row * P::AM + begin * P::AK;\n"
+    "  b += P::b(z) + col * P::BN + begin * P::BK;\n"
+    "  side_a sa;\n"
+    "  side_b sb;\n"
+    "  float acc[CELLS];\n"
+    "  UNROLL for (int i = 0; i < CELLS; i++) acc[i] = 0.f;\n"
+    "  for (int step = 1 - STAGES; step < steps; step++) {\n"
+    "    const int next = step + STAGES - 1, to = next % STAGES * STAGE;\n"
+    "    const i64 k = (i64)next * P::STEP;\n"
+    "    const int ks = end - begin - k < P::STEP ? (int)(end - begin - k) : P::STEP;\n"
+    "    if (step >= 0) { copy_wait<STAGES - 2>(); __syncthreads(); }\n"
+    "    if (next < steps) {\n"
+    "      sa.template fetch<P::FULL, P::AM, P::AK>(base + to, a + k * P::AK, rows, ks);\n"
+    "      sb.template fetch<P::FULL, P::BN, P::BK>(base + to + A, b + k * P::BK, columns, ks);\n"
     "    }\n"
+    "    copy_commit();\n"
+    "    if (step >= 0) tensor_step<P, side_a, side_b>(acc, memory + step % STAGES * STAGE, group, wm, wn);\n"
+    "    if (next < steps) { sa.keep(memory + to); sb.keep(memory + to + A); }\n"
+    "  }\n"
+    "  let_next_start();\n"
+    "  if (GROUPS > 1) {                                                 // the groups' sums one after another\n"
+    "    float *sums = (float *)memory + threadIdx.x % SHARE;\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int i = 0; i < CELLS; i++) if (group) sums[((group - 1) * CELLS + i) * SHARE] = acc[i];\n"
+    "    __syncthreads();\n"
+    "    if (group) return;\n"
+    "    UNROLL for (int g = 0; g < GROUPS - 1; g++) UNROLL for (int i = 0; i < CELLS; i++) acc[i] += sums[(g * CELLS + i) * SHARE];\n"
     "  }\n"
     "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; q += 2) {\n"
-    "    product_put<P, 2>(e, parts, z, row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, col + wn + j * 8 + (l & 3) * 2, &acc[i][j][q]);\n"
+    "    product_put<P, 2>(e, parts, z, row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, col + wn + j * 8 + (l & 3) * 2, &acc[(i * NJ * 2 + j) * 4 + q]);\n"
     "  }\n"
     "}\n"
+    "#endif\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
     "// Causal or plain attention on tensor cores: 64 queries of one (b, h) to a block of 4 warps, 64 keys at a time, head 16 to 128 (a multiple of 16).\n"
     "template <class P> M void flash_rows(u32 to, const typename P::T *p, i64 first, i64 rows, i64 stride) {\n"
     "  UNROLL for (int q = 0; q < 64 * (P::DK / 8) / 128; q++) {\n"
@@ -1619,7 +1662,7 @@ static const char prelude[] =
     "}\n"
     "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
     "  enum { BYTES = 64 * P::DK * 2, KD = P::DK / 16 };\n"
-    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
     "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31;\n"
     "  const i64 blocks = (P::TQ + 63) / 64, first = (blocks - 1 - blockIdx.x) * 64, h = blockIdx.y % P::H, b = blockIdx.y / P::H, g = h / (P::H / P::G);\n"
@@ -1704,17 +1747,11 @@ static const char prelude[] =
     "#endif\n"
     "// ---- one row (batch 1): the weights of a kernel are on their way before the kernels before it have ended ----\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
-    "D void let_next_start() { asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\"); }\n"
-    "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
-    "template <class T> M T *now(T *p) { asm volatile(\"\" : \"+l\"(p) :: \"memory\"); return p; }   // no read by it is moved above this\n"
     "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
     "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
     "// into the same place of the shared memory of the cluster's first block\n"
     "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
     "#else\n"
-    "D void let_next_start() {}\n"
-    "D void await_previous() {}\n"
-    "template <class T> M T *now(T *p) { return p; }\n"
     "D void cluster_arrive() {}\n"
     "D void cluster_wait() {}\n"
     "D void put_first(float *p, float v) { *p = v; }\n"
@@ -2121,11 +2158,11 @@ static const char hopper[] =
     "D void box_store(const tmap *m, int x, int y, int z, u32 from) {\n"
     "  asm volatile(\"cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5]; cp.async.bulk.commit_group;\" :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(0), \"r\"(from) : \"memory\");\n"
     "}\n"
-    "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in two buffers of 8192 bytes.\n"
+    "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in BUFFERS of 8192 bytes.\n"
     "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
     "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
     "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {       // one copy of the epilogue's text: the sums move down instead\n"
-    "    const u32 to = buffers + (x & 1) * 8192;\n"
+    "    const u32 to = buffers + x % P::BUFFERS * 8192;\n"
     "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
     "    typename P::E::template in<2> in[16];\n"
     "    UNROLL for (int i = 0; i < 16; i++) {\n"
@@ -2134,7 +2171,7 @@ static const char hopper[] =
     "      e.template fetch<2>(is ? ((i64)z * P::m + gr) * P::n + c : 0, is ? c : 0, in[i]);\n"
     "    }\n"
     "    UNROLL for (int i = 0; i < 16; i++) e.template value<2>(in[i], d + i * 2, y[i].e);\n"
-    "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read 1;\" ::: \"memory\");\n"
+    "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read %0;\" :: \"n\"(P::BUFFERS - 1) : \"memory\");\n"
     "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
     "    UNROLL for (int n = 0; n < 8; n += 2) {\n"
     "      const u32 w[4] = { y[n * 2].w, y[n * 2 + 1].w, y[n * 2 + 2].w, y[n * 2 + 3].w };\n"
@@ -2264,7 +2301,7 @@ static const char hopper[] =
     "    wgmma_sums<P, P::REGS>::add(d, base, full, empty, it, steps);\n"
     "    it += steps > 0 ? steps : 0;\n"
     "    if (P::KC > 1) { group_sync<P::BM * 2>(1); wgmma_leave<P>(mine, d); }   // no group still reads the stages\n"
-    "    else if (P::BULK) wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * 16384, (int)z, row + wg * 64, col, d);\n"
+    "    else if (P::BULK) wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * (P::BUFFERS * 8192), (int)z, row + wg * 64, col, d);\n"
     "    else wgmma_put<P>(e, z, row, col, d);\n"
     "  }\n"
     "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
@@ -2298,11 +2335,11 @@ static const char hopper[] =
     "  }\n"
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
-    "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
-    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, steps);\n"
+    "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
+    "    if (threadIdx.x == P::BM * 2) { wgmma_feed<P>(ta, tb, base, full, empty, first, steps); let_next_start(); }\n"
     "    __syncwarp();\n"
     "  } else {\n"
-    "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
+    "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
     "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
     "  }\n"
     "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
@@ -2390,7 +2427,7 @@ static const char hopper[] =
     "}\n"
     "template <class P> M void sgemm_fed(const tmap *ta, const tmap *tb, const float *a, const float *b, const typename P::E &e) {\n"
     "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, DOWN = 256 / P::LANES, ACROSS = P::LANES * P::EACH, WIDE = P::BW / ACROSS, WARPS = P::BM / DOWN * WIDE, SPAN = P::STEP / P::GROUPS };\n"
-    "  extern __shared__ __align__(128) unsigned char memory[];\n"
+    "  DYNAMIC_SHARED(memory);\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
     "  const u32 base = shared_address(memory), full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = warp % WARPS / WIDE * DOWN + lane / P::LANES * 4, tc = warp % WIDE * ACROSS + lane % P::LANES * 4;\n"
@@ -2699,6 +2736,7 @@ static bool emit_has_async_copies(const emit *e);
 static bool emit_measures(const emit *e, gn_dtype d, double operations);   /* products of so many are worth it */
 static bool emit_choice(const emit *e, const product_key *key, choice *out);
 static bool all_by_blas(void);
+static int asked_rank(void);
 static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body);
 
 static void emit_param(emit *e, param p) {
@@ -2868,6 +2906,7 @@ static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_a
     bool wide = vectorises(&s, src_at.offset, vector, bytes), one = s.rank == 0 || (s.strides[s.rank - 1] == 0 && s.dims[s.rank - 1] % vector == 0);
     emit_pointer(e, type, true, "a", src_at);
     emit_pointer(e, type, false, "o", dst_at);
+    emit_await(e);
     put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n    %s x[%lld];\n",
         small ? "u32" : "u64", (long long)(n / vector), (long long)vector, type, (long long)vector);
     put(&e->body, wide ? "    vload<%lld>(x, a + " : one ? "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[" : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[", (long long)vector);
@@ -3435,20 +3474,24 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
     return p;
 }
 
-/* How a product is cut: tiles of rows and columns, vector accesses, parts of k. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages, form, rest, feed_a, feed_b; bool at, bt, turn; uint32_t shared; } product_form;
+/* How a product is cut: tiles of rows and columns, vector accesses (wide: of each side), sides that are copied first, parts of k, warps that share a tile's rows and its columns, k of a stage. */
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *t = &e->types;
-    bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % 32 == 0 && form->span % 32 == 0;
     put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll;\n", types[d].name, types[d].compute,
         (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn);
-    put(t, "  typedef @_e E; enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, W = %lld, BM = %d, BW = %d, SPLIT = %lld, FULL = %d };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
-        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, (long long)vector, form->height, form->width, (long long)form->splits, is_full, (long long)form->span);
+    put(t, "  typedef @_e E; enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, W = %lld, BM = %d, BW = %d, SPLIT = %lld };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
+        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, (long long)vector, form->height, form->width, (long long)form->splits, (long long)form->span);
     put_offset(t, &p->a, "z", is_small(&p->a));
     put(t, "; }\n  static M i64 b(u32 z) { return ");
     put_offset(t, &p->b, "z", is_small(&p->b));
-    put(t, "; }\n};\n");
+    put(t, "; }\n");
+    if (form->step) {
+        bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % form->step == 0 && form->span % form->step == 0;
+        put(t, "  enum { FULL = %d, STEP = %d, WM = %d, WN = %d, VA = %d, VB = %d, KA = %d, KB = %d };\n", is_full, form->step, form->warps[0], form->warps[1], form->wide[0], form->wide[1], !form->at, !form->bt);
+    }
+    put(t, "};\n");
 }
 
 /* A matrix whose rows or columns are contiguous and begin at multiples of V. */
@@ -3497,32 +3540,6 @@ static void form_tiles(const emit *e, const product *p, product_form *f, int hei
     f->splits = p->k ? blocks_for(p->k, f->span) : 1;
 }
 
-/* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
-static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
-    { 128, 256, 4, 1, 2.2 }, { 128, 128, 6, 1, 1.4 }, { 64, 128, 4, 1, 0.7 }, { 64, 128, 4, 2, 1.7 }, { 64, 128, 4, 4, 1.6 }, { 64, 64, 6, 1, 0.7 }, { 64, 64, 6, 2, 1.4 }, { 64, 64, 6, 4, 1.9 },
-};
-
-/* The form that ends first, or with `rank` 1, 2, ... those after it, by a model of the H200: a step of 128 bytes of k takes as long as its panels at 64 bytes a clock, or its products at 7 TFLOP/s a
-   processor (half of that for TF32). */
-static int warpgroup_best(const emit *e, const product *p, int bytes, int rank) {
-    enum { FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms };
-    double times[FORMS];
-    int best = 0;
-    for (int i = 0; i < FORMS; i++) {
-        times[i] = 1e300;
-        const struct warpgroup_form *w = &warpgroup_forms[i];
-        if (w->parts > 1 && !emit_has_clusters(e)) continue;
-        int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
-        double moves = 0.00112 * (w->height + w->width), multiplies = w->height * w->width * 1.83e-5, step = moves > multiplies ? moves : multiplies;
-        times[i] = (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
-    }
-    for (int r = 0; r <= rank; r++) {
-        if (r) times[best] = 1e301;
-        for (int i = 0; i < FORMS; i++) if (times[i] < times[best]) best = i;
-    }
-    return best;
-}
-
 static bool fits_maps(const emit *e, const product *p) {
     return emit_has_warpgroups(e) && p->a.rank <= 2 && p->b.rank <= 2 && p->m <= 0x7fffff00 && p->n <= 0x7fffff00 && p->k <= 0x7fffff00;
 }
@@ -3532,19 +3549,77 @@ static product product_turned(const product *p) {
     return (product){ .a = p->b, .b = p->a, .m = p->n, .n = p->m, .k = p->k, .am = p->bn, .ak = p->bk, .bk = p->ak, .bn = p->am, .batches = p->batches };
 }
 
-/* wgmma takes TF32 from shared memory only with k along memory; a left side that lies the other way passes through registers. So a right side
-   that does makes the transpose the one to compute; of two such sides the smaller is transposed in memory first. */
-static bool form_warpgroups(const emit *e, const product *given, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
-    int bytes = types[d].bytes, vector = 16 / bytes;
-    if (!fits_maps(e, given)) return false;
-    f->at = !is_panel(given->am, given->ak, given->k, vector, &given->a, base_offset(e, xa), bytes);
-    f->bt = !is_panel(given->bn, given->bk, given->k, vector, &given->b, base_offset(e, xb), bytes);
-    f->turn = d == GN_F32 && f->bt && (!f->at || given->m <= given->n);
-    product turned = product_turned(given);
-    const product *p = f->turn ? &turned : given;
-    int which = warpgroup_best(e, p, bytes, rank);
-    const struct warpgroup_form *w = &warpgroup_forms[which];
+/* ---- products on tensor cores: what could compute one, and how long that takes by a model of the H200 ---- */
+
+/* A side as it lies: the elements that can be read at once, and whether k or (across) the rows run along memory. At 1 any strides do.
+   copied: to scratch memory first, where rows begin at multiples of 16 bytes. */
+typedef struct side { int wide; bool across, copied; } side;
+
+static int panel_vector(int64_t stride, int64_t along, int64_t length, const gn_view *batch, int64_t offset, int bytes) {
+    int wide = 16 / bytes;
+    while (wide > 1 && !is_panel(stride, along, length, wide, batch, offset, bytes)) wide /= 2;
+    return wide;
+}
+
+static side side_of(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, int64_t offset, int bytes) {
+    int down = panel_vector(outer_stride, k_stride, k, batch, offset, bytes), across = panel_vector(k_stride, outer_stride, outer, batch, offset, bytes);
+    return (side){ down > across ? down : across, across > down || (across == down && k_stride != 1 && outer_stride == 1), false };
+}
+
+/* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
+static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
+    { 128, 256, 4, 1, 0.8 }, { 128, 192, 5, 1, 0.7 }, { 192, 192, 4, 1, 1.4 }, { 128, 128, 6, 1, 0.2 }, { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 },
+    { 64, 128, 4, 1, 0.2 }, { 64, 128, 4, 2, 1.5 }, { 64, 128, 4, 4, 2.8 }, { 64, 64, 6, 1, 0.4 }, { 64, 64, 6, 2, 1.4 }, { 64, 64, 6, 4, 1.9 },
+};
+/* Kernels of single warps: tile, warps that share its rows and its columns, bytes of k in a stage, and what a tile costs beside its steps. */
+static const struct tensor_form { int height, width, warps[2], line; double edge; } tensor_forms[] = {
+    { 128, 128, { 2, 4 }, 64, 0 }, { 64, 64, { 2, 4 }, 64, 0.2 }, { 64, 64, { 2, 2 }, 128, 1 }, { 32, 32, { 2, 2 }, 128, 0.35 }, { 64, 16, { 4, 1 }, 128, 0.32 }, { 16, 64, { 1, 4 }, 128, 0.45 },
+    { 32, 64, { 1, 4 }, 128, 0.7 },
+};
+enum { WARPGROUP_FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms, TENSOR_FORMS = sizeof tensor_forms / sizeof *tensor_forms, TENSOR_PARTS = 5, TENSOR_WAYS = WARPGROUP_FORMS + TENSOR_FORMS * TENSOR_PARTS };
+
+/* Rows that TMA reads begin at multiples of 16 bytes and lie one after another; a side whose do not is copied (TF32: so that k runs along memory). What copies take; those of more
+   than a gigabyte are not made. */
+static double align_sides(const product *p, int bytes, side sides[2]) {
+    double us = 0, copied = 0;
+    for (int i = 0; i < 2; i++) {
+        const gn_view *batch = i ? &p->b : &p->a;
+        bool across = sides[i].across;
+        int64_t stride = across ? (i ? p->bk : p->ak) : i ? p->bn : p->am, lines = across ? p->k : i ? p->n : p->m;
+        if (sides[i].wide * bytes == 16 && (stride > 0 || lines == 1)) continue;
+        double size = (double)(i ? p->n : p->m) * (double)p->k * (double)((batch->rank ? p->batches : 1) * bytes);
+        us += 1.3 + size * 1.1e-6;
+        copied += size;
+        sides[i] = (side){ 16 / bytes, across && bytes == 2, true };
+    }
+    return copied > 0x1p30 ? 1e300 : us;
+}
+
+/* A step of 128 bytes of k takes as long as its panels at 67 GB/s a processor, or its products at 6.7 TFLOP/s a processor (half of that for TF32). */
+static double warpgroup_us(const emit *e, const product *p, int bytes, const struct warpgroup_form *w) {
+    if (w->parts > 1 && !emit_has_clusters(e)) return 1e300;
+    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
+    double moves = 0.0019 * (w->height + w->width), multiplies = w->height * w->width * 1.9e-5, step = moves > multiplies ? moves : multiplies;
+    return 1.5 + (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
+}
+
+/* A step takes as long as its copies, of which narrower ones move fewer bytes, its products, or the wait for either: two blocks to a processor
+   wait at once. Sums of parts are joined by another kernel. */
+static double tensor_us(const emit *e, const product *p, int bytes, const struct tensor_form *w, int64_t parts, const side sides[2]) {
+    if (parts > 1 && (p->batches > 1 || p->k < parts * (256 / bytes))) return 1e300;
+    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * parts, steps = blocks_for(blocks_for(p->k, parts), w->line / bytes);
+    double waves = (double)blocks_for(blocks, emit_processors(e)), waits = (w->line == 64 ? 0.39 : 0.25) * (double)blocks_for(blocks, 2 * emit_processors(e));
+    double moves = w->line * 1.2e-5 * (w->height * (16. / (sides[0].wide * bytes)) + w->width * (16. / (sides[1].wide * bytes))), multiplies = w->height * w->width * w->line * 0.57e-6;
+    double step = waves * (moves > multiplies ? moves : multiplies);
+    return 1.5 + (double)steps * (step > waits ? step : waits) + waves * w->edge + (parts > 1 ? 1.9 + (double)p->m * (double)(p->n * parts) * 1.2e-6 : 0.);
+}
+
+static void form_warpgroups(const product *p, product_form *f, const struct warpgroup_form *w, const side sides[2], bool turn) {
     f->body = "wgmma_matmul";
+    for (int i = 0; i < 2; i++) f->copied[i] = sides[i].copied;
+    f->at = sides[0].across;
+    f->bt = sides[1].across;
+    f->turn = turn;
     f->height = w->height;
     f->width = w->width;
     f->stages = w->stages;
@@ -3553,9 +3628,45 @@ static bool form_warpgroups(const emit *e, const product *given, product_form *f
     f->columns = blocks_for(p->n, f->width);
     f->tiles = f->rows * f->columns;
     f->shared = (uint32_t)((f->height + f->width) * 128 * f->stages + 1024);
-    if (f->tiles * p->batches < 0x7fffffff) return true;
-    f->stages = 0;
-    return false;
+}
+
+static void form_tensor(const product *p, product_form *f, int bytes, const struct tensor_form *w, int64_t parts, const side sides[2]) {
+    f->body = "tensor_matmul";
+    f->height = w->height;
+    f->width = w->width;
+    f->rows = blocks_for(p->m, w->height);
+    f->columns = blocks_for(p->n, w->width);
+    f->tiles = f->rows * f->columns;
+    f->step = w->line / bytes;
+    f->span = blocks_for(blocks_for(p->k, parts), f->step) * f->step;
+    f->splits = blocks_for(p->k, f->span);
+    for (int i = 0; i < 2; i++) { f->warps[i] = w->warps[i]; f->wide[i] = sides[i].wide; }
+    f->at = sides[0].across;
+    f->bt = sides[1].across;
+    f->shared = (uint32_t)((w->height + w->width) * w->line * 4);
+}
+
+/* The way that ends first, or with `rank` 1, 2, ... those after it. */
+static void form_on_tensor_cores(const emit *e, const product *p, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
+    int bytes = types[d].bytes, best = 0;
+    double us[TENSOR_WAYS];
+    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, base_offset(e, xa), bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, base_offset(e, xb), bytes) };
+    side aligned[2] = { sides[0], sides[1] };
+    double copies = align_sides(p, bytes, aligned);
+    bool groups = fits_maps(e, p), turn = d == GN_F32 && aligned[1].across && (!aligned[0].across || p->m <= p->n);
+    product turned = product_turned(p);
+    for (int i = 0; i < TENSOR_WAYS; i++) {
+        int t = i - WARPGROUP_FORMS;
+        us[i] = t >= 0 ? tensor_us(e, p, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides) : groups ? copies + warpgroup_us(e, turn ? &turned : p, bytes, &warpgroup_forms[i]) : 1e300;
+        if (i && us[i] < us[best]) best = i;
+    }
+    for (int r = 0; r < rank; r++) {
+        int next = -1;
+        for (int i = 0; i < TENSOR_WAYS; i++) if (us[i] < 1e299 && (us[i] > us[best] || (us[i] == us[best] && i > best)) && (next < 0 || us[i] < us[next])) next = i;
+        if (next >= 0) best = next;
+    }
+    if (best < WARPGROUP_FORMS) form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[best], aligned, turn);
+    else form_tensor(p, f, bytes, &tensor_forms[(best - WARPGROUP_FORMS) / TENSOR_PARTS], 1 << (best - WARPGROUP_FORMS) % TENSOR_PARTS, sides);
 }
 
 /* Fed kernels of plain f32 by tile: rows, columns; of a thread, beside its 8 rows, columns, and threads side by side; k of a stage, stages. Eight warps; those that a tile does not need share k. */
@@ -3650,19 +3761,13 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
     f.splits = 1;
     f.span = p->k;
     if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
-    bool tiled = d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb);
-    if ((d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && is_tiled(e, p, 8, bytes, xa, xb)) {
-        if (form_warpgroups(e, p, &f, d, xa, xb, rank)) return f;
-        bool large = (blocks_for(p->m, 128) * blocks_for(p->n, 128) * p->batches >= emit_processors(e)) != (rank == 1);
-        f.body = "tensor_matmul";
-        form_tiles(e, p, &f, large ? 128 : 64, large ? 128 : 64, 256, true);
-        f.shared = (uint32_t)(f.height + f.width) * 64 * 4;
-    } else if (tiled && env_is("GENIE_TF32", "1") && form_warpgroups(e, p, &f, d, xa, xb, rank)) {
+    if ((d == GN_F16 || d == GN_BF16 || (d == GN_F32 && env_is("GENIE_TF32", "1"))) && emit_has_tensor_cores(e)) {
+        form_on_tensor_cores(e, p, &f, d, xa, xb, rank);
         return f;
-    } else if (d == GN_F32 && form_sgemm(e, p, &f, xa, xb, rank)) {
-        return f;
-    } else if (tiled) {
-        f = plain;
+    }
+    if (d == GN_F32 && form_sgemm(e, p, &f, xa, xb, rank)) return f;
+    f = plain;
+    if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
         f.at = !is_panel(p->ak, p->am, p->m, 4, &p->a, base_offset(e, xa), bytes);
         f.bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, base_offset(e, xb), bytes);
         bool async = emit_has_async_copies(e) && (!f.at || p->n >= 1024) && (!f.bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
@@ -3673,7 +3778,7 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
         f.bt = f.bt && async;
         form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
         f.shared = async ? (uint32_t)(128 + f.width) * 256 : 0;
-    } else f = plain;
+    }
     return f;
 }
 
@@ -3718,7 +3823,7 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     char name[32];
     snprintf(name, sizeof name, "a%u", i);
     emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
-    put(members, ", a%u", i);
+    put(members, e->waits ? ", now(a%u)" : ", a%u", i);
     bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % t->vector == 0);
     bool wide = vectorises(&d->view, d->view.offset, t->vector, types[d->dtype].bytes);
     const char *load = e->waits ? "vload" : "vconst";       /* what is read as constant may be read before the wait */
@@ -3728,7 +3833,7 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
 }
 
-/* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
+/* The type @_e with its parameters, and `e` of it in the body, after the wait of a kernel that starts early. The kernel's own parameters are named a, b and parts. */
 static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     loop *l = (loop *)gn_alloc(sizeof *l);
     const gn_view *out = view_of(e, t->result);
@@ -3755,7 +3860,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         bool wide = stride == 1 && base_offset(e, bias) % (t->vector * types[d].bytes) == 0;
         put(&e->types, wide ? "    %s<V>(r.bias, bias + c);\n" : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.bias + v, bias + (c + v) * %lldll);\n", e->waits ? "vload" : "vconst", (long long)stride);
         emit_node(e, bias, type, true, "bias");
-        put(&members, ", bias");
+        put(&members, e->waits ? ", now(bias)" : ", bias");
     }
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
     put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n      const %s sum = %s;\n", types[d].compute,
@@ -3767,6 +3872,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
     e->body = body;
+    emit_await(e);
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
     e->failed = e->failed || members.failed || constants.failed;
     text_free(&members);
@@ -3810,12 +3916,44 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
         (long long)pitch, (long long)tiles);
     put_offset(&e->types, &p->batch, "z", is_small(&p->batch));
     put(&e->types, "; }\n};\n");
+    emit_early(e);
     emit_node(e, node, "float", true, "a");
     emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
+    emit_await(e);
     put(&e->body, "  transposed<@_p>(a, o);\n");
     emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
     *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
     *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
+    if (*at > e->scratch) e->scratch = *at;
+}
+
+/* A copy in scratch memory, from *at on, whose rows begin at multiples of 16 bytes. */
+static void emit_aligned(emit *e, uint32_t node, panels *p, int64_t inner_stride, size_t *at) {
+    gn_dtype d = view_of(e, node)->dtype;
+    int64_t bytes = types[d].bytes, pitch = blocks_for(p->inner * bytes, 16) * 16 / bytes, step = p->outer * pitch;
+    gn_view from = p->batch, to;
+    int r = from.rank;
+    from.dtype = d;
+    from.rank = r + 2;
+    from.dims[r] = p->outer;
+    from.dims[r + 1] = p->inner;
+    from.strides[r] = p->stride;
+    from.strides[r + 1] = inner_stride;
+    to = from;
+    to.strides[r] = pitch;
+    to.strides[r + 1] = 1;
+    for (int i = r - 1; i >= 0; i--) {
+        if (!from.strides[i]) { from.dims[i] = to.dims[i] = 1; continue; }      /* the same for all of this dim */
+        to.strides[i] = p->batch.strides[i] = step;
+        step *= from.dims[i];
+    }
+    emit_early(e);
+    emit_copy_views(e, "aligned", to, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at }, from, at_node(e, node, 0));
+    p->scratch = true;
+    p->node = UINT32_MAX;
+    p->offset = (int64_t)*at;
+    p->stride = pitch;
+    *at += ((size_t)(step * bytes) + 255) & ~(size_t)255;
     if (*at > e->scratch) e->scratch = *at;
 }
 
@@ -3844,28 +3982,39 @@ static void put_wgmma(text *t, const char *name, int width, gn_dtype d, bool reg
     put(t, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n" : " : \"l\"(a), \"l\"(b));\n}\n");
 }
 
+/* The same in memory that TMA can read: a copied side is written there first. */
+static panels emit_panels(emit *e, uint32_t node, bool across, bool copied, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile, size_t *scratch) {
+    bool turns = copied && view_of(e, node)->dtype == GN_F32 && outer_stride == 1 && k_stride != 1;
+    panels q = panels_of(e, node, across || turns, outer, p->k, outer_stride, k_stride, batch, tile);
+    if (turns) emit_transposed(e, node, &q, p->batches, tile, scratch);
+    else if (copied) emit_aligned(e, node, &q, across ? outer_stride : k_stride, scratch);
+    return q;
+}
+
 static void emit_warpgroups(emit *e, uint32_t node, const product *given, const product_form *f, const epilogue *t) {
-    static const char *const bounds[2][3] = { { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
-                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" } };
+    static const char *const bounds[3][3] = { { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
+                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" },
+                                              { "__launch_bounds__(512, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(512, 1)" } };
     product turned = product_turned(given);
     const product *p = f->turn ? &turned : given;
     uint32_t xa = input(e, node, f->turn), xb = input(e, node, !f->turn);
     gn_dtype d = view_of(e, xa)->dtype;
     text *y = &e->types;
     bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && given->n % 8 == 0 && f->parts == 1 && !f->turn;
-    int h = f->height, w = f->width;
+    int h = f->height, w = f->width, buffers = w == 192 ? 1 : 2;
     bool at = f->turn ? f->bt : f->at, bt = f->turn ? f->at : f->bt, registers = d == GN_F32 && at;
-    panels a = panels_of(e, xa, at, p->m, p->k, p->am, p->ak, &p->a, h), b = panels_of(e, xb, bt, p->n, p->k, p->bn, p->bk, &p->b, w);
     size_t scratch = 0;
+    panels a = emit_panels(e, xa, at, f->copied[f->turn], p, p->m, p->am, p->ak, &p->a, h, &scratch), b = emit_panels(e, xb, bt, f->copied[!f->turn], p, p->n, p->bn, p->bk, &p->b, w, &scratch);
     int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
     char name[64];
     if (d == GN_F32 && bt) { emit_transposed(e, xb, &b, p->batches, w, &scratch); bt = false; }
+    emit_early(e);
     put_epilogue(e, t, d);
     put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)given->m, (long long)given->n, (long long)p->k,
         (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, BULK = %d, STEP = %d };\n  static M void mma(float *d, %s a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height,
-        f->width, f->stages, f->parts, at, bt, registers, f->turn, bulk, 128 / types[d].bytes, registers ? "const u32 *" : "u64");
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, BULK = %d, BUFFERS = %d, STEP = %d };\n  static M void mma(float *d, %s a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height,
+        f->width, f->stages, f->parts, at, bt, registers, f->turn, bulk, buffers, 128 / types[d].bytes, registers ? "const u32 *" : "u64");
     put_batch(y, "a", &a.batch);
     put_batch(y, "b", &b.batch);
     put(y, "};\n");
@@ -3873,11 +4022,11 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
     emit_map(e, "b", d, &b);
     if (bulk) emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype, &(panels){ .node = e->layout->lay[t->result].base, .inner = p->n, .outer = p->m, .stride = p->n, .batch = { .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, .box_inner = 64, .box_outer = 64 });
     put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
-    e->bounds = bounds[h > 64][f->parts >> 1];
+    e->bounds = bounds[(h - 1) / 64][f->parts >> 1];
     snprintf(name, sizeof name, "wgmma_%s_%dx%d", d == GN_F32 ? "tf32" : gn_dtype_name(d), f->height, f->width);
     if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
     snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
-    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? 384 : 160, f->shared + (bulk ? (uint32_t)h * 256 : 0));
+    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? (uint32_t)h * 2 + 128 : 160, f->shared + (bulk ? (uint32_t)(h * 128 * buffers) : 0));
 }
 
 /* One side of a product as a fed kernel reads it: for TMA, or for copies of elements. */
@@ -3948,6 +4097,7 @@ static param product_side(emit *e, uint32_t node, bool turned, const product *p,
 static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
     size_t bytes = at + (size_t)(f->splits * p->m * p->n) * (types[d].bytes == 8 || d == GN_U32 ? 8 : 4);      /* of what is computed in */
     if (bytes > e->scratch) e->scratch = bytes;
+    emit_early(e);
     put_epilogue(e, t, d);
     put_product_type(e, p, f, d, t->vector);
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
@@ -3966,17 +4116,21 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     size_t scratch = 0;
     if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
     if (strcmp(f.body, "sgemm_fed") == 0) { emit_sgemm(e, x, &f); return; }
-    param a = product_side(e, xa, f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
+    bool copied = f.body[0] == 's';                          /* sides that lie the other way are transposed first */
+    param a = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
+    if (f.step) emit_early(e);
     if (!cut) put_epilogue(e, &t, d);
     else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n", types[d].compute);   /* sums of parts are stored as they are */
-    if (cut) put(&e->body, "  const @_e e = {};\n");
+    if (cut) { emit_await(e); put(&e->body, "  const @_e e = {};\n"); }
     put_product_type(e, &p, &f, d, t.vector);
     emit_pointer(e, type, true, "a", a);
     emit_pointer(e, type, true, "b", b);
     if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)scratch });
     put(&e->body, few ? "  %s<@_p>(a, b, e);\n" : "  %s<@_p>(a, b, e, %s);\n", f.body, cut ? "parts" : "0");
-    snprintf(name, sizeof name, "%s_%s%s", f.body, gn_dtype_name(d), e->tail && !cut ? "_epilogue" : "");
-    if (f.body[0] == 's' && f.shared && f.width == 128) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
+    int n = snprintf(name, sizeof name, "%s_%s", f.body, d == GN_F32 && f.step ? "tf32" : gn_dtype_name(d));
+    if (f.step) n += snprintf(name + n, sizeof name - (size_t)n, "_%dx%d", f.height, f.width);
+    snprintf(name + n, sizeof name - (size_t)n, "%s", e->tail && !cut ? "_epilogue" : "");
+    if (f.step || (f.body[0] == 's' && f.shared && f.width == 128)) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)f.splits, 256, f.shared);
     if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
@@ -4160,7 +4314,7 @@ static void emit_product(emit *e, uint32_t node) {
         if (!lost) e->when = LAUNCH_INSTEAD;
         e->n_blas += !lost;
     }
-    product_form f = product_choose(e, &x.p, x.d, x.xa, x.xb, c.kind == CHOICE_OWN ? (int)c.index : 0);
+    product_form f = product_choose(e, &x.p, x.d, x.xa, x.xb, c.kind == CHOICE_OWN ? (int)c.index : asked_rank());
     if (c.kind == CHOICE_OWN) {
         e->mark = form_mark(&f);
         lost = !e->given && e->mark != c.mark;
@@ -5100,6 +5254,12 @@ static bool emit_has_warpgroups(const emit *e) {
 static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
 
+/* What $GENIE_CUDA_RANK says, 0 to 99. */
+static int asked_rank(void) {
+    const char *s = getenv("GENIE_CUDA_RANK");
+    int n = s ? atoi(s) : 0;
+    return n < 0 || n > 99 ? 0 : n;
+}
 static bool all_by_blas(void) { return env_is("GENIE_CUDA_TUNE", "blas"); }
 
 static bool is_plain(gn_dtype d) { return d == GN_F32 && !env_is("GENIE_TF32", "1"); }
@@ -5107,6 +5267,7 @@ static bool is_plain(gn_dtype d) { return d == GN_F32 && !env_is("GENIE_TF32", "
 static bool emit_measures(const emit *e, gn_dtype d, double operations) {
     const choices *c = &e->device->choices;
     if (all_by_blas()) return !e->device->compile_only;
+    if (asked_rank()) return false;
     return c->id && !env_is("GENIE_CUDA_TUNE", "0") && operations >= c->least[is_plain(d)];
 }
 
@@ -7480,6 +7641,7 @@ static void exec_describe(void *self, gn_device_info *out) {
     int n = snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
                      d->compile_only ? " compile only" : "");
     if (d->choices.id && !env_is("GENIE_CUDA_TUNE", "0") && !all_by_blas() && n > 0 && (size_t)n < sizeof out->identity) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " choices %016llx", (unsigned long long)d->choices.id);
+    if (asked_rank() && n > 0 && (size_t)n < sizeof out->identity) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " rank %d", asked_rank());
     for (size_t i = 0; i < sizeof switches / sizeof *switches && n > 0 && (size_t)n < sizeof out->identity; i++)      /* those that change the order or the width of sums */
         if (env_is(switches[i].name, switches[i].value)) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " %s %s", switches[i].word, switches[i].value);
 }

@@ -495,6 +495,8 @@ static void bench_products(void) {
     }
 }
 
+static bool ask_child(const char *child, const char *url, double *numbers, int n);      /* below */
+
 /* ---- products of many shapes: the kernel that the model holds for the best beside cuBLASLt, as the executor times both to choose ---- */
 
 static const int many_shapes[][3] = {
@@ -516,59 +518,69 @@ static void see_product(void *user, gn_log_level level, const char *text) {
 }
 
 /* One product: in a context that measures, then, for the error, by the model's kernel. */
-static double bench_shape(gn_dtype d, const int shape[3], two_times *t) {
+static double many_one(gn_dtype d, const int shape[3], two_times *t) {
     int64_t m = shape[0], n = shape[1], k = shape[2];
     job j = { .d = d, .m = m, .n = n, .k = k, .n_in = 2, .each = 1, .scale = 1, .in_shape = { GN_SHAPE(m, k), GN_SHAPE(k, n) }, .out_shape = GN_SHAPE(m, n) };
+    double error = NAN;
     *t = (two_times){ NAN, NAN };
     for (int own = 0; own < 2; own++) {
         setenv("GENIE_CUDA_TUNE", own ? "0" : "1", 1);
         gn_ctx *g = gn_open(&(gn_desc){ .devices = set.device, .log = own ? NULL : see_product, .log_user = t });
         ok_or_die(g, gn_status(g), "context");
         job_open(g, &j);
-        gn_tensor y = gn_matmul(j.in[0], j.in[1]);
         memset(j.out, 0xff, (size_t)(m * n) * gn_dtype_bytes(d));
-        ok_or_die(g, gn_read(y, j.out, (size_t)(m * n) * gn_dtype_bytes(d)), "product");
-        double error = own ? product_error(&j) : 0;
+        ok_or_die(g, gn_read(gn_matmul(j.in[0], j.in[1]), j.out, (size_t)(m * n) * gn_dtype_bytes(d)), "product");
+        if (own) error = product_error(&j);
         job_close(&j);
         gn_close(g);
-        if (own) return error;
     }
-    return NAN;
+    return error;
 }
 
-static void bench_many(const char *name, gn_dtype d, bool tf32) {
-    char folder[] = "/tmp/genie-bench-XXXXXX", before[2][600];
-    static const char *const names[2] = { "GENIE_CACHE", "GENIE_CUDA_TUNE" };
-    const char *said[2] = { getenv(names[0]), getenv(names[1]) };
-    double ratios[MANY], error = 0, worst_ratio = 0;
+/* --child many_DTYPE: own and cuBLASLt's microseconds and the error of each shape. What is measured is set for the process. */
+static int child_many(void) {
+    bool tf32 = strcmp(set.child, "many_tf32") == 0;
+    if (tf32) setenv("GENIE_TF32", "1", 1);
+    setenv("GENIE_CUDA_TUNE", "1", 1);
+    for (int i = 0; i < MANY; i++) {
+        two_times t;
+        double error = many_one(strcmp(set.child, "many_bf16") == 0 ? GN_BF16 : GN_F32, many_shapes[i], &t);
+        printf("%.2f %.2f %.3g ", t.own, t.blas, error);
+    }
+    printf("\n");
+    return EX_OK;
+}
+
+static void bench_many(const char *child, const char *name, double bound) {
+    char folder[] = "/tmp/genie-bench-XXXXXX", before[600];
+    const char *said = getenv("GENIE_CACHE");
+    double got[3 * MANY], ratios[MANY], error = 0, worst_ratio = 0;
     int n = 0;
     if (!wanted(name)) return;
-    for (int i = 0; i < 2; i++) if (said[i]) snprintf(before[i], sizeof before[i], "%s", said[i]);
+    if (said) snprintf(before, sizeof before, "%s", said);
     if (!mkdtemp(folder)) { failed(folder); return; }
-    setenv("GENIE_CACHE", folder, 1);                  /* nothing is chosen before */
-    if (tf32) setenv("GENIE_TF32", "1", 1);
+    setenv("GENIE_CACHE", folder, 1);                  /* where nothing is chosen yet */
+    bool ok = ask_child(child, NULL, got, 3 * MANY);
+    if (said) setenv("GENIE_CACHE", before, 1);
+    else unsetenv("GENIE_CACHE");
+    nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (!ok) { failed("products of many shapes are not measured"); return; }
     row *out = add_row(name, "x", 1.1, true);
-    for (int i = 0; i < (set.quick ? 4 : MANY); i++) {
-        two_times t;
-        double e = bench_shape(d, many_shapes[i], &t), ratio = t.own / t.blas;
-        if (!(e <= error)) error = e;
-        if (set.verbose) printf("  %s %dx%dx%d own %.1f us cuBLASLt %.1f us ratio %.2f error %.2g\n", name, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], t.own, t.blas, ratio, e);
+    for (int i = 0; i < MANY; i++) {
+        double own = got[3 * i], blas_us = got[3 * i + 1], ratio = own / blas_us;
+        if (!(got[3 * i + 2] <= error)) error = got[3 * i + 2];
+        if (set.verbose) printf("  %s %dx%dx%d own %.1f us cuBLASLt %.1f us ratio %.2f error %.2g\n", name, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], own, blas_us, ratio, got[3 * i + 2]);
         if (isnan(ratio)) continue;
         ratios[n++] = ratio;
-        if (ratio > worst_ratio) snprintf(out->note, sizeof out->note, "worst of %d shapes: %dx%dx%d, own %.1f us, cuBLASLt %.1f us", MANY, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], t.own, t.blas);
+        if (ratio > worst_ratio) snprintf(out->note, sizeof out->note, "worst of %d shapes: %dx%dx%d, own %.1f us, cuBLASLt %.1f us", MANY, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], own, blas_us);
         if (ratio > worst_ratio) worst_ratio = ratio;
     }
     out->error = error;
-    out->bound = tf32 ? 0x1p-9 : d == GN_F32 ? 1e-5 : eps_of(d);
+    out->bound = bound;
     if (n) out->value = worst_ratio;
     if (n) out->p95 = quantile(ratios, n, 0.95);
     if (n) print_row(out);
     else { printf("%-26s skipped: nothing was measured beside cuBLASLt\n", name); n_rows--; }
-    if (tf32) unsetenv("GENIE_TF32");
-    for (int i = 0; i < 2; i++)
-        if (said[i]) setenv(names[i], before[i], 1);
-        else unsetenv(names[i]);
-    nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 static gn_tensor build_attention(gn_ctx *g, const job *j) {
@@ -1153,7 +1165,7 @@ static pid_t start(const char *child, const char *url, int out) {
 /* Runs --child CHILD, which prints n numbers; false when it fails. */
 static bool ask_child(const char *child, const char *url, double *numbers, int n) {
     int ends[2], status = 1, k = 0;
-    char text[200] = "", *at = text, *next;
+    char text[2000] = "", *at = text, *next;
     if (pipe(ends)) return false;
     pid_t process = start(child, url, ends[1]);
     close(ends[1]);
@@ -1272,9 +1284,9 @@ static void print_json(const gn_device_info *d) {
 static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
     bench_products();
-    bench_many("products_f32", GN_F32, false);
-    bench_many("products_bf16", GN_BF16, false);
-    bench_many("products_tf32", GN_F32, true);
+    bench_many("many_f32", "products_f32", 1e-5);
+    bench_many("many_bf16", "products_bf16", eps_of(GN_BF16));
+    bench_many("many_tf32", "products_tf32", 0x1p-9);
     bench_attention(g);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);
@@ -1293,7 +1305,7 @@ int main(int argc, char **argv) {
         { "verbose", EX_FLAG, &set.verbose, NULL, "a line for each shape of the rows of many", 0, 0 },
         { "quick", EX_FLAG, &set.quick, NULL, "fewer repetitions of smaller tensors: shows that it works, not how fast", 0, 0 },
         { "device", EX_TEXT, &set.device, "NAME", "cuda:0, cuda:1, ... (cuda:0)", 0, 0 },
-        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve, first or measure", 0, 0 },
+        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve, first, measure, many_f32, many_bf16 or many_tf32", 0, 0 },
         { "url", EX_TEXT, &set.url, "FILE", "of --child: the server's URL", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
@@ -1304,7 +1316,8 @@ int main(int argc, char **argv) {
     if (set.child && !strcmp(set.child, "serve") && set.url) return child_serve();
     if (set.child && !strcmp(set.child, "first")) return child_first();
     if (set.child && !strcmp(set.child, "measure")) return child_measure();
-    if (set.child) ex_usage(argv[0], "--child is serve, with --url, first or measure");
+    if (set.child && !strncmp(set.child, "many_", 5)) return child_many();
+    if (set.child) ex_usage(argv[0], "--child is serve, with --url, first, measure, many_f32, many_bf16 or many_tf32");
     gn_ctx *g = gn_open(&(gn_desc){ .devices = set.device });
     if (gn_status(g) != GN_OK) { printf("SKIP: bench_gpu: %s\n", gn_last_error(g)->text); gn_close(g); return EX_SKIPPED; }
     ok_or_die(g, gn_get_device(g, &device), "device");

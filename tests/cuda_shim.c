@@ -11,7 +11,8 @@
  * from when it is allocated and from when it is freed, both in its stream; graphs are captured; threads beside the program's first are
  * slow. A wait for an event that the program has left out shows as a wrong result.
  *
- * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability 6.0. */
+ * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability 6.0. With
+ * $GENIE_SHIM_ARCH=80 it says 8.0: products by tensor_matmul run then, whose instructions cuda_shim.h has; what else 8.0 has does not. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
@@ -32,11 +33,12 @@ typedef unsigned long long ptr;
 typedef struct dim { unsigned x, y, z; } dim;
 typedef struct state {
     dim thread, block, grid;
-    unsigned words[1024];
+    unsigned words[6 * 1024];
     void (*barrier)(void);
+    unsigned char *dynamic;
 } state;
 
-enum { STACK = 128 << 10, THREADS = 1024 };
+enum { STACK = 128 << 10, THREADS = 1024, SHARED = 228 << 10 };
 
 static state shim;
 static ucontext_t scheduler, fibres[THREADS];
@@ -252,7 +254,8 @@ API int cuGetErrorString(int r, const char **s) { (void)r; *s = "an error of the
 API int cuDeviceGetCount(int *n) { *n = 1; return 0; }
 API int cuDeviceGet(int *d, int i) { *d = i; return 0; }
 API int cuDeviceGetName(char *s, int n, int d) { (void)d; snprintf(s, (size_t)n, "fibres on this CPU"); return 0; }
-API int cuDeviceGetAttribute(int *v, int what, int d) { (void)d; *v = what == 75 ? 6 : what == 16 ? 132 : what == 115 ? order() != 0 : 0; return 0; }   /* processors as of the compile-only device */
+static int arch(void) { const char *s = getenv("GENIE_SHIM_ARCH"); return s ? atoi(s) : 60; }
+API int cuDeviceGetAttribute(int *v, int what, int d) { (void)d; *v = what == 75 ? arch() / 10 : what == 16 ? 132 : what == 115 ? order() != 0 : 0; return 0; }   /* processors as of the compile-only device */
 API int cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = (size_t)1 << 34; return 0; }
 API int cuDevicePrimaryCtxRetain(void **c, int d) { (void)d; *c = &shim; return 0; }
 API int cuCtxSetCurrent(void *c) { (void)c; return 0; }
@@ -328,6 +331,7 @@ API int cuEventSynchronize(void *e)
     }
     return alive_or(0);
 }
+API int cuEventQuery(void *e) { return cuEventSynchronize(e); }    /* what is asked for comes */
 /* Fresh memory holds rubbish, so that what is read before it is written shows. */
 API int cuMemAlloc_v2(ptr *p, size_t n)
 {
@@ -463,6 +467,7 @@ static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **pa
 {
     if (!stacks) {
         stacks = malloc((size_t)STACK * THREADS);
+        shim.dynamic = aligned_alloc(1024, SHARED);
     }
     *(void **)&kernel_now = ((function *)f)->call;
     params_now = params;
@@ -504,7 +509,7 @@ typedef struct program { char *source; char path[600], log[4000]; } program;
 
 API int nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 99; return 0; }
 API int nvrtcGetNumSupportedArchs(int *n) { *n = 1; return 0; }
-API int nvrtcGetSupportedArchs(int *a) { *a = 60; return 0; }
+API int nvrtcGetSupportedArchs(int *a) { *a = arch(); return 0; }
 API int nvrtcCreateProgram(void **out, const char *source, const char *name, int n, const char *const *headers, const char *const *names)
 {
     (void)name; (void)n; (void)headers; (void)names;
@@ -525,9 +530,10 @@ API int nvrtcDestroyProgram(void **handle)
 /* After the kernels a function for each that takes its arguments as the driver does. */
 static void write_calls(FILE *f, const char *source)
 {
-    static const char before[] = "__launch_bounds__(256) ";
+    static const char before[] = "__launch_bounds__(256";
     for (const char *s = strstr(source, before); s; s = strstr(s, before)) {
-        s += sizeof before - 1;
+        s = strchr(s, ' ') + 1;
+        s += *s == '2' ? 3 : 0;                                 /* (256, 2) */
         int n = (int)strcspn(s, "(");
         fprintf(f, "extern \"C\" { void %.*s__call(void **p) { shim_call(%.*s, p); } int %.*s__params = shim_params(%.*s); }\n", n, s, n, s, n, s, n, s);
     }

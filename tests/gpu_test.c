@@ -112,6 +112,15 @@ static void products_of_all_forms_agree_with_the_cpu(void)
     }
 }
 
+/* Products on tensor cores by another of the ways that the model knows; -1: by the best. */
+static void set_rank(int rank)
+{
+    char text[12];
+    snprintf(text, sizeof text, "%d", rank);
+    if (rank < 0) unsetenv("GENIE_CUDA_RANK");
+    else setenv("GENIE_CUDA_RANK", text, 1);
+}
+
 /* Tails of every tile that warpgroup kernels have, of 128 x 256 to 64 x 64, in all four directions, and results that are too narrow for TMA; f32 in all directions where the tiles are wide. */
 static void large_products_agree_with_the_cpu(void)
 {
@@ -121,9 +130,11 @@ static void large_products_agree_with_the_cpu(void)
     for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
         job j = { dtypes[k % 4 && k / 4 < 11 ? k / 4 % 2 : 2], shapes[k / 4][0], shapes[k / 4][1], shapes[k / 4][2], 0, k % 4 };
         void *data[3] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, j.c * j.b, 1), NULL };
+        set_rank(k * 5 % 23);
         compare("large product", build_product, &j, data, eps_of(j.d) * 64);
         free(data[0]); free(data[1]);
     }
+    set_rank(-1);
 }
 
 /* Plain f32 in every tile, whole and in parts of k, beside ends of tiles and of k, from where rows lie in each way: form bits 0, 1 transpose a side, bit 2 adds a bias by linear, bit 3 takes all but the first column of what
@@ -172,12 +183,93 @@ static void tf32_products_are_as_exact_as_their_inputs(void)
     for (int k = 0; k < TEST_COUNT(shapes) * 4 && CHECK_RESULT(gn_status(gpu), GN_OK); k++) {
         job j = { GN_F32, shapes[k / 4][0], shapes[k / 4][1], shapes[k / 4][2], 0, k % 4 + (k % 3 ? 0 : 4) };
         void *data[3] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, j.c * j.b, 1), random_bytes(j.d, j.b, 1) };
+        set_rank(k * 5 % 23);
         compare("TF32 product", build_product, &j, data, 2e-3);
         free(data[0]); free(data[1]); free(data[2]);
+    }
+    set_rank(-1);
+    gn_close(gpu);
+    gpu = of_all;
+    unsetenv("GENIE_TF32");
+}
+
+/* A side of whole sixty-fourths to a half, with columns to its left that the product does not see: matrix z, `outer` rows, k deep, lies at `across` by rows of k. */
+typedef struct exact_side { int64_t batches, outer, k, left; bool across; int *values; } exact_side;
+
+static gn_tensor exact_tensor(exact_side *s, gn_dtype d)
+{
+    int64_t rows = s->across ? s->k : s->outer, columns = (s->across ? s->outer : s->k) + s->left, n = s->batches * rows * columns;
+    float *x = calloc((size_t)n, sizeof *x);
+    s->values = calloc((size_t)n, sizeof *s->values);
+    for (int64_t i = 0; i < n; i++) {
+        s->values[i] = (int)test_random_int(-32, 32);
+        x[i] = (float)s->values[i] / 64.f;
+    }
+    gn_tensor t = gn_cast(gn_data(gpu, GN_F32, s->batches > 1 ? GN_SHAPE(s->batches, rows, columns) : GN_SHAPE(rows, columns), x), d);
+    gn_realize(&t, 1);                                        /* so that what follows is a view of memory */
+    gn_read(t, x, 0);
+    free(x);
+    return s->left ? gn_slice(t, -1, s->left, INT64_MAX, 1) : t;
+}
+static int64_t exact_at(const exact_side *s, int64_t z, int64_t outer, int64_t k)
+{
+    int64_t rows = s->across ? s->k : s->outer, columns = (s->across ? s->outer : s->k) + s->left;
+    return s->values[((s->batches > 1 ? z : 0) * rows + (s->across ? k : outer)) * columns + s->left + (s->across ? outer : k)];
+}
+
+/* Sums of such numbers have no more than 24 bits: whatever their order, they are exact. form bit 0 a lies across, bit 1 b; bit 2 relu(y + bias); bits 3 and 4 two of a, of b. */
+static void check_exact(gn_dtype d, int64_t m, int64_t n, int64_t k, int64_t left, int form)
+{
+    exact_side a = { form & 8 ? 2 : 1, m, k, left, form & 1, NULL }, b = { form & 16 ? 2 : 1, n, k, left, !(form & 2), NULL }, bias = { 1, n, 1, 0, true, NULL };
+    gn_tensor ta = exact_tensor(&a, d), tb = exact_tensor(&b, d), tc = exact_tensor(&bias, d);
+    gn_tensor y = gn_matmul(a.across ? gn_transpose(ta, -1, -2) : ta, b.across ? tb : gn_transpose(tb, -1, -2));
+    int64_t batches = form & 24 ? 2 : 1;
+    size_t bytes = (size_t)(batches * m * n) * gn_dtype_bytes(d);
+    void *out = malloc(bytes + 8);
+    memset(out, 0xff, bytes + 8);
+    gn_result r = gn_read(form & 4 ? gn_relu(gn_add(y, tc)) : y, out, bytes);
+    if (!(compiles_only && r == GN_NO_VALUE)) CHECK_RESULT(r, GN_OK);
+    for (int64_t i = 0; i < batches * m * n && r == GN_OK; i++) {
+        int64_t sum = 0, z = i / (m * n), row = i / n % m, column = i % n;
+        for (int64_t l = 0; l < k; l++) sum += exact_at(&a, z, row, l) * exact_at(&b, z, column, l);
+        if (form & 4) sum += exact_at(&bias, 0, column, 0) * 64;
+        float x = form & 4 && sum < 0 ? 0.f : (float)sum / 4096.f;
+        double want = d == GN_F32 ? x : d == GN_F16 ? gn_f16_to_f32(gn_f32_to_f16(x)) : gn_bf16_to_f32(gn_f32_to_bf16(x));
+        if (element(d, out, i) == want) continue;
+        test_fail(__FILE__, __LINE__, "%s %lldx%lldx%lld, %lld left, form %d, rank %s: element %lld is %g, not %g", gn_dtype_name(d), (long long)m, (long long)n, (long long)k, (long long)left, form,
+                  getenv("GENIE_CUDA_RANK"), (long long)i, element(d, out, i), want);
+        break;
+    }
+    gn_step(gpu);
+    free(out); free(a.values); free(b.values); free(bias.values);
+}
+
+/* One below, at and above what tiles and steps hold, in all directions, at offsets that leave rows at multiples of 2, 4, 8 and 16 bytes, each by another of the ways that
+ * the model knows. */
+static void products_on_tensor_cores_are_exact(void)
+{
+    static const struct { int64_t m, n, k, left; int form; } cases[] = {
+        { 63, 65, 31, 0, 0 }, { 65, 127, 33, 1, 3 }, { 129, 130, 1, 3, 1 }, { 64, 10, 256, 0, 4 }, { 9, 4096, 17, 0, 2 }, { 64, 64, 64, 8, 8 }, { 100, 16, 520, 2, 16 }, { 17, 64, 129, 4, 24 },
+        { 31, 9, 1000, 1, 4 }, { 300, 3, 100, 0, 0 }, { 40, 1, 333, 0, 1 }, { 200, 136, 72, 4, 6 }, { 128, 128, 96, 0, 1 }, { 128, 128, 64, 2, 2 }, { 130, 260, 40, 0, 3 }, { 16, 64, 700, 5, 0 },
+        { 70, 70, 70, 0, 28 }, { 32, 32, 512, 0, 0 }, { 33, 31, 640, 6, 3 }, { 192, 192, 65, 1, 2 }, { 12, 20, 3, 0, 1 }, { 255, 34, 63, 7, 0 }, { 64, 200, 128, 8, 4 }, { 10, 10, 10, 2, 25 },
+    };
+    static const gn_dtype dtypes[] = { GN_BF16, GN_F32, GN_F16 };
+    gn_ctx *of_all = gpu;
+    setenv("GENIE_TF32", "1", 1);
+    gpu = gn_open(&(gn_desc){ .devices = device_name });
+    for (int i = 0; i < TEST_COUNT(cases) * 3 && CHECK_RESULT(gn_status(gpu), GN_OK); i++) {
+        if (getenv("GENIE_SHIM_ARCH") && i % 3 != i / 3 % 3) continue;          /* where compiling takes long */
+        set_rank(i * 7 % 37);
+        check_exact(dtypes[i % 3], cases[i / 3].m, cases[i / 3].n, cases[i / 3].k, cases[i / 3].left, cases[i / 3].form);
+    }
+    for (int i = 0; i < 3 * 47 && compiles_only; i++) {                                /* every way of one product */
+        set_rank(i / 3);
+        check_exact(dtypes[i % 3], 192, 256, 512 + i / 3 * 8, 0, i / 3 % 4);      /* a plan of its own */
     }
     gn_close(gpu);
     gpu = of_all;
     unsetenv("GENIE_TF32");
+    set_rank(-1);
 }
 
 static gn_tensor build_batched(gn_ctx *g, const job *j, void **data)
@@ -1007,7 +1099,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
         TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu), TEST_ENTRY(plain_products_of_every_tile_agree_with_the_cpu),
-        TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
+        TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(products_on_tensor_cores_are_exact), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
         TEST_ENTRY(products_by_blas_are_as_exact_as_our_own), TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions), TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
     };

@@ -45,9 +45,13 @@ static gn_tensor golden_embedding(gn_ctx *g) { return gn_embedding(leaf(g, GN_BF
 
 static gn_tensor golden_warpgroup_product(gn_ctx *g)
 {
-    gn_tensor x = leaf(g, GN_BF16, GN_SHAPE(64, 256)), w = leaf(g, GN_BF16, GN_SHAPE(256, 512));
+    gn_tensor x = leaf(g, GN_BF16, GN_SHAPE(64, 1024)), w = leaf(g, GN_BF16, GN_SHAPE(1024, 512));
     return gn_add(gn_gelu(gn_linear(x, w, leaf(g, GN_BF16, GN_SHAPE(512)))), leaf(g, GN_BF16, GN_SHAPE(64, 512)));
 }
+/* A classifier's head: rows of 20 bytes. */
+static gn_tensor golden_tensor_product(gn_ctx *g) { return gn_linear(leaf(g, GN_BF16, GN_SHAPE(64, 256)), leaf(g, GN_BF16, GN_SHAPE(256, 10)), leaf(g, GN_BF16, GN_SHAPE(10))); }
+/* Rows of 2004 bytes are copied to rows of 2016 first. */
+static gn_tensor golden_aligned_product(gn_ctx *g) { return gn_matmul(leaf(g, GN_BF16, GN_SHAPE(1000, 1002)), leaf(g, GN_BF16, GN_SHAPE(1002, 1000))); }
 static gn_tensor golden_warpgroup_attention(gn_ctx *g)
 {
     gn_attention_desc d = { .causal = true };
@@ -71,7 +75,7 @@ static gn_tensor golden_one_query(gn_ctx *g)
 static const struct { const char *name; gn_tensor (*build)(gn_ctx *g); } goldens[] = {
     { "elementwise", golden_elementwise }, { "strided_cast", golden_strided_cast }, { "sum_of_rows", golden_sum_of_rows }, { "argmax", golden_argmax },
     { "softmax", golden_softmax }, { "layernorm", golden_layernorm }, { "product", golden_product }, { "fed_product", golden_fed_product }, { "attention", golden_attention }, { "embedding", golden_embedding },
-    { "warpgroup_product", golden_warpgroup_product }, { "warpgroup_attention", golden_warpgroup_attention },
+    { "warpgroup_product", golden_warpgroup_product }, { "tensor_product", golden_tensor_product }, { "aligned_product", golden_aligned_product }, { "warpgroup_attention", golden_warpgroup_attention },
     { "row_product", golden_row_product }, { "one_query", golden_one_query },
 };
 

@@ -68,7 +68,7 @@ text_without_products_is_no_success() {
 compile() {
     mkdir -p "$WORK/cache"
     GENIE_CUDA_ONE_OF_EACH=kind GENIE_CACHE=$WORK/cache GENIE_CUDA_COMPILE_ONLY=sm_90a \
-        "$BUILD/tests/gpu_test" tf32_products large_products plain_products attention_agrees loops_after all_kernels_compile --seed 1 >"$WORK/compile" 2>&1
+        "$BUILD/tests/gpu_test" tf32_products large_products products_on_tensor plain_products attention_agrees loops_after all_kernels_compile --seed 1 >"$WORK/compile" 2>&1
     local status=$?
     tail -n 20 "$WORK/compile"
     return $status
@@ -83,7 +83,7 @@ disassemble() {
 no_kernel_reads_above_a_wait() { says 0 ' 0 faults' "$WORK"/cache/*.sass; }
 every_form_was_there() {
     local form
-    for form in {tf32,bf16,f16}_{128x256,64x128,64x64,64x64_k4} {tf32,f16}_128x128 tf32_64x128_k{2,4} attention_{bf16,f16}_{64,128}; do
+    for form in {tf32,bf16,f16}_{128x256,128x192,192x192,128x128,128x128_k4,64x128,64x128_k4,64x64,64x64_k4} attention_{bf16,f16}_{64,128}; do
         grep -qE "^ok wgmma_${form}_" "$WORK/said" || { echo "no kernel wgmma_$form"; return 1; }
     done
 }

@@ -50,6 +50,11 @@ demo_shows_its_phases() {
     grep -q '^ *captured .* has no value' "$WORK/demo" && grep -q '^ *deferred .* has no value.* 0 kernels run' "$WORK/demo" &&
         grep -q '^ *executed .* has a value on cuda:0.* 4 back' "$WORK/demo" && grep -q 'kernel mean_f32' "$WORK/demo" && grep -q '^ok the value is 10100' "$WORK/demo"
 }
+# Of compute capability 8.0 the fibres have what tensor_matmul needs.
+tensor_cores() {
+    GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores --seed 1 >"$WORK/tensor" 2>&1
+    holds "$WORK/tensor" 1
+}
 smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee "$WORK/smoke" | tail -n 20; [ "$(tail -n 1 "$WORK/smoke")" = '5 passed, 0 failed, 0 skipped' ]; }
 
 
@@ -155,6 +160,7 @@ check device_of_the_shim_is_listed_with_its_parts listed
 check kernels_of_each_kind_compile_for_the_host compile
 check kernels_of_each_kind_agree_with_the_reference conformance
 check known_values_replay_and_fault_on_the_shim known_values
+check products_on_tensor_cores_are_exact tensor_cores
 check copies_and_kernels_in_any_order_give_the_same streams_in_any_order
 check faults_are_typed_errors_here faults_here
 check faults_are_typed_errors_of_one_client_of_a_server faults_of_a_server
