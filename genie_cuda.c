@@ -49,7 +49,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 11
+#define GN__CU_GENERATOR 12
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1095,38 +1095,6 @@ static const char prelude[] =
     "    if (live && j < P::n) layernorm_put<P>(out + P::out(row), j, x[k], mean, scale, gain, bias);\n"
     "  }\n"
     "}\n"
-    "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch).\n"
-    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
-    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
-    "  typedef typename P::C C;\n"
-    "  __shared__ C as[16][68], bs[16][68];\n"
-    "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
-    "  const u32 z = blockIdx.x / P::TILES;\n"
-    "  const i64 row = (i64)(blockIdx.x % P::TILES) * 64, col = (i64)blockIdx.y * 64;\n"
-    "  a += P::a(z);\n"
-    "  b += P::b(z);\n"
-    "  C acc[4][4];\n"
-    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0;\n"
-    "  for (i64 k = 0; k < P::k; k += 16) {\n"
-    "    UNROLL for (int q = 0; q < 4; q++) {\n"
-    "      const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64;\n"
-    "      as[l][r] = row + r < P::m && k + l < P::k ? get(a[(row + r) * P::AM + (k + l) * P::AK]) : (C)0;\n"
-    "      const int c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
-    "      bs[h][c] = col + c < P::n && k + h < P::k ? get(b[(k + h) * P::BK + (col + c) * P::BN]) : (C)0;\n"
-    "    }\n"
-    "    __syncthreads();\n"
-    "    UNROLL for (int l = 0; l < 16; l++) {\n"
-    "      C x[4], y[4];\n"
-    "      UNROLL for (int i = 0; i < 4; i++) { x[i] = as[l][tr + i]; y[i] = bs[l][tc + i]; }\n"
-    "      UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = gn_fma(x[i], y[j], acc[i][j]);\n"
-    "    }\n"
-    "    __syncthreads();\n"
-    "  }\n"
-    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) {\n"
-    "    if (row + tr + i >= P::m || col + tc + j >= P::n) continue;\n"
-    "    e.template store<1>(((i64)z * P::m + row + tr + i) * P::n + col + tc + j, col + tc + j, &acc[i][j]);\n"
-    "  }\n"
-    "}\n"
     "// Matrix times few rows. B's rows are contiguous (BN 1): TX threads side by side hold V columns each, 256 / TX walk down k.\n"
     "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
@@ -1385,6 +1353,44 @@ static const char prelude[] =
     "  *z = blockIdx.x / (P::ROWS * P::COLS);\n"
     "  *row = (i64)(first + in % rows) * P::BM;\n"
     "  *col = (i64)(in / rows) * P::BW;\n"
+    "}\n"
+    "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch), BM, BW, ROWS, COLS, SPLIT parts of SPAN k.\n"
+    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
+    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, typename P::C *parts) {\n"
+    "  typedef typename P::C C;\n"
+    "  __shared__ C as[16][68], bs[16][68];\n"
+    "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(&z, &row, &col);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  C acc[4][4], av[4], bv[4];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0;\n"
+    "  for (i64 k = begin; k < end + 16; k += 16) {                       // the next 16 k are on their way while these are multiplied\n"
+    "    if (k > begin) {\n"
+    "      UNROLL for (int q = 0; q < 4; q++) {\n"
+    "        const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
+    "        as[l][r] = av[q];\n"
+    "        bs[h][c] = bv[q];\n"
+    "      }\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "    UNROLL for (int q = 0; q < 4; q++) {\n"
+    "      const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
+    "      av[q] = row + r < P::m && k + l < end ? get(a[(row + r) * P::AM + (k + l) * P::AK]) : (C)0;\n"
+    "      bv[q] = col + c < P::n && k + h < end ? get(b[(k + h) * P::BK + (col + c) * P::BN]) : (C)0;\n"
+    "    }\n"
+    "    if (k == begin) continue;\n"
+    "    UNROLL for (int l = 0; l < 16; l++) {\n"
+    "      C x[4], y[4];\n"
+    "      UNROLL for (int i = 0; i < 4; i++) { x[i] = as[l][tr + i]; y[i] = bs[l][tc + i]; }\n"
+    "      UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = gn_fma(x[i], y[j], acc[i][j]);\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) product_put<P, 1>(e, parts, z, row + tr + i, col + tc + j, &acc[i][j]);\n"
     "}\n"
     "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
     "template <class P> M void transposed(const float *a, float *out) {\n"
@@ -2338,55 +2344,130 @@ static const char hopper[] =
     "  }\n"
     "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
     "}\n"
-    "// f32 without tensor cores: 128 x 256 tiles, 8 x 16 a thread, stages of 16 k by TMA: the threads that multiply do nothing else. m and n run along memory on\n"
-    "// both sides. P as for sgemm_async; STAGES, az, aw, bz, bw. The assembler's order of products depends on how tr and tc are written: / and % read fewer registers (7% faster than >> and &)\n"
-    "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, u32 z, int row, int col, int steps) {\n"
-    "  enum { A = 8192, STAGE = A + 16384 };\n"
-    "  for (int k = 0; k < steps; k++) {\n"
-    "    const u32 s = (u32)k % P::STAGES, bar = full + 8 * s;\n"
-    "    bar_wait(empty + 8 * s, ((u32)k / P::STAGES & 1) ^ 1);\n"
-    "    bar_expect(bar, STAGE);\n"
-    "    box_load(base + s * STAGE, ta, row, k * 16, P::az(z), P::aw(z), bar);\n"
-    "    box_load(base + s * STAGE + A, tb, col, k * 16, P::bz(z), P::bw(z), bar);\n"
+    "// f32 without tensor cores: tiles of BM x BW by 8 warps that do nothing but multiply, 8 x EACH a thread, LANES threads side by side. They are fed by four warps through STAGES of STEP k\n"
+    "// in shared memory, where m and n run along memory: by TMA (FEED_A, FEED_B 0), or element by element from where m or n (1) or k (2) runs along memory, or none. The 8 warps are GROUPS\n"
+    "// that share the k of a stage, KC blocks of a cluster share all k; sums are joined in this order. FIRST: the launch's first tile; a(batch), b(batch): offsets; az, aw, bz, bw: the maps' coordinates.\n"
+    "D void copy4(u32 to, const float *from) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4;\" :: \"r\"(to), \"l\"(from) : \"memory\"); }\n"
+    "D void copy4(u32 to, const float *from, bool in) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(in ? 4 : 0) : \"memory\"); }\n"
+    "D void copies_arrive(u32 bar) { asm volatile(\"cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\" :: \"r\"(bar) : \"memory\"); }\n"
+    "// N rows and STEP k of one side, `rows` and `ks` of them there, the rest zeros: from p to rows of PITCH elements for each k. 128 threads.\n"
+    "template <int N, int PITCH, int STEP, int FEED, i64 ROW, i64 K> M void sgemm_copy(u32 to, const float *p, i64 rows, i64 ks) {\n"
+    "  enum { R = FEED == 2 ? 16 : N < 128 ? N : 128, Q = 128 / R };\n"
+    "  const int t = threadIdx.x & 127, r = FEED == 2 ? t / Q : t % R, k = FEED == 2 ? t % Q : t / R, rows_left = (rows < N ? (int)rows : N) - r, left = (ks < STEP ? (int)ks : STEP) - k;\n"
+    "  p += r * ROW + k * K;\n"
+    "  to += (k * PITCH + r) * 4;\n"
+    "  if (rows >= N && ks >= STEP) {                                     // few instructions: the warps that multiply leave few to issue\n"
+    "    UNROLL for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K));\n"
+    "  } else if (ks >= STEP) {\n"
+    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left);\n"
+    "  } else {\n"
+    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left && q < left);\n"
     "  }\n"
     "}\n"
-    "template <class P> M void sgemm_bulk(const tmap *ta, const tmap *tb, const typename P::E &e) {\n"
-    "  enum { A = 8192, STAGE = A + 16384 };\n"
+    "D void bar_more(u32 b, u32 bytes) { asm volatile(\"mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
+    "// One side of a stage; its bytes are added to what the stage waits for.\n"
+    "template <class P> M void sgemm_feed_a(const tmap *ta, const float *a, u32 to, u32 bar, u32 z, int row, int k) {\n"
+    "  if (P::FEED_A) sgemm_copy<P::BM, P::PA, P::STEP, P::FEED_A, P::AM, P::AK>(to, a + (P::a(z) + row * P::AM + k * P::AK), P::m - row, P::k - k);\n"
+    "  else if (threadIdx.x == 256) { bar_more(bar, P::BM * P::STEP * 4); box_load(to, ta, row, k, P::az(z), P::aw(z), bar); }\n"
+    "}\n"
+    "template <class P> M void sgemm_feed_b(const tmap *tb, const float *b, u32 to, u32 bar, u32 z, int col, int k) {\n"
+    "  if (P::FEED_B) sgemm_copy<P::BW, P::PB, P::STEP, P::FEED_B, P::BN, P::BK>(to, b + (P::b(z) + col * P::BN + k * P::BK), P::n - col, P::k - k);\n"
+    "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
+    "}\n"
+    "// AHEAD: side 1 (A), 2 (B) or both (3) are weights, whose first stages are on their way before the kernel before has ended.\n"
+    "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
+    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4 };\n"
+    "  for (int it = 0; P::AHEAD && it < P::STAGES && it < steps; it++) {\n"
+    "    if (P::AHEAD & 1) sgemm_feed_a<P>(ta, a, base + it * STAGE, full + 8 * it, z, row, (first + it) * P::STEP);\n"
+    "    if (P::AHEAD & 2) sgemm_feed_b<P>(tb, b, base + it * STAGE + A, full + 8 * it, z, col, (first + it) * P::STEP);\n"
+    "  }\n"
+    "  if (P::EARLY) await_previous();\n"
+    "  for (int it = 0; it < steps; it++) {\n"
+    "    const u32 s = (u32)it % P::STAGES, bar = full + 8 * s, to = base + s * STAGE;\n"
+    "    const int k = (first + it) * P::STEP;\n"
+    "    bar_wait(empty + 8 * s, ((u32)it / P::STAGES & 1) ^ 1);\n"
+    "    if (!(P::AHEAD & 1) || it >= P::STAGES) sgemm_feed_a<P>(ta, a, to, bar, z, row, k);\n"
+    "    if (!(P::AHEAD & 2) || it >= P::STAGES) sgemm_feed_b<P>(tb, b, to + A, bar, z, col, k);\n"
+    "    if (P::FEED_A || P::FEED_B) copies_arrive(bar); else bar_arrive(bar);\n"
+    "  }\n"
+    "  if (P::FEED_A || P::FEED_B) { copy_commit(); copy_wait<0>(); }\n"
+    "}\n"
+    "// Four neighbours of the tile, summed over the groups of warps.\n"
+    "template <class P> M void sgemm_groups(const float *sums, float *v) {\n"
+    "  vload<4>(v, sums);\n"
+    "  UNROLL for (int g = 1; g < P::GROUPS; g++) { float more[4]; vload<4>(more, sums + g * (P::BM * P::BW)); UNROLL for (int j = 0; j < 4; j++) v[j] += more[j]; }\n"
+    "}\n"
+    "// The sums of the block's groups, then of the cluster's blocks, each of which stores some. What the epilogue reads is under way before any of it is stored.\n"
+    "template <class P> M void sgemm_join(const typename P::E &e, float *sums, u32 base, u32 rank, u32 z, int row, int col) {\n"
+    "  enum { ITEMS = P::BM * P::BW / 4, STEP = 256 * P::KC, AT_ONCE = ITEMS / STEP, U = AT_ONCE > 4 ? 4 : AT_ONCE ? AT_ONCE : 1, W = P::W < 4 ? P::W : 4 };\n"
+    "  if (P::KC > 1 && P::GROUPS > 1) _Pragma(\"unroll 4\") for (int i = threadIdx.x; i < ITEMS; i += 256) { float v[4]; sgemm_groups<P>(sums + i * 4, v); vstore<4>(sums + i * 4, v); }\n"
+    "  if (P::KC > 1) cluster_sync();\n"
+    "  for (int first = (int)(rank * 256 + threadIdx.x); first < ITEMS; first += STEP * U) {\n"
+    "    typename P::E::template in<W> in[U][4 / W];\n"
+    "    float v[U][4];\n"
+    "    i64 at[U][4 / W];\n"
+    "    UNROLL for (int u = 0; u < U; u++) UNROLL for (int j = 0; j < 4 / W; j++) {\n"
+    "      const int i = first + u * STEP, r = row + i / (P::BW / 4), c = col + i % (P::BW / 4) * 4 + j * W;\n"
+    "      const bool is = i < ITEMS && r < P::m && c < P::n;\n"
+    "      at[u][j] = is ? ((i64)z * P::m + r) * P::n + c : -1;\n"
+    "      e.template fetch<W>(is ? at[u][j] : 0, is ? c : 0, in[u][j]);\n"
+    "    }\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const int i = first + u * STEP < ITEMS ? first + u * STEP : 0;\n"
+    "      if (P::KC == 1) { sgemm_groups<P>(sums + i * 4, v[u]); continue; }\n"
+    "      UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + i * 16, p); v[u][0] = p ? v[u][0] + o.x : o.x; v[u][1] = p ? v[u][1] + o.y : o.y; v[u][2] = p ? v[u][2] + o.z : o.z; v[u][3] = p ? v[u][3] + o.w : o.w; }\n"
+    "    }\n"
+    "    UNROLL for (int u = 0; u < U; u++) UNROLL for (int j = 0; j < 4 / W; j++) {\n"
+    "      typename P::E::O y[W];\n"
+    "      e.template value<W>(in[u][j], v[u] + j * W, y);\n"
+    "      if (at[u][j] >= 0) vstore<W>(e.o + at[u][j], y);\n"
+    "    }\n"
+    "  }\n"
+    "  if (P::KC > 1) cluster_sync();                                    // no block leaves while another reads its memory\n"
+    "}\n"
+    "template <class P> M void sgemm_fed(const tmap *ta, const tmap *tb, const float *a, const float *b, const typename P::E &e) {\n"
+    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, DOWN = 256 / P::LANES, ACROSS = P::LANES * P::EACH, WIDE = P::BW / ACROSS, WARPS = P::BM / DOWN * WIDE, SPAN = P::STEP / P::GROUPS };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
-    "  const u32 base = shared_address(memory), full = shared_address(bars), empty = full + 8 * P::STAGES;\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = warp / 2 * 32 + (lane >> 3) * 4, tc = warp % 2 * 128 + (lane & 7) * 4, steps = (int)((P::k + 15) / 16);\n"
+    "  const u32 base = shared_address(memory), full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = warp % WARPS / WIDE * DOWN + lane / P::LANES * 4, tc = warp % WIDE * ACROSS + lane % P::LANES * 4;\n"
+    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = (int)rank * span, steps = all - first < span ? all - first : span;\n"
     "  u32 z;\n"
-    "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
-    "  if (t == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, 8); }\n"
+    "  int row, col;\n"
+    "  wgmma_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  if (P::EARLY) let_next_start();\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, 8); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
     "  if (t >= 256) {\n"
-    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
-    "    if (t == 256) sgemm_feed<P>(ta, tb, base, full, empty, z, (int)row, (int)col, steps);\n"
+    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 56;\");\n"
+    "    if (threadIdx.x == 256 || P::FEED_A || P::FEED_B) sgemm_feed<P>(ta, tb, a, b, base, full, empty, z, row, col, first, steps);\n"
     "    return;\n"
     "  }\n"
-    "  asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
-    "  float acc[8][16];\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 16; j++) acc[i][j] = 0.f;\n"
+    "  asm volatile(\"setmaxnreg.inc.sync.aligned.u32 224;\");\n"
+    "  if (P::EARLY) await_previous();\n"
+    "  float acc[8][P::EACH];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j++) acc[i][j] = 0.f;\n"
     "  for (int step = 0; step < steps; step++) {\n"
     "    const u32 s = (u32)step % P::STAGES;\n"
-    "    const float *sa = (const float *)(memory + s * STAGE) + tr, *sb = (const float *)(memory + s * STAGE + A) + tc;\n"
+    "    const float *sa = (const float *)(memory + s * STAGE) + (warp / WARPS * (SPAN * P::PA) + tr), *sb = (const float *)(memory + s * STAGE + A) + (warp / WARPS * (SPAN * P::PB) + tc);\n"
     "    bar_wait(full + 8 * s, (u32)step / P::STAGES & 1);\n"
-    "    UNROLL for (int k = 0; k < 16; k++) {\n"
-    "      float x[8], y[16];\n"
-    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * 128 + i * 4);\n"
-    "      UNROLL for (int j = 0; j < 16; j += 4) vload<4>(y + j, sb + k * 256 + j * 8);\n"
-    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 16; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "    UNROLL for (int k = 0; k < SPAN; k++) {\n"
+    "      float x[8], y[P::EACH];\n"
+    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * P::PA + i * (DOWN / 8));\n"
+    "      UNROLL for (int j = 0; j < P::EACH; j += 4) vload<4>(y + j, sb + k * P::PB + j * P::LANES);\n"
+    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
     "    }\n"
     "    __syncwarp();\n"
     "    if (lane == 0) bar_arrive(empty + 8 * s);\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 16; j += 4)\n"
-    "    product_put<P, 4>(e, (float *)0, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
+    "  float *sums = (float *)memory, *mine = sums + (warp / WARPS * (P::BM * P::BW) + tr * P::BW + tc);\n"
+    "  group_sync<256>(1);                                               // all have read the last stage\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j += 4) vstore<4>(mine + ((i & 3) + (i >> 2) * (DOWN / 2)) * P::BW + j * P::LANES, &acc[i][j]);\n"
+    "  group_sync<256>(1);\n"
+    "  sgemm_join<P>(e, sums, base, rank, z, row, col);\n"
     "}\n"
     "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
     "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
@@ -3018,7 +3099,8 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
 }
 
 /* No kernel writes it, so it is read while those that run have not ended. */
-static bool loads_weight(const emit *e, const gn_load *d) { return !d->constant && !e->inlined[d->base] && e->part->nodes[d->base].leaf == GN_LEAF_WEIGHT; }
+static bool is_weight(const emit *e, uint32_t node) { return e->part->nodes[e->layout->lay[node].base].leaf == GN_LEAF_WEIGHT; }
+static bool loads_weight(const emit *e, const gn_load *d) { return !d->constant && !e->inlined[d->base] && is_weight(e, d->base); }
 
 static void loop_loads(emit *e, loop *l, bool weights) {
     for (uint32_t i = 0; i < l->step->n_loads; i++) if (loads_weight(e, load_of(e, l, i)) == weights) loop_load(e, l, i);
@@ -3393,7 +3475,7 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
 }
 
 /* How a product is cut: tiles of rows and columns, vector accesses (wide: of each side), sides that are copied first, parts of k, warps that share a tile's rows and its columns, k of a stage. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages, wide[2], warps[2], step; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *t = &e->types;
@@ -3587,26 +3669,111 @@ static void form_on_tensor_cores(const emit *e, const product *p, product_form *
     else form_tensor(p, f, bytes, &tensor_forms[(best - WARPGROUP_FORMS) / TENSOR_PARTS], 1 << (best - WARPGROUP_FORMS) % TENSOR_PARTS, sides);
 }
 
+/* Fed kernels of plain f32 by tile: rows, columns; of a thread, beside its 8 rows, columns, and threads side by side; k of a stage, stages. Eight warps; those that a tile does not need share k. */
+static const struct sgemm_form { int height, width, each, lanes, step, stages; } sgemm_forms[] = {
+    { 64, 256, 16, 8, 32, 4 }, { 128, 128, 16, 8, 32, 5 }, { 64, 128, 16, 8, 32, 6 }, { 32, 128, 16, 8, 64, 4 },
+    { 16, 128, 8, 16, 64, 5 }, { 32, 64, 8, 8, 64, 6 }, { 64, 64, 8, 8, 32, 6 }, { 32, 128, 8, 8, 32, 6 }, { 64, 128, 8, 8, 32, 6 }, { 128, 128, 8, 8, 16, 6 },
+};
+enum { SGEMM_FORMS = sizeof sgemm_forms / sizeof *sgemm_forms, SGEMM_PARTS = 8, SGEMM_TURNS = 3072 };   /* of a product so large, a side is transposed first if that lets TMA feed it */
+
+static int sgemm_groups(const struct sgemm_form *f) { return 8 * 256 * f->each / (f->height * f->width); }
+
+/* Blocks that run at once when `parts` of them make a cluster, which lies within a group of processors: of an H200's 132 in groups of 18, 16 and fewer. */
+static int64_t sgemm_slots(const emit *e, int parts) {
+    static const int clusters[SGEMM_PARTS] = { 132, 66, 39, 30, 22, 17, 14, 14 };
+    return emit_processors(e) * clusters[parts - 1] / 132 * parts;
+}
+
+/* Microseconds of one block, by a model of the H200: products at 54 TFLOP/s in all, panels that come element by element beside them, or no faster than the L2 gives them; then sums are joined. */
+static double sgemm_time(const struct sgemm_form *w, const product_form *f, int64_t k, int parts) {
+    double multiplies = w->height * w->width * (w->each == 16 ? 4.88e-6 : 5.45e-6) * (w->lanes == 8 ? 1 : 1.14), copies = 4.6e-5 * ((f->feed_a ? w->height : 0) + (f->feed_b ? w->width : 0));
+    double moves = (w->height + w->width) * 9e-5, each = multiplies + copies > moves ? multiplies + copies : moves;
+    return (double)(blocks_for(blocks_for(k, w->step), parts) * w->step) * each + 1.9 + (w->each == 16 ? 1.6 : 0) + (parts > 1 ? 1 + w->height * w->width * 1.2e-4 : 0);
+}
+
+/* Of `tiles`, those that fill all processors several times, and the rest in more parts of k: the best number for these. */
+static double sgemm_rest(const emit *e, const struct sgemm_form *w, const product_form *f, int64_t k, int64_t tiles, int *out_parts) {
+    int64_t slots = emit_processors(e), rest = tiles % slots;
+    double best = (double)blocks_for(tiles, slots) * sgemm_time(w, f, k, 1), whole = (double)(tiles / slots) * sgemm_time(w, f, k, 1);
+    *out_parts = 0;
+    for (int q = 2; q <= SGEMM_PARTS && tiles > slots && rest * q <= sgemm_slots(e, q); q++) {
+        double time = whole + sgemm_time(w, f, k, q) + 1;
+        if (time < best) { best = time; *out_parts = q; }
+    }
+    return best;
+}
+
+/* The form that ends first, or with `rank` 1, 2, ... those after it. */
+static void sgemm_best(const emit *e, const product *p, product_form *f, int rank) {
+    double times[SGEMM_FORMS][SGEMM_PARTS];
+    int rest[SGEMM_FORMS], best = 0;
+    for (int i = 0; i < SGEMM_FORMS * SGEMM_PARTS; i++) {
+        const struct sgemm_form *w = &sgemm_forms[i / SGEMM_PARTS];
+        int parts = i % SGEMM_PARTS + 1;
+        int64_t tiles = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches;
+        double *time = &times[i / SGEMM_PARTS][parts - 1];
+        if (parts == 1) *time = sgemm_rest(e, w, f, p->k, tiles, &rest[i / SGEMM_PARTS]);
+        else if (!emit_has_clusters(e) || blocks_for(p->k, w->step) < parts || !sgemm_slots(e, parts)) *time = 1e300;
+        else *time = (double)blocks_for(tiles * parts, sgemm_slots(e, parts)) * sgemm_time(w, f, p->k, parts);
+    }
+    for (int r = 0; r <= rank; r++) {
+        if (r) times[best / SGEMM_PARTS][best % SGEMM_PARTS] = 1e301;
+        for (int i = 0; i < SGEMM_FORMS * SGEMM_PARTS; i++) if (times[i / SGEMM_PARTS][i % SGEMM_PARTS] < times[best / SGEMM_PARTS][best % SGEMM_PARTS]) best = i;
+    }
+    f->form = best / SGEMM_PARTS;
+    f->parts = best % SGEMM_PARTS + 1;
+    f->rest = f->parts == 1 && emit_has_clusters(e) ? rest[f->form] : 0;
+}
+
+/* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
+static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, const gn_view *batch, uint32_t x) {
+    if (batch->rank <= 2 && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
+    return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
+}
+
+/* Every product but the smallest, which end in the time that a launch takes. */
+static bool form_sgemm(const emit *e, const product *p, product_form *f, uint32_t xa, uint32_t xb, int rank) {
+    if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
+    if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
+    f->body = "sgemm_fed";
+    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, &p->a, xa);
+    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, &p->b, xb);
+    f->at = f->feed_a == 2 && p->ak == 1 && p->n >= SGEMM_TURNS && p->m >= SGEMM_TURNS / 2;
+    f->bt = f->feed_b == 2 && p->bk == 1 && p->m >= SGEMM_TURNS && p->n >= SGEMM_TURNS / 2;
+    if (f->at) f->feed_a = 0;
+    if (f->bt) f->feed_b = 0;
+    sgemm_best(e, p, f, rank);
+    const struct sgemm_form *w = &sgemm_forms[f->form];
+    f->height = w->height;
+    f->width = w->width;
+    f->rows = blocks_for(p->m, f->height);
+    f->columns = blocks_for(p->n, f->width);
+    f->tiles = f->rows * f->columns;
+    return f->tiles * p->batches * f->parts < 0x7fffffff;
+}
+
 /* rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same again where there are no more. */
 static product_form product_choose(const emit *e, const product *p, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
-    product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k };
+    product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, plain;
     int bytes = types[d].bytes;
-    f.rows = f.tiles = blocks_for(p->m, 64);
-    f.columns = blocks_for(p->n, 64);
+    form_tiles(e, p, &f, 64, 64, 128, true);
+    plain = f;
+    f.splits = 1;
+    f.span = p->k;
     if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
     if ((d == GN_F16 || d == GN_BF16 || (d == GN_F32 && env_is("GENIE_TF32", "1"))) && emit_has_tensor_cores(e)) {
         form_on_tensor_cores(e, p, &f, d, xa, xb, rank);
         return f;
     }
+    if (d == GN_F32 && form_sgemm(e, p, &f, xa, xb, rank)) return f;
+    f = plain;
     if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
         f.at = !is_panel(p->ak, p->am, p->m, 4, &p->a, base_offset(e, xa), bytes);
         f.bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, base_offset(e, xb), bytes);
         bool async = emit_has_async_copies(e) && (!f.at || p->n >= 1024) && (!f.bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
-        int64_t tiles = blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches;
-        bool wide = async && p->n > 128 && tiles >= 2 * emit_processors(e);
+        bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
         if (rank == 1 && async && p->n > 128) wide = !wide;
-        bool bulk = wide && tiles >= emit_processors(e) && fits_maps(e, p);
-        f.body = bulk ? "sgemm_bulk" : async ? "sgemm_async" : "sgemm";
+        f.body = async ? "sgemm_async" : "sgemm";
         f.at = f.at && async;
         f.bt = f.bt && async;
         form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
@@ -3659,7 +3826,8 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     put(members, e->waits ? ", now(a%u)" : ", a%u", i);
     bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % t->vector == 0);
     bool wide = vectorises(&d->view, d->view.offset, t->vector, types[d->dtype].bytes);
-    put(b, one ? "    vconst<1>(r.w%u, a%u + " : wide ? "    vconst<V>(r.w%u, a%u + " : "    UNROLL for (int v = 0; v < V; v++) vconst<1>(r.w%u + v, a%u + ", i, i);
+    const char *load = e->waits ? "vload" : "vconst";       /* what is read as constant may be read before the wait */
+    put(b, one ? "    %s<1>(r.w%u, a%u + " : wide ? "    %s<V>(r.w%u, a%u + " : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.w%u + v, a%u + ", load, i, i);
     put_offset(b, &d->view, one || wide ? "i" : "i + v", l->small);
     put(b, ");\n");
     snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
@@ -3690,7 +3858,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         uint32_t bias = input(e, t->node, 2);
         int64_t stride = view_of(e, bias)->strides[0];
         bool wide = stride == 1 && base_offset(e, bias) % (t->vector * types[d].bytes) == 0;
-        put(&e->types, wide ? "    vconst<V>(r.bias, bias + c);\n" : "    UNROLL for (int v = 0; v < V; v++) vconst<1>(r.bias + v, bias + (c + v) * %lldll);\n", (long long)stride);
+        put(&e->types, wide ? "    %s<V>(r.bias, bias + c);\n" : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.bias + v, bias + (c + v) * %lldll);\n", e->waits ? "vload" : "vconst", (long long)stride);
         emit_node(e, bias, type, true, "bias");
         put(&members, e->waits ? ", now(bias)" : ", bias");
     }
@@ -3861,8 +4029,8 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
     emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? (uint32_t)h * 2 + 128 : 160, f->shared + (bulk ? (uint32_t)(h * 128 * buffers) : 0));
 }
 
-/* One side of a product for TMA, `tile` of its rows and 16 k at a time, the rows along memory; turned: such a copy in scratch memory. */
-static panels sgemm_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile, size_t *scratch) {
+/* One side of a product as a fed kernel reads it: for TMA, or for copies of elements. */
+static panels sgemm_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, const struct sgemm_form *w, int tile, size_t *scratch) {
     panels q = panels_of(e, node, true, outer, p->k, outer_stride, k_stride, batch, tile);
     if (turned) {
         q = (panels){ .inner = p->k, .outer = outer, .stride = outer_stride, .batch = *batch };
@@ -3870,24 +4038,48 @@ static panels sgemm_side(emit *e, uint32_t node, bool turned, const product *p, 
     }
     q.plain = true;
     q.box_inner = tile;
-    q.box_outer = 16;
+    q.box_outer = w->step;
     return q;
 }
 
-static void emit_sgemm_bulk(emit *e, uint32_t node, const product *p, const product_form *f, const epilogue *t) {
+/* `tiles` tiles from the first-th on, in parts of k. */
+static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, const panels *a, const panels *b, int64_t first, int64_t tiles, int parts) {
+    const product *p = &x->p;
+    const struct sgemm_form *w = &sgemm_forms[f->form];
+    text *y = &e->types;
+    int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
+    uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
+    char name[64], bounds[64];
+    emit_early(e);
+    put_epilogue(e, &x->t, GN_F32);
+    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
+        (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, AHEAD = %d };\n", (long long)x->t.vector, w->height, w->width,
+        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, e->waits ? (!f->at && is_weight(e, x->xa)) | (!f->bt && is_weight(e, x->xb)) << 1 : 0);
+    put_batch(y, "a", &a->batch);
+    put_batch(y, "b", &b->batch);
+    put(y, "  static M i64 a(u32 z) { return ");
+    put_offset(y, &p->a, "z", is_small(&p->a));
+    put(y, "; }\n  static M i64 b(u32 z) { return ");
+    put_offset(y, &p->b, "z", is_small(&p->b));
+    put(y, "; }\n};\n");
+    if (f->feed_a) emit_node(e, x->xa, "float", true, "a"); else emit_map(e, "a", GN_F32, a);
+    if (f->feed_b) emit_node(e, x->xb, "float", true, "b"); else emit_map(e, "b", GN_F32, b);
+    put(&e->body, "  sgemm_fed<@_p>(%s, %s, %s, %s, e);\n", f->feed_a ? "0" : "&a", f->feed_b ? "0" : "&b", f->feed_a ? "a" : "0", f->feed_b ? "b" : "0");
+    snprintf(bounds, sizeof bounds, "__cluster_dims__(%d, 1, 1) __launch_bounds__(384, 1)", parts);
+    e->bounds = parts > 1 ? bounds : "__launch_bounds__(384, 1)";
+    snprintf(name, sizeof name, "sgemm_fed_%dx%d_k%dx%d_%d%d%s", w->height, w->width, groups, parts, f->feed_a, f->feed_b, x->t.loop ? "_epilogue" : "");
+    emit_launch_shared(e, name, (uint64_t)(tiles * parts), 1, 384, fed > joined ? fed : joined);
+}
+
+static void emit_sgemm(emit *e, const matmul *x, const product_form *f) {
+    const product *p = &x->p;
+    const struct sgemm_form *w = &sgemm_forms[f->form];
+    int64_t tiles = f->tiles * p->batches, whole = f->rest ? tiles - tiles % emit_processors(e) : tiles;
     size_t scratch = 0;
-    panels a = sgemm_side(e, input(e, node, 0), f->at, p, p->m, p->am, p->ak, &p->a, f->height, &scratch), b = sgemm_side(e, input(e, node, 1), f->bt, p, p->n, p->bn, p->bk, &p->b, f->width, &scratch);
-    put_epilogue(e, t, GN_F32);
-    put(&e->types, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; enum { ROWS = %lld, COLS = %lld, W = %lld, BM = %d, BW = %d, SPLIT = 1, STAGES = 4 };\n", (long long)p->m,
-        (long long)p->n, (long long)p->k, (long long)f->rows, (long long)f->columns, (long long)t->vector, f->height, f->width);
-    put_batch(&e->types, "a", &a.batch);
-    put_batch(&e->types, "b", &b.batch);
-    put(&e->types, "};\n");
-    emit_map(e, "a", GN_F32, &a);
-    emit_map(e, "b", GN_F32, &b);
-    put(&e->body, "  sgemm_bulk<@_p>(&a, &b, e);\n");
-    e->bounds = "__launch_bounds__(384, 1)";
-    emit_launch_shared(e, t->loop ? "sgemm_bulk_f32_epilogue" : "sgemm_bulk_f32", (uint64_t)(f->tiles * p->batches), 1, 384, f->shared);
+    panels a = sgemm_side(e, x->xa, f->at, p, p->m, p->am, p->ak, &p->a, w, w->height, &scratch), b = sgemm_side(e, x->xb, f->bt, p, p->n, p->bn, p->bk, &p->b, w, w->width, &scratch);
+    emit_sgemm_part(e, x, f, &a, &b, 0, whole, f->parts);
+    if (f->rest) emit_sgemm_part(e, x, f, &a, &b, whole, tiles - whole, f->rest);
 }
 
 /* Where one side of a product lies; turned: a copy that runs along its rows, in scratch memory. */
@@ -3903,7 +4095,7 @@ static param product_side(emit *e, uint32_t node, bool turned, const product *p,
 
 /* The sums of the parts of k, in scratch memory from `at` on. */
 static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
-    size_t bytes = at + (size_t)(f->splits * p->m * p->n) * 4;
+    size_t bytes = at + (size_t)(f->splits * p->m * p->n) * (types[d].bytes == 8 || d == GN_U32 ? 8 : 4);      /* of what is computed in */
     if (bytes > e->scratch) e->scratch = bytes;
     emit_early(e);
     put_epilogue(e, t, d);
@@ -3919,27 +4111,27 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     product p = x->p;
     epilogue t = x->t;
     const char *type = types[d].name;
-    bool large = f.body[0] == 't' || f.body[0] == 's', small = f.body[0] == 'm', cut = f.splits > 1;
+    bool few = f.body[0] == 'r', cut = f.splits > 1;
     char name[64];
     size_t scratch = 0;
     if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
-    if (strcmp(f.body, "sgemm_bulk") == 0) { emit_sgemm_bulk(e, node, &p, &f, &t); return; }
+    if (strcmp(f.body, "sgemm_fed") == 0) { emit_sgemm(e, x, &f); return; }
     bool copied = f.body[0] == 's';                          /* sides that lie the other way are transposed first */
     param a = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (f.step) emit_early(e);
     if (!cut) put_epilogue(e, &t, d);
-    else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const float *) const {} };\n");   /* sums of parts are stored as they are */
+    else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n", types[d].compute);   /* sums of parts are stored as they are */
     if (cut) { emit_await(e); put(&e->body, "  const @_e e = {};\n"); }
     put_product_type(e, &p, &f, d, t.vector);
     emit_pointer(e, type, true, "a", a);
     emit_pointer(e, type, true, "b", b);
     if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)scratch });
-    put(&e->body, large ? "  %s<@_p>(a, b, e, %s);\n" : "  %s<@_p>(a, b, e);\n", f.body, cut ? "parts" : "0");
+    put(&e->body, few ? "  %s<@_p>(a, b, e);\n" : "  %s<@_p>(a, b, e, %s);\n", f.body, cut ? "parts" : "0");
     int n = snprintf(name, sizeof name, "%s_%s", f.body, d == GN_F32 && f.step ? "tf32" : gn_dtype_name(d));
     if (f.step) n += snprintf(name + n, sizeof name - (size_t)n, "_%dx%d", f.height, f.width);
     snprintf(name + n, sizeof name - (size_t)n, "%s", e->tail && !cut ? "_epilogue" : "");
     if (f.step || (f.body[0] == 's' && f.shared && f.width == 128)) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
-    emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)(large ? f.splits : small ? f.columns : 1), 256, f.shared);
+    emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)f.splits, 256, f.shared);
     if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
 
@@ -4094,7 +4286,7 @@ static product_key key_of(const emit *e, const matmul *x) {
 }
 
 static uint64_t form_mark(const product_form *f) {
-    int64_t words[9] = { f->vector, f->splits, f->span, f->tx, f->height, f->width, f->parts, f->stages, f->shared };
+    int64_t words[11] = { f->vector, f->splits, f->span, f->tx, f->height, f->width, f->parts, f->stages, f->shared, f->form, f->rest };
     return hash_bytes(hash_bytes(9, f->body, strlen(f->body)), words, sizeof words);
 }
 
@@ -5432,7 +5624,7 @@ static void program_log(program *p, gn__cu_handle h) {
     if (p->log) { cu.nvrtcGetProgramLog(h, p->log); p->log[n] = 0; }
 }
 
-static bool needs_hopper(const kernel *k) { return strncmp(k->name, "wgmma_", 6) == 0 || strncmp(k->name, "sgemm_bulk", 10) == 0; }
+static bool needs_hopper(const kernel *k) { return strncmp(k->name, "wgmma_", 6) == 0 || strncmp(k->name, "sgemm_fed", 9) == 0; }
 
 /* Options that older versions do not know come last and are left out at a second try. */
 static void program_compile(program *p) {

@@ -544,7 +544,7 @@ static int child_many(void) {
     setenv("GENIE_CUDA_TUNE", "1", 1);
     for (int i = 0; i < MANY; i++) {
         two_times t;
-        double error = many_one(tf32 ? GN_F32 : GN_BF16, many_shapes[i], &t);
+        double error = many_one(strcmp(set.child, "many_bf16") == 0 ? GN_BF16 : GN_F32, many_shapes[i], &t);
         printf("%.2f %.2f %.3g ", t.own, t.blas, error);
     }
     printf("\n");
@@ -1284,6 +1284,7 @@ static void print_json(const gn_device_info *d) {
 static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
     bench_products();
+    bench_many("many_f32", "products_f32", 1e-5);
     bench_many("many_bf16", "products_bf16", eps_of(GN_BF16));
     bench_many("many_tf32", "products_tf32", 0x1p-9);
     bench_attention(g);
@@ -1304,7 +1305,7 @@ int main(int argc, char **argv) {
         { "verbose", EX_FLAG, &set.verbose, NULL, "a line for each shape of the rows of many", 0, 0 },
         { "quick", EX_FLAG, &set.quick, NULL, "fewer repetitions of smaller tensors: shows that it works, not how fast", 0, 0 },
         { "device", EX_TEXT, &set.device, "NAME", "cuda:0, cuda:1, ... (cuda:0)", 0, 0 },
-        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve, first, measure, many_bf16 or many_tf32", 0, 0 },
+        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve, first, measure, many_f32, many_bf16 or many_tf32", 0, 0 },
         { "url", EX_TEXT, &set.url, "FILE", "of --child: the server's URL", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
@@ -1315,8 +1316,8 @@ int main(int argc, char **argv) {
     if (set.child && !strcmp(set.child, "serve") && set.url) return child_serve();
     if (set.child && !strcmp(set.child, "first")) return child_first();
     if (set.child && !strcmp(set.child, "measure")) return child_measure();
-    if (set.child && (!strcmp(set.child, "many_bf16") || !strcmp(set.child, "many_tf32"))) return child_many();
-    if (set.child) ex_usage(argv[0], "--child is serve, with --url, first, measure, many_bf16 or many_tf32");
+    if (set.child && !strncmp(set.child, "many_", 5)) return child_many();
+    if (set.child) ex_usage(argv[0], "--child is serve, with --url, first, measure, many_f32, many_bf16 or many_tf32");
     gn_ctx *g = gn_open(&(gn_desc){ .devices = set.device });
     if (gn_status(g) != GN_OK) { printf("SKIP: bench_gpu: %s\n", gn_last_error(g)->text); gn_close(g); return EX_SKIPPED; }
     ok_or_die(g, gn_get_device(g, &device), "device");

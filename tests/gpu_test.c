@@ -137,6 +137,40 @@ static void large_products_agree_with_the_cpu(void)
     set_rank(-1);
 }
 
+/* Plain f32 in every tile, whole and in parts of k, beside ends of tiles and of k, from where rows lie in each way: form bits 0, 1 transpose a side, bit 2 adds a bias by linear, bit 3 takes all but the first column of what
+ * lies in memory, so that nothing stands at 16 bytes. */
+
+static gn_tensor build_any_product(gn_ctx *g, const job *j, void **data)
+{
+    int64_t skip = j->form & 8 ? 1 : 0;
+    gn_tensor a = j->form & 1 ? gn_data(g, j->d, GN_SHAPE(j->c, j->a + skip), data[0]) : gn_data(g, j->d, GN_SHAPE(j->a, j->c + skip), data[0]);
+    gn_tensor b = j->form & 2 ? gn_data(g, j->d, GN_SHAPE(j->b, j->c + skip), data[1]) : gn_data(g, j->d, GN_SHAPE(j->c, j->b + skip), data[1]);
+    if (skip) { a = gn_slice(a, 1, 1, GN_END, 1); b = gn_slice(b, 1, 1, GN_END, 1); }
+    if (j->form & 1) a = gn_transpose(a, 0, 1);
+    if (j->form & 2) b = gn_transpose(b, 0, 1);
+    return j->form & 4 ? gn_linear(a, b, gn_data(g, j->d, GN_SHAPE(j->b), data[2])) : gn_matmul(a, b);
+}
+
+static void plain_products_of_every_tile_agree_with_the_cpu(void)
+{
+    static const struct { int64_t m, n, k; int forms; } shapes[] = {                              /* forms: a bit for each that is run */
+        { 1540, 3076, 20, 0x0011 }, { 1537, 3075, 68, 0x0008 }, { 1540, 644, 513, 0x0005 }, { 257, 500, 513, 0x0105 }, { 130, 2050, 70, 0x0402 }, { 129, 255, 600, 0x1002 }, { 700, 700, 200, 0x0041 },
+        { 2049, 772, 513, 0x0109 }, { 770, 392, 1001, 0x0104 }, { 2049, 772, 300, 0x0001 }, { 1025, 2572, 300, 0x0001 }, { 770, 644, 1030, 0x0021 }, { 257, 2572, 513, 0x0104 }, { 770, 1540, 513, 0x0004 },
+        { 250, 1028, 1030, 0x0011 }, { 2049, 132, 700, 0x0001 }, { 1540, 392, 1001, 0x0001 }, { 515, 68, 4100, 0x0005 }, { 2570, 68, 1001, 0x0001 }, { 3075, 132, 100, 0x0011 },
+        { 64, 2048, 520, 0x0106 }, { 63, 257, 1000, 0x0208 }, { 65, 1024, 90, 0x0005 }, { 32, 1028, 300, 0x0102 }, { 33, 640, 64, 0x0004 }, { 31, 130, 2001, 0x0809 }, { 64, 64, 3000, 0x0403 },
+        { 60, 66, 65, 0x0112 }, { 16, 2600, 129, 0x0107 }, { 515, 500, 33, 0x0001 }, { 15, 127, 2000, 0x0209 }, { 17, 4100, 33, 0x0021 }, { 9, 31, 2000, 0x0803 }, { 2000, 16, 129, 0x0104 }, { 513, 9, 1000, 0x0202 },
+        { 1000, 33, 257, 0x0409 }, { 1300, 16, 129, 0x0003 }, { 1540, 129, 33, 0x0101 }, { 3075, 257, 20, 0x0001 }, { 640, 31, 66, 0x0103 }, { 4100, 64, 80, 0x0005 }, { 100, 1300, 513, 0x0004 }, { 100, 100, 100, 0x0109 }, { 70000, 10, 1, 0x0101 } };
+    for (int k = 0; k < TEST_COUNT(shapes); k++) {
+        int64_t m = shapes[k].m, n = shapes[k].n, kk = shapes[k].k;
+        void *data[3] = { random_bytes(GN_F32, (m + 1) * (kk + 1), 1), random_bytes(GN_F32, (kk + 1) * (n + 1), 1), random_bytes(GN_F32, n, 1) };
+        for (int form = 0; form < 16; form++) {
+            job j = { GN_F32, m, n, kk, 0, form };
+            if (shapes[k].forms >> form & 1) compare("plain product", build_any_product, &j, data, eps_of(GN_F32) * 64);
+        }
+        free(data[0]); free(data[1]); free(data[2]);
+    }
+}
+
 /* In a context of its own: f32 products that were asked to be of TF32 are as exact as 10 bits of mantissa are. In all four directions, of one
  * step of 32 k, of two, of odd and even numbers, in every tile. */
 static void tf32_products_are_as_exact_as_their_inputs(void)
@@ -1064,7 +1098,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
         TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
         TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
-        TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu),
+        TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu), TEST_ENTRY(plain_products_of_every_tile_agree_with_the_cpu),
         TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(products_on_tensor_cores_are_exact), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
         TEST_ENTRY(products_by_blas_are_as_exact_as_our_own), TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions), TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),

@@ -68,7 +68,7 @@ text_without_products_is_no_success() {
 compile() {
     mkdir -p "$WORK/cache"
     GENIE_CUDA_ONE_OF_EACH=kind GENIE_CACHE=$WORK/cache GENIE_CUDA_COMPILE_ONLY=sm_90a \
-        "$BUILD/tests/gpu_test" tf32_products large_products products_on_tensor attention_agrees loops_after all_kernels_compile --seed 1 >"$WORK/compile" 2>&1
+        "$BUILD/tests/gpu_test" tf32_products large_products products_on_tensor plain_products attention_agrees loops_after all_kernels_compile --seed 1 >"$WORK/compile" 2>&1
     local status=$?
     tail -n 20 "$WORK/compile"
     return $status
@@ -87,6 +87,14 @@ every_form_was_there() {
         grep -qE "^ok wgmma_${form}_" "$WORK/said" || { echo "no kernel wgmma_$form"; return 1; }
     done
 }
+every_tile_of_plain_f32_was_there() {
+    local tile
+    for tile in 128x128_k{1,2} 64x256_k2 64x128_k{2,4} 64x64_k4 32x128_k{4,8} 32x64_k8 16x128_k8; do
+        grep -qE "^\.text\.sgemm_fed_${tile}x" "$WORK"/cache/*.sass || { echo "no kernel sgemm_fed_$tile"; return 1; }
+    done
+}
+# What one thread of a fed kernel holds stays in registers: its loop has no time for spilled ones.
+fed_kernels_spill_nothing() { ! awk '/^\.text\./ { name = $1 } name ~ /sgemm_fed/ && /(LDL|STL)/ { print name; found = 1; exit } END { exit !found }' "$WORK"/cache/*.sass; }
 # Each last wait that leaves one group under way must be found, in every kernel.
 weaker_waits_are_found() {
     local text
@@ -111,6 +119,8 @@ else
     check kernels_are_disassembled disassemble
     check no_kernel_reads_above_a_wait no_kernel_reads_above_a_wait
     check every_form_was_there every_form_was_there
+    check every_tile_of_plain_f32_was_there every_tile_of_plain_f32_was_there
+    check fed_kernels_spill_nothing fed_kernels_spill_nothing
     check weaker_waits_are_found weaker_waits_are_found
 fi
 finish

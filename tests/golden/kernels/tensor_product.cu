@@ -2,7 +2,7 @@
 struct tensor_matmul_bf16_64x16_e { typedef bf16 O; O *o; const bf16 *bias;
   template <int V> struct in { int none; bf16 bias[V]; };
   template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {
-    vconst<V>(r.bias, bias + c);
+    vload<V>(r.bias, bias + c);
   }
   template <int V> M void value(const in<V> &r, const float *from, O *y) const {
     UNROLL for (int v = 0; v < V; v++) {

@@ -2,8 +2,8 @@
 struct wgmma_bf16_64x64_k4_nn_epilogue_e { typedef bf16 O; O *o; const bf16 *bias; const bf16 *a1;
   template <int V> struct in { int none; bf16 bias[V]; bf16 w1[V]; };
   template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {
-    vconst<V>(r.bias, bias + c);
-    vconst<V>(r.w1, a1 + ((int)((u32)(i))));
+    vload<V>(r.bias, bias + c);
+    vload<V>(r.w1, a1 + ((int)((u32)(i))));
   }
   template <int V> M void value(const in<V> &r, const float *from, O *y) const {
     UNROLL for (int v = 0; v < V; v++) {
