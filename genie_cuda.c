@@ -49,7 +49,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 12
+#define GN__CU_GENERATOR 13
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -2388,7 +2388,8 @@ static const char hopper[] =
     "    bar_wait(empty + 8 * s, ((u32)it / P::STAGES & 1) ^ 1);\n"
     "    if (!(P::AHEAD & 1) || it >= P::STAGES) sgemm_feed_a<P>(ta, a, to, bar, z, row, k);\n"
     "    if (!(P::AHEAD & 2) || it >= P::STAGES) sgemm_feed_b<P>(tb, b, to + A, bar, z, col, k);\n"
-    "    if (P::FEED_A || P::FEED_B) copies_arrive(bar); else bar_arrive(bar);\n"
+    "    if (!(P::FEED_A && P::FEED_B) && threadIdx.x == 256) bar_arrive(bar);   // an arrival of its own, behind the bytes that it has added: that of copies comes by another way\n"
+    "    if (P::FEED_A || P::FEED_B) copies_arrive(bar);\n"
     "  }\n"
     "  if (P::FEED_A || P::FEED_B) { copy_commit(); copy_wait<0>(); }\n"
     "}\n"
@@ -2437,7 +2438,7 @@ static const char hopper[] =
     "  wgmma_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
     "  if (P::EARLY) let_next_start();\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, 8); }\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, (P::FEED_A || P::FEED_B ? 128 : 0) + (P::FEED_A && P::FEED_B ? 0 : 1)); bar_init(empty + 8 * i, 8); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
