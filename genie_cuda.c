@@ -13,6 +13,8 @@
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
  *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
+ *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck, which does not see that
+ *                                     the others have met with it
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
@@ -49,7 +51,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 15
+#define GN__CU_GENERATOR 16
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -2441,7 +2443,7 @@ static const char hopper[] =
     "  wgmma_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
     "  if (P::EARLY) let_next_start();\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, 8); }\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, P::EVERY ? 256 : 8); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
@@ -2464,8 +2466,8 @@ static const char hopper[] =
     "      UNROLL for (int j = 0; j < P::EACH; j += 4) vload<4>(y + j, sb + k * P::PB + j * P::LANES);\n"
     "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
     "    }\n"
-    "    group_sync<32>(2 + warp);                                      // the warp has read the stage; as __syncwarp, and racecheck sees it\n"
-    "    if (lane == 0) bar_arrive(empty + 8 * s);\n"
+    "    __syncwarp();\n"
+    "    if (P::EVERY || lane == 0) bar_arrive(empty + 8 * s);\n"
     "  }\n"
     "  float *sums = (float *)memory, *mine = sums + (warp / WARPS * (P::BM * P::BW) + tr * P::BW + tc);\n"
     "  group_sync<256>(1);                                               // all have read the last stage\n"
@@ -4058,8 +4060,8 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     put_epilogue(e, &x->t, GN_F32);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, AHEAD = %d };\n", (long long)x->t.vector, w->height, w->width,
-        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, e->waits ? (!f->at && is_weight(e, x->xa)) | (!f->bt && is_weight(e, x->xb)) << 1 : 0);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d, AHEAD = %d };\n", (long long)x->t.vector, w->height, w->width,
+        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, env_is("GENIE_CUDA_EVERY_LANE", "1"), e->waits ? (!f->at && is_weight(e, x->xa)) | (!f->bt && is_weight(e, x->xb)) << 1 : 0);
     put_batch(y, "a", &a->batch);
     put_batch(y, "b", &b->batch);
     put(y, "  static M i64 a(u32 z) { return ");

@@ -565,7 +565,7 @@ static void bench_many(const char *child, const char *name, double bound) {
     else unsetenv("GENIE_CACHE");
     nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
     if (!ok) { failed("products of many shapes are not measured"); return; }
-    row *out = add_row(name, "x", 1.1, true);
+    row *out = add_row(name, "x", 1.15, true);
     for (int i = 0; i < MANY; i++) {
         double own = got[3 * i], blas_us = got[3 * i + 1], ratio = own / blas_us;
         if (!(got[3 * i + 2] <= error)) error = got[3 * i + 2];
