@@ -1246,6 +1246,8 @@ typedef struct gn_layout {
 /* Fills *out_layout, which keeps a pointer to the part. GN_OUT_OF_MEMORY. */
 GN_API gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
+/* Lays the block out anew, for an executor that has taken nodes out of it (GN_PLACE_NONE) or reads some later (gn_lay.last). GN_OUT_OF_MEMORY. */
+GN_API gn_result gn_layout_repack(gn_layout *l, gn_fault *f);
 /* Adjacent dims that one stride covers become one, dims of size 1 go: fewer, longer runs over the same elements in the same order. */
 GN_API gn_view gn_view_collapse(const gn_view *v);
 
@@ -17283,6 +17285,7 @@ int gn_describe_network(char *out_text, size_t cap) {
 
 gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
+gn_result gn_layout_repack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l) ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to lay out %u nodes", l->part->n_nodes); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
