@@ -5675,10 +5675,14 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     e->fusions[i] = u;
 }
 
-/* ---- attention that is written out: a product, a loop on its scores, a softmax, a product ---- */
+/* ---- attention that is written out: a product, a loop on its scores, a softmax, a product ----
+ * It runs in the kernels of the op, which compute the loop on each score: whatever it does (scale, masks that add or replace, a cap, a bias
+ * of positions), it does the same. Scores and weights stay in registers, so nothing else may read them, and an f16 score has no limit before
+ * the loop's end. Where the op and the formula differ the formula is computed: a query whose scores are all -infinity gives NaN, and so
+ * does a weight of 0 on a value that is infinite; hence a mask that happens to be causal hides keys, and saves no work. */
 
-/* Scores of attentions in plain arithmetic up to which one kernel takes less time than three. */
-enum { PLAIN_SCORES = 1 << 17, SCORES_LOADS = 8 };
+/* Attentions in plain arithmetic up to which one kernel takes less time than three: scores, and elements of keys and values that one block reads; the most inputs of a loop on scores. */
+enum { PLAIN_SCORES = 1 << 17, PLAIN_BLOCK = 1 << 16, PLAIN_WIDTH = 1024, SCORES_LOADS = 8 };
 
 /* The only use of a node's result is one step's read of it. */
 static bool is_between(const emit *e, const readers *r, uint32_t node) {
@@ -5872,11 +5876,17 @@ static bool written_stays(const emit *e, const attention_form *f, const written_
     return all;
 }
 
+/* One kernel takes less time than the steps by themselves. */
+static bool written_pays(const emit *e, const attention_form *f) {
+    one_form one;
+    int64_t width = f->q.dims[3] + f->v.dims[3];
+    return f->flash || one_choose(e, f, &one) || (f->queries * f->dims[3] <= PLAIN_SCORES && width <= PLAIN_WIDTH && f->span * width <= PLAIN_BLOCK);
+}
+
 /* The softmax of step i with what is around it as one attention, where that is one and faster. */
 static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *w, uint32_t *values) {
     uint32_t soft = e->layout->steps[i].node, cast = 0;
     const gn_view *out = view_of(e, soft);
-    one_form one;
     *f = (attention_form){ .written = true, .length_type = GN_I32, .scale = 1 };
     if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) || !find_scores(e, r, soft, f)) return false;
     *values = find_values(e, r, soft, &cast);
@@ -5890,7 +5900,7 @@ static bool find_written(const emit *e, const readers *r, uint32_t i, attention_
     f->mask_type = f->q.dtype;
     if (f->loop) take_scale(e, f);
     attention_decide(e, f);
-    return f->flash || one_choose(e, f, &one) || f->queries * f->dims[3] <= PLAIN_SCORES;
+    return written_pays(e, f);
 }
 
 /* Decides which products and softmaxes run as one attention; scores and weights then have no memory. False when there is no memory. */
