@@ -3840,6 +3840,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     if (any) put(&e->body, "  if (live && ty == 0) {\n");
     for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
     if (any) put(&e->body, "  }\n");
+    if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";      /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
 }
 
