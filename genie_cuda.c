@@ -5731,7 +5731,7 @@ static void compile_alone(kernel *k, struct device *d) {
     program p = { .device = d, .kernels = { k }, .n = 1 };
     program_compile(&p);
     if (!p.failed && program_load(&p, p.code)) program_store(&p);
-    else { k->why = p.log ? p.log : NULL; p.log = NULL; }
+    else if (p.failed) { k->why = p.log; p.log = NULL; }      /* what compiles but does not load is tried again by the next plan */
     gn_free(p.code);
     gn_free(p.log);
 }
@@ -5871,10 +5871,11 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 /* >>memory ======================================================================================== */
 
 /* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller (`host`);
-   saving: the copy to `away` is still in the stream; cache: appended to in place; used: clock of the launch or run that used it last. */
+   saving: the copy to `away` is still in the stream; cache: appended to in place; failed: a state that a run had begun to write when it
+   failed; used: clock of the launch or run that used it last. */
 typedef struct slot {
     uint8_t kind;
-    bool out, saving, cache;
+    bool out, saving, cache, failed;
     gn_dtype dtype;
     gn_shape shape;
     uint32_t gen;
@@ -5992,6 +5993,7 @@ typedef struct plan {
     struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[CAPTURES];
     uint32_t runs, next_capture;
     bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
+    bool began;                    /* and one of its kernels has been launched */
 } plan;
 
 /* For every session of the device: the first cause counts. */
@@ -6003,18 +6005,27 @@ static void device_lose(struct device *d, const char *why) {
     pthread_mutex_unlock(&lock);
 }
 
-static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
+/* 1: an invalid value; 2: no memory; 701: too much for a launch; 801: not supported; 900 to 910: of a capture. All others that reach
+   this file's checks leave the context unusable. */
+static bool breaks_context(int r) { return r != 1 && r != 2 && r != 701 && r != 801 && (r < 900 || r > 910); }
+
+/* This executor is of no use any more, because it is not known what has run; with an error that breaks the context its device neither. */
+static gn_result executor_lose(executor *x, gn_fault *f, int r, const char *what) {
     const char *name = NULL, *said = NULL;
     cu.cuGetErrorName(r, &name);
     cu.cuGetErrorString(r, &said);
+    if (!x->lost) snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
+    x->lost = true;
+    if (breaks_context(r)) device_lose(x->device, x->lost_why);
+    return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
+}
+
+static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
+    const char *name = NULL, *said = NULL;
     if (r == 2) return gn_fail(f, GN_OUT_OF_MEMORY, "the GPU has no memory left (%s)", what);
-    /* 1: an invalid value; 801: not supported. All others that reach this place leave the context unusable. */
-    if (r != 1 && r != 801 && r != 701) {
-        x->lost = true;
-        snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
-        device_lose(x->device, x->lost_why);
-        return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
-    }
+    if (breaks_context(r)) return executor_lose(x, f, r, what);
+    cu.cuGetErrorName(r, &name);
+    cu.cuGetErrorString(r, &said);
     return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", said ? said : "unknown", what);
 }
 
@@ -6025,16 +6036,19 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
         if (driver_result != 0) return driver_fail(x, f, driver_result, #call);                                              \
     } while (0)
 
+/* The device's context is current in this thread from here on, also of a lost one: what is left of it is destroyed there. */
 static gn_result enter(executor *x, gn_fault *f) {
+    int e = x->device->compile_only ? 0 : cu.cuCtxSetCurrent(x->device->context);
     if (!x->lost && atomic_load(&x->device->lost)) {
         x->lost = true;
         memcpy(x->lost_why, x->device->lost_why, sizeof x->lost_why);
     }
     if (x->lost) return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
-    if (x->device->compile_only) return GN_OK;
-    DRIVER(x, f, cuCtxSetCurrent(x->device->context));
-    return GN_OK;
+    return e == 0 ? GN_OK : executor_lose(x, f, e, "cuCtxSetCurrent");
 }
+
+/* Its device is gone, and all that lay there. An executor can be lost alone: then what is there is waited for and given back. */
+static bool is_dead(const executor *x) { return atomic_load(&x->device->lost); }
 
 static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
@@ -6070,7 +6084,7 @@ static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
     x->stats->device_bytes -= room(bytes ? bytes : 1);
-    if (!p || x->lost) return;
+    if (!p || is_dead(x)) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
     else cu.cuMemFree(p);
 }
@@ -6187,6 +6201,7 @@ static int copiers_wait(copiers *c, uint64_t number) {
     pthread_mutex_lock(&c->lock);
     while (c->done < number) pthread_cond_wait(&c->changed, &c->lock);
     int e = c->error;
+    if (c->up && !breaks_context(e)) c->error = 0;        /* of the one run that waits for all jobs; those that come down are of several */
     pthread_mutex_unlock(&c->lock);
     return e;
 }
@@ -6220,7 +6235,7 @@ static void copiers_end(copiers *c) {
 static void area_drop(executor *x, area *a) {
     if (!a->bytes) return;
     copiers_wait(&x->down, a->copied);
-    if (!x->lost) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
+    if (!is_dead(x)) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
     give(x, a->mem, a->bytes);
     a->mem = 0;
     a->bytes = 0;
@@ -6294,6 +6309,15 @@ static bool same_type(gn_dtype a, const gn_shape *sa, const gn_part *p, uint32_t
 /* Weights go first, then states, then the caches that a decode appends to; of each the one that was used longest ago. */
 static int slot_class(const slot *s) { return s->kind == GN_LEAF_WEIGHT ? 0 : s->cache ? 2 : 1; }
 
+/* The main stream waits until the slot is back. */
+static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
+    if (!s->here) return GN_OK;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, s->here, 0));
+    cu.cuEventDestroy(s->here);
+    s->here = NULL;
+    return GN_OK;
+}
+
 /* Moves one slot to pinned memory. False when none may go. */
 static bool evict_one(executor *x) {
     slot *v = NULL;
@@ -6307,10 +6331,14 @@ static bool evict_one(executor *x) {
     void *p = v->away;
     if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
     if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
+    bool saves = p && !copied, ok = slot_await(x, v, NULL) == GN_OK;
+    if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) == 0;
+    if (!ok) {
+        if (p && !v->away) cu.cuMemFreeHost(p);
+        return false;
+    }
     v->away = (char *)p;
-    if (v->here) { cu.cuStreamWaitEvent(x->stream, v->here, 0); cu.cuEventDestroy(v->here); v->here = NULL; }
-    if (p && !copied && cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) != 0) return false;
-    v->saving = p && !copied;
+    v->saving = saves;
     give(x, v->mem, v->bytes);
     v->mem = 0;
     v->out = true;
@@ -6319,39 +6347,46 @@ static bool evict_one(executor *x) {
     return true;
 }
 
-/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. */
-static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
-    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
-    if (r != GN_OK) return r;
-    s->out = false;
-    x->stats->weight_moves++;
-    x->stats->weight_move_bytes += s->bytes;
-    if (x->device->compile_only) return GN_OK;
+static gn_result slot_copy_back(executor *x, slot *s, gn_fault *f) {
+    DRIVER(x, f, cuEventCreate(&s->here, 2));
     if (s->saving) {
         DRIVER(x, f, cuEventRecord(x->main_at, x->stream));
         DRIVER(x, f, cuStreamWaitEvent(x->copies, x->main_at, 0));
-        s->saving = false;
     }
     DRIVER(x, f, cuMemcpyHtoDAsync(s->mem, s->away ? s->away : (const char *)s->host, s->bytes, x->copies));
-    DRIVER(x, f, cuEventCreate(&s->here, 2));
     DRIVER(x, f, cuEventRecord(s->here, x->copies));
     return GN_OK;
 }
 
-static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
-    gn__cu_handle here = s->here;
-    if (!here) return GN_OK;
-    s->here = NULL;
-    DRIVER(x, f, cuStreamWaitEvent(x->stream, here, 0));
-    cu.cuEventDestroy(here);
+/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. A slot that cannot come
+   back stays where it is. */
+static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
+    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
+    if (r == GN_OK && !x->device->compile_only) {
+        r = slot_copy_back(x, s, f);
+        if (r != GN_OK) {
+            if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
+            if (s->here) cu.cuEventDestroy(s->here);
+            s->here = NULL;
+            give(x, s->mem, s->bytes);
+            s->mem = 0;
+        }
+    }
+    if (r != GN_OK) return r;
+    s->out = s->saving = false;
+    x->stats->weight_moves++;
+    x->stats->weight_move_bytes += s->bytes;
     return GN_OK;
 }
 
 static void slot_free(executor *x, slot *s) {
     if (!s->kind) return;
-    if (s->here && !x->lost) { cu.cuStreamWaitEvent(x->stream, s->here, 0); cu.cuEventDestroy(s->here); }
+    if (s->here && slot_await(x, s, NULL) != GN_OK) {
+        if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
+        cu.cuEventDestroy(s->here);
+    }
     if (!s->out) give(x, s->mem, s->bytes);
-    if (s->away && !x->lost) {
+    if (s->away && !is_dead(x)) {
         cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
         cu.cuMemFreeHost(s->away);
@@ -6360,6 +6395,14 @@ static void slot_free(executor *x, slot *s) {
 }
 
 enum { SLOTS_MAX = 1 << 20 };
+
+static gn_result slot_fill(executor *x, gn__cu_ptr mem, const void *host, size_t bytes, gn__cu_handle stream, gn_fault *f) {
+    if (!host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
+    x->stats->bytes_to_device += bytes;
+    DRIVER(x, f, cuMemcpyHtoDAsync(mem, host, bytes, stream));                    /* beside runs in flight: none of them knows this memory */
+    DRIVER(x, f, cuStreamSynchronize(stream));
+    return GN_OK;
+}
 
 static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     executor *x = (executor *)self;
@@ -6379,11 +6422,11 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     if ((r = take_on(x, bytes, stream, &mem, f)) != GN_OK) return r;
     *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
-    if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
-    x->stats->bytes_to_device += bytes;
-    DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, stream));                 /* beside runs in flight: none of them knows this memory */
-    DRIVER(x, f, cuStreamSynchronize(stream));
-    return GN_OK;
+    r = slot_fill(x, mem, d->host, bytes, stream, f);
+    if (r == GN_OK) return GN_OK;
+    if (!is_dead(x)) cu.cuStreamSynchronize(stream);
+    slot_free(x, s);
+    return r;
 }
 
 static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
@@ -6471,13 +6514,13 @@ static void emit_free(emit *e) {
 static void exec_plan_destroy(void *self, void *handle) {
     executor *x = (executor *)self;
     plan *p = (plan *)handle;
-    bool here = enter(x, NULL) == GN_OK;
+    enter(x, NULL);
     if (latest.p == p) latest.p = NULL;
     for (int i = 0; i < CAPTURES; i++) {
-        if (p->captured[i].graph && here) cu.cuGraphExecDestroy(p->captured[i].graph);
+        if (p->captured[i].graph && !is_dead(x)) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
     }
-    for (uint32_t u = 0; p->fresh && u < p->part->n_updates; u++)
+    for (uint32_t u = 0; p->fresh && p->part && u < p->part->n_updates; u++)
         if (p->fresh[u]) give(x, p->fresh[u], node_bytes(p->part, p->part->updates[u].node));
     gn_free(p->fresh);
     gn_layout_deinit(&p->layout);
@@ -6722,11 +6765,11 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
 /* Waits for the oldest run and hands out its results. */
 static void run_finish(executor *x) {
     run *r = &x->runs[x->first_run];
-    int e = x->lost ? 1 : cu.cuEventSynchronize(r->done), copied = copiers_wait(&x->down, r->copied);
+    int e = is_dead(x) ? 1 : cu.cuEventSynchronize(r->done), copied = copiers_wait(&x->down, r->copied);
     const uint32_t *words = (const uint32_t *)(const void *)r->stage;
-    if (e == 0) e = copied;
+    if (e == 0) e = copied != 0 ? copied : x->lost;
     if (e != 0) {
-        if (!x->lost) driver_fail(x, NULL, e, "cuEventSynchronize");
+        executor_lose(x, NULL, e, "the end of a run");
         if (!x->failed_ticket) { x->failed_ticket = r->ticket; gn_fail(&x->failed, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why); x->failed.node = GN_NO_NODE; }
     } else if (words[0]) {
         run_error(x, r, words);
@@ -6744,8 +6787,7 @@ static void run_finish(executor *x) {
 
 static gn_result exec_wait(void *self, uint64_t ticket, gn_fault *f) {
     executor *x = (executor *)self;
-    gn_result e = x->device->compile_only || x->lost ? GN_OK : enter(x, f);
-    if (e != GN_OK) return e;
+    enter(x, NULL);
     while (x->n_runs && x->runs[x->first_run].ticket <= ticket) run_finish(x);
     if (!x->failed_ticket || x->failed_ticket > ticket) return GN_OK;
     gn_result r = x->failed.result;
@@ -6805,6 +6847,8 @@ static uint64_t value_run(executor *x, const plan *p, const gn_arg *args) {
     }
 }
 
+static const char state_failed[] = "a step that failed had begun to write this state: release it and make it again";
+
 /* Checks arguments and slots, before anything is changed. */
 static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, uint64_t *out_inherits, gn_fault *f) {
     const gn_part *part = p->part;
@@ -6819,11 +6863,13 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
         const slot *s = n->slot < x->n_slots ? &x->slots[n->slot] : NULL;
         if (!s || s->kind != n->leaf || s->gen != n->gen || !same_type(s->dtype, &s->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a weight or state is gone or of another type");
+        if (s->failed) return fail_at(f, i, GN_STATE_FAILED, state_failed);
     }
     for (uint32_t i = 0; i < part->n_updates; i++) {
         const gn_part_update *u = &part->updates[i];
         const slot *s = u->slot < x->n_slots ? &x->slots[u->slot] : NULL;
         if (!s || s->kind != GN_LEAF_STATE || s->gen != u->gen || !same_type(s->dtype, &s->shape, part, u->node)) return fail_at(f, u->node, GN_STALE_HANDLE, "a state is gone or of another type");
+        if (s->failed) return fail_at(f, u->node, GN_STATE_FAILED, state_failed);
     }
     uint64_t last = x->n_values ? x->values[x->n_values - 1].id : 0;
     for (uint32_t i = 0; i < part->n_outs; i++) {
@@ -7030,6 +7076,7 @@ static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
         if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
         if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
+        p->began = p->began || r == GN_OK;
     }
     return r;
 }
@@ -7041,8 +7088,9 @@ static bool run_capture(executor *x, plan *p, int at, size_t nodes) {
     *exec = NULL;
     if (cu.cuStreamBeginCapture(x->stream, 2) != 0) return false;                 /* 2: relaxed */
     gn_result r = run_launches(x, p, NULL);
-    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || r != GN_OK || !graph) return false;
-    if (cu.cuGraphInstantiateWithFlags(exec, graph, 0) != 0) *exec = NULL;
+    p->began = false;
+    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || !graph) return false;
+    if (r != GN_OK || cu.cuGraphInstantiateWithFlags(exec, graph, 0) != 0) *exec = NULL;
     cu.cuGraphDestroy(graph);
     memcpy(p->captured[at].bound, p->base, nodes * sizeof *p->base);
     p->captured[at].age = x->block_age;
@@ -7054,6 +7102,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
     int at = -1;
     p->runs++;
+    p->began = false;
     if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
     for (int i = 0; i < CAPTURES; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
@@ -7062,6 +7111,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
         if (!run_capture(x, p, at, nodes)) return run_launches(x, p, f);
     }
     DRIVER(x, f, cuGraphLaunch(p->captured[at].graph, x->stream));
+    p->began = true;
     return GN_OK;
 }
 
@@ -7304,7 +7354,15 @@ static void streams_end(executor *x) {
     copiers_wait(&x->up, x->up.asked);
     copiers_wait(&x->down, x->down.asked);
     for (int i = 0; i < 3; i++)
-        if (all[i] && !x->lost) cu.cuStreamSynchronize(all[i]);
+        if (all[i] && !is_dead(x)) cu.cuStreamSynchronize(all[i]);
+}
+
+/* A run failed on the host's side. States that its kernels write where they lie may have been written; those that are exchanged were not. */
+static void states_fail(executor *x, const plan *p) {
+    for (uint32_t u = 0; u < p->part->n_updates && p->began; u++) {
+        slot *s = &x->slots[p->part->updates[u].slot];
+        s->failed = s->failed || !p->exchanges || p->layout.update_how[u] == GN_UPDATE_INPLACE;
+    }
 }
 
 static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
@@ -7322,12 +7380,14 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     while (x->n_runs >= RUNS_MAX - 1) run_finish(x);
     if ((e = run_check(x, p, args, outs, &r.inherits, f)) != GN_OK) return e;
     r.done = x->events[(x->first_run + x->n_runs) % RUNS_MAX];
+    p->began = false;
     e = run_start(x, p, args, outs, &r, f);
     areas_release(x);
     if (e != GN_OK) {
         values_drop(x, r.ticket);
         gn_free(r.outs);
         streams_end(x);
+        states_fail(x, p);
         return e;
     }
     x->runs[(x->first_run + x->n_runs++) % RUNS_MAX] = r;
@@ -7533,7 +7593,7 @@ static void candidate_measure(executor *x, const plan *p, candidate *s, const ke
         x->block = memory;
         if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events);
         x->block = block;
-        if (!x->lost) cu.cuStreamSynchronize(x->stream);
+        if (!is_dead(x)) cu.cuStreamSynchronize(x->stream);
         if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
         else cu.cuMemFree(memory);
     }
@@ -7887,10 +7947,11 @@ static gn_result canary(executor *x, gn_fault *f) {
     if (r != GN_OK) return r;
     if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
-    DRIVER(x, f, cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL));
-    DRIVER(x, f, cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream));
-    DRIVER(x, f, cuStreamSynchronize(x->stream));
+    int e = cu.cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL);
+    if (e == 0) e = cu.cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream);
+    int ended = cu.cuStreamSynchronize(x->stream);
     cu.cuMemFree(memory);
+    if (e != 0 || ended != 0) return driver_fail(x, f, e != 0 ? e : ended, "the first kernel");
     for (uint32_t i = 0; i < CANARY; i++)
         if (words[i] != i * 3 + 7) return gn_fail(f, GN_DEVICE_LOST, "the first kernel on %s gives a wrong result", x->device->name);
     atomic_store(&x->device->proved, true);

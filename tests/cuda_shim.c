@@ -99,7 +99,7 @@ static void run_block(unsigned threads)
 /* ---- faults ---- */
 
 static volatile int broken[DEVICES];
-static atomic_long calls;
+static atomic_long calls, live;
 static long fail_at = -1;              /* the call with this number gives fail_code */
 static int fail_code;
 static const char *failed_call = "";
@@ -131,6 +131,8 @@ API void shim_fail(long at, int code)
     failed_call = "";
 }
 API long shim_calls(void) { return calls; }
+/* Memory, pinned memory, streams, events and graphs that were made and not yet destroyed. */
+API long shim_live(void) { return live; }
 API const char *shim_failed_call(void) { return failed_call; }
 
 static int fails(const char *call)
@@ -188,6 +190,7 @@ static void memory_add(const void *p, size_t bytes)
         abort();
     }
     memories[n_memories++] = (memory){ p, bytes, here };
+    live++;
     pthread_mutex_unlock(&memories_lock);
 }
 
@@ -197,6 +200,7 @@ static void memory_remove(ptr p)
     for (int i = n_memories; i-- > 0;) {
         if (memories[i].p == (const char *)(uintptr_t)p) {
             memories[i] = memories[--n_memories];
+            live--;
             break;
         }
     }
@@ -393,6 +397,7 @@ API int cuStreamCreate(void **s, unsigned f)
         if (!streams[i].open) {
             streams[i].open = 1;
             streams[i].of = here;
+            live++;
             *s = &streams[i];
         }
     }
@@ -410,6 +415,7 @@ API int cuStreamDestroy_v2(void *s)
 {
     BELONGS("a stream", ((stream *)s)->of);
     LOCKED(run_until(s, ((stream *)s)->asked); ((stream *)s)->open = 0);
+    live--;
     return fails(__func__);
 }
 API int cuStreamBeginCapture_v2(void *s, int mode)
@@ -426,6 +432,7 @@ API int cuStreamBeginCapture_v2(void *s, int mode)
 
 static void graph_free(graph *g)
 {
+    live--;
     for (op *o = g->first, *next; o; o = next) {
         next = o->next;
         free(o->owned);
@@ -439,6 +446,7 @@ API int cuStreamEndCapture(void *handle, void **g)
     stream *s = handle;
     BELONGS("a stream", s->of);
     graph *made = calloc(1, sizeof *made);
+    live++;
     made->first = s->captured;
     made->of = here;
     s->captured = s->captured_last = NULL;
@@ -461,6 +469,7 @@ API int cuEventCreate(void **e, unsigned f)
     MAY_FAIL();
     event *made = calloc(1, sizeof *made);
     made->of = here;
+    live++;
     *e = made;
     return 0;
 }
@@ -468,6 +477,7 @@ API int cuEventDestroy_v2(void *e)
 {
     BELONGS("an event", ((event *)e)->of);
     free(e);
+    live--;
     return fails(__func__);
 }
 API int cuEventRecord(void *e, void *s)
@@ -580,13 +590,13 @@ API int cuMemHostAlloc(void **p, size_t n, unsigned f)
     MAY_FAIL();
     *p = n_pinned < 4096 ? malloc(n) : NULL;
     if (*p) {
-        LOCKED(pinned[n_pinned].p = *p; pinned[n_pinned++].bytes = n);
+        LOCKED(pinned[n_pinned].p = *p; pinned[n_pinned++].bytes = n; live++);
     }
     return *p ? 0 : 2;
 }
 API int cuMemFreeHost(void *p)
 {
-    LOCKED(run_all(); for (int i = 0; i < n_pinned; i++) if (pinned[i].p == p) { pinned[i] = pinned[--n_pinned]; break; });
+    LOCKED(run_all(); for (int i = 0; i < n_pinned; i++) if (pinned[i].p == p) { pinned[i] = pinned[--n_pinned]; live--; break; });
     free(p);
     return fails(__func__);
 }
@@ -636,6 +646,7 @@ API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f)
     *e = NULL;
     MAY_FAIL();
     *e = calloc(1, sizeof(graph));
+    live++;
     *(graph *)*e = *(graph *)g;
     ((graph *)g)->first = NULL;
     return 0;
