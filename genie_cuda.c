@@ -22,6 +22,7 @@
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 at batch 1: no norm, loop or append inside another kernel
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
+ *   GENIE_CUDA_PEER=0                 values go from one GPU to another by way of the program's memory
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of mantissa), several times as fast
@@ -61,6 +62,10 @@ enum { LAUNCH_CLUSTER = 4, LAUNCH_PROGRAMMATIC = 6 };
 typedef struct launch_attribute { int id, pad; unsigned value[16]; } launch_attribute;
 typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle stream; launch_attribute *attributes; unsigned n_attributes; } launch_config;
 
+/* CUmemAccessDesc: a device, which may read and write. */
+enum { LOCATION_DEVICE = 1, ACCESS_READ_WRITE = 3 };
+typedef struct pool_access { int location, device, flags; } pool_access;
+
 /* The driver's functions at their 12.0 signatures. X(name, name in the library, arguments) */
 #define GN__CU_DRIVER(X)                                                                                                     \
     X(cuInit, "cuInit", (unsigned))                                                                                          \
@@ -97,6 +102,10 @@ typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (gn__cu_ptr, const void *, size_t, gn__cu_handle))                          \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, gn__cu_ptr, size_t, gn__cu_handle))                                \
     X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (gn__cu_ptr, gn__cu_ptr, size_t, gn__cu_handle))                            \
+    X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, size_t, gn__cu_handle)) \
+    X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, int, int))                                                     \
+    X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (gn__cu_handle, unsigned))                                             \
+    X(cuMemPoolSetAccess, "cuMemPoolSetAccess", (gn__cu_handle, const pool_access *, size_t))                                \
     X(cuMemsetD8Async, "cuMemsetD8Async", (gn__cu_ptr, unsigned char, size_t, gn__cu_handle))                                \
     X(cuModuleLoadDataEx, "cuModuleLoadDataEx", (gn__cu_handle *, const void *, unsigned, int *, void **))                   \
     X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
@@ -5235,7 +5244,9 @@ struct device {
     atomic_bool proved;            /* a first kernel gave what it should */
     atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
     char lost_why[200];
-    gn__cu_handle context;
+    gn__cu_handle context, pool;   /* pool: of memory in order of streams; NULL: none */
+    int handle;                    /* the driver's name of it */
+    gn_cluster_link from[DEVICES_MAX];   /* what values cost that come from that device, by its ordinal; bytes_per_s 0: not yet known */
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
@@ -5951,6 +5962,9 @@ typedef struct executor {
     area landing[AREAS], leaving[AREAS];
     uint32_t next_landing, next_leaving;
     gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
+    gn__cu_handle visits, made, roomy, departed;   /* stream of values on their way to other GPUs, made when first needed; events: the main stream has
+                                      made them; there is room for those that come; those that left have left */
+    bool departs;                  /* the main stream has not yet waited for that */
     copiers up, down;              /* of data and results in plain memory */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     bool aside;                    /* large copies have streams of their own */
@@ -6449,10 +6463,17 @@ static value *value_find(executor *x, uint64_t id) {
     return lo < x->n_values && x->values[lo].id == id ? &x->values[lo] : NULL;
 }
 
+/* Before memory of values is given back: what of them is on its way to another GPU has left. */
+static void values_stay(executor *x) {
+    if (x->departs && !is_dead(x) && cu.cuStreamWaitEvent(x->stream, x->departed, 0) != 0) cu.cuStreamSynchronize(x->visits);
+    x->departs = false;
+}
+
 static void exec_values_release(void *self, uint64_t below) {
     executor *x = (executor *)self;
     size_t n = 0;
     enter(x, NULL);
+    if (x->n_values && x->values[0].id < below) values_stay(x);
     for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, value_room(&x->values[n]));
     if (n) memmove(x->values, x->values + n, (x->n_values - n) * sizeof *x->values);
     x->n_values -= n;
@@ -6461,6 +6482,7 @@ static void exec_values_release(void *self, uint64_t below) {
 /* Values that a failed run was to keep are no values. */
 static void values_drop(executor *x, uint64_t ticket) {
     size_t kept = 0;
+    values_stay(x);
     for (size_t i = 0; i < x->n_values; i++) {
         if (x->values[i].run == ticket) give(x, x->values[i].mem, value_room(&x->values[i]));
         else x->values[kept++] = x->values[i];
@@ -7695,6 +7717,129 @@ static void plan_measure(executor *x, plan *p) {
     gn_free(all);
 }
 
+/* ---- values of other GPUs ---- */
+
+static bool visits_begin(executor *x, gn_fault *f) {
+    if (x->visits) return true;
+    if (enter(x, f) != GN_OK) return false;
+    gn__cu_handle *const events[] = { &x->made, &x->roomy, &x->departed };
+    for (int i = 0; i < 3; i++)
+        if (!*events[i] && cu.cuEventCreate(events[i], 2) != 0) { *events[i] = NULL; return false; }
+    if (cu.cuStreamCreate(&x->visits, 1) != 0) x->visits = NULL;
+    return x->visits != NULL;
+}
+
+/* The value's bytes to memory of x, from y's stream of its own: after what makes them, before what is run in x from now on. */
+static gn_result value_visit(executor *x, executor *y, const value *v, gn__cu_ptr to, gn_fault *f) {
+    gn_result r = enter(y, f);
+    if (r != GN_OK) return r;
+    DRIVER(y, f, cuEventRecord(y->made, y->stream));
+    DRIVER(y, f, cuStreamWaitEvent(y->visits, y->made, 0));
+    DRIVER(y, f, cuStreamWaitEvent(y->visits, x->roomy, 0));
+    if (v->bytes) DRIVER(y, f, cuMemcpyPeerAsync(to, x->device->context, v->mem, y->device->context, v->bytes, y->visits));
+    y->departs = true;
+    DRIVER(y, f, cuEventRecord(y->departed, y->visits));
+    if ((r = enter(x, f)) != GN_OK) return r;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, y->departed, 0));
+    return GN_OK;
+}
+
+/* Memory for it, taken in x's own stream of visits, so that it is there before what runs in x has ended. */
+static gn_result value_room_for(executor *x, const value *v, gn__cu_ptr *out, gn_fault *f) {
+    if (!grow(&x->values, x->n_values, &x->cap_values, sizeof *x->values)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
+    gn_result r = take_on(x, value_room(v), x->visits, out, f);
+    if (r != GN_OK) return r;
+    int e = cu.cuEventRecord(x->roomy, x->visits);
+    if (e == 0) return GN_OK;
+    if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
+    give(x, *out, value_room(v));
+    return driver_fail(x, f, e, "cuEventRecord");
+}
+
+static gn_result exec_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+    executor *x = (executor *)self, *y = (executor *)from;
+    value *v = value_find(y, theirs);
+    gn_result r = enter(y, f);
+    while (r == GN_OK && v && v->checked && y->n_runs && y->runs[y->first_run].ticket <= v->run) {      /* it can still turn out to be none */
+        run_finish(y);
+        v = value_find(y, theirs);
+    }
+    if (r == GN_OK && !v) r = gn_fail(f, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
+    if (r == GN_OK && !(visits_begin(y, f) && visits_begin(x, f))) r = f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no stream for values from another GPU");
+    if (r == GN_OK) r = enter(x, f);
+    if (r != GN_OK) return r;
+    value mine = { id, 0, v->dtype, v->shape, 0, v->bytes, false, false };
+    x->clock++;
+    if ((r = value_room_for(x, &mine, &mine.mem, f)) != GN_OK) return r;
+    r = value_visit(x, y, v, mine.mem, f);
+    if (r == GN_OK) { x->values[x->n_values++] = mine; return GN_OK; }
+    enter(y, NULL);
+    if (!is_dead(y)) cu.cuStreamSynchronize(y->visits);                       /* nothing writes to it any more */
+    enter(x, NULL);
+    if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
+    give(x, mine.mem, value_room(&mine));
+    return r;
+}
+
+/* Lets the two read each other's memory where their bus has a way; without one the driver goes through the host by itself. */
+static void devices_meet(struct device *a, struct device *b) {
+    struct device *const both[2] = { a, b };
+    for (int i = 0; i < 2; i++) {
+        struct device *d = both[i], *other = both[!i];
+        int can = 0;
+        if (cu.cuDeviceCanAccessPeer(&can, d->handle, other->handle) != 0 || !can || cu.cuCtxSetCurrent(d->context) != 0) continue;
+        cu.cuCtxEnablePeerAccess(other->context, 0);                          /* it may be so already */
+        if (other->pool) cu.cuMemPoolSetAccess(other->pool, &(pool_access){ LOCATION_DEVICE, d->handle, ACCESS_READ_WRITE }, 1);
+    }
+}
+
+enum { VISIT_SMALL = 4096, VISIT_LARGE = 16 << 20 };
+
+/* Seconds of one copy, the least of four; 0: it fails. a's context is current, and the stream is there. */
+static double visit_time(const struct device *a, gn__cu_ptr from, const struct device *b, gn__cu_ptr to, size_t bytes, gn__cu_handle stream) {
+    double least = 0;
+    for (int i = 0; i < 4; i++) {
+        uint64_t begin = gn_now_us();
+        for (int k = 0; k < 8; k++)
+            if (cu.cuMemcpyPeerAsync(to, b->context, from, a->context, bytes, stream) != 0) return 0;
+        if (cu.cuStreamSynchronize(stream) != 0) return 0;
+        double spent = (double)(gn_now_us() - begin + 1) * 1e-6 / 8;
+        if (i == 0 || spent < least) least = spent;
+    }
+    return least;
+}
+
+/* What values cost from a to b, measured once; $GENIE_MEASURE=0: as of a bus. */
+static gn_cluster_link visit_cost(struct device *a, struct device *b) {
+    gn_cluster_link cost = { 1e-5, 2e10 };
+    gn__cu_ptr from = 0, to = 0;
+    gn__cu_handle stream = NULL;
+    if (env_is("GENIE_MEASURE", "0") || cu.cuCtxSetCurrent(b->context) != 0 || cu.cuMemAlloc(&to, VISIT_LARGE) != 0) return cost;
+    if (cu.cuCtxSetCurrent(a->context) == 0 && cu.cuMemAlloc(&from, VISIT_LARGE) == 0 && cu.cuStreamCreate(&stream, 1) == 0) {
+        double small = visit_time(a, from, b, to, VISIT_SMALL, stream), large = visit_time(a, from, b, to, VISIT_LARGE, stream);
+        if (small > 0 && large > small) cost = (gn_cluster_link){ small, VISIT_LARGE / (large - small) };
+        cu.cuStreamDestroy(stream);
+    }
+    if (from) cu.cuMemFree(from);
+    cu.cuCtxSetCurrent(b->context);
+    cu.cuMemFree(to);
+    return cost;
+}
+
+static bool exec_reaches(void *self, void *from, gn_cluster_link *out_link) {
+    struct device *b = ((executor *)self)->device, *a = ((executor *)from)->device;
+    if (a == b || a->compile_only || b->compile_only || atomic_load(&a->lost) || atomic_load(&b->lost) || env_is("GENIE_CUDA_PEER", "0")) return false;
+    pthread_mutex_lock(&devices_lock);
+    gn_cluster_link *known = &b->from[a->ordinal];
+    if (!(known->bytes_per_s > 0)) {
+        devices_meet(a, b);
+        *known = visit_cost(a, b);
+    }
+    *out_link = *known;
+    pthread_mutex_unlock(&devices_lock);
+    return true;
+}
+
 /* >>devices ======================================================================================= */
 
 static void exec_describe(void *self, gn_device_info *out) {
@@ -7734,8 +7879,9 @@ static void exec_close(void *self) {
         while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
-        if (x->main_at) cu.cuEventDestroy(x->main_at);
-        if (x->uploaded) cu.cuEventDestroy(x->uploaded);
+        gn__cu_handle events[] = { x->main_at, x->uploaded, x->made, x->roomy, x->departed };
+        for (size_t i = 0; i < sizeof events / sizeof *events; i++) if (events[i]) cu.cuEventDestroy(events[i]);
+        if (x->visits) { cu.cuStreamSynchronize(x->visits); cu.cuStreamDestroy(x->visits); }
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
@@ -7840,7 +7986,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -7871,9 +8017,10 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     choose_arch(d);
     int r = cu.cuDevicePrimaryCtxRetain(&d->context, handle);
     if (r != 0) return gn_fail(f, GN_NO_DEVICE, "%s gives no context (error %d)", d->name, r);
-    gn__cu_handle pool = NULL;
     uint64_t keep = UINT64_MAX;
-    if (d->has_pools && cu.cuDeviceGetDefaultMemPool(&pool, handle) == 0) cu.cuMemPoolSetAttribute(pool, 4, &keep);   /* 4: bytes kept when freed */
+    if (!d->has_pools || cu.cuDeviceGetDefaultMemPool(&d->pool, handle) != 0) d->pool = NULL;
+    if (d->pool) cu.cuMemPoolSetAttribute(d->pool, 4, &keep);                          /* 4: bytes kept when freed */
+    d->handle = handle;
     d->open = true;
     return GN_OK;
 }

@@ -629,6 +629,20 @@ API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st)
     LOCKED(ask(st, (op){ .kind = COPY, .to = (void *)(uintptr_t)d, .from = (void *)(uintptr_t)s, .bytes = n }));
     return 0;
 }
+API int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a != b; return 0; }
+API int cuCtxEnablePeerAccess(void *c, unsigned f) { (void)f; MAY_FAIL(); return c == here ? 101 : 0; }
+API int cuMemPoolSetAccess(void *p, const void *access, size_t n) { (void)p; (void)access; (void)n; return 801; }
+API int cuMemcpyPeerAsync(ptr d, void *of_d, ptr s, void *of_s, size_t n, void *st)
+{
+    BELONGS("a stream", ((stream *)st)->of);
+    if (memory_of(d) != of_d || memory_of(s) != of_s) {
+        fprintf(stderr, "cuda_shim: %s: memory that is not of the devices named\n", __func__);
+        abort();
+    }
+    MAY_FAIL();
+    LOCKED(ask(st, (op){ .kind = COPY, .to = (void *)(uintptr_t)d, .from = (void *)(uintptr_t)s, .bytes = n }));
+    return 0;
+}
 API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st)
 {
     BELONGS("a stream", ((stream *)st)->of);

@@ -7,10 +7,12 @@
 #include "../genie.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
 #include "test.h"
+#include "loopback.h"
 
 enum { PASSES = 2, BREAKS = 700 };     /* errors of the driver: no memory; an illegal address */
 
@@ -35,7 +37,7 @@ static void wrong(const char *format, ...)
 
 /* ---- a little of everything ---- */
 
-enum { N = 16, LARGE = 170000, WEIGHTS = 6, SIDE = 64, PLACES = 8, HEAD = 4 };
+enum { N = 16, LARGE = 600000, WEIGHTS = 6, SIDE = 64, PLACES = 8, HEAD = 4 };
 
 /* What the states are, by what was told. */
 typedef struct expected { float sum, picked, cache[PLACES]; bool lost, may_lose; } expected;
@@ -260,15 +262,108 @@ static void each_call_fails(int code, const char *memory, bool evicts)
     CHECK(errors > 0 && errors < steps);
 }
 
-/* At 2.5 MB all fits, at 1.4 MB weights come and go, at 0.8 MB the large state too. */
-static void a_call_that_fails_once_is_an_error_of_that_step_alone(void) { each_call_fails(PASSES, "2500000", false); }
-static void a_call_that_fails_once_while_memory_is_short_is_an_error_of_that_step_alone(void) { each_call_fails(PASSES, "800000", true); }
-static void a_call_that_breaks_the_context_is_an_error_of_all_steps_after_it(void) { each_call_fails(BREAKS, "1400000", true); }
+/* At 11 MB all fits, at 2.5 MB weights and the large state come and go. */
+static void a_call_that_fails_once_is_an_error_of_that_step_alone(void) { each_call_fails(PASSES, "11000000", false); }
+static void a_call_that_fails_once_while_memory_is_short_is_an_error_of_that_step_alone(void) { each_call_fails(PASSES, "2500000", true); }
+static void a_call_that_breaks_the_context_is_an_error_of_all_steps_after_it(void) { each_call_fails(BREAKS, "2500000", true); }
+
+/* ---- two devices, of which one is lost ---- */
+
+static gn_result one_step(gn_ctx *g, const char *device, float x)
+{
+    float out = -1;
+    if (device) gn_on(g, device);
+    gn_result r = gn_read(gn_add_c(gn_mul_c(gn_data(g, GN_F32, GN_SHAPE(1), &x), 2), 1), &out, sizeof out);
+    gn_step(g);
+    if (r == GN_OK) expect("a step", out, 2 * x + 1);
+    return r;
+}
+
+static void must(gn_ctx *g, const char *what, gn_result got, gn_result want)
+{
+    if (got != want) wrong("%s: %s, not %s: %s", what, gn_result_name(got), gn_result_name(want), gn_last_error(g)->text);
+}
+
+static _Atomic int server_ended = -1;
+
+static void *server_main(void *server)
+{
+    server_ended = (int)gn_server_run(server);
+    return NULL;
+}
+
+static gn_ctx *client_of(gn_server *s, const char *device)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 || gn_server_attach(s, loopback_transport(ends[0]), "test") != GN_OK) _exit(2);
+    return gn_open_transport(&(gn_desc){ .deadline_ms = 20000 }, loopback_transport(ends[1]), device);
+}
+
+/* Contexts of both devices, of each, and clients of a server that lends both. The next call of the driver that is of the second device breaks it. */
+static void lose_the_second(void)
+{
+    gn_ctx *first = gn_open(&(gn_desc){ .devices = "cuda:0" }), *second = gn_open(&(gn_desc){ .devices = "cuda:1" }), *both = gn_open(&(gn_desc){ .devices = "cuda:0,cuda:1" });
+    gn_server *server = NULL;
+    gn_error error;
+    pthread_t thread;
+    if (gn_server_open(&(gn_server_desc){ .listen = "none", .devices = "cuda:0,cuda:1" }, &server, &error) != GN_OK || pthread_create(&thread, NULL, server_main, server) != 0) _exit(3);
+    gn_ctx *clients[4] = { client_of(server, "cuda:0"), client_of(server, "cuda:1") };
+    for (int i = 0; i < 2; i++) must(clients[i], "a client's step", one_step(clients[i], NULL, 5), GN_OK);
+    must(first, "the first", one_step(first, NULL, 1), GN_OK);
+    must(second, "the second", one_step(second, NULL, 2), GN_OK);
+    must(both, "both", one_step(both, "0", 3), GN_OK);
+    must(both, "both", one_step(both, "1", 4), GN_OK);
+    shim.fail(0, BREAKS);
+    must(second, "the second, which is lost", one_step(second, NULL, 2), GN_DEVICE_LOST);
+    must(second, "the second, again", one_step(second, NULL, 2), GN_DEVICE_LOST);
+    must(first, "the first beside it", one_step(first, NULL, 6), GN_OK);
+    must(both, "both, on the one that is left", one_step(both, "0", 3), GN_OK);
+    must(both, "both, on the one that is lost", one_step(both, "1", 4), GN_DEVICE_LOST);
+    must(both, "both, wherever it wants", one_step(both, NULL, 4), GN_DEVICE_LOST);        /* gn_on still says the lost one */
+    gn_on(both, NULL);
+    must(both, "both, wherever it wants", one_step(both, NULL, 4), GN_OK);
+    must(clients[1], "a client of the one that is lost", one_step(clients[1], NULL, 5), GN_DEVICE_LOST);
+    must(clients[0], "a client of the one that is left", one_step(clients[0], NULL, 5), GN_OK);
+    clients[2] = client_of(server, "");
+    must(clients[2], "a new client", one_step(clients[2], NULL, 7), GN_OK);
+    clients[3] = client_of(server, "cuda:1");
+    must(clients[3], "a new client of the one that is lost", gn_status(clients[3]), GN_DEVICE_LOST);
+    for (int i = 3; i >= 0; i--) {
+        if (i == 0) must(clients[0], "the last client", one_step(clients[0], NULL, 8), GN_OK);
+        if (server_ended >= 0) wrong("the server ends before its clients");
+        gn_close(clients[i]);
+    }
+    pthread_join(thread, NULL);                                                               /* now that none is left */
+    if (server_ended != GN_DEVICE_LOST) wrong("the server ends with %d", server_ended);
+    gn_server_close(server);
+    gn_close(both);
+    gn_close(second);
+    must(first, "the first at the end", one_step(first, NULL, 9), GN_OK);
+    gn_close(first);
+}
+
+static void the_loss_of_one_device_leaves_the_other_to_its_clients(void)
+{
+    int status = 0;
+    memset(told, 0, sizeof *told);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("GENIE_SHIM_DEVICES", "2", 1);
+        alarm(60);
+        lose_the_second();
+        _exit(0);
+    }
+    REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_INT(status, 0);
+    CHECK_STR(told->what, "");
+}
 
 int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
         TEST_ENTRY(a_call_that_fails_once_is_an_error_of_that_step_alone), TEST_ENTRY(a_call_that_fails_once_while_memory_is_short_is_an_error_of_that_step_alone), TEST_ENTRY(a_call_that_breaks_the_context_is_an_error_of_all_steps_after_it),
+        TEST_ENTRY(the_loss_of_one_device_leaves_the_other_to_its_clients),
     };
     const char *place = getenv("GENIE_LIBCUDA");
     void *library = place ? dlopen(place, RTLD_NOW | RTLD_LOCAL) : NULL;
