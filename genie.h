@@ -73,7 +73,8 @@
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
-       through the program. A state moves to another device only when it is said to live there or its own cannot run its writers.
+       through the program, but for values between two GPUs of its own machine. A state moves to another device only when it is said
+       to live there or its own cannot run its writers, and then through the program too.
        No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST); other devices of the context go on, a context over
        that server alone is at its end, and the program opens another. Floats of 16 bits are computed in 32 within a loop: where
        such a loop is cut over two devices they are rounded once more. No sparse or quantised dtypes. No Python.
@@ -13599,6 +13600,7 @@ static gn_result gn__piece_wait(gn__multi_run *w, gn__piece *x, gn_fault *f) {
     return r;
 }
 
+GN__COLD_BEGIN
 /* A run of one leaf on a device: a kept value that is read, or data that is kept. */
 static gn_result gn__device_carry(gn__device *u, const gn_part_node *leaf, const int64_t *dims, const gn_arg *arg, const gn_out *out, gn_fault *f) {
     uint32_t node = 0;
@@ -13630,6 +13632,7 @@ static gn_result gn__piece_carry(gn__multi_run *w, const gn__piece *x, const gn_
     gn_free(host);
     return r;
 }
+GN__COLD_END
 
 /* Values of other devices that the piece reads become values of its own. An error of the piece that makes one is told as that. */
 static gn_result gn__piece_take_values(gn__multi_run *w, const gn__piece *x) {

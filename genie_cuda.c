@@ -5899,7 +5899,10 @@ typedef struct slot {
 } slot;
 /* checked: its run can fail, and leaves its error words behind the value. */
 typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place, checked; } value;
-typedef struct host_block { char *p; size_t bytes; } host_block;   /* pinned memory handed out */
+typedef struct host_block { char *p; size_t bytes; const void *owner; } host_block;   /* pinned memory handed out */
+
+/* That of all executors: every device copies from it and to it directly. */
+static struct { pthread_mutex_t lock; host_block *all; size_t cap; _Atomic size_t n; } pinned_blocks = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 typedef struct pending_out { void *host; size_t at, bytes; } pending_out;   /* at: in the run's staging memory */
 
@@ -5975,8 +5978,7 @@ typedef struct executor {
     uint64_t block_age;            /* raised when the block moves */
     slot *slots;
     value *values;                 /* ids rising */
-    host_block *hosts;
-    size_t n_slots, cap_slots, n_values, cap_values, n_hosts, cap_hosts;
+    size_t n_slots, cap_slots, n_values, cap_values;
     run runs[RUNS_MAX];            /* a ring, oldest first */
     uint32_t first_run, n_runs;
     uint64_t next_ticket;
@@ -6465,7 +6467,7 @@ static value *value_find(executor *x, uint64_t id) {
 
 /* Before memory of values is given back: what of them is on its way to another GPU has left. */
 static void values_stay(executor *x) {
-    if (x->departs && !is_dead(x) && cu.cuStreamWaitEvent(x->stream, x->departed, 0) != 0) cu.cuStreamSynchronize(x->visits);
+    if (x->departs && !is_dead(x) && (!x->pools || cu.cuStreamWaitEvent(x->stream, x->departed, 0) != 0)) cu.cuStreamSynchronize(x->visits);
     x->departs = false;
 }
 
@@ -6492,30 +6494,51 @@ static void values_drop(executor *x, uint64_t ticket) {
 
 /* ---- pinned host memory ---- */
 
+static bool pinned_add(void *p, size_t bytes, const void *owner) {
+    pthread_mutex_lock(&pinned_blocks.lock);
+    bool ok = grow(&pinned_blocks.all, pinned_blocks.n, &pinned_blocks.cap, sizeof *pinned_blocks.all);
+    if (ok) pinned_blocks.all[pinned_blocks.n++] = (host_block){ (char *)p, bytes, owner };
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return ok;
+}
+
+/* The block at p, or, for p NULL, one of the owner's; NULL: there is none. It is known no longer. */
+static void *pinned_remove(const void *p, const void *owner) {
+    void *found = NULL;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = pinned_blocks.n; i-- > 0 && !found;) {
+        if (p ? pinned_blocks.all[i].p != (const char *)p : pinned_blocks.all[i].owner != owner) continue;
+        found = pinned_blocks.all[i].p;
+        pinned_blocks.all[i] = pinned_blocks.all[--pinned_blocks.n];
+    }
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return found;
+}
+
+static bool is_pinned(const void *p) {
+    bool is = false;
+    if (!pinned_blocks.n) return false;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = 0; i < pinned_blocks.n && !is; i++) is = (const char *)p >= pinned_blocks.all[i].p && (const char *)p < pinned_blocks.all[i].p + pinned_blocks.all[i].bytes;
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return is;
+}
+
 static void *exec_host_alloc(void *self, size_t bytes) {
     executor *x = (executor *)self;
     void *p = NULL;
-    if (x->device->compile_only || enter(x, NULL) != GN_OK || !grow(&x->hosts, x->n_hosts, &x->cap_hosts, sizeof *x->hosts)) return NULL;
+    if (x->device->compile_only || enter(x, NULL) != GN_OK) return NULL;
     if (cu.cuMemHostAlloc(&p, bytes ? bytes : 1, 1) != 0) return NULL;           /* 1: for all contexts */
-    x->hosts[x->n_hosts++] = (host_block){ (char *)p, bytes };
-    return p;
+    if (pinned_add(p, bytes, x)) return p;
+    cu.cuMemFreeHost(p);
+    return NULL;
 }
 
 static void exec_host_free(void *self, void *p) {
     executor *x = (executor *)self;
-    for (size_t i = 0; i < x->n_hosts; i++) {
-        if (x->hosts[i].p != (char *)p) continue;
-        enter(x, NULL);
-        cu.cuMemFreeHost(p);
-        x->hosts[i] = x->hosts[--x->n_hosts];
-        return;
-    }
-}
-
-static bool is_pinned(const executor *x, const void *p) {
-    for (size_t i = 0; i < x->n_hosts; i++)
-        if ((const char *)p >= x->hosts[i].p && (const char *)p < x->hosts[i].p + x->hosts[i].bytes) return true;
-    return false;
+    if (!p || !pinned_remove(p, x)) return;
+    enter(x, NULL);
+    cu.cuMemFreeHost(p);
 }
 
 /* >>run =========================================================================================== */
@@ -7143,12 +7166,12 @@ static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.fau
 /* Pinned memory of the caller's is read by the copy engine itself, without a copy in between. */
 enum { DIRECT_LEAST = 32768 };
 
-static bool is_direct(const executor *x, const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(x, a->host); }
+static bool is_direct(const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(a->host); }
 
-static bool has_direct(const executor *x, const plan *p, const gn_arg *args) {
+static bool has_direct(const plan *p, const gn_arg *args) {
     bool any = false;
-    for (uint32_t i = 0; i < p->part->n_args && x->n_hosts && !any; i++)
-        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(x, p, &args[i], node_bytes(p->part, p->part->args[i]));
+    for (uint32_t i = 0; i < p->part->n_args && pinned_blocks.n && !any; i++)
+        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(p, &args[i], node_bytes(p->part, p->part->args[i]));
     return any;
 }
 
@@ -7166,7 +7189,7 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
         if (p->emit.by_value) memcpy(&p->words[i], from, bytes < 8 ? bytes : 8);
         x->stats->bytes_to_device += bytes;
         if (!p->args_bytes) continue;
-        bool pinned = is_direct(x, p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
+        bool pinned = is_direct(p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
         uint64_t job = large && p->lands && copiers_ready(x, &x->up) ? copiers_ask(&x->up, to + p->arg_at[i], args[i].host, bytes, NULL) : 0;
         if (staged && !pinned) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
         if (!together && !job) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
@@ -7277,7 +7300,7 @@ static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint3
         return GN_OK;
     }
     *at = (*at + 63) & ~(size_t)63;
-    bool direct = o->bytes > 65536 && is_pinned(x, o->host);
+    bool direct = o->bytes > 65536 && is_pinned(o->host);
     if (direct || *at + o->bytes > r->stage_bytes) {
         if (!direct && leaves && run_copies(x, p, o, from, r)) return GN_OK;
         DRIVER(x, f, cuMemcpyDtoHAsync(o->host, from, o->bytes, stream));
@@ -7354,7 +7377,7 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     gn_result e = run_slots(x, p, f);
-    bool moves = false, direct = has_direct(x, p, args);
+    bool moves = false, direct = has_direct(p, args);
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
     if (e == GN_OK) e = run_leave(x, p, outs, f);
@@ -7876,7 +7899,7 @@ static void exec_close(void *self) {
         }
         if (x->uploads && x->uploads != x->stream) cu.cuStreamDestroy(x->uploads);
         if (x->downloads && x->downloads != x->stream) cu.cuStreamDestroy(x->downloads);
-        while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
+        for (void *p; (p = pinned_remove(NULL, x)) != NULL;) cu.cuMemFreeHost(p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
         gn__cu_handle events[] = { x->main_at, x->uploaded, x->made, x->roomy, x->departed };
@@ -7887,7 +7910,6 @@ static void exec_close(void *self) {
     }
     gn_free(x->slots);
     gn_free(x->values);
-    gn_free(x->hosts);
     gn_free(x);
 }
 
