@@ -22,6 +22,7 @@
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
+ *   GENIE_CUDA_PEER=0                 values go from one GPU to another by way of the program's memory
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of mantissa), several times as fast
@@ -61,6 +62,10 @@ enum { LAUNCH_CLUSTER = 4, LAUNCH_PROGRAMMATIC = 6 };
 typedef struct launch_attribute { int id, pad; unsigned value[16]; } launch_attribute;
 typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle stream; launch_attribute *attributes; unsigned n_attributes; } launch_config;
 
+/* CUmemAccessDesc: a device, which may read and write. */
+enum { LOCATION_DEVICE = 1, ACCESS_READ_WRITE = 3 };
+typedef struct pool_access { int location, device, flags; } pool_access;
+
 /* The driver's functions at their 12.0 signatures. X(name, name in the library, arguments) */
 #define GN__CU_DRIVER(X)                                                                                                     \
     X(cuInit, "cuInit", (unsigned))                                                                                          \
@@ -97,6 +102,10 @@ typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (gn__cu_ptr, const void *, size_t, gn__cu_handle))                          \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, gn__cu_ptr, size_t, gn__cu_handle))                                \
     X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (gn__cu_ptr, gn__cu_ptr, size_t, gn__cu_handle))                            \
+    X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, size_t, gn__cu_handle)) \
+    X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, int, int))                                                     \
+    X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (gn__cu_handle, unsigned))                                             \
+    X(cuMemPoolSetAccess, "cuMemPoolSetAccess", (gn__cu_handle, const pool_access *, size_t))                                \
     X(cuMemsetD8Async, "cuMemsetD8Async", (gn__cu_ptr, unsigned char, size_t, gn__cu_handle))                                \
     X(cuModuleLoadDataEx, "cuModuleLoadDataEx", (gn__cu_handle *, const void *, unsigned, int *, void **))                   \
     X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
@@ -6024,7 +6033,9 @@ struct device {
     atomic_bool proved;            /* a first kernel gave what it should */
     atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
     char lost_why[200];
-    gn__cu_handle context;
+    gn__cu_handle context, pool;   /* pool: of memory in order of streams; NULL: none */
+    int handle;                    /* the driver's name of it */
+    gn_cluster_link from[DEVICES_MAX];   /* what values cost that come from that device, by its ordinal; bytes_per_s 0: not yet known */
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
@@ -6520,7 +6531,7 @@ static void compile_alone(kernel *k, struct device *d) {
     program p = { .device = d, .kernels = { k }, .n = 1 };
     program_compile(&p);
     if (!p.failed && program_load(&p, p.code)) program_store(&p);
-    else { k->why = p.log ? p.log : NULL; p.log = NULL; }
+    else if (p.failed) { k->why = p.log; p.log = NULL; }      /* what compiles but does not load is tried again by the next plan */
     gn_free(p.code);
     gn_free(p.log);
 }
@@ -6660,10 +6671,11 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 /* >>memory ======================================================================================== */
 
 /* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller (`host`);
-   saving: the copy to `away` is still in the stream; cache: appended to in place; used: clock of the launch or run that used it last. */
+   saving: the copy to `away` is still in the stream; cache: appended to in place; failed: a state that a run had begun to write when it
+   failed; used: clock of the launch or run that used it last. */
 typedef struct slot {
     uint8_t kind;
-    bool out, saving, cache;
+    bool out, saving, cache, failed;
     gn_dtype dtype;
     gn_shape shape;
     uint32_t gen;
@@ -6676,7 +6688,10 @@ typedef struct slot {
 } slot;
 /* checked: its run can fail, and leaves its error words behind the value. */
 typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place, checked; } value;
-typedef struct host_block { char *p; size_t bytes; } host_block;   /* pinned memory handed out */
+typedef struct host_block { char *p; size_t bytes; const void *owner; } host_block;   /* pinned memory handed out */
+
+/* That of all executors: every device copies from it and to it directly. */
+static struct { pthread_mutex_t lock; host_block *all; size_t cap; _Atomic size_t n; } pinned_blocks = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 typedef struct pending_out { void *host; size_t at, bytes; } pending_out;   /* at: in the run's staging memory */
 
@@ -6739,6 +6754,9 @@ typedef struct executor {
     area landing[AREAS], leaving[AREAS];
     uint32_t next_landing, next_leaving;
     gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
+    gn__cu_handle visits, made, roomy, departed;   /* stream of values on their way to other GPUs, made when first needed; events: the main stream has
+                                      made them; there is room for those that come; those that left have left */
+    bool departs;                  /* the main stream has not yet waited for that */
     copiers up, down;              /* of data and results in plain memory */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     bool aside;                    /* large copies have streams of their own */
@@ -6749,8 +6767,7 @@ typedef struct executor {
     uint64_t block_age;            /* raised when the block moves */
     slot *slots;
     value *values;                 /* ids rising */
-    host_block *hosts;
-    size_t n_slots, cap_slots, n_values, cap_values, n_hosts, cap_hosts;
+    size_t n_slots, cap_slots, n_values, cap_values;
     run runs[RUNS_MAX];            /* a ring, oldest first */
     uint32_t first_run, n_runs;
     uint64_t next_ticket;
@@ -6781,6 +6798,7 @@ typedef struct plan {
     struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[CAPTURES];
     uint32_t runs, next_capture;
     bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
+    bool began;                    /* and one of its kernels has been launched */
 } plan;
 
 /* For every session of the device: the first cause counts. */
@@ -6792,18 +6810,27 @@ static void device_lose(struct device *d, const char *why) {
     pthread_mutex_unlock(&lock);
 }
 
-static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
+/* 1: an invalid value; 2: no memory; 701: too much for a launch; 801: not supported; 900 to 910: of a capture. All others that reach
+   this file's checks leave the context unusable. */
+static bool breaks_context(int r) { return r != 1 && r != 2 && r != 701 && r != 801 && (r < 900 || r > 910); }
+
+/* This executor is of no use any more, because it is not known what has run; with an error that breaks the context its device neither. */
+static gn_result executor_lose(executor *x, gn_fault *f, int r, const char *what) {
     const char *name = NULL, *said = NULL;
     cu.cuGetErrorName(r, &name);
     cu.cuGetErrorString(r, &said);
+    if (!x->lost) snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
+    x->lost = true;
+    if (breaks_context(r)) device_lose(x->device, x->lost_why);
+    return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
+}
+
+static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
+    const char *name = NULL, *said = NULL;
     if (r == 2) return gn_fail(f, GN_OUT_OF_MEMORY, "the GPU has no memory left (%s)", what);
-    /* 1: an invalid value; 801: not supported. All others that reach this place leave the context unusable. */
-    if (r != 1 && r != 801 && r != 701) {
-        x->lost = true;
-        snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
-        device_lose(x->device, x->lost_why);
-        return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
-    }
+    if (breaks_context(r)) return executor_lose(x, f, r, what);
+    cu.cuGetErrorName(r, &name);
+    cu.cuGetErrorString(r, &said);
     return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", said ? said : "unknown", what);
 }
 
@@ -6814,16 +6841,19 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
         if (driver_result != 0) return driver_fail(x, f, driver_result, #call);                                              \
     } while (0)
 
+/* The device's context is current in this thread from here on, also of a lost one: what is left of it is destroyed there. */
 static gn_result enter(executor *x, gn_fault *f) {
+    int e = x->device->compile_only ? 0 : cu.cuCtxSetCurrent(x->device->context);
     if (!x->lost && atomic_load(&x->device->lost)) {
         x->lost = true;
         memcpy(x->lost_why, x->device->lost_why, sizeof x->lost_why);
     }
     if (x->lost) return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
-    if (x->device->compile_only) return GN_OK;
-    DRIVER(x, f, cuCtxSetCurrent(x->device->context));
-    return GN_OK;
+    return e == 0 ? GN_OK : executor_lose(x, f, e, "cuCtxSetCurrent");
 }
+
+/* Its device is gone, and all that lay there. An executor can be lost alone: then what is there is waited for and given back. */
+static bool is_dead(const executor *x) { return atomic_load(&x->device->lost); }
 
 static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
@@ -6859,7 +6889,7 @@ static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
     x->stats->device_bytes -= room(bytes ? bytes : 1);
-    if (!p || x->lost) return;
+    if (!p || is_dead(x)) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
     else cu.cuMemFree(p);
 }
@@ -6976,6 +7006,7 @@ static int copiers_wait(copiers *c, uint64_t number) {
     pthread_mutex_lock(&c->lock);
     while (c->done < number) pthread_cond_wait(&c->changed, &c->lock);
     int e = c->error;
+    if (c->up && !breaks_context(e)) c->error = 0;        /* of the one run that waits for all jobs; those that come down are of several */
     pthread_mutex_unlock(&c->lock);
     return e;
 }
@@ -7009,7 +7040,7 @@ static void copiers_end(copiers *c) {
 static void area_drop(executor *x, area *a) {
     if (!a->bytes) return;
     copiers_wait(&x->down, a->copied);
-    if (!x->lost) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
+    if (!is_dead(x)) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
     give(x, a->mem, a->bytes);
     a->mem = 0;
     a->bytes = 0;
@@ -7083,6 +7114,15 @@ static bool same_type(gn_dtype a, const gn_shape *sa, const gn_part *p, uint32_t
 /* Weights go first, then states, then the caches that a decode appends to; of each the one that was used longest ago. */
 static int slot_class(const slot *s) { return s->kind == GN_LEAF_WEIGHT ? 0 : s->cache ? 2 : 1; }
 
+/* The main stream waits until the slot is back. */
+static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
+    if (!s->here) return GN_OK;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, s->here, 0));
+    cu.cuEventDestroy(s->here);
+    s->here = NULL;
+    return GN_OK;
+}
+
 /* Moves one slot to pinned memory. False when none may go. */
 static bool evict_one(executor *x) {
     slot *v = NULL;
@@ -7096,10 +7136,14 @@ static bool evict_one(executor *x) {
     void *p = v->away;
     if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
     if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
+    bool saves = p && !copied, ok = slot_await(x, v, NULL) == GN_OK;
+    if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) == 0;
+    if (!ok) {
+        if (p && !v->away) cu.cuMemFreeHost(p);
+        return false;
+    }
     v->away = (char *)p;
-    if (v->here) { cu.cuStreamWaitEvent(x->stream, v->here, 0); cu.cuEventDestroy(v->here); v->here = NULL; }
-    if (p && !copied && cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) != 0) return false;
-    v->saving = p && !copied;
+    v->saving = saves;
     give(x, v->mem, v->bytes);
     v->mem = 0;
     v->out = true;
@@ -7108,39 +7152,46 @@ static bool evict_one(executor *x) {
     return true;
 }
 
-/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. */
-static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
-    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
-    if (r != GN_OK) return r;
-    s->out = false;
-    x->stats->weight_moves++;
-    x->stats->weight_move_bytes += s->bytes;
-    if (x->device->compile_only) return GN_OK;
+static gn_result slot_copy_back(executor *x, slot *s, gn_fault *f) {
+    DRIVER(x, f, cuEventCreate(&s->here, 2));
     if (s->saving) {
         DRIVER(x, f, cuEventRecord(x->main_at, x->stream));
         DRIVER(x, f, cuStreamWaitEvent(x->copies, x->main_at, 0));
-        s->saving = false;
     }
     DRIVER(x, f, cuMemcpyHtoDAsync(s->mem, s->away ? s->away : (const char *)s->host, s->bytes, x->copies));
-    DRIVER(x, f, cuEventCreate(&s->here, 2));
     DRIVER(x, f, cuEventRecord(s->here, x->copies));
     return GN_OK;
 }
 
-static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
-    gn__cu_handle here = s->here;
-    if (!here) return GN_OK;
-    s->here = NULL;
-    DRIVER(x, f, cuStreamWaitEvent(x->stream, here, 0));
-    cu.cuEventDestroy(here);
+/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. A slot that cannot come
+   back stays where it is. */
+static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
+    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
+    if (r == GN_OK && !x->device->compile_only) {
+        r = slot_copy_back(x, s, f);
+        if (r != GN_OK) {
+            if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
+            if (s->here) cu.cuEventDestroy(s->here);
+            s->here = NULL;
+            give(x, s->mem, s->bytes);
+            s->mem = 0;
+        }
+    }
+    if (r != GN_OK) return r;
+    s->out = s->saving = false;
+    x->stats->weight_moves++;
+    x->stats->weight_move_bytes += s->bytes;
     return GN_OK;
 }
 
 static void slot_free(executor *x, slot *s) {
     if (!s->kind) return;
-    if (s->here && !x->lost) { cu.cuStreamWaitEvent(x->stream, s->here, 0); cu.cuEventDestroy(s->here); }
+    if (s->here && slot_await(x, s, NULL) != GN_OK) {
+        if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
+        cu.cuEventDestroy(s->here);
+    }
     if (!s->out) give(x, s->mem, s->bytes);
-    if (s->away && !x->lost) {
+    if (s->away && !is_dead(x)) {
         cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
         cu.cuMemFreeHost(s->away);
@@ -7149,6 +7200,14 @@ static void slot_free(executor *x, slot *s) {
 }
 
 enum { SLOTS_MAX = 1 << 20 };
+
+static gn_result slot_fill(executor *x, gn__cu_ptr mem, const void *host, size_t bytes, gn__cu_handle stream, gn_fault *f) {
+    if (!host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
+    x->stats->bytes_to_device += bytes;
+    DRIVER(x, f, cuMemcpyHtoDAsync(mem, host, bytes, stream));                    /* beside runs in flight: none of them knows this memory */
+    DRIVER(x, f, cuStreamSynchronize(stream));
+    return GN_OK;
+}
 
 static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     executor *x = (executor *)self;
@@ -7168,11 +7227,11 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     if ((r = take_on(x, bytes, stream, &mem, f)) != GN_OK) return r;
     *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
-    if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
-    x->stats->bytes_to_device += bytes;
-    DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, stream));                 /* beside runs in flight: none of them knows this memory */
-    DRIVER(x, f, cuStreamSynchronize(stream));
-    return GN_OK;
+    r = slot_fill(x, mem, d->host, bytes, stream, f);
+    if (r == GN_OK) return GN_OK;
+    if (!is_dead(x)) cu.cuStreamSynchronize(stream);
+    slot_free(x, s);
+    return r;
 }
 
 static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
@@ -7195,10 +7254,17 @@ static value *value_find(executor *x, uint64_t id) {
     return lo < x->n_values && x->values[lo].id == id ? &x->values[lo] : NULL;
 }
 
+/* Before memory of values is given back: what of them is on its way to another GPU has left. */
+static void values_stay(executor *x) {
+    if (x->departs && !is_dead(x) && (!x->pools || cu.cuStreamWaitEvent(x->stream, x->departed, 0) != 0)) cu.cuStreamSynchronize(x->visits);
+    x->departs = false;
+}
+
 static void exec_values_release(void *self, uint64_t below) {
     executor *x = (executor *)self;
     size_t n = 0;
     enter(x, NULL);
+    if (x->n_values && x->values[0].id < below) values_stay(x);
     for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, value_room(&x->values[n]));
     if (n) memmove(x->values, x->values + n, (x->n_values - n) * sizeof *x->values);
     x->n_values -= n;
@@ -7207,6 +7273,7 @@ static void exec_values_release(void *self, uint64_t below) {
 /* Values that a failed run was to keep are no values. */
 static void values_drop(executor *x, uint64_t ticket) {
     size_t kept = 0;
+    values_stay(x);
     for (size_t i = 0; i < x->n_values; i++) {
         if (x->values[i].run == ticket) give(x, x->values[i].mem, value_room(&x->values[i]));
         else x->values[kept++] = x->values[i];
@@ -7216,30 +7283,51 @@ static void values_drop(executor *x, uint64_t ticket) {
 
 /* ---- pinned host memory ---- */
 
+static bool pinned_add(void *p, size_t bytes, const void *owner) {
+    pthread_mutex_lock(&pinned_blocks.lock);
+    bool ok = grow(&pinned_blocks.all, pinned_blocks.n, &pinned_blocks.cap, sizeof *pinned_blocks.all);
+    if (ok) pinned_blocks.all[pinned_blocks.n++] = (host_block){ (char *)p, bytes, owner };
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return ok;
+}
+
+/* The block at p, or, for p NULL, one of the owner's; NULL: there is none. It is known no longer. */
+static void *pinned_remove(const void *p, const void *owner) {
+    void *found = NULL;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = pinned_blocks.n; i-- > 0 && !found;) {
+        if (p ? pinned_blocks.all[i].p != (const char *)p : pinned_blocks.all[i].owner != owner) continue;
+        found = pinned_blocks.all[i].p;
+        pinned_blocks.all[i] = pinned_blocks.all[--pinned_blocks.n];
+    }
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return found;
+}
+
+static bool is_pinned(const void *p) {
+    bool is = false;
+    if (!pinned_blocks.n) return false;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = 0; i < pinned_blocks.n && !is; i++) is = (const char *)p >= pinned_blocks.all[i].p && (const char *)p < pinned_blocks.all[i].p + pinned_blocks.all[i].bytes;
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return is;
+}
+
 static void *exec_host_alloc(void *self, size_t bytes) {
     executor *x = (executor *)self;
     void *p = NULL;
-    if (x->device->compile_only || enter(x, NULL) != GN_OK || !grow(&x->hosts, x->n_hosts, &x->cap_hosts, sizeof *x->hosts)) return NULL;
+    if (x->device->compile_only || enter(x, NULL) != GN_OK) return NULL;
     if (cu.cuMemHostAlloc(&p, bytes ? bytes : 1, 1) != 0) return NULL;           /* 1: for all contexts */
-    x->hosts[x->n_hosts++] = (host_block){ (char *)p, bytes };
-    return p;
+    if (pinned_add(p, bytes, x)) return p;
+    cu.cuMemFreeHost(p);
+    return NULL;
 }
 
 static void exec_host_free(void *self, void *p) {
     executor *x = (executor *)self;
-    for (size_t i = 0; i < x->n_hosts; i++) {
-        if (x->hosts[i].p != (char *)p) continue;
-        enter(x, NULL);
-        cu.cuMemFreeHost(p);
-        x->hosts[i] = x->hosts[--x->n_hosts];
-        return;
-    }
-}
-
-static bool is_pinned(const executor *x, const void *p) {
-    for (size_t i = 0; i < x->n_hosts; i++)
-        if ((const char *)p >= x->hosts[i].p && (const char *)p < x->hosts[i].p + x->hosts[i].bytes) return true;
-    return false;
+    if (!p || !pinned_remove(p, x)) return;
+    enter(x, NULL);
+    cu.cuMemFreeHost(p);
 }
 
 /* >>run =========================================================================================== */
@@ -7260,13 +7348,13 @@ static void emit_free(emit *e) {
 static void exec_plan_destroy(void *self, void *handle) {
     executor *x = (executor *)self;
     plan *p = (plan *)handle;
-    bool here = enter(x, NULL) == GN_OK;
+    enter(x, NULL);
     if (latest.p == p) latest.p = NULL;
     for (int i = 0; i < CAPTURES; i++) {
-        if (p->captured[i].graph && here) cu.cuGraphExecDestroy(p->captured[i].graph);
+        if (p->captured[i].graph && !is_dead(x)) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
     }
-    for (uint32_t u = 0; p->fresh && u < p->part->n_updates; u++)
+    for (uint32_t u = 0; p->fresh && p->part && u < p->part->n_updates; u++)
         if (p->fresh[u]) give(x, p->fresh[u], node_bytes(p->part, p->part->updates[u].node));
     gn_free(p->fresh);
     gn_layout_deinit(&p->layout);
@@ -7505,11 +7593,11 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
 /* Waits for the oldest run and hands out its results. */
 static void run_finish(executor *x) {
     run *r = &x->runs[x->first_run];
-    int e = x->lost ? 1 : cu.cuEventSynchronize(r->done), copied = copiers_wait(&x->down, r->copied);
+    int e = is_dead(x) ? 1 : cu.cuEventSynchronize(r->done), copied = copiers_wait(&x->down, r->copied);
     const uint32_t *words = (const uint32_t *)(const void *)r->stage;
-    if (e == 0) e = copied;
+    if (e == 0) e = copied != 0 ? copied : x->lost;
     if (e != 0) {
-        if (!x->lost) driver_fail(x, NULL, e, "cuEventSynchronize");
+        executor_lose(x, NULL, e, "the end of a run");
         if (!x->failed_ticket) { x->failed_ticket = r->ticket; gn_fail(&x->failed, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why); x->failed.node = GN_NO_NODE; }
     } else if (words[0]) {
         run_error(x, r, words);
@@ -7527,8 +7615,7 @@ static void run_finish(executor *x) {
 
 static gn_result exec_wait(void *self, uint64_t ticket, gn_fault *f) {
     executor *x = (executor *)self;
-    gn_result e = x->device->compile_only || x->lost ? GN_OK : enter(x, f);
-    if (e != GN_OK) return e;
+    enter(x, NULL);
     while (x->n_runs && x->runs[x->first_run].ticket <= ticket) run_finish(x);
     if (!x->failed_ticket || x->failed_ticket > ticket) return GN_OK;
     gn_result r = x->failed.result;
@@ -7588,6 +7675,8 @@ static uint64_t value_run(executor *x, const plan *p, const gn_arg *args) {
     }
 }
 
+static const char state_failed[] = "a step that failed had begun to write this state: release it and make it again";
+
 /* Checks arguments and slots, before anything is changed. */
 static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, uint64_t *out_inherits, gn_fault *f) {
     const gn_part *part = p->part;
@@ -7602,11 +7691,13 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
         const slot *s = n->slot < x->n_slots ? &x->slots[n->slot] : NULL;
         if (!s || s->kind != n->leaf || s->gen != n->gen || !same_type(s->dtype, &s->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a weight or state is gone or of another type");
+        if (s->failed) return fail_at(f, i, GN_STATE_FAILED, state_failed);
     }
     for (uint32_t i = 0; i < part->n_updates; i++) {
         const gn_part_update *u = &part->updates[i];
         const slot *s = u->slot < x->n_slots ? &x->slots[u->slot] : NULL;
         if (!s || s->kind != GN_LEAF_STATE || s->gen != u->gen || !same_type(s->dtype, &s->shape, part, u->node)) return fail_at(f, u->node, GN_STALE_HANDLE, "a state is gone or of another type");
+        if (s->failed) return fail_at(f, u->node, GN_STATE_FAILED, state_failed);
     }
     uint64_t last = x->n_values ? x->values[x->n_values - 1].id : 0;
     for (uint32_t i = 0; i < part->n_outs; i++) {
@@ -7813,6 +7904,7 @@ static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
         if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
         if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
+        p->began = p->began || r == GN_OK;
     }
     return r;
 }
@@ -7824,8 +7916,9 @@ static bool run_capture(executor *x, plan *p, int at, size_t nodes) {
     *exec = NULL;
     if (cu.cuStreamBeginCapture(x->stream, 2) != 0) return false;                 /* 2: relaxed */
     gn_result r = run_launches(x, p, NULL);
-    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || r != GN_OK || !graph) return false;
-    if (cu.cuGraphInstantiateWithFlags(exec, graph, 0) != 0) *exec = NULL;
+    p->began = false;
+    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || !graph) return false;
+    if (r != GN_OK || cu.cuGraphInstantiateWithFlags(exec, graph, 0) != 0) *exec = NULL;
     cu.cuGraphDestroy(graph);
     memcpy(p->captured[at].bound, p->base, nodes * sizeof *p->base);
     p->captured[at].age = x->block_age;
@@ -7837,6 +7930,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
     int at = -1;
     p->runs++;
+    p->began = false;
     if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
     for (int i = 0; i < CAPTURES; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
@@ -7845,6 +7939,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
         if (!run_capture(x, p, at, nodes)) return run_launches(x, p, f);
     }
     DRIVER(x, f, cuGraphLaunch(p->captured[at].graph, x->stream));
+    p->began = true;
     return GN_OK;
 }
 
@@ -7854,12 +7949,12 @@ static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.fau
 /* Pinned memory of the caller's is read by the copy engine itself, without a copy in between. */
 enum { DIRECT_LEAST = 32768 };
 
-static bool is_direct(const executor *x, const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(x, a->host); }
+static bool is_direct(const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(a->host); }
 
-static bool has_direct(const executor *x, const plan *p, const gn_arg *args) {
+static bool has_direct(const plan *p, const gn_arg *args) {
     bool any = false;
-    for (uint32_t i = 0; i < p->part->n_args && x->n_hosts && !any; i++)
-        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(x, p, &args[i], node_bytes(p->part, p->part->args[i]));
+    for (uint32_t i = 0; i < p->part->n_args && pinned_blocks.n && !any; i++)
+        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(p, &args[i], node_bytes(p->part, p->part->args[i]));
     return any;
 }
 
@@ -7877,7 +7972,7 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
         if (p->emit.by_value) memcpy(&p->words[i], from, bytes < 8 ? bytes : 8);
         x->stats->bytes_to_device += bytes;
         if (!p->args_bytes) continue;
-        bool pinned = is_direct(x, p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
+        bool pinned = is_direct(p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
         uint64_t job = large && p->lands && copiers_ready(x, &x->up) ? copiers_ask(&x->up, to + p->arg_at[i], args[i].host, bytes, NULL) : 0;
         if (staged && !pinned) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
         if (!together && !job) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
@@ -7988,7 +8083,7 @@ static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint3
         return GN_OK;
     }
     *at = (*at + 63) & ~(size_t)63;
-    bool direct = o->bytes > 65536 && is_pinned(x, o->host);
+    bool direct = o->bytes > 65536 && is_pinned(o->host);
     if (direct || *at + o->bytes > r->stage_bytes) {
         if (!direct && leaves && run_copies(x, p, o, from, r)) return GN_OK;
         DRIVER(x, f, cuMemcpyDtoHAsync(o->host, from, o->bytes, stream));
@@ -8065,7 +8160,7 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     gn_result e = run_slots(x, p, f);
-    bool moves = false, direct = has_direct(x, p, args);
+    bool moves = false, direct = has_direct(p, args);
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
     if (e == GN_OK) e = run_leave(x, p, outs, f);
@@ -8087,7 +8182,15 @@ static void streams_end(executor *x) {
     copiers_wait(&x->up, x->up.asked);
     copiers_wait(&x->down, x->down.asked);
     for (int i = 0; i < 3; i++)
-        if (all[i] && !x->lost) cu.cuStreamSynchronize(all[i]);
+        if (all[i] && !is_dead(x)) cu.cuStreamSynchronize(all[i]);
+}
+
+/* A run failed on the host's side. States that its kernels write where they lie may have been written; those that are exchanged were not. */
+static void states_fail(executor *x, const plan *p) {
+    for (uint32_t u = 0; u < p->part->n_updates && p->began; u++) {
+        slot *s = &x->slots[p->part->updates[u].slot];
+        s->failed = s->failed || !p->exchanges || p->layout.update_how[u] == GN_UPDATE_INPLACE;
+    }
 }
 
 static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
@@ -8105,12 +8208,14 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     while (x->n_runs >= RUNS_MAX - 1) run_finish(x);
     if ((e = run_check(x, p, args, outs, &r.inherits, f)) != GN_OK) return e;
     r.done = x->events[(x->first_run + x->n_runs) % RUNS_MAX];
+    p->began = false;
     e = run_start(x, p, args, outs, &r, f);
     areas_release(x);
     if (e != GN_OK) {
         values_drop(x, r.ticket);
         gn_free(r.outs);
         streams_end(x);
+        states_fail(x, p);
         return e;
     }
     x->runs[(x->first_run + x->n_runs++) % RUNS_MAX] = r;
@@ -8316,7 +8421,7 @@ static void candidate_measure(executor *x, const plan *p, candidate *s, const ke
         x->block = memory;
         if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events);
         x->block = block;
-        if (!x->lost) cu.cuStreamSynchronize(x->stream);
+        if (!is_dead(x)) cu.cuStreamSynchronize(x->stream);
         if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
         else cu.cuMemFree(memory);
     }
@@ -8418,6 +8523,129 @@ static void plan_measure(executor *x, plan *p) {
     gn_free(all);
 }
 
+/* ---- values of other GPUs ---- */
+
+static bool visits_begin(executor *x, gn_fault *f) {
+    if (x->visits) return true;
+    if (enter(x, f) != GN_OK) return false;
+    gn__cu_handle *const events[] = { &x->made, &x->roomy, &x->departed };
+    for (int i = 0; i < 3; i++)
+        if (!*events[i] && cu.cuEventCreate(events[i], 2) != 0) { *events[i] = NULL; return false; }
+    if (cu.cuStreamCreate(&x->visits, 1) != 0) x->visits = NULL;
+    return x->visits != NULL;
+}
+
+/* The value's bytes to memory of x, from y's stream of its own: after what makes them, before what is run in x from now on. */
+static gn_result value_visit(executor *x, executor *y, const value *v, gn__cu_ptr to, gn_fault *f) {
+    gn_result r = enter(y, f);
+    if (r != GN_OK) return r;
+    DRIVER(y, f, cuEventRecord(y->made, y->stream));
+    DRIVER(y, f, cuStreamWaitEvent(y->visits, y->made, 0));
+    DRIVER(y, f, cuStreamWaitEvent(y->visits, x->roomy, 0));
+    if (v->bytes) DRIVER(y, f, cuMemcpyPeerAsync(to, x->device->context, v->mem, y->device->context, v->bytes, y->visits));
+    y->departs = true;
+    DRIVER(y, f, cuEventRecord(y->departed, y->visits));
+    if ((r = enter(x, f)) != GN_OK) return r;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, y->departed, 0));
+    return GN_OK;
+}
+
+/* Memory for it, taken in x's own stream of visits, so that it is there before what runs in x has ended. */
+static gn_result value_room_for(executor *x, const value *v, gn__cu_ptr *out, gn_fault *f) {
+    if (!grow(&x->values, x->n_values, &x->cap_values, sizeof *x->values)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
+    gn_result r = take_on(x, value_room(v), x->visits, out, f);
+    if (r != GN_OK) return r;
+    int e = cu.cuEventRecord(x->roomy, x->visits);
+    if (e == 0) return GN_OK;
+    if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
+    give(x, *out, value_room(v));
+    return driver_fail(x, f, e, "cuEventRecord");
+}
+
+static gn_result exec_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+    executor *x = (executor *)self, *y = (executor *)from;
+    value *v = value_find(y, theirs);
+    gn_result r = enter(y, f);
+    while (r == GN_OK && v && v->checked && y->n_runs && y->runs[y->first_run].ticket <= v->run) {      /* it can still turn out to be none */
+        run_finish(y);
+        v = value_find(y, theirs);
+    }
+    if (r == GN_OK && !v) r = gn_fail(f, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
+    if (r == GN_OK && !(visits_begin(y, f) && visits_begin(x, f))) r = f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no stream for values from another GPU");
+    if (r == GN_OK) r = enter(x, f);
+    if (r != GN_OK) return r;
+    value mine = { id, 0, v->dtype, v->shape, 0, v->bytes, false, false };
+    x->clock++;
+    if ((r = value_room_for(x, &mine, &mine.mem, f)) != GN_OK) return r;
+    r = value_visit(x, y, v, mine.mem, f);
+    if (r == GN_OK) { x->values[x->n_values++] = mine; return GN_OK; }
+    enter(y, NULL);
+    if (!is_dead(y)) cu.cuStreamSynchronize(y->visits);                       /* nothing writes to it any more */
+    enter(x, NULL);
+    if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
+    give(x, mine.mem, value_room(&mine));
+    return r;
+}
+
+/* Lets the two read each other's memory where their bus has a way; without one the driver goes through the host by itself. */
+static void devices_meet(struct device *a, struct device *b) {
+    struct device *const both[2] = { a, b };
+    for (int i = 0; i < 2; i++) {
+        struct device *d = both[i], *other = both[!i];
+        int can = 0;
+        if (cu.cuDeviceCanAccessPeer(&can, d->handle, other->handle) != 0 || !can || cu.cuCtxSetCurrent(d->context) != 0) continue;
+        cu.cuCtxEnablePeerAccess(other->context, 0);                          /* it may be so already */
+        if (other->pool) cu.cuMemPoolSetAccess(other->pool, &(pool_access){ LOCATION_DEVICE, d->handle, ACCESS_READ_WRITE }, 1);
+    }
+}
+
+enum { VISIT_SMALL = 4096, VISIT_LARGE = 16 << 20 };
+
+/* Seconds of one copy, the least of four; 0: it fails. a's context is current, and the stream is there. */
+static double visit_time(const struct device *a, gn__cu_ptr from, const struct device *b, gn__cu_ptr to, size_t bytes, gn__cu_handle stream) {
+    double least = 0;
+    for (int i = 0; i < 4; i++) {
+        uint64_t begin = gn_now_us();
+        for (int k = 0; k < 8; k++)
+            if (cu.cuMemcpyPeerAsync(to, b->context, from, a->context, bytes, stream) != 0) return 0;
+        if (cu.cuStreamSynchronize(stream) != 0) return 0;
+        double spent = (double)(gn_now_us() - begin + 1) * 1e-6 / 8;
+        if (i == 0 || spent < least) least = spent;
+    }
+    return least;
+}
+
+/* What values cost from a to b, measured once; $GENIE_MEASURE=0: as of a bus. */
+static gn_cluster_link visit_cost(struct device *a, struct device *b) {
+    gn_cluster_link cost = { 1e-5, 2e10 };
+    gn__cu_ptr from = 0, to = 0;
+    gn__cu_handle stream = NULL;
+    if (env_is("GENIE_MEASURE", "0") || cu.cuCtxSetCurrent(b->context) != 0 || cu.cuMemAlloc(&to, VISIT_LARGE) != 0) return cost;
+    if (cu.cuCtxSetCurrent(a->context) == 0 && cu.cuMemAlloc(&from, VISIT_LARGE) == 0 && cu.cuStreamCreate(&stream, 1) == 0) {
+        double small = visit_time(a, from, b, to, VISIT_SMALL, stream), large = visit_time(a, from, b, to, VISIT_LARGE, stream);
+        if (small > 0 && large > small) cost = (gn_cluster_link){ small, VISIT_LARGE / (large - small) };
+        cu.cuStreamDestroy(stream);
+    }
+    if (from) cu.cuMemFree(from);
+    cu.cuCtxSetCurrent(b->context);
+    cu.cuMemFree(to);
+    return cost;
+}
+
+static bool exec_reaches(void *self, void *from, gn_cluster_link *out_link) {
+    struct device *b = ((executor *)self)->device, *a = ((executor *)from)->device;
+    if (a == b || a->compile_only || b->compile_only || atomic_load(&a->lost) || atomic_load(&b->lost) || env_is("GENIE_CUDA_PEER", "0")) return false;
+    pthread_mutex_lock(&devices_lock);
+    gn_cluster_link *known = &b->from[a->ordinal];
+    if (!(known->bytes_per_s > 0)) {
+        devices_meet(a, b);
+        *known = visit_cost(a, b);
+    }
+    *out_link = *known;
+    pthread_mutex_unlock(&devices_lock);
+    return true;
+}
+
 /* >>devices ======================================================================================= */
 
 static void exec_describe(void *self, gn_device_info *out) {
@@ -8454,17 +8682,17 @@ static void exec_close(void *self) {
         }
         if (x->uploads && x->uploads != x->stream) cu.cuStreamDestroy(x->uploads);
         if (x->downloads && x->downloads != x->stream) cu.cuStreamDestroy(x->downloads);
-        while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
+        for (void *p; (p = pinned_remove(NULL, x)) != NULL;) cu.cuMemFreeHost(p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
-        if (x->main_at) cu.cuEventDestroy(x->main_at);
-        if (x->uploaded) cu.cuEventDestroy(x->uploaded);
+        gn__cu_handle events[] = { x->main_at, x->uploaded, x->made, x->roomy, x->departed };
+        for (size_t i = 0; i < sizeof events / sizeof *events; i++) if (events[i]) cu.cuEventDestroy(events[i]);
+        if (x->visits) { cu.cuStreamSynchronize(x->visits); cu.cuStreamDestroy(x->visits); }
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
     gn_free(x->slots);
     gn_free(x->values);
-    gn_free(x->hosts);
     gn_free(x);
 }
 
@@ -8563,7 +8791,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -8594,9 +8822,10 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     choose_arch(d);
     int r = cu.cuDevicePrimaryCtxRetain(&d->context, handle);
     if (r != 0) return gn_fail(f, GN_NO_DEVICE, "%s gives no context (error %d)", d->name, r);
-    gn__cu_handle pool = NULL;
     uint64_t keep = UINT64_MAX;
-    if (d->has_pools && cu.cuDeviceGetDefaultMemPool(&pool, handle) == 0) cu.cuMemPoolSetAttribute(pool, 4, &keep);   /* 4: bytes kept when freed */
+    if (!d->has_pools || cu.cuDeviceGetDefaultMemPool(&d->pool, handle) != 0) d->pool = NULL;
+    if (d->pool) cu.cuMemPoolSetAttribute(d->pool, 4, &keep);                          /* 4: bytes kept when freed */
+    d->handle = handle;
     d->open = true;
     return GN_OK;
 }
@@ -8670,10 +8899,11 @@ static gn_result canary(executor *x, gn_fault *f) {
     if (r != GN_OK) return r;
     if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
-    DRIVER(x, f, cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL));
-    DRIVER(x, f, cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream));
-    DRIVER(x, f, cuStreamSynchronize(x->stream));
+    int e = cu.cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL);
+    if (e == 0) e = cu.cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream);
+    int ended = cu.cuStreamSynchronize(x->stream);
     cu.cuMemFree(memory);
+    if (e != 0 || ended != 0) return driver_fail(x, f, e != 0 ? e : ended, "the first kernel");
     for (uint32_t i = 0; i < CANARY; i++)
         if (words[i] != i * 3 + 7) return gn_fail(f, GN_DEVICE_LOST, "the first kernel on %s gives a wrong result", x->device->name);
     atomic_store(&x->device->proved, true);
