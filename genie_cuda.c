@@ -51,7 +51,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 16
+#define GN__CU_GENERATOR 17
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1399,12 +1399,15 @@ static const char prelude[] =
     "  __shared__ float tile[32][33];\n"
     "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
-    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32, k = (i64)blockIdx.y * 32;\n"
+    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32;\n"
     "  a += P::at(z);\n"
     "  out += (i64)z * P::OUTER * P::PITCH;\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
-    "  __syncthreads();\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "  for (i64 k = (i64)blockIdx.y * 32; k < P::K; k += (i64)gridDim.y * 32) {\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "    __syncthreads();\n"
+    "  }\n"
     "}\n"
     "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
     "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
@@ -2120,7 +2123,7 @@ static const char hopper[] =
     "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
     "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
-    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_compute\n"
+    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_sums\n"
     "D void group_turn(int id) { asm volatile(\"bar.sync %0, 256;\" :: \"r\"(id) : \"memory\"); }     // until the other of two groups passes the turn\n"
     "D void group_pass(int id) { asm volatile(\"bar.arrive %0, 256;\" :: \"r\"(id) : \"memory\"); }\n"
     "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
@@ -2376,9 +2379,9 @@ static const char hopper[] =
     "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
     "}\n"
     "// AHEAD: side 1 (A), 2 (B) or both (3) are weights, whose first stages are on their way before the kernel before has ended.\n"
-    "// A stage is said to be full when its copies have come, LAG steps after they were begun.\n"
+    "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the first stage waiting for the issue of more of them.\n"
     "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
-    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? P::STAGES - 2 : 0 };\n"
+    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? 2 : 0 };\n"
     "  for (int it = 0; P::AHEAD && it < P::STAGES && it < steps; it++) {\n"
     "    if (P::AHEAD & 1) sgemm_feed_a<P>(ta, a, base + it * STAGE, full + 8 * it, z, row, (first + it) * P::STEP);\n"
     "    if (P::AHEAD & 2) sgemm_feed_b<P>(tb, b, base + it * STAGE + A, full + 8 * it, z, col, (first + it) * P::STEP);\n"
@@ -3584,6 +3587,12 @@ static const struct tensor_form { int height, width, warps[2], line; double edge
 };
 enum { WARPGROUP_FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms, TENSOR_FORMS = sizeof tensor_forms / sizeof *tensor_forms, TENSOR_PARTS = 5, TENSOR_WAYS = WARPGROUP_FORMS + TENSOR_FORMS * TENSOR_PARTS };
 
+/* TMA takes lines and matrices that lie forward in memory; a batch's dim that repeats (stride 0) is left out of its map. */
+static bool lies_forward(int64_t line_stride, int64_t lines, const gn_view *batch) {
+    for (int i = 0; i < batch->rank; i++) if (batch->strides[i] < 0) return false;
+    return line_stride > 0 || lines == 1;
+}
+
 /* Rows that TMA reads begin at multiples of 16 bytes and lie one after another; a side whose do not is copied (TF32: so that k runs along memory). What copies take; those of more
    than a gigabyte are not made. */
 static double align_sides(const product *p, int bytes, side sides[2]) {
@@ -3592,7 +3601,7 @@ static double align_sides(const product *p, int bytes, side sides[2]) {
         const gn_view *batch = i ? &p->b : &p->a;
         bool across = sides[i].across;
         int64_t stride = across ? (i ? p->bk : p->ak) : i ? p->bn : p->am, lines = across ? p->k : i ? p->n : p->m;
-        if (sides[i].wide * bytes == 16 && (stride > 0 || lines == 1)) continue;
+        if (sides[i].wide * bytes == 16 && lies_forward(stride, lines, batch)) continue;
         double size = (double)(i ? p->n : p->m) * (double)p->k * (double)((batch->rank ? p->batches : 1) * bytes);
         us += 1.3 + size * 1.1e-6;
         copied += size;
@@ -3732,8 +3741,8 @@ static void sgemm_best(const emit *e, const product *p, product_form *f, int ran
 }
 
 /* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
-static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, const gn_view *batch, uint32_t x) {
-    if (batch->rank <= 2 && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
+static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, uint32_t x) {
+    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
     return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
 }
 
@@ -3742,8 +3751,8 @@ static bool form_sgemm(const emit *e, const product *p, product_form *f, uint32_
     if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
     if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
     f->body = "sgemm_fed";
-    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, &p->a, xa);
-    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, &p->b, xb);
+    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, p->k, &p->a, xa);
+    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, p->k, &p->b, xb);
     f->at = f->feed_a == 2 && p->ak == 1 && p->n >= SGEMM_TURNS && p->m >= SGEMM_TURNS / 2;
     f->bt = f->feed_b == 2 && p->bk == 1 && p->m >= SGEMM_TURNS && p->n >= SGEMM_TURNS / 2;
     if (f->at) f->feed_a = 0;
@@ -3839,7 +3848,7 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
 }
 
-/* The type @_e with its parameters, and `e` of it in the body, after the wait of a kernel that starts early. The kernel's own parameters are named a, b and parts. */
+/* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
 static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     loop *l = (loop *)gn_alloc(sizeof *l);
     const gn_view *out = view_of(e, t->result);
@@ -3878,7 +3887,6 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
     e->body = body;
-    emit_await(e);
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
     e->failed = e->failed || members.failed || constants.failed;
     text_free(&members);
@@ -3917,7 +3925,8 @@ static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer
 
 /* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
 static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, int tile, size_t *at) {
-    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1;
+    enum { GRID_Y = 65535 };                                 /* the most blocks in y; they take further k in turn */
+    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1, down = blocks_for(k, 32);
     put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)p->stride,
         (long long)pitch, (long long)tiles);
     put_offset(&e->types, &p->batch, "z", is_small(&p->batch));
@@ -3927,7 +3936,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
     emit_await(e);
     put(&e->body, "  transposed<@_p>(a, o);\n");
-    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
+    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)(down < GRID_Y ? down : GRID_Y), 256);
     *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
     *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
     if (*at > e->scratch) e->scratch = *at;
@@ -4015,6 +4024,7 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
     char name[64];
     if (d == GN_F32 && bt) { emit_transposed(e, xb, &b, p->batches, w, &scratch); bt = false; }
     emit_early(e);
+    emit_await(e);
     put_epilogue(e, t, d);
     put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)given->m, (long long)given->n, (long long)p->k,
@@ -4056,7 +4066,7 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
     uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
     char name[64], bounds[64];
-    emit_early(e);
+    emit_early(e);                                           /* sgemm_fed waits by itself: weights come before */
     put_epilogue(e, &x->t, GN_F32);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
@@ -4104,6 +4114,7 @@ static void emit_product_sum(emit *e, const product *p, const product_form *f, c
     size_t bytes = at + (size_t)(f->splits * p->m * p->n) * (types[d].bytes == 8 || d == GN_U32 ? 8 : 4);      /* of what is computed in */
     if (bytes > e->scratch) e->scratch = bytes;
     emit_early(e);
+    emit_await(e);
     put_epilogue(e, t, d);
     put_product_type(e, p, f, d, t->vector);
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
@@ -4125,9 +4136,10 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     bool copied = f.body[0] == 's';                          /* sides that lie the other way are transposed first */
     param a = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (f.step) emit_early(e);
+    emit_await(e);
     if (!cut) put_epilogue(e, &t, d);
     else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n", types[d].compute);   /* sums of parts are stored as they are */
-    if (cut) { emit_await(e); put(&e->body, "  const @_e e = {};\n"); }
+    if (cut) put(&e->body, "  const @_e e = {};\n");
     put_product_type(e, &p, &f, d, t.vector);
     emit_pointer(e, type, true, "a", a);
     emit_pointer(e, type, true, "b", b);
