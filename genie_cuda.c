@@ -3899,6 +3899,14 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
 typedef struct panels { bool scratch, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
 
+/* Sizes to 2^32, strides that are multiples of 16 bytes below 2^40: what the driver would refuse when the plan runs. */
+static bool map_is_possible(const tensor_map *m) {
+    bool is = m->offset % 16 == 0;
+    for (int i = 0; i < 4; i++) is = is && m->dims[i] && m->dims[i] <= 1ull << 32 && m->box[i] && m->box[i] <= 256;
+    for (int i = 0; i < 3; i++) is = is && m->strides[i] && m->strides[i] % 16 == 0 && m->strides[i] < 1ull << 40;
+    return is;
+}
+
 static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
     uint64_t bytes = types[d].bytes;
     tensor_map m = { .scratch = p->scratch, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
@@ -3909,7 +3917,8 @@ static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
         m.dims[2 + i] = (uint64_t)p->batch.dims[at];
         m.strides[1 + i] = (uint64_t)p->batch.strides[at] * bytes;
     }
-    if (!grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
+    if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read a side as it lies");
+    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
     e->maps[e->n_maps] = m;
     put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
     emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
