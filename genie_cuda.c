@@ -52,7 +52,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 17
+#define GN__CU_GENERATOR 18
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1358,12 +1358,12 @@ static const char prelude[] =
     "    e.template store<W>(i, i % P::n, v);\n"
     "  }\n"
     "}\n"
-    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
-    "template <class P> M void product_tile(u32 *z, i64 *row, i64 *col) {\n"
-    "  const u32 tile = blockIdx.x % (P::ROWS * P::COLS), group = tile / (8 * P::COLS), first = group * 8, rows = P::ROWS - first < 8 ? P::ROWS - first : 8, in = tile - group * 8 * P::COLS;\n"
-    "  *z = blockIdx.x / (P::ROWS * P::COLS);\n"
-    "  *row = (i64)(first + in % rows) * P::BM;\n"
-    "  *col = (i64)(in / rows) * P::BW;\n"
+    "// Where a tile lies: groups of 16 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
+    "template <class P, class I> M void product_tile(u32 tile, u32 *z, I *row, I *col) {\n"
+    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (16 * P::COLS), top = group * 16, rows = P::ROWS - top < 16 ? P::ROWS - top : 16, at = in - group * 16 * P::COLS;\n"
+    "  *z = tile / (P::ROWS * P::COLS);\n"
+    "  *row = (I)(top + at % rows) * P::BM;\n"
+    "  *col = (I)(at / rows) * P::BW;\n"
     "}\n"
     "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch), BM, BW, ROWS, COLS, SPLIT parts of SPAN k.\n"
     "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
@@ -1373,7 +1373,7 @@ static const char prelude[] =
     "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
@@ -1408,12 +1408,15 @@ static const char prelude[] =
     "  __shared__ float tile[32][33];\n"
     "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
-    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32, k = (i64)blockIdx.y * 32;\n"
+    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32;\n"
     "  a += P::at(z);\n"
     "  out += (i64)z * P::OUTER * P::PITCH;\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
-    "  __syncthreads();\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "  for (i64 k = (i64)blockIdx.y * 32; k < P::K; k += (i64)gridDim.y * 32) {\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "    __syncthreads();\n"
+    "  }\n"
     "}\n"
     "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
     "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
@@ -1421,7 +1424,7 @@ static const char prelude[] =
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
@@ -1508,7 +1511,7 @@ static const char prelude[] =
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
@@ -1602,7 +1605,7 @@ static const char prelude[] =
     "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, group = warp / (P::WM * P::WN), wm = warp / P::WN % P::WM * (P::BM / P::WM), wn = warp % P::WN * (P::BW / P::WN);\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
     "  const int steps = (int)((end - begin + P::STEP - 1) / P::STEP), rows = P::m - row < P::BM ? (int)(P::m - row) : P::BM, columns = P::n - col < P::BW ? (int)(P::n - col) : P::BW;\n"
     "  a += P::a(z) + row * P::AM + begin * P::AK;\n"
@@ -2129,20 +2132,13 @@ static const char hopper[] =
     "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
     "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
-    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_compute\n"
+    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_sums\n"
     "D void group_turn(int id) { asm volatile(\"bar.sync %0, 256;\" :: \"r\"(id) : \"memory\"); }     // until the other of two groups passes the turn\n"
     "D void group_pass(int id) { asm volatile(\"bar.arrive %0, 256;\" :: \"r\"(id) : \"memory\"); }\n"
     "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
     "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
     "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch;\n"
     "// REGS (TF32 with AT, which wgmma does not take from shared memory): A passes through registers; TURN: what is computed is the transpose of the result\n"
-    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
-    "template <class P> M void wgmma_tile(u32 tile, u32 *z, int *row, int *col) {\n"
-    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (8 * P::COLS), top = group * 8, rows = P::ROWS - top < 8 ? P::ROWS - top : 8, at = in - group * 8 * P::COLS;\n"
-    "  *z = tile / (P::ROWS * P::COLS);\n"
-    "  *row = (int)(top + at % rows) * P::BM;\n"
-    "  *col = (int)(at / rows) * P::BW;\n"
-    "}\n"
     "// A stage has been read: by a group's products, which end together, or (REGS) by each of its warps\n"
     "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & (P::REGS ? 31 : 127)) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
     "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
@@ -2151,7 +2147,7 @@ static const char hopper[] =
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
     "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
-    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
+    "    product_tile<P>(tile, &z, &row, &col);\n"
     "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
     "    for (int k = 0; k < steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
@@ -2307,7 +2303,7 @@ static const char hopper[] =
     "  int row, col;\n"
     "  float d[CELLS];\n"
     "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
-    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
+    "    product_tile<P>(tile, &z, &row, &col);\n"
     "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
     "    wgmma_sums<P, P::REGS>::add(d, base, full, empty, it, steps);\n"
     "    it += steps > 0 ? steps : 0;\n"
@@ -2322,7 +2318,7 @@ static const char hopper[] =
     "  u32 z;\n"
     "  int row, col;\n"
     "  enum { HEIGHT = P::TURN ? P::BW : P::BM, WIDTH = P::TURN ? P::BM : P::BW };\n"
-    "  if (P::TURN) wgmma_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  if (P::TURN) product_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
     "  for (int i = threadIdx.x; i < HEIGHT / P::KC * (WIDTH / 4); i += blockDim.x) {\n"
     "    const int r = (int)rank * (HEIGHT / P::KC) + i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;\n"
     "    const bool is = row + r < P::m && col + c < P::n;\n"
@@ -2347,7 +2343,7 @@ static const char hopper[] =
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
-    "    if (threadIdx.x == P::BM * 2) { wgmma_feed<P>(ta, tb, base, full, empty, first, steps); let_next_start(); }\n"
+    "    if (threadIdx.x == P::BM * 2) { wgmma_feed<P>(ta, tb, base, full, empty, first, steps); if (P::BM == 64) let_next_start(); }   // of one block to a processor the next kernel takes the place as it ends: an earlier word costs 1%\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
@@ -2385,9 +2381,9 @@ static const char hopper[] =
     "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
     "}\n"
     "// AHEAD: side 1 (A), 2 (B) or both (3) are weights, whose first stages are on their way before the kernel before has ended.\n"
-    "// A stage is said to be full when its copies have come, LAG steps after they were begun.\n"
+    "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the first stage waiting for the issue of more of them.\n"
     "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
-    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? P::STAGES - 2 : 0 };\n"
+    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? 2 : 0 };\n"
     "  for (int it = 0; P::AHEAD && it < P::STAGES && it < steps; it++) {\n"
     "    if (P::AHEAD & 1) sgemm_feed_a<P>(ta, a, base + it * STAGE, full + 8 * it, z, row, (first + it) * P::STEP);\n"
     "    if (P::AHEAD & 2) sgemm_feed_b<P>(tb, b, base + it * STAGE + A, full + 8 * it, z, col, (first + it) * P::STEP);\n"
@@ -2449,7 +2445,7 @@ static const char hopper[] =
     "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = (int)rank * span, steps = all - first < span ? all - first : span;\n"
     "  u32 z;\n"
     "  int row, col;\n"
-    "  wgmma_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  product_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
     "  if (P::EARLY) let_next_start();\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, P::EVERY ? 256 : 8); }\n"
@@ -4195,6 +4191,12 @@ static const struct tensor_form { int height, width, warps[2], line; double edge
 };
 enum { WARPGROUP_FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms, TENSOR_FORMS = sizeof tensor_forms / sizeof *tensor_forms, TENSOR_PARTS = 5, TENSOR_WAYS = WARPGROUP_FORMS + TENSOR_FORMS * TENSOR_PARTS };
 
+/* TMA takes lines and matrices that lie forward in memory; a batch's dim that repeats (stride 0) is left out of its map. */
+static bool lies_forward(int64_t line_stride, int64_t lines, const gn_view *batch) {
+    for (int i = 0; i < batch->rank; i++) if (batch->strides[i] < 0) return false;
+    return line_stride > 0 || lines == 1;
+}
+
 /* Rows that TMA reads begin at multiples of 16 bytes and lie one after another; a side whose do not is copied (TF32: so that k runs along memory). What copies take; those of more
    than a gigabyte are not made. */
 static double align_sides(const product *p, int bytes, side sides[2]) {
@@ -4203,7 +4205,7 @@ static double align_sides(const product *p, int bytes, side sides[2]) {
         const gn_view *batch = i ? &p->b : &p->a;
         bool across = sides[i].across;
         int64_t stride = across ? (i ? p->bk : p->ak) : i ? p->bn : p->am, lines = across ? p->k : i ? p->n : p->m;
-        if (sides[i].wide * bytes == 16 && (stride > 0 || lines == 1)) continue;
+        if (sides[i].wide * bytes == 16 && lies_forward(stride, lines, batch)) continue;
         double size = (double)(i ? p->n : p->m) * (double)p->k * (double)((batch->rank ? p->batches : 1) * bytes);
         us += 1.3 + size * 1.1e-6;
         copied += size;
@@ -4343,8 +4345,8 @@ static void sgemm_best(const emit *e, const product *p, product_form *f, int ran
 }
 
 /* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
-static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, const gn_view *batch, uint32_t x) {
-    if (batch->rank <= 2 && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
+static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, uint32_t x) {
+    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
     return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
 }
 
@@ -4353,8 +4355,8 @@ static bool form_sgemm(const emit *e, const product *p, product_form *f, uint32_
     if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
     if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
     f->body = "sgemm_fed";
-    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, &p->a, xa);
-    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, &p->b, xb);
+    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, p->k, &p->a, xa);
+    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, p->k, &p->b, xb);
     f->at = f->feed_a == 2 && p->ak == 1 && p->n >= SGEMM_TURNS && p->m >= SGEMM_TURNS / 2;
     f->bt = f->feed_b == 2 && p->bk == 1 && p->m >= SGEMM_TURNS && p->n >= SGEMM_TURNS / 2;
     if (f->at) f->feed_a = 0;
@@ -4450,7 +4452,7 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
 }
 
-/* The type @_e with its parameters, and `e` of it in the body, after the wait of a kernel that starts early. The kernel's own parameters are named a, b and parts. */
+/* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
 static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     loop *l = (loop *)alloc_zero(sizeof *l);
     const gn_view *out = view_of(e, t->result);
@@ -4489,7 +4491,6 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
     e->body = body;
-    emit_await(e);
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
     e->failed = e->failed || members.failed || constants.failed;
     text_free(&members);
@@ -4502,6 +4503,14 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
 typedef struct panels { bool scratch, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
 
+/* Sizes to 2^32, strides that are multiples of 16 bytes below 2^40: what the driver would refuse when the plan runs. */
+static bool map_is_possible(const tensor_map *m) {
+    bool is = m->offset % 16 == 0;
+    for (int i = 0; i < 4; i++) is = is && m->dims[i] && m->dims[i] <= 1ull << 32 && m->box[i] && m->box[i] <= 256;
+    for (int i = 0; i < 3; i++) is = is && m->strides[i] && m->strides[i] % 16 == 0 && m->strides[i] < 1ull << 40;
+    return is;
+}
+
 static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
     uint64_t bytes = types[d].bytes;
     tensor_map m = { .scratch = p->scratch, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
@@ -4512,7 +4521,8 @@ static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
         m.dims[2 + i] = (uint64_t)p->batch.dims[at];
         m.strides[1 + i] = (uint64_t)p->batch.strides[at] * bytes;
     }
-    if (!grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
+    if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read a side as it lies");
+    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
     e->maps[e->n_maps] = m;
     put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
     emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
@@ -4528,7 +4538,8 @@ static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer
 
 /* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
 static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, int tile, size_t *at) {
-    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1;
+    enum { GRID_Y = 65535 };                                 /* the most blocks in y; they take further k in turn */
+    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1, down = blocks_for(k, 32);
     put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)p->stride,
         (long long)pitch, (long long)tiles);
     put_offset(&e->types, &p->batch, "z", is_small(&p->batch));
@@ -4538,7 +4549,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
     emit_await(e);
     put(&e->body, "  transposed<@_p>(a, o);\n");
-    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
+    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)(down < GRID_Y ? down : GRID_Y), 256);
     *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
     *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
     if (*at > e->scratch) e->scratch = *at;
@@ -4626,6 +4637,7 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
     char name[64];
     if (d == GN_F32 && bt) { emit_transposed(e, xb, &b, p->batches, w, &scratch); bt = false; }
     emit_early(e);
+    emit_await(e);
     put_epilogue(e, t, d);
     put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)given->m, (long long)given->n, (long long)p->k,
@@ -4667,7 +4679,7 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
     uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
     char name[64], bounds[64];
-    emit_early(e);
+    emit_early(e);                                           /* sgemm_fed waits by itself: weights come before */
     put_epilogue(e, &x->t, GN_F32);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
@@ -4715,6 +4727,7 @@ static void emit_product_sum(emit *e, const product *p, const product_form *f, c
     size_t bytes = at + (size_t)(f->splits * p->m * p->n) * (types[d].bytes == 8 || d == GN_U32 ? 8 : 4);      /* of what is computed in */
     if (bytes > e->scratch) e->scratch = bytes;
     emit_early(e);
+    emit_await(e);
     put_epilogue(e, t, d);
     put_product_type(e, p, f, d, t->vector);
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
@@ -4736,9 +4749,10 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     bool copied = f.body[0] == 's';                          /* sides that lie the other way are transposed first */
     param a = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (f.step) emit_early(e);
+    emit_await(e);
     if (!cut) put_epilogue(e, &t, d);
     else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n", types[d].compute);   /* sums of parts are stored as they are */
-    if (cut) { emit_await(e); put(&e->body, "  const @_e e = {};\n"); }
+    if (cut) put(&e->body, "  const @_e e = {};\n");
     put_product_type(e, &p, &f, d, t.vector);
     emit_pointer(e, type, true, "a", a);
     emit_pointer(e, type, true, "b", b);
