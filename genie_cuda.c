@@ -1168,9 +1168,12 @@ static const char prelude[] =
     "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &acc[i].v);\n"
     "  }\n"
     "}\n"
+    "// What a loop makes of the score of query t and key j before the softmax; begin(z): of the z-th (b, h). Here there is no loop.\n"
+    "struct no_loop { enum { LOOP = 0 }; M void begin(i64) {} template <class C> M C value(C s, i64, i64) const { return s; } };\n"
     "// One block of 128 threads for a query (b, h, t): scores in groups of 128 keys, a running softmax, each thread holding some of E.\n"
-    "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, CAUSAL, scale(), L (type of length)\n"
-    "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
+    "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, CAUSAL, scale(), L (type of length), X (loop),\n"
+    "// WRITTEN: as a softmax and a product compute it, also where a weight of 0 meets infinity and where a query has no score above -infinity\n"
+    "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::X x, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ __align__(16) C shared[4], sums[4];                    // read as one word each, with no neighbour in it\n"
     "  __shared__ C qs[P::DK > 0 ? P::DK : 1], ps[128];\n"
@@ -1190,6 +1193,7 @@ static const char prelude[] =
     "  UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) acc[e] = 0;\n"
     "  k += b * P::KB + g * P::KH;\n"
     "  v += b * P::VB + g * P::VH;\n"
+    "  x.begin(at / P::TQ);\n"
     "  for (i64 base = P::PARTS > 1 ? (i64)blockIdx.y * P::SPAN : 0; base < seen; base += 128) {\n"
     "    __syncthreads();\n"
     "    const i64 j = base + th;\n"
@@ -1200,10 +1204,11 @@ static const char prelude[] =
     "        _Pragma(\"unroll 4\") for (int d = 0; d < P::DK; d += P::VK) {\n"
     "          typename P::T key[P::VK];\n"
     "          vload<P::VK>(key, k + j * P::KS + d);\n"
-    "          UNROLL for (int x = 0; x < P::VK; x++) d4[x & 3] = gn_fma(qs[d + x], (C)get(key[x]), d4[x & 3]);\n"
+    "          UNROLL for (int y = 0; y < P::VK; y++) d4[y & 3] = gn_fma(qs[d + y], (C)get(key[y]), d4[y & 3]);\n"
     "        }\n"
     "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(qs[d], (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
     "      s = ((d4[0] + d4[1]) + (d4[2] + d4[3])) * P::scale();\n"
+    "      s = x.value(s, t, j);\n"
     "      if (P::MASK) {\n"
     "        const typename P::MT m = mask[b * P::MB + h * P::MH + t * P::MQ + j * P::MS];\n"
     "        if (P::MASK == 1) s = get(m) != 0 ? s : (C)gn_f32(0xff800000u); else s = s + (C)get(m);\n"
@@ -1230,7 +1235,7 @@ static const char prelude[] =
     "    UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) {\n"
     "      const int c = e * 128 + th;\n"
     "      C o = acc[e] * keep;\n"
-    "      if (c < P::E) _Pragma(\"unroll 8\") for (int l = 0; l < count; l++) if (ps[l] != 0) o = gn_fma(ps[l], (C)get(v[(base + l) * P::VS + (i64)c * P::VE]), o);\n"
+    "      if (c < P::E) _Pragma(\"unroll 8\") for (int l = 0; l < count; l++) if (P::WRITTEN || ps[l] != 0) o = gn_fma(ps[l], (C)get(v[(base + l) * P::VS + (i64)c * P::VE]), o);\n"
     "      acc[e] = o;\n"
     "    }\n"
     "  }\n"
@@ -1238,7 +1243,7 @@ static const char prelude[] =
     "    const int c = e * 128 + th;\n"
     "    if (c >= P::E) continue;\n"
     "    if (P::PARTS > 1) parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 2 + c] = acc[e];\n"
-    "    else put(out[at * P::E + c], sum != 0 ? acc[e] / sum : (C)0);\n"
+    "    else put(out[at * P::E + c], P::WRITTEN || sum != 0 ? acc[e] / sum : (C)0);\n"
     "  }\n"
     "  if (P::PARTS > 1 && th == 0) { parts[(at * P::PARTS + blockIdx.y) * (P::E + 2)] = top; parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 1] = sum; }\n"
     "}\n"
@@ -1249,11 +1254,11 @@ static const char prelude[] =
     "  C top = gn_f32(0xff800000u), sum = 0;\n"
     "  parts += at * P::PARTS * (P::E + 2);\n"
     "  for (int p = 0; p < P::PARTS; p++) top = max_nan(top, parts[p * (P::E + 2)]);\n"
-    "  for (int p = 0; p < P::PARTS; p++) { const C s = parts[p * (P::E + 2) + 1]; if (s != 0) sum += s * gn_exp(parts[p * (P::E + 2)] - top); }\n"
+    "  for (int p = 0; p < P::PARTS; p++) { const C s = parts[p * (P::E + 2) + 1]; if (P::WRITTEN || s != 0) sum += s * gn_exp(parts[p * (P::E + 2)] - top); }\n"
     "  for (int c = threadIdx.x; c < P::E; c += 128) {\n"
     "    C o = 0;\n"
-    "    for (int p = 0; p < P::PARTS; p++) if (parts[p * (P::E + 2) + 1] != 0) o = gn_fma(parts[p * (P::E + 2) + 2 + c], gn_exp(parts[p * (P::E + 2)] - top), o);\n"
-    "    put(out[at * P::E + c], sum != 0 ? o / sum : (C)0);\n"
+    "    for (int p = 0; p < P::PARTS; p++) if (P::WRITTEN || parts[p * (P::E + 2) + 1] != 0) o = gn_fma(parts[p * (P::E + 2) + 2 + c], gn_exp(parts[p * (P::E + 2)] - top), o);\n"
+    "    put(out[at * P::E + c], P::WRITTEN || sum != 0 ? o / sum : (C)0);\n"
     "  }\n"
     "}\n"
     "// Philox4x32-10 (Salmon et al. 2011): counter words {i low, i high, run low, run high}\n"
@@ -1674,7 +1679,7 @@ static const char prelude[] =
     "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) clear_not_finite(words + i, tag);\n"
     "  __syncthreads();\n"
     "}\n"
-    "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
+    "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::X x_, typename P::T *out, u32 *err, u32 node) {\n"
     "  enum { BYTES = 64 * P::DK * 2, KD = P::DK / 16 };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
@@ -1692,6 +1697,7 @@ static const char prelude[] =
     "  q += b * P::QB + h * P::QH;\n"
     "  k += b * P::KB + g * P::KH;\n"
     "  v += b * P::VB + g * P::VH;\n"
+    "  x_.begin(blockIdx.y);\n"
     "  const int steps = (int)((seen + 63) / 64);\n"
     "  flash_rows<P>(base, q, first, P::TQ, P::QT);\n"
     "  if (steps) { flash_rows<P>(base + BYTES, k, 0, seen, P::KS); flash_rows<P>(base + 2 * BYTES, v, 0, seen, P::VS); }\n"
@@ -1718,9 +1724,9 @@ static const char prelude[] =
     "    const bool edge = (i64)step * 64 + 64 > seen || (P::CAUSAL && (i64)step * 64 + 63 > n - P::TQ + first);\n"
     "    float now[2] = { top[0], top[1] };\n"
     "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) {\n"
-    "      s[j][e] *= scale;\n"
+    "      const i64 key = (i64)step * 64 + j * 8 + (l & 3) * 2 + (e & 1), row = at + (e >> 1) * 8 < P::TQ ? at + (e >> 1) * 8 : P::TQ - 1;\n"
+    "      if (P::X::LOOP) s[j][e] = x_.value(s[j][e] * (float)P::scale(), row, edge && key >= seen ? seen - 1 : key) * 1.4426950408889634f; else s[j][e] *= scale;\n"
     "      if (edge) {\n"
-    "        const i64 key = (i64)step * 64 + j * 8 + (l & 3) * 2 + (e & 1);\n"
     "        if (key >= seen || (P::CAUSAL && key > n - P::TQ + at + (e >> 1) * 8)) s[j][e] = least;\n"
     "      }\n"
     "      now[e >> 1] = max_nan(now[e >> 1], s[j][e]);\n"
@@ -1735,7 +1741,7 @@ static const char prelude[] =
     "      if (now[e] == least) now[e] = 0.f;\n"
     "    }\n"
     "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - now[e >> 1]); sum[e >> 1] += s[j][e]; }\n"
-    "    if (edge) {\n"
+    "    if (edge && !P::WRITTEN) {\n"
     "      const int bound[2] = { (int)(P::CAUSAL && n - P::TQ + at < n - 1 ? n - P::TQ + at : n - 1), (int)(P::CAUSAL && n - P::TQ + at + 8 < n - 1 ? n - P::TQ + at + 8 : n - 1) };\n"
     "      flash_finite<P>(memory + (sv - base), step * 64, bound, o);\n"
     "    }\n"
@@ -1752,7 +1758,7 @@ static const char prelude[] =
     "  UNROLL for (int e = 0; e < 2; e++) {\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
-    "    const float other = sum[e] == 0.f ? 0.f : 1.f / sum[e];\n"
+    "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
     "    typename P::T *row = out + (((i64)blockIdx.y * P::TQ) + at + e * 8) * P::DK;\n"
     "    UNROLL for (int d = 0; d < KD * 2; d++) *(u32 *)(row + d * 8 + (l & 3) * 2) = pair(o[d][e * 2] * other, o[d][e * 2 + 1] * other, tag);\n"
@@ -1998,11 +2004,13 @@ static const char prelude[] =
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
     "template <class T> M float exp_for(float x) { return sizeof(T) == 2 ? exp_short(x) : expf(x); }\n"
+    "// What a part's sums are worth beside the maximum of all parts\n"
+    "template <class P> M float share_of(float top, float sum, float all) { return P::WRITTEN ? top == all ? 1.f : exp_for<typename P::T>(top - all) : sum == 0.f ? 0.f : exp_for<typename P::T>(top - all); }\n"
     "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by attention_join. The row that this\n"
     "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what stood there into saved_k and saved_v.\n"
-    "// P: T, L (position), N (length), H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
+    "// P: T, L (position), N (length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
     "template <class P> M void attention_one(const typename P::T *q, typename P::T *k, typename P::T *v, const typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
-    "                                        typename P::T *saved_k, typename P::T *saved_v, typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
+    "                                        typename P::X x_, typename P::T *saved_k, typename P::T *saved_v, typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, D_ = P::DK, LANES = D_ / V, KEYS = 32 / LANES, STEP = 8 * KEYS, U = 4 };\n"
     "  __shared__ float part[8][D_ + 2], joined[P::PARTS][D_ + 2];\n"
@@ -2019,6 +2027,7 @@ static const char prelude[] =
     "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
     "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
     "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
+    "  x_.begin(at);\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
     "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), old_k = zeros(), old_v = zeros(), raw_;\n"
     "  const bool writes = P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES;\n"
@@ -2048,7 +2057,7 @@ static const char prelude[] =
     "      s[u] = 0.f;\n"
     "      UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(x[i], part_of(kr[u], i, tag), s[u]);\n"
     "      UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
-    "      if (j >= end) s[u] = least;\n"
+    "      if (j >= end) s[u] = least; else s[u] = x_.value(s[u], 0, j);\n"
     "      now = max_nan(now, s[u]);\n"
     "    }\n"
     "    UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
@@ -2085,7 +2094,7 @@ static const char prelude[] =
     "  float all = least, num = 0.f, den = 0.f;\n"
     "  if (t < D_) {\n"
     "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : exp_for<typename P::T>(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < 8; w++) { const float f = share_of<P>(part[w][D_], part[w][D_ + 1], all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
     "  if (P::CLUSTER) {\n"
@@ -2096,14 +2105,14 @@ static const char prelude[] =
     "    if (mine || t >= D_) return;\n"
     "    all = least; num = den = 0.f;\n"
     "    UNROLL for (int w = 0; w < P::PARTS; w++) all = max_nan(all, joined[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = joined[w][D_ + 1] == 0.f ? 0.f : exp_for<typename P::T>(joined[w][D_] - all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = share_of<P>(joined[w][D_], joined[w][D_ + 1], all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (t >= D_) return;\n"
     "  if (P::PARTS > 1 && !P::CLUSTER) {\n"
     "    float *to = parts + (at * P::PARTS + mine) * (D_ + 2);\n"
     "    to[2 + t] = num;\n"
     "    if (t == 0) { to[0] = all; to[1] = den; }\n"
-    "  } else put(out[at * D_ + t], den != 0.f ? num / den : 0.f);\n"
+    "  } else put(out[at * D_ + t], P::WRITTEN || den != 0.f ? num / den : 0.f);\n"
     "}\n"
 ;
 
@@ -2511,10 +2520,15 @@ static const char hopper[] =
     "  UNROLL for (int j = 0; j < 8; j++) P::value(o, p + j * 4, panel(v, 16384) + j * 128);\n"
     "  wgmma_commit();\n"
     "}\n"
-    "// Scores to weights; keep: what earlier sums are worth now\n"
-    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound) {\n"
+    "// Scores to weights; keep: what earlier sums are worth now; at: the first of the two queries\n"
+    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound, const typename P::X &x, int at) {\n"
     "  const float least = gn_f32(0xff800000u);\n"
     "  float now[2] = { least, least };\n"
+    "  if (P::X::LOOP) {\n"
+    "    const int row[2] = { at < P::TQ ? at : (int)P::TQ - 1, at + 8 < P::TQ ? at + 8 : (int)P::TQ - 1 }, j = key + (int)(threadIdx.x & 3) * 2;\n"
+    "    if (edge) { UNROLL for (int i = 0; i < 64; i++) { const int k = j + (i >> 2) * 8 + (i & 1); s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], k < P::S ? k : (int)P::S - 1); } }\n"
+    "    else UNROLL for (int i = 0; i < 64; i++) s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], j + (i >> 2) * 8 + (i & 1));\n"
+    "  }\n"
     "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
     "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
     "  UNROLL for (int h = 0; h < 2; h++) {\n"
@@ -2547,10 +2561,10 @@ static const char hopper[] =
     "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
     "  }\n"
     "}\n"
-    "template <class P> M void flash_compute(typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
+    "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
     "  enum { TILE = P::DK * 256 };\n"
     "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
-    "  const float scale = (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
+    "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
     "  const typename P::T tag = {};\n"
     "  const u32 q = base + wg * 8192;\n"
     "  // the last key that rows at and at + 8 see; tiles from `whole` on have keys that some query does not see\n"
@@ -2566,14 +2580,14 @@ static const char hopper[] =
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<64>(s);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
-    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound, x, at);\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
     "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are computed while weights are made of the scores\n"
     "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
     "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
-    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
     "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
     "    group_turn(2 + wg);                                                  // one group's products run while the other makes weights\n"
     "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
@@ -2582,7 +2596,7 @@ static const char hopper[] =
     "    wgmma_wait<1>();\n"
     "    wgmma_keep<64>(s);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
-    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound, x, at);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
@@ -2593,7 +2607,7 @@ static const char hopper[] =
     "    const int step = steps - 1;\n"
     "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
     "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
-    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
     "    flash_values<P>(o, p, sv);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
@@ -2601,13 +2615,13 @@ static const char hopper[] =
     "  UNROLL for (int e = 0; e < 2; e++) {\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
-    "    const float other = sum[e] == 0.f ? 0.f : 1.f / sum[e];\n"
+    "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
     "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
     "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, o[d * 4 + e * 2 + 1] * other, tag);\n"
     "  }\n"
     "}\n"
-    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
+    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; K, V empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
@@ -2630,7 +2644,8 @@ static const char hopper[] =
     "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y / P::H), steps);\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
-    "    flash_compute<P>(out, panels + (base - start), base, bars, first, n, seen, steps);\n"
+    "    x.begin(blockIdx.y);\n"
+    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, steps);\n"
     "  }\n"
     "}\n"
 ;
@@ -2699,8 +2714,8 @@ enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag fo
 struct device;
 
 /* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
-/* inside: another step's kernel does this one; rows: 1 + the group that this step ends. */
-typedef struct fusion { uint32_t norm, product, loop, best, append[2], rows; bool inside; } fusion;
+/* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group that this step ends. */
+typedef struct fusion { uint32_t norm, product, loop, best, append[2], rows; struct attention_form *written; bool inside; } fusion;
 
 typedef struct row_group row_group;
 
@@ -5166,129 +5181,224 @@ static void emit_nonzero(emit *e, uint32_t node) {
 
 /* ---- attention and its cache ---- */
 
-/* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
-static bool emit_is_flash(const emit *e, uint32_t node) {
-    const gn_view *q = view_of(e, input(e, node, 0));
-    int64_t d = q->dims[3], heads = q->dims[0] * q->dims[1];
-    if ((q->dtype != GN_F16 && q->dtype != GN_BF16) || !emit_has_tensor_cores(e) || (attrs_of(e, node)[0] & 2) || q->dims[2] < 16 || heads > 65535) return false;
-    if (d != 16 && d != 32 && d != 64 && d != 128) return false;
-    for (uint32_t i = 0; i < 3; i++) {
-        const gn_view *v = view_of(e, input(e, node, i));
-        if (v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || base_offset(e, input(e, node, i)) % 16) return false;
-    }
-    return true;
-}
-
-/* What the generator decides about one attention. */
+/* What the generator decides about one attention: of the op, or written out (fuse_written). */
 typedef struct attention_form {
-    const gn_view *q, *k, *v;
+    gn_view q, k, v;               /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
+    uint32_t in[3];                /* whose memory they show */
     gn_view mask;                  /* broadcast to (B,H,T,S) */
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
     bool causal, masked, length, empty, flash, groups;   /* flash: on tensor cores; groups: by warpgroups */
+    bool written;                  /* out: as a softmax and a product compute it, where the op differs */
+    uint32_t loop, scores;         /* 1 + the step of the loop between the product and the softmax, 0: none; the product's node */
     double scale;
     int64_t dims[4], queries, parts, span, vector;   /* dims: B, H, T, S */
 } attention_form;
 
+/* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
+static bool emit_is_flash(const emit *e, const attention_form *f) {
+    const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    int64_t d = f->q.dims[3];
+    if ((f->q.dtype != GN_F16 && f->q.dtype != GN_BF16) || !emit_has_tensor_cores(e) || f->masked || f->dims[2] < 16 || f->dims[0] * f->dims[1] > 65535) return false;
+    if (d != 16 && d != 32 && d != 64 && d != 128) return false;
+    for (int i = 0; i < 3; i++) {
+        const gn_view *v = views[i];
+        if (v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || v->offset % 16) return false;
+    }
+    return true;
+}
+
+/* From what is computed to how. */
+static void attention_decide(const emit *e, attention_form *f) {
+    const int64_t dims[4] = { f->q.dims[0], f->q.dims[1], f->q.dims[2], f->k.dims[2] };
+    memcpy(f->dims, dims, sizeof dims);
+    f->queries = dims[0] * dims[1] * dims[2];
+    f->span = dims[3];
+    f->parts = 1;
+    f->empty = f->queries * f->v.dims[3] == 0;
+    f->flash = !f->empty && emit_is_flash(e, f);
+    f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && dims[3] < 0x7fffff00 && emit_has_warpgroups(e);
+    for (int i = 0; i < 3; i++) f->groups = f->groups && f->q.strides[i] >= (i == 2) && f->k.strides[i] >= (i == 2) && f->v.strides[i] >= (i == 2);
+    f->vector = 16 / types[f->q.dtype].bytes;
+    if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } }, f->vector) || f->k.offset % 16) f->vector = 1;
+    if (f->flash || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
+    f->parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
+    f->span = (blocks_for(dims[3], f->parts) + 127) / 128 * 128;
+    f->parts = blocks_for(dims[3], f->span);
+}
+
 static attention_form attention_choose(const emit *e, uint32_t node) {
     const int64_t *attrs = attrs_of(e, node);
     uint32_t n_ins = e->part->nodes[node].n_ins;
-    attention_form f = { .q = view_of(e, input(e, node, 0)), .k = view_of(e, input(e, node, 1)), .v = view_of(e, input(e, node, 2)), .causal = (attrs[0] & 1) != 0, .masked = (attrs[0] & 2) != 0,
-                         .length = (attrs[0] & 4) != 0, .length_type = GN_I32, .scale = word_f64(attrs[1]), .parts = 1 };
-    const int64_t dims[4] = { f.q->dims[0], f.q->dims[1], f.q->dims[2], f.k->dims[2] };
-    memcpy(f.dims, dims, sizeof dims);
-    f.mask_type = f.q->dtype;
-    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = broadcast(view_of(e, f.mask_node), 4, dims); f.mask_type = f.mask.dtype; }
+    attention_form f = { .q = *view_of(e, input(e, node, 0)), .k = *view_of(e, input(e, node, 1)), .v = *view_of(e, input(e, node, 2)), .in = { input(e, node, 0), input(e, node, 1), input(e, node, 2) },
+                         .causal = (attrs[0] & 1) != 0, .masked = (attrs[0] & 2) != 0, .length = (attrs[0] & 4) != 0, .length_type = GN_I32, .scale = word_f64(attrs[1]) };
+    f.mask_type = f.q.dtype;
+    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = broadcast(view_of(e, f.mask_node), 4, (const int64_t[4]){ f.q.dims[0], f.q.dims[1], f.q.dims[2], f.k.dims[2] }); f.mask_type = f.mask.dtype; }
     if (f.length) { f.length_node = input(e, node, n_ins - 1); f.length_type = view_of(e, f.length_node)->dtype; }
-    if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q->dims[3] > 1 ? f.q->dims[3] : 1));
-    f.queries = dims[0] * dims[1] * dims[2];
-    f.span = dims[3];
-    f.empty = count_of(view_of(e, node)) == 0;
-    f.flash = !f.empty && emit_is_flash(e, node);
-    f.groups = f.flash && f.q->dims[3] >= 64 && dims[2] >= 64 && f.scale > 0 && dims[3] < 0x7fffff00 && emit_has_warpgroups(e);
-    for (int i = 0; i < 3; i++) f.groups = f.groups && f.q->strides[i] >= (i == 2) && f.k->strides[i] >= (i == 2) && f.v->strides[i] >= (i == 2);
-    f.vector = 16 / types[f.q->dtype].bytes;
-    if (f.k->strides[3] != 1 || f.q->dims[3] % f.vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f.k->strides[0], f.k->strides[1], f.k->strides[2] } }, f.vector) || base_offset(e, input(e, node, 1)) % 16) f.vector = 1;
-    if (f.flash || f.empty || f.queries >= emit_processors(e) || dims[3] < 256) return f;
-    f.parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
-    f.span = (blocks_for(dims[3], f.parts) + 127) / 128 * 128;
-    f.parts = blocks_for(dims[3], f.span);
+    if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[3] > 1 ? f.q.dims[3] : 1));
+    attention_decide(e, &f);
     return f;
 }
 
-static void put_attention_type(text *t, const attention_form *f) {
-    gn_dtype d = f->q->dtype;
+static const gn_kernel_step *attention_loop(const emit *e, const attention_form *f) { return f->loop ? &e->layout->steps[f->loop - 1] : NULL; }
+
+/* The strides of a collapsed view of (…,T,S) along its last two axes; what is left of it is the view of (…). */
+static void split_scores(gn_view *v, const int64_t *sizes, int64_t *strides) {
+    for (int k = 1; k >= 0; k--) {
+        int last = v->rank - 1;
+        strides[k] = 0;
+        if (sizes[k] == 1 || last < 0) continue;
+        strides[k] = v->strides[last];
+        v->dims[last] /= sizes[k];
+        v->strides[last] *= sizes[k];
+        if (v->dims[last] == 1) v->rank--;
+    }
+}
+
+/* One input of the loop on scores: a member, where it begins for one (b, h), and its element of query t and key j. */
+static void scores_load(emit *e, loop *l, const attention_form *f, uint32_t i, text *begin, text *value, text *members) {
+    const gn_load *d = load_of(e, l, i);
+    const char *type = types[d->dtype].name, *compute = types[d->dtype].compute;
+    char name[16];
+    int64_t strides[2];
+    snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+    if (d->constant) { put(value, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
+    if (d->base == f->scores) { snprintf(l->names[d->reg], sizeof l->names[0], "s"); return; }
+    snprintf(name, sizeof name, "a%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+    put(&e->types, " const %s *a%u;", type, i);
+    put(members, "%sa%u", members->n ? ", " : "", i);
+    gn_view batch = d->view;
+    split_scores(&batch, &f->dims[2], strides);
+    put(begin, " a%u += ", i);
+    put_offset(begin, &batch, "z", false);
+    put(begin, ";");
+    put(value, "    const %s x%u = get(a%u[t * %lldll + j * %lldll]);\n", compute, i, i, (long long)strides[0], (long long)strides[1]);
+}
+
+/* The type @_x of what is done to scores, and `x` of it in the body. An f16 that is too large to be stored is infinite here too. */
+static void put_scores(emit *e, const attention_form *f, text *label) {
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    text begin = { 0 }, value = { 0 }, members = { 0 }, body = e->body;
+    if (!l) { e->failed = true; return; }
+    l->step = attention_loop(e, f);
+    l->label[0] = 0;
+    put(&e->types, "struct @_x { enum { LOOP = 1 };");
+    for (uint32_t i = 0; i < l->step->n_loads; i++) scores_load(e, l, f, i, &begin, &value, &members);
+    e->body = (text){ 0 };                                   /* instructions are written into the body */
+    for (uint32_t i = 0; i < l->step->n_instrs; i++) loop_instr(e, l, i);
+    const char *c = types[f->q.dtype].compute, *out = l->names[l->step->out];
+    put(&e->types, "\n  M void begin(i64 z) {%s }\n  M %s value(%s s, i64 t, i64 j) const {\n%s%s", begin.s ? begin.s : "", c, c, value.s ? value.s : "", e->body.s ? e->body.s : "");
+    if (view_of(e, l->step->node)->dtype == GN_F16) put(&e->types, "    return %s >= 65520.f ? gn_f32(0x7f800000u) : %s <= -65520.f ? gn_f32(0xff800000u) : %s; } };\n", out, out, out);
+    else put(&e->types, "    return %s; } };\n", out);
+    text_free(&e->body);
+    e->body = body;
+    put(&e->body, "  const @_x x = { %s };\n", members.s ? members.s : "");
+    put(label, "%s", l->label);
+    e->failed = e->failed || begin.failed || value.failed || members.failed;
+    text_free(&begin);
+    text_free(&value);
+    text_free(&members);
+    gn_free(l);
+}
+
+/* Of a kernel that computes scores: what is done to them, @_x, `x` and the words for its name. */
+static void put_loop_of_scores(emit *e, const attention_form *f, text *label) {
+    if (f->written) put(label, "_written");
+    if (f->loop) put_scores(e, f, label);
+    else { put(&e->types, "typedef no_loop @_x;\n"); put(&e->body, "  const @_x x = no_loop();\n"); }
+}
+
+static void put_attention_type(text *t, const attention_form *f, const char *loop_type) {
+    gn_dtype d = f->q.dtype;
     static const char *const names[4][4] = { { "QB", "QH", "QT", "QD" }, { "KB", "KH", "KS", "KD" }, { "VB", "VH", "VS", "VE" }, { "MB", "MH", "MQ", "MS" } };
-    const gn_view *views[4] = { f->q, f->k, f->v, &f->mask };
-    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll, SPAN = %lldll;\n", types[d].name, types[d].compute,
-        types[f->mask_type].name, types[f->length_type].name, (long long)f->dims[1], (long long)f->k->dims[1], (long long)f->dims[2], (long long)f->dims[3], (long long)f->span);
-    put(t, "  enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d, PARTS = %lld, VK = %lld };\n", (long long)f->q->dims[3], (long long)f->v->dims[3],
-        !f->masked ? 0 : f->mask_type == GN_BOOL ? 1 : 2, f->length, f->causal, (long long)f->parts, (long long)f->vector);
+    const gn_view *views[4] = { &f->q, &f->k, &f->v, &f->mask };
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; typedef %s X; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll, SPAN = %lldll;\n", types[d].name, types[d].compute,
+        types[f->mask_type].name, types[f->length_type].name, loop_type, (long long)f->dims[1], (long long)f->k.dims[1], (long long)f->dims[2], (long long)f->dims[3], (long long)f->span);
+    put(t, "  enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, PARTS = %lld, VK = %lld };\n", (long long)f->q.dims[3], (long long)f->v.dims[3],
+        !f->masked ? 0 : f->mask_type == GN_BOOL ? 1 : 2, f->length, f->causal, f->written, (long long)f->parts, (long long)f->vector);
     for (int i = 0; i < 4; i++)
         for (int l = 0; l < 4; l++) put(t, "%s%s = %lldll%s", l ? ", " : "  static const i64 ", names[i][l], (long long)views[i]->strides[l], l == 3 ? ";\n" : "");
     put(t, "  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(f->scale));
 }
 
 static void emit_attention_join(emit *e, uint32_t node, const attention_form *f) {
-    gn_dtype d = f->q->dtype;
-    size_t bytes = (size_t)(f->queries * f->parts * (f->v->dims[3] + 2)) * 8;
+    gn_dtype d = f->q.dtype;
+    size_t bytes = (size_t)(f->queries * f->parts * (f->v.dims[3] + 2)) * 8;
     if (bytes > e->scratch) e->scratch = bytes;
-    put_attention_type(&e->types, f);
+    put_attention_type(&e->types, f, "no_loop");
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, types[d].name, false, "o");
     put(&e->body, "  attention_join<@_p>(parts, o);\n");
     emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
 }
 
+/* A view of a node's memory, which need not be the node's own view. */
+static void emit_view_of(emit *e, uint32_t node, const gn_view *v, bool constant, const char *name) {
+    emit_pointer(e, types[v->dtype].name, constant, name, (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
+}
+
 static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
     static const char *const names[3] = { "q", "k", "v" };
-    const gn_view *views[3] = { f->q, f->k, f->v };
-    int d = (int)f->q->dims[3];
-    char name[64];
-    put_wgmma(&e->types, "@_score", 128, f->q->dtype, false, false, false);
-    put_wgmma(&e->types, "@_value", d, f->q->dtype, true, false, true);
-    put_attention_type(&e->types, f);
+    const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    int d = (int)f->q.dims[3];
+    char name[96];
+    text label = { 0 };
+    put_wgmma(&e->types, "@_score", 128, f->q.dtype, false, false, false);
+    put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
+    put_loop_of_scores(e, f, &label);
+    put_attention_type(&e->types, f, "@_x");
     put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
     for (int i = 0; i < 3; i++) {
-        uint32_t in = input(e, node, (uint32_t)i);
-        emit_map(e, names[i], (gn_dtype)f->q->dtype, &(panels){ .node = e->layout->lay[in].base, .offset = base_offset(e, in), .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
+        emit_map(e, names[i], f->q.dtype, &(panels){ .node = e->layout->lay[f->in[i]].base, .offset = views[i]->offset, .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
                  .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
     }
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
-    emit_node(e, node, types[f->q->dtype].name, false, "o");
+    emit_node(e, node, types[f->q.dtype].name, false, "o");
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || f->length;
     e->bounds = "__launch_bounds__(384, 1)";
-    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
-    snprintf(name, sizeof name, "wgmma_attention_%s_%d", gn_dtype_name(f->q->dtype), d);
+    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, x, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
+    snprintf(name, sizeof name, "wgmma_attention_%s_%d%s", gn_dtype_name(f->q.dtype), d, label.s ? label.s : "");
+    e->failed = e->failed || label.failed;
+    text_free(&label);
     emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384, (uint32_t)(5 * 256 * d + 1024));
+}
+
+/* `node`: whose memory takes the result. */
+static void emit_attention_form(emit *e, uint32_t node, const attention_form *f) {
+    const char *type = types[f->q.dtype].name, *length = f->length ? "length" : "(const @_p::L *)0";
+    char name[96];
+    text label = { 0 };
+    if (f->empty && !f->length) return;
+    if (f->groups) { emit_attention_groups(e, node, f); return; }
+    if (!f->empty) put_loop_of_scores(e, f, &label);
+    put_attention_type(&e->types, f, f->empty ? "no_loop" : "@_x");
+    emit_view_of(e, f->in[0], &f->q, true, "q");
+    emit_view_of(e, f->in[1], &f->k, true, "k");
+    emit_view_of(e, f->in[2], &f->v, true, "v");
+    if (f->masked) emit_node(e, f->mask_node, types[f->mask_type].name, true, "mask");
+    if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
+    if (f->parts > 1) emit_pointer(e, types[f->q.dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, type, false, "o");
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f->length;
+    if (f->empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
+    else if (f->flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, x, o, err, node);\n", length);
+    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, x, o, %s, err, node);\n", f->masked ? "mask" : "(const @_p::MT *)0", length, f->parts > 1 ? "parts" : "0");
+    snprintf(name, sizeof name, "%sattention_%s%s%s", f->flash ? "flash_" : "", gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
+    e->failed = e->failed || label.failed;
+    text_free(&label);
+    if (f->flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 128, (uint32_t)(5 * 64 * f->q.dims[3] * 2));
+    else emit_launch(e, name, (uint64_t)(f->empty ? 1 : f->queries), (uint64_t)f->parts, 128);
+    if (f->parts > 1) emit_attention_join(e, node, f);
 }
 
 static void emit_attention(emit *e, uint32_t node) {
     attention_form f = attention_choose(e, node);
-    const char *type = types[f.q->dtype].name, *length = f.length ? "length" : "(const @_p::L *)0";
-    char name[64];
-    if (f.empty && !f.length) return;
-    if (f.groups) { emit_attention_groups(e, node, &f); return; }
-    put_attention_type(&e->types, &f);
-    emit_node(e, input(e, node, 0), type, true, "q");
-    emit_node(e, input(e, node, 1), type, true, "k");
-    emit_node(e, input(e, node, 2), type, true, "v");
-    if (f.masked) emit_node(e, f.mask_node, types[f.mask_type].name, true, "mask");
-    if (f.length) emit_node(e, f.length_node, types[f.length_type].name, true, "length");
-    if (f.parts > 1) emit_pointer(e, types[f.q->dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_node(e, node, type, false, "o");
-    emit_errors(e);
-    emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || f.length;
-    if (f.empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
-    else if (f.flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, o, err, node);\n", length);
-    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, o, %s, err, node);\n", f.masked ? "mask" : "(const @_p::MT *)0", length, f.parts > 1 ? "parts" : "0");
-    snprintf(name, sizeof name, "%sattention_%s%s", f.flash ? "flash_" : "", gn_dtype_name(f.q->dtype), f.empty ? "_of_none" : "");
-    if (f.flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f.dims[2], 64), (uint64_t)(f.dims[0] * f.dims[1]), 128, (uint32_t)(5 * 64 * f.q->dims[3] * 2));
-    else emit_launch(e, name, (uint64_t)(f.empty ? 1 : f.queries), (uint64_t)f.parts, 128);
-    if (f.parts > 1) emit_attention_join(e, node, &f);
+    emit_attention_form(e, node, &f);
 }
 
 /* Where an append in place saves what it overwrites, and its flag. */
@@ -5539,43 +5649,298 @@ static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset)
     return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
 }
 
-static bool one_choose(const emit *e, uint32_t node, one_form *f) {
-    f->a = attention_choose(e, node);
-    gn_dtype d = f->a.q->dtype;
-    int64_t dim = f->a.q->dims[3], vector = 16 / types[d].bytes, heads = f->a.dims[0] * f->a.dims[1], blocks = emit_processors(e);
-    if (f->a.dims[2] != 1 || f->a.masked || f->a.empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
-    if (f->a.dims[3] > 1 << 24 || heads > 1 << 20) return false;
-    for (uint32_t i = 0; i < 3; i++)
-        if (!fits_one(view_of(e, input(e, node, i)), dim, vector, (size_t)base_offset(e, input(e, node, i)))) return false;
+static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
+    const gn_view *views[3] = { &a->q, &a->k, &a->v };
+    gn_dtype d = a->q.dtype;
+    int64_t dim = a->q.dims[3], vector = 16 / types[d].bytes, heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
+    f->a = *a;
+    if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
+    if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
+    for (int i = 0; i < 3; i++)
+        if (!fits_one(views[i], dim, vector, (size_t)views[i]->offset)) return false;
     f->cluster = emit_has_clusters(e);
-    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
-    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
+    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
+    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
     f->cluster = f->cluster && f->parts > 1;
     return true;
 }
 
-/* An append of one row in place that this attention alone reads; its step, or 0. */
-static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, int64_t dim) {
-    uint32_t base = e->layout->lay[x].base;
-    if (base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x]) return 0;
+/* The node at whose place in the order a step runs: of a product that a loop follows at once, the loop's. */
+static uint32_t runs_at(const emit *e, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node, tail = e->layout->lay[node].tail;
+    return tail != GN_NO_NODE && tail > node ? tail : node;
+}
+
+/* An append of one row in place that this attention alone reads, all of it as (B,G,S,D); its step, or 0. */
+static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const gn_view *shown) {
+    const gn_view *whole = view_of(e, x);
+    if (e->layout->lay[x].base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x] || shown->offset != whole->offset) return 0;
+    for (int i = 0; i < 4; i++) if (shown->dims[i] != whole->dims[i] || (whole->dims[i] > 1 && shown->strides[i] != whole->strides[i])) return 0;
     const gn_view *row = view_of(e, input(e, x, 1));
-    return row->dims[2] == 1 && are_steady(e, x, 1) && fits_one(row, dim, 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == view_of(e, x)->dtype ? r->step[x] : 0;
+    return row->dims[2] == 1 && are_steady(e, x, 1) && fits_one(row, shown->dims[3], 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == whole->dtype ? r->step[x] : 0;
 }
 
 static void fuse_attention(emit *e, const readers *r, uint32_t i) {
-    uint32_t node = e->layout->steps[i].node;
+    attention_form a = e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
+    fusion u = e->fusions[i];
     one_form f;
-    if (!one_choose(e, node, &f)) return;
-    fusion u = { .product = i + 1 };
-    for (uint32_t k = 0; k < 2; k++) u.append[k] = takes_append(e, r, input(e, node, 1 + k), f.a.q->dims[3]);
-    if (u.append[0] && u.append[1] && input(e, input(e, node, 1), 2) == input(e, input(e, node, 2), 2)) {
-        for (uint32_t k = 0; k < 2; k++) {
-            e->fusions[u.append[k] - 1].inside = true;
+    if (!one_choose(e, &a, &f)) return;
+    u.product = i + 1;
+    uint32_t k = e->layout->lay[a.in[1]].base, v = e->layout->lay[a.in[2]].base;
+    u.append[0] = takes_append(e, r, k, &a.k);
+    u.append[1] = takes_append(e, r, v, &a.v);
+    if (u.append[0] && u.append[1] && input(e, k, 2) == input(e, v, 2)) {
+        for (int q = 0; q < 2; q++) {
+            e->fusions[u.append[q] - 1].inside = true;
             e->fused++;
-            for (uint32_t q = 1; q < 3; q++) keep_until(e, input(e, input(e, node, 1 + k), q), node);
+            for (uint32_t n = 1; n < 3; n++) keep_until(e, input(e, q ? v : k, n), runs_at(e, i));
         }
     } else u.append[0] = u.append[1] = 0;
     e->fusions[i] = u;
+}
+
+/* ---- attention that is written out: a product, a loop on its scores, a softmax, a product ---- */
+
+/* Scores of attentions in plain arithmetic up to which one kernel takes less time than three. */
+enum { PLAIN_SCORES = 1 << 17, SCORES_LOADS = 8 };
+
+/* The only use of a node's result is one step's read of it. */
+static bool is_between(const emit *e, const readers *r, uint32_t node) {
+    return e->layout->lay[node].base == node && e->layout->lay[node].place == GN_PLACE_BLOCK && r->reads[node] == 1 && !r->held[node] && r->step[node];
+}
+
+/* A product of two matrices or batches of them that is read whole, rows of n, by one step alone. */
+static bool is_scores(const emit *e, const readers *r, uint32_t node, const gn_view *read, int64_t n) {
+    if (!is_between(e, r, node) || !node_is(e, node, "matmul") || e->part->nodes[node].n_ins != 2 || !is_whole(e, read, node)) return false;
+    const gn_view *q = view_of(e, input(e, node, 0)), *k = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    return q->rank >= 2 && k->rank >= 2 && out->dims[out->rank - 1] == n;
+}
+
+/* The product before the softmax, and the loop between them. */
+static bool find_scores(const emit *e, const readers *r, uint32_t soft, attention_form *f) {
+    uint32_t x = e->layout->lay[input(e, soft, 0)].base;
+    const gn_view *read = view_of(e, input(e, soft, 0));
+    int64_t n = read->dims[read->rank - 1];
+    f->scores = x;
+    if (is_scores(e, r, x, read, n)) return true;
+    if (!is_between(e, r, x) || !e->layout->steps[r->step[x] - 1].n_instrs || !is_whole(e, read, x)) return false;
+    const gn_kernel_step *s = &e->layout->steps[r->step[x] - 1];
+    const gn_view *out = view_of(e, x);
+    f->loop = r->step[x];
+    if (!is_epilogue(e, s) || s->n_loads > SCORES_LOADS || out->dims[out->rank - 1] != n) return false;
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        f->scores = d->base;
+        if (!d->constant && is_scores(e, r, d->base, &d->view, n) && count_of(view_of(e, d->base)) == count_of(out)) return true;
+    }
+    return false;
+}
+
+/* The product that alone reads the softmax, perhaps through a cast; its step, or 0. cast: 1 + the step of that. */
+static uint32_t find_values(const emit *e, const readers *r, uint32_t soft, uint32_t *cast) {
+    uint32_t x = soft;
+    *cast = 0;
+    for (uint32_t i = r->step[soft]; i < e->layout->n_steps; i++) {
+        const gn_kernel_step *s = &e->layout->steps[i];
+        const gn_load *d = s->n_loads ? &e->layout->loads[s->load] : NULL;
+        if (s->n_instrs == 1 && x == soft && s->n_loads == 1 && !d->constant && d->base == x) {
+            gn_op_info row;
+            gn_get_op(e->layout->instrs[s->instr].op - 1, &row);
+            if (strcmp(row.name, "cast") != 0 || !is_whole(e, &d->view, x) || !is_between(e, r, s->node)) return 0;
+            x = s->node;
+            *cast = i + 1;
+            continue;
+        }
+        if (s->n_instrs || !node_is(e, s->node, "matmul") || e->part->nodes[s->node].n_ins != 2 || e->layout->lay[input(e, s->node, 0)].base != x) continue;
+        const gn_view *p = view_of(e, input(e, s->node, 0));
+        return is_whole(e, p, x) && p->rank >= 2 && view_of(e, input(e, s->node, 1))->rank >= 2 && e->layout->lay[input(e, s->node, 1)].base != x ? i + 1 : 0;
+    }
+    return 0;
+}
+
+/* Leading dims of two products that are equal but for those of size 1, with the strides of the operands of both along them. */
+typedef struct heads_of { int n; int64_t dims[GN_MAX_RANK], strides[3][GN_MAX_RANK]; } heads_of;   /* q, k, v */
+
+static bool heads_find(const gn_view *scores, const gn_view *out, const gn_view *const *views, heads_of *h) {
+    int k = 0;
+    h->n = 0;
+    for (int i = 0; i + 2 < scores->rank; i++) {
+        if (scores->dims[i] == 1) continue;
+        while (k + 2 < out->rank && out->dims[k] == 1) k++;
+        if (k + 2 >= out->rank || out->dims[k] != scores->dims[i]) return false;
+        h->dims[h->n] = scores->dims[i];
+        for (int q = 0; q < 3; q++) h->strides[q][h->n] = views[q]->strides[q == 2 ? k : i];
+        h->n++;
+        k++;
+    }
+    for (; k + 2 < out->rank; k++) if (out->dims[k] != 1) return false;
+    return true;
+}
+
+/* Dims at and at + 1 become one, which all strides allow that the others (bits) may not ignore. */
+static bool heads_join(heads_of *h, int at, unsigned others) {
+    for (int q = 0; q < 3; q++)
+        if (!(others >> q & 1) && h->strides[q][at] != h->strides[q][at + 1] * h->dims[at + 1]) return false;
+    h->dims[at] *= h->dims[at + 1];
+    for (int q = 0; q < 3; q++) if (!(others >> q & 1)) h->strides[q][at] = h->strides[q][at + 1];
+    h->n--;
+    for (int i = at + 1; i < h->n; i++) {
+        h->dims[i] = h->dims[i + 1];
+        for (int q = 0; q < 3; q++) h->strides[q][i] = h->strides[q][i + 1];
+    }
+    return true;
+}
+
+/* Leading dims as (B,H), and the G that keys and values have of H. */
+static bool heads_as_two(heads_of *h, int64_t *groups) {
+    int last = h->n - 1;
+    *groups = 0;
+    if (last >= 1 && !h->strides[1][last] && !h->strides[2][last]) {             /* the last dim is of queries that share keys and values */
+        *groups = h->n == 2 ? 1 : h->dims[last - 1];
+        if (h->n > 2 && !heads_join(h, last - 1, 6)) return false;               /* (…,G,R) */
+    }
+    while (h->n > 2 && heads_join(h, 0, 0)) { }
+    if (h->n > 2) return false;
+    if (!*groups) *groups = h->n ? h->dims[h->n - 1] : 1;
+    return true;
+}
+
+static gn_view heads_view(const heads_of *h, int which, int64_t heads, const gn_view *v, int down, int along) {
+    gn_view r = { NULL, v->dtype, 4, { 1, heads, v->dims[down], v->dims[along] }, { 0, 0, v->strides[down], v->strides[along] }, v->offset };
+    if (h->n == 2) { r.dims[0] = h->dims[0]; r.strides[0] = h->strides[which][0]; }
+    if (h->n && heads > 1) r.strides[1] = h->strides[which][h->n - 1];
+    return r;
+}
+
+/* q (B,H,T,D), k (B,G,S,D) and v (B,G,S,E) of the two products. */
+static bool written_views(const emit *e, uint32_t node, attention_form *f) {
+    const gn_view *scores = view_of(e, f->scores), *out = view_of(e, node), *p = view_of(e, input(e, node, 0));
+    int rs = scores->rank, ro = out->rank;
+    for (int i = 0; i < 3; i++) f->in[i] = i == 2 ? input(e, node, 1) : input(e, f->scores, (uint32_t)i);
+    const gn_view *q0 = view_of(e, f->in[0]), *k0 = view_of(e, f->in[1]), *v0 = view_of(e, f->in[2]);
+    int64_t dims[3][GN_MAX_RANK], T = scores->dims[rs - 2], S = scores->dims[rs - 1], D = q0->dims[q0->rank - 1], E = out->dims[ro - 1], groups;
+    if (p->dims[p->rank - 1] != S || p->dims[p->rank - 2] != T || out->dims[ro - 2] != T || q0->dims[q0->rank - 2] != T || !T || !S || !D || !E || !count_of(out)) return false;
+    for (int i = 0; i < 3; i++) {
+        memcpy(dims[i], i == 2 ? out->dims : scores->dims, sizeof dims[i]);
+        int rank = i == 2 ? ro : rs;
+        dims[i][rank - 2] = i == 0 ? T : i == 1 ? D : S;
+        dims[i][rank - 1] = i == 0 ? D : i == 1 ? S : E;
+    }
+    gn_view q = broadcast(q0, rs, dims[0]), k = broadcast(k0, rs, dims[1]), v = broadcast(v0, ro, dims[2]);
+    const gn_view *const views[3] = { &q, &k, &v };
+    heads_of h;
+    if (q.dtype != k.dtype || q.dtype != v.dtype || q.dtype != out->dtype || !heads_find(scores, out, views, &h) || !heads_as_two(&h, &groups)) return false;
+    f->q = heads_view(&h, 0, h.n ? h.dims[h.n - 1] : 1, &q, rs - 2, rs - 1);
+    f->k = heads_view(&h, 1, groups, &k, rs - 1, rs - 2);
+    f->v = heads_view(&h, 2, groups, &v, ro - 2, ro - 1);
+    return f->q.dims[0] * f->q.dims[1] < 0x7fffffff / T;
+}
+
+/* x with so many bits of mantissa, to nearest even. */
+static double rounded(double x, int bits) {
+    uint64_t w, drop = (uint64_t)(53 - bits);
+    memcpy(&w, &x, 8);
+    if (bits < 53) w = (w + ((1ull << (drop - 1)) - 1) + (w >> drop & 1)) >> drop << drop;
+    memcpy(&x, &w, 8);
+    return x;
+}
+
+/* A loop that does no more than cast and multiply or divide by one constant is the scale of the kernel. */
+static void take_scale(const emit *e, attention_form *f) {
+    static const int bits[GN_DTYPE__COUNT] = { [GN_F32] = 24, [GN_F64] = 53, [GN_F16] = 11, [GN_BF16] = 8 };
+    const gn_kernel_step *s = attention_loop(e, f);
+    double constants[512] = { 0 }, scale = 1;
+    uint16_t at = 0;
+    bool seen = false;
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        if (d->constant) constants[d->reg] = d->value;
+        else if (d->base == f->scores) at = d->reg;
+        else return;
+    }
+    for (uint32_t i = 0; i < s->n_instrs; i++) {
+        const gn_instr *in = &e->layout->instrs[s->instr + i];
+        gn_op_info row;
+        gn_get_op(in->op - 1, &row);
+        bool cast = strcmp(row.name, "cast") == 0, times = strcmp(row.name, "mul") == 0, over = strcmp(row.name, "div") == 0, first = in->src[0] == at;
+        if (!bits[in->in_dtype] || !bits[in->out_dtype] || !(cast || times || over) || !(first || (times && in->src[1] == at))) return;
+        double c = cast ? 1 : rounded(constants[in->src[first]], bits[in->in_dtype]);
+        if ((seen && !cast) || !(c >= 1e-4 && c <= 1e4)) return;
+        if (!cast) { scale = times ? c : 1 / c; seen = true; }
+        at = in->dst;
+    }
+    f->scale = scale;
+    f->loop = 0;
+}
+
+/* Nothing writes over what a node shows between two steps. */
+static bool stays(const emit *e, uint32_t node, uint32_t from, uint32_t to) {
+    uint32_t base = e->layout->lay[node].base, leaf = e->layout->lay[base].place == GN_PLACE_INPLACE ? e->layout->lay[base].own : base;
+    for (uint32_t i = from; i < to; i++) {
+        const gn_lay *a = &e->layout->lay[e->layout->steps[i].node];
+        if (a->place == GN_PLACE_INPLACE && a->own == leaf) return false;
+    }
+    return true;
+}
+
+/* Steps that the attention takes in: the product, the loop, the softmax, the cast. */
+typedef struct written_steps { uint32_t n, at[4]; } written_steps;
+
+static bool written_stays(const emit *e, const attention_form *f, const written_steps *w, uint32_t values) {
+    const gn_kernel_step *s = attention_loop(e, f);
+    bool all = stays(e, f->in[0], w->at[0], values) && stays(e, f->in[1], w->at[0], values);
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        all = all && (d->constant || stays(e, d->base, w->at[0], values));
+    }
+    return all;
+}
+
+/* The softmax of step i with what is around it as one attention, where that is one and faster. */
+static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *w, uint32_t *values) {
+    uint32_t soft = e->layout->steps[i].node, cast = 0;
+    const gn_view *out = view_of(e, soft);
+    one_form one;
+    *f = (attention_form){ .written = true, .length_type = GN_I32, .scale = 1 };
+    if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) || !find_scores(e, r, soft, f)) return false;
+    *values = find_values(e, r, soft, &cast);
+    if (!*values || !written_views(e, e->layout->steps[*values - 1].node, f) || strcmp(types[out->dtype].compute, types[f->q.dtype].compute) != 0) return false;
+    *w = (written_steps){ 1, { r->step[f->scores] - 1 } };
+    if (f->loop) w->at[w->n++] = f->loop - 1;
+    w->at[w->n++] = i;
+    if (cast) w->at[w->n++] = cast - 1;
+    for (uint32_t k = 0; k < w->n; k++) if (e->fusions[w->at[k]].inside || e->fusions[w->at[k]].product) return false;
+    if (!written_stays(e, f, w, *values - 1)) return false;
+    f->mask_type = f->q.dtype;
+    if (f->loop) take_scale(e, f);
+    attention_decide(e, f);
+    return f->flash || one_choose(e, f, &one) || f->queries * f->dims[3] <= PLAIN_SCORES;
+}
+
+/* Decides which products and softmaxes run as one attention; scores and weights then have no memory. False when there is no memory. */
+static bool fuse_written(emit *e, const readers *r) {
+    const gn_layout *l = e->layout;
+    for (uint32_t i = 0; i < l->n_steps; i++) {
+        attention_form f, *kept;
+        written_steps w;
+        uint32_t values;
+        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, "softmax") || !find_written(e, r, i, &f, &w, &values)) continue;
+        const gn_kernel_step *s = attention_loop(e, &f);
+        kept = (attention_form *)gn_alloc(sizeof *kept);
+        if (!kept) return false;
+        *kept = f;
+        e->fusions[values - 1] = (fusion){ .product = values, .written = kept };
+        for (uint32_t k = 0; k < w.n; k++) {
+            gn_lay *a = &l->lay[l->steps[w.at[k]].node];
+            e->fusions[w.at[k]].inside = true;
+            a->place = GN_PLACE_NONE;
+            a->kernel = false;
+            e->fused++;
+        }
+        for (uint32_t k = 0; k < 2; k++) keep_until(e, f.in[k], runs_at(e, values - 1));
+        for (uint32_t k = 0; s && k < s->n_loads; k++) if (!l->loads[s->load + k].constant) keep_until(e, l->loads[s->load + k].base, runs_at(e, values - 1));
+    }
+    return true;
 }
 
 /* Embeddings that one loop alone reads, element by element, from a constant table. */
@@ -5608,7 +5973,7 @@ static uint32_t row_at(const emit *e, const row_group *g, uint32_t m) { return (
 /* The loop that runs in the kernel of step i, a matmul; NULL: none. */
 static const gn_kernel_step *tail_of(const emit *e, size_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
-    bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+    bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].inside && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
     return fuses ? s + 1 : NULL;
 }
 
@@ -5793,9 +6158,11 @@ static bool fuse_reductions(emit *e, const readers *r) {
 /* Decides which steps run inside another's kernel, and lays memory out for it. False when there is no memory. */
 static bool fuse_steps(emit *e) {
     readers r = { 0 };
-    bool ok = readers_init(&r, e);
+    bool ok = readers_init(&r, e) && fuse_written(e, &r);
     for (uint32_t i = 0; ok && i < e->layout->n_steps; i++) {
         uint32_t node = e->layout->steps[i].node;
+        if (e->fusions[i].written) fuse_attention(e, &r, i);
+        if (e->fusions[i].inside || e->fusions[i].product) continue;
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
         else if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
         else if (node_is(e, node, "attention")) fuse_attention(e, &r, i);
@@ -5901,49 +6268,62 @@ static void emit_vector(emit *e, const fusion *u) {
 static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k, const gn_view *rows_v, bool early) {
     const attention_form *a = &f->a;
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q->dtype].name, types[pos].name, types[a->length_type].name,
-        (long long)a->dims[1], (long long)a->k->dims[1], (long long)a->dims[3]);
-    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q->dims[3], (long long)a->q->dims[3], 16 / types[a->q->dtype].bytes,
-        (long long)f->parts, a->length, a->causal, u->append[0] != 0, early, f->cluster, is_small(a->k) && is_small(a->v), NEXT_STARTS);
+    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; typedef @_x X; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q.dtype].name, types[pos].name, types[a->length_type].name,
+        (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
+    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q.dims[3], (long long)a->q.dims[3], 16 / types[a->q.dtype].bytes,
+        (long long)f->parts, a->length, a->causal, a->written, u->append[0] != 0, early, f->cluster, is_small(&a->k) && is_small(&a->v), NEXT_STARTS);
     put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
-        (long long)a->q->strides[0], (long long)a->q->strides[1], (long long)a->k->strides[0], (long long)a->k->strides[1], (long long)a->k->strides[2], (long long)a->v->strides[0], (long long)a->v->strides[1],
-        (long long)a->v->strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
+        (long long)a->q.strides[0], (long long)a->q.strides[1], (long long)a->k.strides[0], (long long)a->k.strides[1], (long long)a->k.strides[2], (long long)a->v.strides[0], (long long)a->v.strides[1],
+        (long long)a->v.strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
     put(t, "  static M double scale() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(a->scale));
 }
 
 /* What it appends to is as the run found it. */
 static bool is_first_append(const emit *e, uint32_t node) { return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE; }
 
-static void emit_one(emit *e, const fusion *u) {
-    uint32_t node = e->layout->steps[u->product - 1].node, xk = input(e, node, 1), xv = input(e, node, 2);
+static void emit_one(emit *e, const fusion *u, const one_form *f) {
+    const attention_form *a = &f->a;
+    uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base, xv = e->layout->lay[a->in[2]].base;
     bool append = u->append[0] != 0;
-    one_form f;
-    one_choose(e, node, &f);
-    const char *type = types[f.a.q->dtype].name;
-    char name[64];
+    const char *type = types[a->q.dtype].name;
+    char name[96];
+    text label = { 0 };
     uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!f.a.length || is_constant(e, f.a.length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv));
-    put_one_type(e, &f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : f.a.k, append ? view_of(e, input(e, xv, 1)) : f.a.v, early);
+    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv));
     e->rereads = e->early = true;
-    e->cluster = f.cluster ? (uint8_t)f.parts : 1;
-    emit_node(e, input(e, node, 0), type, true, "q");
-    emit_node(e, xk, type, false, "k");
-    emit_node(e, xv, type, false, "v");
+    put_loop_of_scores(e, a, &label);
+    put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k, append ? view_of(e, input(e, xv, 1)) : &a->v, early);
+    e->cluster = f->cluster ? (uint8_t)f->parts : 1;
+    emit_view_of(e, a->in[0], &a->q, true, "q");
+    emit_view_of(e, xk, &a->k, false, "k");
+    emit_view_of(e, xv, &a->v, false, "v");
     if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
-    if (f.a.length) emit_node(e, f.a.length_node, types[f.a.length_type].name, true, "length");
+    if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
     if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
     emit_node(e, node, type, false, "o");
-    bool joined = f.parts > 1 && !f.cluster;
+    bool joined = f->parts > 1 && !f->cluster;
     if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || f.a.length || append;
-    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", f.a.length ? append ? "length, saved_k, saved_v" : "length, 0, 0" : append ? "0, saved_k, saved_v" : "0, 0, 0",
-        joined ? "parts" : "0", append ? "append, flag_k, flag_v" : "0, 0, 0");
-    snprintf(name, sizeof name, "%sattention_one_%s", append ? "append_" : "", type);
-    emit_launch(e, name, (uint64_t)(f.a.dims[0] * f.a.dims[1] * f.parts), 1, 256);
-    f.a.parts = f.parts;
-    if (joined) emit_attention_join(e, node, &f.a);
+    e->faults = e->faults || a->length || append;
+    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, x, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
+        append ? "append, flag_k, flag_v" : "0, 0, 0");
+    snprintf(name, sizeof name, "%sattention_one_%s%s", append ? "append_" : "", type, label.s ? label.s : "");
+    e->failed = e->failed || label.failed;
+    text_free(&label);
+    emit_launch(e, name, (uint64_t)(a->dims[0] * a->dims[1] * f->parts), 1, 256);
+    attention_form parts = *a;
+    parts.parts = f->parts;
+    if (joined) emit_attention_join(e, node, &parts);
+}
+
+/* An attention in a form of its own: written out, or one query of each head. */
+static void emit_attended(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node;
+    attention_form a = u->written ? *u->written : attention_choose(e, node);
+    one_form f;
+    if (one_choose(e, &a, &f)) emit_one(e, u, &f);
+    else emit_attention_form(e, node, &a);
 }
 
 /* True when step i is done by a fused kernel: here, or elsewhere. */
@@ -5952,7 +6332,7 @@ static bool emit_fused(emit *e, size_t i) {
     if (!u->inside && !u->product && !u->rows) return false;
     if (u->inside) return true;
     if (u->rows) { emit_rows(e, &e->groups[u->rows - 1]); return true; }
-    if (node_is(e, e->layout->steps[u->product - 1].node, "attention")) emit_one(e, u);
+    if (u->written || node_is(e, e->layout->steps[u->product - 1].node, "attention")) emit_attended(e, u);
     else emit_vector(e, u);
     return true;
 }
@@ -7371,6 +7751,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     for (uint32_t u = 0; p->fresh && p->part && u < p->part->n_updates; u++)
         if (p->fresh[u]) give(x, p->fresh[u], node_bytes(p->part, p->part->updates[u].node));
     gn_free(p->fresh);
+    for (size_t i = 0; p->emit.fusions && i < p->layout.n_steps; i++) gn_free(p->emit.fusions[i].written);
     gn_layout_deinit(&p->layout);
     emit_free(&p->emit);
     gn_free(p->emit.fusions);

@@ -626,21 +626,30 @@ static gn_tensor build_attention(gn_ctx *g, const job *j) {
     return gn_attention(j->in[0], j->in[1], j->in[2], &d);
 }
 
-static double attention_error(const job *j, int64_t heads, int64_t t, int64_t width) {
+/* The same without gn_attention; a fourth input is added to the scores of all heads. */
+static gn_tensor build_attention_written(gn_ctx *g, const job *j) {
+    int64_t width = j->out_shape.dims[3];
+    gn_tensor s = gn_mul_c(gn_matmul(j->in[0], gn_transpose(j->in[1], 2, 3)), 1 / sqrt((double)width));
+    (void)g;
+    return gn_matmul(gn_softmax(j->n_in > 3 ? gn_add(s, j->in[3]) : s, -1), j->in[2]);
+}
+
+static double attention_error(const job *j, int64_t heads, int64_t t, int64_t width, bool causal) {
     worst e = { 0 };
     double *p = or_die(malloc((size_t)t * sizeof *p));
     for (int s = 0; s < 8; s++) {
-        int64_t h = s * 17 % heads, q = (s * 811 + 63) % t, from = h * t * width;
+        int64_t h = s * 17 % heads, q = (s * 811 + 63) % t, from = h * t * width, last = causal ? q : t - 1;
         double most = -INFINITY, sum = 0;
-        for (int64_t i = 0; i <= q; i++) {
+        for (int64_t i = 0; i <= last; i++) {
             p[i] = 0;
             for (int64_t c = 0; c < width; c++) p[i] += at(j, 0, from + q * width + c) * at(j, 1, from + i * width + c);
-            most = fmax(most, p[i] /= sqrt((double)width));
+            p[i] = p[i] / sqrt((double)width) + (j->n_in > 3 ? at(j, 3, q * t + i) : 0);
+            most = fmax(most, p[i]);
         }
-        for (int64_t i = 0; i <= q; i++) sum += p[i] = exp(p[i] - most);
+        for (int64_t i = 0; i <= last; i++) sum += p[i] = exp(p[i] - most);
         for (int64_t c = 0; c < width; c++) {
             double want = 0;
-            for (int64_t i = 0; i <= q; i++) want += p[i] / sum * at(j, 2, from + i * width + c);
+            for (int64_t i = 0; i <= last; i++) want += p[i] / sum * at(j, 2, from + i * width + c);
             error_add(&e, element(j->d, j->out, (size_t)(from + q * width + c)), want);
         }
     }
@@ -648,21 +657,22 @@ static double attention_error(const job *j, int64_t heads, int64_t t, int64_t wi
     return error_of(&e);
 }
 
-static void bench_attention(gn_ctx *g) {
+static void bench_attention(gn_ctx *g, const char *name, gn_tensor (*build)(gn_ctx *, const job *), bool causal, bool masked) {
     int64_t batch = 4, heads = sized(32), t = sized(4096), width = 128;
-    job j = { .d = GN_BF16, .n_in = 3, .each = 8, .rests = true, .scale = 1.5f, .out_shape = GN_SHAPE(batch, heads, t, width) };
-    if (!wanted("attention_bf16")) return;
+    job j = { .d = GN_BF16, .n_in = 3 + masked, .each = 8, .rests = true, .scale = 1.5f, .out_shape = GN_SHAPE(batch, heads, t, width) };
+    if (!wanted(name)) return;
     for (int i = 0; i < 3; i++) j.in_shape[i] = j.out_shape;
+    j.in_shape[3] = GN_SHAPE(t, t);
     job_open(g, &j);
-    int k = job_run(g, &j, build_attention, repeats(15));
-    double flops = 1e-12 * 4 * (double)(batch * heads) * (double)t * (double)t * (double)width / 2;
-    row *out = add_row("attention_bf16", "TFLOP/s", 330, false);
+    int k = job_run(g, &j, build, repeats(15));
+    double flops = 1e-12 * 4 * (double)(batch * heads) * (double)t * (double)t * (double)width / (causal ? 2 : 1);
+    row *out = add_row(name, "TFLOP/s", 330, false);
     out->value = flops / quantile(samples, k, 0.5);
     out->p95 = flops / quantile(samples, k, 0.95);
-    out->error = attention_error(&j, batch * heads, t, width);
+    out->error = attention_error(&j, batch * heads, t, width, causal);
     out->bound = 2 * eps_of(GN_BF16);
     set_ceiling(out, blas_ceiling(sized(4096), GN_BF16, false), "cuBLASLt product");
-    snprintf(out->note, sizeof out->note, "causal, b4 h%lld s%lld d128", (long long)heads, (long long)t);
+    snprintf(out->note, sizeof out->note, "%s%s, b4 h%lld s%lld d128", causal ? "causal" : "every key", masked ? " and a mask" : "", (long long)heads, (long long)t);
     print_row(out);
     job_close(&j);
 }
@@ -1401,7 +1411,9 @@ static void bench_all(gn_ctx *g) {
     bench_many("many_f32", "products_f32", 1e-5);
     bench_many("many_bf16", "products_bf16", eps_of(GN_BF16));
     bench_many("many_tf32", "products_tf32", 0x1p-9);
-    bench_attention(g);
+    bench_attention(g, "attention_bf16", build_attention, true, false);
+    bench_attention(g, "attention_written", build_attention_written, false, false);
+    bench_attention(g, "attention_written_masked", build_attention_written, false, true);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);
     bench_overlap();

@@ -538,6 +538,158 @@ static void attention_agrees_with_the_cpu(void)
     }
 }
 
+/* ---- attention written out: products, a loop and a softmax that run as one kernel, or as they are where they may not ---- */
+
+enum { W_B = 2, W_H = 4, W_G = 2 };
+typedef enum written_form {
+    W_SCALED, W_DIVIDED, W_SCALED_QUERY, W_MASK, W_MASK_OF_BATCH, W_MASK_OF_HEAD, W_MASK_AND_MORE, W_WHERE, W_FILLED, W_GROUPED, W_SHARED, W_STORED, W_CAPPED, W_WIDE, W_PERMUTED, W_ONE_HEAD, W_MATRICES, W_MANY_AXES, W_INFINITE,
+    W__MISSES,
+    W_SCORES_READ = W__MISSES, W_WEIGHTS_READ, W_OTHER_AXIS, W_SPREAD,
+    W__COUNT
+} written_form;
+
+/* q (B,H,T,D), k (B,H,S,D), v (B,H,S,E), a mask to add (B,H,T,S) and one of bool (T,S); the CPU computes in f64. */
+static gn_tensor written_input(gn_ctx *g, gn_dtype d, gn_shape shape, const void *p) {
+    gn_tensor t = gn_data(g, d, shape, p);
+    return g == cpu && d != GN_BOOL ? gn_cast(t, GN_F64) : t;
+}
+
+static gn_tensor attend(gn_tensor q, gn_tensor keys, gn_tensor v) { return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, keys), 0.17), -1), v); }
+
+static gn_tensor last_two_swapped(gn_tensor t, int rank) { return gn_transpose(t, rank - 2, rank - 1); }
+
+static gn_tensor build_written(gn_ctx *g, const job *j, void **data)
+{
+    int64_t T = j->a, S = j->b, D = j->c, E = j->e;
+    gn_tensor q = written_input(g, j->d, GN_SHAPE(W_B, W_H, T, D), data[0]), k = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, D), data[1]), v = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, E), data[2]), s, p;
+    gn_tensor kt = last_two_swapped(k, 4), seen = gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]);
+    switch (j->form) {
+    case W_DIVIDED: {
+        gn_tensor q3 = gn_reshape(q, GN_SHAPE(W_B * W_H, T, D)), k3 = gn_reshape(k, GN_SHAPE(W_B * W_H, S, D)), v3 = gn_reshape(v, GN_SHAPE(W_B * W_H, S, E));
+        s = gn_matmul(q3, gn_permute(k3, GN_AXES(0, 2, 1)));
+        return gn_matmul(gn_softmax(gn_div(s, gn_like(s, 5.5)), 2), v3);
+    }
+    case W_SCALED_QUERY: return gn_matmul(gn_softmax(gn_matmul(gn_mul_c(q, 0.125), kt), 3), v);
+    case W_MASK: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(T, S), data[3])); break;
+    case W_MASK_OF_BATCH: s = gn_add(written_input(g, j->d, GN_SHAPE(W_B, 1, 1, S), data[3]), gn_mul_c(gn_matmul(q, kt), 0.17)); break;
+    case W_MASK_OF_HEAD: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_H, T, 1), data[3])); break;
+    case W_MASK_AND_MORE: s = gn_add(gn_mul(gn_matmul(q, kt), written_input(g, j->d, GN_SHAPE(W_H, 1, 1), data[0])), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
+    case W_WHERE: s = gn_mul_c(gn_matmul(q, kt), 0.17); s = gn_where(seen, s, gn_like(s, j->d == GN_F16 ? -60000 : -1e9)); break;
+    case W_FILLED: s = gn_masked_fill(gn_mul_c(gn_matmul(q, kt), 0.17), gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]), -INFINITY); break;
+    case W_GROUPED: {                                        /* the first W_G heads of keys, each for W_H / W_G of queries */
+        gn_tensor q5 = gn_reshape(q, GN_SHAPE(W_B, W_G, W_H / W_G, T, D)), k5 = gn_reshape(gn_slice(k, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, D)), v5 = gn_reshape(gn_slice(v, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, E));
+        return gn_reshape(attend(q5, last_two_swapped(k5, 5), v5), GN_SHAPE(W_B, W_H, T, E));
+    }
+    case W_SHARED: return attend(q, last_two_swapped(gn_slice(k, 1, 1, 2, 1), 4), gn_slice(v, 1, 1, 2, 1));
+    case W_STORED: return attend(q, written_input(g, j->d, GN_SHAPE(W_B, W_H, D, S), data[1]), v);
+    case W_CAPPED: s = gn_mul_c(gn_tanh(gn_mul_c(gn_matmul(q, kt), 0.05)), 3); break;
+    case W_WIDE: p = gn_softmax(gn_mul_c(gn_cast(gn_matmul(q, kt), g == cpu ? GN_F64 : j->d == GN_F64 ? GN_F64 : GN_F32), 0.17), -1); return gn_matmul(gn_cast(p, g == cpu ? GN_F64 : j->d), v);
+    case W_PERMUTED: {
+        gn_tensor q2 = gn_permute(gn_reshape(q, GN_SHAPE(W_B, T, W_H, D)), GN_AXES(0, 2, 1, 3)), k2 = gn_permute(gn_reshape(k, GN_SHAPE(W_B, S, W_H, D)), GN_AXES(0, 2, 3, 1));
+        return gn_permute(attend(q2, k2, gn_permute(gn_reshape(v, GN_SHAPE(W_B, S, W_H, E)), GN_AXES(0, 2, 1, 3))), GN_AXES(0, 2, 1, 3));
+    }
+    case W_ONE_HEAD: return attend(q, gn_reshape(gn_slice(kt, 0, 0, 1, 1), GN_SHAPE(W_H, D, S)), gn_slice(v, 0, 1, 2, 1));
+    case W_MATRICES: return attend(written_input(g, j->d, GN_SHAPE(T, D), data[0]), last_two_swapped(written_input(g, j->d, GN_SHAPE(S, D), data[1]), 2), written_input(g, j->d, GN_SHAPE(S, E), data[2]));
+    case W_MANY_AXES: return attend(gn_reshape(q, GN_SHAPE(W_B, 2, 1, W_H / 2, T, D)), gn_reshape(kt, GN_SHAPE(W_B, 2, 1, W_H / 2, D, S)), gn_reshape(v, GN_SHAPE(W_B, 2, 1, W_H / 2, S, E)));
+    case W_INFINITE: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
+    case W_SCORES_READ: s = gn_mul_c(gn_matmul(q, kt), 0.17); return gn_add(gn_matmul(gn_softmax(s, -1), v), gn_mean(s, GN_AXES(3), true));
+    case W_WEIGHTS_READ: p = gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -1); return gn_add(gn_matmul(p, v), gn_max(p, GN_AXES(3), true));
+    case W_OTHER_AXIS: return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -2), v);
+    case W_SPREAD: s = gn_matmul(gn_slice(q, 2, 0, 1, 1), kt); return gn_matmul(gn_softmax(gn_add(s, written_input(g, j->d, GN_SHAPE(T, S), data[3])), -1), v);   /* one row of scores becomes T */
+    default: return attend(q, kt, v);
+    }
+    return gn_matmul(gn_softmax(s, -1), v);
+}
+
+static void put_element(gn_dtype d, void *p, int64_t i, double x)
+{
+    float f = (float)x;
+    uint16_t h = d == GN_F16 ? gn_f32_to_f16(f) : gn_f32_to_bf16(f);
+    memcpy((char *)p + (size_t)i * gn_dtype_bytes(d), gn_dtype_bytes(d) == 2 ? (void *)&h : d == GN_F32 ? (void *)&f : (void *)&x, gn_dtype_bytes(d));
+}
+
+/* Numbers that a mask adds: small ones, and such as hide a key; of W_INFINITE one row that hides all, and values that are infinite under a weight of 0. */
+static void written_masks(const job *j, void **data)
+{
+    uint8_t *seen = data[4];
+    for (int64_t i = 0; i < j->a * j->b; i++) seen[i] = (uint8_t)(test_random_int(0, 3) != 0 && i / j->b != 3);
+    if (j->form == W_FILLED) for (int64_t i = 0; i < j->a * j->b; i++) seen[i] = i % j->b > i / j->b;    /* what is filled: the keys behind the query's */
+    for (int64_t i = 0; i < W_B * W_H * j->a * j->b && j->form != W_MASK_OF_HEAD; i++)
+        if (i % j->b && test_random_int(0, 3) == 0) put_element(j->d, data[3], i, test_random_int(0, 1) ? -INFINITY : j->d == GN_F16 ? -60000 : -1e9);
+    if (j->form != W_INFINITE) return;
+    for (int64_t i = 0; i < j->b; i++) put_element(j->d, data[3], j->b + i, -INFINITY);
+    put_element(j->d, data[3], 2 * j->b + 1, -INFINITY);
+    put_element(j->d, data[2], j->e, INFINITY);              /* of key 1, which query 2 does not see and query 3 does */
+    put_element(j->d, data[3], 3 * j->b + 1, 1);
+    put_element(j->d, data[0], 5 * j->c, NAN);
+}
+
+static bool agrees(double got, double want, double tolerance) { return isnan(want) ? isnan(got) : isinf(want) ? got == want : fabs(got - want) <= tolerance; }
+
+static void check_written(const job *j, void **data)
+{
+    gn_tensor want = gn_cast(build_written(cpu, j, data), GN_F64), got = build_written(gpu, j, data);
+    gn_stats before, after;
+    gn_info info;
+    if (!CHECK_RESULT(gn_describe(got, &info), GN_OK)) return;
+    int64_t n = (int64_t)(info.bytes / gn_dtype_bytes(j->d)), wrong = 0, first = 0;
+    void *out = malloc(info.bytes);
+    double *exact = malloc((size_t)n * 8), largest = 0;
+    memset(out, 0x7b, info.bytes);
+    gn_get_stats(gpu, &before);
+    gn_result r = gn_read(got, out, info.bytes);
+    gn_get_stats(gpu, &after);
+    uint64_t kernels = after.kernels_run - before.kernels_run;
+    bool ran = r == GN_OK || !(r == GN_NO_VALUE && (compiles_only || getenv("GENIE_CUDA_ONE_OF_EACH")));
+    if (ran && CHECK_RESULT(r, GN_OK) && CHECK_RESULT(gn_read(want, exact, (size_t)n * 8), GN_OK)) {
+        for (int64_t i = 0; i < n; i++) largest = isfinite(exact[i]) && fabs(exact[i]) > largest ? fabs(exact[i]) : largest;
+        for (int64_t i = n - 1; i >= 0; i--)
+            if (!agrees(element(j->d, out, i), exact[i], 16 * eps_of(j->d) * largest)) { wrong++; first = i; }
+        if (wrong) test_fail(__FILE__, __LINE__, "%s form %d (T %lld S %lld D %lld E %lld): %lld of %lld are wrong, the first is element %lld, %g and not %g; the largest is %g", gn_dtype_name(j->d), j->form, (long long)j->a,
+                             (long long)j->b, (long long)j->c, (long long)j->e, (long long)wrong, (long long)n, (long long)first, element(j->d, out, first), exact[first], largest);
+        bool small = j->a * j->b <= 1 << 13, tensor = j->d != GN_F32 && j->d != GN_F64 && j->a >= 16 && j->c == j->e && !(j->c & (j->c - 1)) && j->form != W_STORED;
+        if (!getenv("GENIE_CUDA_FUSE") && (small || (tensor && !getenv("GENIE_CUDA_TENSOR")))) CHECK_INT(kernels <= (j->form == W_SCALED_QUERY ? 3 : 2), j->form < W__MISSES);
+    }
+    gn_step(gpu);
+    gn_step(cpu);
+    free(out);
+    free(exact);
+}
+
+/* Of the forms each every-th, others for each shape and dtype. */
+static void check_written_forms(const int64_t (*shapes)[4], int n_shapes, const gn_dtype *dtypes, int n_dtypes, int every)
+{
+    for (int k = 0; k < n_shapes * n_dtypes; k++) {
+        for (int form = k % every; form < W__COUNT; form += every) {
+            const int64_t *shape = shapes[k % n_shapes];
+            job j = { dtypes[k / n_shapes], shape[0], shape[1], shape[2], shape[3], form };
+            if ((form == W_INFINITE && j.a < 6) || (form == W_FILLED && j.a > j.b) || (form == W_SPREAD && j.a == 1)) continue;
+            int64_t heads = W_B * W_H;
+            void *data[5] = { random_bytes(j.d, heads * j.a * j.c, 2), random_bytes(j.d, heads * j.b * j.c, 2), random_bytes(j.d, heads * j.b * j.e, 1), random_bytes(j.d, heads * j.a * j.b, 1), calloc(1, (size_t)(j.a * j.b)) };
+            written_masks(&j, data);
+            check_written(&j, data);
+            for (int i = 0; i < 5; i++) free(data[i]);
+        }
+    }
+}
+
+static void attention_written_out_agrees_with_the_cpu(void)
+{
+    static const int64_t shapes[][4] = { { 7, 9, 5, 6 }, { 1, 300, 64, 64 }, { 20, 24, 32, 32 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F16 };
+    check_written_forms(shapes, TEST_COUNT(shapes), dtypes, TEST_COUNT(dtypes), 5);
+}
+
+/* On tensor cores: by warps, by warpgroups, and what is left to three kernels; and small ones of all dtypes. */
+static void attention_written_out_of_many_shapes_agrees_with_the_cpu(void)
+{
+    static const int64_t large[][4] = { { 64, 64, 64, 64 }, { 200, 333, 64, 64 }, { 130, 140, 128, 128 }, { 65, 129, 16, 16 }, { 40, 77, 64, 64 }, { 100, 200, 96, 80 } };
+    static const int64_t small[][4] = { { 7, 9, 5, 6 }, { 20, 24, 32, 32 }, { 1, 300, 64, 64 }, { 1, 40, 32, 32 } };
+    static const gn_dtype dtypes[] = { GN_BF16, GN_F16, GN_F32, GN_F64 };
+    check_written_forms(large, TEST_COUNT(large), dtypes, 2, 3);
+    check_written_forms(small, TEST_COUNT(small), dtypes, TEST_COUNT(dtypes), 5);
+}
+
 /* Values of keys that a query does not see add nothing to it, not even when they are infinite or NaN: of 40 keys past the length, and of a key that only later queries see. */
 static gn_tensor build_hidden(gn_ctx *g, const job *j, void **data)
 {
@@ -1185,7 +1337,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
         TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
         TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(products_of_views_that_lie_backwards_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu), TEST_ENTRY(plain_products_of_every_tile_agree_with_the_cpu),
-        TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(products_on_tensor_cores_are_exact), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
+        TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(products_on_tensor_cores_are_exact), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(attention_written_out_agrees_with_the_cpu), TEST_ENTRY(attention_written_out_of_many_shapes_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
         TEST_ENTRY(products_by_blas_are_as_exact_as_our_own), TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions), TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
     };
