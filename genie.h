@@ -10614,6 +10614,7 @@ GN__COLD_BEGIN
 #define GN__OPEN_MESSAGES 16                /* messages that may be unfinished at once */
 #define GN__BLOB_INLINE 4096u               /* bytes that travel raw, without a chunk header */
 #define GN__BLOB_CHUNK (1u << 20)
+#define GN__CUT_HEAD 4096u                  /* bytes kept of a message that is too large: more than its fields before the tail take, but for a STEP's arrays */
 #define GN__SPARE (2u << 20)                /* bytes of memory kept for the next message in several frames: holds a chunk */
 #define GN__WIRE_NODES (1u << 21)           /* nodes of a part */
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
@@ -10897,9 +10898,11 @@ static bool gn__ops_has(const gn__span *bitmap, uint16_t wire) {
 
 /* ---- frames in ---- */
 
-typedef struct gn__msg { uint16_t id; uint32_t request; const uint8_t *p; size_t n; } gn__msg;   /* id 0: none yet */
+/* id 0: none yet. over: bytes of a message that was too large, of which p has the first few; 0: it is whole. */
+typedef struct gn__msg { uint16_t id; uint32_t request; const uint8_t *p; size_t n; uint64_t over; } gn__msg;
 
-typedef struct gn__open_message { bool used, taken; uint16_t id; uint32_t request; uint64_t n; gn__buf body; } gn__open_message;
+/* taken: the intake has its bytes; cut: it is too large, only its head is kept. */
+typedef struct gn__open_message { bool used, taken, cut; uint16_t id; uint32_t request; uint64_t n; gn__buf body; } gn__open_message;
 
 /* Who takes the bytes of a message in several frames as they come, so that they are not gathered first. */
 typedef struct gn__intake {
@@ -10915,10 +10918,13 @@ typedef struct gn__inbox {
     uint32_t frame_max;        /* bytes of one payload */
     uint64_t limit, held;      /* bytes of all unfinished messages */
     uint64_t frames;
+    uint32_t cuts;             /* bit i: a message i that is too large comes cut; others that are end the stream */
+    void (*give)(void *user);  /* raises the limit if it can, when a message does not fit; NULL: none */
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;             /* the last message that came in several frames */
     gn__buf spare;             /* memory for the next one: fresh pages cost more than the bytes they take */
     gn__intake intake;         /* begins NULL: none */
+    void *user;                /* of give */
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
@@ -10961,7 +10967,7 @@ static gn__open_message *gn__inbox_find(gn__inbox *in, uint32_t request) {
 }
 
 static void gn__inbox_close(gn__inbox *in, gn__open_message *o) {
-    in->held -= o->body.n;
+    in->held -= o->cut ? 0 : o->body.n;
     gn__buf_deinit(&o->body);
     o->used = false;
 }
@@ -10992,6 +10998,34 @@ static gn__open_message *gn__inbox_open(gn__inbox *in, uint16_t id, uint32_t req
 /* A message whose bytes were taken as they came: p is NULL and n is not 0. */
 static bool gn__msg_taken(const gn__msg *m) { return !m->p && m->n > 0; }
 
+static bool gn__inbox_fits(gn__inbox *in, size_t n) {
+    bool fits = n <= in->limit && in->held <= in->limit - n;
+    if (fits || !in->give) return fits;
+    in->give(in->user);
+    return n <= in->limit && in->held <= in->limit - n;
+}
+
+/* From here on the message is thrown away as it comes, but for its head: that says what is refused. */
+static void gn__inbox_cut(gn__inbox *in, gn__open_message *o) {
+    gn__buf head = { NULL, 0, 0, false };
+    gn__put_bytes(&head, o->body.p, GN__MIN(o->body.n, (size_t)GN__CUT_HEAD));
+    in->held -= o->body.n;
+    gn__buf_deinit(&o->body);
+    o->body = head;
+    o->cut = true;
+}
+
+/* Keeps what there is room for. */
+static gn_result gn__inbox_keep(gn__inbox *in, gn__open_message *o, const gn__msg *frame, gn_fault *f) {
+    if (!o->cut && !gn__inbox_fits(in, frame->n)) {
+        if (!(in->cuts >> frame->id & 1)) return gn_fail(f, GN_LIMIT, "unfinished messages hold more than %llu bytes", (unsigned long long)in->limit);
+        gn__inbox_cut(in, o);
+    }
+    gn__put_bytes(&o->body, frame->p, o->cut ? GN__MIN(frame->n, GN__CUT_HEAD - o->body.n) : frame->n);
+    in->held += o->cut ? 0 : frame->n;
+    return o->body.failed ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a message of more than %zu bytes", o->body.n) : GN_OK;
+}
+
 /* A frame of a message in several frames; the last one completes *out. */
 static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, gn__msg *out, gn_fault *f) {
     gn__open_message *o = gn__inbox_find(in, frame->request);
@@ -10999,25 +11033,19 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
     if (!o) o = gn__inbox_open(in, frame->id, frame->request);
     if (!o) return gn_fail(f, GN_LIMIT, "more than %d unfinished messages", GN__OPEN_MESSAGES);
     if (o->id != frame->id) return gn_fail(f, GN_BAD_MESSAGE, "request %u began as message %u and goes on as %u", frame->request, o->id, frame->id);
+    o->n += frame->n;
+    gn_result e = o->taken ? in->intake.takes(in->intake.user, frame->request, frame->p, frame->n, f) : gn__inbox_keep(in, o, frame, f);
+    if (e || more) return e;
     if (o->taken) {
-        gn_result e = in->intake.takes(in->intake.user, frame->request, frame->p, frame->n, f);
-        o->n += frame->n;
-        if (e || more) return e;
-        *out = (gn__msg){ frame->id, frame->request, NULL, (size_t)o->n };
+        *out = (gn__msg){ frame->id, frame->request, NULL, (size_t)o->n, 0 };
         gn__inbox_close(in, o);
         return GN_OK;
     }
-    if (frame->n > in->limit || in->held > in->limit - frame->n)
-        return gn_fail(f, GN_LIMIT, "unfinished messages hold more than %llu bytes", (unsigned long long)in->limit);
-    gn__put_bytes(&o->body, frame->p, frame->n);
-    if (o->body.failed) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a message of more than %zu bytes", o->body.n);
-    in->held += frame->n;
-    if (more) return GN_OK;
-    in->held -= o->body.n;
     in->whole = o->body;
+    *out = (gn__msg){ frame->id, frame->request, in->whole.p, in->whole.n, o->cut ? o->n : 0 };
+    in->held -= o->cut ? 0 : in->whole.n;
     memset(&o->body, 0, sizeof o->body);
     o->used = false;
-    *out = (gn__msg){ frame->id, frame->request, in->whole.p, in->whole.n };
     return GN_OK;
 }
 
@@ -11039,7 +11067,7 @@ static gn_result gn__inbox_next(gn__inbox *in, gn__msg *out, gn_fault *f) {
         gn__rd r = { in->p + in->at, in->p + in->n, false };
         uint32_t n = gn__get_u32(&r);
         uint16_t id = gn__get_u16(&r), flags = gn__get_u16(&r);
-        gn__msg frame = { id, gn__get_u32(&r), NULL, n };
+        gn__msg frame = { id, gn__get_u32(&r), NULL, n, 0 };
         if (n > in->frame_max) return gn_fail(f, GN_BAD_MESSAGE, "a frame of %u bytes; at most %u are allowed", n, in->frame_max);
         if (flags & ~(GN__FRAME_MORE | GN__FRAME_OPTIONAL)) return gn_fail(f, GN_BAD_MESSAGE, "unknown frame flags 0x%x", flags);
         bool known = gn__msg_find(frame.id) != NULL, more = (flags & GN__FRAME_MORE) != 0;
@@ -15515,6 +15543,12 @@ static bool gn__session_charge(gn__session *s, uint64_t bytes) {
     return true;
 }
 
+/* What unfinished messages may hold: a piece of a weight always comes, for where it goes is counted. */
+static uint64_t gn__session_room(const gn__session *s) {
+    uint64_t left = s->limit - s->held;
+    return left + GN__MIN((uint64_t)GN__SPARE, UINT64_MAX - left);
+}
+
 static gn_result gn__session_full(const gn__session *s, uint64_t bytes, gn_fault *f) {
     return gn_fail(f, GN_LIMIT, "%llu bytes more; the session holds %llu of the %llu allowed", (unsigned long long)bytes,
                    (unsigned long long)s->held, (unsigned long long)s->limit);
@@ -15839,7 +15873,8 @@ static gn_result gn__serve_slot_put(gn__session *s, const gn__msg *m, gn_fault *
     if (e) return e;
     s->slot_changes++;
     gn_slot_desc desc = { d.slot, d.gen, x->kind, t.dtype, t.shape, NULL, gn__type_bytes(&t) };
-    e = x->kind == GN_LEAF_WEIGHT ? gn__served_slot_fill_weight(s, x, &d, &desc, &own) : gn__served_slot_fill_state(s, x, &d, &desc, &own);
+    if (m->over) e = gn__session_full(s, m->over, &own);
+    else e = x->kind == GN_LEAF_WEIGHT ? gn__served_slot_fill_weight(s, x, &d, &desc, &own) : gn__served_slot_fill_state(s, x, &d, &desc, &own);
     if (!e) return GN_OK;
     own.result = e;
     gn__served_slot_clear(s, x);
@@ -16009,7 +16044,7 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         return gn_fail(f, GN_LIMIT, "no memory for a plan");
     }
     uint64_t fallbacks = s->stats.fallbacks;
-    e = gn__served_plan_build(s, p, &d, &own);
+    e = m->over ? gn__session_full(s, m->over, &own) : gn__served_plan_build(s, p, &d, &own);
     if (!e && s->stats.fallbacks != fallbacks && (s->features & GN__FEATURE_FALLBACK)) {
         gn__msg_fallback note = { d.plan, (uint32_t)GN__MIN(s->stats.fallbacks - fallbacks, GN__WIRE_NODES), gn__span_of_text(s->note, 399) };
         return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
@@ -16194,7 +16229,7 @@ static gn_result gn__step_run(gn__session *s, const gn__served_plan *p, const gn
 static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_step d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
-    if (e) return e;
+    if (e && !m->over) return e;
     if (s->any_pinned) gn__session_sweep(s, true);
     if (d.sequence != s->sequence + 1)
         return gn_fail(f, GN_BAD_MESSAGE, "step %llu came when %llu was next", (unsigned long long)d.sequence, (unsigned long long)s->sequence + 1);
@@ -16204,6 +16239,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__served_plan *p = (gn__served_plan *)gn__map_get(&s->plans, d.plan);
     if (!p) return gn_fail(f, GN_NO_PLAN, "plan %u is not there", d.plan);
     if (p->fault.result) return gn__copy_fault(f, &p->fault);
+    if (m->over) return gn__session_full(s, m->over, f);
     if (d.release > s->released) {
         gn__kept_remove(s, 0, gn__kept_lower(s, d.release));
         s->exec.i->values_release(s->exec.self, d.release);
@@ -16286,6 +16322,18 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     return gn__outbox_end(&s->link.out);
 }
 
+/* What answered steps leave behind for the next ones is no more than the session may hold. */
+static void gn__session_spare(gn__session *s) {
+    uint64_t left = s->limit - s->held;
+    for (uint32_t i = s->n_running; i < GN__SERVER_QUEUE; i++) {
+        gn__running *x = &s->running[i];
+        if (x->bytes_cap <= left) { left -= x->bytes_cap; continue; }
+        gn_free(x->bytes);
+        x->bytes = NULL;
+        x->bytes_cap = 0;
+    }
+}
+
 /* Answers the first n of the steps that were submitted. */
 static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
     gn__running done[GN__SERVER_QUEUE];
@@ -16298,6 +16346,7 @@ static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
     memcpy(done, s->running, n * sizeof *done);   /* their memory serves the very next steps: that of others may not be there yet */
     memmove(s->running, s->running + n, s->n_running * sizeof *done);
     memcpy(s->running + s->n_running, done, n * sizeof *done);
+    gn__session_spare(s);
     gn__session_busy(s, s->n_running > 0);
     return e;
 }
@@ -16368,7 +16417,8 @@ static const gn__serve_fn gn__serve[GN__MSG__COUNT] = {
 /* GN_OK: the session goes on, whether the request was served or refused. */
 static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn_result e = GN_OK;
-    if (m->id != GN__MSG_STEP || s->n_running == GN__SERVER_QUEUE) e = gn__session_settle(s);
+    if (m->id != GN__MSG_STEP) e = gn__session_settle(s);
+    else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_settle_first(s, GN__SERVER_QUEUE / 2);   /* half: the device has work meanwhile */
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (gn__serve[m->id]) e = gn__serve[m->id](s, m, f);
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s does not belong here", gn__msgs[m->id - 1].name);
@@ -16380,13 +16430,23 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
     return sent ? gn_fail(f, sent, "%s", gn__result_text(sent)) : GN_OK;
 }
 
+/* gn__inbox.give: results that wait to be sent may hold the memory that a message needs: then they go first. */
+static void gn__session_give(void *user) {
+    gn__session *s = (gn__session *)user;
+    if (s->n_running > 0) gn__session_reply_first(s, s->n_running, NULL);   /* a failure stays in the outbox */
+    s->link.in.limit = gn__session_room(s);
+}
+
 /* Until the client goes, errs or the server stops; the reason is in *f, *out_request is the request to blame. */
 static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fault *f) {
     gn__patience w = { s->link.deadline_ms, true, &s->server->stop };
     gn__msg m;
+    s->link.in.cuts = 1u << GN__MSG_SLOT_PUT | 1u << GN__MSG_PLAN_PUT | 1u << GN__MSG_STEP;
+    s->link.in.give = gn__session_give;
+    s->link.in.user = s;
     for (;;) {
         *out_request = 0;
-        s->link.in.limit = s->limit - s->held;
+        s->link.in.limit = gn__session_room(s);
         gn_result e = gn__inbox_next(&s->link.in, &m, f);
         if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
         if (e) return e;

@@ -1054,7 +1054,7 @@ TEST(costs_that_make_no_sense_are_refused)
         gn__msg_costs m = { .f32 = values[v], .half = 1, .memory_free = 5 };
         gn__buf_reset(&b);
         gn__msg_encode(&b, GN__MSG_COSTS, &m);
-        gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n };
+        gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n, 0 };
         CHECK_RESULT(gn__remote_take(r, &msg, &f), values[v] <= GN__RATE_MOST ? GN_OK : GN_BAD_MESSAGE);
         CHECK(r->costs.flops_per_s[GN_RATE_F32] >= 0 && r->costs.flops_per_s[GN_RATE_F32] <= 1e18);
         CHECK(r->costs.memory_free <= r->costs.memory);
@@ -1063,7 +1063,7 @@ TEST(costs_that_make_no_sense_are_refused)
     gn__msg_costs m = { .f32 = 1 };
     gn__buf_reset(&b);
     gn__msg_encode(&b, GN__MSG_COSTS, &m);
-    gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n };
+    gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n, 0 };
     r->unasked = 0;
     gn_result e = GN_OK;
     for (int i = 0; i < 100000 && e == GN_OK; i++) {
