@@ -22,6 +22,7 @@
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
+ *   GENIE_CUDA_PEER=0                 values go from one GPU to another by way of the program's memory
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of mantissa), several times as fast
@@ -61,6 +62,10 @@ enum { LAUNCH_CLUSTER = 4, LAUNCH_PROGRAMMATIC = 6 };
 typedef struct launch_attribute { int id, pad; unsigned value[16]; } launch_attribute;
 typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle stream; launch_attribute *attributes; unsigned n_attributes; } launch_config;
 
+/* CUmemAccessDesc: a device, which may read and write. */
+enum { LOCATION_DEVICE = 1, ACCESS_READ_WRITE = 3 };
+typedef struct pool_access { int location, device, flags; } pool_access;
+
 /* The driver's functions at their 12.0 signatures. X(name, name in the library, arguments) */
 #define GN__CU_DRIVER(X)                                                                                                     \
     X(cuInit, "cuInit", (unsigned))                                                                                          \
@@ -97,6 +102,10 @@ typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (gn__cu_ptr, const void *, size_t, gn__cu_handle))                          \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, gn__cu_ptr, size_t, gn__cu_handle))                                \
     X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (gn__cu_ptr, gn__cu_ptr, size_t, gn__cu_handle))                            \
+    X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, size_t, gn__cu_handle)) \
+    X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, int, int))                                                     \
+    X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (gn__cu_handle, unsigned))                                             \
+    X(cuMemPoolSetAccess, "cuMemPoolSetAccess", (gn__cu_handle, const pool_access *, size_t))                                \
     X(cuMemsetD8Async, "cuMemsetD8Async", (gn__cu_ptr, unsigned char, size_t, gn__cu_handle))                                \
     X(cuModuleLoadDataEx, "cuModuleLoadDataEx", (gn__cu_handle *, const void *, unsigned, int *, void **))                   \
     X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
@@ -1427,12 +1436,12 @@ static const char prelude[] =
     "    e.template store<W>(i, i % P::n, v);\n"
     "  }\n"
     "}\n"
-    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
-    "template <class P> M void product_tile(u32 *z, i64 *row, i64 *col) {\n"
-    "  const u32 tile = blockIdx.x % (P::ROWS * P::COLS), group = tile / (8 * P::COLS), first = group * 8, rows = P::ROWS - first < 8 ? P::ROWS - first : 8, in = tile - group * 8 * P::COLS;\n"
-    "  *z = blockIdx.x / (P::ROWS * P::COLS);\n"
-    "  *row = (i64)(first + in % rows) * P::BM;\n"
-    "  *col = (i64)(in / rows) * P::BW;\n"
+    "// Where a tile lies: groups of 16 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
+    "template <class P, class I> M void product_tile(u32 tile, u32 *z, I *row, I *col) {\n"
+    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (16 * P::COLS), top = group * 16, rows = P::ROWS - top < 16 ? P::ROWS - top : 16, at = in - group * 16 * P::COLS;\n"
+    "  *z = tile / (P::ROWS * P::COLS);\n"
+    "  *row = (I)(top + at % rows) * P::BM;\n"
+    "  *col = (I)(at / rows) * P::BW;\n"
     "}\n"
     "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch), BM, BW, ROWS, COLS, SPLIT parts of SPAN k.\n"
     "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
@@ -1442,7 +1451,7 @@ static const char prelude[] =
     "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
@@ -1477,12 +1486,15 @@ static const char prelude[] =
     "  __shared__ float tile[32][33];\n"
     "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
-    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32, k = (i64)blockIdx.y * 32;\n"
+    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32;\n"
     "  a += P::at(z);\n"
     "  out += (i64)z * P::OUTER * P::PITCH;\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
-    "  __syncthreads();\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "  for (i64 k = (i64)blockIdx.y * 32; k < P::K; k += (i64)gridDim.y * 32) {\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "    __syncthreads();\n"
+    "  }\n"
     "}\n"
     "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
     "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
@@ -1490,7 +1502,7 @@ static const char prelude[] =
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
@@ -1576,7 +1588,7 @@ static const char prelude[] =
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
@@ -1670,7 +1682,7 @@ static const char prelude[] =
     "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, group = warp / (P::WM * P::WN), wm = warp / P::WN % P::WM * (P::BM / P::WM), wn = warp % P::WN * (P::BW / P::WN);\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
     "  const int steps = (int)((end - begin + P::STEP - 1) / P::STEP), rows = P::m - row < P::BM ? (int)(P::m - row) : P::BM, columns = P::n - col < P::BW ? (int)(P::n - col) : P::BW;\n"
     "  a += P::a(z) + row * P::AM + begin * P::AK;\n"
@@ -2201,20 +2213,13 @@ static const char hopper[] =
     "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
     "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
-    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_compute\n"
+    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_sums\n"
     "D void group_turn(int id) { asm volatile(\"bar.sync %0, 256;\" :: \"r\"(id) : \"memory\"); }     // until the other of two groups passes the turn\n"
     "D void group_pass(int id) { asm volatile(\"bar.arrive %0, 256;\" :: \"r\"(id) : \"memory\"); }\n"
     "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
     "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
     "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch;\n"
     "// REGS (TF32 with AT, which wgmma does not take from shared memory): A passes through registers; TURN: what is computed is the transpose of the result\n"
-    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
-    "template <class P> M void wgmma_tile(u32 tile, u32 *z, int *row, int *col) {\n"
-    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (8 * P::COLS), top = group * 8, rows = P::ROWS - top < 8 ? P::ROWS - top : 8, at = in - group * 8 * P::COLS;\n"
-    "  *z = tile / (P::ROWS * P::COLS);\n"
-    "  *row = (int)(top + at % rows) * P::BM;\n"
-    "  *col = (int)(at / rows) * P::BW;\n"
-    "}\n"
     "// A stage has been read: by a group's products, which end together, or (REGS) by each of its warps\n"
     "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & (P::REGS ? 31 : 127)) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
     "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
@@ -2223,7 +2228,7 @@ static const char hopper[] =
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
     "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
-    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
+    "    product_tile<P>(tile, &z, &row, &col);\n"
     "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
     "    for (int k = 0; k < steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
@@ -2379,7 +2384,7 @@ static const char hopper[] =
     "  int row, col;\n"
     "  float d[CELLS];\n"
     "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
-    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
+    "    product_tile<P>(tile, &z, &row, &col);\n"
     "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
     "    wgmma_sums<P, P::REGS>::add(d, base, full, empty, it, steps);\n"
     "    it += steps > 0 ? steps : 0;\n"
@@ -2394,7 +2399,7 @@ static const char hopper[] =
     "  u32 z;\n"
     "  int row, col;\n"
     "  enum { HEIGHT = P::TURN ? P::BW : P::BM, WIDTH = P::TURN ? P::BM : P::BW };\n"
-    "  if (P::TURN) wgmma_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  if (P::TURN) product_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
     "  for (int i = threadIdx.x; i < HEIGHT / P::KC * (WIDTH / 4); i += blockDim.x) {\n"
     "    const int r = (int)rank * (HEIGHT / P::KC) + i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;\n"
     "    const bool is = row + r < P::m && col + c < P::n;\n"
@@ -2419,7 +2424,7 @@ static const char hopper[] =
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
-    "    if (threadIdx.x == P::BM * 2) { wgmma_feed<P>(ta, tb, base, full, empty, first, steps); let_next_start(); }\n"
+    "    if (threadIdx.x == P::BM * 2) { wgmma_feed<P>(ta, tb, base, full, empty, first, steps); if (P::BM == 64) let_next_start(); }   // of one block to a processor the next kernel takes the place as it ends: an earlier word costs 1%\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
@@ -2457,9 +2462,9 @@ static const char hopper[] =
     "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
     "}\n"
     "// AHEAD: side 1 (A), 2 (B) or both (3) are weights, whose first stages are on their way before the kernel before has ended.\n"
-    "// A stage is said to be full when its copies have come, LAG steps after they were begun.\n"
+    "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the first stage waiting for the issue of more of them.\n"
     "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
-    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? P::STAGES - 2 : 0 };\n"
+    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? 2 : 0 };\n"
     "  for (int it = 0; P::AHEAD && it < P::STAGES && it < steps; it++) {\n"
     "    if (P::AHEAD & 1) sgemm_feed_a<P>(ta, a, base + it * STAGE, full + 8 * it, z, row, (first + it) * P::STEP);\n"
     "    if (P::AHEAD & 2) sgemm_feed_b<P>(tb, b, base + it * STAGE + A, full + 8 * it, z, col, (first + it) * P::STEP);\n"
@@ -2521,7 +2526,7 @@ static const char hopper[] =
     "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = (int)rank * span, steps = all - first < span ? all - first : span;\n"
     "  u32 z;\n"
     "  int row, col;\n"
-    "  wgmma_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  product_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
     "  if (P::EARLY) let_next_start();\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, P::EVERY ? 256 : 8); }\n"
@@ -3444,7 +3449,7 @@ static gn_view expanded(const gn_view *v, const gn_view *shape) {
     int at = v->rank;
     for (int i = shape->rank - 1; i >= 0; i--) {
         r.strides[i] = 0;
-        if (shape->dims[i] == 1) continue;
+        if (shape->dims[i] <= 1) continue;                      /* of no elements nothing is loaded */
         if (left == 1 && at > 0) { left = v->dims[--at]; stride = v->strides[at]; }
         r.strides[i] = stride;
         stride *= shape->dims[i];
@@ -3927,6 +3932,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     if (any) put(&e->body, "  if (live && ty == 0) {\n");
     for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
     if (any) put(&e->body, "  }\n");
+    if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";      /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
 }
 
@@ -4272,6 +4278,12 @@ static const struct tensor_form { int height, width, warps[2], line; double edge
 };
 enum { WARPGROUP_FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms, TENSOR_FORMS = sizeof tensor_forms / sizeof *tensor_forms, TENSOR_PARTS = 5, TENSOR_WAYS = WARPGROUP_FORMS + TENSOR_FORMS * TENSOR_PARTS };
 
+/* TMA takes lines and matrices that lie forward in memory; a batch's dim that repeats (stride 0) is left out of its map. */
+static bool lies_forward(int64_t line_stride, int64_t lines, const gn_view *batch) {
+    for (int i = 0; i < batch->rank; i++) if (batch->strides[i] < 0) return false;
+    return line_stride > 0 || lines == 1;
+}
+
 /* Rows that TMA reads begin at multiples of 16 bytes and lie one after another; a side whose do not is copied (TF32: so that k runs along memory). What copies take; those of more
    than a gigabyte are not made. */
 static double align_sides(const product *p, int bytes, side sides[2]) {
@@ -4280,7 +4292,7 @@ static double align_sides(const product *p, int bytes, side sides[2]) {
         const gn_view *batch = i ? &p->b : &p->a;
         bool across = sides[i].across;
         int64_t stride = across ? (i ? p->bk : p->ak) : i ? p->bn : p->am, lines = across ? p->k : i ? p->n : p->m;
-        if (sides[i].wide * bytes == 16 && (stride > 0 || lines == 1)) continue;
+        if (sides[i].wide * bytes == 16 && lies_forward(stride, lines, batch)) continue;
         double size = (double)(i ? p->n : p->m) * (double)p->k * (double)((batch->rank ? p->batches : 1) * bytes);
         us += 1.3 + size * 1.1e-6;
         copied += size;
@@ -4420,8 +4432,8 @@ static void sgemm_best(const emit *e, const product *p, product_form *f, int ran
 }
 
 /* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
-static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, const gn_view *batch, uint32_t x) {
-    if (batch->rank <= 2 && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
+static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, uint32_t x) {
+    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
     return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
 }
 
@@ -4430,8 +4442,8 @@ static bool form_sgemm(const emit *e, const product *p, product_form *f, uint32_
     if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
     if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
     f->body = "sgemm_fed";
-    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, &p->a, xa);
-    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, &p->b, xb);
+    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, p->k, &p->a, xa);
+    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, p->k, &p->b, xb);
     f->at = f->feed_a == 2 && p->ak == 1 && p->n >= SGEMM_TURNS && p->m >= SGEMM_TURNS / 2;
     f->bt = f->feed_b == 2 && p->bk == 1 && p->m >= SGEMM_TURNS && p->n >= SGEMM_TURNS / 2;
     if (f->at) f->feed_a = 0;
@@ -4527,7 +4539,7 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
 }
 
-/* The type @_e with its parameters, and `e` of it in the body, after the wait of a kernel that starts early. The kernel's own parameters are named a, b and parts. */
+/* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
 static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     loop *l = (loop *)alloc_zero(sizeof *l);
     const gn_view *out = view_of(e, t->result);
@@ -4566,7 +4578,6 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
     e->body = body;
-    emit_await(e);
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
     e->failed = e->failed || members.failed || constants.failed;
     text_free(&members);
@@ -4579,6 +4590,14 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
 typedef struct panels { bool scratch, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
 
+/* Sizes to 2^32, strides that are multiples of 16 bytes below 2^40: what the driver would refuse when the plan runs. */
+static bool map_is_possible(const tensor_map *m) {
+    bool is = m->offset % 16 == 0;
+    for (int i = 0; i < 4; i++) is = is && m->dims[i] && m->dims[i] <= 1ull << 32 && m->box[i] && m->box[i] <= 256;
+    for (int i = 0; i < 3; i++) is = is && m->strides[i] && m->strides[i] % 16 == 0 && m->strides[i] < 1ull << 40;
+    return is;
+}
+
 static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
     uint64_t bytes = types[d].bytes;
     tensor_map m = { .scratch = p->scratch, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
@@ -4589,7 +4608,8 @@ static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
         m.dims[2 + i] = (uint64_t)p->batch.dims[at];
         m.strides[1 + i] = (uint64_t)p->batch.strides[at] * bytes;
     }
-    if (!grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
+    if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read a side as it lies");
+    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
     e->maps[e->n_maps] = m;
     put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
     emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
@@ -4605,7 +4625,8 @@ static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer
 
 /* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
 static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, int tile, size_t *at) {
-    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1;
+    enum { GRID_Y = 65535 };                                 /* the most blocks in y; they take further k in turn */
+    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1, down = blocks_for(k, 32);
     put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)p->stride,
         (long long)pitch, (long long)tiles);
     put_offset(&e->types, &p->batch, "z", is_small(&p->batch));
@@ -4615,7 +4636,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
     emit_await(e);
     put(&e->body, "  transposed<@_p>(a, o);\n");
-    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
+    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)(down < GRID_Y ? down : GRID_Y), 256);
     *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
     *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
     if (*at > e->scratch) e->scratch = *at;
@@ -4703,6 +4724,7 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
     char name[64];
     if (d == GN_F32 && bt) { emit_transposed(e, xb, &b, p->batches, w, &scratch); bt = false; }
     emit_early(e);
+    emit_await(e);
     put_epilogue(e, t, d);
     put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)given->m, (long long)given->n, (long long)p->k,
@@ -4744,7 +4766,7 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
     uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
     char name[64], bounds[64];
-    emit_early(e);
+    emit_early(e);                                           /* sgemm_fed waits by itself: weights come before */
     put_epilogue(e, &x->t, GN_F32);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
@@ -4792,6 +4814,7 @@ static void emit_product_sum(emit *e, const product *p, const product_form *f, c
     size_t bytes = at + (size_t)(f->splits * p->m * p->n) * (types[d].bytes == 8 || d == GN_U32 ? 8 : 4);      /* of what is computed in */
     if (bytes > e->scratch) e->scratch = bytes;
     emit_early(e);
+    emit_await(e);
     put_epilogue(e, t, d);
     put_product_type(e, p, f, d, t->vector);
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
@@ -4813,9 +4836,10 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     bool copied = f.body[0] == 's';                          /* sides that lie the other way are transposed first */
     param a = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (f.step) emit_early(e);
+    emit_await(e);
     if (!cut) put_epilogue(e, &t, d);
     else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n", types[d].compute);   /* sums of parts are stored as they are */
-    if (cut) { emit_await(e); put(&e->body, "  const @_e e = {};\n"); }
+    if (cut) put(&e->body, "  const @_e e = {};\n");
     put_product_type(e, &p, &f, d, t.vector);
     emit_pointer(e, type, true, "a", a);
     emit_pointer(e, type, true, "b", b);
@@ -6503,7 +6527,9 @@ struct device {
     atomic_bool proved;            /* a first kernel gave what it should */
     atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
     char lost_why[200];
-    gn__cu_handle context;
+    gn__cu_handle context, pool;   /* pool: of memory in order of streams; NULL: none */
+    int handle;                    /* the driver's name of it */
+    gn_cluster_link from[DEVICES_MAX];   /* what values cost that come from that device, by its ordinal; bytes_per_s 0: not yet known */
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
@@ -6999,7 +7025,7 @@ static void compile_alone(kernel *k, struct device *d) {
     program p = { .device = d, .kernels = { k }, .n = 1 };
     program_compile(&p);
     if (!p.failed && program_load(&p, p.code)) program_store(&p);
-    else { k->why = p.log ? p.log : NULL; p.log = NULL; }
+    else if (p.failed) { k->why = p.log; p.log = NULL; }      /* what compiles but does not load is tried again by the next plan */
     gn_free(p.code);
     gn_free(p.log);
 }
@@ -7139,10 +7165,11 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 /* >>memory ======================================================================================== */
 
 /* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller (`host`);
-   saving: the copy to `away` is still in the stream; cache: appended to in place; used: clock of the launch or run that used it last. */
+   saving: the copy to `away` is still in the stream; cache: appended to in place; failed: a state that a run had begun to write when it
+   failed; used: clock of the launch or run that used it last. */
 typedef struct slot {
     uint8_t kind;
-    bool out, saving, cache;
+    bool out, saving, cache, failed;
     gn_dtype dtype;
     gn_shape shape;
     uint32_t gen;
@@ -7155,7 +7182,10 @@ typedef struct slot {
 } slot;
 /* checked: its run can fail, and leaves its error words behind the value. */
 typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place, checked; } value;
-typedef struct host_block { char *p; size_t bytes; } host_block;   /* pinned memory handed out */
+typedef struct host_block { char *p; size_t bytes; const void *owner; } host_block;   /* pinned memory handed out */
+
+/* That of all executors: every device copies from it and to it directly. */
+static struct { pthread_mutex_t lock; host_block *all; size_t cap; _Atomic size_t n; } pinned_blocks = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 typedef struct pending_out { void *host; size_t at, bytes; } pending_out;   /* at: in the run's staging memory */
 
@@ -7218,6 +7248,9 @@ typedef struct executor {
     area landing[AREAS], leaving[AREAS];
     uint32_t next_landing, next_leaving;
     gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
+    gn__cu_handle visits, made, roomy, departed;   /* stream of values on their way to other GPUs, made when first needed; events: the main stream has
+                                      made them; there is room for those that come; those that left have left */
+    bool departs;                  /* the main stream has not yet waited for that */
     copiers up, down;              /* of data and results in plain memory */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     bool aside;                    /* large copies have streams of their own */
@@ -7228,8 +7261,7 @@ typedef struct executor {
     uint64_t block_age;            /* raised when the block moves */
     slot *slots;
     value *values;                 /* ids rising */
-    host_block *hosts;
-    size_t n_slots, cap_slots, n_values, cap_values, n_hosts, cap_hosts;
+    size_t n_slots, cap_slots, n_values, cap_values;
     run runs[RUNS_MAX];            /* a ring, oldest first */
     uint32_t first_run, n_runs;
     uint64_t next_ticket;
@@ -7260,6 +7292,7 @@ typedef struct plan {
     struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[CAPTURES];
     uint32_t runs, next_capture;
     bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
+    bool began;                    /* and one of its kernels has been launched */
 } plan;
 
 /* For every session of the device: the first cause counts. */
@@ -7271,18 +7304,27 @@ static void device_lose(struct device *d, const char *why) {
     pthread_mutex_unlock(&lock);
 }
 
-static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
+/* 1: an invalid value; 2: no memory; 701: too much for a launch; 801: not supported; 900 to 910: of a capture. All others that reach
+   this file's checks leave the context unusable. */
+static bool breaks_context(int r) { return r != 1 && r != 2 && r != 701 && r != 801 && (r < 900 || r > 910); }
+
+/* This executor is of no use any more, because it is not known what has run; with an error that breaks the context its device neither. */
+static gn_result executor_lose(executor *x, gn_fault *f, int r, const char *what) {
     const char *name = NULL, *said = NULL;
     cu.cuGetErrorName(r, &name);
     cu.cuGetErrorString(r, &said);
+    if (!x->lost) snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
+    x->lost = true;
+    if (breaks_context(r)) device_lose(x->device, x->lost_why);
+    return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
+}
+
+static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
+    const char *name = NULL, *said = NULL;
     if (r == 2) return gn_fail(f, GN_OUT_OF_MEMORY, "the GPU has no memory left (%s)", what);
-    /* 1: an invalid value; 801: not supported. All others that reach this place leave the context unusable. */
-    if (r != 1 && r != 801 && r != 701) {
-        x->lost = true;
-        snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
-        device_lose(x->device, x->lost_why);
-        return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
-    }
+    if (breaks_context(r)) return executor_lose(x, f, r, what);
+    cu.cuGetErrorName(r, &name);
+    cu.cuGetErrorString(r, &said);
     return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", said ? said : "unknown", what);
 }
 
@@ -7293,16 +7335,19 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
         if (driver_result != 0) return driver_fail(x, f, driver_result, #call);                                              \
     } while (0)
 
+/* The device's context is current in this thread from here on, also of a lost one: what is left of it is destroyed there. */
 static gn_result enter(executor *x, gn_fault *f) {
+    int e = x->device->compile_only ? 0 : cu.cuCtxSetCurrent(x->device->context);
     if (!x->lost && atomic_load(&x->device->lost)) {
         x->lost = true;
         memcpy(x->lost_why, x->device->lost_why, sizeof x->lost_why);
     }
     if (x->lost) return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
-    if (x->device->compile_only) return GN_OK;
-    DRIVER(x, f, cuCtxSetCurrent(x->device->context));
-    return GN_OK;
+    return e == 0 ? GN_OK : executor_lose(x, f, e, "cuCtxSetCurrent");
 }
+
+/* Its device is gone, and all that lay there. An executor can be lost alone: then what is there is waited for and given back. */
+static bool is_dead(const executor *x) { return atomic_load(&x->device->lost); }
 
 static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
@@ -7338,7 +7383,7 @@ static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
     x->stats->device_bytes -= room(bytes ? bytes : 1);
-    if (!p || x->lost) return;
+    if (!p || is_dead(x)) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
     else cu.cuMemFree(p);
 }
@@ -7455,6 +7500,7 @@ static int copiers_wait(copiers *c, uint64_t number) {
     pthread_mutex_lock(&c->lock);
     while (c->done < number) pthread_cond_wait(&c->changed, &c->lock);
     int e = c->error;
+    if (c->up && !breaks_context(e)) c->error = 0;        /* of the one run that waits for all jobs; those that come down are of several */
     pthread_mutex_unlock(&c->lock);
     return e;
 }
@@ -7488,7 +7534,7 @@ static void copiers_end(copiers *c) {
 static void area_drop(executor *x, area *a) {
     if (!a->bytes) return;
     copiers_wait(&x->down, a->copied);
-    if (!x->lost) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
+    if (!is_dead(x)) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
     give(x, a->mem, a->bytes);
     a->mem = 0;
     a->bytes = 0;
@@ -7562,6 +7608,15 @@ static bool same_type(gn_dtype a, const gn_shape *sa, const gn_part *p, uint32_t
 /* Weights go first, then states, then the caches that a decode appends to; of each the one that was used longest ago. */
 static int slot_class(const slot *s) { return s->kind == GN_LEAF_WEIGHT ? 0 : s->cache ? 2 : 1; }
 
+/* The main stream waits until the slot is back. */
+static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
+    if (!s->here) return GN_OK;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, s->here, 0));
+    cu.cuEventDestroy(s->here);
+    s->here = NULL;
+    return GN_OK;
+}
+
 /* Moves one slot to pinned memory. False when none may go. */
 static bool evict_one(executor *x) {
     slot *v = NULL;
@@ -7575,10 +7630,14 @@ static bool evict_one(executor *x) {
     void *p = v->away;
     if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
     if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
+    bool saves = p && !copied, ok = slot_await(x, v, NULL) == GN_OK;
+    if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) == 0;
+    if (!ok) {
+        if (p && !v->away) cu.cuMemFreeHost(p);
+        return false;
+    }
     v->away = (char *)p;
-    if (v->here) { cu.cuStreamWaitEvent(x->stream, v->here, 0); cu.cuEventDestroy(v->here); v->here = NULL; }
-    if (p && !copied && cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) != 0) return false;
-    v->saving = p && !copied;
+    v->saving = saves;
     give(x, v->mem, v->bytes);
     v->mem = 0;
     v->out = true;
@@ -7587,39 +7646,46 @@ static bool evict_one(executor *x) {
     return true;
 }
 
-/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. */
-static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
-    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
-    if (r != GN_OK) return r;
-    s->out = false;
-    x->stats->weight_moves++;
-    x->stats->weight_move_bytes += s->bytes;
-    if (x->device->compile_only) return GN_OK;
+static gn_result slot_copy_back(executor *x, slot *s, gn_fault *f) {
+    DRIVER(x, f, cuEventCreate(&s->here, 2));
     if (s->saving) {
         DRIVER(x, f, cuEventRecord(x->main_at, x->stream));
         DRIVER(x, f, cuStreamWaitEvent(x->copies, x->main_at, 0));
-        s->saving = false;
     }
     DRIVER(x, f, cuMemcpyHtoDAsync(s->mem, s->away ? s->away : (const char *)s->host, s->bytes, x->copies));
-    DRIVER(x, f, cuEventCreate(&s->here, 2));
     DRIVER(x, f, cuEventRecord(s->here, x->copies));
     return GN_OK;
 }
 
-static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
-    gn__cu_handle here = s->here;
-    if (!here) return GN_OK;
-    s->here = NULL;
-    DRIVER(x, f, cuStreamWaitEvent(x->stream, here, 0));
-    cu.cuEventDestroy(here);
+/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. A slot that cannot come
+   back stays where it is. */
+static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
+    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
+    if (r == GN_OK && !x->device->compile_only) {
+        r = slot_copy_back(x, s, f);
+        if (r != GN_OK) {
+            if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
+            if (s->here) cu.cuEventDestroy(s->here);
+            s->here = NULL;
+            give(x, s->mem, s->bytes);
+            s->mem = 0;
+        }
+    }
+    if (r != GN_OK) return r;
+    s->out = s->saving = false;
+    x->stats->weight_moves++;
+    x->stats->weight_move_bytes += s->bytes;
     return GN_OK;
 }
 
 static void slot_free(executor *x, slot *s) {
     if (!s->kind) return;
-    if (s->here && !x->lost) { cu.cuStreamWaitEvent(x->stream, s->here, 0); cu.cuEventDestroy(s->here); }
+    if (s->here && slot_await(x, s, NULL) != GN_OK) {
+        if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
+        cu.cuEventDestroy(s->here);
+    }
     if (!s->out) give(x, s->mem, s->bytes);
-    if (s->away && !x->lost) {
+    if (s->away && !is_dead(x)) {
         cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
         cu.cuMemFreeHost(s->away);
@@ -7628,6 +7694,14 @@ static void slot_free(executor *x, slot *s) {
 }
 
 enum { SLOTS_MAX = 1 << 20 };
+
+static gn_result slot_fill(executor *x, gn__cu_ptr mem, const void *host, size_t bytes, gn__cu_handle stream, gn_fault *f) {
+    if (!host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
+    x->stats->bytes_to_device += bytes;
+    DRIVER(x, f, cuMemcpyHtoDAsync(mem, host, bytes, stream));                    /* beside runs in flight: none of them knows this memory */
+    DRIVER(x, f, cuStreamSynchronize(stream));
+    return GN_OK;
+}
 
 static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     executor *x = (executor *)self;
@@ -7647,11 +7721,11 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     if ((r = take_on(x, bytes, stream, &mem, f)) != GN_OK) return r;
     *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
-    if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
-    x->stats->bytes_to_device += bytes;
-    DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, stream));                 /* beside runs in flight: none of them knows this memory */
-    DRIVER(x, f, cuStreamSynchronize(stream));
-    return GN_OK;
+    r = slot_fill(x, mem, d->host, bytes, stream, f);
+    if (r == GN_OK) return GN_OK;
+    if (!is_dead(x)) cu.cuStreamSynchronize(stream);
+    slot_free(x, s);
+    return r;
 }
 
 static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
@@ -7674,10 +7748,17 @@ static value *value_find(executor *x, uint64_t id) {
     return lo < x->n_values && x->values[lo].id == id ? &x->values[lo] : NULL;
 }
 
+/* Before memory of values is given back: what of them is on its way to another GPU has left. */
+static void values_stay(executor *x) {
+    if (x->departs && !is_dead(x) && (!x->pools || cu.cuStreamWaitEvent(x->stream, x->departed, 0) != 0)) cu.cuStreamSynchronize(x->visits);
+    x->departs = false;
+}
+
 static void exec_values_release(void *self, uint64_t below) {
     executor *x = (executor *)self;
     size_t n = 0;
     enter(x, NULL);
+    if (x->n_values && x->values[0].id < below) values_stay(x);
     for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, value_room(&x->values[n]));
     if (n) memmove(x->values, x->values + n, (x->n_values - n) * sizeof *x->values);
     x->n_values -= n;
@@ -7686,6 +7767,7 @@ static void exec_values_release(void *self, uint64_t below) {
 /* Values that a failed run was to keep are no values. */
 static void values_drop(executor *x, uint64_t ticket) {
     size_t kept = 0;
+    values_stay(x);
     for (size_t i = 0; i < x->n_values; i++) {
         if (x->values[i].run == ticket) give(x, x->values[i].mem, value_room(&x->values[i]));
         else x->values[kept++] = x->values[i];
@@ -7695,30 +7777,51 @@ static void values_drop(executor *x, uint64_t ticket) {
 
 /* ---- pinned host memory ---- */
 
+static bool pinned_add(void *p, size_t bytes, const void *owner) {
+    pthread_mutex_lock(&pinned_blocks.lock);
+    bool ok = grow(&pinned_blocks.all, pinned_blocks.n, &pinned_blocks.cap, sizeof *pinned_blocks.all);
+    if (ok) pinned_blocks.all[pinned_blocks.n++] = (host_block){ (char *)p, bytes, owner };
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return ok;
+}
+
+/* The block at p, or, for p NULL, one of the owner's; NULL: there is none. It is known no longer. */
+static void *pinned_remove(const void *p, const void *owner) {
+    void *found = NULL;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = pinned_blocks.n; i-- > 0 && !found;) {
+        if (p ? pinned_blocks.all[i].p != (const char *)p : pinned_blocks.all[i].owner != owner) continue;
+        found = pinned_blocks.all[i].p;
+        pinned_blocks.all[i] = pinned_blocks.all[--pinned_blocks.n];
+    }
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return found;
+}
+
+static bool is_pinned(const void *p) {
+    bool is = false;
+    if (!pinned_blocks.n) return false;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = 0; i < pinned_blocks.n && !is; i++) is = (const char *)p >= pinned_blocks.all[i].p && (const char *)p < pinned_blocks.all[i].p + pinned_blocks.all[i].bytes;
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return is;
+}
+
 static void *exec_host_alloc(void *self, size_t bytes) {
     executor *x = (executor *)self;
     void *p = NULL;
-    if (x->device->compile_only || enter(x, NULL) != GN_OK || !grow(&x->hosts, x->n_hosts, &x->cap_hosts, sizeof *x->hosts)) return NULL;
+    if (x->device->compile_only || enter(x, NULL) != GN_OK) return NULL;
     if (cu.cuMemHostAlloc(&p, bytes ? bytes : 1, 1) != 0) return NULL;           /* 1: for all contexts */
-    x->hosts[x->n_hosts++] = (host_block){ (char *)p, bytes };
-    return p;
+    if (pinned_add(p, bytes, x)) return p;
+    cu.cuMemFreeHost(p);
+    return NULL;
 }
 
 static void exec_host_free(void *self, void *p) {
     executor *x = (executor *)self;
-    for (size_t i = 0; i < x->n_hosts; i++) {
-        if (x->hosts[i].p != (char *)p) continue;
-        enter(x, NULL);
-        cu.cuMemFreeHost(p);
-        x->hosts[i] = x->hosts[--x->n_hosts];
-        return;
-    }
-}
-
-static bool is_pinned(const executor *x, const void *p) {
-    for (size_t i = 0; i < x->n_hosts; i++)
-        if ((const char *)p >= x->hosts[i].p && (const char *)p < x->hosts[i].p + x->hosts[i].bytes) return true;
-    return false;
+    if (!p || !pinned_remove(p, x)) return;
+    enter(x, NULL);
+    cu.cuMemFreeHost(p);
 }
 
 /* >>run =========================================================================================== */
@@ -7739,13 +7842,13 @@ static void emit_free(emit *e) {
 static void exec_plan_destroy(void *self, void *handle) {
     executor *x = (executor *)self;
     plan *p = (plan *)handle;
-    bool here = enter(x, NULL) == GN_OK;
+    enter(x, NULL);
     if (latest.p == p) latest.p = NULL;
     for (int i = 0; i < CAPTURES; i++) {
-        if (p->captured[i].graph && here) cu.cuGraphExecDestroy(p->captured[i].graph);
+        if (p->captured[i].graph && !is_dead(x)) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
     }
-    for (uint32_t u = 0; p->fresh && u < p->part->n_updates; u++)
+    for (uint32_t u = 0; p->fresh && p->part && u < p->part->n_updates; u++)
         if (p->fresh[u]) give(x, p->fresh[u], node_bytes(p->part, p->part->updates[u].node));
     gn_free(p->fresh);
     for (size_t i = 0; p->emit.fusions && i < p->layout.n_steps; i++) gn_free(p->emit.fusions[i].written);
@@ -7985,11 +8088,11 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
 /* Waits for the oldest run and hands out its results. */
 static void run_finish(executor *x) {
     run *r = &x->runs[x->first_run];
-    int e = x->lost ? 1 : cu.cuEventSynchronize(r->done), copied = copiers_wait(&x->down, r->copied);
+    int e = is_dead(x) ? 1 : cu.cuEventSynchronize(r->done), copied = copiers_wait(&x->down, r->copied);
     const uint32_t *words = (const uint32_t *)(const void *)r->stage;
-    if (e == 0) e = copied;
+    if (e == 0) e = copied != 0 ? copied : x->lost;
     if (e != 0) {
-        if (!x->lost) driver_fail(x, NULL, e, "cuEventSynchronize");
+        executor_lose(x, NULL, e, "the end of a run");
         if (!x->failed_ticket) { x->failed_ticket = r->ticket; gn_fail(&x->failed, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why); x->failed.node = GN_NO_NODE; }
     } else if (words[0]) {
         run_error(x, r, words);
@@ -8007,8 +8110,7 @@ static void run_finish(executor *x) {
 
 static gn_result exec_wait(void *self, uint64_t ticket, gn_fault *f) {
     executor *x = (executor *)self;
-    gn_result e = x->device->compile_only || x->lost ? GN_OK : enter(x, f);
-    if (e != GN_OK) return e;
+    enter(x, NULL);
     while (x->n_runs && x->runs[x->first_run].ticket <= ticket) run_finish(x);
     if (!x->failed_ticket || x->failed_ticket > ticket) return GN_OK;
     gn_result r = x->failed.result;
@@ -8068,6 +8170,8 @@ static uint64_t value_run(executor *x, const plan *p, const gn_arg *args) {
     }
 }
 
+static const char state_failed[] = "a step that failed had begun to write this state: release it and make it again";
+
 /* Checks arguments and slots, before anything is changed. */
 static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, uint64_t *out_inherits, gn_fault *f) {
     const gn_part *part = p->part;
@@ -8082,11 +8186,13 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
         const slot *s = n->slot < x->n_slots ? &x->slots[n->slot] : NULL;
         if (!s || s->kind != n->leaf || s->gen != n->gen || !same_type(s->dtype, &s->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a weight or state is gone or of another type");
+        if (s->failed) return fail_at(f, i, GN_STATE_FAILED, state_failed);
     }
     for (uint32_t i = 0; i < part->n_updates; i++) {
         const gn_part_update *u = &part->updates[i];
         const slot *s = u->slot < x->n_slots ? &x->slots[u->slot] : NULL;
         if (!s || s->kind != GN_LEAF_STATE || s->gen != u->gen || !same_type(s->dtype, &s->shape, part, u->node)) return fail_at(f, u->node, GN_STALE_HANDLE, "a state is gone or of another type");
+        if (s->failed) return fail_at(f, u->node, GN_STATE_FAILED, state_failed);
     }
     uint64_t last = x->n_values ? x->values[x->n_values - 1].id : 0;
     for (uint32_t i = 0; i < part->n_outs; i++) {
@@ -8293,6 +8399,7 @@ static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
         if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
         if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
+        p->began = p->began || r == GN_OK;
     }
     return r;
 }
@@ -8304,8 +8411,9 @@ static bool run_capture(executor *x, plan *p, int at, size_t nodes) {
     *exec = NULL;
     if (cu.cuStreamBeginCapture(x->stream, 2) != 0) return false;                 /* 2: relaxed */
     gn_result r = run_launches(x, p, NULL);
-    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || r != GN_OK || !graph) return false;
-    if (cu.cuGraphInstantiateWithFlags(exec, graph, 0) != 0) *exec = NULL;
+    p->began = false;
+    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || !graph) return false;
+    if (r != GN_OK || cu.cuGraphInstantiateWithFlags(exec, graph, 0) != 0) *exec = NULL;
     cu.cuGraphDestroy(graph);
     memcpy(p->captured[at].bound, p->base, nodes * sizeof *p->base);
     p->captured[at].age = x->block_age;
@@ -8317,6 +8425,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
     int at = -1;
     p->runs++;
+    p->began = false;
     if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
     for (int i = 0; i < CAPTURES; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
@@ -8325,6 +8434,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
         if (!run_capture(x, p, at, nodes)) return run_launches(x, p, f);
     }
     DRIVER(x, f, cuGraphLaunch(p->captured[at].graph, x->stream));
+    p->began = true;
     return GN_OK;
 }
 
@@ -8334,12 +8444,12 @@ static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.fau
 /* Pinned memory of the caller's is read by the copy engine itself, without a copy in between. */
 enum { DIRECT_LEAST = 32768 };
 
-static bool is_direct(const executor *x, const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(x, a->host); }
+static bool is_direct(const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(a->host); }
 
-static bool has_direct(const executor *x, const plan *p, const gn_arg *args) {
+static bool has_direct(const plan *p, const gn_arg *args) {
     bool any = false;
-    for (uint32_t i = 0; i < p->part->n_args && x->n_hosts && !any; i++)
-        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(x, p, &args[i], node_bytes(p->part, p->part->args[i]));
+    for (uint32_t i = 0; i < p->part->n_args && pinned_blocks.n && !any; i++)
+        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(p, &args[i], node_bytes(p->part, p->part->args[i]));
     return any;
 }
 
@@ -8357,7 +8467,7 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
         if (p->emit.by_value) memcpy(&p->words[i], from, bytes < 8 ? bytes : 8);
         x->stats->bytes_to_device += bytes;
         if (!p->args_bytes) continue;
-        bool pinned = is_direct(x, p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
+        bool pinned = is_direct(p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
         uint64_t job = large && p->lands && copiers_ready(x, &x->up) ? copiers_ask(&x->up, to + p->arg_at[i], args[i].host, bytes, NULL) : 0;
         if (staged && !pinned) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
         if (!together && !job) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
@@ -8468,7 +8578,7 @@ static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint3
         return GN_OK;
     }
     *at = (*at + 63) & ~(size_t)63;
-    bool direct = o->bytes > 65536 && is_pinned(x, o->host);
+    bool direct = o->bytes > 65536 && is_pinned(o->host);
     if (direct || *at + o->bytes > r->stage_bytes) {
         if (!direct && leaves && run_copies(x, p, o, from, r)) return GN_OK;
         DRIVER(x, f, cuMemcpyDtoHAsync(o->host, from, o->bytes, stream));
@@ -8545,7 +8655,7 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     gn_result e = run_slots(x, p, f);
-    bool moves = false, direct = has_direct(x, p, args);
+    bool moves = false, direct = has_direct(p, args);
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
     if (e == GN_OK) e = run_leave(x, p, outs, f);
@@ -8567,7 +8677,15 @@ static void streams_end(executor *x) {
     copiers_wait(&x->up, x->up.asked);
     copiers_wait(&x->down, x->down.asked);
     for (int i = 0; i < 3; i++)
-        if (all[i] && !x->lost) cu.cuStreamSynchronize(all[i]);
+        if (all[i] && !is_dead(x)) cu.cuStreamSynchronize(all[i]);
+}
+
+/* A run failed on the host's side. States that its kernels write where they lie may have been written; those that are exchanged were not. */
+static void states_fail(executor *x, const plan *p) {
+    for (uint32_t u = 0; u < p->part->n_updates && p->began; u++) {
+        slot *s = &x->slots[p->part->updates[u].slot];
+        s->failed = s->failed || !p->exchanges || p->layout.update_how[u] == GN_UPDATE_INPLACE;
+    }
 }
 
 static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
@@ -8585,12 +8703,14 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     while (x->n_runs >= RUNS_MAX - 1) run_finish(x);
     if ((e = run_check(x, p, args, outs, &r.inherits, f)) != GN_OK) return e;
     r.done = x->events[(x->first_run + x->n_runs) % RUNS_MAX];
+    p->began = false;
     e = run_start(x, p, args, outs, &r, f);
     areas_release(x);
     if (e != GN_OK) {
         values_drop(x, r.ticket);
         gn_free(r.outs);
         streams_end(x);
+        states_fail(x, p);
         return e;
     }
     x->runs[(x->first_run + x->n_runs++) % RUNS_MAX] = r;
@@ -8796,7 +8916,7 @@ static void candidate_measure(executor *x, const plan *p, candidate *s, const ke
         x->block = memory;
         if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events);
         x->block = block;
-        if (!x->lost) cu.cuStreamSynchronize(x->stream);
+        if (!is_dead(x)) cu.cuStreamSynchronize(x->stream);
         if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
         else cu.cuMemFree(memory);
     }
@@ -8898,6 +9018,129 @@ static void plan_measure(executor *x, plan *p) {
     gn_free(all);
 }
 
+/* ---- values of other GPUs ---- */
+
+static bool visits_begin(executor *x, gn_fault *f) {
+    if (x->visits) return true;
+    if (enter(x, f) != GN_OK) return false;
+    gn__cu_handle *const events[] = { &x->made, &x->roomy, &x->departed };
+    for (int i = 0; i < 3; i++)
+        if (!*events[i] && cu.cuEventCreate(events[i], 2) != 0) { *events[i] = NULL; return false; }
+    if (cu.cuStreamCreate(&x->visits, 1) != 0) x->visits = NULL;
+    return x->visits != NULL;
+}
+
+/* The value's bytes to memory of x, from y's stream of its own: after what makes them, before what is run in x from now on. */
+static gn_result value_visit(executor *x, executor *y, const value *v, gn__cu_ptr to, gn_fault *f) {
+    gn_result r = enter(y, f);
+    if (r != GN_OK) return r;
+    DRIVER(y, f, cuEventRecord(y->made, y->stream));
+    DRIVER(y, f, cuStreamWaitEvent(y->visits, y->made, 0));
+    DRIVER(y, f, cuStreamWaitEvent(y->visits, x->roomy, 0));
+    if (v->bytes) DRIVER(y, f, cuMemcpyPeerAsync(to, x->device->context, v->mem, y->device->context, v->bytes, y->visits));
+    y->departs = true;
+    DRIVER(y, f, cuEventRecord(y->departed, y->visits));
+    if ((r = enter(x, f)) != GN_OK) return r;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, y->departed, 0));
+    return GN_OK;
+}
+
+/* Memory for it, taken in x's own stream of visits, so that it is there before what runs in x has ended. */
+static gn_result value_room_for(executor *x, const value *v, gn__cu_ptr *out, gn_fault *f) {
+    if (!grow(&x->values, x->n_values, &x->cap_values, sizeof *x->values)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
+    gn_result r = take_on(x, value_room(v), x->visits, out, f);
+    if (r != GN_OK) return r;
+    int e = cu.cuEventRecord(x->roomy, x->visits);
+    if (e == 0) return GN_OK;
+    if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
+    give(x, *out, value_room(v));
+    return driver_fail(x, f, e, "cuEventRecord");
+}
+
+static gn_result exec_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+    executor *x = (executor *)self, *y = (executor *)from;
+    value *v = value_find(y, theirs);
+    gn_result r = enter(y, f);
+    while (r == GN_OK && v && v->checked && y->n_runs && y->runs[y->first_run].ticket <= v->run) {      /* it can still turn out to be none */
+        run_finish(y);
+        v = value_find(y, theirs);
+    }
+    if (r == GN_OK && !v) r = gn_fail(f, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
+    if (r == GN_OK && !(visits_begin(y, f) && visits_begin(x, f))) r = f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no stream for values from another GPU");
+    if (r == GN_OK) r = enter(x, f);
+    if (r != GN_OK) return r;
+    value mine = { id, 0, v->dtype, v->shape, 0, v->bytes, false, false };
+    x->clock++;
+    if ((r = value_room_for(x, &mine, &mine.mem, f)) != GN_OK) return r;
+    r = value_visit(x, y, v, mine.mem, f);
+    if (r == GN_OK) { x->values[x->n_values++] = mine; return GN_OK; }
+    enter(y, NULL);
+    if (!is_dead(y)) cu.cuStreamSynchronize(y->visits);                       /* nothing writes to it any more */
+    enter(x, NULL);
+    if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
+    give(x, mine.mem, value_room(&mine));
+    return r;
+}
+
+/* Lets the two read each other's memory where their bus has a way; without one the driver goes through the host by itself. */
+static void devices_meet(struct device *a, struct device *b) {
+    struct device *const both[2] = { a, b };
+    for (int i = 0; i < 2; i++) {
+        struct device *d = both[i], *other = both[!i];
+        int can = 0;
+        if (cu.cuDeviceCanAccessPeer(&can, d->handle, other->handle) != 0 || !can || cu.cuCtxSetCurrent(d->context) != 0) continue;
+        cu.cuCtxEnablePeerAccess(other->context, 0);                          /* it may be so already */
+        if (other->pool) cu.cuMemPoolSetAccess(other->pool, &(pool_access){ LOCATION_DEVICE, d->handle, ACCESS_READ_WRITE }, 1);
+    }
+}
+
+enum { VISIT_SMALL = 4096, VISIT_LARGE = 16 << 20 };
+
+/* Seconds of one copy, the least of four; 0: it fails. a's context is current, and the stream is there. */
+static double visit_time(const struct device *a, gn__cu_ptr from, const struct device *b, gn__cu_ptr to, size_t bytes, gn__cu_handle stream) {
+    double least = 0;
+    for (int i = 0; i < 4; i++) {
+        uint64_t begin = gn_now_us();
+        for (int k = 0; k < 8; k++)
+            if (cu.cuMemcpyPeerAsync(to, b->context, from, a->context, bytes, stream) != 0) return 0;
+        if (cu.cuStreamSynchronize(stream) != 0) return 0;
+        double spent = (double)(gn_now_us() - begin + 1) * 1e-6 / 8;
+        if (i == 0 || spent < least) least = spent;
+    }
+    return least;
+}
+
+/* What values cost from a to b, measured once; $GENIE_MEASURE=0: as of a bus. */
+static gn_cluster_link visit_cost(struct device *a, struct device *b) {
+    gn_cluster_link cost = { 1e-5, 2e10 };
+    gn__cu_ptr from = 0, to = 0;
+    gn__cu_handle stream = NULL;
+    if (env_is("GENIE_MEASURE", "0") || cu.cuCtxSetCurrent(b->context) != 0 || cu.cuMemAlloc(&to, VISIT_LARGE) != 0) return cost;
+    if (cu.cuCtxSetCurrent(a->context) == 0 && cu.cuMemAlloc(&from, VISIT_LARGE) == 0 && cu.cuStreamCreate(&stream, 1) == 0) {
+        double small = visit_time(a, from, b, to, VISIT_SMALL, stream), large = visit_time(a, from, b, to, VISIT_LARGE, stream);
+        if (small > 0 && large > small) cost = (gn_cluster_link){ small, VISIT_LARGE / (large - small) };
+        cu.cuStreamDestroy(stream);
+    }
+    if (from) cu.cuMemFree(from);
+    cu.cuCtxSetCurrent(b->context);
+    cu.cuMemFree(to);
+    return cost;
+}
+
+static bool exec_reaches(void *self, void *from, gn_cluster_link *out_link) {
+    struct device *b = ((executor *)self)->device, *a = ((executor *)from)->device;
+    if (a == b || a->compile_only || b->compile_only || atomic_load(&a->lost) || atomic_load(&b->lost) || env_is("GENIE_CUDA_PEER", "0")) return false;
+    pthread_mutex_lock(&devices_lock);
+    gn_cluster_link *known = &b->from[a->ordinal];
+    if (!(known->bytes_per_s > 0)) {
+        devices_meet(a, b);
+        *known = visit_cost(a, b);
+    }
+    *out_link = *known;
+    pthread_mutex_unlock(&devices_lock);
+    return true;
+}
+
 /* >>devices ======================================================================================= */
 
 static void exec_describe(void *self, gn_device_info *out) {
@@ -8934,17 +9177,17 @@ static void exec_close(void *self) {
         }
         if (x->uploads && x->uploads != x->stream) cu.cuStreamDestroy(x->uploads);
         if (x->downloads && x->downloads != x->stream) cu.cuStreamDestroy(x->downloads);
-        while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
+        for (void *p; (p = pinned_remove(NULL, x)) != NULL;) cu.cuMemFreeHost(p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
-        if (x->main_at) cu.cuEventDestroy(x->main_at);
-        if (x->uploaded) cu.cuEventDestroy(x->uploaded);
+        gn__cu_handle events[] = { x->main_at, x->uploaded, x->made, x->roomy, x->departed };
+        for (size_t i = 0; i < sizeof events / sizeof *events; i++) if (events[i]) cu.cuEventDestroy(events[i]);
+        if (x->visits) { cu.cuStreamSynchronize(x->visits); cu.cuStreamDestroy(x->visits); }
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
     gn_free(x->slots);
     gn_free(x->values);
-    gn_free(x->hosts);
     gn_free(x);
 }
 
@@ -9043,7 +9286,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -9074,9 +9317,10 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     choose_arch(d);
     int r = cu.cuDevicePrimaryCtxRetain(&d->context, handle);
     if (r != 0) return gn_fail(f, GN_NO_DEVICE, "%s gives no context (error %d)", d->name, r);
-    gn__cu_handle pool = NULL;
     uint64_t keep = UINT64_MAX;
-    if (d->has_pools && cu.cuDeviceGetDefaultMemPool(&pool, handle) == 0) cu.cuMemPoolSetAttribute(pool, 4, &keep);   /* 4: bytes kept when freed */
+    if (!d->has_pools || cu.cuDeviceGetDefaultMemPool(&d->pool, handle) != 0) d->pool = NULL;
+    if (d->pool) cu.cuMemPoolSetAttribute(d->pool, 4, &keep);                          /* 4: bytes kept when freed */
+    d->handle = handle;
     d->open = true;
     return GN_OK;
 }
@@ -9150,10 +9394,11 @@ static gn_result canary(executor *x, gn_fault *f) {
     if (r != GN_OK) return r;
     if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
-    DRIVER(x, f, cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL));
-    DRIVER(x, f, cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream));
-    DRIVER(x, f, cuStreamSynchronize(x->stream));
+    int e = cu.cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL);
+    if (e == 0) e = cu.cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream);
+    int ended = cu.cuStreamSynchronize(x->stream);
     cu.cuMemFree(memory);
+    if (e != 0 || ended != 0) return driver_fail(x, f, e != 0 ? e : ended, "the first kernel");
     for (uint32_t i = 0; i < CANARY; i++)
         if (words[i] != i * 3 + 7) return gn_fail(f, GN_DEVICE_LOST, "the first kernel on %s gives a wrong result", x->device->name);
     atomic_store(&x->device->proved, true);

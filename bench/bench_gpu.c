@@ -146,7 +146,8 @@ typedef void *handle;
     X(cuMemAlloc_v2, (device_memory *, size_t)) X(cuMemFree_v2, (device_memory)) X(cuStreamCreate, (handle *, unsigned))      \
     X(cuStreamSynchronize, (handle)) X(cuMemcpyDtoDAsync_v2, (device_memory, device_memory, size_t, handle))                 \
     X(cuMemcpyHtoDAsync_v2, (device_memory, const void *, size_t, handle)) X(cuMemcpyDtoHAsync_v2, (void *, device_memory, size_t, handle)) \
-    X(cuMemHostAlloc, (void **, size_t, unsigned)) X(cuMemFreeHost, (void *)) X(cuMemsetD8Async, (device_memory, unsigned char, size_t, handle))
+    X(cuMemHostAlloc, (void **, size_t, unsigned)) X(cuMemFreeHost, (void *)) X(cuMemsetD8Async, (device_memory, unsigned char, size_t, handle)) \
+    X(cuDeviceGetCount, (int *)) X(cuCtxEnablePeerAccess, (handle, unsigned)) X(cuMemcpyPeerAsync, (device_memory, handle, device_memory, handle, size_t, handle))
 
 static struct {
 #define GN__X(name, args) int (*name) args;
@@ -1327,6 +1328,83 @@ static void print_json(const gn_device_info *d) {
     ex_json_end(&j);
 }
 
+/* ---- values from one GPU to another ---- */
+
+/* Milliseconds of a step that makes n numbers on the first GPU and adds them up there or on the second. Every step's numbers are others. */
+static double between_step(gn_ctx *g, const char *where, gn_tensor x, int64_t n, int turn, worst *e) {
+    float out = NAN, scale = (float)(1 + turn % 4);
+    double start = ex_now();
+    gn_on(g, "0");
+    gn_tensor y = gn_mul(x, gn_scalar(g, GN_F32, scale));
+    gn_on(g, where);
+    ok_or_die(g, gn_read(gn_sum(y, GN_ALL_AXES, false), &out, sizeof out), "sum");
+    double ms = (ex_now() - start) * 1e3;
+    gn_step(g);
+    error_add(e, out, (double)scale * (double)(n / 4) * 6);       /* of 0, 1, 2, 3 */
+    return ms;
+}
+
+/* What a value's way takes, in milliseconds: the step with it less the step without it. */
+static double between_way(int64_t n, const float *numbers, double *out_p95, worst *e) {
+    enum { TIMES = 31 };
+    static double with[TIMES], without[TIMES];
+    gn_ctx *g = open_or_die("cuda:0,cuda:1", NULL);
+    gn_on(g, "0");
+    gn_tensor x = gn_state(g, GN_F32, GN_SHAPE(n), numbers, "numbers");
+    for (int i = -4; i < TIMES; i++) {
+        with[i < 0 ? 0 : i] = between_step(g, "1", x, n, i + 8, e);
+        without[i < 0 ? 0 : i] = between_step(g, "0", x, n, i + 8, e);
+    }
+    double base = quantile(without, TIMES, 0.5);
+    *out_p95 = quantile(with, TIMES, 0.95) - base;
+    gn_close(g);
+    return quantile(with, TIMES, 0.5) - base;
+}
+
+/* GB/s of bare copies by the driver. */
+static double between_ceiling(size_t bytes) {
+    handle contexts[2];
+    device_memory memory[2];
+    double times[9];
+    int device;
+    for (int i = 1; i >= 0; i--)
+        if (cu.cuDeviceGet(&device, i) || cu.cuDevicePrimaryCtxRetain(&contexts[i], device) || cu.cuCtxSetCurrent(contexts[i]) || cu.cuMemAlloc_v2(&memory[i], bytes)) return NAN;
+    cu.cuCtxEnablePeerAccess(contexts[1], 0);                       /* Genie may have done so */
+    for (int i = -1; i < 9; i++) {
+        double start = ex_now();
+        cu.cuMemcpyPeerAsync(memory[1], contexts[1], memory[0], contexts[0], bytes, cu.stream);
+        cu.cuStreamSynchronize(cu.stream);
+        times[i < 0 ? 0 : i] = ex_now() - start;
+    }
+    cu.cuMemFree_v2(memory[0]);
+    cu.cuCtxSetCurrent(contexts[1]);
+    cu.cuMemFree_v2(memory[1]);
+    cu.cuCtxSetCurrent(contexts[0]);
+    return 1e-9 * (double)bytes / quantile(times, 9, 0.5);
+}
+
+static void bench_between(void) {
+    int64_t n = sized(64 << 20);
+    int gpus = 0;
+    worst e = { 0 };
+    if (!wanted("between_gpus") || !cu.ready || cu.cuDeviceGetCount(&gpus) || gpus < 2 || strcmp(set.device, "cuda:0") != 0) return;
+    float *numbers = or_die(malloc((size_t)n * sizeof *numbers));
+    for (int64_t i = 0; i < n; i++) numbers[i] = (float)(i % 4);
+    double p95, host95, bytes = 4. * (double)n, direct = between_way(n, numbers, &p95, &e);
+    setenv("GENIE_CUDA_PEER", "0", 1);
+    double host = between_way(n, numbers, &host95, &e);
+    unsetenv("GENIE_CUDA_PEER");
+    row *out = add_row("between_gpus", "GB/s", NAN, false);
+    out->value = bytes * 1e-6 / direct;
+    out->p95 = bytes * 1e-6 / p95;
+    out->error = error_of(&e);
+    out->bound = 1e-5;
+    set_ceiling(out, between_ceiling((size_t)bytes), "bare peer copy");
+    snprintf(out->note, sizeof out->note, "%.2f ms; by way of the program's memory %.1f GB/s, %.1f ms", direct, bytes * 1e-6 / host, host);
+    print_row(out);
+    free(numbers);
+}
+
 static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
     bench_products();
@@ -1345,6 +1423,7 @@ static void bench_all(gn_ctx *g) {
     bench_decode(g);
     bench_first();
     bench_measure();
+    bench_between();
 }
 
 int main(int argc, char **argv) {

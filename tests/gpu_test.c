@@ -291,6 +291,92 @@ static void batched_products_agree_with_the_cpu(void)
     }
 }
 
+/* Rows, k or matrices from the last to the first, and a side that repeats along k: form 0 to 4. TMA takes none of them as they lie. */
+static gn_tensor build_backwards(gn_ctx *g, const job *j, void **data)
+{
+    gn_tensor a = gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]), b = gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
+    switch (j->form) {
+    case 0: return gn_matmul(a, gn_flip(b, GN_AXES(1)));
+    case 1: return gn_matmul(gn_flip(a, GN_AXES(1)), b);
+    case 2: return gn_matmul(gn_flip(a, GN_AXES(0)), b);
+    case 3: return gn_matmul(gn_transpose(gn_flip(gn_reshape(a, GN_SHAPE(j->e, j->c, j->a)), GN_AXES(1)), 1, 2), gn_flip(b, GN_AXES(0, 2)));
+    default: return gn_matmul(a, gn_broadcast(gn_slice(b, 1, 1, 2, 1), GN_SHAPE(j->e, j->c, j->b)));
+    }
+}
+
+static void products_of_views_that_lie_backwards_agree_with_the_cpu(void)
+{
+    static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_F16 };
+    for (int k = 0; k < 15; k++) {
+        job j = { dtypes[k / 5], 96, 136, 72, 3, k % 5 };
+        void *data[2] = { random_bytes(j.d, j.e * j.a * j.c, 1), random_bytes(j.d, j.e * j.c * j.b, 1) };
+        for (int rank = k % 2; rank < 10; rank += 9) {
+            set_rank(rank);
+            compare("product of views that lie backwards", build_backwards, &j, data, eps_of(j.d) * 16);
+        }
+        free(data[0]); free(data[1]);
+    }
+    set_rank(-1);
+}
+
+/* ---- products of more than 2^31 elements: made on the device; windows of the results come back ---- */
+
+static double small_at(int64_t r, int64_t c) { return (double)((3 * r + 5 * c) & 3) - 1; }
+
+/* (rows,columns) of whole numbers from -1 to 2, resident. False: there is no room. */
+static bool large_matrix(gn_dtype d, int64_t rows, int64_t columns, gn_tensor *out)
+{
+    gn_tensor r = gn_reshape(gn_arange(gpu, GN_I32, rows, 0, 3), GN_SHAPE(rows, 1)), c = gn_arange(gpu, GN_I32, columns, 0, 5);
+    *out = gn_state(gpu, d, GN_SHAPE(rows, columns), NULL, "large");
+    gn_assign(*out, gn_cast(gn_add_c(gn_and(gn_add(r, c), gn_full(gpu, GN_I32, GN_SCALAR, 3)), -1), d));
+    gn_result e = gn_step(gpu);
+    if (e == GN_OK) e = gn_sync(gpu);
+    if (e != GN_OUT_OF_MEMORY) CHECK_RESULT(e, GN_OK);
+    return e == GN_OK;
+}
+
+/* Windows of y around positions 0, 2^30, 2^31, 2^32 and at the end; form bit 0: a lies across, bit 1: b. */
+static void check_large_product(gn_dtype d, int64_t m, int64_t n, int64_t k, int form)
+{
+    enum { WINDOW = 16 };
+    const int64_t at[] = { 0, 1ll << 30, (1ll << 31) - 8, 1ll << 31, 1ll << 32, m * n / 2, m * n - 1 };
+    gn_tensor a, b, y;
+    unsigned char got[WINDOW * 4];
+    bool is_room = large_matrix(d, form & 1 ? k : m, form & 1 ? m : k, &a);
+    is_room = large_matrix(d, form & 2 ? n : k, form & 2 ? k : n, &b) && is_room;
+    y = gn_matmul(form & 1 ? gn_transpose(a, 0, 1) : a, form & 2 ? gn_transpose(b, 0, 1) : b);
+    gn_result e = is_room ? gn_realize(&y, 1) : GN_OUT_OF_MEMORY;
+    for (int i = 0; i < TEST_COUNT(at) && e == GN_OK; i++) {
+        int64_t p = at[i] < m * n ? at[i] : m * n - 1, r = p / n, c = p % n < n - WINDOW ? p % n : n - WINDOW;
+        e = gn_read(gn_slice(gn_slice(y, 0, r, r + 1, 1), 1, c, c + WINDOW, 1), got, WINDOW * gn_dtype_bytes(d));
+        for (int64_t w = 0; w < WINDOW && e == GN_OK; w++) {
+            double sum = 0;
+            for (int64_t l = 0; l < k; l++) sum += (form & 1 ? small_at(l, r) : small_at(r, l)) * (form & 2 ? small_at(c + w, l) : small_at(l, c + w));
+            double want = d == GN_F32 ? sum : gn_bf16_to_f32(gn_f32_to_bf16((float)sum));
+            if (element(d, got, w) == want) continue;
+            test_fail(__FILE__, __LINE__, "%s %lldx%lldx%lld form %d: (%lld,%lld) is %g, not %g", gn_dtype_name(d), (long long)m, (long long)n, (long long)k, form, (long long)r, (long long)(c + w), element(d, got, w), want);
+            break;
+        }
+    }
+    if (e == GN_OUT_OF_MEMORY) test_skip("no room for products of more than 2^31 elements");
+    else CHECK_RESULT(e, GN_OK);
+    gn_step(gpu);
+    gn_release(a);
+    gn_release(b);
+}
+
+static void products_of_more_than_2_to_the_31_elements_are_exact(void)
+{
+    static const gn_dtype dtypes[] = { GN_BF16, GN_F32 };
+    for (int i = 0; i < 2 && !compiles_only && !test__.skipped; i++) {
+        check_large_product(dtypes[i], 70016, 64, 40000, 0);             /* a, in rows or across, then b, then y */
+        check_large_product(dtypes[i], 70016, 72, 40000, 1);
+        check_large_product(dtypes[i], 65, 70016, 40000, 2);
+        check_large_product(dtypes[i], 64, 70017, 40000, 0);
+        check_large_product(dtypes[i], 70016, 40008, 40, 0);
+    }
+}
+
 /* ---- epilogues: form % 8 an activation, bit 3 adds a residual, bit 4 the bias by linear and not by add, bit 5 ends in f32, bit 6 two rows of products ---- */
 
 static gn_tensor build_epilogue(gn_ctx *g, const job *j, void **data)
@@ -1247,10 +1333,10 @@ int main(int argc, char **argv)
     static const test_entry tests[] = {
         TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
         TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(arguments_of_one_element_are_those_of_the_run), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
-        TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
+        TEST_ENTRY(products_of_more_than_2_to_the_31_elements_are_exact), TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
         TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
         TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
-        TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu), TEST_ENTRY(plain_products_of_every_tile_agree_with_the_cpu),
+        TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(products_of_views_that_lie_backwards_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu), TEST_ENTRY(plain_products_of_every_tile_agree_with_the_cpu),
         TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(products_on_tensor_cores_are_exact), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(attention_written_out_agrees_with_the_cpu), TEST_ENTRY(attention_written_out_of_many_shapes_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
         TEST_ENTRY(products_by_blas_are_as_exact_as_our_own), TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions), TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
@@ -1264,7 +1350,7 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 12 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 13 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);
