@@ -5253,7 +5253,9 @@ static void emit_nonzero(emit *e, uint32_t node) {
 
 /* ---- attention and its cache ---- */
 
-enum { PLAIN_TILED = 1 << 13 };    /* scores from which tiles in plain arithmetic are faster than a block for each query */
+/* Scores in plain f32 from which tiles are faster than a block for each query; up to which they are faster than products, which run at 1.1 to 1.7 times their
+   speed (H200) but store all scores; and from which that takes too much memory: 4 GiB twice. */
+enum { TILED_LEAST = 1 << 13, TILED_MOST = 1 << 17, TILED_ALWAYS = 1 << 30 };
 
 /* What the generator decides about one attention: of the op, or written out (fuse_written). */
 typedef struct attention_form {
@@ -5288,11 +5290,12 @@ static uint32_t tiled_bytes(const attention_form *f) {
     return (uint32_t)(64 * 4 * (2 * (d + 4) + width + 68));
 }
 
-/* Where enough blocks have enough to do; TF32 products are faster. */
+/* Where blocks have enough to do and products are not faster; those of TF32 are. */
 static bool emit_is_tiled(const emit *e, const attention_form *f) {
     int64_t blocks = blocks_for(f->dims[2], 64) * f->dims[0] * f->dims[1], bytes = emit_overlaps(e) ? 227 << 10 : emit_has_async_copies(e) ? 96 << 10 : 48 << 10;
     if (!f->written || f->q.dtype != GN_F32 || env_is("GENIE_TF32", "1") || f->dims[2] < 16 || f->q.dims[3] > 128 || f->v.dims[3] > 128 || f->dims[0] * f->dims[1] > 65535) return false;
-    return (blocks * 2 >= emit_processors(e) || f->dims[3] <= 128) && f->queries * f->dims[3] > PLAIN_TILED && tiled_bytes(f) <= bytes;
+    int64_t scores = f->queries * f->dims[3];
+    return (blocks * 2 >= emit_processors(e) || f->dims[3] <= 128) && scores > TILED_LEAST && (scores <= TILED_MOST || scores >= TILED_ALWAYS) && tiled_bytes(f) <= bytes;
 }
 
 /* From what is computed to how. */
