@@ -4228,6 +4228,7 @@ static double align_sides(const product *p, int bytes, side sides[2]) {
 static double warpgroup_us(const emit *e, const product *p, int bytes, const struct warpgroup_form *w) {
     if (w->parts > 1 && !emit_has_clusters(e)) return 1e300;
     int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
+    if (blocks >= 0x7fffffff) return 1e300;                  /* tiles are counted in 32 bits */
     double moves = 0.0019 * (w->height + w->width), multiplies = w->height * w->width * 1.9e-5, step = moves > multiplies ? moves : multiplies;
     return 1.5 + (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
 }
