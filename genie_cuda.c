@@ -15,6 +15,7 @@
  *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
  *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck, which does not see that
  *                                     the others have met with it
+ *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more: for tests
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
@@ -897,14 +898,14 @@ static const char prelude[] =
     "  if (threadIdx.x == 0) P::end(a, out[blockIdx.x]);\n"
     "}\n"
     "// Rows of n elements by TY threads each, in registers (K groups of V per thread) when they fit. P: T, C, N rows, n, K, V, TX, TY,\n"
-    "// IN and OUT strides within a row, in(row), out(row), LOG\n"
-    "template <class P> M void row_load(const typename P::T *p, int j, typename P::T *d) {\n"
+    "// J: position in a row, IN and OUT strides within a row, in(row), out(row), LOG\n"
+    "template <class P> M void row_load(const typename P::T *p, typename P::J j, typename P::T *d) {\n"
     "  if (P::V > 1) vload<P::V>(d, p + j); else d[0] = p[(i64)j * P::IN];\n"
     "}\n"
-    "template <class P> M void row_store(typename P::T *p, int j, const typename P::T *d) {\n"
+    "template <class P> M void row_store(typename P::T *p, typename P::J j, const typename P::T *d) {\n"
     "  if (P::V > 1) vstore<P::V>(p + j, d); else p[(i64)j * P::OUT] = d[0];\n"
     "}\n"
-    "template <class P> M void softmax_put(typename P::T *p, int j, const typename P::C *x, soft<typename P::C> s, typename P::C other) {\n"
+    "template <class P> M void softmax_put(typename P::T *p, typename P::J j, const typename P::C *x, soft<typename P::C> s, typename P::C other) {\n"
     "  typename P::T o[P::V];\n"
     "  UNROLL for (int v = 0; v < P::V; v++) put(o[v], P::LOG ? (x[v] - s.top) - other : gn_exp(x[v] - s.top) * other);\n"
     "  row_store<P>(p, j, o);\n"
@@ -918,7 +919,7 @@ static const char prelude[] =
     "  typename P::T raw_[P::V];\n"
     "  soft<C> s;\n"
     "  s.init();\n"
-    "  for (int j = ty * P::V; row < P::N && j < P::n; j += P::TY * P::V) {\n"
+    "  for (typename P::J j = ty * P::V; row < P::N && j < P::n; j += P::TY * P::V) {\n"
     "    soft<C> o;\n"
     "    o.init();\n"
     "    row_load<P>(p, j, raw_);\n"
@@ -999,7 +1000,7 @@ static const char prelude[] =
     "  }\n"
     "  s = soft_row<P>(a);\n"
     "  const C other = P::LOG ? gn_log(s.sum) : (C)1 / s.sum;\n"
-    "  for (int j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
+    "  for (typename P::J j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
     "    C x[P::V];\n"
     "    row_load<P>(p, j, raw_);\n"
     "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
@@ -1007,7 +1008,7 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "// GAIN, BIAS: their strides, 0 with HAS_GAIN, HAS_BIAS 0\n"
-    "template <class P> M void layernorm_put(typename P::T *p, int j, const typename P::C *x, typename P::C mean, typename P::C scale, const typename P::T *gain, const typename P::T *bias) {\n"
+    "template <class P> M void layernorm_put(typename P::T *p, typename P::J j, const typename P::C *x, typename P::C mean, typename P::C scale, const typename P::T *gain, const typename P::T *bias) {\n"
     "  typename P::T o[P::V];\n"
     "  UNROLL for (int v = 0; v < P::V; v++) {\n"
     "    typename P::C y = (x[v] - mean) * scale;\n"
@@ -1058,6 +1059,21 @@ static const char prelude[] =
     "    vstore<V>(out + P::out(row) + j, o);\n"
     "  }\n"
     "}\n"
+    "// This thread's elements of a row, or the squares of their distances from `mean`, into `sum`: by way of sums of 64 groups, so that long rows lose no bits.\n"
+    "template <class P> M void row_each(const typename P::T *p, int ty, sum_of<typename P::C> &sum, typename P::C mean, bool squares) {\n"
+    "  typedef typename P::C C;\n"
+    "  const typename P::J step = P::TY * P::V;\n"
+    "  for (typename P::J from = ty * P::V; from < P::n; from += 64 * step) {\n"
+    "    sum_of<C> some;\n"
+    "    some.init();\n"
+    "    for (typename P::J j = from; j < P::n && j < from + 64 * step; j += step) {\n"
+    "      typename P::T raw_[P::V];\n"
+    "      row_load<P>(p, j, raw_);\n"
+    "      UNROLL for (int v = 0; v < P::V; v++) { const C e = get(raw_[v]) - mean; some.take(squares ? e * e : e, 0); }\n"
+    "    }\n"
+    "    sum.merge(some);\n"
+    "  }\n"
+    "}\n"
     "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
@@ -1069,28 +1085,22 @@ static const char prelude[] =
     "  sum_of<C> sum, square;\n"
     "  sum.init();\n"
     "  square.init();\n"
-    "  for (int k = 0; P::K == 0 && live && (k * P::TY + ty) * P::V < P::n; k++) {\n"
-    "    row_load<P>(p, (k * P::TY + ty) * P::V, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) sum.take(get(raw_[v]), 0);\n"
-    "  }\n"
+    "  if (P::K == 0 && live) row_each<P>(p, ty, sum, (C)0, false);\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * P::V;\n"
     "    if (live && j < P::n) { row_load<P>(p, j, raw_); UNROLL for (int v = 0; v < P::V; v++) { x[k][v] = get(raw_[v]); sum.take(x[k][v], 0); } }\n"
     "  }\n"
     "  sum = together<P::TY>(sum);\n"
     "  const C mean = sum.v / (C)P::n;\n"
-    "  for (int k = 0; P::K == 0 && live && (k * P::TY + ty) * P::V < P::n; k++) {\n"
-    "    row_load<P>(p, (k * P::TY + ty) * P::V, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) { C e = get(raw_[v]) - mean; square.take(e * e, 0); }\n"
-    "  }\n"
+    "  if (P::K == 0 && live) row_each<P>(p, ty, square, mean, true);\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
     "    if (live && (k * P::TY + ty) * P::V < P::n) { UNROLL for (int v = 0; v < P::V; v++) { C e = x[k][v] - mean; square.take(e * e, 0); } }\n"
     "  square = together<P::TY>(square);\n"
     "  const C scale = (C)1 / gn_sqrt(square.v / (C)P::n + (C)P::eps());\n"
-    "  for (int k = 0; P::K == 0 && live && (k * P::TY + ty) * P::V < P::n; k++) {\n"
-    "    row_load<P>(p, (k * P::TY + ty) * P::V, raw_);\n"
+    "  for (typename P::J j = ty * P::V; P::K == 0 && live && j < P::n; j += P::TY * P::V) {\n"
+    "    row_load<P>(p, j, raw_);\n"
     "    UNROLL for (int v = 0; v < P::V; v++) x[0][v] = get(raw_[v]);\n"
-    "    layernorm_put<P>(out + P::out(row), (k * P::TY + ty) * P::V, x[0], mean, scale, gain, bias);\n"
+    "    layernorm_put<P>(out + P::out(row), j, x[0], mean, scale, gain, bias);\n"
     "  }\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * P::V;\n"
@@ -1308,7 +1318,7 @@ static const char prelude[] =
     "  typename P::C v = P::R::none();\n"
     "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, (typename P::C)get(a[i * P::IN])); put(out[i * P::OUT], v); }\n"
     "}\n"
-    "// Keys in their order, NaN last both ways. P as above, DOWN\n"
+    "// Keys in their order, NaN last both ways. P as above, DOWN, F: position in a row\n"
     "template <class P, class C> M bool key_before(C a, C b) { if (b != b) return a == a; return P::DOWN ? a > b : a < b; }\n"
     "template <class P> M typename P::C key_at(const typename P::T *a, i64 i) { return (typename P::C)get(a[i * P::IN]); }\n"
     "// Positions of groups of 256 in order: each element counts those before it.\n"
@@ -1320,7 +1330,7 @@ static const char prelude[] =
     "  return rank;\n"
     "}\n"
     "// The place of from[i] after neighbouring ordered groups of `width` are merged.\n"
-    "template <class P> M i64 sort_merge(const typename P::T *a, const int *from, i64 i, i64 width) {\n"
+    "template <class P> M i64 sort_merge(const typename P::T *a, const typename P::F *from, i64 i, i64 width) {\n"
     "  const i64 first = i / (2 * width) * (2 * width), mid = first + width < P::n ? first + width : P::n, end = mid + width < P::n ? mid + width : P::n;\n"
     "  const typename P::C key = key_at<P>(a, from[i]);\n"
     "  i64 lo = i < mid ? mid : first, hi = i < mid ? end : mid;\n"
@@ -2691,6 +2701,8 @@ enum { BLAS_WORKSPACE = 32 << 20 };   /* bytes of scratch memory that an algorit
 
 enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
 
+enum { PARAMS_MAX = 400 };         /* of one kernel: a loop of 64 ops has 129 inputs at most, one that is looked up takes three parameters */
+
 struct device;
 
 /* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
@@ -2781,12 +2793,14 @@ static void emit_faults(emit *e, uint32_t node) {
 /* Ends the kernel: finds an equal one or adds it, and launches it. */
 static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block, uint32_t shared) {
     kernel *k = NULL;
-    bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536;
-    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
+    size_t n_params = e->n_params - e->first_param;
+    bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536, params_ok = n_params <= PARAMS_MAX;
+    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok && params_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
     if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
-    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->when, e->early, e->waits, NULL };
+    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)n_params, e->cluster, e->when, e->early, e->waits, NULL };
     e->n_instead += e->when == LAUNCH_INSTEAD;
     if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
+    if (!params_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs %llu parameters, %d are possible", label, (unsigned long long)n_params, PARAMS_MAX);
     e->types.n = e->signature.n = e->body.n = 0;
     e->bounds = NULL;
     e->first_param = e->n_params;
@@ -2846,9 +2860,15 @@ static gn_view dims_of(const gn_view *v, int64_t bits, bool set) {
     return r;
 }
 
+static bool always_wide(void) { return env_is("GENIE_CUDA_WIDE", "1"); }
+
+/* Positions fit in 31 bits, and sums of two of them. */
+static bool is_few(int64_t n) { return n < 0x3fffffff && !always_wide(); }
+
 /* Offsets and positions fit in 31 bits. */
 static bool is_small(const gn_view *v) {
     uint64_t span = 1, n = 1;
+    if (always_wide()) return false;
     for (int i = 0; i < v->rank; i++) {
         uint64_t stride = (uint64_t)(v->strides[i] < 0 ? -v->strides[i] : v->strides[i]);
         n *= (uint64_t)(v->dims[i] > 0 ? v->dims[i] : 1);
@@ -3000,11 +3020,11 @@ static void loop_sizes(const emit *e, loop *l) {
     const gn_view *out = view_of(e, l->step->node);
     int64_t largest = types[out->dtype].bytes;
     l->n = count_of(out);
-    l->small = l->n < 0x3fffffff;
+    l->small = is_few(l->n);
     for (uint32_t i = 0; i < l->step->n_loads; i++) {
         const gn_load *d = load_of(e, l, i);
         if (d->constant) continue;
-        l->small = l->small && is_small(&d->view);
+        l->small = l->small && is_small(e->inlined[d->base] ? view_of(e, input(e, d->base, 1)) : &d->view);
         if (types[d->dtype].bytes > largest) largest = types[d->dtype].bytes;
     }
     l->vector = 16 / largest;
@@ -3191,7 +3211,7 @@ typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, s
 static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input) {
     r->n = count_of(&r->kept);
     r->r = count_of(&r->reduced);
-    r->small = is_small(&r->kept) && is_small(&r->reduced) && r->n < 0x3fffffff;
+    r->small = is_small(&r->kept) && is_small(&r->reduced);
     bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1, beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
     r->columns = !along && beside && r->r > 1;
     r->vector = along && one_input ? 16 / bytes : 1;
@@ -3358,8 +3378,8 @@ static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, 
 
 static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) {
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d };\n"
-           "  static M i64 in(i64 row) { return ", types[d].name, types[d].compute, (long long)r->count, (long long)r->in_stride, (long long)r->out_stride, (long long)r->n,
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d };\n"
+           "  static M i64 in(i64 row) { return ", types[d].name, types[d].compute, is_few(r->n) ? "int" : "i64", (long long)r->count, (long long)r->in_stride, (long long)r->out_stride, (long long)r->n,
         (long long)r->groups, (long long)r->vector, r->tx, r->ty);
     put_offset(t, &r->in, "row", is_small(&r->in));
     put(t, "; }\n  static M i64 out(i64 row) { return ");
@@ -3411,6 +3431,19 @@ static void emit_layernorm(emit *e, uint32_t node) {
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
 }
 
+/* Indices into nothing, which are looked at all the same. */
+static void emit_index_check(emit *e, uint32_t node, uint32_t ids_node, int64_t limit) {
+    gn_view ids = gn_view_collapse(view_of(e, ids_node));
+    int64_t n = count_of(&ids), blocks = blocks_for(n, 256);
+    if (!n) return;
+    emit_node(e, ids_node, types[ids.dtype].name, true, "ids");
+    emit_faults(e, node);
+    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 id = ids[", (long long)n);
+    put_offset(&e->body, &ids, "i", is_small(&ids));
+    put(&e->body, "];\n    if (id < 0 || id >= %lldll) fault(err, OUT_OF_RANGE, node, id, %lldll);\n  }\n", (long long)limit, (long long)limit);
+    emit_launch(e, "index_check", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
 /* Each row's loss into scratch, then their mean. */
 static void emit_cross_entropy(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0), y = input(e, node, 1);
@@ -3432,10 +3465,10 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
         put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = soft_row<@_p>(a);\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
             "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.sum) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n");
         emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(r.count, r.tx), 1, 256);
-        size_t bytes = (size_t)r.count * 8;
-        if (bytes > e->losses) e->losses = bytes;
-    }
+    } else emit_index_check(e, node, y, in->dims[in->rank - 1]);
     int64_t one[1] = { count_of(targets) };
+    size_t bytes = (size_t)one[0] * 8;
+    if (bytes > e->losses) e->losses = bytes;
     gn_view losses = dense_view(in->dtype, 1, one);
     reduction d = { .kept = { .dtype = in->dtype }, .reduced = gn_view_collapse(&losses) };
     reduce_plan(&d, 1, 8, false);
@@ -3848,7 +3881,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     if (!l) { e->failed = true; return; }
     l->step = t->loop;
     l->label[0] = 0;
-    l->small = count_of(out) < 0x3fffffff;
+    l->small = is_few(count_of(out));
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
     put(&e->types, "struct @_e { typedef %s O; O *o;", to);
     if (t->has_bias) put(&e->types, " const %s *bias;", type);
@@ -4362,17 +4395,18 @@ static void emit_embedding(emit *e, uint32_t node) {
     int64_t d = a->dims[1], n = count_of(ids) * d, vector = a->strides[1] == 1 || d == 1 ? 16 / bytes : 1;
     gn_view c = gn_view_collapse(ids);
     const char *type = raw_types[bytes];
+    if (!d) emit_index_check(e, node, y, a->dims[0]);
     if (!n) return;
     while (vector > 1 && (d % vector || a->strides[0] % vector || base_offset(e, x) % (vector * bytes))) vector /= 2;
     emit_node(e, x, type, true, "a");
     emit_node(e, y, types[ids->dtype].name, true, "ids");
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
-    put(&e->body, "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < %lldull; g += (u64)gridDim.x * 256) {\n    const u64 row = g / %lldu;\n    const int col = (int)(g %% %lldu) * %lld;\n    const i64 id = ids[",
-        (long long)(n / vector), (long long)(d / vector), (long long)(d / vector), (long long)vector);
+    put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I row = g / %lldu, col = g %% %lldu * %lldu;\n    const i64 id = ids[",
+        is_few(n) ? "u32" : "u64", (long long)(n / vector), (long long)(d / vector), (long long)(d / vector), (long long)vector);
     put_offset(&e->body, &c, "row", is_small(&c));
     put(&e->body, "];\n    if (id < 0 || id >= %lldll) { if (col == 0) fault(err, OUT_OF_RANGE, node, id, %lldll); continue; }\n    %s v[%lld];\n", (long long)a->dims[0], (long long)a->dims[0], type, (long long)vector);
-    put(&e->body, "    vload<%lld>(v, a + id * %lldll + (i64)col * %lldll);\n    vstore<%lld>(o + row * %lldull + col, v);\n  }\n", (long long)vector, (long long)a->strides[0], (long long)a->strides[1],
+    put(&e->body, "    vload<%lld>(v, a + (id * %lldll + (i64)col * %lldll));\n    vstore<%lld>(o + (row * %lldu + col), v);\n  }\n", (long long)vector, (long long)a->strides[0], (long long)a->strides[1],
         (long long)vector, (long long)d);
     int64_t blocks = blocks_for(n / vector, 256);
     emit_launch(e, "embedding", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
@@ -4384,19 +4418,11 @@ static void emit_one_hot(emit *e, uint32_t node) {
     int64_t depth = out->dims[out->rank - 1];
     gn_view c = gn_view_collapse(ids);
     text line = { 0 };
-    if (depth == 0) {                                       /* every id is out of range */
-        int64_t n = count_of(ids);
-        if (!n) return;
-        emit_node(e, y, types[ids->dtype].name, true, "ids");
-        emit_faults(e, node);
-        put(&e->body, "  if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, ids[0], 0);\n");
-        emit_launch(e, "one_hot_of_none", 1, 1, 32);
-        return;
-    }
+    if (depth == 0) { emit_index_check(e, node, y, 0); return; }
     put(&line, "    const i64 id = ids[");
     gn_view small = c;
     put(&line, "0 + ");
-    put_offset(&line, &small, "i / DEPTH", is_small(&c) && count_of(out) < 0x7fffffff);
+    put_offset(&line, &small, "i / DEPTH", is_small(&c) && is_few(count_of(out)));
     put(&line, "];\n    const i64 at = (i64)(i %% DEPTH);\n    if (at == 0 && (id < 0 || id >= DEPTH)) fault(err, OUT_OF_RANGE, node, id, DEPTH);\n    put(y, cast_to<%s>::of(id == at ? 1 : 0));\n", types[out->dtype].name);
     put(&e->body, "  const i64 DEPTH = %lldll;\n", (long long)depth);
     emit_node(e, y, types[ids->dtype].name, true, "ids");
@@ -4476,11 +4502,14 @@ static void emit_cummax(emit *e, uint32_t node) { emit_along(e, node, "cummax", 
 static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *label, const char *place, param from, param to, bool first, bool last, int64_t width) {
     uint32_t x = input(e, node, 0);
     gn_dtype d = view_of(e, x)->dtype;
-    put_along_type(e, r, d, GN_I64, attrs_of(e, node)[1] ? "  enum { DOWN = 1 };\n" : "  enum { DOWN = 0 };\n");
+    const char *position = is_few(r->n) ? "int" : "i64";
+    char more[80];
+    snprintf(more, sizeof more, "  typedef %s F; enum { DOWN = %d };\n", position, attrs_of(e, node)[1] != 0);
+    put_along_type(e, r, d, GN_I64, more);
     emit_node(e, x, types[d].name, true, "a");
-    if (!first) emit_pointer(e, "int", true, "from", from);
+    if (!first) emit_pointer(e, position, true, "from", from);
     if (last) emit_node(e, node, "i64", false, "o");
-    else emit_pointer(e, "int", false, "to", to);
+    else emit_pointer(e, position, false, "to", to);
     if (!first) emit_number(e, "u64", "width", PARAM_LONG, width);
     put(&e->body, "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < (u64)(@_p::N * @_p::n); g += (u64)gridDim.x * 256) {\n    const i64 row = (i64)(g / @_p::n), i = (i64)(g %% @_p::n);\n"
         "    const i64 place = %s, at = %s;\n    %s = at;\n  }\n", place, first ? "i" : "from[row * @_p::n + i]", last ? "o[@_p::out(row) + place * @_p::OUT]" : "to[row * @_p::n + place]");
@@ -4494,7 +4523,7 @@ static void emit_argsort(emit *e, uint32_t node) {
     const gn_view *in = view_of(e, x);
     rows r;
     if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    size_t bytes = ((size_t)(r.count * r.n) * 4 + 255) & ~(size_t)255;
+    size_t bytes = ((size_t)(r.count * r.n) * (is_few(r.n) ? 4 : 8) + 255) & ~(size_t)255;
     if (r.n > 256 && 2 * bytes > e->scratch) e->scratch = 2 * bytes;
     param half[2] = { { PARAM_PLAN, REGION_SCRATCH, 0 }, { PARAM_PLAN, REGION_SCRATCH, (int64_t)bytes } };
     emit_sort_pass(e, node, &r, "argsort_groups", "sort_group<@_p>(a + @_p::in(row), i)", half[0], half[0], true, r.n <= 256, 0);
@@ -4549,6 +4578,7 @@ static bool emit_is_flash(const emit *e, uint32_t node) {
     if (d != 16 && d != 32 && d != 64 && d != 128) return false;
     for (uint32_t i = 0; i < 3; i++) {
         const gn_view *v = view_of(e, input(e, node, i));
+        if (v->dims[2] >= 0x7fffff00) return false;
         if (v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || base_offset(e, input(e, node, i)) % 16) return false;
     }
     return true;
@@ -4580,7 +4610,7 @@ static attention_form attention_choose(const emit *e, uint32_t node) {
     f.span = dims[3];
     f.empty = count_of(view_of(e, node)) == 0;
     f.flash = !f.empty && emit_is_flash(e, node);
-    f.groups = f.flash && f.q->dims[3] >= 64 && dims[2] >= 64 && f.scale > 0 && dims[3] < 0x7fffff00 && emit_has_warpgroups(e);
+    f.groups = f.flash && f.q->dims[3] >= 64 && dims[2] >= 64 && f.scale > 0 && emit_has_warpgroups(e);
     for (int i = 0; i < 3; i++) f.groups = f.groups && f.q->strides[i] >= (i == 2) && f.k->strides[i] >= (i == 2) && f.v->strides[i] >= (i == 2);
     f.vector = 16 / types[f.q->dtype].bytes;
     if (f.k->strides[3] != 1 || f.q->dims[3] % f.vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f.k->strides[0], f.k->strides[1], f.k->strides[2] } }, f.vector) || base_offset(e, input(e, node, 1)) % 16) f.vector = 1;
@@ -4666,9 +4696,12 @@ static void emit_attention(emit *e, uint32_t node) {
     if (f.parts > 1) emit_attention_join(e, node, &f);
 }
 
-/* Where an append in place saves what it overwrites, and its flag. */
+static void keep_apart(emit *e, uint32_t node);
+
+/* Where an append in place saves what it overwrites, and its flag. Its position is read again when the run has failed. */
 static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
     const gn_view *v = view_of(e, input(e, node, 1));
+    keep_apart(e, input(e, node, 2));
     emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
     emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
     e->append_flags[e->n_appends] = e->n_flags++;
@@ -4972,7 +5005,7 @@ static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
         const gn_view *a = view_of(e, input(e, node, 0));
         int64_t vector = 16 / types[a->dtype].bytes;
         if (!is_constant(e, input(e, node, 0)) || !is_steady(e, input(e, node, 1)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
-        if (count_of(&d->view) != count_of(view_of(e, s->node)) || count_of(&d->view) >= 0x3fffffff || !is_small(view_of(e, input(e, node, 1)))) continue;
+        if (count_of(&d->view) != count_of(view_of(e, s->node))) continue;
         e->inlined[node] = true;
         e->fusions[r->step[node] - 1].inside = true;
         e->fused++;
@@ -6954,11 +6987,11 @@ static gn_result run_blas(executor *x, const blas_product *q, const param_value 
 }
 
 static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
-    param_value values[80];
+    param_value values[PARAMS_MAX];
     struct { _Alignas(64) unsigned char bytes[128]; } maps[4];
-    void *list[80];
+    void *list[PARAMS_MAX];
     int n_maps = 0;
-    for (uint32_t i = 0; i < l->n_params && i < 80; i++) {
+    for (uint32_t i = 0; i < l->n_params; i++) {
         const param *a = &p->emit.params[l->param + i];
         if (a->kind == PARAM_ARG) values[i].l = p->words[a->node];
         else if (a->kind == PARAM_NODE) values[i].p = p->base[a->node] + (gn__cu_ptr)a->offset;

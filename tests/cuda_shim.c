@@ -110,7 +110,7 @@ static int alive_or(int r) { return broken ? 700 : r; }
 /* ---- streams: without $GENIE_SHIM_ORDER all is done at once ---- */
 
 enum { COPY = 1, FILL, LAUNCH, RECORD, WAIT };
-enum { STREAMS = 64, LAUNCH_PARAMS = 80 };
+enum { STREAMS = 64, LAUNCH_PARAMS = 400 };
 
 typedef struct stream stream;
 typedef struct event { stream *in; uint64_t number; double at_us; } event;      /* the place in a stream where it was recorded last; NULL: nowhere */
