@@ -52,7 +52,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 16
+#define GN__CU_GENERATOR 17
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -1293,21 +1293,39 @@ static const char prelude[] =
     "  }\n"
     "  return v;\n"
     "}\n"
-    "// P: T, O, C, R (run_…), N rows, n, IN, OUT, in(row), out(row); a block for a row, or a thread for one\n"
-    "template <class P> M void along_block(const typename P::T *a, typename P::O *out) {\n"
+    "template <class P> struct run_of { typename P::C v;\n"
+    "  M void init() { v = P::R::none(); }\n"
+    "  M void take(typename P::C x) { v = P::R::join(v, x); }\n"
+    "  M void merge(const run_of &o) { take(o.v); } };\n"
+    "// P: T, O, C, R (run_…), N rows, n, IN, OUT, in(row), out(row); a thread for a row, or PARTS blocks for SPAN elements each, whose totals come first\n"
+    "template <class P> M void along_totals(const typename P::T *a, typename P::C *totals) {\n"
+    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
+    "  run_of<P> all;\n"
+    "  all.init();\n"
+    "  a += P::in(row);\n"
+    "  for (i64 i = begin + threadIdx.x; i < end; i += 256) all.take((typename P::C)get(a[i * P::IN]));\n"
+    "  all = together<256>(all);\n"
+    "  if (threadIdx.x == 0) totals[row * P::PARTS + blockIdx.y] = all.v;\n"
+    "}\n"
+    "template <class P> M void along_block(const typename P::T *a, typename P::O *out, const typename P::C *totals) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ C last;\n"
-    "  const i64 row = blockIdx.x;\n"
+    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
+    "  run_of<P> before;\n"
+    "  before.init();\n"
+    "  if (P::PARTS > 1) {\n"
+    "    for (int p = threadIdx.x; p < (int)blockIdx.y; p += 256) before.take(totals[row * P::PARTS + p]);\n"
+    "    before = together<256>(before);\n"
+    "  }\n"
     "  a += P::in(row);\n"
     "  out += P::out(row);\n"
-    "  C before = P::R::none();\n"
-    "  for (i64 base = 0; base < P::n; base += 256) {\n"
+    "  for (i64 base = begin; base < end; base += 256) {\n"
     "    const i64 i = base + threadIdx.x;\n"
-    "    C v = P::R::join(before, scan<typename P::R, C>(i < P::n ? (C)get(a[i * P::IN]) : P::R::none()));\n"
-    "    if (i < P::n) put(out[i * P::OUT], v);\n"
+    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? (C)get(a[i * P::IN]) : P::R::none()));\n"
+    "    if (i < end) put(out[i * P::OUT], v);\n"
     "    if (threadIdx.x == 255) last = v;\n"
     "    __syncthreads();\n"
-    "    before = last;\n"
+    "    before.v = last;\n"
     "  }\n"
     "}\n"
     "template <class P> M void along_thread(const typename P::T *a, typename P::O *out) {\n"
@@ -4480,19 +4498,38 @@ static void put_along_type(emit *e, const rows *r, gn_dtype in, gn_dtype out, co
     put(t, "; }\n%s};\n", more);
 }
 
+/* Few long rows: the parts that blocks run along at the same time. */
+static int64_t along_parts(const rows *r) {
+    int64_t most = 1056 / r->count, parts = blocks_for(r->n, 4096);
+    return r->count >= 264 || r->n < 16384 ? 1 : parts < most ? parts : most;
+}
+
 static void emit_along(emit *e, uint32_t node, const char *label, const char *join) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x), *out = view_of(e, node);
-    char more[100];
+    const char *c = types[in->dtype].real ? "double" : "i64", *type = types[in->dtype].name;
+    char more[200], name[40];
     rows r;
     if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
     bool threads = r.n <= 32 || (r.ty == 1 && r.count >= 1024);
-    snprintf(more, sizeof more, "  typedef %s<%s> R;\n", join, types[in->dtype].real ? "double" : "i64");
+    int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
+    snprintf(more, sizeof more, "  typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", join, c, (long long)span, (long long)parts);
+    if (parts > 1) {
+        size_t bytes = (size_t)(r.count * parts) * 8;
+        if (bytes > e->scratch) e->scratch = bytes;
+        put_along_type(e, &r, in->dtype, out->dtype, more);
+        emit_node(e, x, type, true, "a");
+        emit_pointer(e, c, false, "totals", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body, "  along_totals<@_p>(a, totals);\n");
+        snprintf(name, sizeof name, "%s_totals", label);
+        emit_launch(e, name, (uint64_t)r.count, (uint64_t)parts, 256);
+    }
     put_along_type(e, &r, in->dtype, out->dtype, more);
-    emit_node(e, x, types[in->dtype].name, true, "a");
+    emit_node(e, x, type, true, "a");
+    if (parts > 1) emit_pointer(e, c, true, "totals", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, types[out->dtype].name, false, "o");
-    put(&e->body, "  %s<@_p>(a, o);\n", threads ? "along_thread" : "along_block");
-    emit_launch(e, label, (uint64_t)(threads ? blocks_for(r.count, 256) : r.count), 1, 256);
+    put(&e->body, threads ? "  along_thread<@_p>(a, o);\n" : parts > 1 ? "  along_block<@_p>(a, o, totals);\n" : "  along_block<@_p>(a, o, 0);\n");
+    emit_launch(e, label, (uint64_t)(threads ? blocks_for(r.count, 256) : r.count), (uint64_t)(threads ? 1 : parts), 256);
 }
 static void emit_cumsum(emit *e, uint32_t node) { emit_along(e, node, "cumsum", "run_sum"); }
 static void emit_cumprod(emit *e, uint32_t node) { emit_along(e, node, "cumprod", "run_prod"); }
