@@ -848,6 +848,13 @@ static const char prelude[] =
     "    if (t != t) sum = t;\n"
     "    top = t;\n"
     "  } };\n"
+    "template <class C, int V, class T> M soft<C> soft_of(const T *x) {\n"
+    "  soft<C> o;\n"
+    "  o.init();\n"
+    "  UNROLL for (int v = 0; v < V; v++) o.top = max_nan(o.top, (C)get(x[v]));\n"
+    "  UNROLL for (int v = 0; v < V; v++) o.sum += o.top == (C)gn_f32(0xff800000u) ? (C)0 : gn_exp(get(x[v]) - o.top);\n"
+    "  return o;\n"
+    "}\n"
     "template <class A> M A exchange(A a, int lanes) {\n"
     "  union { A a; u32 w[sizeof(A) / 4]; } x;\n"
     "  x.a = a;\n"
@@ -885,7 +892,15 @@ static const char prelude[] =
     "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
     "  typename P::A a;\n"
     "  a.init();\n"
-    "  if (o < P::N) _Pragma(\"unroll 8\") for (I r = begin + ty * P::V; r < end; r += P::TY * P::V) f.take(o, r, a);\n"
+    "  const I step = P::TY * P::V;\n"
+    "  if (o < P::N && P::SPAN <= 256 * step) _Pragma(\"unroll 8\") for (I r = begin + ty * P::V; r < end; r += step) f.take(o, r, a);\n"
+    "  if (o < P::N && P::SPAN > 256 * step) for (I from = begin + ty * P::V; from < end; from += 64 * step) {       // by way of shorter sums, which lose fewer bits\n"
+    "    const I to = end - from < 64 * step ? end : from + 64 * step;\n"
+    "    typename P::A some;\n"
+    "    some.init();\n"
+    "    _Pragma(\"unroll 8\") for (I r = from; r < to; r += step) f.take(o, r, some);\n"
+    "    a.merge(some);\n"
+    "  }\n"
     "  if (P::COLUMNS) a = across<P::TX>(a); else a = together<P::TY>(a);\n"
     "  if (ty || o >= P::N) return;\n"
     "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else P::end(a, out[o]);\n"
@@ -919,13 +934,16 @@ static const char prelude[] =
     "  typename P::T raw_[P::V];\n"
     "  soft<C> s;\n"
     "  s.init();\n"
-    "  for (typename P::J j = ty * P::V; row < P::N && j < P::n; j += P::TY * P::V) {\n"
-    "    soft<C> o;\n"
-    "    o.init();\n"
-    "    row_load<P>(p, j, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) o.top = max_nan(o.top, (C)get(raw_[v]));\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) o.sum += o.top == (C)gn_f32(0xff800000u) ? (C)0 : gn_exp(get(raw_[v]) - o.top);\n"
-    "    if (j == ty * P::V) s = o; else s.merge(o);\n"
+    "  const typename P::J step = P::TY * P::V;\n"
+    "  for (typename P::J from = ty * P::V; row < P::N && from < P::n; from += 64 * step) {\n"
+    "    soft<C> some;\n"
+    "    some.init();\n"
+    "    for (typename P::J j = from; j < P::n && j < from + 64 * step; j += step) {\n"
+    "      row_load<P>(p, j, raw_);\n"
+    "      const soft<C> o = soft_of<C, P::V>(raw_);\n"
+    "      if (j == from) some = o; else some.merge(o);\n"
+    "    }\n"
+    "    if (from == ty * P::V) s = some; else s.merge(some);\n"
     "  }\n"
     "  return together<P::TY>(s);\n"
     "}\n"
@@ -1005,6 +1023,20 @@ static const char prelude[] =
     "    row_load<P>(p, j, raw_);\n"
     "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
     "    softmax_put<P>(out + P::out(row), j, x, s, other);\n"
+    "  }\n"
+    "}\n"
+    "// Few long rows by all blocks; soft: each row's maximum and sum.\n"
+    "template <class P> M void softmax_long(const typename P::T *a, typename P::T *out, const soft<typename P::C> *softs) {\n"
+    "  const i64 groups = P::n / P::V;\n"
+    "  for (i64 g = (i64)blockIdx.x * 256 + threadIdx.x; g < P::N * groups; g += (i64)gridDim.x * 256) {\n"
+    "    const i64 row = g / groups;\n"
+    "    const typename P::J j = (g - row * groups) * P::V;\n"
+    "    const soft<typename P::C> s = softs[row];\n"
+    "    typename P::T raw_[P::V];\n"
+    "    typename P::C x[P::V];\n"
+    "    row_load<P>(a + P::in(row), j, raw_);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
+    "    softmax_put<P>(out + P::out(row), j, x, s, P::LOG ? gn_log(s.sum) : (typename P::C)1 / s.sum);\n"
     "  }\n"
     "}\n"
     "// GAIN, BIAS: their strides, 0 with HAS_GAIN, HAS_BIAS 0\n"
@@ -2713,7 +2745,7 @@ typedef struct product_key { int64_t m, n, k, batches; uint64_t rest; } product_
 
 /* Memory of a plan beside the layout's block, by what it is for. */
 /* Arguments and error words go up in one copy, error words and small results come down in one. */
-typedef enum region { REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
+typedef enum region { REGION_SCRATCH, REGION_ROWS, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
 
 enum { BLAS_WORKSPACE = 32 << 20 };   /* bytes of scratch memory that an algorithm of cuBLASLt may use */
 
@@ -2741,7 +2773,7 @@ typedef struct emit {
     size_t n_launches, cap_launches, n_params, cap_params, n_maps, cap_maps;
     size_t first_param;              /* of the kernel that is being written */
     text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
-    size_t scratch, losses;          /* bytes that the kernels of one op use at most */
+    size_t scratch, rows;            /* bytes that the kernels of one op use at most; rows: what is known of rows, for the kernels after them */
     uint32_t *appends, n_appends;    /* in-place appends so far, in their order */
     uint32_t *append_flags;
     uint32_t n_flags;                /* words behind the error words, 0 before the run: that an append has been done, blocks that have ended */
@@ -3247,10 +3279,8 @@ static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input)
 }
 
 /* `value`: takes position r of output o into `acc`, V elements of it. `end`: puts `a` into `out`. */
-static void emit_reduction(emit *e, const reduction *r, uint32_t node, const char *label, const char *acc, const char *members, const char *value, const char *end) {
-    const gn_view *out = view_of(e, node);
+static void emit_reduction_to(emit *e, const reduction *r, param to, const char *out_type, const char *label, const char *acc, const char *members, const char *value, const char *end) {
     text *t = &e->types;
-    const char *out_type = types[out->dtype].name;
     if (!r->n) { emit_nothing(e); return; }
     put(t, "struct @_p { typedef %s A; typedef %s O; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll;\n"
            "  enum { TX = %d, TY = %d, V = %lld, COLUMNS = %d };\n  static M void end(const A &a, O &out) { %s }\n};\n",
@@ -3261,13 +3291,13 @@ static void emit_reduction(emit *e, const reduction *r, uint32_t node, const cha
     put(t, "struct @_f { %s\n  M void take(@_p::I o, @_p::I r, @_p::A &acc) const { %s }\n};\n", members, value);
     size_t bytes = (size_t)r->n * (size_t)r->parts * 16;
     if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
-    emit_node(e, node, out_type, false, "o");
+    emit_pointer(e, out_type, false, "o", to);
     if (r->parts > 1) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     put(&e->body, "  reduce<@_p>(f, %s, o);\n", r->parts > 1 ? "(@_p::A *)parts" : "0");
     emit_launch(e, label, (uint64_t)blocks_for(r->n, r->tx), (uint64_t)r->parts, 256);
     if (r->parts > 1) {
         put(&e->types, "%s", types_only.s ? types_only.s : "");
-        emit_node(e, node, out_type, false, "o");
+        emit_pointer(e, out_type, false, "o", to);
         emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
         put(&e->body, "  combine<@_p>((const @_p::A *)parts, o);\n");
         char combined[80];
@@ -3275,6 +3305,10 @@ static void emit_reduction(emit *e, const reduction *r, uint32_t node, const cha
         emit_launch(e, combined, (uint64_t)r->n, 1, 256);
     }
     text_free(&types_only);
+}
+
+static void emit_reduction(emit *e, const reduction *r, uint32_t node, const char *label, const char *acc, const char *members, const char *value, const char *end) {
+    emit_reduction_to(e, r, at_node(e, node, 0), types[view_of(e, node)->dtype].name, label, acc, members, value, end);
 }
 
 static void emit_reduce(emit *e, uint32_t node, const char *label, const char *acc, const char *end) {
@@ -3405,6 +3439,34 @@ static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) 
     put(t, "; }\n%s};\n", more);
 }
 
+/* Few rows so long that one block each would take its time: all blocks share them. */
+static bool is_long(const rows *r) { return r->n >= 1 << 18 && (r->count < 264 || !is_few(r->n)); }
+
+/* The maximum of each row of x and the sum of exp(x - maximum), `at` bytes into what rows leave for the kernels after them. */
+static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
+    const gn_view *in = view_of(e, x);
+    const char *type = types[in->dtype].name, *c = types[in->dtype].compute;
+    gn_view row = { .dtype = in->dtype, .rank = 1, .dims = { rows_of_x->n }, .strides = { rows_of_x->in_stride } };
+    reduction r = { .kept = rows_of_x->in, .reduced = row };
+    text value = { 0 };
+    char members[60], acc[40];
+    reduce_plan(&r, base_offset(e, x), types[in->dtype].bytes, true);
+    put(&value, r.vector > 1 ? "%s x[%lld]; vload<%lld>(x, a + (" : "%s x[1]; x[0] = a[", type, (long long)r.vector, (long long)r.vector);
+    put_offset(&value, &r.kept, "o", r.small);
+    put(&value, " + ");
+    put_offset(&value, &r.reduced, "r", r.small);
+    put(&value, "%s acc.merge(soft_of<%s, %lld>(x));", r.vector > 1 ? "));" : "];", c, (long long)r.vector);
+    snprintf(members, sizeof members, "const %s *a;", type);
+    snprintf(acc, sizeof acc, "soft<%s>", c);
+    emit_node(e, x, type, true, "a");
+    put(&e->body, "  @_f f = { a };\n");
+    if (value.failed) e->failed = true;
+    else emit_reduction_to(e, &r, (param){ PARAM_PLAN, REGION_ROWS, at }, acc, "softmax_sums", acc, members, value.s, "out = a;");
+    text_free(&value);
+    size_t bytes = (size_t)at + (size_t)rows_of_x->count * 16;
+    if (bytes > e->rows) e->rows = bytes;
+}
+
 static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x), *out = view_of(e, node);
@@ -3412,14 +3474,19 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     char name[64];
     rows r;
     if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    bool is_shared = is_long(&r);
+    int64_t blocks = is_shared ? blocks_for(r.count * (r.n / r.vector), 256) : blocks_for(r.count, r.tx);
+    if (is_shared) emit_softs(e, x, &r, 0);
     put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
     if (r.groups) emit_early(e);
     emit_node(e, x, type, true, "a");
     emit_node(e, node, type, false, "o");
+    if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, 0 });
     emit_await(e);
-    put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
-    snprintf(name, sizeof name, "%s_%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype));
-    emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
+    if (is_shared) put(&e->body, "  softmax_long<@_p>(a, o, (const soft<@_p::C> *)softs);\n");
+    else put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
+    snprintf(name, sizeof name, "%s_%s%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype), is_shared ? "_long" : "");
+    emit_launch(e, name, (uint64_t)(is_shared && blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
 static void emit_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, false); }
 static void emit_log_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, true); }
@@ -3470,30 +3537,34 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     gn_view target = gn_view_collapse(targets);
     char more[200], acc[40], end[80], members[60];
     rows r;
+    int64_t one[1] = { count_of(targets) }, softs_at = (one[0] * 8 + 255) & ~(int64_t)255;
+    size_t bytes = (size_t)one[0] * 8;
+    if (bytes > e->rows) e->rows = bytes;
     if (rows_plan(&r, in, in, in->rank - 1, base_offset(e, x))) {
+        bool is_shared = is_long(&r);
         r.groups = 0;
+        if (is_shared) { emit_softs(e, x, &r, softs_at); r.ty = 1; r.tx = 256; }
         snprintf(more, sizeof more, "  enum { LOG = 1 };\n");
         put_rows_type(e, &r, in->dtype, more);
         emit_node(e, x, type, true, "a");
         emit_node(e, y, types[targets->dtype].name, true, "target");
-        emit_pointer(e, c, false, "loss", (param){ PARAM_PLAN, REGION_LOSSES, 0 });
+        emit_pointer(e, c, false, "loss", (param){ PARAM_PLAN, REGION_ROWS, 0 });
+        if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, softs_at });
         emit_faults(e, node);
         put(&e->body, "  const i64 row = (i64)blockIdx.x * @_p::TX + threadIdx.x / @_p::TY;\n  const i64 want = row < @_p::N ? target[");
         put_offset(&e->body, &target, "row", is_small(&target));
-        put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = soft_row<@_p>(a);\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
-            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.sum) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n");
+        put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = %s;\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
+            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.sum) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
+            is_shared ? "((const soft<@_p::C> *)softs)[row < @_p::N ? row : 0]" : "soft_row<@_p>(a)");
         emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(r.count, r.tx), 1, 256);
     } else emit_index_check(e, node, y, in->dims[in->rank - 1]);
-    int64_t one[1] = { count_of(targets) };
-    size_t bytes = (size_t)one[0] * 8;
-    if (bytes > e->losses) e->losses = bytes;
     gn_view losses = dense_view(in->dtype, 1, one);
     reduction d = { .kept = { .dtype = in->dtype }, .reduced = gn_view_collapse(&losses) };
     reduce_plan(&d, 1, 8, false);
     snprintf(members, sizeof members, "const %s *a;", c);
     snprintf(acc, sizeof acc, "sum_of<%s>", c);
     snprintf(end, sizeof end, "put(out, a.v / (%s)R);", c);
-    emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_LOSSES, 0 });
+    emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_ROWS, 0 });
     put(&e->body, "  @_f f = { a };\n");
     emit_reduction(e, &d, node, "cross_entropy", acc, members, "acc.take(a[r], r);", end);
 }
@@ -6706,7 +6777,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     p->lands = x->aside && data >= ASIDE_LEAST;
     p->errors_bytes = room((ERROR_WORDS + e->n_flags) * 4);
     p->near_bytes = plan_near(p);
-    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->losses), room(e->save), outs, own, p->lands ? 0 : args, p->errors_bytes, p->near_bytes };
+    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->rows), room(e->save), outs, own, p->lands ? 0 : args, p->errors_bytes, p->near_bytes };
     p->total = room(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
     for (uint32_t i = 0; i < p->part->n_outs; i++)
