@@ -1206,7 +1206,8 @@ static const char prelude[] =
     "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ __align__(16) C shared[4], sums[4];                    // read as one word each, with no neighbour in it\n"
-    "  __shared__ C qs[P::DK > 0 ? P::DK : 1], ps[128];\n"
+    "  enum { KEPT = P::DK <= 2048 };                                    // longer queries stay where they are\n"
+    "  __shared__ C qs[P::DK > 0 && KEPT ? P::DK : 1], ps[128];\n"
     "  const int th = threadIdx.x;\n"
     "  const i64 at = blockIdx.x, t = at % P::TQ, h = at / P::TQ % P::H, b = at / P::TQ / P::H, g = h / (P::H / P::G);\n"
     "  i64 n = P::S;\n"
@@ -1218,7 +1219,8 @@ static const char prelude[] =
     "  if (P::CAUSAL) { seen = n - P::TQ + t + 1; if (seen < 0) seen = 0; }\n"
     "  if (seen > n) seen = n;\n"
     "  if (P::PARTS > 1 && seen > ((i64)blockIdx.y + 1) * P::SPAN) seen = ((i64)blockIdx.y + 1) * P::SPAN;\n"
-    "  for (int d = th; d < P::DK; d += 128) qs[d] = get(q[b * P::QB + h * P::QH + t * P::QT + d * P::QD]);\n"
+    "  q += b * P::QB + h * P::QH + t * P::QT;\n"
+    "  for (int d = th; d < P::DK && KEPT; d += 128) qs[d] = get(q[d * P::QD]);\n"
     "  C acc[(P::E + 127) / 128 > 0 ? (P::E + 127) / 128 : 1], top = gn_f32(0xff800000u), sum = 0;\n"
     "  UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) acc[e] = 0;\n"
     "  k += b * P::KB + g * P::KH;\n"
@@ -1233,9 +1235,9 @@ static const char prelude[] =
     "        _Pragma(\"unroll 4\") for (int d = 0; d < P::DK; d += P::VK) {\n"
     "          typename P::T key[P::VK];\n"
     "          vload<P::VK>(key, k + j * P::KS + d);\n"
-    "          UNROLL for (int x = 0; x < P::VK; x++) d4[x & 3] = gn_fma(qs[d + x], (C)get(key[x]), d4[x & 3]);\n"
+    "          UNROLL for (int x = 0; x < P::VK; x++) d4[x & 3] = gn_fma(KEPT ? qs[d + x] : (C)get(q[(d + x) * P::QD]), (C)get(key[x]), d4[x & 3]);\n"
     "        }\n"
-    "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(qs[d], (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
+    "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(KEPT ? qs[d] : (C)get(q[d * P::QD]), (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
     "      s = ((d4[0] + d4[1]) + (d4[2] + d4[3])) * P::scale();\n"
     "      if (P::MASK) {\n"
     "        const typename P::MT m = mask[b * P::MB + h * P::MH + t * P::MQ + j * P::MS];\n"
@@ -3440,7 +3442,7 @@ static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) 
 }
 
 /* Few rows so long that one block each would take its time: all blocks share them. */
-static bool is_long(const rows *r) { return r->n >= 1 << 18 && (r->count < 264 || !is_few(r->n)); }
+static bool is_long(const rows *r) { return r->n >= 1 << 15 && (r->count < 128 || !is_few(r->n)); }
 
 /* The maximum of each row of x and the sum of exp(x - maximum), `at` bytes into what rows leave for the kernels after them. */
 static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
@@ -4865,20 +4867,28 @@ static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     put(&e->body, "] = saved%u[i];\n", i);
 }
 
-/* Puts back what appends in place have overwritten, when the run has failed after them. */
+/* Whether one of the next n appends back from `at` is to the same memory. */
+static bool undoes_twice(const emit *e, uint32_t at, uint32_t n) {
+    uint32_t own = e->layout->lay[e->appends[at]].own;
+    for (uint32_t i = 1; i <= n; i++)
+        if (e->layout->lay[e->appends[at + i]].own == own) return true;
+    return false;
+}
+
+/* Puts back what appends in place have overwritten, when the run has failed after them: the latest first, one after another where they
+   may meet. */
 enum { UNDOS_A_KERNEL = 26 };
 
 static void emit_undo(emit *e) {
-    const uint32_t *nodes = e->appends, n = e->n_appends;
-    size_t save = 0;
-    for (uint32_t at = 0; at < n; at += UNDOS_A_KERNEL) {
+    size_t save = e->save;
+    for (uint32_t left = e->n_appends; left;) {
         e->rereads = e->early = true;
         emit_errors(e);
         put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
-        for (uint32_t i = 0; i < UNDOS_A_KERNEL && at + i < n; i++) {
-            const gn_view *v = view_of(e, input(e, nodes[at + i], 1));
-            put_undo(e, at + i, i, save);
-            save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+        for (uint32_t i = 0; left && i < UNDOS_A_KERNEL && !undoes_twice(e, left - 1, i); i++) {
+            const gn_view *v = view_of(e, input(e, e->appends[--left], 1));
+            save -= ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+            put_undo(e, left, i, save);
         }
         emit_launch(e, "kv_append_undo", 32, 1, 256);
     }
@@ -6665,18 +6675,26 @@ static gn_part *part_copy(const gn_part *p) {
     return r;
 }
 
-/* After the ops: results that are not dense are gathered, failed appends are put back, new versions are committed. */
+/* A state's memory into which its new version is copied before results leave. */
+static bool is_overwritten(const plan *p, uint32_t base) {
+    const gn_part_node *n = &p->part->nodes[base];
+    for (uint32_t u = 0; n->leaf == GN_LEAF_STATE && !p->exchanges && u < p->part->n_updates; u++)
+        if (p->part->updates[u].slot == n->slot && p->layout.update_how[u] != GN_UPDATE_INPLACE) return true;
+    return false;
+}
+
+/* After the ops: results that are not dense or would be overwritten are gathered, failed appends are put back, new versions are committed. */
 static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes) {
     const gn_part *part = p->part;
+    p->exchanges = !e->faults;
     for (uint32_t i = 0; i < part->n_outs; i++) {
         const gn_view *v = view_of(e, part->outs[i]);
         p->out_at[i] = SIZE_MAX;
-        if (is_dense(v) || !count_of(v)) continue;
+        if ((is_dense(v) && !is_overwritten(p, p->layout.lay[part->outs[i]].base)) || !count_of(v)) continue;
         p->out_at[i] = *out_bytes;
         *out_bytes += room(node_bytes(part, part->outs[i]));
         emit_copy_views(e, "gather_view", dense_view(v->dtype, v->rank, v->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *v, at_node(e, part->outs[i], 0));
     }
-    p->exchanges = !e->faults;
     for (uint32_t u = 0; u < part->n_updates; u++) {
         p->own_at[u] = *own_bytes;
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;

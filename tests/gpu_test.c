@@ -684,6 +684,43 @@ static void appends_at_a_computed_place_are_put_back_when_a_run_fails(void)
     gn_release(other);
 }
 
+/* Two appends of one step at one place: what stood there before both comes back. */
+static void appends_at_one_place_are_put_back_in_their_order(void)
+{
+    float rows[16], first[64], out[64], table[8] = { 0 };
+    for (int i = 0; i < 64; i++) first[i] = (float)(100 + i);
+    for (int i = 0; i < 16; i++) rows[i] = (float)i;
+    gn_tensor cache = gn_state(gpu, GN_F32, GN_SHAPE(1, 2, 8, 4), first, "kv"), other = gn_state(gpu, GN_F32, GN_SHAPE(1, 4), NULL, "other"), place = gn_scalar(gpu, GN_I32, 4);
+    gn_kv_append(gn_kv_append(cache, gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows), place), gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows + 8), place);
+    gn_tensor set = gn_assign(other, gn_embedding(gn_data(gpu, GN_F32, GN_SHAPE(2, 4), table), gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &(int32_t){ 7 })));
+    CHECK_RESULT(gn_read(set, out, sizeof rows / 4), GN_INDEX_OUT_OF_RANGE);
+    gn_step(gpu);
+    CHECK_RESULT(gn_read(cache, out, sizeof out), GN_OK);
+    CHECK(memcmp(out, first, sizeof out) == 0);
+    gn_step(gpu);
+    gn_release(cache);
+    gn_release(other);
+}
+
+/* A run that may fail copies new versions into their states at its end; what it tells of the old ones is what they were. */
+static void an_old_version_is_read_beside_the_new_one(void)
+{
+    float first[12], old[2][12], new[12];
+    int32_t ids[12] = { 0 };
+    for (int i = 0; i < 12; i++) first[i] = (float)i;
+    gn_tensor s = gn_state(gpu, GN_F32, GN_SHAPE(12, 1), first, "s"), t = gn_state(gpu, GN_F32, GN_SHAPE(12, 1), NULL, "t");
+    gn_tensor flat = gn_reshape(s, GN_SHAPE(3, 4)), next = gn_assign(s, gn_embedding(gn_add_c(s, 100), gn_data(gpu, GN_I32, GN_SHAPE(12), ids)));
+    gn_assign(t, s);
+    CHECK_RESULT(gn_read_many((gn_tensor[]){ flat, next, s }, 3, (void *[]){ old[0], new, old[1] }, (size_t[]){ sizeof first, sizeof first, sizeof first }), GN_OK);
+    for (int i = 0; i < 12; i++) CHECK(old[0][i] == first[i] && old[1][i] == first[i] && new[i] == 100);
+    gn_step(gpu);
+    CHECK_RESULT(gn_read_many((gn_tensor[]){ s, t }, 2, (void *[]){ new, old[0] }, (size_t[]){ sizeof first, sizeof first }), GN_OK);
+    CHECK(new[11] == 100 && old[0][11] == 11);
+    gn_step(gpu);
+    gn_release(s);
+    gn_release(t);
+}
+
 /* 60 choices in one loop have 121 inputs; 60 divisions name each divisor's node. */
 static void a_loop_takes_more_inputs_than_ever(void)
 {
@@ -1517,7 +1554,8 @@ int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
         TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
-        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(arguments_of_one_element_are_those_of_the_run), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(appends_at_a_computed_place_are_put_back_when_a_run_fails), TEST_ENTRY(indices_into_nothing_are_out_of_range), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
+        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(arguments_of_one_element_are_those_of_the_run), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(appends_at_a_computed_place_are_put_back_when_a_run_fails), TEST_ENTRY(indices_into_nothing_are_out_of_range), TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
+        TEST_ENTRY(an_old_version_is_read_beside_the_new_one), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
         TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
         TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(runs_along_long_rows_agree_with_the_cpu), TEST_ENTRY(long_rows_agree_with_the_cpu), TEST_ENTRY(a_loop_takes_more_inputs_than_ever), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
         TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
@@ -1538,7 +1576,7 @@ int main(int argc, char **argv)
         return 0;
     }
     compiles_only = getenv("GENIE_CUDA_COMPILE_ONLY") != NULL;
-    for (int i = compiles_only ? 17 : 0; i < TEST_COUNT(tests); i++) {
+    for (int i = compiles_only ? 19 : 0; i < TEST_COUNT(tests); i++) {
         uint64_t from = gn_now_us();
         test_all(tests + i, 1);
         if (test_wanted(tests[i].name)) printf("%6.1f s %s\n", (double)(gn_now_us() - from) * 1e-6, tests[i].name);
