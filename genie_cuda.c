@@ -2987,7 +2987,7 @@ static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_a
     emit_await(e);
     put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n    %s x[%lld];\n",
         small ? "u32" : "u64", (long long)(n / vector), (long long)vector, type, (long long)vector);
-    put(&e->body, wide ? "    vload<%lld>(x, a + " : one ? "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[" : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[", (long long)vector);
+    put(&e->body, wide ? "    vload<%lld>(x, a + " : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[", (long long)vector);
     put_offset(&e->body, &s, wide || one ? "i" : "i + v", small);
     put(&e->body, wide ? ");\n    vstore<%lld>(o + " : "];\n    vstore<%lld>(o + ", (long long)vector);
     put_offset(&e->body, &d, "i", small);
@@ -3442,7 +3442,7 @@ static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) 
 }
 
 /* Few rows so long that one block each would take its time: all blocks share them. */
-static bool is_long(const rows *r) { return r->n >= 1 << 15 && (r->count < 128 || !is_few(r->n)); }
+static bool is_long(const rows *r) { return r->n >= 1 << 15 && (r->count < 1024 || !is_few(r->n)); }
 
 /* The maximum of each row of x and the sum of exp(x - maximum), `at` bytes into what rows leave for the kernels after them. */
 static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {

@@ -1335,6 +1335,26 @@ static void copies_of_large_tensors_reach_all_of_them(void)
     gn_release(s);
 }
 
+/* More than 2^32 bytes up and down, beside each other. */
+static void large_arguments_and_results_cross_whole(void)
+{
+    const int64_t n = (1ll << 29) + (1 << 17) + 3;
+    char why[200];
+    double free_gib = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1073741824.0;
+    snprintf(why, sizeof why, "16 GiB of free memory are needed here, and there are %.0f", free_gib);
+    if (large_skips()) return;
+    if (free_gib < 16) { test_skip(why); return; }
+    int64_t *x = malloc((size_t)n * 8), *y = malloc((size_t)n * 8), wrong = 0;
+    REQUIRE(x && y);
+    for (int64_t i = 0; i < n; i++) x[i] = i * 0x3779b97f4;
+    CHECK_RESULT(gn_read(gn_add_c(gn_data(gpu, GN_I64, GN_SHAPE(n), x), 1), y, (size_t)n * 8), GN_OK);
+    for (int64_t i = 0; i < n; i++) wrong += y[i] != x[i] + 1;
+    CHECK_INT(wrong, 0);
+    gn_step(gpu);
+    free(x);
+    free(y);
+}
+
 /* How many of n steps of `by` from 0 on end in each residue of 256. */
 static void residues(int64_t n, int by, int64_t *out)
 {
@@ -1565,7 +1585,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
         TEST_ENTRY(loops_over_large_tensors_reach_all_of_them), TEST_ENTRY(copies_of_large_tensors_reach_all_of_them), TEST_ENTRY(reductions_of_large_tensors_agree_with_sums_by_hand),
         TEST_ENTRY(indices_of_large_tensors_reach_all_of_them), TEST_ENTRY(rows_of_large_tensors_agree_with_double), TEST_ENTRY(random_numbers_of_large_tensors_do_not_repeat),
-        TEST_ENTRY(products_of_large_tensors_reach_all_of_them),
+        TEST_ENTRY(products_of_large_tensors_reach_all_of_them), TEST_ENTRY(large_arguments_and_results_cross_whole),
     };
     test_begin(argc, argv);
     device_name = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
