@@ -1243,8 +1243,12 @@ typedef struct gn_layout {
     uint64_t state_copy_bytes;
 } gn_layout;
 
-/* Fills *out_layout, which keeps a pointer to the part. GN_OUT_OF_MEMORY. */
-GN_API gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f);
+/* Fills *out_layout, which keeps a pointer to the part. fuse: scalar ops join the loop of their reader; false: each is a loop of its
+   own. GN_OUT_OF_MEMORY. */
+GN_API gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f);
+/* Lays the block out again for an executor that computes several steps in one kernel: it has raised `last` of what a kernel reads
+   later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY. */
+GN_API gn_result gn_layout_pack(gn_layout *l, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
 /* Adjacent dims that one stride covers become one, dims of size 1 go: fewer, longer runs over the same elements in the same order. */
 GN_API gn_view gn_view_collapse(const gn_view *v);
@@ -8386,7 +8390,7 @@ static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part
 
 /* A scalar node joins its consumer's loop when all its consumers are in that one loop and have its shape: so no path leaves
    the loop and comes back. candidate[i]: 0 none yet, UINT32_MAX several or not fusible, else 1 + the loop's leader. */
-static void gn__layout_groups(gn_layout *l) {
+static void gn__layout_groups(gn_layout *l, bool fuse) {
     const gn_part *p = l->part;
     uint32_t *candidate = l->scratch;
     memset(candidate, 0, p->n_nodes * sizeof *candidate);
@@ -8397,12 +8401,12 @@ static void gn__layout_groups(gn_layout *l) {
         bool scalar = gn__is_scalar_op(n);
         l->lay[i].group = GN__NO_GROUP;
         l->lay[i].tail = GN__NO_GROUP;
-        if (gn__is_product(n) && candidate[i] && candidate[i] != UINT32_MAX && l->lay[candidate[i] - 1].tail == GN__NO_GROUP) {
+        if (fuse && gn__is_product(n) && candidate[i] && candidate[i] != UINT32_MAX && l->lay[candidate[i] - 1].tail == GN__NO_GROUP) {
             l->lay[i].tail = candidate[i] - 1;                      /* of several, the last that is computed */
             l->lay[candidate[i] - 1].tail = i;
         }
         if (scalar) {
-            uint32_t leader = candidate[i] && candidate[i] != UINT32_MAX ? candidate[i] - 1 : i;
+            uint32_t leader = fuse && candidate[i] && candidate[i] != UINT32_MAX ? candidate[i] - 1 : i;
             if (leader != i && l->lay[leader].own >= GN__GROUP_MAX) leader = i;
             l->lay[i].group = leader;
             l->lay[leader].own++;                                   /* its size, until memory is laid out */
@@ -8721,7 +8725,7 @@ static bool gn__layout_steps(gn_layout *l) {
     return ok;
 }
 
-static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
+static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_fault *f) {
     memset(l, 0, sizeof *l);
     l->part = p;
     l->lay = (gn_lay *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->lay);
@@ -8729,7 +8733,7 @@ static gn_result gn__layout_make(const gn_part *p, gn_layout *l, gn_fault *f) {
     l->scratch = (uint32_t *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->scratch);
     bool ok = l->lay && l->update_how && l->scratch;
     if (ok) {
-        gn__layout_groups(l);
+        gn__layout_groups(l, fuse);
         gn__layout_places(l);
         gn__layout_last(l);
         gn__layout_updates(l);
@@ -11639,7 +11643,7 @@ static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_p
     if (!p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
     p->base = (char **)gn__alloc_zero((part->n_nodes + 1) * sizeof *p->base);
     p->fresh = (char **)gn__alloc_zero((part->n_updates + 1) * sizeof *p->fresh);
-    gn_result r = p->base && p->fresh ? gn__layout_make(p->part, &p->layout, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = p->base && p->fresh ? gn__layout_make(p->part, true, &p->layout, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (r != GN_OK) { gn__cpu_plan_destroy(c, p); return r; }
     c->stats->view_copies += p->layout.view_copies;
     *out_plan = p;
@@ -17281,7 +17285,8 @@ int gn_describe_network(char *out_text, size_t cap) {
     return snprintf(out_text, cap, "network: absent: genie_net.c is not linked into this program");
 }
 
-gn_result gn_layout_make(const gn_part *part, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, out_layout, f); }
+gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, fuse, out_layout, f); }
+gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l) ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to plan %u nodes", l->part->n_nodes); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
@@ -18318,7 +18323,9 @@ gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain,
         return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
     gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_c_at(GN__AT, mean, eps)));
-    if (gain.ctx) y = gn_mul_at(GN__AT, y, gn__widened(GN__AT, gain));
+    /* A gain that has to be widened is so behind its broadcast: in the loop over all elements, not in one of its own. */
+    if (gain.ctx && t.shape.rank && u.dtype != GN_F32 && u.dtype != GN_F64) gain = gn__widened(GN__AT, gn_broadcast_at(GN__AT, gain, t.shape));
+    if (gain.ctx) y = gn_mul_at(GN__AT, y, gain);
     return gn__to_dtype(GN__AT, y, t.dtype);
 }
 

@@ -21,7 +21,7 @@
  *   GENIE_CUDA_TENSOR=0               no tensor cores
  *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
- *   GENIE_CUDA_FUSE=0                 at batch 1: no norm, loop or append inside another kernel
+ *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
@@ -52,7 +52,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 17
+#define GN__CU_GENERATOR 18
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -885,8 +885,8 @@ static const char prelude[] =
     "  }\n"
     "  return a;\n"
     "}\n"
-    "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, COLUMNS; take(o, r, A&) takes V elements; I: index\n"
-    "template <class P, class F> M void reduce(const F &f, typename P::A *parts, typename P::O *out) {\n"
+    "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, COLUMNS, I: index; f.take(o, r, A&) takes V elements, g.end(o, A) stores\n"
+    "template <class P, class F, class G> M void reduce(const F &f, const G &g, typename P::A *parts) {\n"
     "  typedef typename P::I I;\n"
     "  const int tx = P::COLUMNS ? threadIdx.x % P::TX : threadIdx.x / P::TY, ty = P::COLUMNS ? threadIdx.x / P::TX : threadIdx.x % P::TY;\n"
     "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
@@ -903,14 +903,14 @@ static const char prelude[] =
     "  }\n"
     "  if (P::COLUMNS) a = across<P::TX>(a); else a = together<P::TY>(a);\n"
     "  if (ty || o >= P::N) return;\n"
-    "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else P::end(a, out[o]);\n"
+    "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else g.end(o, a);\n"
     "}\n"
-    "template <class P> M void combine(const typename P::A *parts, typename P::O *out) {\n"
+    "template <class P, class G> M void combine(const G &g, const typename P::A *parts) {\n"
     "  typename P::A a;\n"
     "  a.init();\n"
     "  for (int s = threadIdx.x; s < P::PARTS; s += 256) a.merge(parts[(u64)blockIdx.x * P::PARTS + s]);\n"
     "  a = together<256>(a);\n"
-    "  if (threadIdx.x == 0) P::end(a, out[blockIdx.x]);\n"
+    "  if (threadIdx.x == 0) g.end((typename P::I)blockIdx.x, a);\n"
     "}\n"
     "// Rows of n elements by TY threads each, in registers (K groups of V per thread) when they fit. P: T, C, N rows, n, K, V, TX, TY,\n"
     "// J: position in a row, IN and OUT strides within a row, in(row), out(row), LOG\n"
@@ -2758,7 +2758,10 @@ enum { PARAMS_MAX = 400 };         /* of one kernel: a loop of 64 ops has 129 in
 struct device;
 
 /* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
-typedef struct fusion { uint32_t norm, product, loop, best, append[2]; bool inside; } fusion;   /* inside: another step's kernel does this one */
+/* inside: another step's kernel does this one; rows: 1 + the group that this step ends. */
+typedef struct fusion { uint32_t norm, product, loop, best, append[2], rows; bool inside; } fusion;
+
+typedef struct row_group row_group;
 
 /* One plan's kernels while they are generated. */
 typedef struct emit {
@@ -2766,6 +2769,8 @@ typedef struct emit {
     const gn_part *part;
     gn_layout *layout;
     fusion *fusions;                 /* per step */
+    row_group *groups;               /* steps that run as one kernel over rows */
+    size_t n_groups, cap_groups;
     bool *inlined;                   /* per node: an embedding that the loop which reads it looks up by itself */
     uint32_t fused;                  /* steps without a kernel of their own */
     launch *launches;
@@ -3013,6 +3018,13 @@ static const int64_t *attrs_of(const emit *e, uint32_t node) { return e->part->a
 static double word_f64(int64_t w) { double d; memcpy(&d, &w, 8); return d; }
 static long long f64_word(double d) { long long w; memcpy(&w, &d, 8); return w; }
 
+static bool node_is(const emit *e, uint32_t node, const char *op) {
+    gn_op_info row;
+    return e->part->nodes[node].leaf == GN_LEAF_NONE && gn_get_op(e->part->nodes[node].op - 1, &row) == GN_OK && strcmp(row.name, op) == 0;
+}
+
+static bool fuses_steps(void) { return !env_is("GENIE_CUDA_FUSE", "0"); }
+
 static int axis_of(int64_t axis, int rank) { return (int)(axis < 0 ? axis + rank : axis); }
 
 /* A copy of the first input: reshapes that strides cannot express; views of the others. */
@@ -3064,7 +3076,8 @@ static void emit_concat(emit *e, uint32_t node) {
 
 /* ---- fused loops ---- */
 
-typedef struct loop { const gn_kernel_step *step; int64_t n, vector; bool small; char names[512][32]; char label[64]; } loop;
+/* number: of its first instruction, where several loops stand in one kernel. */
+typedef struct loop { const gn_kernel_step *step; int64_t n, vector; uint32_t number; bool small; char names[512][64]; char label[64]; } loop;
 
 static const gn_load *load_of(const emit *e, const loop *l, uint32_t i) { return &e->layout->loads[l->step->load + i]; }
 
@@ -3151,27 +3164,28 @@ static bool divides(const char *op) { return strcmp(op, "div") == 0 || strcmp(op
 static void loop_instr(emit *e, loop *l, uint32_t i) {
     const gn_instr *in = &e->layout->instrs[l->step->instr + i];
     const char *from = types[in->in_dtype].compute, *to = types[in->out_dtype].compute;
+    const uint32_t t = l->number + i;
     text *b = &e->body;
     gn_op_info row;
     gn_get_op(in->op - 1, &row);
     const char *const x[3] = { l->names[in->src[0]], l->names[in->src[1]], l->names[in->src[2]] };
-    if (strcmp(row.name, "cast") == 0) put(b, "      const %s t%u = cast_to<%s>::of(%s);\n", to, i, types[in->out_dtype].name, x[0]);
-    else if (strcmp(row.name, "where") == 0) put(b, "      const %s t%u = %s ? %s : %s;\n", to, i, x[0], x[1], x[2]);
+    if (strcmp(row.name, "cast") == 0) put(b, "      const %s t%u = cast_to<%s>::of(%s);\n", to, t, types[in->out_dtype].name, x[0]);
+    else if (strcmp(row.name, "where") == 0) put(b, "      const %s t%u = %s ? %s : %s;\n", to, t, x[0], x[1], x[2]);
     else {
         put(b, "      %s t%u;\n      { typedef %s GN_T; const GN_T a = %s, b = %s, c = %s, p0 = cast_to<GN_T>::of(gn_f64(0x%llxull)), p1 = cast_to<GN_T>::of(gn_f64(0x%llxull));\n",
-            to, i, from, x[0], x[1], x[2], (unsigned long long)f64_word(in->p[0]), (unsigned long long)f64_word(in->p[1]));
+            to, t, from, x[0], x[1], x[2], (unsigned long long)f64_word(in->p[0]), (unsigned long long)f64_word(in->p[1]));
         if (divides(row.name) && !types[in->in_dtype].real) {
             char name[32];
-            snprintf(name, sizeof name, "node%u", i);
+            snprintf(name, sizeof name, "node%u", t);
             put(b, "        if (b == 0) fault(err, DIVIDED_BY_ZERO, %s, 0, 0);\n", name);
             emit_number(e, "u32", name, PARAM_WORD, in->node);
             e->faults = true;
         }
-        put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", i, to, row.text);
+        put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", t, to, row.text);
         bool narrow = !types[in->out_dtype].real && in->out_dtype != GN_I32 && in->out_dtype != GN_I64;
-        if (narrow) put(b, "      t%u = cast_to<%s>::of(t%u);\n", i, types[in->out_dtype].name, i);
+        if (narrow) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
     }
-    snprintf(l->names[in->dst], sizeof l->names[0], "t%u", i);
+    snprintf(l->names[in->dst], sizeof l->names[0], "t%u", t);
     size_t n = strlen(l->label);
     if (n + strlen(row.name) + 2 < 48) snprintf(l->label + n, sizeof l->label - n, "_%s", row.name);
 }
@@ -3186,7 +3200,7 @@ static void loop_loads(emit *e, loop *l, bool weights) {
 
 /* The wait for the kernel before stands behind the loads of weights; where a thread comes to a second group it has nothing left to wait for. */
 static void emit_loop(emit *e, const gn_kernel_step *s) {
-    loop *l = (loop *)gn_alloc(sizeof *l);
+    loop *l = (loop *)alloc_zero(sizeof *l);
     const gn_view *out = view_of(e, s->node);
     if (!l) { e->failed = true; return; }
     l->step = s;
@@ -3280,95 +3294,682 @@ static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input)
     r->parts = r->r ? blocks_for(r->r, r->span) : 1;
 }
 
-/* `value`: takes position r of output o into `acc`, V elements of it. `end`: puts `a` into `out`. */
-static void emit_reduction_to(emit *e, const reduction *r, param to, const char *out_type, const char *label, const char *acc, const char *members, const char *value, const char *end) {
-    text *t = &e->types;
-    if (!r->n) { emit_nothing(e); return; }
-    put(t, "struct @_p { typedef %s A; typedef %s O; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll;\n"
-           "  enum { TX = %d, TY = %d, V = %lld, COLUMNS = %d };\n  static M void end(const A &a, O &out) { %s }\n};\n",
-        acc, out_type, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->columns, end);
-    text rest = *t;                                          /* the combining kernel needs the types, not the loads */
-    text types_only = { 0 };
-    text_add(&types_only, rest.s ? rest.s : "", rest.n);
-    put(t, "struct @_f { %s\n  M void take(@_p::I o, @_p::I r, @_p::A &acc) const { %s }\n};\n", members, value);
+/* The device code's side of a reduction. acc: its accumulator; members, given: what `take` needs, as members of a struct and as
+   their values; take: takes position r of output o, V elements of it, into `acc`; end: stores what `a` of output i gives.
+   What `end` needs is `o`, the result of `node` or the accumulators' place `to`, or what `rows` says. */
+struct row_kernel;
+typedef struct reducing { const char *acc, *members, *given, *take, *end; uint32_t node; struct row_kernel *rows; const param *to; } reducing;
+
+static void put_row_endings(struct row_kernel *k, text *members, text *given);
+
+/* The kernel's parameters that `end` needs, the struct of them, and one in the body. */
+static void put_ending_of_reduction(emit *e, const reducing *d) {
+    text members = { 0 }, given = { 0 };
+    if (d->rows) put_row_endings(d->rows, &members, &given);
+    else {
+        const char *type = d->to ? d->acc : types[view_of(e, d->node)->dtype].name;
+        emit_pointer(e, type, false, "o", d->to ? *d->to : at_node(e, d->node, 0));
+        put(&members, "%s *o;", type);
+        put(&given, "o");
+    }
+    put(&e->types, "struct @_g { %s\n  M void end(@_p::I i, const @_p::A &a) const {\n%s  }\n};\n", members.s ? members.s : "", d->end);
+    put(&e->body, "  const @_g g = { %s };\n", given.s ? given.s : "");
+    e->failed = e->failed || members.failed || given.failed;
+    text_free(&members);
+    text_free(&given);
+}
+
+static void put_reduction_type(emit *e, const reduction *r, const char *acc) {
+    put(&e->types, "struct @_p { typedef %s A; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll; enum { TX = %d, TY = %d, V = %lld, COLUMNS = %d }; };\n",
+        acc, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->columns);
+}
+
+/* The parameters that `take` needs are there already. */
+static void emit_reduction(emit *e, const reduction *r, const char *label, const reducing *d) {
     size_t bytes = (size_t)r->n * (size_t)r->parts * 16;
+    if (!r->n) { emit_nothing(e); return; }
     if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
-    emit_pointer(e, out_type, false, "o", to);
+    put_reduction_type(e, r, d->acc);
+    put(&e->types, "struct @_f { %s\n  M void take(@_p::I o, @_p::I r, @_p::A &acc) const {\n%s  }\n};\n", d->members, d->take);
+    put(&e->body, "  const @_f f = { %s };\n", d->given);
+    put_ending_of_reduction(e, d);
     if (r->parts > 1) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    put(&e->body, "  reduce<@_p>(f, %s, o);\n", r->parts > 1 ? "(@_p::A *)parts" : "0");
+    emit_await(e);
+    put(&e->body, "  reduce<@_p>(f, g, %s);\n", r->parts > 1 ? "(@_p::A *)parts" : "0");
     emit_launch(e, label, (uint64_t)blocks_for(r->n, r->tx), (uint64_t)r->parts, 256);
     if (r->parts > 1) {
-        put(&e->types, "%s", types_only.s ? types_only.s : "");
-        emit_pointer(e, out_type, false, "o", to);
-        emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-        put(&e->body, "  combine<@_p>((const @_p::A *)parts, o);\n");
         char combined[80];
+        put_reduction_type(e, r, d->acc);
+        put_ending_of_reduction(e, d);
+        emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body, "  combine<@_p>(g, (const @_p::A *)parts);\n");
         snprintf(combined, sizeof combined, "%s_combine", label);
         emit_launch(e, combined, (uint64_t)r->n, 1, 256);
     }
-    text_free(&types_only);
-}
-
-static void emit_reduction(emit *e, const reduction *r, uint32_t node, const char *label, const char *acc, const char *members, const char *value, const char *end) {
-    emit_reduction_to(e, r, at_node(e, node, 0), types[view_of(e, node)->dtype].name, label, acc, members, value, end);
-}
-
-static void emit_reduce(emit *e, uint32_t node, const char *label, const char *acc, const char *end) {
-    uint32_t x = input(e, node, 0);
-    const gn_view *in = view_of(e, x);
-    int64_t axes = attrs_of(e, node)[0];
-    const char *type = types[in->dtype].name;
-    gn_view kept = dims_of(in, axes, false), reduced = dims_of(in, axes, true);
-    reduction r = { .kept = gn_view_collapse(&kept), .reduced = gn_view_collapse(&reduced) };
-    text value = { 0 };
-    char members[100], name[64];
-    reduce_plan(&r, base_offset(e, x), types[in->dtype].bytes, true);
-    snprintf(members, sizeof members, "const %s *a;", type);
-    put(&value, r.vector > 1 ? "%s x[%lld]; vload<%lld>(x, a + " : "%s x[1]; x[0] = a[", type, (long long)r.vector, (long long)r.vector);
-    put_offset(&value, &r.kept, "o", r.small);
-    put(&value, " + ");
-    put_offset(&value, &r.reduced, "r", r.small);
-    put(&value, r.vector > 1 ? "); " : "]; ");
-    put(&value, "UNROLL for (int v = 0; v < %lld; v++) acc.take(get(x[v]), r + v);", (long long)r.vector);
-    emit_early(e);
-    emit_node(e, x, type, true, "a");
-    emit_await(e);
-    put(&e->body, "  @_f f = { a };\n");
-    snprintf(name, sizeof name, "%s_%s", label, gn_dtype_name(in->dtype));
-    if (value.failed) e->failed = true;
-    else emit_reduction(e, &r, node, name, acc, members, value.s, end);
-    text_free(&value);
 }
 
 static const char *wide_type(gn_dtype d) { return types[d].real ? types[d].compute : "i64"; }
 
-static void emit_sum(emit *e, uint32_t node) {
-    char acc[40];
-    snprintf(acc, sizeof acc, "sum_of<%s>", wide_type(view_of(e, input(e, node, 0))->dtype));
-    emit_reduce(e, node, "sum", acc, "put(out, a.v);");
-}
-static void emit_mean(emit *e, uint32_t node) {
-    char acc[40], end[80];
-    const char *type = wide_type(view_of(e, input(e, node, 0))->dtype);
-    snprintf(acc, sizeof acc, "sum_of<%s>", type);
-    snprintf(end, sizeof end, "put(out, a.v / (%s)R);", type);
-    emit_reduce(e, node, "mean", acc, end);
-}
-static void emit_best(emit *e, uint32_t node, const char *label, const char *least, const char *end) {
-    char acc[40];
-    snprintf(acc, sizeof acc, "best_of<%s, %s>", wide_type(view_of(e, input(e, node, 0))->dtype), least);
-    emit_reduce(e, node, label, acc, end);
-}
-static void emit_max(emit *e, uint32_t node) { emit_best(e, node, "max", "false", "put(out, a.v);"); }
-static void emit_min(emit *e, uint32_t node) { emit_best(e, node, "min", "true", "put(out, a.v);"); }
-static void emit_argmax(emit *e, uint32_t node) { emit_best(e, node, "argmax", "false", "out = a.at;"); }
-static void emit_argmin(emit *e, uint32_t node) { emit_best(e, node, "argmin", "true", "out = a.at;"); }
+typedef enum reduce_kind { REDUCE_NONE, REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_ARGMAX, REDUCE_ARGMIN, REDUCE_PROD } reduce_kind;
 
-/* In f64: partial products of narrower floats may overflow where the whole does not. */
-static void emit_prod(emit *e, uint32_t node) {
-    bool real = types[view_of(e, input(e, node, 0))->dtype].real;
-    emit_reduce(e, node, "prod", real ? "prod_of<double>" : "prod_of<i64>", "put(out, a.v);");
+static reduce_kind reduce_kind_of(const emit *e, uint32_t node) {
+    static const char *const names[] = { "", "sum", "mean", "max", "min", "argmax", "argmin", "prod" };
+    for (int i = REDUCE_SUM; i <= REDUCE_PROD; i++)
+        if (node_is(e, node, names[i])) return (reduce_kind)i;
+    return REDUCE_NONE;
 }
+
+/* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where the whole does not. */
+static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype d) {
+    if (kind == REDUCE_SUM || kind == REDUCE_MEAN) snprintf(out, size, "sum_of<%s>", wide_type(d));
+    else if (kind == REDUCE_PROD) snprintf(out, size, "prod_of<%s>", types[d].real ? "double" : "i64");
+    else snprintf(out, size, "best_of<%s, %s>", wide_type(d), kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
+}
+
+/* What accumulator `a` of n elements gives. */
+static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype d, const char *a, int64_t n) {
+    if (kind == REDUCE_MEAN) snprintf(out, size, "%s.v / (%s)%lldll", a, wide_type(d), (long long)n);
+    else snprintf(out, size, kind == REDUCE_ARGMAX || kind == REDUCE_ARGMIN ? "%s.at" : "%s.v", a);
+}
+
+/* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
+
+enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_WIDEST = 8192, ROW_LONGEST = 1 << 20 };   /* LONGEST: sums of longer ones would lose bits */
+
+/* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that value waits for;
+   stored: what is outside the group reads it. */
+typedef struct row_step { const gn_kernel_step *step; bool full, stored; uint8_t level; } row_step;
+
+/* Steps over the elements of `shape`, whose rows run along `axes`, in the order they run. */
+struct row_group { gn_view shape; int64_t axes, rows, n; uint32_t n_steps; row_step steps[ROW_STEPS]; };
+
+/* What the kernel reads. by_row: for a loop over rows, else for one over elements; along: it differs within a row. */
+typedef struct row_load { uint32_t base; int64_t offset; gn_dtype dtype; gn_view kept, reduced; bool by_row, along; } row_load;
+
+typedef struct row_kernel {
+    emit *e;
+    const row_group *g;
+    loop *l;                           /* names of registers while a loop is written */
+    row_load loads[ROW_LOADS];
+    uint32_t n_loads;
+    char values[ROW_STEPS][64];
+    int64_t vector, groups;            /* elements at once; so many times by each thread, 0: as often as it takes */
+    int tx, ty;
+    bool small, keeps;                 /* keeps: what is read stays in registers */
+} row_kernel;
+
+static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, "layernorm"); }
+static bool row_softmax(const emit *e, uint32_t node) { return node_is(e, node, "softmax") || node_is(e, node, "log_softmax"); }
+
+/* For results of 8 or 11 bits a shorter one. */
+static const char *row_exp(const emit *e, uint32_t node) { return types[view_of(e, node)->dtype].bytes == 2 ? "exp_short" : "gn_exp"; }
+
+/* A value of each row, seen by all elements. */
+static gn_view view_of_rows(const row_group *g) {
+    gn_view v = g->shape;
+    int64_t stride = 1;
+    for (int i = v.rank - 1; i >= 0; i--) {
+        bool reduced = (g->axes >> i) & 1;
+        v.strides[i] = reduced ? 0 : stride;
+        if (!reduced) stride *= v.dims[i];
+    }
+    return gn_view_collapse(&v);
+}
+
+static bool same_view(const gn_view *a, const gn_view *b) {
+    bool same = a->rank == b->rank;
+    for (int i = 0; i < a->rank && same; i++) same = a->dims[i] == b->dims[i] && a->strides[i] == b->strides[i];
+    return same;
+}
+
+/* A collapsed view over `shape`'s elements with shape's dims again. */
+static gn_view expanded(const gn_view *v, const gn_view *shape) {
+    gn_view r = *shape;
+    int64_t left = 1, stride = 0;
+    int at = v->rank;
+    for (int i = shape->rank - 1; i >= 0; i--) {
+        r.strides[i] = 0;
+        if (shape->dims[i] == 1) continue;
+        if (left == 1 && at > 0) { left = v->dims[--at]; stride = v->strides[at]; }
+        r.strides[i] = stride;
+        stride *= shape->dims[i];
+        left /= shape->dims[i];
+    }
+    return r;
+}
+
+static uint32_t row_inputs(const emit *e, const gn_kernel_step *s) { return s->n_instrs ? s->n_loads : e->part->nodes[s->node].n_ins; }
+
+/* Input i of a step, of an op over all elements too, as a loop would load it. */
+static gn_load row_input(const emit *e, const row_group *g, const gn_kernel_step *s, uint32_t i) {
+    if (s->n_instrs) return e->layout->loads[s->load + i];
+    uint32_t x = input(e, s->node, i);
+    gn_view wide = broadcast(view_of(e, x), g->shape.rank, g->shape.dims);
+    gn_load d = { .base = e->layout->lay[x].base, .dtype = (uint8_t)view_of(e, x)->dtype };
+    d.view = gn_view_collapse(&wide);
+    return d;
+}
+
+/* The step of the group that gives node's value, or -1. */
+static int row_member(const row_group *g, uint32_t node) {
+    for (uint32_t i = 0; i < g->n_steps; i++)
+        if (g->steps[i].step->node == node) return (int)i;
+    return -1;
+}
+
+static bool row_load_equal(const row_load *a, const row_load *b) {
+    return a->base == b->base && a->offset == b->offset && a->by_row == b->by_row && same_view(&a->kept, &b->kept) && same_view(&a->reduced, &b->reduced);
+}
+
+/* The load of an input from outside the group, made when it is not there; ROW_LOADS: there is no room. */
+static uint32_t row_load_of(row_kernel *k, const gn_load *d, bool full) {
+    row_load r = { .base = d->base, .offset = d->view.offset, .dtype = (gn_dtype)d->dtype, .by_row = !full, .kept = d->view };
+    if (full) {
+        gn_view wide = expanded(&d->view, &k->g->shape), kept = dims_of(&wide, k->g->axes, false), reduced = dims_of(&wide, k->g->axes, true);
+        r.kept = gn_view_collapse(&kept);
+        r.reduced = gn_view_collapse(&reduced);
+        for (int i = 0; i < r.reduced.rank; i++) r.along = r.along || r.reduced.strides[i];
+    }
+    for (uint32_t i = 0; i < k->n_loads; i++)
+        if (row_load_equal(&k->loads[i], &r)) return i;
+    if (k->n_loads == ROW_LOADS) return ROW_LOADS;
+    k->loads[k->n_loads] = r;
+    return k->n_loads++;
+}
+
+/* False when the group reads more than there is room for. */
+static bool row_loads(row_kernel *k) {
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        const row_step *s = &k->g->steps[m];
+        for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
+            gn_load d = row_input(k->e, k->g, s->step, i);
+            bool full = s->full || !s->step->n_instrs;
+            if (!d.constant && row_member(k->g, d.base) < 0 && row_load_of(k, &d, full) == ROW_LOADS) return false;
+        }
+    }
+    return true;
+}
+
+/* Whether V elements of it from a multiple of V on lie side by side. */
+static bool is_wide(const row_kernel *k, const row_load *d) {
+    return k->vector > 1 && vectorises(&d->reduced, d->offset, k->vector, types[d->dtype].bytes) && strides_fit(&d->kept, k->vector);
+}
+
+/* Loads of a loop over elements at position r of row o, those that `needed` marks, into registers `w` with `suffix` behind their names. */
+static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix) {
+    text *b = &k->e->body;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *d = &k->loads[i];
+        if (!needed[i] || !d->along) continue;
+        bool wide = is_wide(k, d);
+        put(b, wide ? "      vload<%lld>(w%u%s, p%u + " : "      UNROLL for (int v = 0; v < %lld; v++) w%u%s[v] = p%u[", (long long)k->vector, i, suffix, i);
+        put_offset(b, &d->reduced, wide || k->vector == 1 ? "r" : "r + v", k->small);
+        put(b, wide ? ");\n" : "];\n");
+    }
+}
+
+/* The name of a step's input: a register, a constant or another step's value. */
+static void row_name(row_kernel *k, const row_step *s, uint32_t i, char *out, size_t size) {
+    gn_load d = row_input(k->e, k->g, s->step, i);
+    int m = row_member(k->g, d.base);
+    if (d.constant) { snprintf(out, size, "cast_to<%s>::of(gn_f64(0x%llxull))", types[d.dtype].name, (unsigned long long)f64_word(d.value)); return; }
+    if (m >= 0) { snprintf(out, size, "%.63s", k->values[m]); return; }
+    uint32_t at = row_load_of(k, &d, s->full || !s->step->n_instrs);
+    snprintf(out, size, !k->loads[at].along ? "x%u" : k->keeps ? "get(w%u[k][v])" : "get(w%u[v])", at);
+}
+
+/* The statements of a loop, and the name of its value. */
+static void put_row_loop(row_kernel *k, uint32_t m) {
+    const row_step *s = &k->g->steps[m];
+    loop *l = k->l;
+    l->step = s->step;
+    l->number = m * 100;
+    for (uint32_t i = 0; i < s->step->n_loads; i++) row_name(k, s, i, l->names[load_of(k->e, l, i)->reg], sizeof l->names[0]);
+    for (uint32_t i = 0; i < s->step->n_instrs; i++) loop_instr(k->e, l, i);
+    snprintf(k->values[m], sizeof k->values[m], "%.63s", l->names[s->step->out]);
+}
+
+/* The value of an element that a softmax or a norm gives, from what its row's reductions gave. */
+static void put_row_op(row_kernel *k, uint32_t m) {
+    const row_step *s = &k->g->steps[m];
+    uint32_t node = s->step->node;
+    const char *c = types[view_of(k->e, node)->dtype].compute;
+    char x[64], gain[80] = "", bias[80] = "";
+    row_name(k, s, 0, x, sizeof x);
+    if (row_norm(k->e, node)) {
+        int64_t bits = attrs_of(k->e, node)[1];
+        char name[64];
+        if (bits & 1) { row_name(k, s, 1, name, sizeof name); snprintf(gain, sizeof gain, " * %s", name); }
+        if (bits & 2) { row_name(k, s, k->e->part->nodes[node].n_ins - 1, name, sizeof name); snprintf(bias, sizeof bias, " + %s", name); }
+        put(&k->e->body, "      const %s v%u = (%s - mean%u) * scale%u%s%s;\n", c, m, x, m, m, gain, bias);
+    } else if (node_is(k->e, node, "softmax")) put(&k->e->body, "      const %s v%u = %s(%s - top%u) * other%u;\n", c, m, row_exp(k->e, node), x, m, m);
+    else put(&k->e->body, "      const %s v%u = (%s - top%u) - other%u;\n", c, m, x, m, m);
+    snprintf(k->values[m], sizeof k->values[m], "v%u", m);
+}
+
+static void put_row_step(row_kernel *k, uint32_t m) {
+    if (k->g->steps[m].step->n_instrs) put_row_loop(k, m);
+    else put_row_op(k, m);
+}
+
+/* Marks a value over elements, and those it is computed from; loads: what they read. */
+static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
+    const row_step *s = &k->g->steps[m];
+    if (steps[m]) return;
+    steps[m] = s->full;
+    for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
+        gn_load d = row_input(k->e, k->g, s->step, i);
+        int x = row_member(k->g, d.base);
+        if (d.constant || (x >= 0 && !k->g->steps[x].full)) continue;
+        if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
+        else if (s->full || !s->step->n_instrs) loads[row_load_of(k, &d, true)] = true;
+    }
+}
+
+static void row_need_input(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
+    gn_load d = row_input(k->e, k->g, k->g->steps[m].step, 0);
+    int x = row_member(k->g, d.base);
+    if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
+    else loads[row_load_of(k, &d, true)] = true;
+}
+
+/* What a reduction takes, in the dtype of its input. */
+static gn_dtype row_input_dtype(const emit *e, uint32_t m, const row_group *g) { return view_of(e, input(e, g->steps[m].step->node, 0))->dtype; }
+
+/* Loads by row, and the loops over rows of one level, 0: all. */
+static void put_row_values(row_kernel *k, uint32_t level) {
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        const row_step *s = &k->g->steps[m];
+        if (!s->full && s->step->n_instrs && (!level || s->level == level)) put_row_step(k, m);
+    }
+}
+
+/* The value of a row that a reduction gave, in `a`: in the arithmetic of its dtype. */
+static void put_row_reduced(row_kernel *k, uint32_t m, const char *a) {
+    const emit *e = k->e;
+    uint32_t node = k->g->steps[m].step->node;
+    gn_dtype d = view_of(e, node)->dtype;
+    reduce_kind kind = reduce_kind_of(e, node);
+    char value[96];
+    put_reduced(value, sizeof value, kind, row_input_dtype(e, m, k->g), a, k->g->n);
+    if (types[d].real) put(&k->e->body, "    const %s s%u = %s;\n", kind == REDUCE_PROD ? "double" : types[d].compute, m, value);
+    else put(&k->e->body, "    const %s s%u = cast_to<%s>::of((i64)(%s));\n", types[d].compute, m, types[d].name, value);
+    snprintf(k->values[m], sizeof k->values[m], "s%u", m);
+}
+
+static void put_row_store(row_kernel *k, uint32_t m, const char *at) {
+    put(&k->e->body, "    put(o%u[%s], %s);\n", m, at, k->values[m]);
+}
+
+/* `k->e->body` as a text of its own. */
+static text row_taken(row_kernel *k) {
+    text t = k->e->body;
+    k->e->body = (text){ 0 };
+    if (t.failed || !t.s) k->e->failed = true;
+    return t;
+}
+
+static void put_row_endings(row_kernel *k, text *members, text *given) {
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *d = &k->loads[i];
+        char name[16];
+        if (!d->by_row) continue;
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(k->e, types[d->dtype].name, true, name, (param){ PARAM_NODE, d->base, d->offset });
+        put(members, "const %s *%s; ", types[d->dtype].name, name);
+        put(given, given->n ? ", %s" : "%s", name);
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (!k->g->steps[m].stored) continue;
+        uint32_t node = k->g->steps[m].step->node;
+        const char *type = types[view_of(k->e, node)->dtype].name;
+        char name[16];
+        snprintf(name, sizeof name, "o%u", m);
+        emit_node(k->e, node, type, false, name);
+        put(members, "%s *%s; ", type, name);
+        put(given, given->n ? ", %s" : "%s", name);
+    }
+}
+
+/* What is the same for all elements of a row. */
+static void put_loads_of_row(row_kernel *k, bool by_row, const char *at) {
+    text *b = &k->e->body;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *d = &k->loads[i];
+        if (d->along || d->by_row != by_row) continue;
+        put(b, "    const %s x%u = get(a%u[", types[d->dtype].compute, i, i);
+        put_offset(b, &d->kept, at, k->small);
+        put(b, "]);\n");
+    }
+}
+
+/* The load that runs along memory, for those that a plan looks at. */
+static const row_load *row_widest(const row_kernel *k) {
+    const row_load *best = NULL;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *d = &k->loads[i];
+        if (!d->along) continue;
+        bool runs = d->reduced.strides[d->reduced.rank - 1] == 1, ran = best && best->reduced.strides[best->reduced.rank - 1] == 1;
+        if (!best || (runs && !ran) || (runs == ran && types[d->dtype].bytes > types[best->dtype].bytes)) best = d;
+    }
+    return best;
+}
+
+static int row_largest(const row_kernel *k) {
+    int bytes = 1;
+    for (uint32_t i = 0; i < k->n_loads; i++)
+        if (k->loads[i].along && types[k->loads[i].dtype].bytes > bytes) bytes = types[k->loads[i].dtype].bytes;
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        int own = types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes;
+        if (k->g->steps[m].full && k->g->steps[m].stored && own > bytes) bytes = own;
+    }
+    return bytes;
+}
+
+/* The one reduction of a group that is nothing else over elements, by as many threads and blocks as it is worth. */
+static void emit_row_reduction(row_kernel *k, const char *label) {
+    emit *e = k->e;
+    const row_group *g = k->g;
+    const row_load *main = row_widest(k);
+    gn_view kept = dims_of(&g->shape, g->axes, false), reduced = dims_of(&g->shape, g->axes, true);
+    reduction r = { .kept = main ? main->kept : gn_view_collapse(&kept), .reduced = main ? main->reduced : gn_view_collapse(&reduced) };
+    bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
+    uint32_t m = 0;
+    char acc[40], name[64];
+    text members = { 0 }, given = { 0 };
+    while (g->steps[m].full || g->steps[m].step->n_instrs) m++;
+    gn_dtype d = row_input_dtype(e, m, g);
+    reduce_plan(&r, main ? main->offset : 1, row_largest(k), main != NULL);
+    k->vector = r.vector;
+    for (uint32_t i = 0; i < k->n_loads; i++) r.small = r.small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
+    k->small = r.small;
+    row_need_input(k, m, steps, loads);
+    put_accumulator(acc, sizeof acc, reduce_kind_of(e, g->steps[m].step->node), d);
+    put_loads_of_row(k, false, "o");
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (!loads[i] || !k->loads[i].along) continue;
+        const char *type = types[k->loads[i].dtype].name;
+        put(&e->body, "    %s w%u[%lld]; const %s *p%u = a%u + ", type, i, (long long)k->vector, type, i, i);
+        put_offset(&e->body, &k->loads[i].kept, "o", k->small);
+        put(&e->body, ";\n");
+    }
+    put_row_loads(k, loads, "");
+    put(&e->body, "    UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
+    for (uint32_t i = 0; i < g->n_steps; i++) if (steps[i]) put_row_step(k, i);
+    row_name(k, &g->steps[m], 0, name, sizeof name);
+    put(&e->body, "      acc.take(%s, r + v);\n    }\n", name);
+    text take = row_taken(k);
+    put_loads_of_row(k, true, "i");
+    put_row_reduced(k, m, "a");
+    put_row_values(k, 0);
+    for (uint32_t i = 0; i < g->n_steps; i++) if (g->steps[i].stored) put_row_store(k, i, "i");
+    text end = row_taken(k);
+    emit_early(e);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (k->loads[i].by_row) continue;
+        const char *type = types[k->loads[i].dtype].name;
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(e, type, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
+        put(&members, "const %s *%s; ", type, name);
+        put(&given, given.n ? ", %s" : "%s", name);
+    }
+    if (!given.n) { put(&members, "int none;"); put(&given, "0"); }
+    e->failed = e->failed || members.failed || given.failed;
+    if (!e->failed) emit_reduction(e, &r, label, &(reducing){ acc, members.s, given.s, take.s, end.s, 0, k, NULL });
+    text_free(&take);
+    text_free(&end);
+    text_free(&members);
+    text_free(&given);
+}
+
+/* ---- rows of several reductions, or with values of elements behind them: a row to some threads of one block ---- */
+
+static bool rows_run_along(const row_group *g) {
+    for (int i = g->shape.rank - 1; i >= 0; i--)
+        if (g->shape.dims[i] != 1) return (g->axes >> i) & 1;
+    return true;
+}
+
+static uint32_t row_levels(const row_group *g) {
+    uint32_t levels = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].level > levels) levels = g->steps[m].level;
+    return levels;
+}
+
+/* How many threads share a row, and whether what they read stays in their registers. */
+static void row_threads(row_kernel *k) {
+    const row_group *g = k->g;
+    int64_t n = g->n, along = 0, words = 0, instrs = 1, most;
+    k->vector = rows_run_along(g) ? 16 / row_largest(k) : 1;
+    while (k->vector > 1 && n % k->vector) k->vector /= 2;
+    int64_t steps = n / k->vector;
+    k->ty = steps > 256 ? 256 : 1;
+    for (; k->ty < 32 && k->ty < steps; k->ty *= 2) { }
+    while (k->ty < 256 && k->ty < steps && g->rows * k->ty < 256 * emit_processors(k->e)) k->ty *= 2;   /* few rows: more threads for each */
+    if (!rows_run_along(g)) k->ty = 1;
+    k->tx = 256 / k->ty;
+    k->groups = blocks_for(steps, k->ty);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        along += k->loads[i].along;
+        if (k->loads[i].along) words += types[k->loads[i].dtype].bytes > 4 ? 2 : 1;
+    }
+    for (uint32_t m = 0; m < g->n_steps; m++) instrs += g->steps[m].step->n_instrs ? g->steps[m].step->n_instrs : 4;
+    most = k->groups * k->vector;
+    k->keeps = along && most <= 64 && most * words <= ROW_REGISTERS && most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
+    k->small = is_small(&g->shape);
+    for (uint32_t i = 0; i < k->n_loads; i++) k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
+}
+
+/* From here to the `}` that row_loop_ends puts, r is the first of V elements of this thread. */
+static void row_loop_begins(row_kernel *k, const bool *loads) {
+    text *b = &k->e->body;
+    bool exact = k->groups * k->ty * k->vector == k->g->n;
+    if (k->keeps) put(b, exact ? "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n" : "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n",
+                       (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
+    else put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n, (long long)k->vector * k->ty);
+    for (uint32_t i = 0; i < k->n_loads && !k->keeps; i++)
+        if (loads[i] && k->loads[i].along) put(b, "      %s w%u[%lld];\n", types[k->loads[i].dtype].name, i, (long long)k->vector);
+    if (!k->keeps) put_row_loads(k, loads, "");
+}
+
+/* The reductions that pass `level` computes: of a softmax and of a norm two, one after the other. phase: 0 or 1; -1: none here. */
+static int row_phase(const row_kernel *k, uint32_t m, uint32_t level) {
+    const row_step *s = &k->g->steps[m];
+    if (s->step->n_instrs) return -1;
+    uint32_t first = s->level - (s->full ? 2u : 1u);
+    return level == first ? 0 : s->full && level == first + 1 ? 1 : -1;
+}
+
+static void put_row_accumulator(row_kernel *k, uint32_t m, int phase, char *out, size_t size) {
+    uint32_t node = k->g->steps[m].step->node;
+    gn_dtype d = row_input_dtype(k->e, m, k->g);
+    if (reduce_kind_of(k->e, node) == REDUCE_MAX && types[d].real) snprintf(out, size, "max_of<%s>", types[d].compute);
+    else if (reduce_kind_of(k->e, node)) put_accumulator(out, size, reduce_kind_of(k->e, node), d);
+    else snprintf(out, size, phase == 0 && row_softmax(k->e, node) ? "max_of<%s>" : "sum_of<%s>", types[d].compute);
+}
+
+static void put_row_take(row_kernel *k, uint32_t m, int phase) {
+    uint32_t node = k->g->steps[m].step->node;
+    char x[64];
+    row_name(k, &k->g->steps[m], 0, x, sizeof x);
+    if (phase == 0) put(&k->e->body, "      q%u.take(%s, r + v);\n", m, x);
+    else if (row_norm(k->e, node)) put(&k->e->body, "      { const %s d = %s - mean%u; z%u.take(d * d, 0); }\n", types[view_of(k->e, node)->dtype].compute, x, m, m);
+    else put(&k->e->body, "      z%u.take(%s(%s - top%u), 0);\n", m, row_exp(k->e, node), x, m);
+}
+
+/* What all threads of the row have taken, together. */
+static void put_row_together(row_kernel *k, uint32_t m, int phase) {
+    uint32_t node = k->g->steps[m].step->node;
+    const char *c = types[view_of(k->e, node)->dtype].compute;
+    text *b = &k->e->body;
+    char name[16];
+    snprintf(name, sizeof name, phase ? "z%u" : "q%u", m);
+    put(b, "    %s = together<%d>(%s);\n", name, k->ty, name);
+    if (!k->g->steps[m].full) put_row_reduced(k, m, name);
+    else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = q%u.v;\n", c, m, m);
+    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, "softmax") ? "    const %s other%u = (%s)1 / z%u.v;\n" : "    const %s other%u = gn_log((%s)z%u.v);\n", c, m, c, m);
+    else if (phase == 0) put(b, "    const %s mean%u = q%u.v / (%s)%lldll;\n", c, m, m, c, (long long)k->g->n);
+    else put(b, "    const %s scale%u = (%s)1 / gn_sqrt(z%u.v / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c, m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
+}
+
+static bool row_stores_at(const row_step *s, uint32_t level) { return s->full && s->stored && s->level == level; }
+
+static void put_row_stores(row_kernel *k, uint32_t level) {
+    text *b = &k->e->body;
+    gn_view dense = dense_view(GN_F32, k->g->shape.rank, k->g->shape.dims), reduced = dims_of(&dense, k->g->axes, true);
+    gn_view along = gn_view_collapse(&reduced);
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (!row_stores_at(&k->g->steps[m], level)) continue;
+        bool wide = k->vector > 1 && along.rank == 1 && along.strides[0] == 1;
+        put(b, wide ? "      if (live) vstore<%lld>(u%u + " : "      if (live) UNROLL for (int v = 0; v < %lld; v++) u%u[", (long long)k->vector, m);
+        put_offset(b, &along, wide || k->vector == 1 ? "r" : "r + v", k->small);
+        put(b, wide ? ", y%u);\n" : "] = y%u[v];\n", m);
+    }
+}
+
+/* One walk over the row: what waits for `level` reductions. */
+static void put_row_pass(row_kernel *k, uint32_t level) {
+    const row_group *g = k->g;
+    bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
+    text *b = &k->e->body;
+    char acc[48];
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        int phase = row_phase(k, m, level);
+        if (phase >= 0) {
+            put_row_accumulator(k, m, phase, acc, sizeof acc);
+            put(b, phase ? "    %s z%u; z%u.init();\n" : "    %s q%u; q%u.init();\n", acc, m, m);
+            row_need_input(k, m, steps, loads);
+        }
+        if (row_stores_at(&g->steps[m], level)) row_need(k, m, steps, loads);
+    }
+    row_loop_begins(k, loads);
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (row_stores_at(&g->steps[m], level)) put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m, (long long)k->vector);
+    put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
+    for (uint32_t m = 0; m < g->n_steps; m++) if (steps[m]) put_row_step(k, m);
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        if (row_phase(k, m, level) >= 0) put_row_take(k, m, row_phase(k, m, level));
+        if (row_stores_at(&g->steps[m], level)) put(b, "      put(y%u[v], %s);\n", m, k->values[m]);
+    }
+    put(b, "      }\n");
+    put_row_stores(k, level);
+    put(b, "  }\n");
+    for (uint32_t m = 0; m < g->n_steps; m++) if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
+    put_row_values(k, level + 1);
+}
+
+static void put_row_pointers(row_kernel *k) {
+    text *b = &k->e->body;
+    gn_view dense = dense_view(GN_F32, k->g->shape.rank, k->g->shape.dims), kept = dims_of(&dense, k->g->axes, false);
+    gn_view across = gn_view_collapse(&kept);
+    bool all[ROW_LOADS];
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *d = &k->loads[i];
+        const char *type = types[d->dtype].name;
+        all[i] = true;
+        if (!d->along) continue;
+        put(b, "  const %s *p%u = a%u + ", type, i, i);
+        put_offset(b, &d->kept, "o", k->small);
+        put(b, ";\n");
+        if (k->keeps) put(b, "  %s w%u[%lld][%lld];\n", type, i, (long long)k->groups, (long long)k->vector);
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (!k->g->steps[m].full || !k->g->steps[m].stored) continue;
+        put(b, "  %s *u%u = o%u + ", types[view_of(k->e, k->g->steps[m].step->node)->dtype].name, m, m);
+        put_offset(b, &across, "o", k->small);
+        put(b, ";\n");
+    }
+    put_loads_of_row(k, false, "o");
+    put_loads_of_row(k, true, "o");
+    if (!k->keeps) return;
+    row_loop_begins(k, all);
+    put_row_loads(k, all, "[k]");
+    put(b, "  }\n");
+}
+
+static void emit_row_passes(row_kernel *k, const char *label) {
+    emit *e = k->e;
+    const row_group *g = k->g;
+    char name[16];
+    row_threads(k);
+    emit_early(e);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(e, types[k->loads[i].dtype].name, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
+    }
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        if (!g->steps[m].stored) continue;
+        snprintf(name, sizeof name, "o%u", m);
+        emit_node(e, g->steps[m].step->node, types[view_of(e, g->steps[m].step->node)->dtype].name, false, name);
+    }
+    emit_await(e);
+    put(&e->body, "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / %d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
+        k->small ? "int" : "i64", k->ty, k->tx, k->ty, (long long)g->rows);
+    put_row_pointers(k);
+    for (uint32_t level = 0; level <= row_levels(g); level++) put_row_pass(k, level);
+    bool any = false;
+    for (uint32_t m = 0; m < g->n_steps; m++) any = any || (g->steps[m].stored && !g->steps[m].full);
+    if (any) put(&e->body, "  if (live && ty == 0) {\n");
+    for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
+    if (any) put(&e->body, "  }\n");
+    emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
+}
+
+/* Nothing but one reduction, with loops over elements before it alone. */
+static bool is_row_reduction(const emit *e, const row_group *g) {
+    uint32_t reductions = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        const row_step *s = &g->steps[m];
+        if (s->full && (s->stored || s->level || !s->step->n_instrs)) return false;
+        reductions += !s->full && reduce_kind_of(e, s->step->node) != REDUCE_NONE;
+    }
+    return reductions == 1;
+}
+
+static void row_label(const emit *e, const row_group *g, char *out, size_t size) {
+    bool several = !is_row_reduction(e, g);
+    size_t n = (size_t)snprintf(out, size, several ? "rows_%s" : "%s", several ? gn_dtype_name(g->shape.dtype) : "");
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        const gn_kernel_step *s = g->steps[m].step;
+        for (uint32_t i = 0; i < (s->n_instrs ? s->n_instrs : 1); i++) {
+            gn_op_info row;
+            gn_get_op((s->n_instrs ? e->layout->instrs[s->instr + i].op : e->part->nodes[s->node].op) - 1, &row);
+            if (n + strlen(row.name) + 2 < 52 && n + strlen(row.name) + 2 < size) n += (size_t)snprintf(out + n, size - n, n ? "_%s" : "%s", row.name);
+        }
+    }
+    if (!several) snprintf(out + n, size - n, "_%s", gn_dtype_name(g->shape.dtype));
+}
+
+static void emit_rows(emit *e, const row_group *g) {
+    row_kernel *k = (row_kernel *)alloc_zero(sizeof *k);
+    char label[64];
+    if (k) { k->e = e; k->g = g; k->l = (loop *)alloc_zero(sizeof *k->l); }
+    if (!k || !k->l || !row_loads(k)) e->failed = true;
+    else {
+        row_label(e, g, label, sizeof label);
+        if (is_row_reduction(e, g)) emit_row_reduction(k, label);
+        else emit_row_passes(k, label);
+    }
+    if (k) gn_free(k->l);
+    gn_free(k);
+}
+
+/* A reduction alone. */
+static void emit_reduce(emit *e, uint32_t node) {
+    const gn_view *in = view_of(e, input(e, node, 0));
+    gn_kernel_step s = { .node = node };
+    row_group g = { .shape = dense_view(in->dtype, in->rank, in->dims), .axes = attrs_of(e, node)[0], .n = 1, .n_steps = 1, .steps = { { .step = &s, .stored = true, .level = 1 } } };
+    for (int i = 0; i < in->rank; i++) if ((g.axes >> i) & 1) g.n *= in->dims[i];
+    g.rows = count_of(view_of(e, node));
+    emit_rows(e, &g);
+}
+static void emit_sum(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_mean(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_max(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_min(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_argmax(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_argmin(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_prod(emit *e, uint32_t node) { emit_reduce(e, node); }
 
 static void emit_mse_loss(emit *e, uint32_t node) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
@@ -3386,24 +3987,23 @@ static void emit_mse_loss(emit *e, uint32_t node) {
     reduce_plan(&r, 1, types[a->dtype].bytes, false);
     r.small = r.small && is_small(&cb);
     text value = { 0 };
-    char members[120], acc[40], end[80];
-    put(&value, "const %s d = get(a[", c);
+    char acc[40], end[80], members[120];
+    put(&value, "    const %s d = get(a[", c);
     put_offset(&value, &ca, "r", r.small);
     put(&value, "]) - get(b[");
     put_offset(&value, &cb, "r", r.small);
-    put(&value, "]); acc.take(d * d, r);");
+    put(&value, "]);\n    acc.take(d * d, r);\n");
     snprintf(members, sizeof members, "const %s *a, *b;", type);
     snprintf(acc, sizeof acc, "sum_of<%s>", c);
-    snprintf(end, sizeof end, "put(out, a.v / (%s)R);", c);
+    snprintf(end, sizeof end, "    put(o[i], a.v / (%s)@_p::R);\n", c);
     emit_node(e, xa, type, true, "a");
     emit_node(e, xb, type, true, "b");
-    put(&e->body, "  @_f f = { a, b };\n");
     if (value.failed) e->failed = true;
-    else emit_reduction(e, &r, node, "mse_loss", acc, members, value.s, end);
+    else emit_reduction(e, &r, "mse_loss", &(reducing){ acc, members, "a, b", value.s, end, node, NULL, NULL });
     text_free(&value);
 }
 
-/* ---- rows ---- */
+/* ---- softmax and norms of rows ---- */
 
 typedef struct rows { gn_view in, out; int64_t n, count, in_stride, out_stride, vector, groups; int tx, ty; } rows;
 
@@ -3453,17 +4053,16 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     text value = { 0 };
     char members[60], acc[40];
     reduce_plan(&r, base_offset(e, x), types[in->dtype].bytes, true);
-    put(&value, r.vector > 1 ? "%s x[%lld]; vload<%lld>(x, a + (" : "%s x[1]; x[0] = a[", type, (long long)r.vector, (long long)r.vector);
+    put(&value, r.vector > 1 ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[1];\n    x[0] = a[(", type, (long long)r.vector, (long long)r.vector);
     put_offset(&value, &r.kept, "o", r.small);
     put(&value, " + ");
     put_offset(&value, &r.reduced, "r", r.small);
-    put(&value, "%s acc.merge(soft_of<%s, %lld>(x));", r.vector > 1 ? "));" : "];", c, (long long)r.vector);
+    put(&value, "%s;\n    acc.merge(soft_of<%s, %lld>(x));\n", r.vector > 1 ? "))" : ")]", c, (long long)r.vector);
     snprintf(members, sizeof members, "const %s *a;", type);
     snprintf(acc, sizeof acc, "soft<%s>", c);
     emit_node(e, x, type, true, "a");
-    put(&e->body, "  @_f f = { a };\n");
     if (value.failed) e->failed = true;
-    else emit_reduction_to(e, &r, (param){ PARAM_PLAN, REGION_ROWS, at }, acc, "softmax_sums", acc, members, value.s, "out = a;");
+    else emit_reduction(e, &r, "softmax_sums", &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n", .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
     text_free(&value);
     size_t bytes = (size_t)at + (size_t)rows_of_x->count * 16;
     if (bytes > e->rows) e->rows = bytes;
@@ -3565,10 +4164,9 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     reduce_plan(&d, 1, 8, false);
     snprintf(members, sizeof members, "const %s *a;", c);
     snprintf(acc, sizeof acc, "sum_of<%s>", c);
-    snprintf(end, sizeof end, "put(out, a.v / (%s)R);", c);
+    snprintf(end, sizeof end, "    put(o[i], a.v / (%s)@_p::R);\n", c);
     emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_ROWS, 0 });
-    put(&e->body, "  @_f f = { a };\n");
-    emit_reduction(e, &d, node, "cross_entropy", acc, members, "acc.take(a[r], r);", end);
+    emit_reduction(e, &d, "cross_entropy", &(reducing){ acc, members, "a", "    acc.take(a[r], r);\n", end, node, NULL, NULL });
 }
 
 /* ---- matmul ---- */
@@ -3965,7 +4563,7 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
 
 /* The type @_e with its parameters, and `e` of it in the body, after the wait of a kernel that starts early. The kernel's own parameters are named a, b and parts. */
 static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
-    loop *l = (loop *)gn_alloc(sizeof *l);
+    loop *l = (loop *)alloc_zero(sizeof *l);
     const gn_view *out = view_of(e, t->result);
     const char *type = types[d].name, *to = types[out->dtype].name;
     text members = { 0 }, constants = { 0 };
@@ -4806,12 +5404,9 @@ static void emit_attention(emit *e, uint32_t node) {
     if (f.parts > 1) emit_attention_join(e, node, &f);
 }
 
-static void keep_apart(emit *e, uint32_t node);
-
-/* Where an append in place saves what it overwrites, and its flag. Its position is read again when the run has failed. */
+/* Where an append in place saves what it overwrites, and its flag. */
 static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
     const gn_view *v = view_of(e, input(e, node, 1));
-    keep_apart(e, input(e, node, 2));
     emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
     emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
     e->append_flags[e->n_appends] = e->n_flags++;
@@ -4935,21 +5530,13 @@ static bool readers_init(readers *r, const emit *e) {
     return true;
 }
 
-static bool node_is(const emit *e, uint32_t node, const char *op) {
-    gn_op_info row;
-    return e->part->nodes[node].leaf == GN_LEAF_NONE && gn_get_op(e->part->nodes[node].op - 1, &row) == GN_OK && strcmp(row.name, op) == 0;
-}
-
 /* A view of all of its base, in its order. */
 static bool is_whole(const emit *e, const gn_view *v, uint32_t base) { return is_dense(v) && !v->offset && count_of(v) == count_of(&e->layout->lay[base].view); }
 
-/* What a kernel that runs later than its step reads lies where nothing else is put. */
-static void keep_apart(emit *e, uint32_t node) {
+/* A kernel that runs where the step of node `at` stands reads it. */
+static void keep_until(emit *e, uint32_t node, uint32_t at) {
     gn_lay *a = &e->layout->lay[e->layout->lay[node].base];
-    if (a->place != GN_PLACE_BLOCK || a->last == e->part->n_nodes) return;
-    a->offset = (e->layout->block_bytes + 255) & ~(size_t)255;
-    e->layout->block_bytes = a->offset + (((size_t)count_of(&a->view) * types[a->view.dtype].bytes + 255) & ~(size_t)255);
-    a->last = e->part->n_nodes;
+    if (a->last < at) a->last = at;
 }
 
 /* Nothing in the plan writes it. */
@@ -5061,8 +5648,8 @@ static void fuse_vector(emit *e, const readers *r, uint32_t i) {
     if (u.loop) at = u.loop - 1;
     if (u.best) at = u.best - 1;
     if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;   /* B is no leaf: it would have to be kept for longer */
-    if (at != i) { e->fusions[i].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[node].n_ins; k++) keep_apart(e, input(e, node, k)); }
-    if (u.norm) { e->fusions[u.norm - 1].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[base].n_ins; k++) keep_apart(e, input(e, base, k)); }
+    if (at != i) { e->fusions[i].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[node].n_ins; k++) keep_until(e, input(e, node, k), e->layout->steps[at].node); }
+    if (u.norm) { e->fusions[u.norm - 1].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[base].n_ins; k++) keep_until(e, input(e, base, k), e->layout->steps[at].node); }
     e->fusions[at] = u;
 }
 
@@ -5106,7 +5693,7 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
         for (uint32_t k = 0; k < 2; k++) {
             e->fusions[u.append[k] - 1].inside = true;
             e->fused++;
-            for (uint32_t q = 1; q < 3; q++) keep_apart(e, input(e, input(e, node, 1 + k), q));
+            for (uint32_t q = 1; q < 3; q++) keep_until(e, input(e, input(e, node, 1 + k), q), node);
         }
     } else u.append[0] = u.append[1] = 0;
     e->fusions[i] = u;
@@ -5127,22 +5714,217 @@ static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
         e->inlined[node] = true;
         e->fusions[r->step[node] - 1].inside = true;
         e->fused++;
-        keep_apart(e, input(e, node, 1));
+        keep_until(e, input(e, node, 1), s->node);
     }
 }
 
-/* Decides which steps run inside another's kernel. False when there is no memory. */
-static bool fuse_rows(emit *e) {
+/* ---- which reductions run with the loops around them ---- */
+
+typedef struct row_finder { emit *e; const readers *r; uint32_t *of; row_kernel *room; } row_finder;   /* of: per step, 1 + its group */
+
+enum { ROW_REACH = 512 };          /* steps between a group's first and its last at most */
+
+static uint32_t row_at(const emit *e, const row_group *g, uint32_t m) { return (uint32_t)(g->steps[m].step - e->layout->steps); }
+
+/* The loop that runs in the kernel of step i, a matmul; NULL: none. */
+static const gn_kernel_step *tail_of(const emit *e, size_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
+    bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+    return fuses ? s + 1 : NULL;
+}
+
+/* Nothing else computes the step, and it is one that groups are made of. */
+static bool row_may(const emit *e, uint32_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
+    if (e->fusions[i].inside || e->fusions[i].product || (i && tail_of(e, i - 1))) return false;
+    if (!s->n_instrs) return reduce_kind_of(e, s->node) != REDUCE_NONE || row_softmax(e, s->node) || row_norm(e, s->node);
+    for (uint32_t k = 0; k < s->n_loads; k++)
+        if (e->inlined[e->layout->loads[s->load + k].base]) return false;
+    return is_epilogue(e, s);
+}
+
+static bool same_dims(const gn_view *a, const gn_view *b) { return a->rank == b->rank && memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) == 0; }
+
+/* The axes that an op reduces or goes along; 0: it is none of rows. */
+static int64_t row_axes(const emit *e, uint32_t node) {
+    const gn_view *in = view_of(e, input(e, node, 0));
+    if (reduce_kind_of(e, node)) return attrs_of(e, node)[0];
+    if (row_norm(e, node)) return (int64_t)1 << (in->rank - 1);
+    return row_softmax(e, node) ? (int64_t)1 << axis_of(attrs_of(e, node)[0], in->rank) : 0;
+}
+
+/* Whether a value of the group is read as it is computed: an element's by that element, a row's by that row. */
+static bool row_reads_value(const row_group *g, const gn_load *d, bool value_full, bool full) {
+    gn_view every = view_of_rows(g);
+    if (d->view.offset) return false;
+    if (full && !value_full) return same_view(&d->view, &every);
+    return full == value_full && is_dense(&d->view) && count_of(&d->view) == (full ? g->rows * g->n : g->rows);
+}
+
+/* Adds step i behind those that are there, when it computes over the same rows. */
+static bool row_add(const emit *e, row_group *g, uint32_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
+    const gn_view *v = view_of(e, s->n_instrs ? s->node : input(e, s->node, 0));
+    row_step step = { .step = s, .full = same_dims(v, &g->shape) };
+    bool one = s->n_instrs && !step.full;
+    if (g->n_steps == ROW_STEPS || (one && count_of(v) != g->rows) || (!s->n_instrs && (!step.full || row_axes(e, s->node) != g->axes))) return false;
+    for (uint32_t k = 0; k < row_inputs(e, s); k++) {
+        gn_load d = row_input(e, g, s, k);
+        int m = d.constant ? -1 : row_member(g, d.base);
+        if (m < 0 && !d.constant && !is_steady(e, d.base)) return false;
+        if (m < 0) continue;
+        if ((!s->n_instrs && k) || !row_reads_value(g, &d, g->steps[m].full, !one)) return false;
+        if (!s->n_instrs && !g->steps[m].full) return false;
+        if (g->steps[m].level > step.level) step.level = g->steps[m].level;
+    }
+    if (one && !step.level) return false;                          /* a loop over rows that waits for no reduction of the group */
+    if (!s->n_instrs) {
+        step.full = reduce_kind_of(e, s->node) == REDUCE_NONE;
+        step.level = (uint8_t)(step.level + (step.full ? 2 : 1));
+    }
+    g->steps[g->n_steps++] = step;
+    return true;
+}
+
+static bool row_reads(const emit *e, const row_group *g, const gn_kernel_step *s) {
+    for (uint32_t k = 0; k < row_inputs(e, s); k++) {
+        if (s->n_instrs ? e->layout->loads[s->load + k].constant : false) continue;
+        if (row_member(g, s->n_instrs ? e->layout->loads[s->load + k].base : e->layout->lay[input(e, s->node, k)].base) >= 0) return true;
+    }
+    return false;
+}
+
+/* What the group must store: what a step outside reads, or what is asked for. */
+static void row_mark_stored(const row_finder *w, row_group *g) {
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        uint32_t node = g->steps[m].step->node, own = 0;
+        for (uint32_t q = m + 1; q < g->n_steps; q++) {
+            const gn_kernel_step *s = g->steps[q].step;
+            for (uint32_t k = 0; k < row_inputs(w->e, s); k++) {
+                gn_load d = row_input(w->e, g, s, k);
+                own += !d.constant && d.base == node;
+            }
+        }
+        g->steps[m].stored = w->r->held[node] || w->r->reads[node] > own;
+    }
+}
+
+/* Rows in one block each pay when a row fits it, or there are enough of them for the device; a single reduction is cut as it needs. */
+static bool row_pays(const row_finder *w, const row_group *g) {
+    w->room->e = w->e;
+    w->room->g = g;
+    w->room->n_loads = 0;
+    if (!row_loads(w->room)) return false;
+    if (is_row_reduction(w->e, g)) return true;
+    if (!rows_run_along(g)) return g->rows >= 256 * emit_processors(w->e);
+    return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * 2 >= emit_processors(w->e));
+}
+
+/* The group with step i in it. False when it cannot run where its last step stands, for others between read what it gives, or when it does not pay. */
+static bool row_with(const row_finder *w, const row_group *g, uint32_t group, uint32_t i, row_group *out) {
+    const emit *e = w->e;
+    *out = *g;
+    out->n_steps = 0;
+    for (uint32_t m = 0, added = 0; m < g->n_steps || !added;) {
+        bool own = !added && (m == g->n_steps || i < row_at(e, g, m));
+        if (!row_add(e, out, own ? i : row_at(e, g, m))) return false;
+        if (own) added = 1;
+        else m++;
+    }
+    uint32_t first = row_at(e, out, 0), last = row_at(e, out, out->n_steps - 1);
+    if (last - first > ROW_REACH) return false;
+    for (uint32_t t = first + 1; t < last; t++)
+        if (t != i && w->of[t] != group && row_reads(e, out, &e->layout->steps[t])) return false;
+    row_mark_stored(w, out);
+    return row_pays(w, out);
+}
+
+/* Takes step i into a group, then the loops over elements before it that no group has. */
+static bool row_take(row_finder *w, uint32_t group, uint32_t i) {
+    emit *e = w->e;
+    const gn_kernel_step *s = &e->layout->steps[i];
+    row_group with;
+    if (w->of[i] || !row_may(e, i) || !row_with(w, &e->groups[group - 1], group, i, &with)) return false;
+    e->groups[group - 1] = with;
+    w->of[i] = group;
+    for (uint32_t k = 0; k < row_inputs(e, s); k++) {
+        gn_load d = row_input(e, &with, s, k);
+        uint32_t before = d.constant ? 0 : w->r->step[d.base];
+        if (before && e->layout->steps[before - 1].n_instrs) row_take(w, group, before - 1);
+    }
+    return true;
+}
+
+/* A group of its own for a reduction, a softmax or a norm. */
+static bool row_begin(row_finder *w, uint32_t i) {
+    emit *e = w->e;
+    uint32_t node = e->layout->steps[i].node;
+    if (!grow(&e->groups, e->n_groups, &e->cap_groups, sizeof *e->groups)) return false;
+    const gn_view *in = view_of(e, input(e, node, 0));
+    row_group *g = &e->groups[e->n_groups];
+    *g = (row_group){ .shape = dense_view(in->dtype, in->rank, in->dims), .axes = row_axes(e, node), .n = 1 };
+    for (int k = 0; k < in->rank; k++) if ((g->axes >> k) & 1) g->n *= in->dims[k];
+    if (g->n < 2 || !count_of(in)) return true;
+    g->rows = count_of(in) / g->n;
+    e->n_groups++;
+    if (!row_take(w, (uint32_t)e->n_groups, i)) e->n_groups--;
+    return true;
+}
+
+static bool row_join(row_finder *w, uint32_t i) {
+    const emit *e = w->e;
+    const gn_kernel_step *s = &e->layout->steps[i];
+    for (uint32_t k = 0; k < row_inputs(e, s); k++) {
+        if (s->n_instrs && e->layout->loads[s->load + k].constant) continue;
+        uint32_t before = w->r->step[s->n_instrs ? e->layout->loads[s->load + k].base : e->layout->lay[input(e, s->node, k)].base];
+        if (before && w->of[before - 1] && row_take(w, w->of[before - 1], i)) return true;
+    }
+    return false;
+}
+
+/* The steps of a group run where its last stands: what they read lives until then, and what nobody else reads needs no memory. */
+static void row_settle(emit *e, uint32_t group) {
+    const row_group *g = &e->groups[group];
+    if (g->n_steps < 2) return;
+    uint32_t last = row_at(e, g, g->n_steps - 1), at = e->layout->steps[last].node;
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        const gn_kernel_step *s = g->steps[m].step;
+        for (uint32_t k = 0; k < row_inputs(e, s); k++) {
+            gn_load d = row_input(e, g, s, k);
+            if (!d.constant) keep_until(e, d.base, at);
+        }
+        if (!g->steps[m].stored) { e->layout->lay[s->node].kernel = false; e->layout->lay[s->node].place = GN_PLACE_NONE; }
+        if (m + 1 < g->n_steps) { e->fusions[row_at(e, g, m)].inside = true; e->fused++; }
+    }
+    e->fusions[last].rows = group + 1;
+}
+
+static bool fuse_reductions(emit *e, const readers *r) {
+    const gn_layout *l = e->layout;
+    row_finder w = { .e = e, .r = r, .of = (uint32_t *)alloc_zero((l->n_steps + 1) * sizeof *w.of), .room = (row_kernel *)alloc_zero(sizeof *w.room) };
+    bool ok = w.of && w.room;
+    for (uint32_t i = 0; ok && i < l->n_steps; i++)
+        if (!w.of[i] && row_may(e, i) && !row_join(&w, i) && !l->steps[i].n_instrs) ok = row_begin(&w, i);
+    for (uint32_t i = 0; ok && i < e->n_groups; i++) row_settle(e, i);
+    gn_free(w.of);
+    gn_free(w.room);
+    return ok;
+}
+
+/* Decides which steps run inside another's kernel, and lays memory out for it. False when there is no memory. */
+static bool fuse_steps(emit *e) {
     readers r = { 0 };
     bool ok = readers_init(&r, e);
-    for (uint32_t i = 0; ok && i < e->layout->n_steps && !env_is("GENIE_CUDA_FUSE", "0"); i++) {
+    for (uint32_t i = 0; ok && i < e->layout->n_steps; i++) {
         uint32_t node = e->layout->steps[i].node;
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
         else if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
         else if (node_is(e, node, "attention")) fuse_attention(e, &r, i);
+        if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);   /* a failed run puts back what lies there */
     }
+    ok = ok && fuse_reductions(e, &r);
     readers_deinit(&r);
-    return ok;
+    return ok && gn_layout_pack(e->layout, e->fault) == GN_OK;
 }
 
 /* What becomes of one element: the struct @_e, from the product's bias and the loop that takes it in. */
@@ -5150,7 +5932,7 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
     bool has_bias = e->part->nodes[node].n_ins > 2;
     const gn_kernel_step *s = u->loop ? &e->layout->steps[u->loop - 1] : NULL;
     const gn_view *product_view = view_of(e, node), *out = view_of(e, s ? s->node : node);
-    loop *l = (loop *)gn_alloc(sizeof *l);
+    loop *l = (loop *)alloc_zero(sizeof *l);
     text loads = { 0 };
     if (!l) { e->failed = true; return; }
     put(t, "struct @_e {\n");
@@ -5289,8 +6071,9 @@ static void emit_one(emit *e, const fusion *u) {
 /* True when step i is done by a fused kernel: here, or elsewhere. */
 static bool emit_fused(emit *e, size_t i) {
     const fusion *u = &e->fusions[i];
-    if (!u->inside && !u->product) return false;
+    if (!u->inside && !u->product && !u->rows) return false;
     if (u->inside) return true;
+    if (u->rows) { emit_rows(e, &e->groups[u->rows - 1]); return true; }
     if (node_is(e, e->layout->steps[u->product - 1].node, "attention")) emit_one(e, u);
     else emit_vector(e, u);
     return true;
@@ -6634,6 +7417,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_layout_deinit(&p->layout);
     emit_free(&p->emit);
     gn_free(p->emit.fusions);
+    gn_free(p->emit.groups);
     gn_free(p->emit.inlined);
     gn_free(p->emit.appends);
     gn_free(p->emit.append_flags);
@@ -6744,13 +7528,6 @@ static size_t plan_near(plan *p) {
 
 static void plan_measure(executor *x, plan *p);      /* below: it runs kernels */
 
-/* The loop that runs in the kernel of step i, a matmul; NULL: none. */
-static const gn_kernel_step *tail_of(const emit *e, size_t i) {
-    const gn_kernel_step *s = &e->layout->steps[i];
-    bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
-    return fuses ? s + 1 : NULL;
-}
-
 /* Of what was stored or planned to be computed in one way, and is not: counted, said, and in strict mode an error. */
 static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t times, const char *what) {
     *counter += times;
@@ -6772,7 +7549,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
     e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
-    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !fuse_rows(e)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || (fuses_steps() && !fuse_steps(e))) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     plan_measure(x, p);
     for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
         e->tail = tail_of(e, i);
@@ -6850,7 +7627,7 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     bool bound = true;
     for (int i = 0; i < CAPTURES; i++) bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
     if (!p->part || !p->words || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->leave_at || !bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    if (r == GN_OK) r = gn_layout_make(p->part, &p->layout, f);
+    if (r == GN_OK) r = gn_layout_make(p->part, fuses_steps(), &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
     if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
         r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");

@@ -351,6 +351,10 @@ static gn_tensor build_sum(gn_ctx *g, const job *j) { (void)g; return gn_sum(j->
 static gn_tensor build_softmax(gn_ctx *g, const job *j) { (void)g; return gn_softmax(j->in[0], 1); }
 static gn_tensor build_layernorm(gn_ctx *g, const job *j) { (void)g; return gn_layernorm(j->in[0], j->in[1], j->in[2], 1e-5); }
 
+static gn_tensor build_rmsnorm(gn_ctx *g, const job *j) { (void)g; return gn_rmsnorm(j->in[0], j->in[1], 1e-5); }
+static gn_tensor build_masked_softmax(gn_ctx *g, const job *j) { (void)g; return gn_softmax(gn_add(gn_mul_c(j->in[0], 0.125), j->in[1]), 1); }
+static gn_tensor build_distance(gn_ctx *g, const job *j) { (void)g; return gn_sqrt(gn_mean(gn_square(gn_sub(j->in[0], j->in[1])), GN_AXES(1), false)); }
+
 /* One row in double: x and c (n) to out (n, or 1 for sum). */
 typedef void (*refer_fn)(const job *j, int64_t r, double *out);
 
@@ -379,6 +383,23 @@ static void refer_layernorm(const job *j, int64_t r, double *out) {
     for (int64_t i = 0; i < j->n; i++) out[i] = (at(j, 0, r * j->n + i) - mean) / sqrt(square + 1e-5) * at(j, 1, i) + at(j, 2, i);
 }
 
+static void refer_rmsnorm(const job *j, int64_t r, double *out) {
+    double square = 0;
+    for (int64_t i = 0; i < j->n; i++) square += pow(at(j, 0, r * j->n + i), 2) / (double)j->n;
+    for (int64_t i = 0; i < j->n; i++) out[i] = at(j, 0, r * j->n + i) / sqrt(square + 1e-5) * at(j, 1, i);
+}
+static void refer_masked_softmax(const job *j, int64_t r, double *out) {
+    double most = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < j->n; i++) most = fmax(most, out[i] = at(j, 0, r * j->n + i) * 0.125 + at(j, 1, i));
+    for (int64_t i = 0; i < j->n; i++) sum += out[i] = exp(out[i] - most);
+    for (int64_t i = 0; i < j->n; i++) out[i] /= sum;
+}
+static void refer_distance(const job *j, int64_t r, double *out) {
+    out[0] = 0;
+    for (int64_t i = 0; i < j->n; i++) out[0] += pow(at(j, 0, r * j->n + i) - at(j, 1, r * j->n + i), 2);
+    out[0] = sqrt(out[0] / (double)j->n);
+}
+
 static double rows_error(const job *j, refer_fn refer) {
     worst e = { 0 };
     double *out = or_die(malloc((size_t)j->n * sizeof *out));
@@ -392,16 +413,23 @@ static double rows_error(const job *j, refer_fn refer) {
     return error_of(&e);
 }
 
-typedef struct memory_row { const char *name; gn_dtype d; build_fn build; refer_fn refer; int full_inputs, row_inputs; bool reduces; double target; } memory_row;
+typedef struct memory_row { const char *name; gn_dtype d; build_fn build; refer_fn refer; int full_inputs, row_inputs; bool reduces; double target; bool apart; } memory_row;   /* apart: without fusion */
 
 static const memory_row memory_rows[] = {
-    { "elementwise", GN_F32, build_elementwise, refer_elementwise, 2, 0, false, 4.40 },
-    { "sum", GN_F32, build_sum, refer_sum, 1, 0, true, 4.3 },
-    { "sum", GN_BF16, build_sum, refer_sum, 1, 0, true, 3.8 },
-    { "softmax", GN_F32, build_softmax, refer_softmax, 1, 0, false, 3.9 },
-    { "softmax", GN_BF16, build_softmax, refer_softmax, 1, 0, false, 3.6 },
-    { "layernorm", GN_F32, build_layernorm, refer_layernorm, 1, 2, false, 4.1 },
-    { "layernorm", GN_BF16, build_layernorm, refer_layernorm, 1, 2, false, 3.7 },
+    { "elementwise", GN_F32, build_elementwise, refer_elementwise, 2, 0, false, 4.40, false },
+    { "sum", GN_F32, build_sum, refer_sum, 1, 0, true, 4.3, false },
+    { "sum", GN_BF16, build_sum, refer_sum, 1, 0, true, 3.8, false },
+    { "softmax", GN_F32, build_softmax, refer_softmax, 1, 0, false, 3.9, false },
+    { "softmax", GN_BF16, build_softmax, refer_softmax, 1, 0, false, 3.6, false },
+    { "layernorm", GN_F32, build_layernorm, refer_layernorm, 1, 2, false, 4.1, false },
+    { "layernorm", GN_BF16, build_layernorm, refer_layernorm, 1, 2, false, 3.7, false },
+    { "rmsnorm", GN_F32, build_rmsnorm, refer_rmsnorm, 1, 1, false, 3.9, false },
+    { "rmsnorm", GN_BF16, build_rmsnorm, refer_rmsnorm, 1, 1, false, 3.5, false },
+    { "rmsnorm_unfused", GN_F32, build_rmsnorm, refer_rmsnorm, 1, 1, false, NAN, true },
+    { "masked_softmax", GN_F32, build_masked_softmax, refer_masked_softmax, 1, 1, false, 3.9, false },
+    { "masked_softmax", GN_BF16, build_masked_softmax, refer_masked_softmax, 1, 1, false, 3.4, false },
+    { "distance", GN_F32, build_distance, refer_distance, 2, 0, true, 4.2, false },
+    { "distance", GN_BF16, build_distance, refer_distance, 2, 0, true, 3.7, false },
 };
 
 static void bench_memory_row(gn_ctx *g, const memory_row *r) {
@@ -411,6 +439,10 @@ static void bench_memory_row(gn_ctx *g, const memory_row *r) {
     snprintf(name, sizeof name, "%s_%s", r->name, word(r->d));
     if (!wanted(name)) return;
     for (int i = 0; i < j.n_in; i++) j.in_shape[i] = i < r->full_inputs ? GN_SHAPE(n, n) : GN_SHAPE(n);
+    if (r->apart) {
+        setenv("GENIE_CUDA_FUSE", "0", 1);
+        g = open_or_die(set.device, NULL);
+    }
     job_open(g, &j);
     int k = job_run(g, &j, r->build, repeats(15));
     double bytes = (double)gn_dtype_bytes(r->d) * (double)(n * n) * (r->full_inputs + (r->reduces ? 0 : 1));
@@ -423,6 +455,10 @@ static void bench_memory_row(gn_ctx *g, const memory_row *r) {
     snprintf(out->note, sizeof out->note, "%lld x %lld", (long long)n, (long long)n);
     print_row(out);
     job_close(&j);
+    if (r->apart) {
+        gn_close(g);
+        unsetenv("GENIE_CUDA_FUSE");
+    }
 }
 
 /* ---- one long row, as of a vocabulary's logits: by how many blocks it is computed decides ---- */

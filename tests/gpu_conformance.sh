@@ -152,6 +152,7 @@ run_conformance() {
     compile_kernels
     GENIE_TEST_DEVICES=cuda:0 run_suite "conformance on cuda:0" 1200 "$jobs" "$(program conformance_test)" on_cuda
     GENIE_TEST_DEVICES=cuda:0 run_suite "larger shapes beside the CPU" 1200 8 "$(program gpu_test)"
+    GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=300 run_suite "reductions with loops around them" 600 1 "$(program rows_test)"
     start_server "conformance through TLS" || return 0
     GENIE_HOME=$scratch/client GENIE_TEST_DEVICES=genie://$address run_suite "conformance through TLS" 1200 "$jobs" "$(program conformance_test)" on_remote
     GENIE_HOME=$scratch/client GENIE_TEST_DEVICES=$address run_suite "known values through TLS" 300 1 "$(program gpu_test)" ones_times chain_of replayed a_fault
@@ -203,13 +204,14 @@ sanitize() {
     [ "$tool" != memcheck ] || options+=(--report-api-errors no)
     [ "$tool" != initcheck ] || options+=(--check-api-memory-access no)
     local processes=()
-    for ((i = 0; i <= shards; i++)); do
+    for ((i = 0; i <= shards + 1; i++)); do
         local command=("$(program conformance_test)" on_cuda --seed 1 --shard "$i/$shards")
         [ "$i" != "$shards" ] || command=("$(program gpu_test)" agree_with_the_cpu --seed 1)
+        [ "$i" -le "$shards" ] || command=(env GENIE_CUDA_ONE_OF_EACH=0 "$(program rows_test)" of_random their_kernels --seed 1)
         env "${settings[@]}" timeout -k 5 "$limit" compute-sanitizer "${options[@]}" "${command[@]}" >"$scratch/$tool.$i" 2>&1 &
         processes+=($!)
     done
-    for ((i = 0; i <= shards; i++)); do
+    for ((i = 0; i <= shards + 1; i++)); do
         wait "${processes[$i]}"
         local summary; summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$scratch/$tool.$i" | tail -n 1)
         [[ $summary =~ \ 0\ (errors|hazards) ]] || errors=$((errors + 1))
@@ -230,8 +232,8 @@ run_sanitizers() {
     for tool in memcheck racecheck initcheck synccheck; do
         cat "$scratch/$tool.said"
         read -r errors shards <"$scratch/$tool.result"
-        if [ "$errors" = 0 ]; then pass "compute-sanitizer $tool" "$((shards + 1)) parts clean, $((SECONDS - from)) s for all tools"
-        else fail "compute-sanitizer $tool" "$errors of $((shards + 1)) parts with findings or cut at ${SANITIZER_SECONDS:-480} s"; fi
+        if [ "$errors" = 0 ]; then pass "compute-sanitizer $tool" "$((shards + 2)) parts clean, $((SECONDS - from)) s for all tools"
+        else fail "compute-sanitizer $tool" "$errors of $((shards + 2)) parts with findings or cut at ${SANITIZER_SECONDS:-480} s"; fi
     done
 }
 

@@ -33,6 +33,8 @@ static gn_tensor golden_sum_of_rows(gn_ctx *g) { return gn_sum(leaf(g, GN_F32, G
 static gn_tensor golden_argmax(gn_ctx *g) { return gn_argmax(leaf(g, GN_BF16, GN_SHAPE(4, 1000)), GN_AXES(1), false); }
 static gn_tensor golden_softmax(gn_ctx *g) { return gn_softmax(leaf(g, GN_BF16, GN_SHAPE(64, 1024)), 1); }
 static gn_tensor golden_layernorm(gn_ctx *g) { return gn_layernorm(leaf(g, GN_F32, GN_SHAPE(64, 768)), leaf(g, GN_F32, GN_SHAPE(768)), leaf(g, GN_F32, GN_SHAPE(768)), 1e-5); }
+static gn_tensor golden_rmsnorm(gn_ctx *g) { return gn_rmsnorm(leaf(g, GN_F32, GN_SHAPE(64, 768)), leaf(g, GN_F32, GN_SHAPE(768)), 1e-5); }
+static gn_tensor golden_root_of_a_mean(gn_ctx *g) { return gn_sqrt(gn_mean(gn_square(gn_sub(leaf(g, GN_F32, GN_SHAPE(64, 768)), leaf(g, GN_F32, GN_SHAPE(768)))), GN_AXES(1), false)); }
 static gn_tensor golden_product(gn_ctx *g) { return gn_linear(leaf(g, GN_F32, GN_SHAPE(33, 16)), leaf(g, GN_F32, GN_SHAPE(16, 40)), leaf(g, GN_F32, GN_SHAPE(40))); }
 static gn_tensor golden_fed_product(gn_ctx *g) { return gn_relu(gn_linear(leaf(g, GN_F32, GN_SHAPE(64, 784)), leaf(g, GN_F32, GN_SHAPE(784, 256)), leaf(g, GN_F32, GN_SHAPE(256)))); }
 static gn_tensor golden_attention(gn_ctx *g)
@@ -74,7 +76,7 @@ static gn_tensor golden_one_query(gn_ctx *g)
 
 static const struct { const char *name; gn_tensor (*build)(gn_ctx *g); } goldens[] = {
     { "elementwise", golden_elementwise }, { "strided_cast", golden_strided_cast }, { "sum_of_rows", golden_sum_of_rows }, { "argmax", golden_argmax },
-    { "softmax", golden_softmax }, { "layernorm", golden_layernorm }, { "product", golden_product }, { "fed_product", golden_fed_product }, { "attention", golden_attention }, { "embedding", golden_embedding },
+    { "softmax", golden_softmax }, { "layernorm", golden_layernorm }, { "rmsnorm", golden_rmsnorm }, { "root_of_a_mean", golden_root_of_a_mean }, { "product", golden_product }, { "fed_product", golden_fed_product }, { "attention", golden_attention }, { "embedding", golden_embedding },
     { "warpgroup_product", golden_warpgroup_product }, { "tensor_product", golden_tensor_product }, { "aligned_product", golden_aligned_product }, { "warpgroup_attention", golden_warpgroup_attention },
     { "row_product", golden_row_product }, { "one_query", golden_one_query },
 };

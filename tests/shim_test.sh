@@ -43,6 +43,10 @@ known_values() {
     on_shim "$BUILD/tests/gpu_test" ones_times replayed one_element a_fault _place_are_put_back an_old_version indices_into_nothing long_rows a_loop_takes --seed 1 >"$WORK/known" 2>&1
     holds "$WORK/known" 11
 }
+rows_with_loops() {
+    on_shim "$BUILD/tests/rows_test" --seed 1 >"$WORK/rows" 2>&1
+    holds "$WORK/rows" 3
+}
 # As late as events and streams allow, and in an order that is drawn.
 streams_in_any_order() {
     local order
@@ -160,7 +164,7 @@ if ! has "$CXX"; then
     skip kernels_on_the_shim "no C++ compiler ($CXX) here"
     finish
 fi
-for program in kernels_test conformance_test gpu_test gpu_fault_test choice_test; do
+for program in kernels_test conformance_test gpu_test rows_test gpu_fault_test choice_test; do
     [ -x "$BUILD/tests/$program" ] || { skip kernels_on_the_shim "$program is not built: ./build.sh kernels runs this test with its programs"; finish; }
 done
 check shim_builds build_shim
@@ -169,6 +173,7 @@ check kernels_of_each_kind_compile_for_the_host compile 100
 check kernels_of_each_kind_agree_with_the_reference conformance 100 on_cuda
 check kernels_that_count_in_64_bits_agree_with_the_reference wide
 check known_values_replay_and_fault_on_the_shim known_values
+check reductions_with_loops_are_one_kernel_and_agree_with_the_cpu rows_with_loops
 check products_on_tensor_cores_are_exact tensor_cores
 check copies_and_kernels_in_any_order_give_the_same streams_in_any_order
 check faults_are_typed_errors_here faults_here
