@@ -4042,7 +4042,7 @@ static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) 
 }
 
 /* Few rows so long that one block each would take its time: all blocks share them. */
-static bool is_long(const rows *r) { return r->n >= 1 << 15 && (r->count < 1024 || !is_few(r->n)); }
+static bool is_long(const rows *r) { return r->n >= 1 << 15 && (r->count < 512 || !is_few(r->n)); }
 
 /* The maximum of each row of x and the sum of exp(x - maximum), `at` bytes into what rows leave for the kernels after them. */
 static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
