@@ -3429,7 +3429,7 @@ static gn_view expanded(const gn_view *v, const gn_view *shape) {
     int at = v->rank;
     for (int i = shape->rank - 1; i >= 0; i--) {
         r.strides[i] = 0;
-        if (shape->dims[i] == 1) continue;
+        if (shape->dims[i] < 2) continue;                            /* of no elements strides say nothing */
         if (left == 1 && at > 0) { left = v->dims[--at]; stride = v->strides[at]; }
         r.strides[i] = stride;
         stride *= shape->dims[i];
