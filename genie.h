@@ -73,7 +73,8 @@
 
    WHAT IT DOES NOT DO
        No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two devices passes
-       through the program. A state moves to another device only when it is said to live there or its own cannot run its writers.
+       through the program, but for values between two GPUs of its own machine. A state moves to another device only when it is said
+       to live there or its own cannot run its writers, and then through the program too.
        No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST); other devices of the context go on, a context over
        that server alone is at its end, and the program opens another. Floats of 16 bits are computed in 32 within a loop: where
        such a loop is cut over two devices they are rounded once more. No sparse or quantised dtypes. No Python.
@@ -262,7 +263,8 @@ typedef struct gn_error {
     X(choices_rejected,   "files",  "damaged files of stored choices: measured anew")              \
     X(choices_lost,       "products", "products whose stored choice could not be followed")        \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
-    X(transfers,          "values", "values brought from one device to another, through the program") \
+    X(transfers,          "values", "values brought from one device to another")                    \
+    X(transfers_direct,   "values", "of them: from one GPU to another of this machine, not through the program's memory") \
     X(transfer_bytes,     "bytes",  "bytes of those values")                                       \
     X(reschedules,        "plans",  "plans over several devices that were placed anew because what devices and links cost had changed") \
     X(reschedule_bytes,   "bytes",  "bytes of states that moved because of it")                    \
@@ -1040,7 +1042,8 @@ GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
 GN_API int gn_describe_network(char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
-/* Waits until gn_server_stop. GN_DEVICE_LOST when a device is lost before: only another process can use that GPU again. */
+/* Waits until gn_server_stop. GN_DEVICE_LOST when a device was lost, since only another process can use that GPU again: at once, or,
+   when clients work with other devices, as soon as the last of them has left. */
 GN_API gn_result gn_server_run(gn_server *s);
 /* Ends every session with the cause, and returns the listening socket as a descriptor that stays open across exec, -1 if there is
    none: connections wait there until a server opens with it as listen_fd. Takes at most 2 seconds; what follows is exec or close. */
@@ -1389,6 +1392,13 @@ typedef struct gn_exec_i {
     gn_result (*rates)(void *self, double out_flops_per_s[GN_RATE__COUNT], double *out_bytes_per_s);
     /* Whether that run and all before it have ended, so that wait does not block. NULL slot: they have when submit returns. */
     bool (*ended)(void *self, uint64_t ticket);
+    /* Whether values can be taken over from another executor of the same driver, and what the way from there costs. Both slots or none;
+       their two executors are called by one thread. */
+    bool (*reaches)(void *self, void *from, gn_cluster_link *out_link);
+    /* A value that a submitted run of `from` keeps becomes the value `id` of this executor, without a way through the host: runs
+       submitted here from now on wait for it on the device. The run is waited for only if it can still end with an error of its own;
+       then GN_STALE_HANDLE, and that run's wait tells the cause. GN_UNSUPPORTED: it lies where this does not reach. */
+    gn_result (*value_take)(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f);
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -10604,6 +10614,7 @@ GN__COLD_BEGIN
 #define GN__OPEN_MESSAGES 16                /* messages that may be unfinished at once */
 #define GN__BLOB_INLINE 4096u               /* bytes that travel raw, without a chunk header */
 #define GN__BLOB_CHUNK (1u << 20)
+#define GN__CUT_HEAD 4096u                  /* bytes kept of a message that is too large: more than its fields before the tail take, but for a STEP's arrays */
 #define GN__SPARE (2u << 20)                /* bytes of memory kept for the next message in several frames: holds a chunk */
 #define GN__WIRE_NODES (1u << 21)           /* nodes of a part */
 #define GN__WIRE_FAN_IN 65536u              /* inputs of a node */
@@ -10887,9 +10898,11 @@ static bool gn__ops_has(const gn__span *bitmap, uint16_t wire) {
 
 /* ---- frames in ---- */
 
-typedef struct gn__msg { uint16_t id; uint32_t request; const uint8_t *p; size_t n; } gn__msg;   /* id 0: none yet */
+/* id 0: none yet. over: bytes of a message that was too large, of which p has the first few; 0: it is whole. */
+typedef struct gn__msg { uint16_t id; uint32_t request; const uint8_t *p; size_t n; uint64_t over; } gn__msg;
 
-typedef struct gn__open_message { bool used, taken; uint16_t id; uint32_t request; uint64_t n; gn__buf body; } gn__open_message;
+/* taken: the intake has its bytes; cut: it is too large, only its head is kept. */
+typedef struct gn__open_message { bool used, taken, cut; uint16_t id; uint32_t request; uint64_t n; gn__buf body; } gn__open_message;
 
 /* Who takes the bytes of a message in several frames as they come, so that they are not gathered first. */
 typedef struct gn__intake {
@@ -10905,10 +10918,13 @@ typedef struct gn__inbox {
     uint32_t frame_max;        /* bytes of one payload */
     uint64_t limit, held;      /* bytes of all unfinished messages */
     uint64_t frames;
+    uint32_t cuts;             /* bit i: a message i that is too large comes cut; others that are end the stream */
+    void (*give)(void *user);  /* raises the limit if it can, when a message does not fit; NULL: none */
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;             /* the last message that came in several frames */
     gn__buf spare;             /* memory for the next one: fresh pages cost more than the bytes they take */
     gn__intake intake;         /* begins NULL: none */
+    void *user;                /* of give */
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
@@ -10951,7 +10967,7 @@ static gn__open_message *gn__inbox_find(gn__inbox *in, uint32_t request) {
 }
 
 static void gn__inbox_close(gn__inbox *in, gn__open_message *o) {
-    in->held -= o->body.n;
+    in->held -= o->cut ? 0 : o->body.n;
     gn__buf_deinit(&o->body);
     o->used = false;
 }
@@ -10982,6 +10998,34 @@ static gn__open_message *gn__inbox_open(gn__inbox *in, uint16_t id, uint32_t req
 /* A message whose bytes were taken as they came: p is NULL and n is not 0. */
 static bool gn__msg_taken(const gn__msg *m) { return !m->p && m->n > 0; }
 
+static bool gn__inbox_fits(gn__inbox *in, size_t n) {
+    bool fits = n <= in->limit && in->held <= in->limit - n;
+    if (fits || !in->give) return fits;
+    in->give(in->user);
+    return n <= in->limit && in->held <= in->limit - n;
+}
+
+/* From here on the message is thrown away as it comes, but for its head: that says what is refused. */
+static void gn__inbox_cut(gn__inbox *in, gn__open_message *o) {
+    gn__buf head = { NULL, 0, 0, false };
+    gn__put_bytes(&head, o->body.p, GN__MIN(o->body.n, (size_t)GN__CUT_HEAD));
+    in->held -= o->body.n;
+    gn__buf_deinit(&o->body);
+    o->body = head;
+    o->cut = true;
+}
+
+/* Keeps what there is room for. */
+static gn_result gn__inbox_keep(gn__inbox *in, gn__open_message *o, const gn__msg *frame, gn_fault *f) {
+    if (!o->cut && !gn__inbox_fits(in, frame->n)) {
+        if (!(in->cuts >> frame->id & 1)) return gn_fail(f, GN_LIMIT, "unfinished messages hold more than %llu bytes", (unsigned long long)in->limit);
+        gn__inbox_cut(in, o);
+    }
+    gn__put_bytes(&o->body, frame->p, o->cut ? GN__MIN(frame->n, GN__CUT_HEAD - o->body.n) : frame->n);
+    in->held += o->cut ? 0 : frame->n;
+    return o->body.failed ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a message of more than %zu bytes", o->body.n) : GN_OK;
+}
+
 /* A frame of a message in several frames; the last one completes *out. */
 static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, gn__msg *out, gn_fault *f) {
     gn__open_message *o = gn__inbox_find(in, frame->request);
@@ -10989,25 +11033,19 @@ static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, 
     if (!o) o = gn__inbox_open(in, frame->id, frame->request);
     if (!o) return gn_fail(f, GN_LIMIT, "more than %d unfinished messages", GN__OPEN_MESSAGES);
     if (o->id != frame->id) return gn_fail(f, GN_BAD_MESSAGE, "request %u began as message %u and goes on as %u", frame->request, o->id, frame->id);
+    o->n += frame->n;
+    gn_result e = o->taken ? in->intake.takes(in->intake.user, frame->request, frame->p, frame->n, f) : gn__inbox_keep(in, o, frame, f);
+    if (e || more) return e;
     if (o->taken) {
-        gn_result e = in->intake.takes(in->intake.user, frame->request, frame->p, frame->n, f);
-        o->n += frame->n;
-        if (e || more) return e;
-        *out = (gn__msg){ frame->id, frame->request, NULL, (size_t)o->n };
+        *out = (gn__msg){ frame->id, frame->request, NULL, (size_t)o->n, 0 };
         gn__inbox_close(in, o);
         return GN_OK;
     }
-    if (frame->n > in->limit || in->held > in->limit - frame->n)
-        return gn_fail(f, GN_LIMIT, "unfinished messages hold more than %llu bytes", (unsigned long long)in->limit);
-    gn__put_bytes(&o->body, frame->p, frame->n);
-    if (o->body.failed) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a message of more than %zu bytes", o->body.n);
-    in->held += frame->n;
-    if (more) return GN_OK;
-    in->held -= o->body.n;
     in->whole = o->body;
+    *out = (gn__msg){ frame->id, frame->request, in->whole.p, in->whole.n, o->cut ? o->n : 0 };
+    in->held -= o->cut ? 0 : in->whole.n;
     memset(&o->body, 0, sizeof o->body);
     o->used = false;
-    *out = (gn__msg){ frame->id, frame->request, in->whole.p, in->whole.n };
     return GN_OK;
 }
 
@@ -11029,7 +11067,7 @@ static gn_result gn__inbox_next(gn__inbox *in, gn__msg *out, gn_fault *f) {
         gn__rd r = { in->p + in->at, in->p + in->n, false };
         uint32_t n = gn__get_u32(&r);
         uint16_t id = gn__get_u16(&r), flags = gn__get_u16(&r);
-        gn__msg frame = { id, gn__get_u32(&r), NULL, n };
+        gn__msg frame = { id, gn__get_u32(&r), NULL, n, 0 };
         if (n > in->frame_max) return gn_fail(f, GN_BAD_MESSAGE, "a frame of %u bytes; at most %u are allowed", n, in->frame_max);
         if (flags & ~(GN__FRAME_MORE | GN__FRAME_OPTIONAL)) return gn_fail(f, GN_BAD_MESSAGE, "unknown frame flags 0x%x", flags);
         bool known = gn__msg_find(frame.id) != NULL, more = (flags & GN__FRAME_MORE) != 0;
@@ -11512,7 +11550,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 /* ---- cpu ---- */
 
@@ -12198,7 +12236,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -12346,7 +12384,8 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
 
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through the
- * program's memory: an output of one piece, an argument of the next. The same code puts the CPU beside a device that lacks
+ * program's memory, an output of one piece, an argument of the next; or, between two GPUs of this machine, from one to the other: a value
+ * kept by one piece, taken over before the next. The same code puts the CPU beside a device that lacks
  * kernels; then the schedule is "all on the device but what it refuses". */
 
 enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
@@ -12379,6 +12418,7 @@ typedef struct gn__device {          /* one of the devices */
     bool busy;                     /* that run has not been waited for */
     bool sync;                     /* submit returns when the run has ended */
     bool lost;
+    uint32_t reaches;              /* bits: devices whose kept values it takes over directly */
     char cause[160];               /* lost: why */
     uint64_t next_value;           /* id of the next value kept there */
     GN__ARRAY(gn__refusal, refusals);
@@ -12419,8 +12459,9 @@ typedef struct gn__multi {
     GN__ARRAY(gn__multi_value, values);   /* ids rise */
 } gn__multi;
 
-enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS };   /* what a leaf of a piece is */
-typedef struct gn__piece_in { uint32_t node, from; uint8_t how; } gn__piece_in;   /* from: argument of the part, temp or crossing */
+enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS, GN__IN_TAKEN };   /* what a leaf of a piece is */
+/* from: argument of the part, temp or crossing; of what is taken over directly its temp here, the piece that makes it and its temp there. */
+typedef struct gn__piece_in { uint32_t node, from; uint8_t how; uint32_t piece, theirs; } gn__piece_in;
 typedef struct gn__piece_out { uint32_t node, temp, cross, whole; } gn__piece_out;   /* whole: output of the part. GN__NOTHING: not that */
 enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE };
 
@@ -12435,6 +12476,8 @@ typedef struct gn__piece {
     gn_part *part;                 /* NULL: nothing to run */
     void *plan;
     uint64_t in_bytes;             /* of needs */
+    uint32_t n_taken;              /* of its leaves */
+    bool sends;                    /* another device takes values of it */
     uint32_t *origin;              /* node of the whole part, per node */
     gn_arg *args;
     gn_out *run_outs;
@@ -12653,18 +12696,37 @@ static uint32_t gn__piece_out_at(gn__piece *x, uint32_t node) {
 static bool gn__piece_take(gn__splitter *k, uint32_t piece, uint32_t node, uint8_t how, uint32_t from) {
     gn__piece *x = &k->s->pieces[piece];
     if (!GN__GROW(x, ins, 1)) return false;
-    x->ins[x->n_ins++] = (gn__piece_in){ node, from, how };
+    x->ins[x->n_ins++] = (gn__piece_in){ .node = node, .from = from, .how = how };
     k->here[node] = piece + 1;
     return true;
 }
 
+/* The temp of what a piece hands down to later ones of its device: what it took over is a kept value there already. */
+static uint32_t gn__piece_temp(gn__splitter *k, uint32_t source, uint32_t node) {
+    gn__piece *x = &k->s->pieces[source];
+    for (uint32_t i = 0; i < x->n_ins && x->n_taken; i++)
+        if (x->ins[i].node == node && x->ins[i].how == GN__IN_TAKEN) return x->ins[i].from;
+    uint32_t o = gn__piece_out_at(x, node);
+    if (o == GN__NOTHING) return o;
+    if (x->outs[o].temp == GN__NOTHING) x->outs[o].temp = k->s->n_temps++;
+    return x->outs[o].temp;
+}
+
 /* `piece` reads what an earlier piece of its device has or had. */
 static bool gn__piece_keep(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
-    uint32_t o = gn__piece_out_at(&k->s->pieces[source], node);
-    if (o == GN__NOTHING) return false;
-    gn__piece_out *out = &k->s->pieces[source].outs[o];
-    if (out->temp == GN__NOTHING) out->temp = k->s->n_temps++;
-    return gn__piece_take(k, piece, node, GN__IN_TEMP, out->temp);
+    uint32_t temp = gn__piece_temp(k, source, node);
+    return temp != GN__NOTHING && gn__piece_take(k, piece, node, GN__IN_TEMP, temp);
+}
+
+/* The same from another device that this one reaches. */
+static bool gn__piece_take_over(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
+    gn__piece *x = &k->s->pieces[piece];
+    uint32_t theirs = gn__piece_temp(k, source, node);
+    if (theirs == GN__NOTHING || !gn__piece_take(k, piece, node, GN__IN_TAKEN, k->s->n_temps++)) return false;
+    x->ins[x->n_ins - 1].piece = source;
+    x->ins[x->n_ins - 1].theirs = theirs;
+    x->n_taken++;
+    return k->s->pieces[source].sends = true;
 }
 
 /* `piece` reads what a piece of another device computes or fetches. */
@@ -12673,17 +12735,19 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
     gn__piece *x = &s->pieces[piece];
     gn__type t = gn__part_type(k->part, node);
     GN_ASSERT(source < piece);
+    if (!GN__GROW(x, needs, 1)) return false;
+    x->needs[x->n_needs++] = source;
+    x->in_bytes += gn__type_bytes(&t);
+    k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
+    if (k->m->units[x->device].reaches >> s->pieces[source].device & 1) return gn__piece_take_over(k, piece, node, source);
     uint32_t o = gn__piece_out_at(&s->pieces[source], node);
-    if (o == GN__NOTHING || !GN__GROW(s, crosses, 1) || !GN__GROW(x, needs, 1)) return false;
+    if (o == GN__NOTHING || !GN__GROW(s, crosses, 1)) return false;
     gn__piece_out *out = &s->pieces[source].outs[o];
     if (out->cross == GN__NOTHING) {
         const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
         out->cross = (uint32_t)s->n_crosses;
         s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
     }
-    x->needs[x->n_needs++] = source;
-    x->in_bytes += gn__type_bytes(&t);
-    k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
     return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
 }
 
@@ -12703,7 +12767,7 @@ static bool gn__piece_fetch(gn__splitter *k, uint32_t device, uint32_t node) {
     if (k->fetched[node]) return true;
     k->fetched[node] = true;
     if (!GN__GROW(x, ins, 1)) return false;
-    x->ins[x->n_ins++] = (gn__piece_in){ node, n->arg, slot ? GN__IN_SLOT : GN__IN_ARG };
+    x->ins[x->n_ins++] = (gn__piece_in){ .node = node, .from = n->arg, .how = slot ? GN__IN_SLOT : GN__IN_ARG };
     return true;
 }
 
@@ -12881,7 +12945,7 @@ static gn_part_node *gn__piece_node(gn__piece_maker *w, uint32_t node) {
 
 static void gn__piece_leaf(gn__piece_maker *w, const gn__piece_in *in) {
     gn_part_node *n = gn__piece_node(w, in->node);
-    gn_leaf_kind kind = in->how == GN__IN_SLOT || in->how == GN__IN_ARG ? (gn_leaf_kind)n->leaf : in->how == GN__IN_TEMP ? GN_LEAF_VALUE : GN_LEAF_DATA;
+    gn_leaf_kind kind = in->how == GN__IN_SLOT || in->how == GN__IN_ARG ? (gn_leaf_kind)n->leaf : in->how == GN__IN_CROSS ? GN_LEAF_DATA : GN_LEAF_VALUE;
     n->op = (uint16_t)gn__op_leaf(kind);
     n->leaf = (uint8_t)kind;
     n->n_ins = 0;
@@ -13031,7 +13095,13 @@ static void gn__device_pace(const gn__device *u, gn_cluster_device *c) {
     c->launch_s *= pace;
 }
 
-/* Devices and links as they are known now. What goes from one device to another goes through the program. */
+/* Whether values go from device a to device b directly; then what that costs. */
+static bool gn__multi_reaches(const gn__multi *m, uint32_t a, uint32_t b, gn_cluster_link *out) {
+    const gn_exec *x = &m->units[a].exec, *y = &m->units[b].exec;
+    return a != b && y->i->reaches && y->i->reaches == x->i->reaches && y->i->reaches(y->self, x->self, out);
+}
+
+/* Devices and links as they are known now. What goes from one device to another goes through the program, where it is not taken over directly. */
 static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     uint32_t n = m->n_units;
     for (uint32_t d = 0; d < n; d++) {
@@ -13049,7 +13119,9 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
         for (uint32_t b = 0; b < n; b++) {
             const gn_cluster_link *x = &m->units[a].down, *y = &m->units[b].up;
             double cost = (x->bytes_per_s > 0 ? 1 / x->bytes_per_s : 0) + (y->bytes_per_s > 0 ? 1 / y->bytes_per_s : 0);
-            if (a != b) links[a * (n + 1) + b] = (gn_cluster_link){ x->latency_s + y->latency_s, cost > 0 ? 1 / cost : 0 };
+            gn_cluster_link *to = &links[a * (n + 1) + b];
+            if (a != b) *to = (gn_cluster_link){ x->latency_s + y->latency_s, cost > 0 ? 1 / cost : 0 };
+            if (m->units[b].reaches >> a & 1) gn__multi_reaches(m, a, b, to);
         }
     if (m->given) memcpy(links, m->given_links, (size_t)(n + 1) * (n + 1) * sizeof *links);
     *out = (gn_cluster){ n, devices, links };
@@ -13502,7 +13574,7 @@ static void gn__piece_bind(gn__multi_run *w, gn__piece *x) {
     for (size_t i = 0; i < x->n_ins; i++) {
         const gn__piece_in *in = &x->ins[i];
         gn_arg *a = &x->args[x->part->nodes[i].arg];
-        if (in->how == GN__IN_TEMP) *a = (gn_arg){ NULL, 0, w->s->temps[in->from] };
+        if (in->how == GN__IN_TEMP || in->how == GN__IN_TAKEN) *a = (gn_arg){ NULL, 0, w->s->temps[in->from] };
         else if (in->how == GN__IN_ARG) {
             *a = w->args[in->from];
             const gn__multi_value *v = x->part->nodes[i].leaf == GN_LEAF_VALUE ? gn__multi_value_find(w->m, a->value) : NULL;
@@ -13549,21 +13621,6 @@ static const gn__piece *gn__piece_blamed(const gn__multi_run *w, const gn__piece
     return x;
 }
 
-static gn_result gn__piece_submit(gn__multi_run *w, gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
-    gn__piece_bind(w, x);
-    x->at = GN__PIECE_WAITS;
-    gn_result r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &x->ticket, w->f), w->f);
-    if (r && r != GN_NO_VALUE) return gn__piece_fault(gn__piece_blamed(w, x), r, w->f);
-    x->at = GN__PIECE_SENT;
-    u->last = x->ticket;
-    u->busy = true;
-    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = x->ticket;
-    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
-    gn_result kept = gn__piece_values(w, x);
-    return kept ? kept : r;
-}
-
 static gn_result gn__piece_wait(gn__multi_run *w, gn__piece *x, gn_fault *f) {
     gn__device *u = &w->m->units[x->device];
     if (x->at != GN__PIECE_SENT) return GN_OK;
@@ -13573,6 +13630,80 @@ static gn_result gn__piece_wait(gn__multi_run *w, gn__piece *x, gn_fault *f) {
     x->at = GN__PIECE_DONE;
     gn__piece_bytes(w, x);
     return r;
+}
+
+GN__COLD_BEGIN
+/* A run of one leaf on a device: a kept value that is read, or data that is kept. */
+static gn_result gn__device_carry(gn__device *u, const gn_part_node *leaf, const int64_t *dims, const gn_arg *arg, const gn_out *out, gn_fault *f) {
+    uint32_t node = 0;
+    void *plan = NULL;
+    gn_part part = { .n_nodes = 1, .n_dims = leaf->rank, .n_args = 1, .n_outs = 1, .nodes = leaf, .dims = dims, .args = &node, .outs = &node };
+    part.hash = gn__part_hash(&part);
+    gn_result r = u->exec.i->plan_make(u->exec.self, &part, &plan, f);
+    if (!r) r = u->exec.i->submit(u->exec.self, plan, arg, out, &u->last, f);
+    if (!r) r = u->exec.i->wait(u->exec.self, u->last, f);
+    if (plan) u->exec.i->plan_destroy(u->exec.self, plan);
+    return gn__device_error(u, r, f);
+}
+
+/* The way through the program for what lies where the other device does not reach: an op that a GPU refused, beside it. */
+static gn_result gn__piece_carry(gn__multi_run *w, const gn__piece *x, const gn__piece_in *in, uint64_t id) {
+    const gn_part *p = w->plan->part;
+    gn_part_node leaf = p->nodes[in->node];
+    gn__type t = gn__part_type(p, in->node);
+    size_t bytes = gn__type_bytes(&t);
+    void *host = gn__alloc_zero(bytes);
+    if (!host) return gn_fail(w->f, GN_OUT_OF_MEMORY, "no memory for a value of %zu bytes", bytes);
+    leaf = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_VALUE), .dtype = leaf.dtype, .leaf = GN_LEAF_VALUE, .rank = leaf.rank };
+    gn_arg from = { NULL, 0, w->s->temps[in->theirs] }, data = { host, bytes, 0 };
+    gn_out out = { host, bytes, 0 }, keep = { NULL, 0, id };
+    gn_result r = gn__device_carry(&w->m->units[w->s->pieces[in->piece].device], &leaf, t.shape.dims, &from, &out, w->f);
+    leaf.leaf = GN_LEAF_DATA;
+    leaf.op = (uint16_t)gn__op_leaf(GN_LEAF_DATA);
+    if (!r) r = gn__device_carry(&w->m->units[x->device], &leaf, t.shape.dims, &data, &keep, w->f);
+    gn_free(host);
+    return r;
+}
+GN__COLD_END
+
+/* Values of other devices that the piece reads become values of its own. An error of the piece that makes one is told as that. */
+static gn_result gn__piece_take_values(gn__multi_run *w, const gn__piece *x) {
+    gn__device *u = &w->m->units[x->device];
+    for (size_t i = 0; i < x->n_ins && x->n_taken; i++) {
+        const gn__piece_in *in = &x->ins[i];
+        if (in->how != GN__IN_TAKEN) continue;
+        gn__piece *source = &w->s->pieces[in->piece];
+        uint64_t id = u->next_value++;
+        gn_result r = u->exec.i->value_take(u->exec.self, id, w->m->units[source->device].exec.self, w->s->temps[in->theirs], w->f);
+        if (r == GN_UNSUPPORTED) r = gn__piece_carry(w, x, in, id);
+        else u->counts->transfers_direct += !r;
+        if (r) {
+            gn_fault own = { GN_OK, GN_NO_NODE, "" };
+            gn_result theirs = gn__piece_wait(w, source, &own);
+            if (theirs && theirs != GN_NO_VALUE) { if (w->f) *w->f = own; return theirs; }
+            if (w->f) w->f->node = in->node;
+            return gn__device_error(u, r, w->f);
+        }
+        w->s->temps[in->from] = id;
+    }
+    return GN_OK;
+}
+
+static gn_result gn__piece_submit(gn__multi_run *w, gn__piece *x) {
+    gn__device *u = &w->m->units[x->device];
+    gn_result r = gn__piece_take_values(w, x);
+    if (r) return r;
+    gn__piece_bind(w, x);
+    x->at = GN__PIECE_WAITS;
+    r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &x->ticket, w->f), w->f);
+    if (r && r != GN_NO_VALUE) return gn__piece_fault(gn__piece_blamed(w, x), r, w->f);
+    x->at = GN__PIECE_SENT;
+    u->last = x->ticket;
+    u->busy = true;
+    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = x->ticket;
+    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
+    gn_result kept = gn__piece_values(w, x);
+    return kept ? kept : r;
 }
 
 /* The first earlier piece of the same device that must be submitted, or must have ended, before this one is submitted. Where states
@@ -13587,11 +13718,16 @@ static uint32_t gn__piece_before(const gn__split *s, uint32_t i) {
     return GN__NOTHING;
 }
 
-/* All that the piece reads has arrived, and nothing has to go before it. */
-static bool gn__piece_ready(const gn__split *s, uint32_t i) {
+/* The piece has to end before the other begins, on the host's side too: it is not one whose values are taken over on the devices. */
+static bool gn__piece_is_awaited(const gn__multi *m, const gn__piece *source, const gn__piece *x) {
+    return source->at != GN__PIECE_DONE && !(source->at == GN__PIECE_SENT && (m->units[x->device].reaches >> source->device & 1));
+}
+
+/* All that the piece reads has arrived, or is on its way on the devices, and nothing has to go before it. */
+static bool gn__piece_ready(const gn__multi *m, const gn__split *s, uint32_t i) {
     const gn__piece *x = &s->pieces[i];
     for (size_t n = 0; n < x->n_needs; n++)
-        if (s->pieces[x->needs[n]].at != GN__PIECE_DONE) return false;
+        if (gn__piece_is_awaited(m, &s->pieces[x->needs[n]], x)) return false;
     return gn__piece_before(s, i) == GN__NOTHING;
 }
 
@@ -13606,7 +13742,7 @@ static gn_result gn__split_send(gn__multi_run *w, uint32_t *out_left, uint32_t *
             gn__piece *x = &s->pieces[i];
             if (!x->part || x->at != GN__PIECE_WAITS) continue;
             ++*out_left;
-            if (w->m->units[x->device].sync != (bool)sync || (sync && *out_sent) || !gn__piece_ready(s, i)) continue;
+            if (w->m->units[x->device].sync != (bool)sync || (sync && *out_sent) || !gn__piece_ready(w->m, s, i)) continue;
             gn_result r = gn__piece_submit(w, x);
             *out_void |= r == GN_NO_VALUE;
             if (r && r != GN_NO_VALUE) return r;
@@ -13625,7 +13761,7 @@ static gn_result gn__split_receive(gn__multi_run *w) {
         gn__piece *x = &s->pieces[i];
         if (!x->part || x->at != GN__PIECE_WAITS) continue;
         for (size_t n = 0; n < x->n_needs; n++)
-            if (s->pieces[x->needs[n]].at == GN__PIECE_SENT) return gn__piece_wait(w, &s->pieces[x->needs[n]], w->f);
+            if (s->pieces[x->needs[n]].at == GN__PIECE_SENT && gn__piece_is_awaited(w->m, &s->pieces[x->needs[n]], x)) return gn__piece_wait(w, &s->pieces[x->needs[n]], w->f);
         uint32_t before = gn__piece_before(s, i);
         if (before != GN__NOTHING && s->pieces[before].at == GN__PIECE_SENT) return gn__piece_wait(w, &s->pieces[before], w->f);
     }
@@ -13633,7 +13769,7 @@ static gn_result gn__split_receive(gn__multi_run *w) {
 }
 
 static bool gn__piece_wanted(const gn__multi_run *w, const gn__piece *x) {
-    bool wanted = w->s->n_updates > 0;
+    bool wanted = w->s->n_updates > 0 || x->sends;      /* what took its values over cannot tell that it failed */
     for (size_t i = 0; i < x->n_outs && !wanted; i++) wanted = x->outs[i].whole != GN__NOTHING && w->outs[x->outs[i].whole].host;
     return wanted;
 }
@@ -13825,6 +13961,8 @@ GN__COLD_END
 
 static void gn__multi_close(void *self) {
     gn__multi *m = (gn__multi *)self;
+    for (uint32_t d = 0; d < m->n_units; d++)
+        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_settle(&m->units[d], NULL);      /* GPUs: one may still read what another one holds */
     for (size_t i = 0; i < m->n_slots && !m->beside; i++)
         if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
     for (uint32_t d = 0; m->units && d < m->n_units; d++) {
@@ -13848,10 +13986,29 @@ static gn_result gn__multi_rates(void *self, double *out_flops, double *out_byte
     return m->beside && x->i->rates ? x->i->rates(x->self, out_flops, out_bytes) : GN_UNSUPPORTED;
 }
 
+/* Of two drivers' devices, each with the CPU beside it. */
+static bool gn__multi_takes(void *self, void *from, gn_cluster_link *out_link) {
+    const gn_exec *x = &((gn__multi *)self)->units[0].exec, *y = &((gn__multi *)from)->units[0].exec;
+    return ((gn__multi *)self)->beside && ((gn__multi *)from)->beside && x->i->reaches && x->i->reaches == y->i->reaches && x->i->reaches(x->self, y->self, out_link);
+}
+
+static gn_result gn__multi_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self, *source = (gn__multi *)from;
+    const gn__multi_value *v = gn__multi_value_find(source, theirs);
+    if (!v) return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");
+    if (v->device != 0) return GN_UNSUPPORTED;             /* the CPU computed it */
+    if (!GN__GROW(m, values, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
+    gn__device *u = &m->units[0];
+    uint64_t own = u->next_value++;
+    gn_result r = u->exec.i->value_take(u->exec.self, own, source->units[0].exec.self, v->own, f);
+    if (!r) m->values[m->n_values++] = (gn__multi_value){ id, own, 0 };
+    return r;
+}
+
 static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended };
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take };
 static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended };
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take };
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -13975,6 +14132,11 @@ static bool gn__traced_ended(void *self, uint64_t ticket) { const gn__traced *t 
 static void gn__traced_host_free(void *self, void *p) { gn__traced *t = (gn__traced *)self; t->inner.i->host_free(t->inner.self, p); }
 static gn_result gn__traced_rates(void *self, double *flops, double *bytes) { gn__traced *t = (gn__traced *)self; return t->inner.i->rates(t->inner.self, flops, bytes); }
 static void gn__traced_costs(void *self, gn_cluster_device *d, gn_cluster_link *up, gn_cluster_link *down) { gn__traced *t = (gn__traced *)self; t->inner.i->costs(t->inner.self, d, up, down); }
+static bool gn__traced_reaches(void *self, void *from, gn_cluster_link *out_link) {
+    const gn_exec *x = &((gn__traced *)self)->inner, *y = &((gn__traced *)from)->inner;
+    return y->i->reaches == x->i->reaches && x->i->reaches(x->self, y->self, out_link);
+}
+static gn_result gn__traced_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) { GN__TRACED("value_take", 0, value_take(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f)); }
 static void gn__traced_close(void *self) {
     gn__traced *t = (gn__traced *)self;
     uint64_t begin = gn_now_us();
@@ -13994,7 +14156,8 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
     t->fn = fn;
     t->user = user;
     t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
-                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL, x->i->ended ? gn__traced_ended : NULL };
+                            gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL, x->i->ended ? gn__traced_ended : NULL,
+                            x->i->reaches ? gn__traced_reaches : NULL, x->i->value_take ? gn__traced_value_take : NULL };
     *x = (gn_exec){ &t->table, t };
 }
 
@@ -14967,7 +15130,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
 
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, NULL, NULL, NULL,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -15362,7 +15525,8 @@ struct gn_server {
     gn__atomic stop, lost;
     gn__mutex lock;             /* of all below */
     gn__cond changed;
-    gn_fault lost_why;
+    uint32_t lost_devices;      /* bits */
+    gn_fault lost_why;          /* of the first of them */
     gn__session *sessions;
     gn__store store;
     uint32_t busy[GN__DEVICES_MAX];      /* sessions that run steps on the device now */
@@ -15377,6 +15541,12 @@ static bool gn__session_charge(gn__session *s, uint64_t bytes) {
     if (bytes > s->limit || s->held > s->limit - bytes) return false;
     s->held += bytes;
     return true;
+}
+
+/* What unfinished messages may hold: a piece of a weight always comes, for where it goes is counted. */
+static uint64_t gn__session_room(const gn__session *s) {
+    uint64_t left = s->limit - s->held;
+    return left + GN__MIN((uint64_t)GN__SPARE, UINT64_MAX - left);
 }
 
 static gn_result gn__session_full(const gn__session *s, uint64_t bytes, gn_fault *f) {
@@ -15703,7 +15873,8 @@ static gn_result gn__serve_slot_put(gn__session *s, const gn__msg *m, gn_fault *
     if (e) return e;
     s->slot_changes++;
     gn_slot_desc desc = { d.slot, d.gen, x->kind, t.dtype, t.shape, NULL, gn__type_bytes(&t) };
-    e = x->kind == GN_LEAF_WEIGHT ? gn__served_slot_fill_weight(s, x, &d, &desc, &own) : gn__served_slot_fill_state(s, x, &d, &desc, &own);
+    if (m->over) e = gn__session_full(s, m->over, &own);
+    else e = x->kind == GN_LEAF_WEIGHT ? gn__served_slot_fill_weight(s, x, &d, &desc, &own) : gn__served_slot_fill_state(s, x, &d, &desc, &own);
     if (!e) return GN_OK;
     own.result = e;
     gn__served_slot_clear(s, x);
@@ -15873,7 +16044,7 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         return gn_fail(f, GN_LIMIT, "no memory for a plan");
     }
     uint64_t fallbacks = s->stats.fallbacks;
-    e = gn__served_plan_build(s, p, &d, &own);
+    e = m->over ? gn__session_full(s, m->over, &own) : gn__served_plan_build(s, p, &d, &own);
     if (!e && s->stats.fallbacks != fallbacks && (s->features & GN__FEATURE_FALLBACK)) {
         gn__msg_fallback note = { d.plan, (uint32_t)GN__MIN(s->stats.fallbacks - fallbacks, GN__WIRE_NODES), gn__span_of_text(s->note, 399) };
         return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
@@ -16058,7 +16229,7 @@ static gn_result gn__step_run(gn__session *s, const gn__served_plan *p, const gn
 static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_step d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
-    if (e) return e;
+    if (e && !m->over) return e;
     if (s->any_pinned) gn__session_sweep(s, true);
     if (d.sequence != s->sequence + 1)
         return gn_fail(f, GN_BAD_MESSAGE, "step %llu came when %llu was next", (unsigned long long)d.sequence, (unsigned long long)s->sequence + 1);
@@ -16068,6 +16239,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__served_plan *p = (gn__served_plan *)gn__map_get(&s->plans, d.plan);
     if (!p) return gn_fail(f, GN_NO_PLAN, "plan %u is not there", d.plan);
     if (p->fault.result) return gn__copy_fault(f, &p->fault);
+    if (m->over) return gn__session_full(s, m->over, f);
     if (d.release > s->released) {
         gn__kept_remove(s, 0, gn__kept_lower(s, d.release));
         s->exec.i->values_release(s->exec.self, d.release);
@@ -16084,19 +16256,26 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
 
 /* ---- answers ---- */
 
-/* gn_server_run returns: a lost GPU comes back in another process only. */
-static void gn__server_lose(gn_server *server, const gn_fault *why) {
+/* A lost GPU comes back in another process only: gn_server_run returns when no session is left that works with another device. Under the lock. */
+static bool gn__server_is_over(const gn_server *server) {
+    bool over = server->lost_devices != 0;
+    for (const gn__session *x = server->sessions; x && over; x = x->next) over = !x->known || x->gone || (server->lost_devices >> x->device_at & 1);
+    return over;
+}
+
+static void gn__server_lose(gn_server *server, int device, const gn_fault *why) {
     gn__mutex_lock(&server->lock);
-    bool first = !gn__atomic_load(&server->lost);
-    if (first) server->lost_why = *why;
-    gn__atomic_store(&server->lost, 1);
+    bool first = !(server->lost_devices >> device & 1);
+    if (!server->lost_devices) server->lost_why = *why;
+    server->lost_devices |= 1u << device;
+    bool others = !gn__server_is_over(server);
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
-    if (first) gn_logf(server->desc.log, server->desc.log_user, GN_LOG_ERROR, "%s", why->text);
+    if (first) gn_logf(server->desc.log, server->desc.log_user, GN_LOG_ERROR, "%s: %s%s", server->devices[device], why->text, others ? "; clients of other devices are served to their end before the server ends" : "");
 }
 
 static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_fault *fault, bool fatal) {
-    if (fault->result == GN_DEVICE_LOST) gn__server_lose(s->server, fault);
+    if (fault->result == GN_DEVICE_LOST) gn__server_lose(s->server, s->device_at, fault);
     gn__msg_error m = { (uint16_t)fault->result, fatal, fault->node, gn__span_of_text(fault->text, 399) };
     s->stats.faults++;
     return gn__outbox_message(&s->link.out, GN__MSG_ERROR, request, &m);
@@ -16143,6 +16322,18 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     return gn__outbox_end(&s->link.out);
 }
 
+/* What answered steps leave behind for the next ones is no more than the session may hold. */
+static void gn__session_spare(gn__session *s) {
+    uint64_t left = s->limit - s->held;
+    for (uint32_t i = s->n_running; i < GN__SERVER_QUEUE; i++) {
+        gn__running *x = &s->running[i];
+        if (x->bytes_cap <= left) { left -= x->bytes_cap; continue; }
+        gn_free(x->bytes);
+        x->bytes = NULL;
+        x->bytes_cap = 0;
+    }
+}
+
 /* Answers the first n of the steps that were submitted. */
 static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
     gn__running done[GN__SERVER_QUEUE];
@@ -16155,6 +16346,7 @@ static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
     memcpy(done, s->running, n * sizeof *done);   /* their memory serves the very next steps: that of others may not be there yet */
     memmove(s->running, s->running + n, s->n_running * sizeof *done);
     memcpy(s->running + s->n_running, done, n * sizeof *done);
+    gn__session_spare(s);
     gn__session_busy(s, s->n_running > 0);
     return e;
 }
@@ -16225,7 +16417,8 @@ static const gn__serve_fn gn__serve[GN__MSG__COUNT] = {
 /* GN_OK: the session goes on, whether the request was served or refused. */
 static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn_result e = GN_OK;
-    if (m->id != GN__MSG_STEP || s->n_running == GN__SERVER_QUEUE) e = gn__session_settle(s);
+    if (m->id != GN__MSG_STEP) e = gn__session_settle(s);
+    else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_settle_first(s, GN__SERVER_QUEUE / 2);   /* half: the device has work meanwhile */
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (gn__serve[m->id]) e = gn__serve[m->id](s, m, f);
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s does not belong here", gn__msgs[m->id - 1].name);
@@ -16237,13 +16430,23 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
     return sent ? gn_fail(f, sent, "%s", gn__result_text(sent)) : GN_OK;
 }
 
+/* gn__inbox.give: results that wait to be sent may hold the memory that a message needs: then they go first. */
+static void gn__session_give(void *user) {
+    gn__session *s = (gn__session *)user;
+    if (s->n_running > 0) gn__session_reply_first(s, s->n_running, NULL);   /* a failure stays in the outbox */
+    s->link.in.limit = gn__session_room(s);
+}
+
 /* Until the client goes, errs or the server stops; the reason is in *f, *out_request is the request to blame. */
 static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fault *f) {
     gn__patience w = { s->link.deadline_ms, true, &s->server->stop };
     gn__msg m;
+    s->link.in.cuts = 1u << GN__MSG_SLOT_PUT | 1u << GN__MSG_PLAN_PUT | 1u << GN__MSG_STEP;
+    s->link.in.give = gn__session_give;
+    s->link.in.user = s;
     for (;;) {
         *out_request = 0;
-        s->link.in.limit = s->limit - s->held;
+        s->link.in.limit = gn__session_room(s);
         gn_result e = gn__inbox_next(&s->link.in, &m, f);
         if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
         if (e) return e;
@@ -16280,14 +16483,18 @@ static void gn__session_note(void *user, gn_log_level level, const char *text) {
 }
 
 static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_fault *f) {
-    const gn_server *server = s->server;
+    gn_server *server = s->server;
     char text[64], name[64];
+    int at = 0;
     gn__span_text(wanted, text, sizeof text);
     gn__device_name(name, text, strlen(text));
-    for (int i = 0; i < server->n_devices && !s->device[0]; i++)
-        if (name[0] == 0 || strcmp(name, server->devices[i]) == 0) gn__copy_text(s->device, sizeof s->device, server->devices[i]);
-    if (!s->device[0]) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
-    while (strcmp(server->devices[s->device_at], s->device) != 0) s->device_at++;
+    gn__mutex_lock(&server->lock);
+    while (at < server->n_devices && (name[0] ? strcmp(name, server->devices[at]) != 0 : server->lost_devices >> at & 1)) at++;
+    if (!name[0] && at == server->n_devices) at = 0;      /* all are lost: the first one says so */
+    if (at < server->n_devices) s->device_at = at;
+    gn__mutex_unlock(&server->lock);
+    if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
+    gn__copy_text(s->device, sizeof s->device, server->devices[at]);
     gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
     return gn__exec_open(&d, &s->exec, f);
 }
@@ -16691,7 +16898,8 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
 
 static void gn__server_wait(gn_server *s) {
     gn__mutex_lock(&s->lock);
-    while (!gn__atomic_load(&s->stop) && !gn__atomic_load(&s->lost)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    while (!gn__atomic_load(&s->stop) && !gn__server_is_over(s)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    if (!gn__atomic_load(&s->stop)) gn__atomic_store(&s->lost, 1);
     gn__mutex_unlock(&s->lock);
 }
 
@@ -17153,6 +17361,8 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
         if (m) gn__multi_close(m);
         return r;
     }
+    for (uint32_t a = 0; a < p->n; a++)
+        for (uint32_t b = 0; b < p->n; b++) m->units[b].reaches |= (uint32_t)gn__multi_reaches(m, a, b, &(gn_cluster_link){ 0, 0 }) << a;
     m->policy = g->desc.policy;
     m->watch = !g->desc.keep_placement && !gn__env_forbids("GENIE_RESCHEDULE") && !gn__env_forbids("GENIE_MEASURE");
     m->measure_us = gn_now_us() + GN__WATCH_US;

@@ -23,6 +23,7 @@
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
+ *   GENIE_CUDA_PEER=0                 values go from one GPU to another by way of the program's memory
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of mantissa), several times as fast
@@ -52,7 +53,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 18
+#define GN__CU_GENERATOR 19
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -61,6 +62,10 @@ typedef void *gn__cu_handle;
 enum { LAUNCH_CLUSTER = 4, LAUNCH_PROGRAMMATIC = 6 };
 typedef struct launch_attribute { int id, pad; unsigned value[16]; } launch_attribute;
 typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle stream; launch_attribute *attributes; unsigned n_attributes; } launch_config;
+
+/* CUmemAccessDesc: a device, which may read and write. */
+enum { LOCATION_DEVICE = 1, ACCESS_READ_WRITE = 3 };
+typedef struct pool_access { int location, device, flags; } pool_access;
 
 /* The driver's functions at their 12.0 signatures. X(name, name in the library, arguments) */
 #define GN__CU_DRIVER(X)                                                                                                     \
@@ -98,6 +103,10 @@ typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (gn__cu_ptr, const void *, size_t, gn__cu_handle))                          \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, gn__cu_ptr, size_t, gn__cu_handle))                                \
     X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (gn__cu_ptr, gn__cu_ptr, size_t, gn__cu_handle))                            \
+    X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, size_t, gn__cu_handle)) \
+    X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, int, int))                                                     \
+    X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (gn__cu_handle, unsigned))                                             \
+    X(cuMemPoolSetAccess, "cuMemPoolSetAccess", (gn__cu_handle, const pool_access *, size_t))                                \
     X(cuMemsetD8Async, "cuMemsetD8Async", (gn__cu_ptr, unsigned char, size_t, gn__cu_handle))                                \
     X(cuModuleLoadDataEx, "cuModuleLoadDataEx", (gn__cu_handle *, const void *, unsigned, int *, void **))                   \
     X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
@@ -1201,9 +1210,12 @@ static const char prelude[] =
     "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &acc[i].v);\n"
     "  }\n"
     "}\n"
+    "// What a loop makes of the score of query t and key j before the softmax; begin(z): of the z-th (b, h). Here there is no loop.\n"
+    "struct no_loop { enum { LOOP = 0 }; M void begin(i64) {} template <class C> M C value(C s, i64, i64) const { return s; } };\n"
     "// One block of 128 threads for a query (b, h, t): scores in groups of 128 keys, a running softmax, each thread holding some of E.\n"
-    "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, CAUSAL, scale(), L (type of length)\n"
-    "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
+    "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, CAUSAL, scale(), L (type of length), X (loop),\n"
+    "// WRITTEN: as a softmax and a product compute it, also where a weight of 0 meets infinity and where a query has no score above -infinity\n"
+    "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::X x, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ __align__(16) C shared[4], sums[4];                    // read as one word each, with no neighbour in it\n"
     "  enum { KEPT = P::DK <= 2048 };                                    // longer queries stay where they are\n"
@@ -1225,6 +1237,7 @@ static const char prelude[] =
     "  UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) acc[e] = 0;\n"
     "  k += b * P::KB + g * P::KH;\n"
     "  v += b * P::VB + g * P::VH;\n"
+    "  x.begin(at / P::TQ);\n"
     "  for (i64 base = P::PARTS > 1 ? (i64)blockIdx.y * P::SPAN : 0; base < seen; base += 128) {\n"
     "    __syncthreads();\n"
     "    const i64 j = base + th;\n"
@@ -1235,10 +1248,11 @@ static const char prelude[] =
     "        _Pragma(\"unroll 4\") for (int d = 0; d < P::DK; d += P::VK) {\n"
     "          typename P::T key[P::VK];\n"
     "          vload<P::VK>(key, k + j * P::KS + d);\n"
-    "          UNROLL for (int x = 0; x < P::VK; x++) d4[x & 3] = gn_fma(KEPT ? qs[d + x] : (C)get(q[(d + x) * P::QD]), (C)get(key[x]), d4[x & 3]);\n"
+    "          UNROLL for (int y = 0; y < P::VK; y++) d4[y & 3] = gn_fma(KEPT ? qs[d + y] : (C)get(q[(d + y) * P::QD]), (C)get(key[y]), d4[y & 3]);\n"
     "        }\n"
     "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(KEPT ? qs[d] : (C)get(q[d * P::QD]), (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
     "      s = ((d4[0] + d4[1]) + (d4[2] + d4[3])) * P::scale();\n"
+    "      s = x.value(s, t, j);\n"
     "      if (P::MASK) {\n"
     "        const typename P::MT m = mask[b * P::MB + h * P::MH + t * P::MQ + j * P::MS];\n"
     "        if (P::MASK == 1) s = get(m) != 0 ? s : (C)gn_f32(0xff800000u); else s = s + (C)get(m);\n"
@@ -1265,7 +1279,7 @@ static const char prelude[] =
     "    UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) {\n"
     "      const int c = e * 128 + th;\n"
     "      C o = acc[e] * keep;\n"
-    "      if (c < P::E) _Pragma(\"unroll 8\") for (int l = 0; l < count; l++) if (ps[l] != 0) o = gn_fma(ps[l], (C)get(v[(base + l) * P::VS + (i64)c * P::VE]), o);\n"
+    "      if (c < P::E) _Pragma(\"unroll 8\") for (int l = 0; l < count; l++) if (P::WRITTEN || ps[l] != 0) o = gn_fma(ps[l], (C)get(v[(base + l) * P::VS + (i64)c * P::VE]), o);\n"
     "      acc[e] = o;\n"
     "    }\n"
     "  }\n"
@@ -1273,7 +1287,7 @@ static const char prelude[] =
     "    const int c = e * 128 + th;\n"
     "    if (c >= P::E) continue;\n"
     "    if (P::PARTS > 1) parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 2 + c] = acc[e];\n"
-    "    else put(out[at * P::E + c], sum != 0 ? acc[e] / sum : (C)0);\n"
+    "    else put(out[at * P::E + c], P::WRITTEN || sum != 0 ? acc[e] / sum : (C)0);\n"
     "  }\n"
     "  if (P::PARTS > 1 && th == 0) { parts[(at * P::PARTS + blockIdx.y) * (P::E + 2)] = top; parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 1] = sum; }\n"
     "}\n"
@@ -1284,11 +1298,11 @@ static const char prelude[] =
     "  C top = gn_f32(0xff800000u), sum = 0;\n"
     "  parts += at * P::PARTS * (P::E + 2);\n"
     "  for (int p = 0; p < P::PARTS; p++) top = max_nan(top, parts[p * (P::E + 2)]);\n"
-    "  for (int p = 0; p < P::PARTS; p++) { const C s = parts[p * (P::E + 2) + 1]; if (s != 0) sum += s * gn_exp(parts[p * (P::E + 2)] - top); }\n"
+    "  for (int p = 0; p < P::PARTS; p++) { const C s = parts[p * (P::E + 2) + 1]; if (P::WRITTEN || s != 0) sum += s * gn_exp(parts[p * (P::E + 2)] - top); }\n"
     "  for (int c = threadIdx.x; c < P::E; c += 128) {\n"
     "    C o = 0;\n"
-    "    for (int p = 0; p < P::PARTS; p++) if (parts[p * (P::E + 2) + 1] != 0) o = gn_fma(parts[p * (P::E + 2) + 2 + c], gn_exp(parts[p * (P::E + 2)] - top), o);\n"
-    "    put(out[at * P::E + c], sum != 0 ? o / sum : (C)0);\n"
+    "    for (int p = 0; p < P::PARTS; p++) if (P::WRITTEN || parts[p * (P::E + 2) + 1] != 0) o = gn_fma(parts[p * (P::E + 2) + 2 + c], gn_exp(parts[p * (P::E + 2)] - top), o);\n"
+    "    put(out[at * P::E + c], P::WRITTEN || sum != 0 ? o / sum : (C)0);\n"
     "  }\n"
     "}\n"
     "// Philox4x32-10 (Salmon et al. 2011): counter words {i low, i high, run low, run high}\n"
@@ -1411,12 +1425,12 @@ static const char prelude[] =
     "    e.template store<W>(i, i % P::n, v);\n"
     "  }\n"
     "}\n"
-    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
-    "template <class P> M void product_tile(u32 *z, i64 *row, i64 *col) {\n"
-    "  const u32 tile = blockIdx.x % (P::ROWS * P::COLS), group = tile / (8 * P::COLS), first = group * 8, rows = P::ROWS - first < 8 ? P::ROWS - first : 8, in = tile - group * 8 * P::COLS;\n"
-    "  *z = blockIdx.x / (P::ROWS * P::COLS);\n"
-    "  *row = (i64)(first + in % rows) * P::BM;\n"
-    "  *col = (i64)(in / rows) * P::BW;\n"
+    "// Where a tile lies: groups of 16 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
+    "template <class P, class I> M void product_tile(u32 tile, u32 *z, I *row, I *col) {\n"
+    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (16 * P::COLS), top = group * 16, rows = P::ROWS - top < 16 ? P::ROWS - top : 16, at = in - group * 16 * P::COLS;\n"
+    "  *z = tile / (P::ROWS * P::COLS);\n"
+    "  *row = (I)(top + at % rows) * P::BM;\n"
+    "  *col = (I)(at / rows) * P::BW;\n"
     "}\n"
     "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch), BM, BW, ROWS, COLS, SPLIT parts of SPAN k.\n"
     "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
@@ -1426,7 +1440,7 @@ static const char prelude[] =
     "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
@@ -1461,12 +1475,15 @@ static const char prelude[] =
     "  __shared__ float tile[32][33];\n"
     "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
-    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32, k = (i64)blockIdx.y * 32;\n"
+    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32;\n"
     "  a += P::at(z);\n"
     "  out += (i64)z * P::OUTER * P::PITCH;\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
-    "  __syncthreads();\n"
-    "  UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "  for (i64 k = (i64)blockIdx.y * 32; k < P::K; k += (i64)gridDim.y * 32) {\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "    __syncthreads();\n"
+    "  }\n"
     "}\n"
     "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
     "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
@@ -1474,7 +1491,7 @@ static const char prelude[] =
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
@@ -1561,7 +1578,7 @@ static const char prelude[] =
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
@@ -1655,7 +1672,7 @@ static const char prelude[] =
     "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, group = warp / (P::WM * P::WN), wm = warp / P::WN % P::WM * (P::BM / P::WM), wn = warp % P::WN * (P::BW / P::WN);\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
-    "  product_tile<P>(&z, &row, &col);\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
     "  const int steps = (int)((end - begin + P::STEP - 1) / P::STEP), rows = P::m - row < P::BM ? (int)(P::m - row) : P::BM, columns = P::n - col < P::BW ? (int)(P::n - col) : P::BW;\n"
     "  a += P::a(z) + row * P::AM + begin * P::AK;\n"
@@ -1724,7 +1741,7 @@ static const char prelude[] =
     "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) clear_not_finite(words + i, tag);\n"
     "  __syncthreads();\n"
     "}\n"
-    "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
+    "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::X x_, typename P::T *out, u32 *err, u32 node) {\n"
     "  enum { BYTES = 64 * P::DK * 2, KD = P::DK / 16 };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
@@ -1742,6 +1759,7 @@ static const char prelude[] =
     "  q += b * P::QB + h * P::QH;\n"
     "  k += b * P::KB + g * P::KH;\n"
     "  v += b * P::VB + g * P::VH;\n"
+    "  x_.begin(blockIdx.y);\n"
     "  const int steps = (int)((seen + 63) / 64);\n"
     "  flash_rows<P>(base, q, first, P::TQ, P::QT);\n"
     "  if (steps) { flash_rows<P>(base + BYTES, k, 0, seen, P::KS); flash_rows<P>(base + 2 * BYTES, v, 0, seen, P::VS); }\n"
@@ -1768,9 +1786,9 @@ static const char prelude[] =
     "    const bool edge = (i64)step * 64 + 64 > seen || (P::CAUSAL && (i64)step * 64 + 63 > n - P::TQ + first);\n"
     "    float now[2] = { top[0], top[1] };\n"
     "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) {\n"
-    "      s[j][e] *= scale;\n"
+    "      const i64 key = (i64)step * 64 + j * 8 + (l & 3) * 2 + (e & 1), row = at + (e >> 1) * 8 < P::TQ ? at + (e >> 1) * 8 : P::TQ - 1;\n"
+    "      if (P::X::LOOP) s[j][e] = x_.value(s[j][e] * (float)P::scale(), row, edge && key >= seen ? seen - 1 : key) * 1.4426950408889634f; else s[j][e] *= scale;\n"
     "      if (edge) {\n"
-    "        const i64 key = (i64)step * 64 + j * 8 + (l & 3) * 2 + (e & 1);\n"
     "        if (key >= seen || (P::CAUSAL && key > n - P::TQ + at + (e >> 1) * 8)) s[j][e] = least;\n"
     "      }\n"
     "      now[e >> 1] = max_nan(now[e >> 1], s[j][e]);\n"
@@ -1785,7 +1803,7 @@ static const char prelude[] =
     "      if (now[e] == least) now[e] = 0.f;\n"
     "    }\n"
     "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - now[e >> 1]); sum[e >> 1] += s[j][e]; }\n"
-    "    if (edge) {\n"
+    "    if (edge && !P::WRITTEN) {\n"
     "      const int bound[2] = { (int)(P::CAUSAL && n - P::TQ + at < n - 1 ? n - P::TQ + at : n - 1), (int)(P::CAUSAL && n - P::TQ + at + 8 < n - 1 ? n - P::TQ + at + 8 : n - 1) };\n"
     "      flash_finite<P>(memory + (sv - base), step * 64, bound, o);\n"
     "    }\n"
@@ -1802,7 +1820,7 @@ static const char prelude[] =
     "  UNROLL for (int e = 0; e < 2; e++) {\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
-    "    const float other = sum[e] == 0.f ? 0.f : 1.f / sum[e];\n"
+    "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
     "    typename P::T *row = out + (((i64)blockIdx.y * P::TQ) + at + e * 8) * P::DK;\n"
     "    UNROLL for (int d = 0; d < KD * 2; d++) *(u32 *)(row + d * 8 + (l & 3) * 2) = pair(o[d][e * 2] * other, o[d][e * 2 + 1] * other, tag);\n"
@@ -2048,11 +2066,13 @@ static const char prelude[] =
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
     "template <class T> M float exp_for(float x) { return sizeof(T) == 2 ? exp_short(x) : expf(x); }\n"
+    "// What a part's sums are worth beside the maximum of all parts\n"
+    "template <class P> M float share_of(float top, float sum, float all) { return P::WRITTEN ? top == all ? 1.f : exp_for<typename P::T>(top - all) : sum == 0.f ? 0.f : exp_for<typename P::T>(top - all); }\n"
     "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by attention_join. The row that this\n"
     "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what stood there into saved_k and saved_v.\n"
-    "// P: T, L (position), N (length), H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
+    "// P: T, L (position), N (length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
     "template <class P> M void attention_one(const typename P::T *q, typename P::T *k, typename P::T *v, const typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
-    "                                        typename P::T *saved_k, typename P::T *saved_v, typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
+    "                                        typename P::X x_, typename P::T *saved_k, typename P::T *saved_v, typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, D_ = P::DK, LANES = D_ / V, KEYS = 32 / LANES, STEP = 8 * KEYS, U = 4 };\n"
     "  __shared__ float part[8][D_ + 2], joined[P::PARTS][D_ + 2];\n"
@@ -2069,6 +2089,7 @@ static const char prelude[] =
     "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
     "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
     "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
+    "  x_.begin(at);\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
     "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), old_k = zeros(), old_v = zeros(), raw_;\n"
     "  const bool writes = P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES;\n"
@@ -2098,7 +2119,7 @@ static const char prelude[] =
     "      s[u] = 0.f;\n"
     "      UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(x[i], part_of(kr[u], i, tag), s[u]);\n"
     "      UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
-    "      if (j >= end) s[u] = least;\n"
+    "      if (j >= end) s[u] = least; else s[u] = x_.value(s[u], 0, j);\n"
     "      now = max_nan(now, s[u]);\n"
     "    }\n"
     "    UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
@@ -2135,7 +2156,7 @@ static const char prelude[] =
     "  float all = least, num = 0.f, den = 0.f;\n"
     "  if (t < D_) {\n"
     "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < 8; w++) { const float f = part[w][D_ + 1] == 0.f ? 0.f : exp_for<typename P::T>(part[w][D_] - all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < 8; w++) { const float f = share_of<P>(part[w][D_], part[w][D_ + 1], all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
     "  if (P::CLUSTER) {\n"
@@ -2146,14 +2167,14 @@ static const char prelude[] =
     "    if (mine || t >= D_) return;\n"
     "    all = least; num = den = 0.f;\n"
     "    UNROLL for (int w = 0; w < P::PARTS; w++) all = max_nan(all, joined[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = joined[w][D_ + 1] == 0.f ? 0.f : exp_for<typename P::T>(joined[w][D_] - all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = share_of<P>(joined[w][D_], joined[w][D_ + 1], all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (t >= D_) return;\n"
     "  if (P::PARTS > 1 && !P::CLUSTER) {\n"
     "    float *to = parts + (at * P::PARTS + mine) * (D_ + 2);\n"
     "    to[2 + t] = num;\n"
     "    if (t == 0) { to[0] = all; to[1] = den; }\n"
-    "  } else put(out[at * D_ + t], den != 0.f ? num / den : 0.f);\n"
+    "  } else put(out[at * D_ + t], P::WRITTEN || den != 0.f ? num / den : 0.f);\n"
     "}\n"
 ;
 
@@ -2182,20 +2203,13 @@ static const char hopper[] =
     "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
     "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
     "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
-    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_compute\n"
+    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_sums\n"
     "D void group_turn(int id) { asm volatile(\"bar.sync %0, 256;\" :: \"r\"(id) : \"memory\"); }     // until the other of two groups passes the turn\n"
     "D void group_pass(int id) { asm volatile(\"bar.arrive %0, 256;\" :: \"r\"(id) : \"memory\"); }\n"
     "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
     "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
     "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch;\n"
     "// REGS (TF32 with AT, which wgmma does not take from shared memory): A passes through registers; TURN: what is computed is the transpose of the result\n"
-    "// The block's tile: groups of 8 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
-    "template <class P> M void wgmma_tile(u32 tile, u32 *z, int *row, int *col) {\n"
-    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (8 * P::COLS), top = group * 8, rows = P::ROWS - top < 8 ? P::ROWS - top : 8, at = in - group * 8 * P::COLS;\n"
-    "  *z = tile / (P::ROWS * P::COLS);\n"
-    "  *row = (int)(top + at % rows) * P::BM;\n"
-    "  *col = (int)(at / rows) * P::BW;\n"
-    "}\n"
     "// A stage has been read: by a group's products, which end together, or (REGS) by each of its warps\n"
     "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & (P::REGS ? 31 : 127)) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
     "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
@@ -2204,7 +2218,7 @@ static const char hopper[] =
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
     "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
-    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
+    "    product_tile<P>(tile, &z, &row, &col);\n"
     "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
     "    for (int k = 0; k < steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
@@ -2360,7 +2374,7 @@ static const char hopper[] =
     "  int row, col;\n"
     "  float d[CELLS];\n"
     "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
-    "    wgmma_tile<P>(tile, &z, &row, &col);\n"
+    "    product_tile<P>(tile, &z, &row, &col);\n"
     "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
     "    wgmma_sums<P, P::REGS>::add(d, base, full, empty, it, steps);\n"
     "    it += steps > 0 ? steps : 0;\n"
@@ -2375,7 +2389,7 @@ static const char hopper[] =
     "  u32 z;\n"
     "  int row, col;\n"
     "  enum { HEIGHT = P::TURN ? P::BW : P::BM, WIDTH = P::TURN ? P::BM : P::BW };\n"
-    "  if (P::TURN) wgmma_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else wgmma_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  if (P::TURN) product_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
     "  for (int i = threadIdx.x; i < HEIGHT / P::KC * (WIDTH / 4); i += blockDim.x) {\n"
     "    const int r = (int)rank * (HEIGHT / P::KC) + i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;\n"
     "    const bool is = row + r < P::m && col + c < P::n;\n"
@@ -2400,7 +2414,7 @@ static const char hopper[] =
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
-    "    if (threadIdx.x == P::BM * 2) { wgmma_feed<P>(ta, tb, base, full, empty, first, steps); let_next_start(); }\n"
+    "    if (threadIdx.x == P::BM * 2) { wgmma_feed<P>(ta, tb, base, full, empty, first, steps); if (P::BM == 64) let_next_start(); }   // of one block to a processor the next kernel takes the place as it ends: an earlier word costs 1%\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
@@ -2438,9 +2452,9 @@ static const char hopper[] =
     "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
     "}\n"
     "// AHEAD: side 1 (A), 2 (B) or both (3) are weights, whose first stages are on their way before the kernel before has ended.\n"
-    "// A stage is said to be full when its copies have come, LAG steps after they were begun.\n"
+    "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the first stage waiting for the issue of more of them.\n"
     "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
-    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? P::STAGES - 2 : 0 };\n"
+    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? 2 : 0 };\n"
     "  for (int it = 0; P::AHEAD && it < P::STAGES && it < steps; it++) {\n"
     "    if (P::AHEAD & 1) sgemm_feed_a<P>(ta, a, base + it * STAGE, full + 8 * it, z, row, (first + it) * P::STEP);\n"
     "    if (P::AHEAD & 2) sgemm_feed_b<P>(tb, b, base + it * STAGE + A, full + 8 * it, z, col, (first + it) * P::STEP);\n"
@@ -2502,7 +2516,7 @@ static const char hopper[] =
     "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = (int)rank * span, steps = all - first < span ? all - first : span;\n"
     "  u32 z;\n"
     "  int row, col;\n"
-    "  wgmma_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  product_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
     "  if (P::EARLY) let_next_start();\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, P::EVERY ? 256 : 8); }\n"
@@ -2568,10 +2582,15 @@ static const char hopper[] =
     "  UNROLL for (int j = 0; j < 8; j++) P::value(o, p + j * 4, panel(v, 16384) + j * 128);\n"
     "  wgmma_commit();\n"
     "}\n"
-    "// Scores to weights; keep: what earlier sums are worth now\n"
-    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound) {\n"
+    "// Scores to weights; keep: what earlier sums are worth now; at: the first of the two queries\n"
+    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound, const typename P::X &x, int at) {\n"
     "  const float least = gn_f32(0xff800000u);\n"
     "  float now[2] = { least, least };\n"
+    "  if (P::X::LOOP) {\n"
+    "    const int row[2] = { at < P::TQ ? at : (int)P::TQ - 1, at + 8 < P::TQ ? at + 8 : (int)P::TQ - 1 }, j = key + (int)(threadIdx.x & 3) * 2;\n"
+    "    if (edge) { UNROLL for (int i = 0; i < 64; i++) { const int k = j + (i >> 2) * 8 + (i & 1); s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], k < P::S ? k : (int)P::S - 1); } }\n"
+    "    else UNROLL for (int i = 0; i < 64; i++) s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], j + (i >> 2) * 8 + (i & 1));\n"
+    "  }\n"
     "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
     "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
     "  UNROLL for (int h = 0; h < 2; h++) {\n"
@@ -2604,10 +2623,10 @@ static const char hopper[] =
     "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
     "  }\n"
     "}\n"
-    "template <class P> M void flash_compute(typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
+    "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
     "  enum { TILE = P::DK * 256 };\n"
     "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
-    "  const float scale = (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
+    "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
     "  const typename P::T tag = {};\n"
     "  const u32 q = base + wg * 8192;\n"
     "  // the last key that rows at and at + 8 see; tiles from `whole` on have keys that some query does not see\n"
@@ -2623,14 +2642,14 @@ static const char hopper[] =
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<64>(s);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
-    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound, x, at);\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
     "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are computed while weights are made of the scores\n"
     "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
     "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
-    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
     "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
     "    group_turn(2 + wg);                                                  // one group's products run while the other makes weights\n"
     "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
@@ -2639,7 +2658,7 @@ static const char hopper[] =
     "    wgmma_wait<1>();\n"
     "    wgmma_keep<64>(s);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
-    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound, x, at);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
@@ -2650,7 +2669,7 @@ static const char hopper[] =
     "    const int step = steps - 1;\n"
     "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
     "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
-    "    if (step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
     "    flash_values<P>(o, p, sv);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
@@ -2658,13 +2677,13 @@ static const char hopper[] =
     "  UNROLL for (int e = 0; e < 2; e++) {\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
-    "    const float other = sum[e] == 0.f ? 0.f : 1.f / sum[e];\n"
+    "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
     "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
     "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, o[d * 4 + e * 2 + 1] * other, tag);\n"
     "  }\n"
     "}\n"
-    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::T *out, u32 *err, u32 node) {\n"
+    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; K, V empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
@@ -2687,7 +2706,8 @@ static const char hopper[] =
     "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y / P::H), steps);\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
-    "    flash_compute<P>(out, panels + (base - start), base, bars, first, n, seen, steps);\n"
+    "    x.begin(blockIdx.y);\n"
+    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, steps);\n"
     "  }\n"
     "}\n"
 ;
@@ -2758,8 +2778,8 @@ enum { PARAMS_MAX = 400 };         /* of one kernel: a loop of 64 ops has 129 in
 struct device;
 
 /* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
-/* inside: another step's kernel does this one; rows: 1 + the group that this step ends. */
-typedef struct fusion { uint32_t norm, product, loop, best, append[2], rows; bool inside; } fusion;
+/* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group that this step ends. */
+typedef struct fusion { uint32_t norm, product, loop, best, append[2], rows; struct attention_form *written; bool inside; } fusion;
 
 typedef struct row_group row_group;
 
@@ -3912,6 +3932,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     if (any) put(&e->body, "  if (live && ty == 0) {\n");
     for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
     if (any) put(&e->body, "  }\n");
+    if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";      /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
 }
 
@@ -4306,6 +4327,12 @@ static const struct tensor_form { int height, width, warps[2], line; double edge
 };
 enum { WARPGROUP_FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms, TENSOR_FORMS = sizeof tensor_forms / sizeof *tensor_forms, TENSOR_PARTS = 5, TENSOR_WAYS = WARPGROUP_FORMS + TENSOR_FORMS * TENSOR_PARTS };
 
+/* TMA takes lines and matrices that lie forward in memory; a batch's dim that repeats (stride 0) is left out of its map. */
+static bool lies_forward(int64_t line_stride, int64_t lines, const gn_view *batch) {
+    for (int i = 0; i < batch->rank; i++) if (batch->strides[i] < 0) return false;
+    return line_stride > 0 || lines == 1;
+}
+
 /* Rows that TMA reads begin at multiples of 16 bytes and lie one after another; a side whose do not is copied (TF32: so that k runs along memory). What copies take; those of more
    than a gigabyte are not made. */
 static double align_sides(const product *p, int bytes, side sides[2]) {
@@ -4314,7 +4341,7 @@ static double align_sides(const product *p, int bytes, side sides[2]) {
         const gn_view *batch = i ? &p->b : &p->a;
         bool across = sides[i].across;
         int64_t stride = across ? (i ? p->bk : p->ak) : i ? p->bn : p->am, lines = across ? p->k : i ? p->n : p->m;
-        if (sides[i].wide * bytes == 16 && (stride > 0 || lines == 1)) continue;
+        if (sides[i].wide * bytes == 16 && lies_forward(stride, lines, batch)) continue;
         double size = (double)(i ? p->n : p->m) * (double)p->k * (double)((batch->rank ? p->batches : 1) * bytes);
         us += 1.3 + size * 1.1e-6;
         copied += size;
@@ -4454,8 +4481,8 @@ static void sgemm_best(const emit *e, const product *p, product_form *f, int ran
 }
 
 /* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
-static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, const gn_view *batch, uint32_t x) {
-    if (batch->rank <= 2 && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
+static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, uint32_t x) {
+    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
     return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
 }
 
@@ -4464,8 +4491,8 @@ static bool form_sgemm(const emit *e, const product *p, product_form *f, uint32_
     if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
     if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
     f->body = "sgemm_fed";
-    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, &p->a, xa);
-    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, &p->b, xb);
+    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, p->k, &p->a, xa);
+    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, p->k, &p->b, xb);
     f->at = f->feed_a == 2 && p->ak == 1 && p->n >= SGEMM_TURNS && p->m >= SGEMM_TURNS / 2;
     f->bt = f->feed_b == 2 && p->bk == 1 && p->m >= SGEMM_TURNS && p->n >= SGEMM_TURNS / 2;
     if (f->at) f->feed_a = 0;
@@ -4561,7 +4588,7 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
 }
 
-/* The type @_e with its parameters, and `e` of it in the body, after the wait of a kernel that starts early. The kernel's own parameters are named a, b and parts. */
+/* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
 static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     loop *l = (loop *)alloc_zero(sizeof *l);
     const gn_view *out = view_of(e, t->result);
@@ -4600,7 +4627,6 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
     e->body = body;
-    emit_await(e);
     put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
     e->failed = e->failed || members.failed || constants.failed;
     text_free(&members);
@@ -4613,6 +4639,14 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
 typedef struct panels { bool scratch, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
 
+/* Sizes to 2^32, strides that are multiples of 16 bytes below 2^40: what the driver would refuse when the plan runs. */
+static bool map_is_possible(const tensor_map *m) {
+    bool is = m->offset % 16 == 0;
+    for (int i = 0; i < 4; i++) is = is && m->dims[i] && m->dims[i] <= 1ull << 32 && m->box[i] && m->box[i] <= 256;
+    for (int i = 0; i < 3; i++) is = is && m->strides[i] && m->strides[i] % 16 == 0 && m->strides[i] < 1ull << 40;
+    return is;
+}
+
 static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
     uint64_t bytes = types[d].bytes;
     tensor_map m = { .scratch = p->scratch, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
@@ -4623,7 +4657,8 @@ static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
         m.dims[2 + i] = (uint64_t)p->batch.dims[at];
         m.strides[1 + i] = (uint64_t)p->batch.strides[at] * bytes;
     }
-    if (!grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
+    if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read a side as it lies");
+    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
     e->maps[e->n_maps] = m;
     put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
     emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
@@ -4639,7 +4674,8 @@ static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer
 
 /* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
 static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, int tile, size_t *at) {
-    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1;
+    enum { GRID_Y = 65535 };                                 /* the most blocks in y; they take further k in turn */
+    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1, down = blocks_for(k, 32);
     put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)p->stride,
         (long long)pitch, (long long)tiles);
     put_offset(&e->types, &p->batch, "z", is_small(&p->batch));
@@ -4649,7 +4685,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
     emit_await(e);
     put(&e->body, "  transposed<@_p>(a, o);\n");
-    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)blocks_for(k, 32), 256);
+    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)(down < GRID_Y ? down : GRID_Y), 256);
     *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
     *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
     if (*at > e->scratch) e->scratch = *at;
@@ -4737,6 +4773,7 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
     char name[64];
     if (d == GN_F32 && bt) { emit_transposed(e, xb, &b, p->batches, w, &scratch); bt = false; }
     emit_early(e);
+    emit_await(e);
     put_epilogue(e, t, d);
     put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)given->m, (long long)given->n, (long long)p->k,
@@ -4778,7 +4815,7 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
     uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
     char name[64], bounds[64];
-    emit_early(e);
+    emit_early(e);                                           /* sgemm_fed waits by itself: weights come before */
     put_epilogue(e, &x->t, GN_F32);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
@@ -4826,6 +4863,7 @@ static void emit_product_sum(emit *e, const product *p, const product_form *f, c
     size_t bytes = at + (size_t)(f->splits * p->m * p->n) * (types[d].bytes == 8 || d == GN_U32 ? 8 : 4);      /* of what is computed in */
     if (bytes > e->scratch) e->scratch = bytes;
     emit_early(e);
+    emit_await(e);
     put_epilogue(e, t, d);
     put_product_type(e, p, f, d, t->vector);
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
@@ -4847,9 +4885,10 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     bool copied = f.body[0] == 's';                          /* sides that lie the other way are transposed first */
     param a = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (f.step) emit_early(e);
+    emit_await(e);
     if (!cut) put_epilogue(e, &t, d);
     else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n", types[d].compute);   /* sums of parts are stored as they are */
-    if (cut) { emit_await(e); put(&e->body, "  const @_e e = {};\n"); }
+    if (cut) put(&e->body, "  const @_e e = {};\n");
     put_product_type(e, &p, &f, d, t.vector);
     emit_pointer(e, type, true, "a", a);
     emit_pointer(e, type, true, "b", b);
@@ -5278,130 +5317,224 @@ static void emit_nonzero(emit *e, uint32_t node) {
 
 /* ---- attention and its cache ---- */
 
-/* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
-static bool emit_is_flash(const emit *e, uint32_t node) {
-    const gn_view *q = view_of(e, input(e, node, 0));
-    int64_t d = q->dims[3], heads = q->dims[0] * q->dims[1];
-    if ((q->dtype != GN_F16 && q->dtype != GN_BF16) || !emit_has_tensor_cores(e) || (attrs_of(e, node)[0] & 2) || q->dims[2] < 16 || heads > 65535) return false;
-    if (d != 16 && d != 32 && d != 64 && d != 128) return false;
-    for (uint32_t i = 0; i < 3; i++) {
-        const gn_view *v = view_of(e, input(e, node, i));
-        if (v->dims[2] >= 0x7fffff00) return false;
-        if (v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || base_offset(e, input(e, node, i)) % 16) return false;
-    }
-    return true;
-}
-
-/* What the generator decides about one attention. */
+/* What the generator decides about one attention: of the op, or written out (fuse_written). */
 typedef struct attention_form {
-    const gn_view *q, *k, *v;
+    gn_view q, k, v;               /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
+    uint32_t in[3];                /* whose memory they show */
     gn_view mask;                  /* broadcast to (B,H,T,S) */
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
     bool causal, masked, length, empty, flash, groups;   /* flash: on tensor cores; groups: by warpgroups */
+    bool written;                  /* out: as a softmax and a product compute it, where the op differs */
+    uint32_t loop, scores;         /* 1 + the step of the loop between the product and the softmax, 0: none; the product's node */
     double scale;
     int64_t dims[4], queries, parts, span, vector;   /* dims: B, H, T, S */
 } attention_form;
 
+/* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
+static bool emit_is_flash(const emit *e, const attention_form *f) {
+    const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    int64_t d = f->q.dims[3];
+    if ((f->q.dtype != GN_F16 && f->q.dtype != GN_BF16) || !emit_has_tensor_cores(e) || f->masked || f->dims[2] < 16 || f->dims[0] * f->dims[1] > 65535) return false;
+    if (d != 16 && d != 32 && d != 64 && d != 128) return false;
+    for (int i = 0; i < 3; i++) {
+        const gn_view *v = views[i];
+        if (v->dims[2] >= 0x7fffff00 || v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || v->offset % 16) return false;
+    }
+    return true;
+}
+
+/* From what is computed to how. */
+static void attention_decide(const emit *e, attention_form *f) {
+    const int64_t dims[4] = { f->q.dims[0], f->q.dims[1], f->q.dims[2], f->k.dims[2] };
+    memcpy(f->dims, dims, sizeof dims);
+    f->queries = dims[0] * dims[1] * dims[2];
+    f->span = dims[3];
+    f->parts = 1;
+    f->empty = f->queries * f->v.dims[3] == 0;
+    f->flash = !f->empty && emit_is_flash(e, f);
+    f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && emit_has_warpgroups(e);
+    for (int i = 0; i < 3; i++) f->groups = f->groups && f->q.strides[i] >= (i == 2) && f->k.strides[i] >= (i == 2) && f->v.strides[i] >= (i == 2);
+    f->vector = 16 / types[f->q.dtype].bytes;
+    if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } }, f->vector) || f->k.offset % 16) f->vector = 1;
+    if (f->flash || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
+    f->parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
+    f->span = (blocks_for(dims[3], f->parts) + 127) / 128 * 128;
+    f->parts = blocks_for(dims[3], f->span);
+}
+
 static attention_form attention_choose(const emit *e, uint32_t node) {
     const int64_t *attrs = attrs_of(e, node);
     uint32_t n_ins = e->part->nodes[node].n_ins;
-    attention_form f = { .q = view_of(e, input(e, node, 0)), .k = view_of(e, input(e, node, 1)), .v = view_of(e, input(e, node, 2)), .causal = (attrs[0] & 1) != 0, .masked = (attrs[0] & 2) != 0,
-                         .length = (attrs[0] & 4) != 0, .length_type = GN_I32, .scale = word_f64(attrs[1]), .parts = 1 };
-    const int64_t dims[4] = { f.q->dims[0], f.q->dims[1], f.q->dims[2], f.k->dims[2] };
-    memcpy(f.dims, dims, sizeof dims);
-    f.mask_type = f.q->dtype;
-    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = broadcast(view_of(e, f.mask_node), 4, dims); f.mask_type = f.mask.dtype; }
+    attention_form f = { .q = *view_of(e, input(e, node, 0)), .k = *view_of(e, input(e, node, 1)), .v = *view_of(e, input(e, node, 2)), .in = { input(e, node, 0), input(e, node, 1), input(e, node, 2) },
+                         .causal = (attrs[0] & 1) != 0, .masked = (attrs[0] & 2) != 0, .length = (attrs[0] & 4) != 0, .length_type = GN_I32, .scale = word_f64(attrs[1]) };
+    f.mask_type = f.q.dtype;
+    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = broadcast(view_of(e, f.mask_node), 4, (const int64_t[4]){ f.q.dims[0], f.q.dims[1], f.q.dims[2], f.k.dims[2] }); f.mask_type = f.mask.dtype; }
     if (f.length) { f.length_node = input(e, node, n_ins - 1); f.length_type = view_of(e, f.length_node)->dtype; }
-    if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q->dims[3] > 1 ? f.q->dims[3] : 1));
-    f.queries = dims[0] * dims[1] * dims[2];
-    f.span = dims[3];
-    f.empty = count_of(view_of(e, node)) == 0;
-    f.flash = !f.empty && emit_is_flash(e, node);
-    f.groups = f.flash && f.q->dims[3] >= 64 && dims[2] >= 64 && f.scale > 0 && emit_has_warpgroups(e);
-    for (int i = 0; i < 3; i++) f.groups = f.groups && f.q->strides[i] >= (i == 2) && f.k->strides[i] >= (i == 2) && f.v->strides[i] >= (i == 2);
-    f.vector = 16 / types[f.q->dtype].bytes;
-    if (f.k->strides[3] != 1 || f.q->dims[3] % f.vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f.k->strides[0], f.k->strides[1], f.k->strides[2] } }, f.vector) || base_offset(e, input(e, node, 1)) % 16) f.vector = 1;
-    if (f.flash || f.empty || f.queries >= emit_processors(e) || dims[3] < 256) return f;
-    f.parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
-    f.span = (blocks_for(dims[3], f.parts) + 127) / 128 * 128;
-    f.parts = blocks_for(dims[3], f.span);
+    if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[3] > 1 ? f.q.dims[3] : 1));
+    attention_decide(e, &f);
     return f;
 }
 
-static void put_attention_type(text *t, const attention_form *f) {
-    gn_dtype d = f->q->dtype;
+static const gn_kernel_step *attention_loop(const emit *e, const attention_form *f) { return f->loop ? &e->layout->steps[f->loop - 1] : NULL; }
+
+/* The strides of a collapsed view of (…,T,S) along its last two axes; what is left of it is the view of (…). */
+static void split_scores(gn_view *v, const int64_t *sizes, int64_t *strides) {
+    for (int k = 1; k >= 0; k--) {
+        int last = v->rank - 1;
+        strides[k] = 0;
+        if (sizes[k] == 1 || last < 0) continue;
+        strides[k] = v->strides[last];
+        v->dims[last] /= sizes[k];
+        v->strides[last] *= sizes[k];
+        if (v->dims[last] == 1) v->rank--;
+    }
+}
+
+/* One input of the loop on scores: a member, where it begins for one (b, h), and its element of query t and key j. */
+static void scores_load(emit *e, loop *l, const attention_form *f, uint32_t i, text *begin, text *value, text *members) {
+    const gn_load *d = load_of(e, l, i);
+    const char *type = types[d->dtype].name, *compute = types[d->dtype].compute;
+    char name[16];
+    int64_t strides[2];
+    snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+    if (d->constant) { put(value, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
+    if (d->base == f->scores) { snprintf(l->names[d->reg], sizeof l->names[0], "s"); return; }
+    snprintf(name, sizeof name, "a%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+    put(&e->types, " const %s *a%u;", type, i);
+    put(members, "%sa%u", members->n ? ", " : "", i);
+    gn_view batch = d->view;
+    split_scores(&batch, &f->dims[2], strides);
+    put(begin, " a%u += ", i);
+    put_offset(begin, &batch, "z", false);
+    put(begin, ";");
+    put(value, "    const %s x%u = get(a%u[t * %lldll + j * %lldll]);\n", compute, i, i, (long long)strides[0], (long long)strides[1]);
+}
+
+/* The type @_x of what is done to scores, and `x` of it in the body. An f16 that is too large to be stored is infinite here too. */
+static void put_scores(emit *e, const attention_form *f, text *label) {
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    text begin = { 0 }, value = { 0 }, members = { 0 }, body = e->body;
+    if (!l) { e->failed = true; return; }
+    l->step = attention_loop(e, f);
+    l->label[0] = 0;
+    put(&e->types, "struct @_x { enum { LOOP = 1 };");
+    for (uint32_t i = 0; i < l->step->n_loads; i++) scores_load(e, l, f, i, &begin, &value, &members);
+    e->body = (text){ 0 };                                   /* instructions are written into the body */
+    for (uint32_t i = 0; i < l->step->n_instrs; i++) loop_instr(e, l, i);
+    const char *c = types[f->q.dtype].compute, *out = l->names[l->step->out];
+    put(&e->types, "\n  M void begin(i64 z) {%s }\n  M %s value(%s s, i64 t, i64 j) const {\n%s%s", begin.s ? begin.s : "", c, c, value.s ? value.s : "", e->body.s ? e->body.s : "");
+    if (view_of(e, l->step->node)->dtype == GN_F16) put(&e->types, "    return %s >= 65520.f ? gn_f32(0x7f800000u) : %s <= -65520.f ? gn_f32(0xff800000u) : %s; } };\n", out, out, out);
+    else put(&e->types, "    return %s; } };\n", out);
+    text_free(&e->body);
+    e->body = body;
+    put(&e->body, "  const @_x x = { %s };\n", members.s ? members.s : "");
+    put(label, "%s", l->label);
+    e->failed = e->failed || begin.failed || value.failed || members.failed;
+    text_free(&begin);
+    text_free(&value);
+    text_free(&members);
+    gn_free(l);
+}
+
+/* Of a kernel that computes scores: what is done to them, @_x, `x` and the words for its name. */
+static void put_loop_of_scores(emit *e, const attention_form *f, text *label) {
+    if (f->written) put(label, "_written");
+    if (f->loop) put_scores(e, f, label);
+    else { put(&e->types, "typedef no_loop @_x;\n"); put(&e->body, "  const @_x x = no_loop();\n"); }
+}
+
+static void put_attention_type(text *t, const attention_form *f, const char *loop_type) {
+    gn_dtype d = f->q.dtype;
     static const char *const names[4][4] = { { "QB", "QH", "QT", "QD" }, { "KB", "KH", "KS", "KD" }, { "VB", "VH", "VS", "VE" }, { "MB", "MH", "MQ", "MS" } };
-    const gn_view *views[4] = { f->q, f->k, f->v, &f->mask };
-    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll, SPAN = %lldll;\n", types[d].name, types[d].compute,
-        types[f->mask_type].name, types[f->length_type].name, (long long)f->dims[1], (long long)f->k->dims[1], (long long)f->dims[2], (long long)f->dims[3], (long long)f->span);
-    put(t, "  enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d, PARTS = %lld, VK = %lld };\n", (long long)f->q->dims[3], (long long)f->v->dims[3],
-        !f->masked ? 0 : f->mask_type == GN_BOOL ? 1 : 2, f->length, f->causal, (long long)f->parts, (long long)f->vector);
+    const gn_view *views[4] = { &f->q, &f->k, &f->v, &f->mask };
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; typedef %s X; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll, SPAN = %lldll;\n", types[d].name, types[d].compute,
+        types[f->mask_type].name, types[f->length_type].name, loop_type, (long long)f->dims[1], (long long)f->k.dims[1], (long long)f->dims[2], (long long)f->dims[3], (long long)f->span);
+    put(t, "  enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, PARTS = %lld, VK = %lld };\n", (long long)f->q.dims[3], (long long)f->v.dims[3],
+        !f->masked ? 0 : f->mask_type == GN_BOOL ? 1 : 2, f->length, f->causal, f->written, (long long)f->parts, (long long)f->vector);
     for (int i = 0; i < 4; i++)
         for (int l = 0; l < 4; l++) put(t, "%s%s = %lldll%s", l ? ", " : "  static const i64 ", names[i][l], (long long)views[i]->strides[l], l == 3 ? ";\n" : "");
     put(t, "  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(f->scale));
 }
 
 static void emit_attention_join(emit *e, uint32_t node, const attention_form *f) {
-    gn_dtype d = f->q->dtype;
-    size_t bytes = (size_t)(f->queries * f->parts * (f->v->dims[3] + 2)) * 8;
+    gn_dtype d = f->q.dtype;
+    size_t bytes = (size_t)(f->queries * f->parts * (f->v.dims[3] + 2)) * 8;
     if (bytes > e->scratch) e->scratch = bytes;
-    put_attention_type(&e->types, f);
+    put_attention_type(&e->types, f, "no_loop");
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, types[d].name, false, "o");
     put(&e->body, "  attention_join<@_p>(parts, o);\n");
     emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
 }
 
+/* A view of a node's memory, which need not be the node's own view. */
+static void emit_view_of(emit *e, uint32_t node, const gn_view *v, bool constant, const char *name) {
+    emit_pointer(e, types[v->dtype].name, constant, name, (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
+}
+
 static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
     static const char *const names[3] = { "q", "k", "v" };
-    const gn_view *views[3] = { f->q, f->k, f->v };
-    int d = (int)f->q->dims[3];
-    char name[64];
-    put_wgmma(&e->types, "@_score", 128, f->q->dtype, false, false, false);
-    put_wgmma(&e->types, "@_value", d, f->q->dtype, true, false, true);
-    put_attention_type(&e->types, f);
+    const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    int d = (int)f->q.dims[3];
+    char name[96];
+    text label = { 0 };
+    put_wgmma(&e->types, "@_score", 128, f->q.dtype, false, false, false);
+    put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
+    put_loop_of_scores(e, f, &label);
+    put_attention_type(&e->types, f, "@_x");
     put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
     for (int i = 0; i < 3; i++) {
-        uint32_t in = input(e, node, (uint32_t)i);
-        emit_map(e, names[i], (gn_dtype)f->q->dtype, &(panels){ .node = e->layout->lay[in].base, .offset = base_offset(e, in), .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
+        emit_map(e, names[i], f->q.dtype, &(panels){ .node = e->layout->lay[f->in[i]].base, .offset = views[i]->offset, .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
                  .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
     }
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
-    emit_node(e, node, types[f->q->dtype].name, false, "o");
+    emit_node(e, node, types[f->q.dtype].name, false, "o");
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || f->length;
     e->bounds = "__launch_bounds__(384, 1)";
-    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
-    snprintf(name, sizeof name, "wgmma_attention_%s_%d", gn_dtype_name(f->q->dtype), d);
+    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, x, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
+    snprintf(name, sizeof name, "wgmma_attention_%s_%d%s", gn_dtype_name(f->q.dtype), d, label.s ? label.s : "");
+    e->failed = e->failed || label.failed;
+    text_free(&label);
     emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384, (uint32_t)(5 * 256 * d + 1024));
+}
+
+/* `node`: whose memory takes the result. */
+static void emit_attention_form(emit *e, uint32_t node, const attention_form *f) {
+    const char *type = types[f->q.dtype].name, *length = f->length ? "length" : "(const @_p::L *)0";
+    char name[96];
+    text label = { 0 };
+    if (f->empty && !f->length) return;
+    if (f->groups) { emit_attention_groups(e, node, f); return; }
+    if (!f->empty) put_loop_of_scores(e, f, &label);
+    put_attention_type(&e->types, f, f->empty ? "no_loop" : "@_x");
+    emit_view_of(e, f->in[0], &f->q, true, "q");
+    emit_view_of(e, f->in[1], &f->k, true, "k");
+    emit_view_of(e, f->in[2], &f->v, true, "v");
+    if (f->masked) emit_node(e, f->mask_node, types[f->mask_type].name, true, "mask");
+    if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
+    if (f->parts > 1) emit_pointer(e, types[f->q.dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, type, false, "o");
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f->length;
+    if (f->empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
+    else if (f->flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, x, o, err, node);\n", length);
+    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, x, o, %s, err, node);\n", f->masked ? "mask" : "(const @_p::MT *)0", length, f->parts > 1 ? "parts" : "0");
+    snprintf(name, sizeof name, "%sattention_%s%s%s", f->flash ? "flash_" : "", gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
+    e->failed = e->failed || label.failed;
+    text_free(&label);
+    if (f->flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 128, (uint32_t)(5 * 64 * f->q.dims[3] * 2));
+    else emit_launch(e, name, (uint64_t)(f->empty ? 1 : f->queries), (uint64_t)f->parts, 128);
+    if (f->parts > 1) emit_attention_join(e, node, f);
 }
 
 static void emit_attention(emit *e, uint32_t node) {
     attention_form f = attention_choose(e, node);
-    const char *type = types[f.q->dtype].name, *length = f.length ? "length" : "(const @_p::L *)0";
-    char name[64];
-    if (f.empty && !f.length) return;
-    if (f.groups) { emit_attention_groups(e, node, &f); return; }
-    put_attention_type(&e->types, &f);
-    emit_node(e, input(e, node, 0), type, true, "q");
-    emit_node(e, input(e, node, 1), type, true, "k");
-    emit_node(e, input(e, node, 2), type, true, "v");
-    if (f.masked) emit_node(e, f.mask_node, types[f.mask_type].name, true, "mask");
-    if (f.length) emit_node(e, f.length_node, types[f.length_type].name, true, "length");
-    if (f.parts > 1) emit_pointer(e, types[f.q->dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_node(e, node, type, false, "o");
-    emit_errors(e);
-    emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || f.length;
-    if (f.empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
-    else if (f.flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, o, err, node);\n", length);
-    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, o, %s, err, node);\n", f.masked ? "mask" : "(const @_p::MT *)0", length, f.parts > 1 ? "parts" : "0");
-    snprintf(name, sizeof name, "%sattention_%s%s", f.flash ? "flash_" : "", gn_dtype_name(f.q->dtype), f.empty ? "_of_none" : "");
-    if (f.flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f.dims[2], 64), (uint64_t)(f.dims[0] * f.dims[1]), 128, (uint32_t)(5 * 64 * f.q->dims[3] * 2));
-    else emit_launch(e, name, (uint64_t)(f.empty ? 1 : f.queries), (uint64_t)f.parts, 128);
-    if (f.parts > 1) emit_attention_join(e, node, &f);
+    emit_attention_form(e, node, &f);
 }
 
 /* Where an append in place saves what it overwrites, and its flag. */
@@ -5660,43 +5793,298 @@ static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset)
     return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
 }
 
-static bool one_choose(const emit *e, uint32_t node, one_form *f) {
-    f->a = attention_choose(e, node);
-    gn_dtype d = f->a.q->dtype;
-    int64_t dim = f->a.q->dims[3], vector = 16 / types[d].bytes, heads = f->a.dims[0] * f->a.dims[1], blocks = emit_processors(e);
-    if (f->a.dims[2] != 1 || f->a.masked || f->a.empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
-    if (f->a.dims[3] > 1 << 24 || heads > 1 << 20) return false;
-    for (uint32_t i = 0; i < 3; i++)
-        if (!fits_one(view_of(e, input(e, node, i)), dim, vector, (size_t)base_offset(e, input(e, node, i)))) return false;
+static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
+    const gn_view *views[3] = { &a->q, &a->k, &a->v };
+    gn_dtype d = a->q.dtype;
+    int64_t dim = a->q.dims[3], vector = 16 / types[d].bytes, heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
+    f->a = *a;
+    if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
+    if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
+    for (int i = 0; i < 3; i++)
+        if (!fits_one(views[i], dim, vector, (size_t)views[i]->offset)) return false;
     f->cluster = emit_has_clusters(e);
-    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
-    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && f->a.dims[3] >= f->parts * 64;) f->parts *= 2;
+    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
+    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
     f->cluster = f->cluster && f->parts > 1;
     return true;
 }
 
-/* An append of one row in place that this attention alone reads; its step, or 0. */
-static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, int64_t dim) {
-    uint32_t base = e->layout->lay[x].base;
-    if (base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x]) return 0;
+/* The node at whose place in the order a step runs: of a product that a loop follows at once, the loop's. */
+static uint32_t runs_at(const emit *e, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node, tail = e->layout->lay[node].tail;
+    return tail != GN_NO_NODE && tail > node ? tail : node;
+}
+
+/* An append of one row in place that this attention alone reads, all of it as (B,G,S,D); its step, or 0. */
+static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const gn_view *shown) {
+    const gn_view *whole = view_of(e, x);
+    if (e->layout->lay[x].base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x] || shown->offset != whole->offset) return 0;
+    for (int i = 0; i < 4; i++) if (shown->dims[i] != whole->dims[i] || (whole->dims[i] > 1 && shown->strides[i] != whole->strides[i])) return 0;
     const gn_view *row = view_of(e, input(e, x, 1));
-    return row->dims[2] == 1 && are_steady(e, x, 1) && fits_one(row, dim, 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == view_of(e, x)->dtype ? r->step[x] : 0;
+    return row->dims[2] == 1 && are_steady(e, x, 1) && fits_one(row, shown->dims[3], 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == whole->dtype ? r->step[x] : 0;
 }
 
 static void fuse_attention(emit *e, const readers *r, uint32_t i) {
-    uint32_t node = e->layout->steps[i].node;
+    attention_form a = e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
+    fusion u = e->fusions[i];
     one_form f;
-    if (!one_choose(e, node, &f)) return;
-    fusion u = { .product = i + 1 };
-    for (uint32_t k = 0; k < 2; k++) u.append[k] = takes_append(e, r, input(e, node, 1 + k), f.a.q->dims[3]);
-    if (u.append[0] && u.append[1] && input(e, input(e, node, 1), 2) == input(e, input(e, node, 2), 2)) {
-        for (uint32_t k = 0; k < 2; k++) {
-            e->fusions[u.append[k] - 1].inside = true;
+    if (!one_choose(e, &a, &f)) return;
+    u.product = i + 1;
+    uint32_t k = e->layout->lay[a.in[1]].base, v = e->layout->lay[a.in[2]].base;
+    u.append[0] = takes_append(e, r, k, &a.k);
+    u.append[1] = takes_append(e, r, v, &a.v);
+    if (u.append[0] && u.append[1] && input(e, k, 2) == input(e, v, 2)) {
+        for (int q = 0; q < 2; q++) {
+            e->fusions[u.append[q] - 1].inside = true;
             e->fused++;
-            for (uint32_t q = 1; q < 3; q++) keep_until(e, input(e, input(e, node, 1 + k), q), node);
+            for (uint32_t n = 1; n < 3; n++) keep_until(e, input(e, q ? v : k, n), runs_at(e, i));
         }
     } else u.append[0] = u.append[1] = 0;
     e->fusions[i] = u;
+}
+
+/* ---- attention that is written out: a product, a loop on its scores, a softmax, a product ---- */
+
+/* Scores of attentions in plain arithmetic up to which one kernel takes less time than three. */
+enum { PLAIN_SCORES = 1 << 17, SCORES_LOADS = 8 };
+
+/* The only use of a node's result is one step's read of it. */
+static bool is_between(const emit *e, const readers *r, uint32_t node) {
+    return e->layout->lay[node].base == node && e->layout->lay[node].place == GN_PLACE_BLOCK && r->reads[node] == 1 && !r->held[node] && r->step[node];
+}
+
+/* A product of two matrices or batches of them that is read whole, rows of n, by one step alone. */
+static bool is_scores(const emit *e, const readers *r, uint32_t node, const gn_view *read, int64_t n) {
+    if (!is_between(e, r, node) || !node_is(e, node, "matmul") || e->part->nodes[node].n_ins != 2 || !is_whole(e, read, node)) return false;
+    const gn_view *q = view_of(e, input(e, node, 0)), *k = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    return q->rank >= 2 && k->rank >= 2 && out->dims[out->rank - 1] == n;
+}
+
+/* The product before the softmax, and the loop between them. */
+static bool find_scores(const emit *e, const readers *r, uint32_t soft, attention_form *f) {
+    uint32_t x = e->layout->lay[input(e, soft, 0)].base;
+    const gn_view *read = view_of(e, input(e, soft, 0));
+    int64_t n = read->dims[read->rank - 1];
+    f->scores = x;
+    if (is_scores(e, r, x, read, n)) return true;
+    if (!is_between(e, r, x) || !e->layout->steps[r->step[x] - 1].n_instrs || !is_whole(e, read, x)) return false;
+    const gn_kernel_step *s = &e->layout->steps[r->step[x] - 1];
+    const gn_view *out = view_of(e, x);
+    f->loop = r->step[x];
+    if (!is_epilogue(e, s) || s->n_loads > SCORES_LOADS || out->dims[out->rank - 1] != n) return false;
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        f->scores = d->base;
+        if (!d->constant && is_scores(e, r, d->base, &d->view, n) && count_of(view_of(e, d->base)) == count_of(out)) return true;
+    }
+    return false;
+}
+
+/* The product that alone reads the softmax, perhaps through a cast; its step, or 0. cast: 1 + the step of that. */
+static uint32_t find_values(const emit *e, const readers *r, uint32_t soft, uint32_t *cast) {
+    uint32_t x = soft;
+    *cast = 0;
+    for (uint32_t i = r->step[soft]; i < e->layout->n_steps; i++) {
+        const gn_kernel_step *s = &e->layout->steps[i];
+        const gn_load *d = s->n_loads ? &e->layout->loads[s->load] : NULL;
+        if (s->n_instrs == 1 && x == soft && s->n_loads == 1 && !d->constant && d->base == x) {
+            gn_op_info row;
+            gn_get_op(e->layout->instrs[s->instr].op - 1, &row);
+            if (strcmp(row.name, "cast") != 0 || !is_whole(e, &d->view, x) || !is_between(e, r, s->node)) return 0;
+            x = s->node;
+            *cast = i + 1;
+            continue;
+        }
+        if (s->n_instrs || !node_is(e, s->node, "matmul") || e->part->nodes[s->node].n_ins != 2 || e->layout->lay[input(e, s->node, 0)].base != x) continue;
+        const gn_view *p = view_of(e, input(e, s->node, 0));
+        return is_whole(e, p, x) && p->rank >= 2 && view_of(e, input(e, s->node, 1))->rank >= 2 && e->layout->lay[input(e, s->node, 1)].base != x ? i + 1 : 0;
+    }
+    return 0;
+}
+
+/* Leading dims of two products that are equal but for those of size 1, with the strides of the operands of both along them. */
+typedef struct heads_of { int n; int64_t dims[GN_MAX_RANK], strides[3][GN_MAX_RANK]; } heads_of;   /* q, k, v */
+
+static bool heads_find(const gn_view *scores, const gn_view *out, const gn_view *const *views, heads_of *h) {
+    int k = 0;
+    h->n = 0;
+    for (int i = 0; i + 2 < scores->rank; i++) {
+        if (scores->dims[i] == 1) continue;
+        while (k + 2 < out->rank && out->dims[k] == 1) k++;
+        if (k + 2 >= out->rank || out->dims[k] != scores->dims[i]) return false;
+        h->dims[h->n] = scores->dims[i];
+        for (int q = 0; q < 3; q++) h->strides[q][h->n] = views[q]->strides[q == 2 ? k : i];
+        h->n++;
+        k++;
+    }
+    for (; k + 2 < out->rank; k++) if (out->dims[k] != 1) return false;
+    return true;
+}
+
+/* Dims at and at + 1 become one, which all strides allow that the others (bits) may not ignore. */
+static bool heads_join(heads_of *h, int at, unsigned others) {
+    for (int q = 0; q < 3; q++)
+        if (!(others >> q & 1) && h->strides[q][at] != h->strides[q][at + 1] * h->dims[at + 1]) return false;
+    h->dims[at] *= h->dims[at + 1];
+    for (int q = 0; q < 3; q++) if (!(others >> q & 1)) h->strides[q][at] = h->strides[q][at + 1];
+    h->n--;
+    for (int i = at + 1; i < h->n; i++) {
+        h->dims[i] = h->dims[i + 1];
+        for (int q = 0; q < 3; q++) h->strides[q][i] = h->strides[q][i + 1];
+    }
+    return true;
+}
+
+/* Leading dims as (B,H), and the G that keys and values have of H. */
+static bool heads_as_two(heads_of *h, int64_t *groups) {
+    int last = h->n - 1;
+    *groups = 0;
+    if (last >= 1 && !h->strides[1][last] && !h->strides[2][last]) {             /* the last dim is of queries that share keys and values */
+        *groups = h->n == 2 ? 1 : h->dims[last - 1];
+        if (h->n > 2 && !heads_join(h, last - 1, 6)) return false;               /* (…,G,R) */
+    }
+    while (h->n > 2 && heads_join(h, 0, 0)) { }
+    if (h->n > 2) return false;
+    if (!*groups) *groups = h->n ? h->dims[h->n - 1] : 1;
+    return true;
+}
+
+static gn_view heads_view(const heads_of *h, int which, int64_t heads, const gn_view *v, int down, int along) {
+    gn_view r = { NULL, v->dtype, 4, { 1, heads, v->dims[down], v->dims[along] }, { 0, 0, v->strides[down], v->strides[along] }, v->offset };
+    if (h->n == 2) { r.dims[0] = h->dims[0]; r.strides[0] = h->strides[which][0]; }
+    if (h->n && heads > 1) r.strides[1] = h->strides[which][h->n - 1];
+    return r;
+}
+
+/* q (B,H,T,D), k (B,G,S,D) and v (B,G,S,E) of the two products. */
+static bool written_views(const emit *e, uint32_t node, attention_form *f) {
+    const gn_view *scores = view_of(e, f->scores), *out = view_of(e, node), *p = view_of(e, input(e, node, 0));
+    int rs = scores->rank, ro = out->rank;
+    for (int i = 0; i < 3; i++) f->in[i] = i == 2 ? input(e, node, 1) : input(e, f->scores, (uint32_t)i);
+    const gn_view *q0 = view_of(e, f->in[0]), *k0 = view_of(e, f->in[1]), *v0 = view_of(e, f->in[2]);
+    int64_t dims[3][GN_MAX_RANK], T = scores->dims[rs - 2], S = scores->dims[rs - 1], D = q0->dims[q0->rank - 1], E = out->dims[ro - 1], groups;
+    if (p->dims[p->rank - 1] != S || p->dims[p->rank - 2] != T || out->dims[ro - 2] != T || q0->dims[q0->rank - 2] != T || !T || !S || !D || !E || !count_of(out)) return false;
+    for (int i = 0; i < 3; i++) {
+        memcpy(dims[i], i == 2 ? out->dims : scores->dims, sizeof dims[i]);
+        int rank = i == 2 ? ro : rs;
+        dims[i][rank - 2] = i == 0 ? T : i == 1 ? D : S;
+        dims[i][rank - 1] = i == 0 ? D : i == 1 ? S : E;
+    }
+    gn_view q = broadcast(q0, rs, dims[0]), k = broadcast(k0, rs, dims[1]), v = broadcast(v0, ro, dims[2]);
+    const gn_view *const views[3] = { &q, &k, &v };
+    heads_of h;
+    if (q.dtype != k.dtype || q.dtype != v.dtype || q.dtype != out->dtype || !heads_find(scores, out, views, &h) || !heads_as_two(&h, &groups)) return false;
+    f->q = heads_view(&h, 0, h.n ? h.dims[h.n - 1] : 1, &q, rs - 2, rs - 1);
+    f->k = heads_view(&h, 1, groups, &k, rs - 1, rs - 2);
+    f->v = heads_view(&h, 2, groups, &v, ro - 2, ro - 1);
+    return f->q.dims[0] * f->q.dims[1] < 0x7fffffff / T;
+}
+
+/* x with so many bits of mantissa, to nearest even. */
+static double rounded(double x, int bits) {
+    uint64_t w, drop = (uint64_t)(53 - bits);
+    memcpy(&w, &x, 8);
+    if (bits < 53) w = (w + ((1ull << (drop - 1)) - 1) + (w >> drop & 1)) >> drop << drop;
+    memcpy(&x, &w, 8);
+    return x;
+}
+
+/* A loop that does no more than cast and multiply or divide by one constant is the scale of the kernel. */
+static void take_scale(const emit *e, attention_form *f) {
+    static const int bits[GN_DTYPE__COUNT] = { [GN_F32] = 24, [GN_F64] = 53, [GN_F16] = 11, [GN_BF16] = 8 };
+    const gn_kernel_step *s = attention_loop(e, f);
+    double constants[512] = { 0 }, scale = 1;
+    uint16_t at = 0;
+    bool seen = false;
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        if (d->constant) constants[d->reg] = d->value;
+        else if (d->base == f->scores) at = d->reg;
+        else return;
+    }
+    for (uint32_t i = 0; i < s->n_instrs; i++) {
+        const gn_instr *in = &e->layout->instrs[s->instr + i];
+        gn_op_info row;
+        gn_get_op(in->op - 1, &row);
+        bool cast = strcmp(row.name, "cast") == 0, times = strcmp(row.name, "mul") == 0, over = strcmp(row.name, "div") == 0, first = in->src[0] == at;
+        if (!bits[in->in_dtype] || !bits[in->out_dtype] || !(cast || times || over) || !(first || (times && in->src[1] == at))) return;
+        double c = cast ? 1 : rounded(constants[in->src[first]], bits[in->in_dtype]);
+        if ((seen && !cast) || !(c >= 1e-4 && c <= 1e4)) return;
+        if (!cast) { scale = times ? c : 1 / c; seen = true; }
+        at = in->dst;
+    }
+    f->scale = scale;
+    f->loop = 0;
+}
+
+/* Nothing writes over what a node shows between two steps. */
+static bool stays(const emit *e, uint32_t node, uint32_t from, uint32_t to) {
+    uint32_t base = e->layout->lay[node].base, leaf = e->layout->lay[base].place == GN_PLACE_INPLACE ? e->layout->lay[base].own : base;
+    for (uint32_t i = from; i < to; i++) {
+        const gn_lay *a = &e->layout->lay[e->layout->steps[i].node];
+        if (a->place == GN_PLACE_INPLACE && a->own == leaf) return false;
+    }
+    return true;
+}
+
+/* Steps that the attention takes in: the product, the loop, the softmax, the cast. */
+typedef struct written_steps { uint32_t n, at[4]; } written_steps;
+
+static bool written_stays(const emit *e, const attention_form *f, const written_steps *w, uint32_t values) {
+    const gn_kernel_step *s = attention_loop(e, f);
+    bool all = stays(e, f->in[0], w->at[0], values) && stays(e, f->in[1], w->at[0], values);
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        all = all && (d->constant || stays(e, d->base, w->at[0], values));
+    }
+    return all;
+}
+
+/* The softmax of step i with what is around it as one attention, where that is one and faster. */
+static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *w, uint32_t *values) {
+    uint32_t soft = e->layout->steps[i].node, cast = 0;
+    const gn_view *out = view_of(e, soft);
+    one_form one;
+    *f = (attention_form){ .written = true, .length_type = GN_I32, .scale = 1 };
+    if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) || !find_scores(e, r, soft, f)) return false;
+    *values = find_values(e, r, soft, &cast);
+    if (!*values || !written_views(e, e->layout->steps[*values - 1].node, f) || strcmp(types[out->dtype].compute, types[f->q.dtype].compute) != 0) return false;
+    *w = (written_steps){ 1, { r->step[f->scores] - 1 } };
+    if (f->loop) w->at[w->n++] = f->loop - 1;
+    w->at[w->n++] = i;
+    if (cast) w->at[w->n++] = cast - 1;
+    for (uint32_t k = 0; k < w->n; k++) if (e->fusions[w->at[k]].inside || e->fusions[w->at[k]].product) return false;
+    if (!written_stays(e, f, w, *values - 1)) return false;
+    f->mask_type = f->q.dtype;
+    if (f->loop) take_scale(e, f);
+    attention_decide(e, f);
+    return f->flash || one_choose(e, f, &one) || f->queries * f->dims[3] <= PLAIN_SCORES;
+}
+
+/* Decides which products and softmaxes run as one attention; scores and weights then have no memory. False when there is no memory. */
+static bool fuse_written(emit *e, const readers *r) {
+    const gn_layout *l = e->layout;
+    for (uint32_t i = 0; i < l->n_steps; i++) {
+        attention_form f, *kept;
+        written_steps w;
+        uint32_t values;
+        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, "softmax") || !find_written(e, r, i, &f, &w, &values)) continue;
+        const gn_kernel_step *s = attention_loop(e, &f);
+        kept = (attention_form *)gn_alloc(sizeof *kept);
+        if (!kept) return false;
+        *kept = f;
+        e->fusions[values - 1] = (fusion){ .product = values, .written = kept };
+        for (uint32_t k = 0; k < w.n; k++) {
+            gn_lay *a = &l->lay[l->steps[w.at[k]].node];
+            e->fusions[w.at[k]].inside = true;
+            a->place = GN_PLACE_NONE;
+            a->kernel = false;
+            e->fused++;
+        }
+        for (uint32_t k = 0; k < 2; k++) keep_until(e, f.in[k], runs_at(e, values - 1));
+        for (uint32_t k = 0; s && k < s->n_loads; k++) if (!l->loads[s->load + k].constant) keep_until(e, l->loads[s->load + k].base, runs_at(e, values - 1));
+    }
+    return true;
 }
 
 /* Embeddings that one loop alone reads, element by element, from a constant table. */
@@ -5729,7 +6117,7 @@ static uint32_t row_at(const emit *e, const row_group *g, uint32_t m) { return (
 /* The loop that runs in the kernel of step i, a matmul; NULL: none. */
 static const gn_kernel_step *tail_of(const emit *e, size_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
-    bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+    bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].inside && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
     return fuses ? s + 1 : NULL;
 }
 
@@ -5914,9 +6302,11 @@ static bool fuse_reductions(emit *e, const readers *r) {
 /* Decides which steps run inside another's kernel, and lays memory out for it. False when there is no memory. */
 static bool fuse_steps(emit *e) {
     readers r = { 0 };
-    bool ok = readers_init(&r, e);
+    bool ok = readers_init(&r, e) && fuse_written(e, &r);
     for (uint32_t i = 0; ok && i < e->layout->n_steps; i++) {
         uint32_t node = e->layout->steps[i].node;
+        if (e->fusions[i].written) fuse_attention(e, &r, i);
+        if (e->fusions[i].inside || e->fusions[i].product) continue;
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
         else if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
         else if (node_is(e, node, "attention")) fuse_attention(e, &r, i);
@@ -6023,49 +6413,62 @@ static void emit_vector(emit *e, const fusion *u) {
 static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k, const gn_view *rows_v, bool early) {
     const attention_form *a = &f->a;
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q->dtype].name, types[pos].name, types[a->length_type].name,
-        (long long)a->dims[1], (long long)a->k->dims[1], (long long)a->dims[3]);
-    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q->dims[3], (long long)a->q->dims[3], 16 / types[a->q->dtype].bytes,
-        (long long)f->parts, a->length, a->causal, u->append[0] != 0, early, f->cluster, is_small(a->k) && is_small(a->v), NEXT_STARTS);
+    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; typedef @_x X; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q.dtype].name, types[pos].name, types[a->length_type].name,
+        (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
+    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q.dims[3], (long long)a->q.dims[3], 16 / types[a->q.dtype].bytes,
+        (long long)f->parts, a->length, a->causal, a->written, u->append[0] != 0, early, f->cluster, is_small(&a->k) && is_small(&a->v), NEXT_STARTS);
     put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
-        (long long)a->q->strides[0], (long long)a->q->strides[1], (long long)a->k->strides[0], (long long)a->k->strides[1], (long long)a->k->strides[2], (long long)a->v->strides[0], (long long)a->v->strides[1],
-        (long long)a->v->strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
+        (long long)a->q.strides[0], (long long)a->q.strides[1], (long long)a->k.strides[0], (long long)a->k.strides[1], (long long)a->k.strides[2], (long long)a->v.strides[0], (long long)a->v.strides[1],
+        (long long)a->v.strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
     put(t, "  static M double scale() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(a->scale));
 }
 
 /* What it appends to is as the run found it. */
 static bool is_first_append(const emit *e, uint32_t node) { return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE; }
 
-static void emit_one(emit *e, const fusion *u) {
-    uint32_t node = e->layout->steps[u->product - 1].node, xk = input(e, node, 1), xv = input(e, node, 2);
+static void emit_one(emit *e, const fusion *u, const one_form *f) {
+    const attention_form *a = &f->a;
+    uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base, xv = e->layout->lay[a->in[2]].base;
     bool append = u->append[0] != 0;
-    one_form f;
-    one_choose(e, node, &f);
-    const char *type = types[f.a.q->dtype].name;
-    char name[64];
+    const char *type = types[a->q.dtype].name;
+    char name[96];
+    text label = { 0 };
     uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!f.a.length || is_constant(e, f.a.length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv));
-    put_one_type(e, &f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : f.a.k, append ? view_of(e, input(e, xv, 1)) : f.a.v, early);
+    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv));
     e->rereads = e->early = true;
-    e->cluster = f.cluster ? (uint8_t)f.parts : 1;
-    emit_node(e, input(e, node, 0), type, true, "q");
-    emit_node(e, xk, type, false, "k");
-    emit_node(e, xv, type, false, "v");
+    put_loop_of_scores(e, a, &label);
+    put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k, append ? view_of(e, input(e, xv, 1)) : &a->v, early);
+    e->cluster = f->cluster ? (uint8_t)f->parts : 1;
+    emit_view_of(e, a->in[0], &a->q, true, "q");
+    emit_view_of(e, xk, &a->k, false, "k");
+    emit_view_of(e, xv, &a->v, false, "v");
     if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
-    if (f.a.length) emit_node(e, f.a.length_node, types[f.a.length_type].name, true, "length");
+    if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
     if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
     emit_node(e, node, type, false, "o");
-    bool joined = f.parts > 1 && !f.cluster;
+    bool joined = f->parts > 1 && !f->cluster;
     if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || f.a.length || append;
-    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", f.a.length ? append ? "length, saved_k, saved_v" : "length, 0, 0" : append ? "0, saved_k, saved_v" : "0, 0, 0",
-        joined ? "parts" : "0", append ? "append, flag_k, flag_v" : "0, 0, 0");
-    snprintf(name, sizeof name, "%sattention_one_%s", append ? "append_" : "", type);
-    emit_launch(e, name, (uint64_t)(f.a.dims[0] * f.a.dims[1] * f.parts), 1, 256);
-    f.a.parts = f.parts;
-    if (joined) emit_attention_join(e, node, &f.a);
+    e->faults = e->faults || a->length || append;
+    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, x, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
+        append ? "append, flag_k, flag_v" : "0, 0, 0");
+    snprintf(name, sizeof name, "%sattention_one_%s%s", append ? "append_" : "", type, label.s ? label.s : "");
+    e->failed = e->failed || label.failed;
+    text_free(&label);
+    emit_launch(e, name, (uint64_t)(a->dims[0] * a->dims[1] * f->parts), 1, 256);
+    attention_form parts = *a;
+    parts.parts = f->parts;
+    if (joined) emit_attention_join(e, node, &parts);
+}
+
+/* An attention in a form of its own: written out, or one query of each head. */
+static void emit_attended(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node;
+    attention_form a = u->written ? *u->written : attention_choose(e, node);
+    one_form f;
+    if (one_choose(e, &a, &f)) emit_one(e, u, &f);
+    else emit_attention_form(e, node, &a);
 }
 
 /* True when step i is done by a fused kernel: here, or elsewhere. */
@@ -6074,7 +6477,7 @@ static bool emit_fused(emit *e, size_t i) {
     if (!u->inside && !u->product && !u->rows) return false;
     if (u->inside) return true;
     if (u->rows) { emit_rows(e, &e->groups[u->rows - 1]); return true; }
-    if (node_is(e, e->layout->steps[u->product - 1].node, "attention")) emit_one(e, u);
+    if (u->written || node_is(e, e->layout->steps[u->product - 1].node, "attention")) emit_attended(e, u);
     else emit_vector(e, u);
     return true;
 }
@@ -6169,7 +6572,9 @@ struct device {
     atomic_bool proved;            /* a first kernel gave what it should */
     atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
     char lost_why[200];
-    gn__cu_handle context;
+    gn__cu_handle context, pool;   /* pool: of memory in order of streams; NULL: none */
+    int handle;                    /* the driver's name of it */
+    gn_cluster_link from[DEVICES_MAX];   /* what values cost that come from that device, by its ordinal; bytes_per_s 0: not yet known */
     kernel *buckets[4096];
     kernel *newest;
     size_t n_kernels;
@@ -6665,7 +7070,7 @@ static void compile_alone(kernel *k, struct device *d) {
     program p = { .device = d, .kernels = { k }, .n = 1 };
     program_compile(&p);
     if (!p.failed && program_load(&p, p.code)) program_store(&p);
-    else { k->why = p.log ? p.log : NULL; p.log = NULL; }
+    else if (p.failed) { k->why = p.log; p.log = NULL; }      /* what compiles but does not load is tried again by the next plan */
     gn_free(p.code);
     gn_free(p.log);
 }
@@ -6805,10 +7210,11 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 /* >>memory ======================================================================================== */
 
 /* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller (`host`);
-   saving: the copy to `away` is still in the stream; cache: appended to in place; used: clock of the launch or run that used it last. */
+   saving: the copy to `away` is still in the stream; cache: appended to in place; failed: a state that a run had begun to write when it
+   failed; used: clock of the launch or run that used it last. */
 typedef struct slot {
     uint8_t kind;
-    bool out, saving, cache;
+    bool out, saving, cache, failed;
     gn_dtype dtype;
     gn_shape shape;
     uint32_t gen;
@@ -6821,7 +7227,10 @@ typedef struct slot {
 } slot;
 /* checked: its run can fail, and leaves its error words behind the value. */
 typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place, checked; } value;
-typedef struct host_block { char *p; size_t bytes; } host_block;   /* pinned memory handed out */
+typedef struct host_block { char *p; size_t bytes; const void *owner; } host_block;   /* pinned memory handed out */
+
+/* That of all executors: every device copies from it and to it directly. */
+static struct { pthread_mutex_t lock; host_block *all; size_t cap; _Atomic size_t n; } pinned_blocks = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 typedef struct pending_out { void *host; size_t at, bytes; } pending_out;   /* at: in the run's staging memory */
 
@@ -6884,6 +7293,9 @@ typedef struct executor {
     area landing[AREAS], leaving[AREAS];
     uint32_t next_landing, next_leaving;
     gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
+    gn__cu_handle visits, made, roomy, departed;   /* stream of values on their way to other GPUs, made when first needed; events: the main stream has
+                                      made them; there is room for those that come; those that left have left */
+    bool departs;                  /* the main stream has not yet waited for that */
     copiers up, down;              /* of data and results in plain memory */
     bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
     bool aside;                    /* large copies have streams of their own */
@@ -6894,8 +7306,7 @@ typedef struct executor {
     uint64_t block_age;            /* raised when the block moves */
     slot *slots;
     value *values;                 /* ids rising */
-    host_block *hosts;
-    size_t n_slots, cap_slots, n_values, cap_values, n_hosts, cap_hosts;
+    size_t n_slots, cap_slots, n_values, cap_values;
     run runs[RUNS_MAX];            /* a ring, oldest first */
     uint32_t first_run, n_runs;
     uint64_t next_ticket;
@@ -6926,6 +7337,7 @@ typedef struct plan {
     struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[CAPTURES];
     uint32_t runs, next_capture;
     bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
+    bool began;                    /* and one of its kernels has been launched */
 } plan;
 
 /* For every session of the device: the first cause counts. */
@@ -6937,18 +7349,27 @@ static void device_lose(struct device *d, const char *why) {
     pthread_mutex_unlock(&lock);
 }
 
-static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
+/* 1: an invalid value; 2: no memory; 701: too much for a launch; 801: not supported; 900 to 910: of a capture. All others that reach
+   this file's checks leave the context unusable. */
+static bool breaks_context(int r) { return r != 1 && r != 2 && r != 701 && r != 801 && (r < 900 || r > 910); }
+
+/* This executor is of no use any more, because it is not known what has run; with an error that breaks the context its device neither. */
+static gn_result executor_lose(executor *x, gn_fault *f, int r, const char *what) {
     const char *name = NULL, *said = NULL;
     cu.cuGetErrorName(r, &name);
     cu.cuGetErrorString(r, &said);
+    if (!x->lost) snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
+    x->lost = true;
+    if (breaks_context(r)) device_lose(x->device, x->lost_why);
+    return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
+}
+
+static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
+    const char *name = NULL, *said = NULL;
     if (r == 2) return gn_fail(f, GN_OUT_OF_MEMORY, "the GPU has no memory left (%s)", what);
-    /* 1: an invalid value; 801: not supported. All others that reach this place leave the context unusable. */
-    if (r != 1 && r != 801 && r != 701) {
-        x->lost = true;
-        snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
-        device_lose(x->device, x->lost_why);
-        return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
-    }
+    if (breaks_context(r)) return executor_lose(x, f, r, what);
+    cu.cuGetErrorName(r, &name);
+    cu.cuGetErrorString(r, &said);
     return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", said ? said : "unknown", what);
 }
 
@@ -6959,16 +7380,19 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
         if (driver_result != 0) return driver_fail(x, f, driver_result, #call);                                              \
     } while (0)
 
+/* The device's context is current in this thread from here on, also of a lost one: what is left of it is destroyed there. */
 static gn_result enter(executor *x, gn_fault *f) {
+    int e = x->device->compile_only ? 0 : cu.cuCtxSetCurrent(x->device->context);
     if (!x->lost && atomic_load(&x->device->lost)) {
         x->lost = true;
         memcpy(x->lost_why, x->device->lost_why, sizeof x->lost_why);
     }
     if (x->lost) return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
-    if (x->device->compile_only) return GN_OK;
-    DRIVER(x, f, cuCtxSetCurrent(x->device->context));
-    return GN_OK;
+    return e == 0 ? GN_OK : executor_lose(x, f, e, "cuCtxSetCurrent");
 }
+
+/* Its device is gone, and all that lay there. An executor can be lost alone: then what is there is waited for and given back. */
+static bool is_dead(const executor *x) { return atomic_load(&x->device->lost); }
 
 static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
@@ -7004,7 +7428,7 @@ static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
     x->stats->device_bytes -= room(bytes ? bytes : 1);
-    if (!p || x->lost) return;
+    if (!p || is_dead(x)) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
     else cu.cuMemFree(p);
 }
@@ -7121,6 +7545,7 @@ static int copiers_wait(copiers *c, uint64_t number) {
     pthread_mutex_lock(&c->lock);
     while (c->done < number) pthread_cond_wait(&c->changed, &c->lock);
     int e = c->error;
+    if (c->up && !breaks_context(e)) c->error = 0;        /* of the one run that waits for all jobs; those that come down are of several */
     pthread_mutex_unlock(&c->lock);
     return e;
 }
@@ -7154,7 +7579,7 @@ static void copiers_end(copiers *c) {
 static void area_drop(executor *x, area *a) {
     if (!a->bytes) return;
     copiers_wait(&x->down, a->copied);
-    if (!x->lost) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
+    if (!is_dead(x)) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
     give(x, a->mem, a->bytes);
     a->mem = 0;
     a->bytes = 0;
@@ -7228,6 +7653,15 @@ static bool same_type(gn_dtype a, const gn_shape *sa, const gn_part *p, uint32_t
 /* Weights go first, then states, then the caches that a decode appends to; of each the one that was used longest ago. */
 static int slot_class(const slot *s) { return s->kind == GN_LEAF_WEIGHT ? 0 : s->cache ? 2 : 1; }
 
+/* The main stream waits until the slot is back. */
+static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
+    if (!s->here) return GN_OK;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, s->here, 0));
+    cu.cuEventDestroy(s->here);
+    s->here = NULL;
+    return GN_OK;
+}
+
 /* Moves one slot to pinned memory. False when none may go. */
 static bool evict_one(executor *x) {
     slot *v = NULL;
@@ -7241,10 +7675,14 @@ static bool evict_one(executor *x) {
     void *p = v->away;
     if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
     if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
+    bool saves = p && !copied, ok = slot_await(x, v, NULL) == GN_OK;
+    if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) == 0;
+    if (!ok) {
+        if (p && !v->away) cu.cuMemFreeHost(p);
+        return false;
+    }
     v->away = (char *)p;
-    if (v->here) { cu.cuStreamWaitEvent(x->stream, v->here, 0); cu.cuEventDestroy(v->here); v->here = NULL; }
-    if (p && !copied && cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) != 0) return false;
-    v->saving = p && !copied;
+    v->saving = saves;
     give(x, v->mem, v->bytes);
     v->mem = 0;
     v->out = true;
@@ -7253,39 +7691,46 @@ static bool evict_one(executor *x) {
     return true;
 }
 
-/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. */
-static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
-    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
-    if (r != GN_OK) return r;
-    s->out = false;
-    x->stats->weight_moves++;
-    x->stats->weight_move_bytes += s->bytes;
-    if (x->device->compile_only) return GN_OK;
+static gn_result slot_copy_back(executor *x, slot *s, gn_fault *f) {
+    DRIVER(x, f, cuEventCreate(&s->here, 2));
     if (s->saving) {
         DRIVER(x, f, cuEventRecord(x->main_at, x->stream));
         DRIVER(x, f, cuStreamWaitEvent(x->copies, x->main_at, 0));
-        s->saving = false;
     }
     DRIVER(x, f, cuMemcpyHtoDAsync(s->mem, s->away ? s->away : (const char *)s->host, s->bytes, x->copies));
-    DRIVER(x, f, cuEventCreate(&s->here, 2));
     DRIVER(x, f, cuEventRecord(s->here, x->copies));
     return GN_OK;
 }
 
-static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
-    gn__cu_handle here = s->here;
-    if (!here) return GN_OK;
-    s->here = NULL;
-    DRIVER(x, f, cuStreamWaitEvent(x->stream, here, 0));
-    cu.cuEventDestroy(here);
+/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. A slot that cannot come
+   back stays where it is. */
+static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
+    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
+    if (r == GN_OK && !x->device->compile_only) {
+        r = slot_copy_back(x, s, f);
+        if (r != GN_OK) {
+            if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
+            if (s->here) cu.cuEventDestroy(s->here);
+            s->here = NULL;
+            give(x, s->mem, s->bytes);
+            s->mem = 0;
+        }
+    }
+    if (r != GN_OK) return r;
+    s->out = s->saving = false;
+    x->stats->weight_moves++;
+    x->stats->weight_move_bytes += s->bytes;
     return GN_OK;
 }
 
 static void slot_free(executor *x, slot *s) {
     if (!s->kind) return;
-    if (s->here && !x->lost) { cu.cuStreamWaitEvent(x->stream, s->here, 0); cu.cuEventDestroy(s->here); }
+    if (s->here && slot_await(x, s, NULL) != GN_OK) {
+        if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
+        cu.cuEventDestroy(s->here);
+    }
     if (!s->out) give(x, s->mem, s->bytes);
-    if (s->away && !x->lost) {
+    if (s->away && !is_dead(x)) {
         cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
         cu.cuMemFreeHost(s->away);
@@ -7294,6 +7739,14 @@ static void slot_free(executor *x, slot *s) {
 }
 
 enum { SLOTS_MAX = 1 << 20 };
+
+static gn_result slot_fill(executor *x, gn__cu_ptr mem, const void *host, size_t bytes, gn__cu_handle stream, gn_fault *f) {
+    if (!host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
+    x->stats->bytes_to_device += bytes;
+    DRIVER(x, f, cuMemcpyHtoDAsync(mem, host, bytes, stream));                    /* beside runs in flight: none of them knows this memory */
+    DRIVER(x, f, cuStreamSynchronize(stream));
+    return GN_OK;
+}
 
 static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     executor *x = (executor *)self;
@@ -7313,11 +7766,11 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     if ((r = take_on(x, bytes, stream, &mem, f)) != GN_OK) return r;
     *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
-    if (!d->host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
-    x->stats->bytes_to_device += bytes;
-    DRIVER(x, f, cuMemcpyHtoDAsync(mem, d->host, bytes, stream));                 /* beside runs in flight: none of them knows this memory */
-    DRIVER(x, f, cuStreamSynchronize(stream));
-    return GN_OK;
+    r = slot_fill(x, mem, d->host, bytes, stream, f);
+    if (r == GN_OK) return GN_OK;
+    if (!is_dead(x)) cu.cuStreamSynchronize(stream);
+    slot_free(x, s);
+    return r;
 }
 
 static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
@@ -7340,10 +7793,17 @@ static value *value_find(executor *x, uint64_t id) {
     return lo < x->n_values && x->values[lo].id == id ? &x->values[lo] : NULL;
 }
 
+/* Before memory of values is given back: what of them is on its way to another GPU has left. */
+static void values_stay(executor *x) {
+    if (x->departs && !is_dead(x) && (!x->pools || cu.cuStreamWaitEvent(x->stream, x->departed, 0) != 0)) cu.cuStreamSynchronize(x->visits);
+    x->departs = false;
+}
+
 static void exec_values_release(void *self, uint64_t below) {
     executor *x = (executor *)self;
     size_t n = 0;
     enter(x, NULL);
+    if (x->n_values && x->values[0].id < below) values_stay(x);
     for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, value_room(&x->values[n]));
     if (n) memmove(x->values, x->values + n, (x->n_values - n) * sizeof *x->values);
     x->n_values -= n;
@@ -7352,6 +7812,7 @@ static void exec_values_release(void *self, uint64_t below) {
 /* Values that a failed run was to keep are no values. */
 static void values_drop(executor *x, uint64_t ticket) {
     size_t kept = 0;
+    values_stay(x);
     for (size_t i = 0; i < x->n_values; i++) {
         if (x->values[i].run == ticket) give(x, x->values[i].mem, value_room(&x->values[i]));
         else x->values[kept++] = x->values[i];
@@ -7361,30 +7822,51 @@ static void values_drop(executor *x, uint64_t ticket) {
 
 /* ---- pinned host memory ---- */
 
+static bool pinned_add(void *p, size_t bytes, const void *owner) {
+    pthread_mutex_lock(&pinned_blocks.lock);
+    bool ok = grow(&pinned_blocks.all, pinned_blocks.n, &pinned_blocks.cap, sizeof *pinned_blocks.all);
+    if (ok) pinned_blocks.all[pinned_blocks.n++] = (host_block){ (char *)p, bytes, owner };
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return ok;
+}
+
+/* The block at p, or, for p NULL, one of the owner's; NULL: there is none. It is known no longer. */
+static void *pinned_remove(const void *p, const void *owner) {
+    void *found = NULL;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = pinned_blocks.n; i-- > 0 && !found;) {
+        if (p ? pinned_blocks.all[i].p != (const char *)p : pinned_blocks.all[i].owner != owner) continue;
+        found = pinned_blocks.all[i].p;
+        pinned_blocks.all[i] = pinned_blocks.all[--pinned_blocks.n];
+    }
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return found;
+}
+
+static bool is_pinned(const void *p) {
+    bool is = false;
+    if (!pinned_blocks.n) return false;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = 0; i < pinned_blocks.n && !is; i++) is = (const char *)p >= pinned_blocks.all[i].p && (const char *)p < pinned_blocks.all[i].p + pinned_blocks.all[i].bytes;
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return is;
+}
+
 static void *exec_host_alloc(void *self, size_t bytes) {
     executor *x = (executor *)self;
     void *p = NULL;
-    if (x->device->compile_only || enter(x, NULL) != GN_OK || !grow(&x->hosts, x->n_hosts, &x->cap_hosts, sizeof *x->hosts)) return NULL;
+    if (x->device->compile_only || enter(x, NULL) != GN_OK) return NULL;
     if (cu.cuMemHostAlloc(&p, bytes ? bytes : 1, 1) != 0) return NULL;           /* 1: for all contexts */
-    x->hosts[x->n_hosts++] = (host_block){ (char *)p, bytes };
-    return p;
+    if (pinned_add(p, bytes, x)) return p;
+    cu.cuMemFreeHost(p);
+    return NULL;
 }
 
 static void exec_host_free(void *self, void *p) {
     executor *x = (executor *)self;
-    for (size_t i = 0; i < x->n_hosts; i++) {
-        if (x->hosts[i].p != (char *)p) continue;
-        enter(x, NULL);
-        cu.cuMemFreeHost(p);
-        x->hosts[i] = x->hosts[--x->n_hosts];
-        return;
-    }
-}
-
-static bool is_pinned(const executor *x, const void *p) {
-    for (size_t i = 0; i < x->n_hosts; i++)
-        if ((const char *)p >= x->hosts[i].p && (const char *)p < x->hosts[i].p + x->hosts[i].bytes) return true;
-    return false;
+    if (!p || !pinned_remove(p, x)) return;
+    enter(x, NULL);
+    cu.cuMemFreeHost(p);
 }
 
 /* >>run =========================================================================================== */
@@ -7405,15 +7887,16 @@ static void emit_free(emit *e) {
 static void exec_plan_destroy(void *self, void *handle) {
     executor *x = (executor *)self;
     plan *p = (plan *)handle;
-    bool here = enter(x, NULL) == GN_OK;
+    enter(x, NULL);
     if (latest.p == p) latest.p = NULL;
     for (int i = 0; i < CAPTURES; i++) {
-        if (p->captured[i].graph && here) cu.cuGraphExecDestroy(p->captured[i].graph);
+        if (p->captured[i].graph && !is_dead(x)) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
     }
-    for (uint32_t u = 0; p->fresh && u < p->part->n_updates; u++)
+    for (uint32_t u = 0; p->fresh && p->part && u < p->part->n_updates; u++)
         if (p->fresh[u]) give(x, p->fresh[u], node_bytes(p->part, p->part->updates[u].node));
     gn_free(p->fresh);
+    for (size_t i = 0; p->emit.fusions && i < p->layout.n_steps; i++) gn_free(p->emit.fusions[i].written);
     gn_layout_deinit(&p->layout);
     emit_free(&p->emit);
     gn_free(p->emit.fusions);
@@ -7658,11 +8141,11 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
 /* Waits for the oldest run and hands out its results. */
 static void run_finish(executor *x) {
     run *r = &x->runs[x->first_run];
-    int e = x->lost ? 1 : cu.cuEventSynchronize(r->done), copied = copiers_wait(&x->down, r->copied);
+    int e = is_dead(x) ? 1 : cu.cuEventSynchronize(r->done), copied = copiers_wait(&x->down, r->copied);
     const uint32_t *words = (const uint32_t *)(const void *)r->stage;
-    if (e == 0) e = copied;
+    if (e == 0) e = copied != 0 ? copied : x->lost;
     if (e != 0) {
-        if (!x->lost) driver_fail(x, NULL, e, "cuEventSynchronize");
+        executor_lose(x, NULL, e, "the end of a run");
         if (!x->failed_ticket) { x->failed_ticket = r->ticket; gn_fail(&x->failed, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why); x->failed.node = GN_NO_NODE; }
     } else if (words[0]) {
         run_error(x, r, words);
@@ -7680,8 +8163,7 @@ static void run_finish(executor *x) {
 
 static gn_result exec_wait(void *self, uint64_t ticket, gn_fault *f) {
     executor *x = (executor *)self;
-    gn_result e = x->device->compile_only || x->lost ? GN_OK : enter(x, f);
-    if (e != GN_OK) return e;
+    enter(x, NULL);
     while (x->n_runs && x->runs[x->first_run].ticket <= ticket) run_finish(x);
     if (!x->failed_ticket || x->failed_ticket > ticket) return GN_OK;
     gn_result r = x->failed.result;
@@ -7741,6 +8223,8 @@ static uint64_t value_run(executor *x, const plan *p, const gn_arg *args) {
     }
 }
 
+static const char state_failed[] = "a step that failed had begun to write this state: release it and make it again";
+
 /* Checks arguments and slots, before anything is changed. */
 static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, uint64_t *out_inherits, gn_fault *f) {
     const gn_part *part = p->part;
@@ -7755,11 +8239,13 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
         const slot *s = n->slot < x->n_slots ? &x->slots[n->slot] : NULL;
         if (!s || s->kind != n->leaf || s->gen != n->gen || !same_type(s->dtype, &s->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a weight or state is gone or of another type");
+        if (s->failed) return fail_at(f, i, GN_STATE_FAILED, state_failed);
     }
     for (uint32_t i = 0; i < part->n_updates; i++) {
         const gn_part_update *u = &part->updates[i];
         const slot *s = u->slot < x->n_slots ? &x->slots[u->slot] : NULL;
         if (!s || s->kind != GN_LEAF_STATE || s->gen != u->gen || !same_type(s->dtype, &s->shape, part, u->node)) return fail_at(f, u->node, GN_STALE_HANDLE, "a state is gone or of another type");
+        if (s->failed) return fail_at(f, u->node, GN_STATE_FAILED, state_failed);
     }
     uint64_t last = x->n_values ? x->values[x->n_values - 1].id : 0;
     for (uint32_t i = 0; i < part->n_outs; i++) {
@@ -7966,6 +8452,7 @@ static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
         if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
         if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
+        p->began = p->began || r == GN_OK;
     }
     return r;
 }
@@ -7977,8 +8464,9 @@ static bool run_capture(executor *x, plan *p, int at, size_t nodes) {
     *exec = NULL;
     if (cu.cuStreamBeginCapture(x->stream, 2) != 0) return false;                 /* 2: relaxed */
     gn_result r = run_launches(x, p, NULL);
-    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || r != GN_OK || !graph) return false;
-    if (cu.cuGraphInstantiateWithFlags(exec, graph, 0) != 0) *exec = NULL;
+    p->began = false;
+    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || !graph) return false;
+    if (r != GN_OK || cu.cuGraphInstantiateWithFlags(exec, graph, 0) != 0) *exec = NULL;
     cu.cuGraphDestroy(graph);
     memcpy(p->captured[at].bound, p->base, nodes * sizeof *p->base);
     p->captured[at].age = x->block_age;
@@ -7990,6 +8478,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
     int at = -1;
     p->runs++;
+    p->began = false;
     if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
     for (int i = 0; i < CAPTURES; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
@@ -7998,6 +8487,7 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
         if (!run_capture(x, p, at, nodes)) return run_launches(x, p, f);
     }
     DRIVER(x, f, cuGraphLaunch(p->captured[at].graph, x->stream));
+    p->began = true;
     return GN_OK;
 }
 
@@ -8007,12 +8497,12 @@ static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.fau
 /* Pinned memory of the caller's is read by the copy engine itself, without a copy in between. */
 enum { DIRECT_LEAST = 32768 };
 
-static bool is_direct(const executor *x, const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(x, a->host); }
+static bool is_direct(const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(a->host); }
 
-static bool has_direct(const executor *x, const plan *p, const gn_arg *args) {
+static bool has_direct(const plan *p, const gn_arg *args) {
     bool any = false;
-    for (uint32_t i = 0; i < p->part->n_args && x->n_hosts && !any; i++)
-        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(x, p, &args[i], node_bytes(p->part, p->part->args[i]));
+    for (uint32_t i = 0; i < p->part->n_args && pinned_blocks.n && !any; i++)
+        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(p, &args[i], node_bytes(p->part, p->part->args[i]));
     return any;
 }
 
@@ -8030,7 +8520,7 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
         if (p->emit.by_value) memcpy(&p->words[i], from, bytes < 8 ? bytes : 8);
         x->stats->bytes_to_device += bytes;
         if (!p->args_bytes) continue;
-        bool pinned = is_direct(x, p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
+        bool pinned = is_direct(p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
         uint64_t job = large && p->lands && copiers_ready(x, &x->up) ? copiers_ask(&x->up, to + p->arg_at[i], args[i].host, bytes, NULL) : 0;
         if (staged && !pinned) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
         if (!together && !job) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
@@ -8141,7 +8631,7 @@ static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint3
         return GN_OK;
     }
     *at = (*at + 63) & ~(size_t)63;
-    bool direct = o->bytes > 65536 && is_pinned(x, o->host);
+    bool direct = o->bytes > 65536 && is_pinned(o->host);
     if (direct || *at + o->bytes > r->stage_bytes) {
         if (!direct && leaves && run_copies(x, p, o, from, r)) return GN_OK;
         DRIVER(x, f, cuMemcpyDtoHAsync(o->host, from, o->bytes, stream));
@@ -8218,7 +8708,7 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     gn_result e = run_slots(x, p, f);
-    bool moves = false, direct = has_direct(x, p, args);
+    bool moves = false, direct = has_direct(p, args);
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
     if (e == GN_OK) e = run_leave(x, p, outs, f);
@@ -8240,7 +8730,15 @@ static void streams_end(executor *x) {
     copiers_wait(&x->up, x->up.asked);
     copiers_wait(&x->down, x->down.asked);
     for (int i = 0; i < 3; i++)
-        if (all[i] && !x->lost) cu.cuStreamSynchronize(all[i]);
+        if (all[i] && !is_dead(x)) cu.cuStreamSynchronize(all[i]);
+}
+
+/* A run failed on the host's side. States that its kernels write where they lie may have been written; those that are exchanged were not. */
+static void states_fail(executor *x, const plan *p) {
+    for (uint32_t u = 0; u < p->part->n_updates && p->began; u++) {
+        slot *s = &x->slots[p->part->updates[u].slot];
+        s->failed = s->failed || !p->exchanges || p->layout.update_how[u] == GN_UPDATE_INPLACE;
+    }
 }
 
 static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
@@ -8258,12 +8756,14 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     while (x->n_runs >= RUNS_MAX - 1) run_finish(x);
     if ((e = run_check(x, p, args, outs, &r.inherits, f)) != GN_OK) return e;
     r.done = x->events[(x->first_run + x->n_runs) % RUNS_MAX];
+    p->began = false;
     e = run_start(x, p, args, outs, &r, f);
     areas_release(x);
     if (e != GN_OK) {
         values_drop(x, r.ticket);
         gn_free(r.outs);
         streams_end(x);
+        states_fail(x, p);
         return e;
     }
     x->runs[(x->first_run + x->n_runs++) % RUNS_MAX] = r;
@@ -8469,7 +8969,7 @@ static void candidate_measure(executor *x, const plan *p, candidate *s, const ke
         x->block = memory;
         if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events);
         x->block = block;
-        if (!x->lost) cu.cuStreamSynchronize(x->stream);
+        if (!is_dead(x)) cu.cuStreamSynchronize(x->stream);
         if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
         else cu.cuMemFree(memory);
     }
@@ -8571,6 +9071,129 @@ static void plan_measure(executor *x, plan *p) {
     gn_free(all);
 }
 
+/* ---- values of other GPUs ---- */
+
+static bool visits_begin(executor *x, gn_fault *f) {
+    if (x->visits) return true;
+    if (enter(x, f) != GN_OK) return false;
+    gn__cu_handle *const events[] = { &x->made, &x->roomy, &x->departed };
+    for (int i = 0; i < 3; i++)
+        if (!*events[i] && cu.cuEventCreate(events[i], 2) != 0) { *events[i] = NULL; return false; }
+    if (cu.cuStreamCreate(&x->visits, 1) != 0) x->visits = NULL;
+    return x->visits != NULL;
+}
+
+/* The value's bytes to memory of x, from y's stream of its own: after what makes them, before what is run in x from now on. */
+static gn_result value_visit(executor *x, executor *y, const value *v, gn__cu_ptr to, gn_fault *f) {
+    gn_result r = enter(y, f);
+    if (r != GN_OK) return r;
+    DRIVER(y, f, cuEventRecord(y->made, y->stream));
+    DRIVER(y, f, cuStreamWaitEvent(y->visits, y->made, 0));
+    DRIVER(y, f, cuStreamWaitEvent(y->visits, x->roomy, 0));
+    if (v->bytes) DRIVER(y, f, cuMemcpyPeerAsync(to, x->device->context, v->mem, y->device->context, v->bytes, y->visits));
+    y->departs = true;
+    DRIVER(y, f, cuEventRecord(y->departed, y->visits));
+    if ((r = enter(x, f)) != GN_OK) return r;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, y->departed, 0));
+    return GN_OK;
+}
+
+/* Memory for it, taken in x's own stream of visits, so that it is there before what runs in x has ended. */
+static gn_result value_room_for(executor *x, const value *v, gn__cu_ptr *out, gn_fault *f) {
+    if (!grow(&x->values, x->n_values, &x->cap_values, sizeof *x->values)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
+    gn_result r = take_on(x, value_room(v), x->visits, out, f);
+    if (r != GN_OK) return r;
+    int e = cu.cuEventRecord(x->roomy, x->visits);
+    if (e == 0) return GN_OK;
+    if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
+    give(x, *out, value_room(v));
+    return driver_fail(x, f, e, "cuEventRecord");
+}
+
+static gn_result exec_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+    executor *x = (executor *)self, *y = (executor *)from;
+    value *v = value_find(y, theirs);
+    gn_result r = enter(y, f);
+    while (r == GN_OK && v && v->checked && y->n_runs && y->runs[y->first_run].ticket <= v->run) {      /* it can still turn out to be none */
+        run_finish(y);
+        v = value_find(y, theirs);
+    }
+    if (r == GN_OK && !v) r = gn_fail(f, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
+    if (r == GN_OK && !(visits_begin(y, f) && visits_begin(x, f))) r = f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no stream for values from another GPU");
+    if (r == GN_OK) r = enter(x, f);
+    if (r != GN_OK) return r;
+    value mine = { id, 0, v->dtype, v->shape, 0, v->bytes, false, false };
+    x->clock++;
+    if ((r = value_room_for(x, &mine, &mine.mem, f)) != GN_OK) return r;
+    r = value_visit(x, y, v, mine.mem, f);
+    if (r == GN_OK) { x->values[x->n_values++] = mine; return GN_OK; }
+    enter(y, NULL);
+    if (!is_dead(y)) cu.cuStreamSynchronize(y->visits);                       /* nothing writes to it any more */
+    enter(x, NULL);
+    if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
+    give(x, mine.mem, value_room(&mine));
+    return r;
+}
+
+/* Lets the two read each other's memory where their bus has a way; without one the driver goes through the host by itself. */
+static void devices_meet(struct device *a, struct device *b) {
+    struct device *const both[2] = { a, b };
+    for (int i = 0; i < 2; i++) {
+        struct device *d = both[i], *other = both[!i];
+        int can = 0;
+        if (cu.cuDeviceCanAccessPeer(&can, d->handle, other->handle) != 0 || !can || cu.cuCtxSetCurrent(d->context) != 0) continue;
+        cu.cuCtxEnablePeerAccess(other->context, 0);                          /* it may be so already */
+        if (other->pool) cu.cuMemPoolSetAccess(other->pool, &(pool_access){ LOCATION_DEVICE, d->handle, ACCESS_READ_WRITE }, 1);
+    }
+}
+
+enum { VISIT_SMALL = 4096, VISIT_LARGE = 16 << 20 };
+
+/* Seconds of one copy, the least of four; 0: it fails. a's context is current, and the stream is there. */
+static double visit_time(const struct device *a, gn__cu_ptr from, const struct device *b, gn__cu_ptr to, size_t bytes, gn__cu_handle stream) {
+    double least = 0;
+    for (int i = 0; i < 4; i++) {
+        uint64_t begin = gn_now_us();
+        for (int k = 0; k < 8; k++)
+            if (cu.cuMemcpyPeerAsync(to, b->context, from, a->context, bytes, stream) != 0) return 0;
+        if (cu.cuStreamSynchronize(stream) != 0) return 0;
+        double spent = (double)(gn_now_us() - begin + 1) * 1e-6 / 8;
+        if (i == 0 || spent < least) least = spent;
+    }
+    return least;
+}
+
+/* What values cost from a to b, measured once; $GENIE_MEASURE=0: as of a bus. */
+static gn_cluster_link visit_cost(struct device *a, struct device *b) {
+    gn_cluster_link cost = { 1e-5, 2e10 };
+    gn__cu_ptr from = 0, to = 0;
+    gn__cu_handle stream = NULL;
+    if (env_is("GENIE_MEASURE", "0") || cu.cuCtxSetCurrent(b->context) != 0 || cu.cuMemAlloc(&to, VISIT_LARGE) != 0) return cost;
+    if (cu.cuCtxSetCurrent(a->context) == 0 && cu.cuMemAlloc(&from, VISIT_LARGE) == 0 && cu.cuStreamCreate(&stream, 1) == 0) {
+        double small = visit_time(a, from, b, to, VISIT_SMALL, stream), large = visit_time(a, from, b, to, VISIT_LARGE, stream);
+        if (small > 0 && large > small) cost = (gn_cluster_link){ small, VISIT_LARGE / (large - small) };
+        cu.cuStreamDestroy(stream);
+    }
+    if (from) cu.cuMemFree(from);
+    cu.cuCtxSetCurrent(b->context);
+    cu.cuMemFree(to);
+    return cost;
+}
+
+static bool exec_reaches(void *self, void *from, gn_cluster_link *out_link) {
+    struct device *b = ((executor *)self)->device, *a = ((executor *)from)->device;
+    if (a == b || a->compile_only || b->compile_only || atomic_load(&a->lost) || atomic_load(&b->lost) || env_is("GENIE_CUDA_PEER", "0")) return false;
+    pthread_mutex_lock(&devices_lock);
+    gn_cluster_link *known = &b->from[a->ordinal];
+    if (!(known->bytes_per_s > 0)) {
+        devices_meet(a, b);
+        *known = visit_cost(a, b);
+    }
+    *out_link = *known;
+    pthread_mutex_unlock(&devices_lock);
+    return true;
+}
+
 /* >>devices ======================================================================================= */
 
 static void exec_describe(void *self, gn_device_info *out) {
@@ -8607,17 +9230,17 @@ static void exec_close(void *self) {
         }
         if (x->uploads && x->uploads != x->stream) cu.cuStreamDestroy(x->uploads);
         if (x->downloads && x->downloads != x->stream) cu.cuStreamDestroy(x->downloads);
-        while (x->n_hosts) cu.cuMemFreeHost(x->hosts[--x->n_hosts].p);
+        for (void *p; (p = pinned_remove(NULL, x)) != NULL;) cu.cuMemFreeHost(p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
-        if (x->main_at) cu.cuEventDestroy(x->main_at);
-        if (x->uploaded) cu.cuEventDestroy(x->uploaded);
+        gn__cu_handle events[] = { x->main_at, x->uploaded, x->made, x->roomy, x->departed };
+        for (size_t i = 0; i < sizeof events / sizeof *events; i++) if (events[i]) cu.cuEventDestroy(events[i]);
+        if (x->visits) { cu.cuStreamSynchronize(x->visits); cu.cuStreamDestroy(x->visits); }
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
     gn_free(x->slots);
     gn_free(x->values);
-    gn_free(x->hosts);
     gn_free(x);
 }
 
@@ -8716,7 +9339,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -8747,9 +9370,10 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     choose_arch(d);
     int r = cu.cuDevicePrimaryCtxRetain(&d->context, handle);
     if (r != 0) return gn_fail(f, GN_NO_DEVICE, "%s gives no context (error %d)", d->name, r);
-    gn__cu_handle pool = NULL;
     uint64_t keep = UINT64_MAX;
-    if (d->has_pools && cu.cuDeviceGetDefaultMemPool(&pool, handle) == 0) cu.cuMemPoolSetAttribute(pool, 4, &keep);   /* 4: bytes kept when freed */
+    if (!d->has_pools || cu.cuDeviceGetDefaultMemPool(&d->pool, handle) != 0) d->pool = NULL;
+    if (d->pool) cu.cuMemPoolSetAttribute(d->pool, 4, &keep);                          /* 4: bytes kept when freed */
+    d->handle = handle;
     d->open = true;
     return GN_OK;
 }
@@ -8823,10 +9447,11 @@ static gn_result canary(executor *x, gn_fault *f) {
     if (r != GN_OK) return r;
     if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
-    DRIVER(x, f, cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL));
-    DRIVER(x, f, cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream));
-    DRIVER(x, f, cuStreamSynchronize(x->stream));
+    int e = cu.cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL);
+    if (e == 0) e = cu.cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream);
+    int ended = cu.cuStreamSynchronize(x->stream);
     cu.cuMemFree(memory);
+    if (e != 0 || ended != 0) return driver_fail(x, f, e != 0 ? e : ended, "the first kernel");
     for (uint32_t i = 0; i < CANARY; i++)
         if (words[i] != i * 3 + 7) return gn_fail(f, GN_DEVICE_LOST, "the first kernel on %s gives a wrong result", x->device->name);
     atomic_store(&x->device->proved, true);

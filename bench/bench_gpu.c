@@ -146,7 +146,8 @@ typedef void *handle;
     X(cuMemAlloc_v2, (device_memory *, size_t)) X(cuMemFree_v2, (device_memory)) X(cuStreamCreate, (handle *, unsigned))      \
     X(cuStreamSynchronize, (handle)) X(cuMemcpyDtoDAsync_v2, (device_memory, device_memory, size_t, handle))                 \
     X(cuMemcpyHtoDAsync_v2, (device_memory, const void *, size_t, handle)) X(cuMemcpyDtoHAsync_v2, (void *, device_memory, size_t, handle)) \
-    X(cuMemHostAlloc, (void **, size_t, unsigned)) X(cuMemFreeHost, (void *)) X(cuMemsetD8Async, (device_memory, unsigned char, size_t, handle))
+    X(cuMemHostAlloc, (void **, size_t, unsigned)) X(cuMemFreeHost, (void *)) X(cuMemsetD8Async, (device_memory, unsigned char, size_t, handle)) \
+    X(cuDeviceGetCount, (int *)) X(cuCtxEnablePeerAccess, (handle, unsigned)) X(cuMemcpyPeerAsync, (device_memory, handle, device_memory, handle, size_t, handle))
 
 static struct {
 #define GN__X(name, args) int (*name) args;
@@ -648,21 +649,30 @@ static gn_tensor build_attention(gn_ctx *g, const job *j) {
     return gn_attention(j->in[0], j->in[1], j->in[2], &d);
 }
 
-static double attention_error(const job *j, int64_t heads, int64_t t, int64_t width) {
+/* The same without gn_attention; a fourth input is added to the scores of all heads. */
+static gn_tensor build_attention_written(gn_ctx *g, const job *j) {
+    int64_t width = j->out_shape.dims[3];
+    gn_tensor s = gn_mul_c(gn_matmul(j->in[0], gn_transpose(j->in[1], 2, 3)), 1 / sqrt((double)width));
+    (void)g;
+    return gn_matmul(gn_softmax(j->n_in > 3 ? gn_add(s, j->in[3]) : s, -1), j->in[2]);
+}
+
+static double attention_error(const job *j, int64_t heads, int64_t t, int64_t width, bool causal) {
     worst e = { 0 };
     double *p = or_die(malloc((size_t)t * sizeof *p));
     for (int s = 0; s < 8; s++) {
-        int64_t h = s * 17 % heads, q = (s * 811 + 63) % t, from = h * t * width;
+        int64_t h = s * 17 % heads, q = (s * 811 + 63) % t, from = h * t * width, last = causal ? q : t - 1;
         double most = -INFINITY, sum = 0;
-        for (int64_t i = 0; i <= q; i++) {
+        for (int64_t i = 0; i <= last; i++) {
             p[i] = 0;
             for (int64_t c = 0; c < width; c++) p[i] += at(j, 0, from + q * width + c) * at(j, 1, from + i * width + c);
-            most = fmax(most, p[i] /= sqrt((double)width));
+            p[i] = p[i] / sqrt((double)width) + (j->n_in > 3 ? at(j, 3, q * t + i) : 0);
+            most = fmax(most, p[i]);
         }
-        for (int64_t i = 0; i <= q; i++) sum += p[i] = exp(p[i] - most);
+        for (int64_t i = 0; i <= last; i++) sum += p[i] = exp(p[i] - most);
         for (int64_t c = 0; c < width; c++) {
             double want = 0;
-            for (int64_t i = 0; i <= q; i++) want += p[i] / sum * at(j, 2, from + i * width + c);
+            for (int64_t i = 0; i <= last; i++) want += p[i] / sum * at(j, 2, from + i * width + c);
             error_add(&e, element(j->d, j->out, (size_t)(from + q * width + c)), want);
         }
     }
@@ -670,21 +680,22 @@ static double attention_error(const job *j, int64_t heads, int64_t t, int64_t wi
     return error_of(&e);
 }
 
-static void bench_attention(gn_ctx *g) {
+static void bench_attention(gn_ctx *g, const char *name, gn_tensor (*build)(gn_ctx *, const job *), bool causal, bool masked) {
     int64_t batch = 4, heads = sized(32), t = sized(4096), width = 128;
-    job j = { .d = GN_BF16, .n_in = 3, .each = 8, .rests = true, .scale = 1.5f, .out_shape = GN_SHAPE(batch, heads, t, width) };
-    if (!wanted("attention_bf16")) return;
+    job j = { .d = GN_BF16, .n_in = 3 + masked, .each = 8, .rests = true, .scale = 1.5f, .out_shape = GN_SHAPE(batch, heads, t, width) };
+    if (!wanted(name)) return;
     for (int i = 0; i < 3; i++) j.in_shape[i] = j.out_shape;
+    j.in_shape[3] = GN_SHAPE(t, t);
     job_open(g, &j);
-    int k = job_run(g, &j, build_attention, repeats(15));
-    double flops = 1e-12 * 4 * (double)(batch * heads) * (double)t * (double)t * (double)width / 2;
-    row *out = add_row("attention_bf16", "TFLOP/s", 330, false);
+    int k = job_run(g, &j, build, repeats(15));
+    double flops = 1e-12 * 4 * (double)(batch * heads) * (double)t * (double)t * (double)width / (causal ? 2 : 1);
+    row *out = add_row(name, "TFLOP/s", 330, false);
     out->value = flops / quantile(samples, k, 0.5);
     out->p95 = flops / quantile(samples, k, 0.95);
-    out->error = attention_error(&j, batch * heads, t, width);
+    out->error = attention_error(&j, batch * heads, t, width, causal);
     out->bound = 2 * eps_of(GN_BF16);
     set_ceiling(out, blas_ceiling(sized(4096), GN_BF16, false), "cuBLASLt product");
-    snprintf(out->note, sizeof out->note, "causal, b4 h%lld s%lld d128", (long long)heads, (long long)t);
+    snprintf(out->note, sizeof out->note, "%s%s, b4 h%lld s%lld d128", causal ? "causal" : "every key", masked ? " and a mask" : "", (long long)heads, (long long)t);
     print_row(out);
     job_close(&j);
 }
@@ -1340,6 +1351,83 @@ static void print_json(const gn_device_info *d) {
     ex_json_end(&j);
 }
 
+/* ---- values from one GPU to another ---- */
+
+/* Milliseconds of a step that makes n numbers on the first GPU and adds them up there or on the second. Every step's numbers are others. */
+static double between_step(gn_ctx *g, const char *where, gn_tensor x, int64_t n, int turn, worst *e) {
+    float out = NAN, scale = (float)(1 + turn % 4);
+    double start = ex_now();
+    gn_on(g, "0");
+    gn_tensor y = gn_mul(x, gn_scalar(g, GN_F32, scale));
+    gn_on(g, where);
+    ok_or_die(g, gn_read(gn_sum(y, GN_ALL_AXES, false), &out, sizeof out), "sum");
+    double ms = (ex_now() - start) * 1e3;
+    gn_step(g);
+    error_add(e, out, (double)scale * (double)(n / 4) * 6);       /* of 0, 1, 2, 3 */
+    return ms;
+}
+
+/* What a value's way takes, in milliseconds: the step with it less the step without it. */
+static double between_way(int64_t n, const float *numbers, double *out_p95, worst *e) {
+    enum { TIMES = 31 };
+    static double with[TIMES], without[TIMES];
+    gn_ctx *g = open_or_die("cuda:0,cuda:1", NULL);
+    gn_on(g, "0");
+    gn_tensor x = gn_state(g, GN_F32, GN_SHAPE(n), numbers, "numbers");
+    for (int i = -4; i < TIMES; i++) {
+        with[i < 0 ? 0 : i] = between_step(g, "1", x, n, i + 8, e);
+        without[i < 0 ? 0 : i] = between_step(g, "0", x, n, i + 8, e);
+    }
+    double base = quantile(without, TIMES, 0.5);
+    *out_p95 = quantile(with, TIMES, 0.95) - base;
+    gn_close(g);
+    return quantile(with, TIMES, 0.5) - base;
+}
+
+/* GB/s of bare copies by the driver. */
+static double between_ceiling(size_t bytes) {
+    handle contexts[2];
+    device_memory memory[2];
+    double times[9];
+    int device;
+    for (int i = 1; i >= 0; i--)
+        if (cu.cuDeviceGet(&device, i) || cu.cuDevicePrimaryCtxRetain(&contexts[i], device) || cu.cuCtxSetCurrent(contexts[i]) || cu.cuMemAlloc_v2(&memory[i], bytes)) return NAN;
+    cu.cuCtxEnablePeerAccess(contexts[1], 0);                       /* Genie may have done so */
+    for (int i = -1; i < 9; i++) {
+        double start = ex_now();
+        cu.cuMemcpyPeerAsync(memory[1], contexts[1], memory[0], contexts[0], bytes, cu.stream);
+        cu.cuStreamSynchronize(cu.stream);
+        times[i < 0 ? 0 : i] = ex_now() - start;
+    }
+    cu.cuMemFree_v2(memory[0]);
+    cu.cuCtxSetCurrent(contexts[1]);
+    cu.cuMemFree_v2(memory[1]);
+    cu.cuCtxSetCurrent(contexts[0]);
+    return 1e-9 * (double)bytes / quantile(times, 9, 0.5);
+}
+
+static void bench_between(void) {
+    int64_t n = sized(64 << 20);
+    int gpus = 0;
+    worst e = { 0 };
+    if (!wanted("between_gpus") || !cu.ready || cu.cuDeviceGetCount(&gpus) || gpus < 2 || strcmp(set.device, "cuda:0") != 0) return;
+    float *numbers = or_die(malloc((size_t)n * sizeof *numbers));
+    for (int64_t i = 0; i < n; i++) numbers[i] = (float)(i % 4);
+    double p95, host95, bytes = 4. * (double)n, direct = between_way(n, numbers, &p95, &e);
+    setenv("GENIE_CUDA_PEER", "0", 1);
+    double host = between_way(n, numbers, &host95, &e);
+    unsetenv("GENIE_CUDA_PEER");
+    row *out = add_row("between_gpus", "GB/s", NAN, false);
+    out->value = bytes * 1e-6 / direct;
+    out->p95 = bytes * 1e-6 / p95;
+    out->error = error_of(&e);
+    out->bound = 1e-5;
+    set_ceiling(out, between_ceiling((size_t)bytes), "bare peer copy");
+    snprintf(out->note, sizeof out->note, "%.2f ms; by way of the program's memory %.1f GB/s, %.1f ms", direct, bytes * 1e-6 / host, host);
+    print_row(out);
+    free(numbers);
+}
+
 static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
     bench_one_row(g, "softmax_one_row", build_softmax, refer_softmax);
@@ -1348,7 +1436,9 @@ static void bench_all(gn_ctx *g) {
     bench_many("many_f32", "products_f32", 1e-5);
     bench_many("many_bf16", "products_bf16", eps_of(GN_BF16));
     bench_many("many_tf32", "products_tf32", 0x1p-9);
-    bench_attention(g);
+    bench_attention(g, "attention_bf16", build_attention, true, false);
+    bench_attention(g, "attention_written", build_attention_written, false, false);
+    bench_attention(g, "attention_written_masked", build_attention_written, false, true);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);
     bench_overlap();
@@ -1357,6 +1447,7 @@ static void bench_all(gn_ctx *g) {
     bench_decode(g);
     bench_first();
     bench_measure();
+    bench_between();
 }
 
 int main(int argc, char **argv) {

@@ -2,9 +2,13 @@
  * kernels with the host's C++ compiler, "launching" runs their blocks one after another, each thread as a fibre. Catches wrong
  * indices and wrong arithmetic, not races. Give the library as GENIE_LIBCUDA and GENIE_NVRTC; objects are kept in $GENIE_SHIM_DIR.
  *
+ * $GENIE_SHIM_DEVICES=N: so many devices, each with its context. What belongs to one of them (memory, stream, event, module, function,
+ * graph) and is used while no context or another device's is current ends the program with a line that says so. Only waits of streams for
+ * events go across.
+ *
  * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more fail;
- * "compile WORD", programs that hold the word do not compile; "sticky", the next launch breaks the context: all calls after it
- * fail until the process ends, and the file goes.
+ * "compile WORD", programs that hold the word do not compile; "sticky", the next launch breaks its device's context: all calls after it
+ * fail until the process ends, and the file goes. A test that opens this library itself can let one call fail: shim_fail.
  *
  * $GENIE_SHIM_ORDER=N makes streams real: what is asked for waits in its stream and is done only when the program waits for it, odd
  * N: as late as events and streams allow, even N: in an order drawn from N. Memory comes from stream-ordered pools, holds rubbish
@@ -12,11 +16,13 @@
  * slow. A wait for an event that the program has left out shows as a wrong result.
  *
  * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability 6.0. With
- * $GENIE_SHIM_ARCH=80 it says 8.0: products by tensor_matmul run then, whose instructions cuda_shim.h has; what else 8.0 has does not. */
+ * $GENIE_SHIM_ARCH=80 it says 8.0: products by tensor_matmul run then, whose instructions cuda_shim.h has; what else 8.0 has does not.
+ * "60,80": the second device differs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +33,11 @@
 
 #define API __attribute__((visibility("default")))
 typedef unsigned long long ptr;
+
+enum { DEVICES = 4 };
+typedef struct context { int number; } context;
+static context contexts[DEVICES] = { { 0 }, { 1 }, { 2 }, { 3 } };
+static __thread context *here;     /* current in this thread */
 
 /* ---- fibres ---- */
 
@@ -87,7 +98,11 @@ static void run_block(unsigned threads)
 
 /* ---- faults ---- */
 
-static volatile int broken;
+static volatile int broken[DEVICES];
+static atomic_long calls, live;
+static long fail_at = -1;              /* the call with this number gives fail_code */
+static int fail_code;
+static const char *failed_call = "";
 
 /* What the file says after `kind`; NULL when it asks for nothing of the kind. */
 static const char *asked(const char *kind)
@@ -105,7 +120,105 @@ static const char *asked(const char *kind)
     return got && strncmp(line, kind, n) == 0 ? line + n + (line[n] == ' ') : NULL;
 }
 
-static int alive_or(int r) { return broken ? 700 : r; }
+static int alive_or(int r) { return here && broken[here->number] ? 700 : r; }
+
+/* From now on call number `at` of the driver fails with that code, once; 700 breaks its context. Below 0: none does. */
+API void shim_fail(long at, int code)
+{
+    calls = 0;
+    fail_at = at;
+    fail_code = code;
+    failed_call = "";
+}
+API long shim_calls(void) { return calls; }
+/* Memory, pinned memory, streams, events and graphs that were made and not yet destroyed. */
+API long shim_live(void) { return live; }
+API const char *shim_failed_call(void) { return failed_call; }
+
+static int fails(const char *call)
+{
+    if (atomic_fetch_add(&calls, 1) != fail_at) {
+        return alive_or(0);
+    }
+    failed_call = call;
+    if (fail_code == 700 && here) {
+        broken[here->number] = 1;
+    }
+    return fail_code;
+}
+#define MAY_FAIL() do { int failed_ = fails(__func__); if (failed_) return failed_; } while (0)
+
+/* ---- what belongs to which device ---- */
+
+static int devices(void)
+{
+    const char *s = getenv("GENIE_SHIM_DEVICES");
+    int n = s ? atoi(s) : 1;
+    return n < 1 ? 1 : n > DEVICES ? DEVICES : n;
+}
+
+static void wrong_place(const char *call, const char *what, int number)
+{
+    fprintf(stderr, "cuda_shim: %s: %s of device %d, while ", call, what, number);
+    fprintf(stderr, here ? "the context of device %d is current\n" : "no context is current\n", here ? here->number : 0);
+    abort();
+}
+#define BELONGS(what, of) do { if ((of) != here) wrong_place(__func__, what, (of)->number); } while (0)
+
+typedef struct memory { const char *p; size_t bytes; context *of; } memory;
+static memory memories[65536];
+static int n_memories;
+static pthread_mutex_t memories_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The device whose memory this is; NULL: of none. */
+static context *memory_of(ptr p)
+{
+    const char *at = (const char *)(uintptr_t)p;
+    context *of = NULL;
+    pthread_mutex_lock(&memories_lock);
+    for (int i = n_memories; i-- > 0 && !of;) {
+        of = at >= memories[i].p && at < memories[i].p + memories[i].bytes ? memories[i].of : NULL;
+    }
+    pthread_mutex_unlock(&memories_lock);
+    return of;
+}
+
+static void memory_add(const void *p, size_t bytes)
+{
+    pthread_mutex_lock(&memories_lock);
+    if (n_memories == (int)(sizeof memories / sizeof *memories)) {
+        abort();
+    }
+    memories[n_memories++] = (memory){ p, bytes, here };
+    live++;
+    pthread_mutex_unlock(&memories_lock);
+}
+
+static void memory_remove(ptr p)
+{
+    pthread_mutex_lock(&memories_lock);
+    for (int i = n_memories; i-- > 0;) {
+        if (memories[i].p == (const char *)(uintptr_t)p) {
+            memories[i] = memories[--n_memories];
+            live--;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&memories_lock);
+}
+
+static void memory_is_here(const char *call, ptr p)
+{
+    context *of = memory_of(p);
+    if (of && of != here) {
+        wrong_place(call, "memory", of->number);
+    }
+    if (!of) {
+        fprintf(stderr, "cuda_shim: %s: %llx is no memory of a device\n", call, p);
+        abort();
+    }
+}
+#define MEMORY_IS_HERE(p) memory_is_here(__func__, p)
 
 /* ---- streams: without $GENIE_SHIM_ORDER all is done at once ---- */
 
@@ -113,7 +226,7 @@ enum { COPY = 1, FILL, LAUNCH, RECORD, WAIT };
 enum { STREAMS = 64, LAUNCH_PARAMS = 400 };
 
 typedef struct stream stream;
-typedef struct event { stream *in; uint64_t number; double at_us; } event;      /* the place in a stream where it was recorded last; NULL: nowhere */
+typedef struct event { stream *in; uint64_t number; double at_us; context *of; } event;      /* the place in a stream where it was recorded last; NULL: nowhere */
 typedef struct op {
     int kind;
     struct op *next;
@@ -126,9 +239,10 @@ typedef struct op {
     unsigned grid[2], block;
     event until;                   /* of a wait */
 } op;
-struct stream { op *first, *last; uint64_t asked, done; op *captured, *captured_last; int captures, open; };
-typedef struct graph { op *first; } graph;
-typedef struct function { void *call; int params; } function;
+struct stream { op *first, *last; uint64_t asked, done; op *captured, *captured_last; int captures, open; context *of; };
+typedef struct graph { op *first; context *of; } graph;
+typedef struct module { void *library; context *of; } module;
+typedef struct function { void *call; int params; context *of; } function;
 
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static stream streams[STREAMS];
@@ -247,26 +361,43 @@ static void *copy_of(const void *p, size_t n)
 
 /* ---- driver ---- */
 
+/* Of the n-th device: "80" is of all of them, "60,80" of the first and those after it. */
+static int arch(int device)
+{
+    const char *s = getenv("GENIE_SHIM_ARCH");
+    for (; s && device > 0 && strchr(s, ','); device--) {
+        s = strchr(s, ',') + 1;
+    }
+    return s ? atoi(s) : 60;
+}
+
 API int cuInit(unsigned flags) { (void)flags; return 0; }
 API int cuDriverGetVersion(int *v) { *v = 13000; return 0; }
 API int cuGetErrorName(int r, const char **s) { (void)r; *s = "shim"; return 0; }
 API int cuGetErrorString(int r, const char **s) { (void)r; *s = "an error of the shim"; return 0; }
-API int cuDeviceGetCount(int *n) { *n = 1; return 0; }
-API int cuDeviceGet(int *d, int i) { *d = i; return 0; }
+API int cuDeviceGetCount(int *n) { *n = devices(); return 0; }
+API int cuDeviceGet(int *d, int i) { *d = i; return i < devices() ? 0 : 101; }
 API int cuDeviceGetName(char *s, int n, int d) { (void)d; snprintf(s, (size_t)n, "fibres on this CPU"); return 0; }
-static int arch(void) { const char *s = getenv("GENIE_SHIM_ARCH"); return s ? atoi(s) : 60; }
-API int cuDeviceGetAttribute(int *v, int what, int d) { (void)d; *v = what == 75 ? arch() / 10 : what == 16 ? 132 : what == 115 ? order() != 0 : 0; return 0; }   /* processors as of the compile-only device */
+API int cuDeviceGetAttribute(int *v, int what, int d) { *v = what == 75 ? arch(d) / 10 : what == 16 ? 132 : what == 115 ? order() != 0 : 0; return 0; }   /* processors as of the compile-only device */
 API int cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = (size_t)1 << 34; return 0; }
-API int cuDevicePrimaryCtxRetain(void **c, int d) { (void)d; *c = &shim; return 0; }
-API int cuCtxSetCurrent(void *c) { (void)c; return 0; }
+API int cuDevicePrimaryCtxRetain(void **c, int d) { *c = &contexts[d]; return 0; }
+API int cuCtxSetCurrent(void *c)
+{
+    here = c;
+    MAY_FAIL();
+    return 0;
+}
 API int cuStreamCreate(void **s, unsigned f)
 {
     (void)f;
     *s = NULL;
+    MAY_FAIL();
     pthread_mutex_lock(&streams_lock);
     for (int i = 0; i < STREAMS && !*s; i++) {
         if (!streams[i].open) {
             streams[i].open = 1;
+            streams[i].of = here;
+            live++;
             *s = &streams[i];
         }
     }
@@ -275,82 +406,164 @@ API int cuStreamCreate(void **s, unsigned f)
 }
 API int cuStreamSynchronize(void *s)
 {
+    BELONGS("a stream", ((stream *)s)->of);
     LOCKED(run_until(s, ((stream *)s)->asked));
-    return alive_or(0);
+    MAY_FAIL();
+    return 0;
 }
 API int cuStreamDestroy_v2(void *s)
 {
+    BELONGS("a stream", ((stream *)s)->of);
     LOCKED(run_until(s, ((stream *)s)->asked); ((stream *)s)->open = 0);
-    return 0;
+    live--;
+    return fails(__func__);
 }
 API int cuStreamBeginCapture_v2(void *s, int mode)
 {
     (void)mode;
+    BELONGS("a stream", ((stream *)s)->of);
+    MAY_FAIL();
     if (!order()) {
         return 801;
     }
     ((stream *)s)->captures = 1;
     return 0;
 }
+
+static void graph_free(graph *g)
+{
+    live--;
+    for (op *o = g->first, *next; o; o = next) {
+        next = o->next;
+        free(o->owned);
+        free(o);
+    }
+    free(g);
+}
+
 API int cuStreamEndCapture(void *handle, void **g)
 {
     stream *s = handle;
+    BELONGS("a stream", s->of);
     graph *made = calloc(1, sizeof *made);
+    live++;
     made->first = s->captured;
+    made->of = here;
     s->captured = s->captured_last = NULL;
     s->captures = 0;
+    *g = NULL;
+    int r = fails(__func__);
+    if (r || !order()) {
+        graph_free(made);
+        return r ? r : 801;
+    }
     *g = made;
-    return order() ? 0 : 801;
+    return 0;
 }
 /* An event is also the time at which it was recorded. Other libraries of tests spend time too. */
 API void shim_spend(double us) { spent_us += us; }
-API int cuEventCreate(void **e, unsigned f) { (void)f; *e = calloc(1, sizeof(event)); return *e ? 0 : 2; }
-API int cuEventDestroy_v2(void *e) { free(e); return 0; }
-API int cuEventRecord(void *e, void *s)
+API int cuEventCreate(void **e, unsigned f)
 {
-    LOCKED(ask(s, (op){ .kind = RECORD }); *(event *)e = (event){ s, ((stream *)s)->asked, spent_us });
+    (void)f;
+    *e = NULL;
+    MAY_FAIL();
+    event *made = calloc(1, sizeof *made);
+    made->of = here;
+    live++;
+    *e = made;
     return 0;
 }
-API int cuEventElapsedTime(float *ms, void *from, void *to) { *ms = (float)((((event *)to)->at_us - ((event *)from)->at_us) * 1e-3); return 0; }
+API int cuEventDestroy_v2(void *e)
+{
+    BELONGS("an event", ((event *)e)->of);
+    free(e);
+    live--;
+    return fails(__func__);
+}
+API int cuEventRecord(void *e, void *s)
+{
+    BELONGS("an event", ((event *)e)->of);
+    BELONGS("a stream", ((stream *)s)->of);
+    MAY_FAIL();
+    LOCKED(ask(s, (op){ .kind = RECORD }); *(event *)e = (event){ s, ((stream *)s)->asked, spent_us, here });
+    return 0;
+}
+API int cuEventElapsedTime(float *ms, void *from, void *to)
+{
+    MAY_FAIL();
+    *ms = (float)((((event *)to)->at_us - ((event *)from)->at_us) * 1e-3);
+    return 0;
+}
 API int cuStreamWaitEvent(void *s, void *e, unsigned f)
 {
     (void)f;
+    BELONGS("a stream", ((stream *)s)->of);
+    MAY_FAIL();
     if (((event *)e)->in) {
         LOCKED(ask(s, (op){ .kind = WAIT, .until = *(event *)e }));
     }
     return 0;
 }
-API int cuEventSynchronize(void *e)
+static void event_wait(const event *at)
 {
-    event *at = e;
     if (order() && gettid() != getpid()) {
         usleep(10000);
     }
     if (at->in) {
         LOCKED(run_until(at->in, at->number));
     }
-    return alive_or(0);
 }
-API int cuEventQuery(void *e) { return cuEventSynchronize(e); }    /* what is asked for comes */
+API int cuEventSynchronize(void *e)
+{
+    BELONGS("an event", ((event *)e)->of);
+    event_wait(e);
+    MAY_FAIL();
+    return 0;
+}
+API int cuEventQuery(void *e)           /* what is asked for comes */
+{
+    BELONGS("an event", ((event *)e)->of);
+    event_wait(e);
+    MAY_FAIL();
+    return 0;
+}
 /* Fresh memory holds rubbish, so that what is read before it is written shows. */
-API int cuMemAlloc_v2(ptr *p, size_t n)
+static int memory_make(ptr *p, size_t n)
 {
     const char *limit = asked("memory");
-    if (broken || (limit && n >= strtoull(limit, NULL, 10))) {
-        return broken ? 700 : 2;
+    if (!here) {
+        return 201;
+    }
+    if (limit && n >= strtoull(limit, NULL, 10)) {
+        return 2;
     }
     void *m = aligned_alloc(256, (n + 255) & ~(size_t)255);
     if (!m) {
         return 2;
     }
     memset(m, 0xcb, n);
+    memory_add(m, (n + 255) & ~(size_t)255);
     *p = (ptr)(uintptr_t)m;
     return 0;
 }
-API int cuMemFree_v2(ptr p) { LOCKED(run_all()); free((void *)(uintptr_t)p); return 0; }
+API int cuMemAlloc_v2(ptr *p, size_t n)
+{
+    MAY_FAIL();
+    return memory_make(p, n);
+}
+API int cuMemFree_v2(ptr p)
+{
+    MEMORY_IS_HERE(p);
+    memory_remove(p);
+    LOCKED(run_all());
+    free((void *)(uintptr_t)p);
+    return fails(__func__);
+}
 API int cuMemAllocAsync(ptr *p, size_t n, void *s)
 {
-    int r = cuMemAlloc_v2(p, n);
+    BELONGS("a stream", ((stream *)s)->of);
+    MAY_FAIL();
+    int r = memory_make(p, n);
     if (r == 0) {
         LOCKED(ask(s, (op){ .kind = FILL, .to = (void *)(uintptr_t)*p, .fill = 0xcb, .bytes = n }));
     }
@@ -359,62 +572,104 @@ API int cuMemAllocAsync(ptr *p, size_t n, void *s)
 API int cuMemFreeAsync(ptr p, void *s)
 {
     void *m = (void *)(uintptr_t)p;
+    BELONGS("a stream", ((stream *)s)->of);
+    MEMORY_IS_HERE(p);
+    memory_remove(p);
     LOCKED(ask(s, (op){ .kind = FILL, .to = m, .fill = 0xdd, .bytes = malloc_usable_size(m), .freed = order() ? NULL : m }));   /* never handed out again: late reads are of rubbish */
-    return 0;
+    return fails(__func__);
 }
 API int cuDeviceGetDefaultMemPool(void **p, int d) { (void)d; *p = NULL; return 801; }
 API int cuMemPoolSetAttribute(void *p, int a, void *v) { (void)p; (void)a; (void)v; return 801; }
 API int cuMemHostAlloc(void **p, size_t n, unsigned f)
 {
-    (void)f;
+    if (!here || !(f & 1)) {                                   /* 1: for all contexts */
+        fprintf(stderr, "cuda_shim: pinned memory of one context alone\n");
+        abort();
+    }
+    *p = NULL;
+    MAY_FAIL();
     *p = n_pinned < 4096 ? malloc(n) : NULL;
     if (*p) {
-        LOCKED(pinned[n_pinned].p = *p; pinned[n_pinned++].bytes = n);
+        LOCKED(pinned[n_pinned].p = *p; pinned[n_pinned++].bytes = n; live++);
     }
     return *p ? 0 : 2;
 }
 API int cuMemFreeHost(void *p)
 {
-    LOCKED(run_all(); for (int i = 0; i < n_pinned; i++) if (pinned[i].p == p) { pinned[i] = pinned[--n_pinned]; break; });
+    LOCKED(run_all(); for (int i = 0; i < n_pinned; i++) if (pinned[i].p == p) { pinned[i] = pinned[--n_pinned]; live--; break; });
     free(p);
-    return 0;
+    return fails(__func__);
 }
 /* Of memory that is not pinned the driver takes a copy at once, and writes to it before it returns. */
 API int cuMemcpyHtoDAsync_v2(ptr d, const void *s, size_t n, void *st)
 {
+    BELONGS("a stream", ((stream *)st)->of);
+    MEMORY_IS_HERE(d);
+    MAY_FAIL();
     pthread_mutex_lock(&streams_lock);
     char *own = order() && !is_pinned(s) ? copy_of(s, n) : NULL;
     ask(st, (op){ .kind = COPY, .to = (void *)(uintptr_t)d, .from = own ? own : s, .bytes = n, .owned = own });
     pthread_mutex_unlock(&streams_lock);
-    return alive_or(0);
+    return 0;
 }
 API int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, void *st)
 {
+    BELONGS("a stream", ((stream *)st)->of);
+    MEMORY_IS_HERE(s);
+    MAY_FAIL();
     LOCKED(ask(st, (op){ .kind = COPY, .to = d, .from = (void *)(uintptr_t)s, .bytes = n }); if (!is_pinned(d)) run_until(st, ((stream *)st)->asked));
-    return alive_or(0);
+    return 0;
 }
 API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st)
 {
+    BELONGS("a stream", ((stream *)st)->of);
+    MEMORY_IS_HERE(d);
+    MEMORY_IS_HERE(s);
+    MAY_FAIL();
     LOCKED(ask(st, (op){ .kind = COPY, .to = (void *)(uintptr_t)d, .from = (void *)(uintptr_t)s, .bytes = n }));
-    return alive_or(0);
+    return 0;
+}
+API int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a != b; return 0; }
+API int cuCtxEnablePeerAccess(void *c, unsigned f) { (void)f; MAY_FAIL(); return c == here ? 101 : 0; }
+API int cuMemPoolSetAccess(void *p, const void *access, size_t n) { (void)p; (void)access; (void)n; return 801; }
+API int cuMemcpyPeerAsync(ptr d, void *of_d, ptr s, void *of_s, size_t n, void *st)
+{
+    BELONGS("a stream", ((stream *)st)->of);
+    if (memory_of(d) != of_d || memory_of(s) != of_s) {
+        fprintf(stderr, "cuda_shim: %s: memory that is not of the devices named\n", __func__);
+        abort();
+    }
+    MAY_FAIL();
+    LOCKED(ask(st, (op){ .kind = COPY, .to = (void *)(uintptr_t)d, .from = (void *)(uintptr_t)s, .bytes = n }));
+    return 0;
 }
 API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st)
 {
+    BELONGS("a stream", ((stream *)st)->of);
+    MEMORY_IS_HERE(d);
+    MAY_FAIL();
     LOCKED(ask(st, (op){ .kind = FILL, .to = (void *)(uintptr_t)d, .fill = v, .bytes = n }));
     return 0;
 }
-API int cuFuncSetAttribute(void *f, int a, int v) { (void)f; (void)a; (void)v; return 0; }
+API int cuFuncSetAttribute(void *f, int a, int v) { (void)a; (void)v; BELONGS("a function", ((function *)f)->of); MAY_FAIL(); return 0; }
 API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra) { (void)config; (void)f; (void)params; (void)extra; return 801; }
 API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f)
 {
     (void)f;
+    BELONGS("a graph", ((graph *)g)->of);
+    *e = NULL;
+    MAY_FAIL();
     *e = calloc(1, sizeof(graph));
-    ((graph *)*e)->first = ((graph *)g)->first;
+    live++;
+    *(graph *)*e = *(graph *)g;
     ((graph *)g)->first = NULL;
     return 0;
 }
 API int cuGraphLaunch(void *e, void *s)
 {
+    BELONGS("a graph", ((graph *)e)->of);
+    BELONGS("a stream", ((stream *)s)->of);
+    MAY_FAIL();
     pthread_mutex_lock(&streams_lock);
     for (op *o = ((graph *)e)->first; o; o = o->next) {
         op copy = *o;
@@ -423,17 +678,13 @@ API int cuGraphLaunch(void *e, void *s)
         ask(s, copy);
     }
     pthread_mutex_unlock(&streams_lock);
-    return alive_or(0);
+    return 0;
 }
 API int cuGraphExecDestroy(void *e)
 {
-    for (op *o = ((graph *)e)->first, *next; o; o = next) {
-        next = o->next;
-        free(o->owned);
-        free(o);
-    }
-    free(e);
-    return 0;
+    BELONGS("a graph", ((graph *)e)->of);
+    graph_free(e);
+    return fails(__func__);
 }
 API int cuGraphDestroy(void *g) { return cuGraphExecDestroy(g); }
 
@@ -441,27 +692,38 @@ API int cuGraphDestroy(void *g) { return cuGraphExecDestroy(g); }
 API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options, void **values)
 {
     (void)n; (void)options; (void)values;
-    *m = dlopen((const char *)image, RTLD_NOW | RTLD_LOCAL);
-    if (!*m) {
-        fprintf(stderr, "cuda_shim: %s\n", dlerror());
+    *m = NULL;
+    MAY_FAIL();
+    void *library = dlopen((const char *)image, RTLD_NOW | RTLD_LOCAL);
+    if (!library || !here) {
+        fprintf(stderr, "cuda_shim: %s\n", library ? "no context is current" : dlerror());
         return 200;
     }
     void (*init)(state *);
-    *(void **)&init = dlsym(*m, "shim_init");
+    *(void **)&init = dlsym(library, "shim_init");
     init(&shim);
+    module *made = calloc(1, sizeof *made);
+    *made = (module){ library, here };
+    *m = made;
     return 0;
 }
-API int cuModuleGetFunction(void **out, void *m, const char *name)
+API int cuModuleGetFunction(void **out, void *handle, const char *name)
 {
+    module *m = handle;
     char call[200];
-    function *f = calloc(1, sizeof *f);
+    BELONGS("a module", m->of);
+    MAY_FAIL();
     snprintf(call, sizeof call, "%s__call", name);
-    f->call = dlsym(m, call);
+    function found = { dlsym(m->library, call), 0, here };
     snprintf(call, sizeof call, "%s__params", name);
-    int *params = dlsym(m, call);
-    f->params = params ? *params : 0;
-    *out = f;
-    return f->call && params ? 0 : 500;
+    int *params = dlsym(m->library, call);
+    if (!found.call || !params) {
+        return 500;
+    }
+    found.params = *params;
+    *out = calloc(1, sizeof found);
+    *(function *)*out = found;
+    return 0;
 }
 static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **params)
 {
@@ -482,24 +744,30 @@ static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **pa
     return 0;
 }
 /* A parameter has 8 bytes or fewer: there are no maps of TMA here. */
-API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **params, void **extra)
+API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream_handle, void **params, void **extra)
 {
     (void)shared; (void)extra;
+    BELONGS("a function", ((function *)f)->of);
+    BELONGS("a stream", ((stream *)stream_handle)->of);
     if (!gx || !gy || gz != 1 || !bx || bx > THREADS || by != 1 || bz != 1) {
         return 1;
     }
     if (asked("sticky")) {
-        broken = 1;
+        broken[here->number] = 1;
         unlink(getenv("GENIE_SHIM_FAULTS"));
     }
-    if (broken) {
-        return 700;
-    }
+    MAY_FAIL();
     char *own = calloc(LAUNCH_PARAMS, 8);
     for (int i = 0; i < ((function *)f)->params && i < LAUNCH_PARAMS; i++) {
         memcpy(own + 8 * i, params[i], 8);
+        ptr p;
+        memcpy(&p, params[i], sizeof p);
+        context *of = devices() > 1 ? memory_of(p) : NULL;
+        if (of && of != here) {
+            wrong_place(__func__, "memory", of->number);
+        }
     }
-    LOCKED(ask(stream, (op){ .kind = LAUNCH, .function = f, .grid = { gx, gy }, .block = bx, .owned = own }));
+    LOCKED(ask(stream_handle, (op){ .kind = LAUNCH, .function = f, .grid = { gx, gy }, .block = bx, .owned = own }));
     return 0;
 }
 
@@ -508,8 +776,8 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 typedef struct program { char *source; char path[600], log[4000]; } program;
 
 API int nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 99; return 0; }
-API int nvrtcGetNumSupportedArchs(int *n) { *n = 1; return 0; }
-API int nvrtcGetSupportedArchs(int *a) { *a = arch(); return 0; }
+API int nvrtcGetNumSupportedArchs(int *n) { *n = 2; return 0; }
+API int nvrtcGetSupportedArchs(int *a) { a[0] = arch(0); a[1] = arch(1); return 0; }
 API int nvrtcCreateProgram(void **out, const char *source, const char *name, int n, const char *const *headers, const char *const *names)
 {
     (void)name; (void)n; (void)headers; (void)names;

@@ -387,14 +387,14 @@ static gn_result walk_use(walk *w, uint64_t seed, float (*out)[SIDE * SIDE])
     return r;
 }
 
-static void random_graphs(int n_servers, int steps)
+static gn_stats random_graphs(const char *local, int n_servers, int steps)
 {
-    gn_ctx *g[2] = { open_cluster("cpu", n_servers), open_cpu() };
+    gn_ctx *g[2] = { open_cluster(local, n_servers), open_cpu() };
     static float out[2][6][SIDE * SIDE];
     float data[SIDE * SIDE], first[SIDE * SIDE];
     walk w[2];
     fill(first, SIDE * SIDE);
-    REQUIRE(CHECK_RESULT(gn_status(g[0]), GN_OK));
+    CHECK_RESULT(gn_status(g[0]), GN_OK);
     for (int k = 0; k < 2; k++) {
         for (int i = 0; i < 3; i++) {
             w[k].states[i] = gn_state(g[k], GN_F32, GN_SHAPE(SIDE, SIDE), first, "s");
@@ -419,16 +419,18 @@ static void random_graphs(int n_servers, int steps)
             break;
         }
     }
-    CHECK(n_servers == 0 || stats_of(g[0]).transfers > 0);
+    gn_stats several = stats_of(g[0]);
+    CHECK(several.transfers > 0);
     CHECK_INT(stats_of(g[1]).transfers, 0);
     gn_close(g[0]);
     gn_close(g[1]);
+    return several;
 }
 
 TEST(random_graphs_placed_anywhere_equal_one_device)
 {
     for (int i = 0; i < 8; i++) {
-        random_graphs(1 + i % SERVERS, 12);
+        CHECK_INT(random_graphs("cpu", 1 + i % SERVERS, 12).transfers_direct, 0);
     }
 }
 
@@ -811,7 +813,7 @@ TEST(the_scheduler_sees_the_cluster_that_was_set)
 
 /* ---- a device that lacks kernels: the CPU under another name, which refuses tanh, and matmul of f64 ---- */
 
-static gn_exec_i odd_table;
+static gn_exec_i odd_tables[2];
 
 static gn_result odd_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f)
 {
@@ -832,13 +834,49 @@ static void odd_describe(void *self, gn_device_info *out)
     snprintf(out->name, sizeof out->name, "odd:0");
 }
 
+static void odd_describe_second(void *self, gn_device_info *out)
+{
+    gn__cpu_describe(self, out);
+    snprintf(out->name, sizeof out->name, "odd:1");
+}
+
+/* Two of them take values over from each other, which the CPU itself does not. */
+static bool odd_reaches(void *self, void *from, gn_cluster_link *out_link)
+{
+    *out_link = (gn_cluster_link){ 1e-6, 1e11 };
+    return self != from;
+}
+
+static long odd_taken;
+
+static gn_result odd_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f)
+{
+    gn__cpu *c = self;
+    const gn__cpu_value *v = gn__cpu_value_find(from, theirs);
+    if (!v) {
+        return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");
+    }
+    size_t bytes = gn__type_bytes(&v->type);
+    char *mem = GN__GROW(c, values, 1) ? gn__cpu_take(c, bytes, false, f) : NULL;
+    if (!mem) {
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
+    }
+    memcpy(mem, v->mem, bytes);
+    c->values[c->n_values++] = (gn__cpu_value){ id, v->type, mem };
+    odd_taken++;
+    return GN_OK;
+}
+
 static gn_result odd_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
 {
     gn_result r = gn__cpu_open(d, out, f);
-    odd_table = gn__cpu_i;
-    odd_table.plan_make = odd_plan_make;
-    odd_table.describe = odd_describe;
-    out->i = &odd_table;
+    gn_exec_i *table = &odd_tables[strcmp(d->device, "odd:1") == 0];
+    *table = gn__cpu_i;
+    table->plan_make = odd_plan_make;
+    table->describe = table == odd_tables ? odd_describe : odd_describe_second;
+    table->reaches = odd_reaches;
+    table->value_take = odd_value_take;
+    out->i = table;
     return r;
 }
 
@@ -959,6 +997,20 @@ TEST(what_a_device_of_several_refuses_runs_on_another)
     gn_close(g);
 }
 
+/* Between the two values are taken over directly, but for results of tanh, which lie with the CPU beside them. */
+TEST(values_that_are_taken_over_equal_those_of_one_device)
+{
+    use_odd_driver();
+    odd_taken = 0;
+    for (int i = 0; i < 6; i++) {
+        gn_stats s = random_graphs("odd:0,odd:1", 0, 12);
+        CHECK(s.transfers_direct > 0 && s.transfers > s.transfers_direct && s.fallbacks > 0);
+    }
+    CHECK(odd_taken > 0);
+    gn_stats s = random_graphs("cpu,odd:0,odd:1", 1, 12);
+    CHECK(s.transfers_direct > 0 && s.transfers > s.transfers_direct);
+}
+
 /* ---- costs ---- */
 
 TEST(costs_of_servers_and_links_are_known_and_kept_current)
@@ -1002,7 +1054,7 @@ TEST(costs_that_make_no_sense_are_refused)
         gn__msg_costs m = { .f32 = values[v], .half = 1, .memory_free = 5 };
         gn__buf_reset(&b);
         gn__msg_encode(&b, GN__MSG_COSTS, &m);
-        gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n };
+        gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n, 0 };
         CHECK_RESULT(gn__remote_take(r, &msg, &f), values[v] <= GN__RATE_MOST ? GN_OK : GN_BAD_MESSAGE);
         CHECK(r->costs.flops_per_s[GN_RATE_F32] >= 0 && r->costs.flops_per_s[GN_RATE_F32] <= 1e18);
         CHECK(r->costs.memory_free <= r->costs.memory);
@@ -1011,7 +1063,7 @@ TEST(costs_that_make_no_sense_are_refused)
     gn__msg_costs m = { .f32 = 1 };
     gn__buf_reset(&b);
     gn__msg_encode(&b, GN__MSG_COSTS, &m);
-    gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n };
+    gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n, 0 };
     r->unasked = 0;
     gn_result e = GN_OK;
     for (int i = 0; i < 100000 && e == GN_OK; i++) {
@@ -1536,7 +1588,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(what_a_server_s_device_refuses_runs_on_its_cpu_and_is_told),
         TEST_ENTRY(strict_makes_a_fallback_an_error),
         TEST_ENTRY(strict_makes_a_fallback_of_a_server_an_error),
-        TEST_ENTRY(what_a_device_of_several_refuses_runs_on_another),
+        TEST_ENTRY(what_a_device_of_several_refuses_runs_on_another), TEST_ENTRY(values_that_are_taken_over_equal_those_of_one_device),
         TEST_ENTRY(costs_of_servers_and_links_are_known_and_kept_current),
         TEST_ENTRY(costs_that_make_no_sense_are_refused),
         TEST_ENTRY(a_server_that_tells_no_costs_is_a_device_like_others),

@@ -14,6 +14,7 @@
 #undef main
 
 #include <dirent.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
@@ -254,6 +255,27 @@ static void kernels_of_large_tensors_count_in_64_bits(void)
     }
 }
 
+/* Plans that are made, and not compiled: sides that lie backwards or repeat along k, which TMA cannot read, and one that is transposed first and has more rows than 65535 blocks
+ * of 32. The memory of the latter is never touched. */
+static void plans_of_unusual_products_are_made(void)
+{
+    enum { N = 3072, K = 64, HIGH = 66000 * 32 };
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cuda:0" });
+    void *high = mmap(NULL, (size_t)K * HIGH * 4, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    REQUIRE(high != MAP_FAILED);
+    for (int i = 0; i < 8; i++) {
+        gn_dtype d = i & 4 ? GN_BF16 : GN_F32;
+        gn_tensor a = leaf(g, d, GN_SHAPE(3, 96, 72)), b = leaf(g, d, GN_SHAPE(3, 72, 136)), t = gn_matmul(a, gn_flip(b, GN_AXES(1)));
+        if (i % 4 == 1) t = gn_matmul(a, gn_flip(b, GN_AXES(0)));
+        if (i % 4 == 2) t = gn_matmul(a, gn_broadcast(gn_slice(b, 1, 1, 2, 1), GN_SHAPE(3, 72, 136)));
+        if (i % 4 == 3) t = gn_matmul(gn_data(g, d, GN_SHAPE(HIGH, K), high), leaf(g, d, GN_SHAPE(K, N)));
+        CHECK_RESULT(gn_realize(&t, 1), GN_OK);
+        CHECK_RESULT(gn_step(g), GN_OK);
+    }
+    gn_close(g);
+    munmap(high, (size_t)K * HIGH * 4);
+}
+
 /* ---- compiling ---- */
 
 static void compile_for(const char *arch, bool one_of_each)
@@ -293,7 +315,7 @@ static void generate_all(void)
 
 int main(int argc, char **argv)
 {
-    static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden), TEST_ENTRY(kernels_of_large_tensors_count_in_64_bits) };
+    static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden), TEST_ENTRY(kernels_of_large_tensors_count_in_64_bits), TEST_ENTRY(plans_of_unusual_products_are_made) };
     const char *arch = getenv("KERNELS_ARCH") ? getenv("KERNELS_ARCH") : "sm_90a", *named = getenv("KERNELS_ARCHS"), *others = named;
     bool one_of_each = TEST_SANITIZED || getenv("GENIE_CUDA_ONE_OF_EACH") != NULL;
     char list[200];

@@ -68,7 +68,7 @@ text_without_products_is_no_success() {
 compile() {
     mkdir -p "$WORK/cache"
     GENIE_CUDA_ONE_OF_EACH=kind GENIE_CACHE=$WORK/cache GENIE_CUDA_COMPILE_ONLY=sm_90a \
-        "$BUILD/tests/gpu_test" tf32_products large_products products_on_tensor plain_products attention_agrees loops_after all_kernels_compile --seed 1 >"$WORK/compile" 2>&1
+        "$BUILD/tests/gpu_test" tf32_products large_products products_on_tensor plain_products attention_agrees attention_written loops_after all_kernels_compile --seed 1 >"$WORK/compile" 2>&1
     local status=$?
     tail -n 20 "$WORK/compile"
     return $status
@@ -86,6 +86,7 @@ every_form_was_there() {
     for form in {tf32,bf16,f16}_{128x256,128x192,192x192,128x128,128x128_k4,64x128,64x128_k4,64x64,64x64_k4} attention_{bf16,f16}_{64,128}; do
         grep -qE "^ok wgmma_${form}_" "$WORK/said" || { echo "no kernel wgmma_$form"; return 1; }
     done
+    grep -qE '^ok wgmma_attention_bf16_64_written_mul_add_' "$WORK/said" || { echo "no wgmma_attention with a loop on scores"; return 1; }
 }
 every_tile_of_plain_f32_was_there() {
     local tile

@@ -125,7 +125,7 @@ static gn__msg_hello hello(void) {
 static raw *raw_open(gn_server *s, const char *tenant) {
     raw *r = raw_connect(s, tenant);
     gn__msg_hello h = hello();
-    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg m = { 0, 0, NULL, 0, 0 };
     raw_send(r, GN__MSG_HELLO, 1, &h);
     CHECK_RESULT(raw_receive(r, &m), GN_OK);
     CHECK_INT(m.id, GN__MSG_HELLO_OK);
@@ -134,7 +134,7 @@ static raw *raw_open(gn_server *s, const char *tenant) {
 
 /* The next message is an ERROR like this; a fatal one is the last. */
 static void raw_expect(raw *r, uint32_t request, gn_result result, bool fatal, const char *words) {
-    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg m = { 0, 0, NULL, 0, 0 };
     gn__msg_error d;
     gn_fault f;
     char text[400] = "";
@@ -150,7 +150,7 @@ static void raw_expect(raw *r, uint32_t request, gn_result result, bool fatal, c
 }
 
 static void raw_expect_step(raw *r, uint32_t request, const void *outs, size_t n) {
-    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg m = { 0, 0, NULL, 0, 0 };
     gn__msg_step_ok d;
     gn_fault f;
     if (!CHECK_RESULT(raw_receive(r, &m), GN_OK) || !CHECK_INT(m.id, GN__MSG_STEP_OK)) return;
@@ -589,6 +589,58 @@ TEST(more_than_the_memory_limit_is_a_limit) {
     gn__net = true_net;
 }
 
+static size_t pack_never(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec) {
+    (void)src; (void)n; (void)elem; (void)wire_ns; (void)dst; (void)cap;
+    *out_codec = 0;
+    return 0;
+}
+
+enum { LARGE_ARGUMENT, LARGE_WEIGHT, LARGE_STATE, LARGE_RESULT, LARGE__COUNT };
+
+/* The last of n ones that travel as an argument, a weight, the first value of a state, or a result. */
+static gn_result read_large(gn_ctx *g, int what, const float *ones, float *room, int64_t n, float *out) {
+    gn_tensor x = what == LARGE_ARGUMENT ? gn_data(g, GN_F32, GN_SHAPE(n), ones) : what == LARGE_WEIGHT ? gn_weight(g, GN_F32, GN_SHAPE(n), ones, "w")
+                : what == LARGE_STATE ? gn_state(g, GN_F32, GN_SHAPE(n), ones, "s") : gn_full(g, GN_F32, GN_SHAPE(n), 1);
+    if (what != LARGE_RESULT) return gn_read(gn_slice(x, 0, n - 1, n, 1), out, sizeof *out);
+    float one = 1;
+    gn_result e = gn_read(gn_mul(x, gn_data_copy(g, GN_F32, GN_SHAPE(1), &one)), room, (size_t)n * sizeof *room);
+    if (!e) *out = room[n - 1];
+    return e;
+}
+
+/* Whatever does not fit is refused by name, however it travels; the session goes on, and its state is what it was. */
+TEST(what_does_not_fit_is_refused_and_the_session_goes_on) {
+    enum { LIMIT = 4 << 20, BELOW = 1 << 17, ABOVE = 7 << 18 };          /* elements of 4 bytes */
+    float *ones = (float *)malloc(ABOVE * 4), *room = (float *)malloc(ABOVE * 4), count = 0, expected = 0;
+    true_net = gn__net;
+    for (int i = 0; i < ABOVE; i++) ones[i] = 1;
+    for (int packs = 0; packs < 2; packs++) {
+        gn_net_i net = *true_net;
+        net.pack = packs ? pack_always : pack_never;
+        gn__net = &net;
+        gn_server *s = open_server((gn_server_desc){ .memory_limit = LIMIT });
+        gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+        gn_tensor state = gn_state(g, GN_F32, GN_SCALAR, NULL, "count");
+        expected = 0;
+        for (int i = 0; i < 2 * LARGE__COUNT; i++) {
+            bool above = i < LARGE__COUNT;
+            float y = 9;
+            gn_result e = read_large(g, i % LARGE__COUNT, ones, room, above ? ABOVE : BELOW, &y);
+            if (e != (above ? GN_LIMIT : GN_OK) || y != (above ? 9 : 1)) test_fail(__FILE__, __LINE__, "packs %d, case %d: %s, %g", packs, i, gn_last_error(g)->text, (double)y);
+            if (!CHECK_RESULT(gn_read(gn_assign(state, gn_add_c(state, 1)), &count, sizeof count), GN_OK)) printf("%s\n", gn_last_error(g)->text);
+            CHECK(count == ++expected);
+            gn_step(g);
+        }
+        CHECK_RESULT(gn_status(g), GN_OK);
+        CHECK_INT(server_stats(s).sessions, 1);
+        gn_close(g);
+        gn_server_close(s);
+        gn__net = true_net;
+    }
+    free(ones);
+    free(room);
+}
+
 TEST(unknown_device_is_refused) {
     gn_server *s = open_server((gn_server_desc){ .devices = "cpu" });
     int ends[2];
@@ -733,7 +785,7 @@ TEST(weights_of_others_are_not_there) {
         raw *r = raw_open(s, i == 2 ? "b" : "a");
         gn__msg_weight_ask ask = { { entry, 1 } };
         gn__msg_weight_have d;
-        gn__msg m = { 0, 0, NULL, 0 };
+        gn__msg m = { 0, 0, NULL, 0, 0 };
         gn_fault f;
         raw_send(r, GN__MSG_WEIGHT_ASK, 2, &ask);
         CHECK_RESULT(raw_receive(r, &m), GN_OK);
@@ -949,7 +1001,7 @@ TEST(other_versions_are_told_both_ranges) {
     h.features = UINT64_MAX;
     h.codecs = UINT32_MAX;
     raw_send(r, GN__MSG_HELLO, 1, &h);
-    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg m = { 0, 0, NULL, 0, 0 };
     CHECK_RESULT(raw_receive(r, &m), GN_OK);
     gn__msg_hello_ok d;
     gn_fault f;
@@ -1496,12 +1548,14 @@ enum { LATE_MS = 300 };
 static gn_exec_i late_table;
 static atomic_uint_fast64_t late_ends[64];        /* µs, of a ticket */
 static atomic_int late_asked, late_waited, late_most;
+static atomic_uint late_us = LATE_MS * 1000;      /* how late, at most */
+static atomic_bool late_varies;                   /* every run is late by another time */
 
 static gn_result late_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
     gn_result e = gn__cpu_submit(self, plan, args, outs, out_ticket, f);
     if (e) return e;
     *out_ticket = (uint64_t)++late_asked;
-    late_ends[*out_ticket % 64] = gn_now_us() + LATE_MS * 1000;
+    late_ends[*out_ticket % 64] = gn_now_us() + (late_varies ? gn__mix(*out_ticket, 0) % late_us : late_us);
     if (late_asked - late_waited > late_most) late_most = late_asked - late_waited;
     return GN_OK;
 }
@@ -1514,7 +1568,7 @@ static bool late_ended(void *self, uint64_t ticket) {
 static gn_result late_wait(void *self, uint64_t ticket, gn_fault *f) {
     (void)f;
     if (ticket > (uint64_t)late_asked) return GN_OK;
-    while (!late_ended(self, ticket)) usleep(1000);
+    while (!late_ended(self, ticket)) usleep(late_varies ? 50 : 1000);
     for (int known = late_waited; known < (int)ticket && !atomic_compare_exchange_weak(&late_waited, &known, (int)ticket);) { }
     return GN_OK;
 }
@@ -1525,19 +1579,20 @@ static gn_result late_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
     return r;
 }
 
-static gn_server *open_late_server(void) {
+static gn_server *open_late_server(gn_server_desc desc) {
     static const gn_driver_i driver = { .prefix = "late", .open = late_open };
     late_table = gn__cpu_i;
     late_table.submit = late_submit;
     late_table.wait = late_wait;
     late_table.ended = late_ended;
     gn_register_driver(&driver);
-    return open_server((gn_server_desc){ .devices = "late:0" });
+    desc.devices = "late:0";
+    return open_server(desc);
 }
 
 /* Steps that came together run together; each is answered when it has ended, also while half a message is there and nothing else comes. */
 TEST(a_step_is_taken_while_the_one_before_it_runs) {
-    gn_server *s = open_late_server();
+    gn_server *s = open_late_server((gn_server_desc){ 0 });
     raw *r = raw_counter(s);
     gn__buf wire = { NULL, 0, 0, false };
     uint8_t nothing[200] = { 0 };
@@ -1564,7 +1619,7 @@ TEST(a_step_is_taken_while_the_one_before_it_runs) {
 
 /* The client that vanishes, and the server that stops, while steps run. */
 TEST(runs_that_nobody_waits_for_any_more_end) {
-    gn_server *s = open_late_server();
+    gn_server *s = open_late_server((gn_server_desc){ 0 });
     for (int i = 0; i < 2; i++) {
         raw *r = raw_counter(s);
         raw_step(r, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
@@ -1578,6 +1633,285 @@ TEST(runs_that_nobody_waits_for_any_more_end) {
     gn_server_close(s);
     CHECK_INT(late_asked, late_waited);
     raw_close(r);
+}
+
+/* The memory that a message needs is held by results of steps that run: they are answered first, then it is taken. */
+static void large_step(raw *r, uint32_t request, uint64_t sequence, const float *x, size_t n) {
+    uint8_t flags = GN__OUT_WANTED;
+    gn__msg_step m = { 1, sequence, 0, 0, { &flags, 1 }, { NULL, 0 }, { NULL, 0 } };
+    gn__outbox_fields(&r->link.out, GN__MSG_STEP, request, &m);
+    gn__blob_put(&r->link.out, x, n * sizeof *x, 4, 1, 0, &r->link.scratch);
+    gn__outbox_end(&r->link.out);
+    gn__outbox_flush(&r->link.out);
+}
+
+enum { ROOM_N = 1 << 20, ROOM_STEPS = 4 };
+
+typedef struct large_sender { raw *r; const float *x; } large_sender;
+
+static void large_main(void *arg) {
+    const large_sender *l = (const large_sender *)arg;
+    for (uint32_t i = 0; i < ROOM_STEPS; i++) large_step(l->r, 10 + i, 1 + i, l->x, ROOM_N);
+}
+
+TEST(a_large_step_waits_for_memory_that_results_hold) {
+    gn_server *s = open_late_server((gn_server_desc){ .memory_limit = 14 << 20 });
+    raw *r = raw_open(s, "raw");
+    float *x = (float *)malloc(ROOM_N * 4), *y = (float *)malloc(ROOM_N * 4);
+    uint8_t dims[8];
+    gn__buf d = { dims, 0, 8, false };
+    gn__thread thread;
+    gn_fault f;
+    gn__put_u64(&d, ROOM_N);
+    for (int i = 0; i < ROOM_N; i++) x[i] = (float)i;
+    gn__msg_slot_put put = { 4, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { NULL, 0 } };
+    raw_send(r, GN__MSG_SLOT_PUT, 2, &put);
+    raw_plan(r, 3, 1, counter_part(4, 1, ROOM_N, GN_LEAF_DATA), 0);
+    large_sender l = { r, x };
+    if (!gn__thread_start(&thread, large_main, &l)) exit(2);
+    for (uint32_t i = 0; i < ROOM_STEPS; i++) {
+        gn__msg m = { 0, 0, NULL, 0, 0 };
+        gn__msg_step_ok ok;
+        if (!CHECK_RESULT(raw_receive(r, &m), GN_OK) || !CHECK_INT(m.id, GN__MSG_STEP_OK)) break;
+        CHECK_INT(m.request, 10 + i);
+        CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &ok, &f), GN_OK);
+        gn__rd rd = { ok.outs.p, ok.outs.p + ok.outs.n, false };
+        CHECK_RESULT(gn__blob_get(&rd, y, ROOM_N * 4, 4, 1, &f), GN_OK);
+        CHECK(y[0] == 0 && y[ROOM_N - 1] == (float)(i + 1) * (ROOM_N - 1));
+    }
+    r->link.t.i->interrupt(r->link.t.self);
+    gn__thread_join(&thread);
+    raw_close(r);
+    gn_server_close(s);
+    free(x);
+    free(y);
+}
+
+/* A step that can not come whole has its number all the same: the next one is the next, and runs. */
+TEST(a_step_too_large_to_come_is_refused_alone) {
+    enum { N = 1 << 20 };
+    gn_server *s = open_server((gn_server_desc){ .memory_limit = 1 << 20 });
+    raw *r = raw_counter(s);
+    float *x = (float *)calloc(N, 4);
+    large_step(r, 4, 1, x, N);
+    r->step = 4;
+    raw_expect(r, 4, GN_LIMIT, false, "allowed");
+    raw_step(r, 5, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(r, 5, (float[]){ 11, 22 }, 8);
+    gn__msg_slot_put put = { 6, 1, GN_LEAF_STATE, GN__FILL_BYTES, GN_F32, { (uint8_t[8]){ 0, 0, 16 }, 1 }, { NULL, 0 }, { (const uint8_t *)x, N * 4 } };
+    raw_send(r, GN__MSG_SLOT_PUT, 6, &put);
+    raw_expect(r, 6, GN_LIMIT, false, "allowed");
+    raw_plan(r, 7, 2, counter_part(6, 1, N, GN_LEAF_DATA), 0);               /* fails for the reason why its slot is not there */
+    raw_expect(r, 7, GN_LIMIT, false, "allowed");
+    gn__msg_plan_put plan = { 3, 0, 0, { (const uint8_t *)x, N * 4 } };
+    raw_send(r, GN__MSG_PLAN_PUT, 8, &plan);
+    raw_expect(r, 8, GN_LIMIT, false, "allowed");
+    raw_step(r, 9, 1, 3, GN__OUT_WANTED, 0, step_x, 8);
+    raw_expect_step(r, 9, (float[]){ 12, 24 }, 8);
+    gn__msg_weight_ask ask = { { (const uint8_t *)x, N * 4 / 40 } };         /* not a message that may be so large */
+    raw_send(r, GN__MSG_WEIGHT_ASK, 10, &ask);
+    raw_expect(r, 0, GN_LIMIT, true, "unfinished");
+    free(x);
+    raw_close(r);
+    gn_server_close(s);
+}
+
+/* ---- soak: clients whose links stall, give bytes in small pieces and break, beside what the same steps give in C ---- */
+
+typedef struct rough { gn_transport t; uint64_t random; int64_t left; bool cut; } rough;   /* left: bytes until it breaks */
+
+static uint64_t rough_next(uint64_t *x) {
+    *x = gn__mix(*x, 0x9e3779b97f4a7c15u) | 1;
+    return *x >> 8;
+}
+
+/* How many of n bytes go at once; 0: the link breaks now. */
+static size_t rough_some(rough *r, size_t n) {
+    uint64_t x = rough_next(&r->random);
+    if (x % 64 == 0) usleep((useconds_t)(x >> 8) % 2000);
+    if (x % 4 == 0) n = GN__MIN(n, (size_t)(1 + (x >> 8) % 1500));
+    n = GN__MIN(n, (size_t)GN__MAX(r->left, 0));
+    r->left -= (int64_t)n;
+    if (n == 0) r->t.i->interrupt(r->t.self);
+    r->cut = r->cut || n == 0;
+    return n;
+}
+
+static gn_result rough_send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
+    rough *r = (rough *)self;
+    const uint8_t *p = (const uint8_t *)data;
+    for (size_t some; n > 0; p += some, n -= some) {
+        some = rough_some(r, n);
+        if (some == 0) return GN_DISCONNECTED;
+        gn_result e = r->t.i->send(r->t.self, p, some, timeout_ms);
+        if (e) return e;
+    }
+    return GN_OK;
+}
+
+static gn_result rough_recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms) {
+    rough *r = (rough *)self;
+    size_t some = rough_some(r, max);
+    if (some == 0) return GN_DISCONNECTED;
+    gn_result e = r->t.i->recv(r->t.self, data, some, out_n, timeout_ms);
+    r->left += e ? (int64_t)some : (int64_t)(some - *out_n);
+    return e;
+}
+
+static void rough_interrupt(void *self) { ((rough *)self)->t.i->interrupt(((rough *)self)->t.self); }
+static void rough_close(void *self) { ((rough *)self)->t.i->close(((rough *)self)->t.self); }
+static void rough_info(void *self, gn_link_info *out_info) { ((rough *)self)->t.i->info(((rough *)self)->t.self, out_info); }
+
+enum { SOAK_LATER = 12, SOAK_MOST = 150000, SOAK_LIMIT = 8 << 20, SOAK_ABOVE = 3 << 20 };
+
+typedef struct soak_read { uint64_t ticket; float *y; double a, b; bool open; } soak_read;
+
+/* One client after another; element i of the state is a + b * (i % 8). */
+typedef struct soak {
+    gn_server *server;
+    gn__thread thread;
+    uint64_t random, until_us;
+    uint32_t clients, breaks, steps, reads, refused;
+    rough link;
+    gn_ctx *g;
+    gn_tensor state;
+    int64_t n;
+    double a, b;
+    float *x, *large;
+    soak_read later[SOAK_LATER];
+    uint32_t wrong;
+    char said[200];            /* of the first thing that was wrong */
+} soak;
+
+static void soak_wrong(soak *k, const char *what, gn_result e) {
+    if (k->wrong++ == 0) snprintf(k->said, sizeof k->said, "%.40s: %.30s: %.110s", what, gn_result_name(e), gn_last_error(k->g)->text);
+}
+
+/* Whether it went well; it may go wrong once the link has broken, and only then. */
+static bool soak_ok(soak *k, const char *what, gn_result e) {
+    bool broken = e == GN_DISCONNECTED || e == GN_DEVICE_LOST;
+    if (e && !(k->link.cut && broken)) soak_wrong(k, what, e);
+    return e == GN_OK;
+}
+
+static void soak_check(soak *k, const float *y, double a, double b) {
+    int64_t at[4] = { 0, k->n - 1, k->n / 2, (int64_t)(rough_next(&k->random) % (uint64_t)k->n) };
+    for (int i = 0; i < 4; i++)
+        if ((double)y[at[i]] != a + b * (double)(at[i] % 8)) soak_wrong(k, "a value", GN_OK);
+    k->reads++;
+}
+
+static void soak_wait(soak *k, soak_read *r) {
+    if (!r->open) return;
+    r->open = false;
+    if (soak_ok(k, "wait", gn_wait(k->g, r->ticket))) soak_check(k, r->y, r->a, r->b);
+}
+
+static void soak_wait_all(soak *k) {
+    for (int i = 0; i < SOAK_LATER; i++) soak_wait(k, &k->later[i]);
+}
+
+/* Adds to the state: a number, or as many bytes as it has. */
+static gn_tensor soak_add(soak *k) {
+    float c = (float)(rough_next(&k->random) % 4);
+    k->a += (double)c;
+    if (rough_next(&k->random) % 3) return gn_assign(k->state, gn_add(k->state, gn_data_copy(k->g, GN_F32, GN_SHAPE(1), &c)));
+    k->b += 1;
+    for (int64_t i = 0; i < k->n; i++) k->x[i] = c + (float)(i % 8);
+    return gn_assign(k->state, gn_add(k->state, gn_data_copy(k->g, GN_F32, GN_SHAPE(k->n), k->x)));
+}
+
+static void soak_refused(soak *k) {
+    float y = 9;
+    soak_wait_all(k);
+    gn_result e = gn_read(gn_sum(gn_data(k->g, GN_F32, GN_SHAPE(SOAK_ABOVE), k->large), GN_ALL_AXES, false), &y, sizeof y);
+    if (e != GN_LIMIT) soak_ok(k, "too large", e ? e : GN_NO_VALUE);
+    k->refused += e == GN_LIMIT;
+}
+
+static void soak_step(soak *k) {
+    uint64_t x = rough_next(&k->random);
+    soak_read *r = &k->later[x % SOAK_LATER];
+    if (x % 97 == 0) soak_refused(k);
+    soak_wait(k, r);
+    gn_tensor t = soak_add(k);
+    r->a = k->a;
+    r->b = k->b;
+    if (x % 5 < 2) r->open = soak_ok(k, "read later", gn_read_later(&t, 1, (void *[]){ r->y }, (size_t[]){ (size_t)k->n * 4 }, &r->ticket));
+    else if (x % 5 == 2 && soak_ok(k, "read", gn_read(t, r->y, (size_t)k->n * 4))) soak_check(k, r->y, k->a, k->b);
+    gn_step(k->g);
+    k->steps++;
+    if (x % 31 == 0) soak_wait_all(k);
+}
+
+static void soak_client(soak *k) {
+    static const gn_transport_i table = { .send = rough_send, .recv = rough_recv, .interrupt = rough_interrupt, .close = rough_close, .info = rough_info };
+    static const int64_t sizes[4] = { 3, 1000, 20000, SOAK_MOST };
+    int ends[2], room = 32 << 10;
+    make_pair(ends);
+    for (int i = 0; i < 4; i++) setsockopt(ends[i / 2], SOL_SOCKET, i % 2 ? SO_SNDBUF : SO_RCVBUF, &room, sizeof room);
+    uint64_t x = rough_next(&k->random);
+    k->link = (rough){ loopback_transport(ends[1]), x, x % 3 ? (int64_t)(20000 + rough_next(&k->random) % (32 << 20)) : INT64_MAX, false };
+    if (gn_server_attach(k->server, loopback_transport(ends[0]), "soak") != GN_OK) soak_wrong(k, "attach", GN_IO_ERROR);
+    k->g = gn_open_transport(&(gn_desc){ .deadline_ms = 10000 }, (gn_transport){ &table, &k->link }, "");
+    k->n = sizes[rough_next(&k->random) % 4];
+    k->state = gn_state(k->g, GN_F32, GN_SHAPE(k->n), NULL, "s");
+    k->a = k->b = 0;
+    for (uint32_t i = 0, steps = 20 + (uint32_t)(rough_next(&k->random) % 300); i < steps && !k->link.cut && gn_now_us() < k->until_us; i++) soak_step(k);
+    soak_wait_all(k);
+    k->clients++;
+    k->breaks += k->link.cut;
+    gn_close(k->g);
+}
+
+static void soak_main(void *arg) {
+    soak *k = (soak *)arg;
+    while (gn_now_us() < k->until_us) soak_client(k);
+}
+
+static soak *soak_begin(gn_server *s, double seconds) {
+    soak *k = (soak *)calloc(1, sizeof *k);
+    k->server = s;
+    k->random = (uint64_t)test_random_int(1, INT64_MAX / 4);
+    k->until_us = gn_now_us() + (uint64_t)(seconds * 1e6);
+    k->x = (float *)malloc(SOAK_MOST * 4);
+    k->large = (float *)malloc(SOAK_ABOVE * 4);
+    for (int i = 0; i < SOAK_ABOVE; i++) k->large[i] = (float)(rough_next(&k->random) % (1 << 24));   /* does not pack */
+    for (int i = 0; i < SOAK_LATER; i++) k->later[i].y = (float *)malloc(SOAK_MOST * 4);
+    if (!gn__thread_start(&k->thread, soak_main, k)) exit(2);
+    return k;
+}
+
+static void soak_end(soak *k, soak *sum) {
+    gn__thread_join(&k->thread);
+    if (k->wrong) test_fail(__FILE__, __LINE__, "%u wrong, the first: %s", k->wrong, k->said);
+    sum->clients += k->clients;
+    sum->breaks += k->breaks;
+    sum->steps += k->steps;
+    sum->reads += k->reads;
+    sum->refused += k->refused;
+    for (int i = 0; i < SOAK_LATER; i++) free(k->later[i].y);
+    free(k->x);
+    free(k->large);
+    free(k);
+}
+
+/* Every value read is of so many steps as the client took; with GENIE_SOAK_S for so many seconds. */
+TEST(steps_on_rough_links_run_once_and_in_order) {
+    const char *text = getenv("GENIE_SOAK_S");
+    soak *k[3], sum;
+    memset(&sum, 0, sizeof sum);
+    late_us = 2000;
+    late_varies = true;
+    gn_server *s = open_late_server((gn_server_desc){ .memory_limit = SOAK_LIMIT });
+    for (int i = 0; i < 3; i++) k[i] = soak_begin(s, text ? atof(text) : 1.5);
+    for (int i = 0; i < 3; i++) soak_end(k[i], &sum);
+    late_us = LATE_MS * 1000;
+    late_varies = false;
+    if (text) printf("  %u clients, %u of them cut off; %u steps, %u values, %u refused\n", sum.clients, sum.breaks, sum.steps, sum.reads, sum.refused);
+    CHECK(sum.steps > 20 && sum.reads > 5);
+    check_alive(s);
+    gn_server_close(s);
 }
 
 /* ---- a listener: its door is a queue of sockets, its key six letters ---- */
@@ -1755,7 +2089,7 @@ static gn__buf plausible(uint16_t id, gn__buf *part) {
 /* Sends n bytes as message `id`, then a step on a fresh request; whatever comes back, it comes soon. */
 static long hostile_case(gn_server *s, raw **r, uint16_t id, const uint8_t *p, size_t n) {
     gn__buf wire = { NULL, 0, 0, false };
-    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg m = { 0, 0, NULL, 0, 0 };
     if (!*r) *r = raw_counter(s);
     put_raw_frame(&wire, (uint32_t)n, id, 0, 50);
     gn__put_bytes(&wire, p, n);
@@ -1906,7 +2240,7 @@ static void fake_answer(raw *r, fake_kind kind, uint32_t request) {
 static void fake_main(void *arg) {
     fake *x = (fake *)arg;
     raw r;
-    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg m = { 0, 0, NULL, 0, 0 };
     gn__patience w = { 10000, false, NULL };
     gn_fault f;
     memset(&r, 0, sizeof r);
@@ -2037,7 +2371,7 @@ static void check_order(const char *device, uint64_t memory, const char *want) {
     }
     gn__outbox_flush(&r->link.out);
     for (uint32_t i = 1; i <= 5; i++) {
-        gn__msg m = { 0, 0, NULL, 0 };
+        gn__msg m = { 0, 0, NULL, 0, 0 };
         for (int k = 0; k < N; k++) y[k] = (float)i * x[k];
         if (!CHECK_RESULT(raw_receive(r, &m), GN_OK) || !CHECK_INT(m.id, GN__MSG_STEP_OK)) break;
         CHECK_INT(m.request, 3 + i);
@@ -2063,7 +2397,7 @@ static void patient_main(void *arg) {
     fake *x = (fake *)arg;
     static const uint8_t zeros[AHEAD_N * 4];
     raw r;
-    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg m = { 0, 0, NULL, 0, 0 };
     gn__patience w = { 10000, false, NULL };
     gn_fault f;
     uint32_t requests[AHEAD_STEPS], n = 0;
@@ -2291,7 +2625,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(remote_equals_local_bit_for_bit), TEST_ENTRY(reads_without_waiting_give_what_reads_give), TEST_ENTRY(a_read_without_waiting_tells_its_error_when_it_is_waited_for),
         TEST_ENTRY(large_tensors_travel_whole_both_ways), TEST_ENTRY(steps_are_pipelined_and_small),
         TEST_ENTRY(large_answers_do_not_block_large_requests), TEST_ENTRY(many_clients_at_once_are_all_served), TEST_ENTRY(kv_bytes_that_cross_are_counted), TEST_ENTRY(null_device_answers_no_value),
-        TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit), TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next),
+        TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit), TEST_ENTRY(what_does_not_fit_is_refused_and_the_session_goes_on), TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next),
         TEST_ENTRY(unknown_device_is_refused), TEST_ENTRY(sessions_are_limited_and_places_come_free), TEST_ENTRY(a_client_that_vanishes_frees_its_memory),
         TEST_ENTRY(weights_are_uploaded_once_a_tenant), TEST_ENTRY(equal_weights_travel_once), TEST_ENTRY(poisoned_weights_are_refused),
         TEST_ENTRY(weights_of_others_are_not_there), TEST_ENTRY(an_upload_may_begin_again), TEST_ENTRY(a_large_weight_is_what_its_digest_says_or_refused),
@@ -2305,7 +2639,9 @@ int main(int argc, char **argv) {
         TEST_ENTRY(slots_of_no_valid_type_or_fill_are_refused), TEST_ENTRY(values_are_checked), TEST_ENTRY(a_value_of_another_type_is_refused), TEST_ENTRY(steps_that_do_not_fit_their_plan_are_refused),
         TEST_ENTRY(graph_messages_that_are_no_graphs_are_refused), TEST_ENTRY(a_small_request_passes_a_large_one), TEST_ENTRY(an_error_does_not_pass_an_earlier_answer),
         TEST_ENTRY(a_client_takes_large_answers_before_it_sends_more),
-        TEST_ENTRY(a_message_that_was_cancelled_does_not_run), TEST_ENTRY(a_step_is_taken_while_the_one_before_it_runs), TEST_ENTRY(runs_that_nobody_waits_for_any_more_end), TEST_ENTRY(slow_messages_end_at_the_deadline), TEST_ENTRY(credentials_are_checked_before_anything_else), TEST_ENTRY(strangers_do_not_crowd_out_a_client),
+        TEST_ENTRY(a_message_that_was_cancelled_does_not_run), TEST_ENTRY(a_step_is_taken_while_the_one_before_it_runs), TEST_ENTRY(runs_that_nobody_waits_for_any_more_end),
+        TEST_ENTRY(a_large_step_waits_for_memory_that_results_hold), TEST_ENTRY(a_step_too_large_to_come_is_refused_alone), TEST_ENTRY(steps_on_rough_links_run_once_and_in_order),
+        TEST_ENTRY(slow_messages_end_at_the_deadline), TEST_ENTRY(credentials_are_checked_before_anything_else), TEST_ENTRY(strangers_do_not_crowd_out_a_client),
         TEST_ENTRY(any_message_with_any_integer_at_its_edges_is_survived), TEST_ENTRY(answers_in_pieces_are_taken_as_they_come_and_checked), TEST_ENTRY(steps_that_are_here_run_before_the_first_is_waited_for),
         TEST_ENTRY(small_steps_are_sent_before_large_results_have_come), TEST_ENTRY(large_steps_and_large_results_at_once_do_not_block), TEST_ENTRY(a_fake_that_behaves_is_believed),
         TEST_ENTRY(a_silent_server_ends_at_the_deadline), TEST_ENTRY(a_server_that_dies_mid_step_is_an_error_at_once),

@@ -40,8 +40,8 @@ wide() {
     GENIE_CUDA_WIDE=1 compile 20 "${words[@]}" compile_for && GENIE_CUDA_WIDE=1 conformance 20 "${words[@]/%/cuda}"
 }
 known_values() {
-    on_shim "$BUILD/tests/gpu_test" ones_times replayed one_element a_fault _place_are_put_back an_old_version indices_into_nothing long_rows a_loop_takes --seed 1 >"$WORK/known" 2>&1
-    holds "$WORK/known" 11
+    on_shim "$BUILD/tests/gpu_test" ones_times replayed one_element a_fault _place_are_put_back an_old_version indices_into_nothing long_rows a_loop_takes attention_written_out_agrees --seed 1 >"$WORK/known" 2>&1
+    holds "$WORK/known" 12
 }
 rows_with_loops() {
     on_shim "$BUILD/tests/rows_test" --seed 1 >"$WORK/rows" 2>&1
@@ -54,6 +54,24 @@ streams_in_any_order() {
         GENIE_SHIM_ORDER=$order on_shim "$BUILD/tests/gpu_test" copies_beside tells_its_error kept_value replayed --seed "$order" >"$WORK/order$order" 2>&1
         holds "$WORK/order$order" 4 || return 1
     done
+}
+# Two devices: what belongs to one of them and is used in the other's context ends the program.
+two_devices() {
+    GENIE_SHIM_DEVICES=2 GENIE_SHIM_ORDER=1 on_shim "$BUILD/tests/gpu_several_test" --seed 1 >"$WORK/several" 2>&1
+    holds "$WORK/several" 9
+}
+two_unlike_devices() {
+    GENIE_SHIM_DEVICES=2 GENIE_SHIM_ARCH=60,80 GENIE_SHIM_ORDER=2 on_shim "$BUILD/tests/gpu_several_test" graphs large threads --seed 1 >"$WORK/unlike" 2>&1
+    holds "$WORK/unlike" 3
+}
+values_by_way_of_the_host() {
+    GENIE_SHIM_DEVICES=2 GENIE_SHIM_ORDER=2 GENIE_CUDA_PEER=0 on_shim "$BUILD/tests/gpu_several_test" graphs large --seed 1 >"$WORK/host" 2>&1
+    holds "$WORK/host" 2
+}
+# One call of thirty; GENIE_TEST_EVERY=1 by hand tries all.
+each_call_of_the_driver_fails() {
+    GENIE_SHIM_ORDER=1 GENIE_TEST_EVERY=${GENIE_TEST_EVERY:-30} on_shim "$BUILD/tests/gpu_calls_test" >"$WORK/calls" 2>&1
+    holds "$WORK/calls" 4
 }
 listed() { on_shim "$EXAMPLES/genie_serve" --devices list | grep -E '^cuda:0 fibres on this CPU, 16.0 GiB, compute capability 6.0, driver .*CUDA 13.0.*NVRTC'; }
 demo_shows_its_phases() {
@@ -164,7 +182,7 @@ if ! has "$CXX"; then
     skip kernels_on_the_shim "no C++ compiler ($CXX) here"
     finish
 fi
-for program in kernels_test conformance_test gpu_test rows_test gpu_fault_test choice_test; do
+for program in kernels_test conformance_test gpu_test rows_test gpu_fault_test choice_test gpu_several_test gpu_calls_test; do
     [ -x "$BUILD/tests/$program" ] || { skip kernels_on_the_shim "$program is not built: ./build.sh kernels runs this test with its programs"; finish; }
 done
 check shim_builds build_shim
@@ -176,6 +194,10 @@ check known_values_replay_and_fault_on_the_shim known_values
 check reductions_with_loops_are_one_kernel_and_agree_with_the_cpu rows_with_loops
 check products_on_tensor_cores_are_exact tensor_cores
 check copies_and_kernels_in_any_order_give_the_same streams_in_any_order
+check contexts_over_two_devices_equal_one two_devices
+check devices_of_two_architectures_have_their_own_kernels two_unlike_devices
+check values_between_devices_go_through_the_host_on_request values_by_way_of_the_host
+check each_call_of_the_driver_fails_with_a_typed_error each_call_of_the_driver_fails
 check faults_are_typed_errors_here faults_here
 check faults_are_typed_errors_of_one_client_of_a_server faults_of_a_server
 check server_whose_device_was_lost_started_again_in_its_process server_started_again_in_its_process

@@ -532,7 +532,7 @@ static gn_result read_blob(const uint8_t *wire, size_t wire_n, void *dst, size_t
 
 /* The one message of these bytes. */
 static gn__msg read_message(gn__inbox *in, const gn__buf *wire) {
-    gn__msg m = { 0, 0, NULL, 0 };
+    gn__msg m = { 0, 0, NULL, 0, 0 };
     gn_fault f;
     for (size_t at = 0; at < wire->n;) {
         size_t room = 0;

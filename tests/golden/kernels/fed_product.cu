@@ -24,7 +24,6 @@ struct sgemm_fed_32x64_k8x7_20_epilogue_p { typedef sgemm_fed_32x64_k8x7_20_epil
   static M i64 b(u32 z) { return (0); }
 };
 extern "C" __global__ void __cluster_dims__(7, 1, 1) __launch_bounds__(384, 1) sgemm_fed_32x64_k8x7_20_epilogue(float *o, const float *bias, const float *a, const __grid_constant__ tmap b) {
-  await_previous();
   const sgemm_fed_32x64_k8x7_20_epilogue_e e = { o, now(bias) };
   sgemm_fed<sgemm_fed_32x64_k8x7_20_epilogue_p>(0, &b, a, 0, e);
 }
