@@ -2414,7 +2414,7 @@ static const char hopper[] =
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
-    "    if (threadIdx.x == P::BM * 2) { wgmma_feed<P>(ta, tb, base, full, empty, first, steps); if (P::BM == 64) let_next_start(); }   // of one block to a processor the next kernel takes the place as it ends: an earlier word costs 1%\n"
+    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, steps);   // the next kernel starts as blocks end: told earlier, it costs this one 1%\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
@@ -2451,22 +2451,17 @@ static const char hopper[] =
     "  if (P::FEED_B) sgemm_copy<P::BW, P::PB, P::STEP, P::FEED_B, P::BN, P::BK>(to, b + (P::b(z) + col * P::BN + k * P::BK), P::n - col, P::k - k);\n"
     "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
     "}\n"
-    "// AHEAD: side 1 (A), 2 (B) or both (3) are weights, whose first stages are on their way before the kernel before has ended.\n"
     "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the first stage waiting for the issue of more of them.\n"
     "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
     "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? 2 : 0 };\n"
-    "  for (int it = 0; P::AHEAD && it < P::STAGES && it < steps; it++) {\n"
-    "    if (P::AHEAD & 1) sgemm_feed_a<P>(ta, a, base + it * STAGE, full + 8 * it, z, row, (first + it) * P::STEP);\n"
-    "    if (P::AHEAD & 2) sgemm_feed_b<P>(tb, b, base + it * STAGE + A, full + 8 * it, z, col, (first + it) * P::STEP);\n"
-    "  }\n"
     "  if (P::EARLY) await_previous();\n"
     "  for (int it = 0; it < steps + LAG; it++) {\n"
     "    const u32 s = (u32)it % P::STAGES, bar = full + 8 * s, to = base + s * STAGE;\n"
     "    const int k = (first + it) * P::STEP;\n"
     "    if (it < steps) {\n"
     "      bar_wait(empty + 8 * s, ((u32)it / P::STAGES & 1) ^ 1);\n"
-    "      if (!(P::AHEAD & 1) || it >= P::STAGES) sgemm_feed_a<P>(ta, a, to, bar, z, row, k);\n"
-    "      if (!(P::AHEAD & 2) || it >= P::STAGES) sgemm_feed_b<P>(tb, b, to + A, bar, z, col, k);\n"
+    "      sgemm_feed_a<P>(ta, a, to, bar, z, row, k);\n"
+    "      sgemm_feed_b<P>(tb, b, to + A, bar, z, col, k);\n"
     "    }\n"
     "    if (LAG) copy_commit();\n"
     "    if (it < LAG) continue;\n"
@@ -3449,7 +3444,7 @@ static gn_view expanded(const gn_view *v, const gn_view *shape) {
     int at = v->rank;
     for (int i = shape->rank - 1; i >= 0; i--) {
         r.strides[i] = 0;
-        if (shape->dims[i] < 2) continue;                            /* of no elements strides say nothing */
+        if (shape->dims[i] <= 1) continue;                      /* of no elements nothing is loaded */
         if (left == 1 && at > 0) { left = v->dims[--at]; stride = v->strides[at]; }
         r.strides[i] = stride;
         stride *= shape->dims[i];
@@ -4354,6 +4349,7 @@ static double align_sides(const product *p, int bytes, side sides[2]) {
 static double warpgroup_us(const emit *e, const product *p, int bytes, const struct warpgroup_form *w) {
     if (w->parts > 1 && !emit_has_clusters(e)) return 1e300;
     int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
+    if (blocks >= 0x7fffffff) return 1e300;                  /* tiles are counted in 32 bits */
     double moves = 0.0019 * (w->height + w->width), multiplies = w->height * w->width * 1.9e-5, step = moves > multiplies ? moves : multiplies;
     return 1.5 + (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
 }
@@ -4815,12 +4811,12 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
     uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
     char name[64], bounds[64];
-    emit_early(e);                                           /* sgemm_fed waits by itself: weights come before */
+    emit_early(e);                                           /* sgemm_fed waits by itself, behind its preparations */
     put_epilogue(e, &x->t, GN_F32);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d, AHEAD = %d };\n", (long long)x->t.vector, w->height, w->width,
-        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, env_is("GENIE_CUDA_EVERY_LANE", "1"), e->waits ? (!f->at && is_weight(e, x->xa)) | (!f->bt && is_weight(e, x->xb)) << 1 : 0);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d };\n", (long long)x->t.vector, w->height, w->width,
+        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, env_is("GENIE_CUDA_EVERY_LANE", "1"));
     put_batch(y, "a", &a->batch);
     put_batch(y, "b", &b->batch);
     put(y, "  static M i64 a(u32 z) { return ");
