@@ -496,6 +496,7 @@ static const char prelude[] =
     "struct f16 { u16 b; }; struct bf16 { u16 b; }; struct b8 { u8 b; };\n"
     "#ifndef GN_HOST\n"
     "#define D static __device__ __forceinline__\n"
+    "#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]\n"
     "#endif\n"
     "#define M __device__ __forceinline__\n"
     "#define UNROLL _Pragma(\"unroll\")\n"
@@ -1291,6 +1292,78 @@ static const char prelude[] =
     "  }\n"
     "  if (P::PARTS > 1 && th == 0) { parts[(at * P::PARTS + blockIdx.y) * (P::E + 2)] = top; parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 1] = sum; }\n"
     "}\n"
+    "// 64 rows of N elements in shared memory, S apart, with zeros where there is nothing; the threads' order follows memory.\n"
+    "template <int N, int S, class T, class C> M void attention_rows(C *to, const T *p, i64 first, i64 rows, int columns, i64 down, i64 along) {\n"
+    "  _Pragma(\"unroll 8\") for (int i = threadIdx.x; i < 64 * N; i += 256) {\n"
+    "    const int r = down == 1 ? i % 64 : i / N, c = down == 1 ? i / 64 : i % N;\n"
+    "    to[r * S + c] = first + r < rows && c < columns ? get(p[(first + r) * down + c * along]) : (C)0;\n"
+    "  }\n"
+    "}\n"
+    "// As attention (WRITTEN, no mask or length, in f32) for 64 queries of one (b, h) to a block of 256 threads, 64 keys at a time. A thread has scores of 4 queries and\n"
+    "// every 16th key, and the results of these queries in 4 of each 64 columns; 16 neighbours share queries.\n"
+    "template <class P> M void tiled_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, typename P::X x, typename P::T *out) {\n"
+    "  enum { DP = (P::DK + 3) / 4 * 4, DS = DP + 4, EG = (P::E + 63) / 64, ES = EG * 64, PS = 68 };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  float *sq = (float *)memory, *sk = sq + 64 * DS, *sv = sk + 64 * DS, *sp = sv + 64 * ES;\n"
+    "  const int tx = threadIdx.x & 15, ty = threadIdx.x >> 4;\n"
+    "  const i64 first = (i64)blockIdx.x * 64, h = blockIdx.y % P::H, b = blockIdx.y / P::H, g = h / (P::H / P::G);\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  float o[4][EG * 4], top[4], sum[4];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) { top[i] = least; sum[i] = 0.f; UNROLL for (int e = 0; e < EG * 4; e++) o[i][e] = 0.f; }\n"
+    "  x.begin(blockIdx.y);\n"
+    "  attention_rows<DP, DS>(sq, q + b * P::QB + h * P::QH, first, P::TQ, P::DK, P::QT, P::QD);\n"
+    "  for (i64 base = 0; base < P::S; base += 64) {\n"
+    "    __syncthreads();\n"
+    "    attention_rows<DP, DS>(sk, k + b * P::KB + g * P::KH, base, P::S, P::DK, P::KS, P::KD);\n"
+    "    attention_rows<ES, ES>(sv, v + b * P::VB + g * P::VH, base, P::S, P::E, P::VS, P::VE);\n"
+    "    __syncthreads();\n"
+    "    float s[4][4];\n"
+    "    UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 4; c++) s[i][c] = 0.f;\n"
+    "    _Pragma(\"unroll 4\") for (int d = 0; d < DP; d += 4) {\n"
+    "      float a[4][4], y[4][4];\n"
+    "      UNROLL for (int i = 0; i < 4; i++) { vload<4>(a[i], sq + (ty * 4 + i) * DS + d); vload<4>(y[i], sk + (tx + i * 16) * DS + d); }\n"
+    "      UNROLL for (int l = 0; l < 4; l++) UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 4; c++) s[i][c] = gn_fma(a[i][l], y[c][l], s[i][c]);\n"
+    "    }\n"
+    "    UNROLL for (int i = 0; i < 4; i++) {\n"
+    "      const i64 row = first + ty * 4 + i < P::TQ ? first + ty * 4 + i : P::TQ - 1;\n"
+    "      float now = top[i];\n"
+    "      UNROLL for (int c = 0; c < 4; c++) {\n"
+    "        const i64 key = base + tx + c * 16;\n"
+    "        if (key < P::S) s[i][c] = x.value(s[i][c] * P::scale(), row, key); else s[i][c] = least;\n"
+    "        now = max_nan(now, s[i][c]);\n"
+    "      }\n"
+    "      UNROLL for (int l = 8; l > 0; l /= 2) now = max_nan(now, exchange(now, l));\n"
+    "      const bool none = now == least;\n"
+    "      const float keep = none || top[i] == now ? 1.f : gn_exp(top[i] - now);\n"
+    "      top[i] = now;\n"
+    "      sum[i] *= keep;\n"
+    "      UNROLL for (int c = 0; c < 4; c++) {\n"
+    "        const float p = none ? 0.f : gn_exp(s[i][c] - now);\n"
+    "        sum[i] += p;\n"
+    "        sp[(ty * 4 + i) * PS + tx + c * 16] = p;\n"
+    "      }\n"
+    "      UNROLL for (int e = 0; e < EG * 4; e++) o[i][e] *= keep;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    _Pragma(\"unroll 4\") for (int j = 0; j < 64; j += 4) {\n"
+    "      float p[4][4];\n"
+    "      UNROLL for (int i = 0; i < 4; i++) vload<4>(p[i], sp + (ty * 4 + i) * PS + j);\n"
+    "      UNROLL for (int l = 0; l < 4; l++) UNROLL for (int n = 0; n < EG; n++) {\n"
+    "        float y[4];\n"
+    "        vload<4>(y, sv + (j + l) * ES + n * 64 + tx * 4);\n"
+    "        UNROLL for (int i = 0; i < 4; i++) UNROLL for (int e = 0; e < 4; e++) o[i][n * 4 + e] = gn_fma(p[i][l], y[e], o[i][n * 4 + e]);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) {\n"
+    "    UNROLL for (int l = 8; l > 0; l /= 2) sum[i] += exchange(sum[i], l);\n"
+    "    if (first + ty * 4 + i >= P::TQ) continue;\n"
+    "    UNROLL for (int e = 0; e < EG * 4; e++) {\n"
+    "      const int c = e / 4 * 64 + tx * 4 + e % 4;\n"
+    "      if (c < P::E) put(out[((i64)blockIdx.y * P::TQ + first + ty * 4 + i) * P::E + c], o[i][e] / sum[i]);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
     "// The parts of one query joined.\n"
     "template <class P> M void attention_join(const typename P::C *parts, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
@@ -1536,7 +1609,6 @@ static const char prelude[] =
     "#endif\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "#ifndef GN_HOST\n"
-    "#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]\n"
     "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
     "// 16, 8 or 4 bytes to shared memory, all but the first n of them zeros\n"
     "template <int B> M void copy_shared(u32 to, const void *from, int n) {\n"
@@ -5313,6 +5385,10 @@ static void emit_nonzero(emit *e, uint32_t node) {
 
 /* ---- attention and its cache ---- */
 
+/* Scores in plain f32 from which tiles are faster than a block for each query; up to which they are faster than products, which run at 1.1 to 1.7 times their
+   speed (H200) but store all scores; and from which that takes too much memory: 4 GiB twice. */
+enum { TILED_LEAST = 1 << 13, TILED_MOST = 1 << 17, TILED_ALWAYS = 1 << 30 };
+
 /* What the generator decides about one attention: of the op, or written out (fuse_written). */
 typedef struct attention_form {
     gn_view q, k, v;               /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
@@ -5320,7 +5396,7 @@ typedef struct attention_form {
     gn_view mask;                  /* broadcast to (B,H,T,S) */
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
-    bool causal, masked, length, empty, flash, groups;   /* flash: on tensor cores; groups: by warpgroups */
+    bool causal, masked, length, empty, flash, groups, tiled;   /* flash: on tensor cores; groups: by warpgroups; tiled: in plain f32, 64 queries to a block */
     bool written;                  /* out: as a softmax and a product compute it, where the op differs */
     uint32_t loop, scores;         /* 1 + the step of the loop between the product and the softmax, 0: none; the product's node */
     double scale;
@@ -5340,6 +5416,20 @@ static bool emit_is_flash(const emit *e, const attention_form *f) {
     return true;
 }
 
+/* Bytes of shared memory of tiled_attention: 64 rows of queries, keys, values and weights. */
+static uint32_t tiled_bytes(const attention_form *f) {
+    int64_t d = (f->q.dims[3] + 3) / 4 * 4, width = (f->v.dims[3] + 63) / 64 * 64;
+    return (uint32_t)(64 * 4 * (2 * (d + 4) + width + 68));
+}
+
+/* Where blocks have enough to do and products are not faster; those of TF32 are. */
+static bool emit_is_tiled(const emit *e, const attention_form *f) {
+    int64_t blocks = blocks_for(f->dims[2], 64) * f->dims[0] * f->dims[1], bytes = emit_overlaps(e) ? 227 << 10 : emit_has_async_copies(e) ? 96 << 10 : 48 << 10;
+    if (!f->written || f->q.dtype != GN_F32 || env_is("GENIE_TF32", "1") || f->dims[2] < 16 || f->q.dims[3] > 128 || f->v.dims[3] > 128 || f->dims[0] * f->dims[1] > 65535) return false;
+    int64_t scores = f->queries * f->dims[3];
+    return (blocks * 2 >= emit_processors(e) || f->dims[3] <= 128) && scores > TILED_LEAST && (scores <= TILED_MOST || scores >= TILED_ALWAYS) && tiled_bytes(f) <= bytes;
+}
+
 /* From what is computed to how. */
 static void attention_decide(const emit *e, attention_form *f) {
     const int64_t dims[4] = { f->q.dims[0], f->q.dims[1], f->q.dims[2], f->k.dims[2] };
@@ -5351,9 +5441,10 @@ static void attention_decide(const emit *e, attention_form *f) {
     f->flash = !f->empty && emit_is_flash(e, f);
     f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && emit_has_warpgroups(e);
     for (int i = 0; i < 3; i++) f->groups = f->groups && f->q.strides[i] >= (i == 2) && f->k.strides[i] >= (i == 2) && f->v.strides[i] >= (i == 2);
+    f->tiled = !f->flash && !f->empty && emit_is_tiled(e, f);
     f->vector = 16 / types[f->q.dtype].bytes;
     if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } }, f->vector) || f->k.offset % 16) f->vector = 1;
-    if (f->flash || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
+    if (f->flash || f->tiled || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
     f->parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
     f->span = (blocks_for(dims[3], f->parts) + 127) / 128 * 128;
     f->parts = blocks_for(dims[3], f->span);
@@ -5518,12 +5609,14 @@ static void emit_attention_form(emit *e, uint32_t node, const attention_form *f)
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || f->length;
     if (f->empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
+    else if (f->tiled) put(&e->body, "  tiled_attention<@_p>(q, k, v, x, o);\n");
     else if (f->flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, x, o, err, node);\n", length);
     else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, x, o, %s, err, node);\n", f->masked ? "mask" : "(const @_p::MT *)0", length, f->parts > 1 ? "parts" : "0");
-    snprintf(name, sizeof name, "%sattention_%s%s%s", f->flash ? "flash_" : "", gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
+    snprintf(name, sizeof name, "%sattention_%s%s%s", f->flash ? "flash_" : f->tiled ? "tiled_" : "", gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
     if (f->flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 128, (uint32_t)(5 * 64 * f->q.dims[3] * 2));
+    else if (f->tiled) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 256, tiled_bytes(f));
     else emit_launch(e, name, (uint64_t)(f->empty ? 1 : f->queries), (uint64_t)f->parts, 128);
     if (f->parts > 1) emit_attention_join(e, node, f);
 }
@@ -5839,10 +5932,14 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     e->fusions[i] = u;
 }
 
-/* ---- attention that is written out: a product, a loop on its scores, a softmax, a product ---- */
+/* ---- attention that is written out: a product, a loop on its scores, a softmax, a product ----
+ * It runs in the kernels of the op, which compute the loop on each score: whatever it does (scale, masks that add or replace, a cap, a bias
+ * of positions), it does the same. Scores and weights stay in registers, so nothing else may read them, and an f16 score has no limit before
+ * the loop's end. Where the op and the formula differ the formula is computed: a query whose scores are all -infinity gives NaN, and so
+ * does a weight of 0 on a value that is infinite; hence a mask that happens to be causal hides keys, and saves no work. */
 
-/* Scores of attentions in plain arithmetic up to which one kernel takes less time than three. */
-enum { PLAIN_SCORES = 1 << 17, SCORES_LOADS = 8 };
+/* Attentions in plain arithmetic up to which one kernel takes less time than three: scores, and elements of keys and values that one block reads; the most inputs of a loop on scores. */
+enum { PLAIN_SCORES = 1 << 17, PLAIN_BLOCK = 1 << 16, PLAIN_WIDTH = 1024, SCORES_LOADS = 8 };
 
 /* The only use of a node's result is one step's read of it. */
 static bool is_between(const emit *e, const readers *r, uint32_t node) {
@@ -6036,11 +6133,17 @@ static bool written_stays(const emit *e, const attention_form *f, const written_
     return all;
 }
 
+/* One kernel takes less time than the steps by themselves. */
+static bool written_pays(const emit *e, const attention_form *f) {
+    one_form one;
+    int64_t width = f->q.dims[3] + f->v.dims[3];
+    return f->flash || f->tiled || one_choose(e, f, &one) || (f->queries * f->dims[3] <= PLAIN_SCORES && width <= PLAIN_WIDTH && f->span * width <= PLAIN_BLOCK);
+}
+
 /* The softmax of step i with what is around it as one attention, where that is one and faster. */
 static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *w, uint32_t *values) {
     uint32_t soft = e->layout->steps[i].node, cast = 0;
     const gn_view *out = view_of(e, soft);
-    one_form one;
     *f = (attention_form){ .written = true, .length_type = GN_I32, .scale = 1 };
     if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) || !find_scores(e, r, soft, f)) return false;
     *values = find_values(e, r, soft, &cast);
@@ -6054,7 +6157,7 @@ static bool find_written(const emit *e, const readers *r, uint32_t i, attention_
     f->mask_type = f->q.dtype;
     if (f->loop) take_scale(e, f);
     attention_decide(e, f);
-    return f->flash || one_choose(e, f, &one) || f->queries * f->dims[3] <= PLAIN_SCORES;
+    return written_pays(e, f);
 }
 
 /* Decides which products and softmaxes run as one attention; scores and weights then have no memory. False when there is no memory. */

@@ -533,7 +533,7 @@ static void attention_agrees_with_the_cpu(void)
     for (int k = 0; k < TEST_COUNT(shapes) * 12; k++) {
         job j = { dtypes[k / 4 % 3], shapes[k / 12][0], shapes[k / 12][1], shapes[k / 12][2], 4, k % 4 };
         void *data[3] = { random_bytes(j.d, 8 * j.a * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 1) };
-        compare("attention", build_attention, &j, data, eps_of(j.d) * 16);
+        compare("attention", build_attention, &j, data, eps_of(j.d) * (j.d == GN_F32 ? 64 : 16));
         free(data[0]); free(data[1]); free(data[2]);
     }
 }
@@ -641,13 +641,14 @@ static void check_written(const job *j, void **data)
     gn_get_stats(gpu, &after);
     uint64_t kernels = after.kernels_run - before.kernels_run;
     bool ran = r == GN_OK || !(r == GN_NO_VALUE && (compiles_only || getenv("GENIE_CUDA_ONE_OF_EACH")));
-    if (ran && CHECK_RESULT(r, GN_OK) && CHECK_RESULT(gn_read(want, exact, (size_t)n * 8), GN_OK)) {
+    if (ran && r != GN_OK) test_fail(__FILE__, __LINE__, "form %d: %s", j->form, gn_last_error(gpu)->text);
+    else if (ran && CHECK_RESULT(gn_read(want, exact, (size_t)n * 8), GN_OK)) {
         for (int64_t i = 0; i < n; i++) largest = isfinite(exact[i]) && fabs(exact[i]) > largest ? fabs(exact[i]) : largest;
         for (int64_t i = n - 1; i >= 0; i--)
-            if (!agrees(element(j->d, out, i), exact[i], 16 * eps_of(j->d) * largest)) { wrong++; first = i; }
+            if (!agrees(element(j->d, out, i), exact[i], (gn_dtype_bytes(j->d) == 2 ? 16 : 128) * eps_of(j->d) * largest)) { wrong++; first = i; }
         if (wrong) test_fail(__FILE__, __LINE__, "%s form %d (T %lld S %lld D %lld E %lld): %lld of %lld are wrong, the first is element %lld, %g and not %g; the largest is %g", gn_dtype_name(j->d), j->form, (long long)j->a,
                              (long long)j->b, (long long)j->c, (long long)j->e, (long long)wrong, (long long)n, (long long)first, element(j->d, out, first), exact[first], largest);
-        bool small = j->a * j->b <= 1 << 13, tensor = j->d != GN_F32 && j->d != GN_F64 && j->a >= 16 && j->c == j->e && !(j->c & (j->c - 1)) && j->form != W_STORED;
+        bool small = j->a * j->b <= 1 << 13 && (j->d == GN_F32 || j->a < 65), tensor = j->d != GN_F32 && j->d != GN_F64 && j->a >= 16 && j->c == j->e && !(j->c & (j->c - 1)) && j->form != W_STORED;
         if (!getenv("GENIE_CUDA_FUSE") && (small || (tensor && !getenv("GENIE_CUDA_TENSOR")))) CHECK_INT(kernels <= (j->form == W_SCALED_QUERY ? 3 : 2), j->form < W__MISSES);
     }
     gn_step(gpu);
@@ -675,18 +676,18 @@ static void check_written_forms(const int64_t (*shapes)[4], int n_shapes, const 
 
 static void attention_written_out_agrees_with_the_cpu(void)
 {
-    static const int64_t shapes[][4] = { { 7, 9, 5, 6 }, { 1, 300, 64, 64 }, { 20, 24, 32, 32 } };
+    static const int64_t shapes[][4] = { { 7, 9, 5, 6 }, { 1, 300, 64, 64 }, { 70, 90, 10, 6 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16 };
     check_written_forms(shapes, TEST_COUNT(shapes), dtypes, TEST_COUNT(dtypes), 5);
 }
 
-/* On tensor cores: by warps, by warpgroups, and what is left to three kernels; and small ones of all dtypes. */
+/* On tensor cores: by warps, by warpgroups, and what is left to three kernels; tiles of plain f32; and small ones of all dtypes. */
 static void attention_written_out_of_many_shapes_agrees_with_the_cpu(void)
 {
     static const int64_t large[][4] = { { 64, 64, 64, 64 }, { 200, 333, 64, 64 }, { 130, 140, 128, 128 }, { 65, 129, 16, 16 }, { 40, 77, 64, 64 }, { 100, 200, 96, 80 } };
     static const int64_t small[][4] = { { 7, 9, 5, 6 }, { 20, 24, 32, 32 }, { 1, 300, 64, 64 }, { 1, 40, 32, 32 } };
     static const gn_dtype dtypes[] = { GN_BF16, GN_F16, GN_F32, GN_F64 };
-    check_written_forms(large, TEST_COUNT(large), dtypes, 2, 3);
+    check_written_forms(large, TEST_COUNT(large), dtypes, 3, 3);
     check_written_forms(small, TEST_COUNT(small), dtypes, TEST_COUNT(dtypes), 5);
 }
 

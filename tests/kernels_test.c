@@ -62,6 +62,14 @@ static gn_tensor golden_warpgroup_attention(gn_ctx *g)
     return gn_attention(q, k, k, &d);
 }
 
+/* Heads that share keys in pairs, and a mask of each batch. */
+static gn_tensor golden_written_attention(gn_ctx *g)
+{
+    gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(2, 2, 2, 128, 64)), k = leaf(g, GN_BF16, GN_SHAPE(2, 2, 1, 128, 64));
+    gn_tensor s = gn_add(gn_mul_c(gn_matmul(q, gn_transpose(k, 3, 4)), 0.125), leaf(g, GN_BF16, GN_SHAPE(2, 1, 1, 1, 128)));
+    return gn_matmul(gn_softmax(s, -1), k);
+}
+
 static gn_tensor golden_row_product(gn_ctx *g)
 {
     gn_tensor w = leaf(g, GN_BF16, GN_SHAPE(256)), x = gn_layernorm(leaf(g, GN_BF16, GN_SHAPE(1, 256)), w, w, 1e-5);
@@ -79,6 +87,7 @@ static const struct { const char *name; gn_tensor (*build)(gn_ctx *g); } goldens
     { "elementwise", golden_elementwise }, { "strided_cast", golden_strided_cast }, { "sum_of_rows", golden_sum_of_rows }, { "argmax", golden_argmax },
     { "softmax", golden_softmax }, { "layernorm", golden_layernorm }, { "rmsnorm", golden_rmsnorm }, { "root_of_a_mean", golden_root_of_a_mean }, { "product", golden_product }, { "fed_product", golden_fed_product }, { "attention", golden_attention }, { "embedding", golden_embedding },
     { "warpgroup_product", golden_warpgroup_product }, { "tensor_product", golden_tensor_product }, { "aligned_product", golden_aligned_product }, { "warpgroup_attention", golden_warpgroup_attention },
+    { "written_attention", golden_written_attention },
     { "row_product", golden_row_product }, { "one_query", golden_one_query },
 };
 
