@@ -462,6 +462,29 @@ static void bench_memory_row(gn_ctx *g, const memory_row *r) {
     }
 }
 
+/* ---- one long row, as of a vocabulary's logits: by how many blocks it is computed decides ---- */
+
+static gn_tensor build_cumsum(gn_ctx *g, const job *j) { (void)g; return gn_cumsum(j->in[0], 1); }
+static void refer_cumsum(const job *j, int64_t r, double *out) {
+    double sum = 0;
+    for (int64_t i = 0; i < j->n; i++) out[i] = sum += at(j, 0, r * j->n + i);
+}
+
+static void bench_one_row(gn_ctx *g, const char *name, build_fn build, refer_fn refer) {
+    job j = { .d = GN_F32, .m = 1, .n = 50257, .n_in = 1, .each = 50, .scale = 2, .out_shape = GN_SHAPE(1, 50257), .in_shape = { GN_SHAPE(1, 50257) } };
+    if (!wanted(name)) return;
+    job_open(g, &j);
+    int k = job_run(g, &j, build, repeats(15));
+    row *out = add_row(name, "us", NAN, true);
+    out->value = 1e6 * quantile(samples, k, 0.5);
+    out->p95 = 1e6 * quantile(samples, k, 0.95);
+    out->error = rows_error(&j, refer);
+    out->bound = eps_of(GN_F32) * 16;
+    snprintf(out->note, sizeof out->note, "1 x %lld", (long long)j.n);
+    print_row(out);
+    job_close(&j);
+}
+
 /* ---- compute-bound rows ---- */
 
 static gn_tensor build_product(gn_ctx *g, const job *j) { (void)g; return gn_matmul(j->in[0], j->in[1]); }
@@ -1407,6 +1430,8 @@ static void bench_between(void) {
 
 static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
+    bench_one_row(g, "softmax_one_row", build_softmax, refer_softmax);
+    bench_one_row(g, "cumsum_one_row", build_cumsum, refer_cumsum);
     bench_products();
     bench_many("many_f32", "products_f32", 1e-5);
     bench_many("many_bf16", "products_bf16", eps_of(GN_BF16));

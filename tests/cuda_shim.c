@@ -223,7 +223,7 @@ static void memory_is_here(const char *call, ptr p)
 /* ---- streams: without $GENIE_SHIM_ORDER all is done at once ---- */
 
 enum { COPY = 1, FILL, LAUNCH, RECORD, WAIT };
-enum { STREAMS = 64, LAUNCH_PARAMS = 80 };
+enum { STREAMS = 64, LAUNCH_PARAMS = 400 };
 
 typedef struct stream stream;
 typedef struct event { stream *in; uint64_t number; double at_us; context *of; } event;      /* the place in a stream where it was recorded last; NULL: nowhere */
