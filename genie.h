@@ -36,7 +36,8 @@
                      several in one go, gn_realize computes without reading, gn_read_later reads without waiting: gn_wait does.
        States        gn_assign gives a new version; whatever was built on the old one keeps seeing the old value. Updates happen
                      with the next read, realise or step, all of them or none. Over several devices a step may fail on one when another has
-                     written: those states are failed then (GN_STATE_FAILED) until they are released and made again.
+                     written, and on a GPU between two kernels (its driver refuses a launch): those states are failed then
+                     (GN_STATE_FAILED) until they are released and made again.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
        Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,

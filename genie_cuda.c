@@ -15,6 +15,7 @@
  *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
  *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck, which does not see that
  *                                     the others have met with it
+ *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more: for tests
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
@@ -52,7 +53,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 18
+#define GN__CU_GENERATOR 20
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -495,6 +496,7 @@ static const char prelude[] =
     "struct f16 { u16 b; }; struct bf16 { u16 b; }; struct b8 { u8 b; };\n"
     "#ifndef GN_HOST\n"
     "#define D static __device__ __forceinline__\n"
+    "#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]\n"
     "#endif\n"
     "#define M __device__ __forceinline__\n"
     "#define UNROLL _Pragma(\"unroll\")\n"
@@ -856,6 +858,13 @@ static const char prelude[] =
     "    if (t != t) sum = t;\n"
     "    top = t;\n"
     "  } };\n"
+    "template <class C, int V, class T> M soft<C> soft_of(const T *x) {\n"
+    "  soft<C> o;\n"
+    "  o.init();\n"
+    "  UNROLL for (int v = 0; v < V; v++) o.top = max_nan(o.top, (C)get(x[v]));\n"
+    "  UNROLL for (int v = 0; v < V; v++) o.sum += o.top == (C)gn_f32(0xff800000u) ? (C)0 : gn_exp(get(x[v]) - o.top);\n"
+    "  return o;\n"
+    "}\n"
     "template <class A> M A exchange(A a, int lanes) {\n"
     "  union { A a; u32 w[sizeof(A) / 4]; } x;\n"
     "  x.a = a;\n"
@@ -893,7 +902,15 @@ static const char prelude[] =
     "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
     "  typename P::A a;\n"
     "  a.init();\n"
-    "  if (o < P::N) _Pragma(\"unroll 8\") for (I r = begin + ty * P::V; r < end; r += P::TY * P::V) f.take(o, r, a);\n"
+    "  const I step = P::TY * P::V;\n"
+    "  if (o < P::N && P::SPAN <= 256 * step) _Pragma(\"unroll 8\") for (I r = begin + ty * P::V; r < end; r += step) f.take(o, r, a);\n"
+    "  if (o < P::N && P::SPAN > 256 * step) for (I from = begin + ty * P::V; from < end; from += 64 * step) {       // by way of shorter sums, which lose fewer bits\n"
+    "    const I to = end - from < 64 * step ? end : from + 64 * step;\n"
+    "    typename P::A some;\n"
+    "    some.init();\n"
+    "    _Pragma(\"unroll 8\") for (I r = from; r < to; r += step) f.take(o, r, some);\n"
+    "    a.merge(some);\n"
+    "  }\n"
     "  if (P::COLUMNS) a = across<P::TX>(a); else a = together<P::TY>(a);\n"
     "  if (ty || o >= P::N) return;\n"
     "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else g.end(o, a);\n"
@@ -906,14 +923,14 @@ static const char prelude[] =
     "  if (threadIdx.x == 0) g.end((typename P::I)blockIdx.x, a);\n"
     "}\n"
     "// Rows of n elements by TY threads each, in registers (K groups of V per thread) when they fit. P: T, C, N rows, n, K, V, TX, TY,\n"
-    "// IN and OUT strides within a row, in(row), out(row), LOG\n"
-    "template <class P> M void row_load(const typename P::T *p, int j, typename P::T *d) {\n"
+    "// J: position in a row, IN and OUT strides within a row, in(row), out(row), LOG\n"
+    "template <class P> M void row_load(const typename P::T *p, typename P::J j, typename P::T *d) {\n"
     "  if (P::V > 1) vload<P::V>(d, p + j); else d[0] = p[(i64)j * P::IN];\n"
     "}\n"
-    "template <class P> M void row_store(typename P::T *p, int j, const typename P::T *d) {\n"
+    "template <class P> M void row_store(typename P::T *p, typename P::J j, const typename P::T *d) {\n"
     "  if (P::V > 1) vstore<P::V>(p + j, d); else p[(i64)j * P::OUT] = d[0];\n"
     "}\n"
-    "template <class P> M void softmax_put(typename P::T *p, int j, const typename P::C *x, soft<typename P::C> s, typename P::C other) {\n"
+    "template <class P> M void softmax_put(typename P::T *p, typename P::J j, const typename P::C *x, soft<typename P::C> s, typename P::C other) {\n"
     "  typename P::T o[P::V];\n"
     "  UNROLL for (int v = 0; v < P::V; v++) put(o[v], P::LOG ? (x[v] - s.top) - other : gn_exp(x[v] - s.top) * other);\n"
     "  row_store<P>(p, j, o);\n"
@@ -927,13 +944,16 @@ static const char prelude[] =
     "  typename P::T raw_[P::V];\n"
     "  soft<C> s;\n"
     "  s.init();\n"
-    "  for (int j = ty * P::V; row < P::N && j < P::n; j += P::TY * P::V) {\n"
-    "    soft<C> o;\n"
-    "    o.init();\n"
-    "    row_load<P>(p, j, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) o.top = max_nan(o.top, (C)get(raw_[v]));\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) o.sum += o.top == (C)gn_f32(0xff800000u) ? (C)0 : gn_exp(get(raw_[v]) - o.top);\n"
-    "    if (j == ty * P::V) s = o; else s.merge(o);\n"
+    "  const typename P::J step = P::TY * P::V;\n"
+    "  for (typename P::J from = ty * P::V; row < P::N && from < P::n; from += 64 * step) {\n"
+    "    soft<C> some;\n"
+    "    some.init();\n"
+    "    for (typename P::J j = from; j < P::n && j < from + 64 * step; j += step) {\n"
+    "      row_load<P>(p, j, raw_);\n"
+    "      const soft<C> o = soft_of<C, P::V>(raw_);\n"
+    "      if (j == from) some = o; else some.merge(o);\n"
+    "    }\n"
+    "    if (from == ty * P::V) s = some; else s.merge(some);\n"
     "  }\n"
     "  return together<P::TY>(s);\n"
     "}\n"
@@ -1008,15 +1028,29 @@ static const char prelude[] =
     "  }\n"
     "  s = soft_row<P>(a);\n"
     "  const C other = P::LOG ? gn_log(s.sum) : (C)1 / s.sum;\n"
-    "  for (int j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
+    "  for (typename P::J j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
     "    C x[P::V];\n"
     "    row_load<P>(p, j, raw_);\n"
     "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
     "    softmax_put<P>(out + P::out(row), j, x, s, other);\n"
     "  }\n"
     "}\n"
+    "// Few long rows by all blocks; soft: each row's maximum and sum.\n"
+    "template <class P> M void softmax_long(const typename P::T *a, typename P::T *out, const soft<typename P::C> *softs) {\n"
+    "  const i64 groups = P::n / P::V;\n"
+    "  for (i64 g = (i64)blockIdx.x * 256 + threadIdx.x; g < P::N * groups; g += (i64)gridDim.x * 256) {\n"
+    "    const i64 row = g / groups;\n"
+    "    const typename P::J j = (g - row * groups) * P::V;\n"
+    "    const soft<typename P::C> s = softs[row];\n"
+    "    typename P::T raw_[P::V];\n"
+    "    typename P::C x[P::V];\n"
+    "    row_load<P>(a + P::in(row), j, raw_);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
+    "    softmax_put<P>(out + P::out(row), j, x, s, P::LOG ? gn_log(s.sum) : (typename P::C)1 / s.sum);\n"
+    "  }\n"
+    "}\n"
     "// GAIN, BIAS: their strides, 0 with HAS_GAIN, HAS_BIAS 0\n"
-    "template <class P> M void layernorm_put(typename P::T *p, int j, const typename P::C *x, typename P::C mean, typename P::C scale, const typename P::T *gain, const typename P::T *bias) {\n"
+    "template <class P> M void layernorm_put(typename P::T *p, typename P::J j, const typename P::C *x, typename P::C mean, typename P::C scale, const typename P::T *gain, const typename P::T *bias) {\n"
     "  typename P::T o[P::V];\n"
     "  UNROLL for (int v = 0; v < P::V; v++) {\n"
     "    typename P::C y = (x[v] - mean) * scale;\n"
@@ -1067,6 +1101,21 @@ static const char prelude[] =
     "    vstore<V>(out + P::out(row) + j, o);\n"
     "  }\n"
     "}\n"
+    "// This thread's elements of a row, or the squares of their distances from `mean`, into `sum`: by way of sums of 64 groups, so that long rows lose no bits.\n"
+    "template <class P> M void row_each(const typename P::T *p, int ty, sum_of<typename P::C> &sum, typename P::C mean, bool squares) {\n"
+    "  typedef typename P::C C;\n"
+    "  const typename P::J step = P::TY * P::V;\n"
+    "  for (typename P::J from = ty * P::V; from < P::n; from += 64 * step) {\n"
+    "    sum_of<C> some;\n"
+    "    some.init();\n"
+    "    for (typename P::J j = from; j < P::n && j < from + 64 * step; j += step) {\n"
+    "      typename P::T raw_[P::V];\n"
+    "      row_load<P>(p, j, raw_);\n"
+    "      UNROLL for (int v = 0; v < P::V; v++) { const C e = get(raw_[v]) - mean; some.take(squares ? e * e : e, 0); }\n"
+    "    }\n"
+    "    sum.merge(some);\n"
+    "  }\n"
+    "}\n"
     "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
@@ -1078,28 +1127,22 @@ static const char prelude[] =
     "  sum_of<C> sum, square;\n"
     "  sum.init();\n"
     "  square.init();\n"
-    "  for (int k = 0; P::K == 0 && live && (k * P::TY + ty) * P::V < P::n; k++) {\n"
-    "    row_load<P>(p, (k * P::TY + ty) * P::V, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) sum.take(get(raw_[v]), 0);\n"
-    "  }\n"
+    "  if (P::K == 0 && live) row_each<P>(p, ty, sum, (C)0, false);\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * P::V;\n"
     "    if (live && j < P::n) { row_load<P>(p, j, raw_); UNROLL for (int v = 0; v < P::V; v++) { x[k][v] = get(raw_[v]); sum.take(x[k][v], 0); } }\n"
     "  }\n"
     "  sum = together<P::TY>(sum);\n"
     "  const C mean = sum.v / (C)P::n;\n"
-    "  for (int k = 0; P::K == 0 && live && (k * P::TY + ty) * P::V < P::n; k++) {\n"
-    "    row_load<P>(p, (k * P::TY + ty) * P::V, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) { C e = get(raw_[v]) - mean; square.take(e * e, 0); }\n"
-    "  }\n"
+    "  if (P::K == 0 && live) row_each<P>(p, ty, square, mean, true);\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
     "    if (live && (k * P::TY + ty) * P::V < P::n) { UNROLL for (int v = 0; v < P::V; v++) { C e = x[k][v] - mean; square.take(e * e, 0); } }\n"
     "  square = together<P::TY>(square);\n"
     "  const C scale = (C)1 / gn_sqrt(square.v / (C)P::n + (C)P::eps());\n"
-    "  for (int k = 0; P::K == 0 && live && (k * P::TY + ty) * P::V < P::n; k++) {\n"
-    "    row_load<P>(p, (k * P::TY + ty) * P::V, raw_);\n"
+    "  for (typename P::J j = ty * P::V; P::K == 0 && live && j < P::n; j += P::TY * P::V) {\n"
+    "    row_load<P>(p, j, raw_);\n"
     "    UNROLL for (int v = 0; v < P::V; v++) x[0][v] = get(raw_[v]);\n"
-    "    layernorm_put<P>(out + P::out(row), (k * P::TY + ty) * P::V, x[0], mean, scale, gain, bias);\n"
+    "    layernorm_put<P>(out + P::out(row), j, x[0], mean, scale, gain, bias);\n"
     "  }\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * P::V;\n"
@@ -1176,7 +1219,8 @@ static const char prelude[] =
     "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::X x, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ __align__(16) C shared[4], sums[4];                    // read as one word each, with no neighbour in it\n"
-    "  __shared__ C qs[P::DK > 0 ? P::DK : 1], ps[128];\n"
+    "  enum { KEPT = P::DK <= 2048 };                                    // longer queries stay where they are\n"
+    "  __shared__ C qs[P::DK > 0 && KEPT ? P::DK : 1], ps[128];\n"
     "  const int th = threadIdx.x;\n"
     "  const i64 at = blockIdx.x, t = at % P::TQ, h = at / P::TQ % P::H, b = at / P::TQ / P::H, g = h / (P::H / P::G);\n"
     "  i64 n = P::S;\n"
@@ -1188,7 +1232,8 @@ static const char prelude[] =
     "  if (P::CAUSAL) { seen = n - P::TQ + t + 1; if (seen < 0) seen = 0; }\n"
     "  if (seen > n) seen = n;\n"
     "  if (P::PARTS > 1 && seen > ((i64)blockIdx.y + 1) * P::SPAN) seen = ((i64)blockIdx.y + 1) * P::SPAN;\n"
-    "  for (int d = th; d < P::DK; d += 128) qs[d] = get(q[b * P::QB + h * P::QH + t * P::QT + d * P::QD]);\n"
+    "  q += b * P::QB + h * P::QH + t * P::QT;\n"
+    "  for (int d = th; d < P::DK && KEPT; d += 128) qs[d] = get(q[d * P::QD]);\n"
     "  C acc[(P::E + 127) / 128 > 0 ? (P::E + 127) / 128 : 1], top = gn_f32(0xff800000u), sum = 0;\n"
     "  UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) acc[e] = 0;\n"
     "  k += b * P::KB + g * P::KH;\n"
@@ -1204,9 +1249,9 @@ static const char prelude[] =
     "        _Pragma(\"unroll 4\") for (int d = 0; d < P::DK; d += P::VK) {\n"
     "          typename P::T key[P::VK];\n"
     "          vload<P::VK>(key, k + j * P::KS + d);\n"
-    "          UNROLL for (int y = 0; y < P::VK; y++) d4[y & 3] = gn_fma(qs[d + y], (C)get(key[y]), d4[y & 3]);\n"
+    "          UNROLL for (int y = 0; y < P::VK; y++) d4[y & 3] = gn_fma(KEPT ? qs[d + y] : (C)get(q[(d + y) * P::QD]), (C)get(key[y]), d4[y & 3]);\n"
     "        }\n"
-    "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(qs[d], (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
+    "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(KEPT ? qs[d] : (C)get(q[d * P::QD]), (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
     "      s = ((d4[0] + d4[1]) + (d4[2] + d4[3])) * P::scale();\n"
     "      s = x.value(s, t, j);\n"
     "      if (P::MASK) {\n"
@@ -1246,6 +1291,78 @@ static const char prelude[] =
     "    else put(out[at * P::E + c], P::WRITTEN || sum != 0 ? acc[e] / sum : (C)0);\n"
     "  }\n"
     "  if (P::PARTS > 1 && th == 0) { parts[(at * P::PARTS + blockIdx.y) * (P::E + 2)] = top; parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 1] = sum; }\n"
+    "}\n"
+    "// 64 rows of N elements in shared memory, S apart, with zeros where there is nothing; the threads' order follows memory.\n"
+    "template <int N, int S, class T, class C> M void attention_rows(C *to, const T *p, i64 first, i64 rows, int columns, i64 down, i64 along) {\n"
+    "  _Pragma(\"unroll 8\") for (int i = threadIdx.x; i < 64 * N; i += 256) {\n"
+    "    const int r = down == 1 ? i % 64 : i / N, c = down == 1 ? i / 64 : i % N;\n"
+    "    to[r * S + c] = first + r < rows && c < columns ? get(p[(first + r) * down + c * along]) : (C)0;\n"
+    "  }\n"
+    "}\n"
+    "// As attention (WRITTEN, no mask or length, in f32) for 64 queries of one (b, h) to a block of 256 threads, 64 keys at a time. A thread has scores of 4 queries and\n"
+    "// every 16th key, and the results of these queries in 4 of each 64 columns; 16 neighbours share queries.\n"
+    "template <class P> M void tiled_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, typename P::X x, typename P::T *out) {\n"
+    "  enum { DP = (P::DK + 3) / 4 * 4, DS = DP + 4, EG = (P::E + 63) / 64, ES = EG * 64, PS = 68 };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  float *sq = (float *)memory, *sk = sq + 64 * DS, *sv = sk + 64 * DS, *sp = sv + 64 * ES;\n"
+    "  const int tx = threadIdx.x & 15, ty = threadIdx.x >> 4;\n"
+    "  const i64 first = (i64)blockIdx.x * 64, h = blockIdx.y % P::H, b = blockIdx.y / P::H, g = h / (P::H / P::G);\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  float o[4][EG * 4], top[4], sum[4];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) { top[i] = least; sum[i] = 0.f; UNROLL for (int e = 0; e < EG * 4; e++) o[i][e] = 0.f; }\n"
+    "  x.begin(blockIdx.y);\n"
+    "  attention_rows<DP, DS>(sq, q + b * P::QB + h * P::QH, first, P::TQ, P::DK, P::QT, P::QD);\n"
+    "  for (i64 base = 0; base < P::S; base += 64) {\n"
+    "    __syncthreads();\n"
+    "    attention_rows<DP, DS>(sk, k + b * P::KB + g * P::KH, base, P::S, P::DK, P::KS, P::KD);\n"
+    "    attention_rows<ES, ES>(sv, v + b * P::VB + g * P::VH, base, P::S, P::E, P::VS, P::VE);\n"
+    "    __syncthreads();\n"
+    "    float s[4][4];\n"
+    "    UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 4; c++) s[i][c] = 0.f;\n"
+    "    _Pragma(\"unroll 4\") for (int d = 0; d < DP; d += 4) {\n"
+    "      float a[4][4], y[4][4];\n"
+    "      UNROLL for (int i = 0; i < 4; i++) { vload<4>(a[i], sq + (ty * 4 + i) * DS + d); vload<4>(y[i], sk + (tx + i * 16) * DS + d); }\n"
+    "      UNROLL for (int l = 0; l < 4; l++) UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 4; c++) s[i][c] = gn_fma(a[i][l], y[c][l], s[i][c]);\n"
+    "    }\n"
+    "    UNROLL for (int i = 0; i < 4; i++) {\n"
+    "      const i64 row = first + ty * 4 + i < P::TQ ? first + ty * 4 + i : P::TQ - 1;\n"
+    "      float now = top[i];\n"
+    "      UNROLL for (int c = 0; c < 4; c++) {\n"
+    "        const i64 key = base + tx + c * 16;\n"
+    "        if (key < P::S) s[i][c] = x.value(s[i][c] * P::scale(), row, key); else s[i][c] = least;\n"
+    "        now = max_nan(now, s[i][c]);\n"
+    "      }\n"
+    "      UNROLL for (int l = 8; l > 0; l /= 2) now = max_nan(now, exchange(now, l));\n"
+    "      const bool none = now == least;\n"
+    "      const float keep = none || top[i] == now ? 1.f : gn_exp(top[i] - now);\n"
+    "      top[i] = now;\n"
+    "      sum[i] *= keep;\n"
+    "      UNROLL for (int c = 0; c < 4; c++) {\n"
+    "        const float p = none ? 0.f : gn_exp(s[i][c] - now);\n"
+    "        sum[i] += p;\n"
+    "        sp[(ty * 4 + i) * PS + tx + c * 16] = p;\n"
+    "      }\n"
+    "      UNROLL for (int e = 0; e < EG * 4; e++) o[i][e] *= keep;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    _Pragma(\"unroll 4\") for (int j = 0; j < 64; j += 4) {\n"
+    "      float p[4][4];\n"
+    "      UNROLL for (int i = 0; i < 4; i++) vload<4>(p[i], sp + (ty * 4 + i) * PS + j);\n"
+    "      UNROLL for (int l = 0; l < 4; l++) UNROLL for (int n = 0; n < EG; n++) {\n"
+    "        float y[4];\n"
+    "        vload<4>(y, sv + (j + l) * ES + n * 64 + tx * 4);\n"
+    "        UNROLL for (int i = 0; i < 4; i++) UNROLL for (int e = 0; e < 4; e++) o[i][n * 4 + e] = gn_fma(p[i][l], y[e], o[i][n * 4 + e]);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) {\n"
+    "    UNROLL for (int l = 8; l > 0; l /= 2) sum[i] += exchange(sum[i], l);\n"
+    "    if (first + ty * 4 + i >= P::TQ) continue;\n"
+    "    UNROLL for (int e = 0; e < EG * 4; e++) {\n"
+    "      const int c = e / 4 * 64 + tx * 4 + e % 4;\n"
+    "      if (c < P::E) put(out[((i64)blockIdx.y * P::TQ + first + ty * 4 + i) * P::E + c], o[i][e] / sum[i]);\n"
+    "    }\n"
+    "  }\n"
     "}\n"
     "// The parts of one query joined.\n"
     "template <class P> M void attention_join(const typename P::C *parts, typename P::T *out) {\n"
@@ -1297,21 +1414,39 @@ static const char prelude[] =
     "  }\n"
     "  return v;\n"
     "}\n"
-    "// P: T, O, C, R (run_…), N rows, n, IN, OUT, in(row), out(row); a block for a row, or a thread for one\n"
-    "template <class P> M void along_block(const typename P::T *a, typename P::O *out) {\n"
+    "template <class P> struct run_of { typename P::C v;\n"
+    "  M void init() { v = P::R::none(); }\n"
+    "  M void take(typename P::C x) { v = P::R::join(v, x); }\n"
+    "  M void merge(const run_of &o) { take(o.v); } };\n"
+    "// P: T, O, C, R (run_…), N rows, n, IN, OUT, in(row), out(row); a thread for a row, or PARTS blocks for SPAN elements each, whose totals come first\n"
+    "template <class P> M void along_totals(const typename P::T *a, typename P::C *totals) {\n"
+    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
+    "  run_of<P> all;\n"
+    "  all.init();\n"
+    "  a += P::in(row);\n"
+    "  for (i64 i = begin + threadIdx.x; i < end; i += 256) all.take((typename P::C)get(a[i * P::IN]));\n"
+    "  all = together<256>(all);\n"
+    "  if (threadIdx.x == 0) totals[row * P::PARTS + blockIdx.y] = all.v;\n"
+    "}\n"
+    "template <class P> M void along_block(const typename P::T *a, typename P::O *out, const typename P::C *totals) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ C last;\n"
-    "  const i64 row = blockIdx.x;\n"
+    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
+    "  run_of<P> before;\n"
+    "  before.init();\n"
+    "  if (P::PARTS > 1) {\n"
+    "    for (int p = threadIdx.x; p < (int)blockIdx.y; p += 256) before.take(totals[row * P::PARTS + p]);\n"
+    "    before = together<256>(before);\n"
+    "  }\n"
     "  a += P::in(row);\n"
     "  out += P::out(row);\n"
-    "  C before = P::R::none();\n"
-    "  for (i64 base = 0; base < P::n; base += 256) {\n"
+    "  for (i64 base = begin; base < end; base += 256) {\n"
     "    const i64 i = base + threadIdx.x;\n"
-    "    C v = P::R::join(before, scan<typename P::R, C>(i < P::n ? (C)get(a[i * P::IN]) : P::R::none()));\n"
-    "    if (i < P::n) put(out[i * P::OUT], v);\n"
+    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? (C)get(a[i * P::IN]) : P::R::none()));\n"
+    "    if (i < end) put(out[i * P::OUT], v);\n"
     "    if (threadIdx.x == 255) last = v;\n"
     "    __syncthreads();\n"
-    "    before = last;\n"
+    "    before.v = last;\n"
     "  }\n"
     "}\n"
     "template <class P> M void along_thread(const typename P::T *a, typename P::O *out) {\n"
@@ -1322,7 +1457,7 @@ static const char prelude[] =
     "  typename P::C v = P::R::none();\n"
     "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, (typename P::C)get(a[i * P::IN])); put(out[i * P::OUT], v); }\n"
     "}\n"
-    "// Keys in their order, NaN last both ways. P as above, DOWN\n"
+    "// Keys in their order, NaN last both ways. P as above, DOWN, F: position in a row\n"
     "template <class P, class C> M bool key_before(C a, C b) { if (b != b) return a == a; return P::DOWN ? a > b : a < b; }\n"
     "template <class P> M typename P::C key_at(const typename P::T *a, i64 i) { return (typename P::C)get(a[i * P::IN]); }\n"
     "// Positions of groups of 256 in order: each element counts those before it.\n"
@@ -1334,7 +1469,7 @@ static const char prelude[] =
     "  return rank;\n"
     "}\n"
     "// The place of from[i] after neighbouring ordered groups of `width` are merged.\n"
-    "template <class P> M i64 sort_merge(const typename P::T *a, const int *from, i64 i, i64 width) {\n"
+    "template <class P> M i64 sort_merge(const typename P::T *a, const typename P::F *from, i64 i, i64 width) {\n"
     "  const i64 first = i / (2 * width) * (2 * width), mid = first + width < P::n ? first + width : P::n, end = mid + width < P::n ? mid + width : P::n;\n"
     "  const typename P::C key = key_at<P>(a, from[i]);\n"
     "  i64 lo = i < mid ? mid : first, hi = i < mid ? end : mid;\n"
@@ -1474,7 +1609,6 @@ static const char prelude[] =
     "#endif\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "#ifndef GN_HOST\n"
-    "#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]\n"
     "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
     "// 16, 8 or 4 bytes to shared memory, all but the first n of them zeros\n"
     "template <int B> M void copy_shared(u32 to, const void *from, int n) {\n"
@@ -2352,7 +2486,7 @@ static const char hopper[] =
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
-    "    if (threadIdx.x == P::BM * 2) { wgmma_feed<P>(ta, tb, base, full, empty, first, steps); if (P::BM == 64) let_next_start(); }   // of one block to a processor the next kernel takes the place as it ends: an earlier word costs 1%\n"
+    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, steps);   // the next kernel starts as blocks end: told earlier, it costs this one 1%\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
@@ -2389,22 +2523,17 @@ static const char hopper[] =
     "  if (P::FEED_B) sgemm_copy<P::BW, P::PB, P::STEP, P::FEED_B, P::BN, P::BK>(to, b + (P::b(z) + col * P::BN + k * P::BK), P::n - col, P::k - k);\n"
     "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
     "}\n"
-    "// AHEAD: side 1 (A), 2 (B) or both (3) are weights, whose first stages are on their way before the kernel before has ended.\n"
     "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the first stage waiting for the issue of more of them.\n"
     "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
     "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? 2 : 0 };\n"
-    "  for (int it = 0; P::AHEAD && it < P::STAGES && it < steps; it++) {\n"
-    "    if (P::AHEAD & 1) sgemm_feed_a<P>(ta, a, base + it * STAGE, full + 8 * it, z, row, (first + it) * P::STEP);\n"
-    "    if (P::AHEAD & 2) sgemm_feed_b<P>(tb, b, base + it * STAGE + A, full + 8 * it, z, col, (first + it) * P::STEP);\n"
-    "  }\n"
     "  if (P::EARLY) await_previous();\n"
     "  for (int it = 0; it < steps + LAG; it++) {\n"
     "    const u32 s = (u32)it % P::STAGES, bar = full + 8 * s, to = base + s * STAGE;\n"
     "    const int k = (first + it) * P::STEP;\n"
     "    if (it < steps) {\n"
     "      bar_wait(empty + 8 * s, ((u32)it / P::STAGES & 1) ^ 1);\n"
-    "      if (!(P::AHEAD & 1) || it >= P::STAGES) sgemm_feed_a<P>(ta, a, to, bar, z, row, k);\n"
-    "      if (!(P::AHEAD & 2) || it >= P::STAGES) sgemm_feed_b<P>(tb, b, to + A, bar, z, col, k);\n"
+    "      sgemm_feed_a<P>(ta, a, to, bar, z, row, k);\n"
+    "      sgemm_feed_b<P>(tb, b, to + A, bar, z, col, k);\n"
     "    }\n"
     "    if (LAG) copy_commit();\n"
     "    if (it < LAG) continue;\n"
@@ -2705,11 +2834,13 @@ typedef struct product_key { int64_t m, n, k, batches; uint64_t rest; } product_
 
 /* Memory of a plan beside the layout's block, by what it is for. */
 /* Arguments and error words go up in one copy, error words and small results come down in one. */
-typedef enum region { REGION_SCRATCH, REGION_LOSSES, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
+typedef enum region { REGION_SCRATCH, REGION_ROWS, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
 
 enum { BLAS_WORKSPACE = 32 << 20 };   /* bytes of scratch memory that an algorithm of cuBLASLt may use */
 
 enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
+
+enum { PARAMS_MAX = 400 };         /* of one kernel: a loop of 64 ops has 129 inputs at most, one that is looked up takes three parameters */
 
 struct device;
 
@@ -2736,7 +2867,7 @@ typedef struct emit {
     size_t n_launches, cap_launches, n_params, cap_params, n_maps, cap_maps;
     size_t first_param;              /* of the kernel that is being written */
     text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
-    size_t scratch, losses;          /* bytes that the kernels of one op use at most */
+    size_t scratch, rows;            /* bytes that the kernels of one op use at most; rows: what is known of rows, for the kernels after them */
     uint32_t *appends, n_appends;    /* in-place appends so far, in their order */
     uint32_t *append_flags;
     uint32_t n_flags;                /* words behind the error words, 0 before the run: that an append has been done, blocks that have ended */
@@ -2806,12 +2937,14 @@ static void emit_faults(emit *e, uint32_t node) {
 /* Ends the kernel: finds an equal one or adds it, and launches it. */
 static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block, uint32_t shared) {
     kernel *k = NULL;
-    bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536;
-    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
+    size_t n_params = e->n_params - e->first_param;
+    bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536, params_ok = n_params <= PARAMS_MAX;
+    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok && params_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
     if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
-    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)(e->n_params - e->first_param), e->cluster, e->when, e->early, e->waits, NULL };
+    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)n_params, e->cluster, e->when, e->early, e->waits, NULL };
     e->n_instead += e->when == LAUNCH_INSTEAD;
     if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
+    if (!params_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs %llu parameters, %d are possible", label, (unsigned long long)n_params, PARAMS_MAX);
     e->types.n = e->signature.n = e->body.n = 0;
     e->bounds = NULL;
     e->first_param = e->n_params;
@@ -2871,9 +3004,15 @@ static gn_view dims_of(const gn_view *v, int64_t bits, bool set) {
     return r;
 }
 
+static bool always_wide(void) { return env_is("GENIE_CUDA_WIDE", "1"); }
+
+/* Positions fit in 31 bits, and sums of two of them. */
+static bool is_few(int64_t n) { return n < 0x3fffffff && !always_wide(); }
+
 /* Offsets and positions fit in 31 bits. */
 static bool is_small(const gn_view *v) {
     uint64_t span = 1, n = 1;
+    if (always_wide()) return false;
     for (int i = 0; i < v->rank; i++) {
         uint64_t stride = (uint64_t)(v->strides[i] < 0 ? -v->strides[i] : v->strides[i]);
         n *= (uint64_t)(v->dims[i] > 0 ? v->dims[i] : 1);
@@ -2940,7 +3079,7 @@ static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_a
     emit_await(e);
     put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n    %s x[%lld];\n",
         small ? "u32" : "u64", (long long)(n / vector), (long long)vector, type, (long long)vector);
-    put(&e->body, wide ? "    vload<%lld>(x, a + " : one ? "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[" : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[", (long long)vector);
+    put(&e->body, wide ? "    vload<%lld>(x, a + " : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[", (long long)vector);
     put_offset(&e->body, &s, wide || one ? "i" : "i + v", small);
     put(&e->body, wide ? ");\n    vstore<%lld>(o + " : "];\n    vstore<%lld>(o + ", (long long)vector);
     put_offset(&e->body, &d, "i", small);
@@ -3033,11 +3172,11 @@ static void loop_sizes(const emit *e, loop *l) {
     const gn_view *out = view_of(e, l->step->node);
     int64_t largest = types[out->dtype].bytes;
     l->n = count_of(out);
-    l->small = l->n < 0x3fffffff;
+    l->small = is_few(l->n);
     for (uint32_t i = 0; i < l->step->n_loads; i++) {
         const gn_load *d = load_of(e, l, i);
         if (d->constant) continue;
-        l->small = l->small && is_small(&d->view);
+        l->small = l->small && is_small(e->inlined[d->base] ? view_of(e, input(e, d->base, 1)) : &d->view);
         if (types[d->dtype].bytes > largest) largest = types[d->dtype].bytes;
     }
     l->vector = 16 / largest;
@@ -3225,7 +3364,7 @@ typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, s
 static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input) {
     r->n = count_of(&r->kept);
     r->r = count_of(&r->reduced);
-    r->small = is_small(&r->kept) && is_small(&r->reduced) && r->n < 0x3fffffff;
+    r->small = is_small(&r->kept) && is_small(&r->reduced);
     bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1, beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
     r->columns = !along && beside && r->r > 1;
     r->vector = along && one_input ? 16 / bytes : 1;
@@ -3244,9 +3383,9 @@ static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input)
 
 /* The device code's side of a reduction. acc: its accumulator; members, given: what `take` needs, as members of a struct and as
    their values; take: takes position r of output o, V elements of it, into `acc`; end: stores what `a` of output i gives.
-   What `end` needs is the result of `node` as `o`, or what `rows` says. */
+   What `end` needs is `o`, the result of `node` or the accumulators' place `to`, or what `rows` says. */
 struct row_kernel;
-typedef struct reducing { const char *acc, *members, *given, *take, *end; uint32_t node; struct row_kernel *rows; } reducing;
+typedef struct reducing { const char *acc, *members, *given, *take, *end; uint32_t node; struct row_kernel *rows; const param *to; } reducing;
 
 static void put_row_endings(struct row_kernel *k, text *members, text *given);
 
@@ -3255,8 +3394,8 @@ static void put_ending_of_reduction(emit *e, const reducing *d) {
     text members = { 0 }, given = { 0 };
     if (d->rows) put_row_endings(d->rows, &members, &given);
     else {
-        const char *type = types[view_of(e, d->node)->dtype].name;
-        emit_node(e, d->node, type, false, "o");
+        const char *type = d->to ? d->acc : types[view_of(e, d->node)->dtype].name;
+        emit_pointer(e, type, false, "o", d->to ? *d->to : at_node(e, d->node, 0));
         put(&members, "%s *o;", type);
         put(&given, "o");
     }
@@ -3322,7 +3461,7 @@ static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype d, co
 
 /* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
 
-enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_WIDEST = 8192 };
+enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_WIDEST = 8192, ROW_LONGEST = 1 << 20 };   /* LONGEST: sums of longer ones would lose bits */
 
 /* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that value waits for;
    stored: what is outside the group reads it. */
@@ -3377,7 +3516,7 @@ static gn_view expanded(const gn_view *v, const gn_view *shape) {
     int at = v->rank;
     for (int i = shape->rank - 1; i >= 0; i--) {
         r.strides[i] = 0;
-        if (shape->dims[i] == 1) continue;
+        if (shape->dims[i] <= 1) continue;                      /* of no elements nothing is loaded */
         if (left == 1 && at > 0) { left = v->dims[--at]; stride = v->strides[at]; }
         r.strides[i] = stride;
         stride *= shape->dims[i];
@@ -3663,7 +3802,7 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
     }
     if (!given.n) { put(&members, "int none;"); put(&given, "0"); }
     e->failed = e->failed || members.failed || given.failed;
-    if (!e->failed) emit_reduction(e, &r, label, &(reducing){ acc, members.s, given.s, take.s, end.s, 0, k });
+    if (!e->failed) emit_reduction(e, &r, label, &(reducing){ acc, members.s, given.s, take.s, end.s, 0, k, NULL });
     text_free(&take);
     text_free(&end);
     text_free(&members);
@@ -3704,7 +3843,7 @@ static void row_threads(row_kernel *k) {
     for (uint32_t m = 0; m < g->n_steps; m++) instrs += g->steps[m].step->n_instrs ? g->steps[m].step->n_instrs : 4;
     most = k->groups * k->vector;
     k->keeps = along && most <= 64 && most * words <= ROW_REGISTERS && most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
-    k->small = n < 0x3fffffff && g->rows < 0x3fffffff && is_small(&g->shape);
+    k->small = is_small(&g->shape);
     for (uint32_t i = 0; i < k->n_loads; i++) k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
 }
 
@@ -3948,7 +4087,7 @@ static void emit_mse_loss(emit *e, uint32_t node) {
     emit_node(e, xa, type, true, "a");
     emit_node(e, xb, type, true, "b");
     if (value.failed) e->failed = true;
-    else emit_reduction(e, &r, "mse_loss", &(reducing){ acc, members, "a, b", value.s, end, node, NULL });
+    else emit_reduction(e, &r, "mse_loss", &(reducing){ acc, members, "a, b", value.s, end, node, NULL, NULL });
     text_free(&value);
 }
 
@@ -3981,13 +4120,40 @@ static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, 
 
 static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) {
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d };\n"
-           "  static M i64 in(i64 row) { return ", types[d].name, types[d].compute, (long long)r->count, (long long)r->in_stride, (long long)r->out_stride, (long long)r->n,
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d };\n"
+           "  static M i64 in(i64 row) { return ", types[d].name, types[d].compute, is_few(r->n) ? "int" : "i64", (long long)r->count, (long long)r->in_stride, (long long)r->out_stride, (long long)r->n,
         (long long)r->groups, (long long)r->vector, r->tx, r->ty);
     put_offset(t, &r->in, "row", is_small(&r->in));
     put(t, "; }\n  static M i64 out(i64 row) { return ");
     put_offset(t, &r->out, "row", is_small(&r->out));
     put(t, "; }\n%s};\n", more);
+}
+
+/* Few rows so long that one block each would take its time: all blocks share them. */
+static bool is_long(const rows *r) { return r->n >= 1 << 15 && (r->count < 512 || !is_few(r->n)); }
+
+/* The maximum of each row of x and the sum of exp(x - maximum), `at` bytes into what rows leave for the kernels after them. */
+static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
+    const gn_view *in = view_of(e, x);
+    const char *type = types[in->dtype].name, *c = types[in->dtype].compute;
+    gn_view row = { .dtype = in->dtype, .rank = 1, .dims = { rows_of_x->n }, .strides = { rows_of_x->in_stride } };
+    reduction r = { .kept = rows_of_x->in, .reduced = row };
+    text value = { 0 };
+    char members[60], acc[40];
+    reduce_plan(&r, base_offset(e, x), types[in->dtype].bytes, true);
+    put(&value, r.vector > 1 ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[1];\n    x[0] = a[(", type, (long long)r.vector, (long long)r.vector);
+    put_offset(&value, &r.kept, "o", r.small);
+    put(&value, " + ");
+    put_offset(&value, &r.reduced, "r", r.small);
+    put(&value, "%s;\n    acc.merge(soft_of<%s, %lld>(x));\n", r.vector > 1 ? "))" : ")]", c, (long long)r.vector);
+    snprintf(members, sizeof members, "const %s *a;", type);
+    snprintf(acc, sizeof acc, "soft<%s>", c);
+    emit_node(e, x, type, true, "a");
+    if (value.failed) e->failed = true;
+    else emit_reduction(e, &r, "softmax_sums", &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n", .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
+    text_free(&value);
+    size_t bytes = (size_t)at + (size_t)rows_of_x->count * 16;
+    if (bytes > e->rows) e->rows = bytes;
 }
 
 static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
@@ -3997,14 +4163,19 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     char name[64];
     rows r;
     if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    bool is_shared = is_long(&r);
+    int64_t blocks = is_shared ? blocks_for(r.count * (r.n / r.vector), 256) : blocks_for(r.count, r.tx);
+    if (is_shared) emit_softs(e, x, &r, 0);
     put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
     if (r.groups) emit_early(e);
     emit_node(e, x, type, true, "a");
     emit_node(e, node, type, false, "o");
+    if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, 0 });
     emit_await(e);
-    put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
-    snprintf(name, sizeof name, "%s_%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype));
-    emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
+    if (is_shared) put(&e->body, "  softmax_long<@_p>(a, o, (const soft<@_p::C> *)softs);\n");
+    else put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
+    snprintf(name, sizeof name, "%s_%s%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype), is_shared ? "_long" : "");
+    emit_launch(e, name, (uint64_t)(is_shared && blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
 static void emit_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, false); }
 static void emit_log_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, true); }
@@ -4034,6 +4205,19 @@ static void emit_layernorm(emit *e, uint32_t node) {
     emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
 }
 
+/* Indices into nothing, which are looked at all the same. */
+static void emit_index_check(emit *e, uint32_t node, uint32_t ids_node, int64_t limit) {
+    gn_view ids = gn_view_collapse(view_of(e, ids_node));
+    int64_t n = count_of(&ids), blocks = blocks_for(n, 256);
+    if (!n) return;
+    emit_node(e, ids_node, types[ids.dtype].name, true, "ids");
+    emit_faults(e, node);
+    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 id = ids[", (long long)n);
+    put_offset(&e->body, &ids, "i", is_small(&ids));
+    put(&e->body, "];\n    if (id < 0 || id >= %lldll) fault(err, OUT_OF_RANGE, node, id, %lldll);\n  }\n", (long long)limit, (long long)limit);
+    emit_launch(e, "index_check", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
 /* Each row's loss into scratch, then their mean. */
 static void emit_cross_entropy(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0), y = input(e, node, 1);
@@ -4042,31 +4226,35 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     gn_view target = gn_view_collapse(targets);
     char more[200], acc[40], end[80], members[60];
     rows r;
+    int64_t one[1] = { count_of(targets) }, softs_at = (one[0] * 8 + 255) & ~(int64_t)255;
+    size_t bytes = (size_t)one[0] * 8;
+    if (bytes > e->rows) e->rows = bytes;
     if (rows_plan(&r, in, in, in->rank - 1, base_offset(e, x))) {
+        bool is_shared = is_long(&r);
         r.groups = 0;
+        if (is_shared) { emit_softs(e, x, &r, softs_at); r.ty = 1; r.tx = 256; }
         snprintf(more, sizeof more, "  enum { LOG = 1 };\n");
         put_rows_type(e, &r, in->dtype, more);
         emit_node(e, x, type, true, "a");
         emit_node(e, y, types[targets->dtype].name, true, "target");
-        emit_pointer(e, c, false, "loss", (param){ PARAM_PLAN, REGION_LOSSES, 0 });
+        emit_pointer(e, c, false, "loss", (param){ PARAM_PLAN, REGION_ROWS, 0 });
+        if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, softs_at });
         emit_faults(e, node);
         put(&e->body, "  const i64 row = (i64)blockIdx.x * @_p::TX + threadIdx.x / @_p::TY;\n  const i64 want = row < @_p::N ? target[");
         put_offset(&e->body, &target, "row", is_small(&target));
-        put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = soft_row<@_p>(a);\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
-            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.sum) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n");
+        put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = %s;\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
+            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.sum) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
+            is_shared ? "((const soft<@_p::C> *)softs)[row < @_p::N ? row : 0]" : "soft_row<@_p>(a)");
         emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(r.count, r.tx), 1, 256);
-        size_t bytes = (size_t)r.count * 8;
-        if (bytes > e->losses) e->losses = bytes;
-    }
-    int64_t one[1] = { count_of(targets) };
+    } else emit_index_check(e, node, y, in->dims[in->rank - 1]);
     gn_view losses = dense_view(in->dtype, 1, one);
     reduction d = { .kept = { .dtype = in->dtype }, .reduced = gn_view_collapse(&losses) };
     reduce_plan(&d, 1, 8, false);
     snprintf(members, sizeof members, "const %s *a;", c);
     snprintf(acc, sizeof acc, "sum_of<%s>", c);
     snprintf(end, sizeof end, "    put(o[i], a.v / (%s)@_p::R);\n", c);
-    emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_LOSSES, 0 });
-    emit_reduction(e, &d, "cross_entropy", &(reducing){ acc, members, "a", "    acc.take(a[r], r);\n", end, node, NULL });
+    emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_ROWS, 0 });
+    emit_reduction(e, &d, "cross_entropy", &(reducing){ acc, members, "a", "    acc.take(a[r], r);\n", end, node, NULL, NULL });
 }
 
 /* ---- matmul ---- */
@@ -4233,6 +4421,7 @@ static double align_sides(const product *p, int bytes, side sides[2]) {
 static double warpgroup_us(const emit *e, const product *p, int bytes, const struct warpgroup_form *w) {
     if (w->parts > 1 && !emit_has_clusters(e)) return 1e300;
     int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
+    if (blocks >= 0x7fffffff) return 1e300;                  /* tiles are counted in 32 bits */
     double moves = 0.0019 * (w->height + w->width), multiplies = w->height * w->width * 1.9e-5, step = moves > multiplies ? moves : multiplies;
     return 1.5 + (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
 }
@@ -4476,7 +4665,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     if (!l) { e->failed = true; return; }
     l->step = t->loop;
     l->label[0] = 0;
-    l->small = count_of(out) < 0x3fffffff;
+    l->small = is_few(count_of(out));
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
     put(&e->types, "struct @_e { typedef %s O; O *o;", to);
     if (t->has_bias) put(&e->types, " const %s *bias;", type);
@@ -4694,12 +4883,12 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
     uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
     char name[64], bounds[64];
-    emit_early(e);                                           /* sgemm_fed waits by itself: weights come before */
+    emit_early(e);                                           /* sgemm_fed waits by itself, behind its preparations */
     put_epilogue(e, &x->t, GN_F32);
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d, AHEAD = %d };\n", (long long)x->t.vector, w->height, w->width,
-        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, env_is("GENIE_CUDA_EVERY_LANE", "1"), e->waits ? (!f->at && is_weight(e, x->xa)) | (!f->bt && is_weight(e, x->xb)) << 1 : 0);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d };\n", (long long)x->t.vector, w->height, w->width,
+        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, env_is("GENIE_CUDA_EVERY_LANE", "1"));
     put_batch(y, "a", &a->batch);
     put_batch(y, "b", &b->batch);
     put(y, "  static M i64 a(u32 z) { return ");
@@ -5002,17 +5191,18 @@ static void emit_embedding(emit *e, uint32_t node) {
     int64_t d = a->dims[1], n = count_of(ids) * d, vector = a->strides[1] == 1 || d == 1 ? 16 / bytes : 1;
     gn_view c = gn_view_collapse(ids);
     const char *type = raw_types[bytes];
+    if (!d) emit_index_check(e, node, y, a->dims[0]);
     if (!n) return;
     while (vector > 1 && (d % vector || a->strides[0] % vector || base_offset(e, x) % (vector * bytes))) vector /= 2;
     emit_node(e, x, type, true, "a");
     emit_node(e, y, types[ids->dtype].name, true, "ids");
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
-    put(&e->body, "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < %lldull; g += (u64)gridDim.x * 256) {\n    const u64 row = g / %lldu;\n    const int col = (int)(g %% %lldu) * %lld;\n    const i64 id = ids[",
-        (long long)(n / vector), (long long)(d / vector), (long long)(d / vector), (long long)vector);
+    put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I row = g / %lldu, col = g %% %lldu * %lldu;\n    const i64 id = ids[",
+        is_few(n) ? "u32" : "u64", (long long)(n / vector), (long long)(d / vector), (long long)(d / vector), (long long)vector);
     put_offset(&e->body, &c, "row", is_small(&c));
     put(&e->body, "];\n    if (id < 0 || id >= %lldll) { if (col == 0) fault(err, OUT_OF_RANGE, node, id, %lldll); continue; }\n    %s v[%lld];\n", (long long)a->dims[0], (long long)a->dims[0], type, (long long)vector);
-    put(&e->body, "    vload<%lld>(v, a + id * %lldll + (i64)col * %lldll);\n    vstore<%lld>(o + row * %lldull + col, v);\n  }\n", (long long)vector, (long long)a->strides[0], (long long)a->strides[1],
+    put(&e->body, "    vload<%lld>(v, a + (id * %lldll + (i64)col * %lldll));\n    vstore<%lld>(o + (row * %lldu + col), v);\n  }\n", (long long)vector, (long long)a->strides[0], (long long)a->strides[1],
         (long long)vector, (long long)d);
     int64_t blocks = blocks_for(n / vector, 256);
     emit_launch(e, "embedding", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
@@ -5024,19 +5214,11 @@ static void emit_one_hot(emit *e, uint32_t node) {
     int64_t depth = out->dims[out->rank - 1];
     gn_view c = gn_view_collapse(ids);
     text line = { 0 };
-    if (depth == 0) {                                       /* every id is out of range */
-        int64_t n = count_of(ids);
-        if (!n) return;
-        emit_node(e, y, types[ids->dtype].name, true, "ids");
-        emit_faults(e, node);
-        put(&e->body, "  if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, ids[0], 0);\n");
-        emit_launch(e, "one_hot_of_none", 1, 1, 32);
-        return;
-    }
+    if (depth == 0) { emit_index_check(e, node, y, 0); return; }
     put(&line, "    const i64 id = ids[");
     gn_view small = c;
     put(&line, "0 + ");
-    put_offset(&line, &small, "i / DEPTH", is_small(&c) && count_of(out) < 0x7fffffff);
+    put_offset(&line, &small, "i / DEPTH", is_small(&c) && is_few(count_of(out)));
     put(&line, "];\n    const i64 at = (i64)(i %% DEPTH);\n    if (at == 0 && (id < 0 || id >= DEPTH)) fault(err, OUT_OF_RANGE, node, id, DEPTH);\n    put(y, cast_to<%s>::of(id == at ? 1 : 0));\n", types[out->dtype].name);
     put(&e->body, "  const i64 DEPTH = %lldll;\n", (long long)depth);
     emit_node(e, y, types[ids->dtype].name, true, "ids");
@@ -5094,19 +5276,38 @@ static void put_along_type(emit *e, const rows *r, gn_dtype in, gn_dtype out, co
     put(t, "; }\n%s};\n", more);
 }
 
+/* Few long rows: the parts that blocks run along at the same time. */
+static int64_t along_parts(const rows *r) {
+    int64_t most = 1056 / r->count, parts = blocks_for(r->n, 4096);
+    return r->count >= 264 || r->n < 16384 ? 1 : parts < most ? parts : most;
+}
+
 static void emit_along(emit *e, uint32_t node, const char *label, const char *join) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x), *out = view_of(e, node);
-    char more[100];
+    const char *c = types[in->dtype].real ? "double" : "i64", *type = types[in->dtype].name;
+    char more[200], name[40];
     rows r;
     if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
     bool threads = r.n <= 32 || (r.ty == 1 && r.count >= 1024);
-    snprintf(more, sizeof more, "  typedef %s<%s> R;\n", join, types[in->dtype].real ? "double" : "i64");
+    int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
+    snprintf(more, sizeof more, "  typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", join, c, (long long)span, (long long)parts);
+    if (parts > 1) {
+        size_t bytes = (size_t)(r.count * parts) * 8;
+        if (bytes > e->scratch) e->scratch = bytes;
+        put_along_type(e, &r, in->dtype, out->dtype, more);
+        emit_node(e, x, type, true, "a");
+        emit_pointer(e, c, false, "totals", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body, "  along_totals<@_p>(a, totals);\n");
+        snprintf(name, sizeof name, "%s_totals", label);
+        emit_launch(e, name, (uint64_t)r.count, (uint64_t)parts, 256);
+    }
     put_along_type(e, &r, in->dtype, out->dtype, more);
-    emit_node(e, x, types[in->dtype].name, true, "a");
+    emit_node(e, x, type, true, "a");
+    if (parts > 1) emit_pointer(e, c, true, "totals", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, types[out->dtype].name, false, "o");
-    put(&e->body, "  %s<@_p>(a, o);\n", threads ? "along_thread" : "along_block");
-    emit_launch(e, label, (uint64_t)(threads ? blocks_for(r.count, 256) : r.count), 1, 256);
+    put(&e->body, threads ? "  along_thread<@_p>(a, o);\n" : parts > 1 ? "  along_block<@_p>(a, o, totals);\n" : "  along_block<@_p>(a, o, 0);\n");
+    emit_launch(e, label, (uint64_t)(threads ? blocks_for(r.count, 256) : r.count), (uint64_t)(threads ? 1 : parts), 256);
 }
 static void emit_cumsum(emit *e, uint32_t node) { emit_along(e, node, "cumsum", "run_sum"); }
 static void emit_cumprod(emit *e, uint32_t node) { emit_along(e, node, "cumprod", "run_prod"); }
@@ -5116,11 +5317,14 @@ static void emit_cummax(emit *e, uint32_t node) { emit_along(e, node, "cummax", 
 static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *label, const char *place, param from, param to, bool first, bool last, int64_t width) {
     uint32_t x = input(e, node, 0);
     gn_dtype d = view_of(e, x)->dtype;
-    put_along_type(e, r, d, GN_I64, attrs_of(e, node)[1] ? "  enum { DOWN = 1 };\n" : "  enum { DOWN = 0 };\n");
+    const char *position = is_few(r->n) ? "int" : "i64";
+    char more[80];
+    snprintf(more, sizeof more, "  typedef %s F; enum { DOWN = %d };\n", position, attrs_of(e, node)[1] != 0);
+    put_along_type(e, r, d, GN_I64, more);
     emit_node(e, x, types[d].name, true, "a");
-    if (!first) emit_pointer(e, "int", true, "from", from);
+    if (!first) emit_pointer(e, position, true, "from", from);
     if (last) emit_node(e, node, "i64", false, "o");
-    else emit_pointer(e, "int", false, "to", to);
+    else emit_pointer(e, position, false, "to", to);
     if (!first) emit_number(e, "u64", "width", PARAM_LONG, width);
     put(&e->body, "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < (u64)(@_p::N * @_p::n); g += (u64)gridDim.x * 256) {\n    const i64 row = (i64)(g / @_p::n), i = (i64)(g %% @_p::n);\n"
         "    const i64 place = %s, at = %s;\n    %s = at;\n  }\n", place, first ? "i" : "from[row * @_p::n + i]", last ? "o[@_p::out(row) + place * @_p::OUT]" : "to[row * @_p::n + place]");
@@ -5134,7 +5338,7 @@ static void emit_argsort(emit *e, uint32_t node) {
     const gn_view *in = view_of(e, x);
     rows r;
     if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    size_t bytes = ((size_t)(r.count * r.n) * 4 + 255) & ~(size_t)255;
+    size_t bytes = ((size_t)(r.count * r.n) * (is_few(r.n) ? 4 : 8) + 255) & ~(size_t)255;
     if (r.n > 256 && 2 * bytes > e->scratch) e->scratch = 2 * bytes;
     param half[2] = { { PARAM_PLAN, REGION_SCRATCH, 0 }, { PARAM_PLAN, REGION_SCRATCH, (int64_t)bytes } };
     emit_sort_pass(e, node, &r, "argsort_groups", "sort_group<@_p>(a + @_p::in(row), i)", half[0], half[0], true, r.n <= 256, 0);
@@ -5181,6 +5385,10 @@ static void emit_nonzero(emit *e, uint32_t node) {
 
 /* ---- attention and its cache ---- */
 
+/* Scores in plain f32 from which tiles are faster than a block for each query; up to which they are faster than products, which run at 1.1 to 1.7 times their
+   speed (H200) but store all scores; and from which that takes too much memory: 4 GiB twice. */
+enum { TILED_LEAST = 1 << 13, TILED_MOST = 1 << 17, TILED_ALWAYS = 1 << 30 };
+
 /* What the generator decides about one attention: of the op, or written out (fuse_written). */
 typedef struct attention_form {
     gn_view q, k, v;               /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
@@ -5188,7 +5396,7 @@ typedef struct attention_form {
     gn_view mask;                  /* broadcast to (B,H,T,S) */
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
-    bool causal, masked, length, empty, flash, groups;   /* flash: on tensor cores; groups: by warpgroups */
+    bool causal, masked, length, empty, flash, groups, tiled;   /* flash: on tensor cores; groups: by warpgroups; tiled: in plain f32, 64 queries to a block */
     bool written;                  /* out: as a softmax and a product compute it, where the op differs */
     uint32_t loop, scores;         /* 1 + the step of the loop between the product and the softmax, 0: none; the product's node */
     double scale;
@@ -5203,9 +5411,23 @@ static bool emit_is_flash(const emit *e, const attention_form *f) {
     if (d != 16 && d != 32 && d != 64 && d != 128) return false;
     for (int i = 0; i < 3; i++) {
         const gn_view *v = views[i];
-        if (v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || v->offset % 16) return false;
+        if (v->dims[2] >= 0x7fffff00 || v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || v->offset % 16) return false;
     }
     return true;
+}
+
+/* Bytes of shared memory of tiled_attention: 64 rows of queries, keys, values and weights. */
+static uint32_t tiled_bytes(const attention_form *f) {
+    int64_t d = (f->q.dims[3] + 3) / 4 * 4, width = (f->v.dims[3] + 63) / 64 * 64;
+    return (uint32_t)(64 * 4 * (2 * (d + 4) + width + 68));
+}
+
+/* Where blocks have enough to do and products are not faster; those of TF32 are. */
+static bool emit_is_tiled(const emit *e, const attention_form *f) {
+    int64_t blocks = blocks_for(f->dims[2], 64) * f->dims[0] * f->dims[1], bytes = emit_overlaps(e) ? 227 << 10 : emit_has_async_copies(e) ? 96 << 10 : 48 << 10;
+    if (!f->written || f->q.dtype != GN_F32 || env_is("GENIE_TF32", "1") || f->dims[2] < 16 || f->q.dims[3] > 128 || f->v.dims[3] > 128 || f->dims[0] * f->dims[1] > 65535) return false;
+    int64_t scores = f->queries * f->dims[3];
+    return (blocks * 2 >= emit_processors(e) || f->dims[3] <= 128) && scores > TILED_LEAST && (scores <= TILED_MOST || scores >= TILED_ALWAYS) && tiled_bytes(f) <= bytes;
 }
 
 /* From what is computed to how. */
@@ -5217,11 +5439,12 @@ static void attention_decide(const emit *e, attention_form *f) {
     f->parts = 1;
     f->empty = f->queries * f->v.dims[3] == 0;
     f->flash = !f->empty && emit_is_flash(e, f);
-    f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && dims[3] < 0x7fffff00 && emit_has_warpgroups(e);
+    f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && emit_has_warpgroups(e);
     for (int i = 0; i < 3; i++) f->groups = f->groups && f->q.strides[i] >= (i == 2) && f->k.strides[i] >= (i == 2) && f->v.strides[i] >= (i == 2);
+    f->tiled = !f->flash && !f->empty && emit_is_tiled(e, f);
     f->vector = 16 / types[f->q.dtype].bytes;
     if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } }, f->vector) || f->k.offset % 16) f->vector = 1;
-    if (f->flash || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
+    if (f->flash || f->tiled || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
     f->parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
     f->span = (blocks_for(dims[3], f->parts) + 127) / 128 * 128;
     f->parts = blocks_for(dims[3], f->span);
@@ -5386,12 +5609,14 @@ static void emit_attention_form(emit *e, uint32_t node, const attention_form *f)
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || f->length;
     if (f->empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
+    else if (f->tiled) put(&e->body, "  tiled_attention<@_p>(q, k, v, x, o);\n");
     else if (f->flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, x, o, err, node);\n", length);
     else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, x, o, %s, err, node);\n", f->masked ? "mask" : "(const @_p::MT *)0", length, f->parts > 1 ? "parts" : "0");
-    snprintf(name, sizeof name, "%sattention_%s%s%s", f->flash ? "flash_" : "", gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
+    snprintf(name, sizeof name, "%sattention_%s%s%s", f->flash ? "flash_" : f->tiled ? "tiled_" : "", gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
     if (f->flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 128, (uint32_t)(5 * 64 * f->q.dims[3] * 2));
+    else if (f->tiled) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 256, tiled_bytes(f));
     else emit_launch(e, name, (uint64_t)(f->empty ? 1 : f->queries), (uint64_t)f->parts, 128);
     if (f->parts > 1) emit_attention_join(e, node, f);
 }
@@ -5459,20 +5684,28 @@ static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     put(&e->body, "] = saved%u[i];\n", i);
 }
 
-/* Puts back what appends in place have overwritten, when the run has failed after them. */
+/* Whether one of the next n appends back from `at` is to the same memory. */
+static bool undoes_twice(const emit *e, uint32_t at, uint32_t n) {
+    uint32_t own = e->layout->lay[e->appends[at]].own;
+    for (uint32_t i = 1; i <= n; i++)
+        if (e->layout->lay[e->appends[at + i]].own == own) return true;
+    return false;
+}
+
+/* Puts back what appends in place have overwritten, when the run has failed after them: the latest first, one after another where they
+   may meet. */
 enum { UNDOS_A_KERNEL = 26 };
 
 static void emit_undo(emit *e) {
-    const uint32_t *nodes = e->appends, n = e->n_appends;
-    size_t save = 0;
-    for (uint32_t at = 0; at < n; at += UNDOS_A_KERNEL) {
+    size_t save = e->save;
+    for (uint32_t left = e->n_appends; left;) {
         e->rereads = e->early = true;
         emit_errors(e);
         put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
-        for (uint32_t i = 0; i < UNDOS_A_KERNEL && at + i < n; i++) {
-            const gn_view *v = view_of(e, input(e, nodes[at + i], 1));
-            put_undo(e, at + i, i, save);
-            save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+        for (uint32_t i = 0; left && i < UNDOS_A_KERNEL && !undoes_twice(e, left - 1, i); i++) {
+            const gn_view *v = view_of(e, input(e, e->appends[--left], 1));
+            save -= ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+            put_undo(e, left, i, save);
         }
         emit_launch(e, "kv_append_undo", 32, 1, 256);
     }
@@ -5699,10 +5932,14 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     e->fusions[i] = u;
 }
 
-/* ---- attention that is written out: a product, a loop on its scores, a softmax, a product ---- */
+/* ---- attention that is written out: a product, a loop on its scores, a softmax, a product ----
+ * It runs in the kernels of the op, which compute the loop on each score: whatever it does (scale, masks that add or replace, a cap, a bias
+ * of positions), it does the same. Scores and weights stay in registers, so nothing else may read them, and an f16 score has no limit before
+ * the loop's end. Where the op and the formula differ the formula is computed: a query whose scores are all -infinity gives NaN, and so
+ * does a weight of 0 on a value that is infinite; hence a mask that happens to be causal hides keys, and saves no work. */
 
-/* Scores of attentions in plain arithmetic up to which one kernel takes less time than three. */
-enum { PLAIN_SCORES = 1 << 17, SCORES_LOADS = 8 };
+/* Attentions in plain arithmetic up to which one kernel takes less time than three: scores, and elements of keys and values that one block reads; the most inputs of a loop on scores. */
+enum { PLAIN_SCORES = 1 << 17, PLAIN_BLOCK = 1 << 16, PLAIN_WIDTH = 1024, SCORES_LOADS = 8 };
 
 /* The only use of a node's result is one step's read of it. */
 static bool is_between(const emit *e, const readers *r, uint32_t node) {
@@ -5896,11 +6133,17 @@ static bool written_stays(const emit *e, const attention_form *f, const written_
     return all;
 }
 
+/* One kernel takes less time than the steps by themselves. */
+static bool written_pays(const emit *e, const attention_form *f) {
+    one_form one;
+    int64_t width = f->q.dims[3] + f->v.dims[3];
+    return f->flash || f->tiled || one_choose(e, f, &one) || (f->queries * f->dims[3] <= PLAIN_SCORES && width <= PLAIN_WIDTH && f->span * width <= PLAIN_BLOCK);
+}
+
 /* The softmax of step i with what is around it as one attention, where that is one and faster. */
 static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *w, uint32_t *values) {
     uint32_t soft = e->layout->steps[i].node, cast = 0;
     const gn_view *out = view_of(e, soft);
-    one_form one;
     *f = (attention_form){ .written = true, .length_type = GN_I32, .scale = 1 };
     if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) || !find_scores(e, r, soft, f)) return false;
     *values = find_values(e, r, soft, &cast);
@@ -5914,7 +6157,7 @@ static bool find_written(const emit *e, const readers *r, uint32_t i, attention_
     f->mask_type = f->q.dtype;
     if (f->loop) take_scale(e, f);
     attention_decide(e, f);
-    return f->flash || one_choose(e, f, &one) || f->queries * f->dims[3] <= PLAIN_SCORES;
+    return written_pays(e, f);
 }
 
 /* Decides which products and softmaxes run as one attention; scores and weights then have no memory. False when there is no memory. */
@@ -5954,7 +6197,7 @@ static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
         const gn_view *a = view_of(e, input(e, node, 0));
         int64_t vector = 16 / types[a->dtype].bytes;
         if (!is_constant(e, input(e, node, 0)) || !is_steady(e, input(e, node, 1)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
-        if (count_of(&d->view) != count_of(view_of(e, s->node)) || count_of(&d->view) >= 0x3fffffff || !is_small(view_of(e, input(e, node, 1)))) continue;
+        if (count_of(&d->view) != count_of(view_of(e, s->node))) continue;
         e->inlined[node] = true;
         e->fusions[r->step[node] - 1].inside = true;
         e->fused++;
@@ -6061,7 +6304,7 @@ static bool row_pays(const row_finder *w, const row_group *g) {
     if (!row_loads(w->room)) return false;
     if (is_row_reduction(w->e, g)) return true;
     if (!rows_run_along(g)) return g->rows >= 256 * emit_processors(w->e);
-    return g->n <= ROW_WIDEST || g->rows * 2 >= emit_processors(w->e);
+    return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * 2 >= emit_processors(w->e));
 }
 
 /* The group with step i in it. False when it cannot run where its last step stands, for others between read what it gives, or when it does not pay. */
@@ -6166,6 +6409,7 @@ static bool fuse_steps(emit *e) {
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
         else if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
         else if (node_is(e, node, "attention")) fuse_attention(e, &r, i);
+        if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);   /* a failed run puts back what lies there */
     }
     ok = ok && fuse_reductions(e, &r);
     readers_deinit(&r);
@@ -7797,18 +8041,26 @@ static gn_part *part_copy(const gn_part *p) {
     return r;
 }
 
-/* After the ops: results that are not dense are gathered, failed appends are put back, new versions are committed. */
+/* A state's memory into which its new version is copied before results leave. */
+static bool is_overwritten(const plan *p, uint32_t base) {
+    const gn_part_node *n = &p->part->nodes[base];
+    for (uint32_t u = 0; n->leaf == GN_LEAF_STATE && !p->exchanges && u < p->part->n_updates; u++)
+        if (p->part->updates[u].slot == n->slot && p->layout.update_how[u] != GN_UPDATE_INPLACE) return true;
+    return false;
+}
+
+/* After the ops: results that are not dense or would be overwritten are gathered, failed appends are put back, new versions are committed. */
 static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes) {
     const gn_part *part = p->part;
+    p->exchanges = !e->faults;
     for (uint32_t i = 0; i < part->n_outs; i++) {
         const gn_view *v = view_of(e, part->outs[i]);
         p->out_at[i] = SIZE_MAX;
-        if (is_dense(v) || !count_of(v)) continue;
+        if ((is_dense(v) && !is_overwritten(p, p->layout.lay[part->outs[i]].base)) || !count_of(v)) continue;
         p->out_at[i] = *out_bytes;
         *out_bytes += room(node_bytes(part, part->outs[i]));
         emit_copy_views(e, "gather_view", dense_view(v->dtype, v->rank, v->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *v, at_node(e, part->outs[i], 0));
     }
-    p->exchanges = !e->faults;
     for (uint32_t u = 0; u < part->n_updates; u++) {
         p->own_at[u] = *own_bytes;
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
@@ -7902,7 +8154,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     p->lands = x->aside && data >= ASIDE_LEAST;
     p->errors_bytes = room((ERROR_WORDS + e->n_flags) * 4);
     p->near_bytes = plan_near(p);
-    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->losses), room(e->save), outs, own, p->lands ? 0 : args, p->errors_bytes, p->near_bytes };
+    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->rows), room(e->save), outs, own, p->lands ? 0 : args, p->errors_bytes, p->near_bytes };
     p->total = room(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
     for (uint32_t i = 0; i < p->part->n_outs; i++)
@@ -8223,11 +8475,11 @@ static gn_result run_blas(executor *x, const blas_product *q, const param_value 
 }
 
 static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
-    param_value values[80];
+    param_value values[PARAMS_MAX];
     struct { _Alignas(64) unsigned char bytes[128]; } maps[4];
-    void *list[80];
+    void *list[PARAMS_MAX];
     int n_maps = 0;
-    for (uint32_t i = 0; i < l->n_params && i < 80; i++) {
+    for (uint32_t i = 0; i < l->n_params; i++) {
         const param *a = &p->emit.params[l->param + i];
         if (a->kind == PARAM_ARG) values[i].l = p->words[a->node];
         else if (a->kind == PARAM_NODE) values[i].p = p->base[a->node] + (gn__cu_ptr)a->offset;

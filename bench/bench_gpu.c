@@ -462,6 +462,29 @@ static void bench_memory_row(gn_ctx *g, const memory_row *r) {
     }
 }
 
+/* ---- one long row, as of a vocabulary's logits: by how many blocks it is computed decides ---- */
+
+static gn_tensor build_cumsum(gn_ctx *g, const job *j) { (void)g; return gn_cumsum(j->in[0], 1); }
+static void refer_cumsum(const job *j, int64_t r, double *out) {
+    double sum = 0;
+    for (int64_t i = 0; i < j->n; i++) out[i] = sum += at(j, 0, r * j->n + i);
+}
+
+static void bench_one_row(gn_ctx *g, const char *name, build_fn build, refer_fn refer) {
+    job j = { .d = GN_F32, .m = 1, .n = 50257, .n_in = 1, .each = 50, .scale = 2, .out_shape = GN_SHAPE(1, 50257), .in_shape = { GN_SHAPE(1, 50257) } };
+    if (!wanted(name)) return;
+    job_open(g, &j);
+    int k = job_run(g, &j, build, repeats(15));
+    row *out = add_row(name, "us", NAN, true);
+    out->value = 1e6 * quantile(samples, k, 0.5);
+    out->p95 = 1e6 * quantile(samples, k, 0.95);
+    out->error = rows_error(&j, refer);
+    out->bound = eps_of(GN_F32) * 16;
+    snprintf(out->note, sizeof out->note, "1 x %lld", (long long)j.n);
+    print_row(out);
+    job_close(&j);
+}
+
 /* ---- compute-bound rows ---- */
 
 static gn_tensor build_product(gn_ctx *g, const job *j) { (void)g; return gn_matmul(j->in[0], j->in[1]); }
@@ -657,7 +680,7 @@ static double attention_error(const job *j, int64_t heads, int64_t t, int64_t wi
     return error_of(&e);
 }
 
-static void bench_attention(gn_ctx *g, const char *name, gn_tensor (*build)(gn_ctx *, const job *), bool causal, bool masked) {
+static void bench_attention(gn_ctx *g, const char *name, double target, gn_tensor (*build)(gn_ctx *, const job *), bool causal, bool masked) {
     int64_t batch = 4, heads = sized(32), t = sized(4096), width = 128;
     job j = { .d = GN_BF16, .n_in = 3 + masked, .each = 8, .rests = true, .scale = 1.5f, .out_shape = GN_SHAPE(batch, heads, t, width) };
     if (!wanted(name)) return;
@@ -666,7 +689,7 @@ static void bench_attention(gn_ctx *g, const char *name, gn_tensor (*build)(gn_c
     job_open(g, &j);
     int k = job_run(g, &j, build, repeats(15));
     double flops = 1e-12 * 4 * (double)(batch * heads) * (double)t * (double)t * (double)width / (causal ? 2 : 1);
-    row *out = add_row(name, "TFLOP/s", 330, false);
+    row *out = add_row(name, "TFLOP/s", target, false);
     out->value = flops / quantile(samples, k, 0.5);
     out->p95 = flops / quantile(samples, k, 0.95);
     out->error = attention_error(&j, batch * heads, t, width, causal);
@@ -1407,13 +1430,15 @@ static void bench_between(void) {
 
 static void bench_all(gn_ctx *g) {
     for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) bench_memory_row(g, &memory_rows[i]);
+    bench_one_row(g, "softmax_one_row", build_softmax, refer_softmax);
+    bench_one_row(g, "cumsum_one_row", build_cumsum, refer_cumsum);
     bench_products();
     bench_many("many_f32", "products_f32", 1e-5);
     bench_many("many_bf16", "products_bf16", eps_of(GN_BF16));
     bench_many("many_tf32", "products_tf32", 0x1p-9);
-    bench_attention(g, "attention_bf16", build_attention, true, false);
-    bench_attention(g, "attention_written", build_attention_written, false, false);
-    bench_attention(g, "attention_written_masked", build_attention_written, false, true);
+    bench_attention(g, "attention_bf16", 330, build_attention, true, false);
+    bench_attention(g, "attention_written", 330, build_attention_written, false, false);
+    bench_attention(g, "attention_written_masked", 230, build_attention_written, false, true);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);
     bench_overlap();

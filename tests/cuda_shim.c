@@ -223,7 +223,7 @@ static void memory_is_here(const char *call, ptr p)
 /* ---- streams: without $GENIE_SHIM_ORDER all is done at once ---- */
 
 enum { COPY = 1, FILL, LAUNCH, RECORD, WAIT };
-enum { STREAMS = 64, LAUNCH_PARAMS = 80 };
+enum { STREAMS = 64, LAUNCH_PARAMS = 400 };
 
 typedef struct stream stream;
 typedef struct event { stream *in; uint64_t number; double at_us; context *of; } event;      /* the place in a stream where it was recorded last; NULL: nowhere */
@@ -801,7 +801,7 @@ static void write_calls(FILE *f, const char *source)
     static const char before[] = "__launch_bounds__(256";
     for (const char *s = strstr(source, before); s; s = strstr(s, before)) {
         s = strchr(s, ' ') + 1;
-        s += *s == '2' ? 3 : 0;                                 /* (256, 2) */
+        s += *s >= '2' && *s <= '9' ? 3 : 0;                     /* (256, 2) */
         int n = (int)strcspn(s, "(");
         fprintf(f, "extern \"C\" { void %.*s__call(void **p) { shim_call(%.*s, p); } int %.*s__params = shim_params(%.*s); }\n", n, s, n, s, n, s, n, s);
     }

@@ -6,6 +6,7 @@
 #     tests/gpu_conformance.sh suite          conformance on cuda:0, locally and through TLS, and larger shapes beside the CPU
 #     tests/gpu_conformance.sh examples       remote_decode at GPT-2 124M size in all modes, locally and through TLS; remote_mlp
 #     tests/gpu_conformance.sh sanitizers     compute-sanitizer over one case of each kind of kernel
+#     tests/gpu_conformance.sh soak           products in five processes at once for SOAK_SECONDS (60), of seeds SOAK_SEED (1) and on; not in "all"
 #     tests/gpu_conformance.sh bench          build/bench/bench_gpu --json
 #     BUILD=DIR tests/gpu_conformance.sh ...  with the programs in DIR (as build/ lays them out, or all in one folder)
 #
@@ -238,6 +239,21 @@ run_sanitizers() {
     done
 }
 
+run_soak() {
+    local i status from=${SOAK_SEED:-1} seconds=${SOAK_SECONDS:-60} bad=0 processes=()
+    if [ ! -x "$(program soak_test)" ]; then skip soak "there is no $(program soak_test)"; return; fi
+    for ((i = 0; i < 5; i++)); do
+        SOAK_SECONDS=$seconds SOAK_THREADS=3 timeout $((seconds + 90)) "$(program soak_test)" --seed $((from + i)) >"$scratch/soak.$i" 2>&1 &
+        processes+=($!)
+    done
+    for ((i = 0; i < 5; i++)); do
+        wait "${processes[$i]}"; status=$?
+        if [ "$status" != 0 ]; then bad=$((bad + 1)); echo "status $status:"; cat "$scratch/soak.$i"; fi
+    done
+    if [ "$bad" != 0 ]; then fail soak "$bad of 5 processes"
+    else pass soak "$(cat "$scratch"/soak.* | awk '/ products of .* kinds/ { n += $1; k += $4 } END { printf "%.0f products of %d kinds are exact", n, k }')"; fi
+}
+
 run_bench() {
     local bench; bench=$(program bench_gpu)
     if [ ! -x "$bench" ]; then skip bench_gpu "there is no $bench"; return; fi
@@ -246,7 +262,7 @@ run_bench() {
 
 what=${1:-all}
 case $what in
-    all | smoke | suite | examples | sanitizers | bench) ;;
+    all | smoke | suite | examples | sanitizers | soak | bench) ;;
     -h | --help) sed -n '2,/^set -u/p' "$0" | sed '$d; s/^# \{0,1\}//'; exit 0 ;;
     *) echo "gpu_conformance.sh: unknown word '$what'; --help lists them" >&2; exit 2 ;;
 esac
@@ -259,6 +275,7 @@ case $what in
     suite) run_conformance ;;
     examples) run_examples ;;
     sanitizers) run_sanitizers ;;
+    soak) run_soak ;;
     bench) run_bench ;;
 esac
 finish

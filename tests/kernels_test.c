@@ -62,6 +62,14 @@ static gn_tensor golden_warpgroup_attention(gn_ctx *g)
     return gn_attention(q, k, k, &d);
 }
 
+/* Heads that share keys in pairs, and a mask of each batch. */
+static gn_tensor golden_written_attention(gn_ctx *g)
+{
+    gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(2, 2, 2, 128, 64)), k = leaf(g, GN_BF16, GN_SHAPE(2, 2, 1, 128, 64));
+    gn_tensor s = gn_add(gn_mul_c(gn_matmul(q, gn_transpose(k, 3, 4)), 0.125), leaf(g, GN_BF16, GN_SHAPE(2, 1, 1, 1, 128)));
+    return gn_matmul(gn_softmax(s, -1), k);
+}
+
 static gn_tensor golden_row_product(gn_ctx *g)
 {
     gn_tensor w = leaf(g, GN_BF16, GN_SHAPE(256)), x = gn_layernorm(leaf(g, GN_BF16, GN_SHAPE(1, 256)), w, w, 1e-5);
@@ -79,6 +87,7 @@ static const struct { const char *name; gn_tensor (*build)(gn_ctx *g); } goldens
     { "elementwise", golden_elementwise }, { "strided_cast", golden_strided_cast }, { "sum_of_rows", golden_sum_of_rows }, { "argmax", golden_argmax },
     { "softmax", golden_softmax }, { "layernorm", golden_layernorm }, { "rmsnorm", golden_rmsnorm }, { "root_of_a_mean", golden_root_of_a_mean }, { "product", golden_product }, { "fed_product", golden_fed_product }, { "attention", golden_attention }, { "embedding", golden_embedding },
     { "warpgroup_product", golden_warpgroup_product }, { "tensor_product", golden_tensor_product }, { "aligned_product", golden_aligned_product }, { "warpgroup_attention", golden_warpgroup_attention },
+    { "written_attention", golden_written_attention },
     { "row_product", golden_row_product }, { "one_query", golden_one_query },
 };
 
@@ -159,26 +168,92 @@ static void check_golden(const char *name, const char *text)
     free(want);
 }
 
+/* What the device generates for t that it has not generated before. */
+static char *generated(gn_ctx *g, gn_tensor t, const char *folder)
+{
+    char nothing;
+    gn_info info;
+    setenv("GENIE_DUMP_KERNELS", folder, 1);
+    CHECK_RESULT(gn_describe(t, &info), GN_OK);
+    gn_realize(&t, 1);
+    gn_read(t, &nothing, 0);
+    gn_step(g);
+    return take_dump(folder);
+}
+
 /* Before the suite: the device writes only kernels that it has not made before. */
 static void kernel_texts_match_golden(void)
 {
-    char folder[] = "/tmp/genie-kernels-XXXXXX", nothing;
+    char folder[] = "/tmp/genie-kernels-XXXXXX";
     const char *dump = getenv("GENIE_DUMP_KERNELS");
     REQUIRE(mkdtemp(folder) != NULL);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cuda:0" });
     CHECK_RESULT(gn_status(g), GN_OK);
     for (int i = 0; i < TEST_COUNT(goldens); i++) {
-        setenv("GENIE_DUMP_KERNELS", folder, 1);
-        gn_tensor t = goldens[i].build(g);
-        gn_info info;
-        CHECK_RESULT(gn_describe(t, &info), GN_OK);
-        gn_realize(&t, 1);
-        gn_read(t, &nothing, 0);
-        gn_step(g);
-        char *text = take_dump(folder);
+        char *text = generated(g, goldens[i].build(g), folder);
         CHECK(strlen(text) > 100);
         check_golden(goldens[i].name, text);
         free(text);
+    }
+    gn_close(g);
+    rmdir(folder);
+    if (dump) {
+        setenv("GENIE_DUMP_KERNELS", dump, 1);
+    } else {
+        unsetenv("GENIE_DUMP_KERNELS");
+    }
+}
+
+/* ---- tensors that 31 bits cannot count: nothing of them is ever made here, so one element stands for all data ---- */
+
+static gn_tensor much(gn_ctx *g, gn_dtype d, gn_shape shape) { return gn_data(g, d, shape, zeros); }
+static gn_tensor many_in_a_loop(gn_ctx *g, int64_t n) { return gn_add(much(g, GN_U8, GN_SHAPE(n, 8)), much(g, GN_U8, GN_SHAPE(8))); }
+static gn_tensor few_far_apart(gn_ctx *g, int64_t n) { return gn_neg(gn_slice(much(g, GN_F32, GN_SHAPE(n, 8)), 0, 0, GN_END, n / 64)); }
+static gn_tensor many_to_few(gn_ctx *g, int64_t n) { return gn_add(gn_broadcast(much(g, GN_F32, GN_SHAPE(1)), GN_SHAPE(n, 3)), much(g, GN_F32, GN_SHAPE(3))); }
+static gn_tensor many_copied(gn_ctx *g, int64_t n) { return gn_concat((gn_tensor[2]){ much(g, GN_I16, GN_SHAPE(n, 5)), much(g, GN_I16, GN_SHAPE(n, 5)) }, 2, 1); }
+static gn_tensor many_in_a_sum(gn_ctx *g, int64_t n) { return gn_sum(much(g, GN_F32, GN_SHAPE(n, 9)), GN_AXES(1), false); }
+static gn_tensor many_in_one_sum(gn_ctx *g, int64_t n) { return gn_sum(much(g, GN_U8, GN_SHAPE(n, 10)), GN_ALL_AXES, false); }
+static gn_tensor many_in_an_argmax(gn_ctx *g, int64_t n) { return gn_argmax(much(g, GN_U8, GN_SHAPE(n * 8)), GN_AXES(0), false); }
+static gn_tensor many_in_a_softmax(gn_ctx *g, int64_t n) { return gn_softmax(much(g, GN_F16, GN_SHAPE(1, n * 8)), 1); }
+static gn_tensor many_in_a_layernorm(gn_ctx *g, int64_t n) { return gn_layernorm(much(g, GN_F16, GN_SHAPE(2, n * 8)), GN_NONE, GN_NONE, 1e-5); }
+static gn_tensor many_classes(gn_ctx *g, int64_t n) { return gn_cross_entropy(much(g, GN_F16, GN_SHAPE(2, n * 8)), much(g, GN_I64, GN_SHAPE(2))); }
+static gn_tensor many_in_an_embedding(gn_ctx *g, int64_t n) { return gn_embedding(much(g, GN_U8, GN_SHAPE(2, n * 8)), much(g, GN_I64, GN_SHAPE(3))); }
+static gn_tensor many_gathered(gn_ctx *g, int64_t n) { return gn_gather(much(g, GN_U8, GN_SHAPE(n, 8)), 0, gn_broadcast(much(g, GN_I32, GN_SHAPE(n, 1)), GN_SHAPE(n, 8))); }
+static gn_tensor many_one_hot(gn_ctx *g, int64_t n) { return gn_one_hot(much(g, GN_I32, GN_SHAPE(8)), n, GN_U8); }
+static gn_tensor many_sorted(gn_ctx *g, int64_t n) { return gn_argsort(much(g, GN_U8, GN_SHAPE(n * 8)), 0, true); }
+static gn_tensor many_after_a_product(gn_ctx *g, int64_t n) { return gn_mul(gn_matmul(much(g, GN_F32, GN_SHAPE(n, 8)), much(g, GN_F32, GN_SHAPE(8, 12))), much(g, GN_F32, GN_SHAPE(n, 12))); }
+static gn_tensor many_keys(gn_ctx *g, int64_t n)
+{
+    gn_tensor keys = much(g, GN_BF16, GN_SHAPE(64, 8, n / 64, 128));
+    return gn_attention(much(g, GN_BF16, GN_SHAPE(64, 8, 1, 128)), keys, keys, NULL);
+}
+
+/* What the text of a kernel says where all fits into 31 bits, and what where it does not; n: of the second, 1024 of the first. */
+static const struct { const char *name; gn_tensor (*build)(gn_ctx *g, int64_t n); int64_t n; const char *narrow, *wide; } sizes[] = {
+    { "loop", many_in_a_loop, 1 << 28, "typedef u32 I;", "typedef u64 I;" }, { "far apart", few_far_apart, 1 << 28, "typedef u32 I;", "typedef u64 I;" },
+    { "broadcast", many_to_few, 1 << 30, "typedef u32 I;", "typedef u64 I;" }, { "copy", many_copied, 1 << 27, "typedef u32 I;", "typedef u64 I;" },
+    { "sum", many_in_a_sum, 1 << 28, "typedef int I;", "typedef i64 I;" }, { "one sum", many_in_one_sum, 1 << 28, "typedef int I;", "typedef i64 I;" },
+    { "argmax", many_in_an_argmax, 1 << 28, "typedef int I;", "typedef i64 I;" }, { "softmax", many_in_a_softmax, 1 << 28, "typedef int J;", "typedef i64 J;" },
+    { "layernorm", many_in_a_layernorm, 1 << 28, "typedef int J;", "typedef i64 J;" }, { "cross entropy", many_classes, 1 << 28, "typedef int J;", "typedef i64 J;" },
+    { "embedding", many_in_an_embedding, 1 << 28, "typedef u32 I;", "typedef u64 I;" }, { "gather", many_gathered, 1 << 28, "(u32)(i)", "(u64)(i)" },
+    { "one hot", many_one_hot, 1 << 28, "(u32)(i / DEPTH)", "(u64)(i / DEPTH)" }, { "argsort", many_sorted, 1 << 28, "typedef int F;", "typedef i64 F;" },
+    { "product", many_after_a_product, 1 << 27, "(u32)(i)", "(u64)(i)" }, { "attention", many_keys, 1 << 28, "SMALL = 1", "SMALL = 0" },
+};
+
+static void kernels_of_large_tensors_count_in_64_bits(void)
+{
+    char folder[] = "/tmp/genie-kernels-XXXXXX";
+    const char *dump = getenv("GENIE_DUMP_KERNELS");
+    REQUIRE(mkdtemp(folder) != NULL);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cuda:0" });
+    CHECK_RESULT(gn_status(g), GN_OK);
+    for (int i = 0; i < TEST_COUNT(sizes); i++) {
+        for (int large = 0; large < 2; large++) {
+            char *text = generated(g, sizes[i].build(g, large ? sizes[i].n : 1024), folder);
+            if ((strstr(text, sizes[i].narrow) != NULL) == large || (strstr(text, sizes[i].wide) != NULL) != large)
+                test_fail(__FILE__, __LINE__, "%s of %lld: not %s:\n%s", sizes[i].name, (long long)(large ? sizes[i].n : 1024), large ? sizes[i].wide : sizes[i].narrow, text);
+            free(text);
+        }
     }
     gn_close(g);
     rmdir(folder);
@@ -249,7 +324,7 @@ static void generate_all(void)
 
 int main(int argc, char **argv)
 {
-    static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden), TEST_ENTRY(plans_of_unusual_products_are_made) };
+    static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden), TEST_ENTRY(kernels_of_large_tensors_count_in_64_bits), TEST_ENTRY(plans_of_unusual_products_are_made) };
     const char *arch = getenv("KERNELS_ARCH") ? getenv("KERNELS_ARCH") : "sm_90a", *named = getenv("KERNELS_ARCHS"), *others = named;
     bool one_of_each = TEST_SANITIZED || getenv("GENIE_CUDA_ONE_OF_EACH") != NULL;
     char list[200];

@@ -12,6 +12,7 @@
 #include "test.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { THREADS_MAX = 32, GROUPS = 3, EACH = 2, CASES = GROUPS * EACH, DEPTH = 4, RANKS = 48, CLAMP = 100 };
 
@@ -52,7 +53,7 @@ typedef struct worker {
 static worker workers[THREADS_MAX];
 static int n_workers;
 static const char *device_name;
-static volatile bool noise_ends;
+static atomic_bool noise_ends;
 
 static double now(void) { return (double)gn_now_us() * 1e-6; }
 

@@ -15,7 +15,7 @@ struct sgemm_fed_32x64_k8x7_20_epilogue_e { typedef float O; O *o; const float *
   }
   template <int V> M void store(i64 i, i64 c, const float *from) const { in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };
 struct sgemm_fed_32x64_k8x7_20_epilogue_p { typedef sgemm_fed_32x64_k8x7_20_epilogue_e E; typedef float C; static const i64 m = 64ll, n = 256ll, k = 784ll, AM = 784ll, AK = 1ll, BK = 256ll, BN = 1ll; static const u32 FIRST = 0u, ROWS = 2u, COLS = 4u;
-  enum { W = 4, SPLIT = 1, BM = 32, BW = 64, EACH = 8, LANES = 8, GROUPS = 8, KC = 7, STEP = 64, STAGES = 6, FEED_A = 2, FEED_B = 0, PA = 36, PB = 64, EARLY = 1, EVERY = 0, AHEAD = 0 };
+  enum { W = 4, SPLIT = 1, BM = 32, BW = 64, EACH = 8, LANES = 8, GROUPS = 8, KC = 7, STEP = 64, STAGES = 6, FEED_A = 2, FEED_B = 0, PA = 36, PB = 64, EARLY = 1, EVERY = 0 };
   static M int az(u32 z) { return 0; }
   static M int aw(u32 z) { return 0; }
   static M int bz(u32 z) { return 0; }

@@ -7,8 +7,9 @@ D void wgmma_attention_bf16_64_value(float *d, const u32 *a, u64 b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
     : "+f"(d[0]),"+f"(d[1]),"+f"(d[2]),"+f"(d[3]),"+f"(d[4]),"+f"(d[5]),"+f"(d[6]),"+f"(d[7]),"+f"(d[8]),"+f"(d[9]),"+f"(d[10]),"+f"(d[11]),"+f"(d[12]),"+f"(d[13]),"+f"(d[14]),"+f"(d[15]),"+f"(d[16]),"+f"(d[17]),"+f"(d[18]),"+f"(d[19]),"+f"(d[20]),"+f"(d[21]),"+f"(d[22]),"+f"(d[23]),"+f"(d[24]),"+f"(d[25]),"+f"(d[26]),"+f"(d[27]),"+f"(d[28]),"+f"(d[29]),"+f"(d[30]),"+f"(d[31]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-struct wgmma_attention_bf16_64_p { typedef bf16 T; typedef float C; typedef bf16 MT; typedef int L; static const i64 H = 4ll, G = 2ll, TQ = 128ll, S = 128ll, SPAN = 128ll;
-  enum { DK = 64, E = 64, MASK = 0, LENGTH = 0, CAUSAL = 1, PARTS = 1, VK = 8 };
+typedef no_loop wgmma_attention_bf16_64_x;
+struct wgmma_attention_bf16_64_p { typedef bf16 T; typedef float C; typedef bf16 MT; typedef int L; typedef wgmma_attention_bf16_64_x X; static const i64 H = 4ll, G = 2ll, TQ = 128ll, S = 128ll, SPAN = 128ll;
+  enum { DK = 64, E = 64, MASK = 0, LENGTH = 0, CAUSAL = 1, WRITTEN = 0, PARTS = 1, VK = 8 };
   static const i64 QB = 32768ll, QH = 8192ll, QT = 64ll, QD = 1ll;
   static const i64 KB = 16384ll, KH = 8192ll, KS = 64ll, KD = 1ll;
   static const i64 VB = 16384ll, VH = 8192ll, VS = 64ll, VE = 1ll;
@@ -17,5 +18,6 @@ struct wgmma_attention_bf16_64_p { typedef bf16 T; typedef float C; typedef bf16
 };
 struct wgmma_attention_bf16_64_q : wgmma_attention_bf16_64_p { static M void score(float *s, u64 a, u64 b) { wgmma_attention_bf16_64_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { wgmma_attention_bf16_64_value(o, a, b); } };
 extern "C" __global__ void __launch_bounds__(384, 1) wgmma_attention_bf16_64(const __grid_constant__ tmap q, const __grid_constant__ tmap k, const __grid_constant__ tmap v, bf16 *__restrict__ o, u32 *__restrict__ err, u32 node) {
-  wgmma_attention<wgmma_attention_bf16_64_q>(&q, &k, &v, (const wgmma_attention_bf16_64_p::L *)0, o, err, node);
+  const wgmma_attention_bf16_64_x x = no_loop();
+  wgmma_attention<wgmma_attention_bf16_64_q>(&q, &k, &v, (const wgmma_attention_bf16_64_p::L *)0, x, o, err, node);
 }
