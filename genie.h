@@ -1633,6 +1633,7 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #pragma GCC optimize("fp-contract=off")
 /* Passes that take time and gain little; matrix kernels, below, ask for them. */
 #pragma GCC optimize("no-schedule-insns2,no-tree-vrp,no-shrink-wrap,no-split-paths,no-tree-pta,no-cprop-registers,no-web,no-dse,no-tree-dse,no-crossjumping,no-rerun-cse-after-loop")
+#pragma GCC optimize("no-gcse,no-code-hoisting,no-tree-tail-merge,no-store-merging,no-isolate-erroneous-paths-dereference,no-hoist-adjacent-loads,no-thread-jumps")
 #endif
 
 /* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
@@ -1643,7 +1644,7 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
 #define GN__COLD_BEGIN _Pragma("GCC push_options") \
     _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks,no-if-conversion,no-if-conversion2,no-ivopts,no-tree-dominator-opts,no-tree-sink\")") \
-    _Pragma("GCC optimize(\"no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
+    _Pragma("GCC optimize(\"ira-region=one,no-tree-ccp,no-tree-bit-ccp,no-forward-propagate,no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
@@ -3476,7 +3477,7 @@ typedef struct gn__op_row {
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
 /* Passes that cost time and change nothing in loops without branches; of partial redundancies it would make branches, and the loops scalar. */
 #pragma GCC optimize("no-schedule-insns2,no-tree-vrp,ira-region=one,no-dse,no-shrink-wrap,no-tree-pta,no-split-paths,no-tree-dse")
-#pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop,no-tree-pre")
+#pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop,no-tree-pre,gcse")   /* gcse: a tenth fewer instructions of a long polynomial */
 #endif
 #if defined(__clang__)
 #define GN__ONE_BY_ONE _Pragma("clang loop interleave(disable) unroll(disable)")     /* copies of long bodies gain nothing */
