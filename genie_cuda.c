@@ -3467,7 +3467,7 @@ enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, 
    stored: what is outside the group reads it. */
 typedef struct row_step { const gn_kernel_step *step; bool full, stored; uint8_t level; } row_step;
 
-/* Steps over the elements of `shape`, whose rows run along `axes`, in the order they run. */
+/* Steps over the elements of `shape`, a dense view, whose rows run along `axes`, in the order they run. */
 struct row_group { gn_view shape; int64_t axes, rows, n; uint32_t n_steps; row_step steps[ROW_STEPS]; };
 
 /* What the kernel reads. by_row: for a loop over rows, else for one over elements; along: it differs within a row. */
@@ -3480,7 +3480,7 @@ typedef struct row_kernel {
     row_load loads[ROW_LOADS];
     uint32_t n_loads;
     char values[ROW_STEPS][64];
-    int64_t vector, groups;            /* elements at once; so many times by each thread, 0: as often as it takes */
+    int64_t vector, groups;            /* elements at once; how many times a thread takes so many */
     int tx, ty;
     bool small, keeps;                 /* keeps: what is read stays in registers */
 } row_kernel;
@@ -3903,7 +3903,7 @@ static bool row_stores_at(const row_step *s, uint32_t level) { return s->full &&
 
 static void put_row_stores(row_kernel *k, uint32_t level) {
     text *b = &k->e->body;
-    gn_view dense = dense_view(GN_F32, k->g->shape.rank, k->g->shape.dims), reduced = dims_of(&dense, k->g->axes, true);
+    gn_view reduced = dims_of(&k->g->shape, k->g->axes, true);
     gn_view along = gn_view_collapse(&reduced);
     for (uint32_t m = 0; m < k->g->n_steps; m++) {
         if (!row_stores_at(&k->g->steps[m], level)) continue;
@@ -3947,7 +3947,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
 
 static void put_row_pointers(row_kernel *k) {
     text *b = &k->e->body;
-    gn_view dense = dense_view(GN_F32, k->g->shape.rank, k->g->shape.dims), kept = dims_of(&dense, k->g->axes, false);
+    gn_view kept = dims_of(&k->g->shape, k->g->axes, false);
     gn_view across = gn_view_collapse(&kept);
     bool all[ROW_LOADS];
     for (uint32_t i = 0; i < k->n_loads; i++) {

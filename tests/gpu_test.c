@@ -3,34 +3,13 @@
 #define GENIE_EXT
 #include "../genie.h"
 
-#include "test.h"
+#include "numbers.h"
 
 static gn_ctx *gpu, *cpu;
 static const char *device_name;
 static bool compiles_only;     /* $GENIE_CUDA_COMPILE_ONLY: kernels are generated, and compiled at the end */
 
 GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
-
-static void *random_bytes(gn_dtype d, int64_t n, double scale)
-{
-    size_t bytes = gn_dtype_bytes(d);
-    char *p = calloc((size_t)n + 1, bytes);
-    for (int64_t i = 0; i < n; i++) {
-        float x = (float)test_random_real(-scale, scale);
-        uint16_t h = d == GN_F16 ? gn_f32_to_f16(x) : gn_f32_to_bf16(x);
-        double w = x;
-        memcpy(p + (size_t)i * bytes, bytes == 2 ? (void *)&h : bytes == 4 ? (void *)&x : (void *)&w, bytes);
-    }
-    return p;
-}
-
-static double element(gn_dtype d, const void *p, int64_t i)
-{
-    if (d == GN_F32) return ((const float *)p)[i];
-    if (d == GN_F64) return ((const double *)p)[i];
-    if (d == GN_I64) return (double)((const int64_t *)p)[i];
-    return d == GN_F16 ? gn_f16_to_f32(((const uint16_t *)p)[i]) : gn_bf16_to_f32(((const uint16_t *)p)[i]);
-}
 
 typedef struct job { gn_dtype d; int64_t a, b, c, e; int form; } job;
 typedef gn_tensor (*build_fn)(gn_ctx *g, const job *j, void **data);
@@ -81,8 +60,6 @@ static void compare(const char *what, build_fn build, const job *j, void **data,
     free(out[0]);
     free(out[1]);
 }
-
-static double eps_of(gn_dtype d) { return d == GN_F64 ? 2.3e-16 : d == GN_F32 ? 1.2e-7 : d == GN_F16 ? 1e-3 : 8e-3; }
 
 /* ---- products: form bit 0 transposes a, bit 1 b, bit 2 adds a bias by linear ---- */
 

@@ -168,40 +168,56 @@ static void check_golden(const char *name, const char *text)
     free(want);
 }
 
+/* A device that writes its kernels into a folder; `said`: where the program was told to write them. */
+typedef struct dump { char folder[32]; const char *said; gn_ctx *g; } dump;
+
+static bool dump_open(dump *d)
+{
+    snprintf(d->folder, sizeof d->folder, "/tmp/genie-kernels-XXXXXX");
+    d->said = getenv("GENIE_DUMP_KERNELS");
+    if (!CHECK(mkdtemp(d->folder) != NULL)) {
+        return false;
+    }
+    d->g = gn_open(&(gn_desc){ .devices = "cuda:0" });
+    return CHECK_RESULT(gn_status(d->g), GN_OK);
+}
+
+static void dump_close(dump *d)
+{
+    gn_close(d->g);
+    rmdir(d->folder);
+    if (d->said) {
+        setenv("GENIE_DUMP_KERNELS", d->said, 1);
+    } else {
+        unsetenv("GENIE_DUMP_KERNELS");
+    }
+}
+
 /* What the device generates for t that it has not generated before. */
-static char *generated(gn_ctx *g, gn_tensor t, const char *folder)
+static char *generated(const dump *d, gn_tensor t)
 {
     char nothing;
     gn_info info;
-    setenv("GENIE_DUMP_KERNELS", folder, 1);
+    setenv("GENIE_DUMP_KERNELS", d->folder, 1);
     CHECK_RESULT(gn_describe(t, &info), GN_OK);
     gn_realize(&t, 1);
     gn_read(t, &nothing, 0);
-    gn_step(g);
-    return take_dump(folder);
+    gn_step(d->g);
+    return take_dump(d->folder);
 }
 
 /* Before the suite: the device writes only kernels that it has not made before. */
 static void kernel_texts_match_golden(void)
 {
-    char folder[] = "/tmp/genie-kernels-XXXXXX";
-    const char *dump = getenv("GENIE_DUMP_KERNELS");
-    REQUIRE(mkdtemp(folder) != NULL);
-    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cuda:0" });
-    CHECK_RESULT(gn_status(g), GN_OK);
+    dump d;
+    REQUIRE(dump_open(&d));
     for (int i = 0; i < TEST_COUNT(goldens); i++) {
-        char *text = generated(g, goldens[i].build(g), folder);
+        char *text = generated(&d, goldens[i].build(d.g));
         CHECK(strlen(text) > 100);
         check_golden(goldens[i].name, text);
         free(text);
     }
-    gn_close(g);
-    rmdir(folder);
-    if (dump) {
-        setenv("GENIE_DUMP_KERNELS", dump, 1);
-    } else {
-        unsetenv("GENIE_DUMP_KERNELS");
-    }
+    dump_close(&d);
 }
 
 /* ---- tensors that 31 bits cannot count: nothing of them is ever made here, so one element stands for all data ---- */
@@ -242,26 +258,17 @@ static const struct { const char *name; gn_tensor (*build)(gn_ctx *g, int64_t n)
 
 static void kernels_of_large_tensors_count_in_64_bits(void)
 {
-    char folder[] = "/tmp/genie-kernels-XXXXXX";
-    const char *dump = getenv("GENIE_DUMP_KERNELS");
-    REQUIRE(mkdtemp(folder) != NULL);
-    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cuda:0" });
-    CHECK_RESULT(gn_status(g), GN_OK);
+    dump d;
+    REQUIRE(dump_open(&d));
     for (int i = 0; i < TEST_COUNT(sizes); i++) {
         for (int large = 0; large < 2; large++) {
-            char *text = generated(g, sizes[i].build(g, large ? sizes[i].n : 1024), folder);
+            char *text = generated(&d, sizes[i].build(d.g, large ? sizes[i].n : 1024));
             if ((strstr(text, sizes[i].narrow) != NULL) == large || (strstr(text, sizes[i].wide) != NULL) != large)
                 test_fail(__FILE__, __LINE__, "%s of %lld: not %s:\n%s", sizes[i].name, (long long)(large ? sizes[i].n : 1024), large ? sizes[i].wide : sizes[i].narrow, text);
             free(text);
         }
     }
-    gn_close(g);
-    rmdir(folder);
-    if (dump) {
-        setenv("GENIE_DUMP_KERNELS", dump, 1);
-    } else {
-        unsetenv("GENIE_DUMP_KERNELS");
-    }
+    dump_close(&d);
 }
 
 /* Plans that are made, and not compiled: sides that lie backwards or repeat along k, which TMA cannot read, and one that is transposed first and has more rows than 65535 blocks

@@ -4,7 +4,7 @@
 #define GENIE_EXT
 #include "../genie.h"
 
-#include "test.h"
+#include "numbers.h"
 
 static gn_ctx *gpu, *cpu;
 static const char *device_name;
@@ -14,29 +14,6 @@ GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size
 
 enum { MOST_OUTS = 4 };
 typedef struct outs { gn_tensor t[MOST_OUTS]; int n; } outs;
-
-static double element(gn_dtype d, const void *p, int64_t i)
-{
-    if (d == GN_F32) return ((const float *)p)[i];
-    if (d == GN_F64) return ((const double *)p)[i];
-    if (d == GN_I64) return (double)((const int64_t *)p)[i];
-    if (d == GN_I32) return ((const int32_t *)p)[i];
-    return d == GN_F16 ? gn_f16_to_f32(((const uint16_t *)p)[i]) : gn_bf16_to_f32(((const uint16_t *)p)[i]);
-}
-
-static void *random_bytes(gn_dtype d, int64_t n)
-{
-    char *p = calloc((size_t)n + 1, gn_dtype_bytes(d));
-    for (int64_t i = 0; i < n; i++) {
-        double w = test_random_real(-2, 2);
-        float x = (float)w;
-        uint16_t h = d == GN_F16 ? gn_f32_to_f16(x) : gn_f32_to_bf16(x);
-        memcpy(p + (size_t)i * gn_dtype_bytes(d), d == GN_F64 ? (void *)&w : d == GN_F32 ? (void *)&x : (void *)&h, gn_dtype_bytes(d));
-    }
-    return p;
-}
-
-static double eps_of(gn_dtype d) { return d == GN_F64 ? 2.3e-16 : d == GN_F32 ? 1.2e-7 : d == GN_F16 ? 1e-3 : 8e-3; }
 
 /* Reads all of both devices, the GPU's first, into memory that was filled before, and compares them relative to the largest value of each. */
 static void agree(const char *what, outs on_cpu, outs on_gpu, double tolerance)
@@ -133,7 +110,7 @@ static void patterns_take_their_kernels_and_agree_with_the_cpu(void)
         gn_dtype d = dtypes[test_random_int(0, 3)];
         if (i == 18 || i >= 21) d = GN_F32;                       /* the argmax of a sum that is not rounded may be another; casts and products round to f32 */
         if (compiles_only && i % 5 == 0) { a = shapes[3][0]; b = shapes[3][1]; }
-        void *data[3] = { random_bytes(d, a * b), random_bytes(d, a * b), random_bytes(d, b) };
+        void *data[3] = { random_bytes(d, a * b, 2), random_bytes(d, a * b, 2), random_bytes(d, b, 2) };
         gn_stats before, after;
         char what[120];
         snprintf(what, sizeof what, "%s, %s, %lld x %lld", patterns[i].name, gn_dtype_name(d), (long long)a, (long long)b);
@@ -220,7 +197,7 @@ static void programs_of_random_steps_agree_with_the_cpu(void)
         }
         int64_t count = 1;
         for (int k = 0; k < p.shape.rank; k++) count *= p.shape.dims[k];
-        void *data[2] = { random_bytes(p.d, count), random_bytes(p.d, count) };
+        void *data[2] = { random_bytes(p.d, count, 2), random_bytes(p.d, count, 2) };
         char what[160];
         snprintf(what, sizeof what, "program %016llx, %s, %lld x %lld x %lld", (unsigned long long)p.seed, gn_dtype_name(p.d), (long long)p.shape.dims[0], (long long)p.shape.dims[1], p.shape.rank > 2 ? (long long)p.shape.dims[2] : 1);
         outs on_gpu = build_program(gpu, &p, data);
@@ -240,7 +217,7 @@ static void without_fusion_each_op_is_a_kernel(void)
     setenv("GENIE_CUDA_FUSE", "0", 1);
     gpu = gn_open(&(gn_desc){ .devices = device_name });
     if (CHECK_RESULT(gn_status(gpu), GN_OK)) {
-        void *data[3] = { random_bytes(GN_F32, 600), random_bytes(GN_F32, 600), random_bytes(GN_F32, 100) };
+        void *data[3] = { random_bytes(GN_F32, 600, 2), random_bytes(GN_F32, 600, 2), random_bytes(GN_F32, 100, 2) };
         agree("softmax written out, not fused", build_pattern(cpu, 0, GN_F32, 6, 100, data), build_pattern(gpu, 0, GN_F32, 6, 100, data), 1e-5);
         gn_get_stats(gpu, &s);
         CHECK_INT(s.kernels_run, 5);
