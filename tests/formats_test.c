@@ -166,8 +166,7 @@ TEST(json_texts_that_the_grammar_has_not_are_refused)
         "{\"a\":1,\"a\":2}",
         "{\"a\":1,\"\\u0061\":2}",
         "/**/1",
-        "\xef\xbb\xbf"
-        "1",
+        "\xef\xbb\xbf[]",
     };
     for (int i = 0; i < TEST_COUNT(texts); i++)
         if (is_json(texts[i], strlen(texts[i]))) test_fail(__FILE__, __LINE__, "accepted: %s", texts[i]);
