@@ -1,0 +1,1624 @@
+/* tokenizer.h - text to the ids of a model's tokens and back, as the model's own tokenizer.json says.
+
+   One C file of the program:   #define TOKENIZER_IMPLEMENTATION
+                                #include "tokenizer.h"
+   Elsewhere:                   #include "tokenizer.h"   C99, C++11; POSIX; json.h, mapping.h, unicode.h beside it.
+
+       char error[TOKENIZER_ERROR];
+       tokenizer *t = tokenizer_open("model-dir", error);          a directory or a tokenizer.json
+       tokenizer_ids ids = { 0 };
+       if (!tokenizer_encode(t, text, strlen(text), 0, &ids)) ...  out of memory, nothing else
+       tokenizer_stream s = { 0 };
+       for (size_t i = 0; i < ids.n; i++) tokenizer_decode(t, &s, ids.id[i], print, NULL);
+       tokenizer_decode_end(t, &s, print, NULL);
+       tokenizer_ids_free(&ids);
+       tokenizer_close(t);
+
+   Read: models BPE (on bytes, or on characters with byte fallback; ignore_merges) and Unigram; normalizers NFC, NFD,
+   NFKC, NFKD, Replace of a text, Prepend; pre-tokenizers ByteLevel, Split by the expressions that GPT-2, Llama 3, Qwen
+   2 and GPT-4o use or by a text, Digits, Metaspace; added tokens with all their flags; the templates that add tokens
+   around one text; the decoders that belong to these. Whatever else a file asks for is refused by its name: a tokenizer
+   that is nearly right is wrong. Text that is no UTF-8 is read as Python's errors="replace" does.
+
+   A tokenizer may be used by several threads at once. The ids are those of Hugging Face's package `tokenizers`. */
+#ifndef TOKENIZER_H
+#define TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { TOKENIZER_ERROR = 512 };
+#define TOKENIZER_NONE UINT32_MAX
+
+typedef struct tokenizer tokenizer;
+
+/* Ids; grows as needed, begins zeroed. */
+typedef struct tokenizer_ids {
+    uint32_t *id;
+    size_t n, room;
+} tokenizer_ids;
+
+enum tokenizer_flags {
+    TOKENIZER_TEMPLATE = 1, /* with what the model wants around a text (its first token, for most) */
+    TOKENIZER_PLAIN = 2     /* special tokens inside the text are ordinary text: for text that nobody vouches for */
+};
+
+/* NULL: `error` says why. */
+tokenizer *tokenizer_open(const char *path, char error[TOKENIZER_ERROR]);
+void tokenizer_close(tokenizer *t);
+/* Appends the ids of `size` bytes of text. False: out of memory. */
+bool tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned flags, tokenizer_ids *ids);
+void tokenizer_ids_free(tokenizer_ids *ids);
+
+size_t tokenizer_size(const tokenizer *t);                            /* ids are below it */
+/* The token as the file writes it (may hold 0 bytes); NULL for an id that is none. Valid until the tokenizer is closed.
+ */
+const char *tokenizer_token(const tokenizer *t, uint32_t id, size_t *out_size);
+uint32_t tokenizer_find(const tokenizer *t, const char *token);       /* TOKENIZER_NONE: there is none */
+bool tokenizer_is_special(const tokenizer *t, uint32_t id);
+
+/* Text as it becomes whole: a token may hold a part of a character. Begins zeroed; one a sequence. */
+typedef struct tokenizer_stream {
+    char held[8];                /* bytes of a character that is not whole */
+    unsigned n_held;
+    bool begun;
+} tokenizer_stream;
+typedef void (*tokenizer_text_fn)(void *user, const char *text, size_t size);
+
+/* Gives the text that this token completes to `out`, in none, one or several calls. Special tokens give nothing. Bytes
+   that are no UTF-8 come as U+FFFD. */
+void tokenizer_decode(const tokenizer *t, tokenizer_stream *s, uint32_t id, tokenizer_text_fn out, void *user);
+void tokenizer_decode_end(const tokenizer *t, tokenizer_stream *s, tokenizer_text_fn out, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(TOKENIZER_IMPLEMENTATION) && !defined(TOKENIZER_IMPLEMENTED)
+#define TOKENIZER_IMPLEMENTED
+#define JSON_IMPLEMENTATION
+#include "json.h"
+#define MAPPING_IMPLEMENTATION
+#include "mapping.h"
+#include "unicode.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum {
+    TOK__FILE = 1 << 28,         /* bytes of a tokenizer.json */
+    TOK__IDS = 1 << 22,          /* ids, and merges */
+    TOK__TOKEN = 1 << 16,        /* bytes of one token */
+    TOK__STEPS = 16              /* normalizers; pre-tokenizers; decoders */
+};
+
+/* A token's text in tok.blob. */
+typedef struct tok__text { uint32_t at, size; } tok__text;
+
+typedef struct tok__merge {
+    uint64_t pair;
+    uint32_t rank, id;
+} tok__merge; /* pair: left << 32 | right; rank TOKENIZER_NONE: free */
+
+/* Added tokens: what may stand around and in place of them. */
+typedef struct tok__added {
+    uint32_t id;
+    tok__text text;
+    bool single_word, lstrip, rstrip, normalized, special;
+} tok__added;
+
+typedef struct tok__edge {
+    uint64_t from;
+    uint32_t to;
+} tok__edge; /* from: node << 8 | byte, + 1; 0: free */
+typedef struct tok__trie {
+    bool starts[256];            /* an entry begins with this byte */
+    tok__edge *edges;
+    uint32_t *ends;              /* by node: what ends there + 1; 0: nothing */
+    size_t n_edges, edge_room, n_nodes, node_room;
+} tok__trie;
+
+typedef enum tok__kind {
+    TOK__NFC, TOK__NFD, TOK__NFKC, TOK__NFKD, TOK__REPLACE, TOK__PREPEND,                      /* normalizers */
+    TOK__SPLIT_GPT2, TOK__SPLIT_LLAMA3, TOK__SPLIT_QWEN2, TOK__SPLIT_O200K, TOK__SPLIT_TEXT,   /* pre-tokenizers */
+    TOK__DIGITS, TOK__DIGIT, TOK__METASPACE, TOK__PREFIX_SPACE,
+    TOK__BYTES, TOK__BYTE_FALLBACK, TOK__STRIP                                                  /* decoders */
+} tok__kind;
+
+enum tok__behaviour { TOK__ISOLATED, TOK__REMOVED, TOK__WITH_PREVIOUS, TOK__WITH_NEXT };
+enum tok__prepend { TOK__ALWAYS, TOK__FIRST, TOK__NEVER };
+
+typedef struct tok__step {
+    tok__kind kind;
+    uint8_t how;                 /* tok__behaviour or tok__prepend */
+    bool split;
+    char a[64], b[64];           /* Replace: a by b; Prepend, Metaspace: a; Split: a */
+} tok__step;
+
+struct tokenizer {
+    char *blob;
+    size_t n_blob, blob_room;
+    tok__text *tokens;           /* as the file has them, by id; size TOKENIZER_NONE: no token */
+    tok__text *pieces;           /* what they stand for: bytes for byte-level tokens */
+    atomic_uchar *whole;         /* by id: 0 not known, 1 its text becomes this token, 2 it does not */
+    uint8_t *flags;              /* by id: TOK__SPECIAL… */
+    size_t n;
+    uint32_t *table;             /* ids by text, open addressing; + 1 */
+    size_t table_room;
+    uint32_t *by_token;          /* the same by the token's own text */
+    tok__merge *merges;
+    size_t merge_room;
+    tok__added *added;
+    size_t n_added;
+    tok__trie raw, normal, unigram; /* added tokens found before and after normalization; pieces of a unigram model */
+    double *scores, unk_score;
+    tok__step normalizers[TOK__STEPS], splits[TOK__STEPS], decoders[TOK__STEPS];
+    size_t n_normalizers, n_splits, n_decoders;
+    uint32_t bytes[256], unk;    /* ids of single bytes, or of <0xXX> */
+    uint32_t before[8], after[8];
+    size_t n_before, n_after;
+    bool is_unigram, byte_level, byte_fallback, fuse_unk, ignore_merges;
+    uint8_t *categories;         /* of each code point */
+    uint8_t *classes;            /* canonical combining class of each */
+    uint32_t *decompositions;    /* place in unicode_canonical + 1 | place in unicode_compatible + 1, pairs by 256 */
+    char *error;
+    const char *path;
+};
+
+enum { TOK__SPECIAL = 1, TOK__ADDED = 2, TOK__IS_BYTE = 4 };
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static bool tok__fail(tokenizer *t, const char *format, ...) {
+    char text[TOKENIZER_ERROR - 220];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    snprintf(t->error, TOKENIZER_ERROR, "%.200s: %s", t->path, text);
+    return false;
+}
+
+static bool tok__no_memory(tokenizer *t) { return tok__fail(t, "out of memory"); }
+
+static uint64_t tok__hash(const char *p, size_t n) {
+    uint64_t h = n * UINT64_C(0x9e3779b97f4a7c15), v;
+    for (; n >= 8; p += 8, n -= 8) {
+        memcpy(&v, p, 8);
+        h = (h ^ v) * UINT64_C(0xff51afd7ed558ccd);
+        h ^= h >> 32;
+    }
+    v = 0;
+    if (n) memcpy(&v, p, n);
+    h = (h ^ v) * UINT64_C(0xc4ceb9fe1a85ec53);
+    return h ^ h >> 29;
+}
+
+/* A power of two with room for n things at half load. */
+static size_t tok__room(size_t n) {
+    size_t room = 64;
+    while (room < 2 * n) room *= 2;
+    return room;
+}
+
+/* ---- characters ---- */
+
+static bool tok__unicode(tokenizer *t) {
+    enum { ALL = 0x110000 };
+    t->categories = (uint8_t *)malloc(ALL);
+    t->classes = (uint8_t *)malloc(ALL);
+    t->decompositions = (uint32_t *)calloc(ALL, sizeof *t->decompositions);
+    if (!t->categories || !t->classes || !t->decompositions) return tok__no_memory(t);
+    for (size_t i = 0, n = sizeof unicode_categories / 4; i < n; i++) {
+        size_t begin = unicode_categories[i] >> 8, end = i + 1 < n ? unicode_categories[i + 1] >> 8 : ALL;
+        memset(t->categories + begin, (int)(unicode_categories[i] & 255), end - begin);
+    }
+    for (size_t i = 0, n = sizeof unicode_classes / 4; i < n; i++) {
+        size_t begin = unicode_classes[i] >> 8, end = i + 1 < n ? unicode_classes[i + 1] >> 8 : ALL;
+        memset(t->classes + begin, (int)(unicode_classes[i] & 255), end - begin);
+    }
+    for (uint32_t i = 0; i < sizeof unicode_canonical / 4; i += 2 + unicode_canonical[i + 1])
+        t->decompositions[unicode_canonical[i]] = i + 1;
+    for (uint32_t i = 0; i < sizeof unicode_compatible / 4; i += 2 + unicode_compatible[i + 1])
+        t->decompositions[unicode_compatible[i]] |= (i + 1) << 16;
+    return true;
+}
+
+/* The character at p of well-formed text; *n are its bytes. */
+static inline uint32_t tok__char(const char *p, size_t *n) {
+    const uint8_t *s = (const uint8_t *)p;
+    if (s[0] < 0x80) { *n = 1; return s[0]; }
+    if (s[0] < 0xe0) { *n = 2; return (s[0] & 31u) << 6 | (s[1] & 63u); }
+    if (s[0] < 0xf0) { *n = 3; return (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u); }
+    *n = 4;
+    return (s[0] & 7u) << 18 | (s[1] & 63u) << 12 | (s[2] & 63u) << 6 | (s[3] & 63u);
+}
+
+/* Start of the character that ends before p. */
+static const char *tok__back(const char *p) {
+    do p--;
+    while (((uint8_t)*p & 0xc0) == 0x80);
+    return p;
+}
+
+static bool tok__is_space(uint32_t c) {
+    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+static bool tok__is_letter(const tokenizer *t, uint32_t c) {
+    return t->categories[c] >= UNICODE_LL && t->categories[c] <= UNICODE_LU;
+}
+
+static bool tok__is_number(const tokenizer *t, uint32_t c) {
+    return t->categories[c] >= UNICODE_ND && t->categories[c] <= UNICODE_NO;
+}
+
+/* What regular expressions call a word character. */
+static bool tok__is_word(const tokenizer *t, uint32_t c) {
+    uint8_t k = t->categories[c];
+    bool symbol = (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
+                  (c >= 0x1f170 && c <= 0x1f189);      /* the letters among the symbols: alphabetic, too */
+    return tok__is_letter(t, c) || k == UNICODE_ND || k == UNICODE_NL || k == UNICODE_PC ||
+           (k >= UNICODE_MC && k <= UNICODE_MN) || c == 0x200c || c == 0x200d || symbol;
+}
+
+/* ---- a text that grows ---- */
+
+typedef struct tok__buffer { char *p; size_t n, room; bool failed; } tok__buffer;
+
+static void tok__put(tok__buffer *b, const char *p, size_t n) {
+    if (b->failed) return;
+    if (b->room - b->n < n) {
+        size_t room = b->room + b->room / 2 + n + 256;
+        char *more = (char *)realloc(b->p, room);
+        if (!more) { b->failed = true; return; }
+        b->p = more;
+        b->room = room;
+    }
+    if (n) memcpy(b->p + b->n, p, n);
+    b->n += n;
+}
+
+static void tok__put_char(tok__buffer *b, uint32_t c) {
+    char bytes[4];
+    tok__put(b, bytes, json__encode(c, bytes));
+}
+
+/* Bytes of a sequence at p that is not well-formed and becomes one U+FFFD: the longest start of one that could be. */
+static size_t tok__ill(const char *text, size_t size) {
+    const uint8_t *s = (const uint8_t *)text;
+    size_t need = s[0] >= 0xf0 && s[0] <= 0xf4  ? 4
+                  : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
+                  : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+                                                : 1,
+           n = 1;
+    if (need == 1 || size < 2) return 1;
+    uint8_t low = s[0] == 0xe0   ? 0xa0
+                  : s[0] == 0xf0 ? 0x90
+                                 : 0x80,
+            high = s[0] == 0xed   ? 0x9f
+                   : s[0] == 0xf4 ? 0x8f
+                                  : 0xbf;
+    if (s[1] < low || s[1] > high) return 1;
+    while (n < need && n < size && (s[n] & 0xc0) == 0x80) n++;
+    return n;
+}
+
+/* Appends the text with U+FFFD where it is no UTF-8. */
+static void tok__put_replaced(tok__buffer *b, const char *text, size_t size) {
+    size_t begin = 0;
+    for (size_t i = 0, n; i < size; i += n) {
+        n = json_utf8(text + i, size - i);
+        if (n) continue;
+        n = tok__ill(text + i, size - i);
+        tok__put(b, text + begin, i - begin);
+        tok__put(b, "\xef\xbf\xbd", 3);
+        begin = i + n;
+    }
+    tok__put(b, text + begin, size - begin);
+}
+
+static bool tok__is_utf8(const char *text, size_t size) {
+    for (size_t i = 0, n; i < size; i += n) {
+        uint64_t word;
+        if (size - i >= 8 && (memcpy(&word, text + i, 8), !(word & UINT64_C(0x8080808080808080)))) { n = 8; continue; }
+        n = json_utf8(text + i, size - i);
+        if (!n) return false;
+    }
+    return true;
+}
+
+/* ---- tries ---- */
+
+static tok__edge *tok__edge_of(const tok__trie *x, uint64_t from) {
+    size_t i = (size_t)((from * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (x->edge_room - 1);
+    while (x->edges[i].from && x->edges[i].from != from) i = (i + 1) & (x->edge_room - 1);
+    return &x->edges[i];
+}
+
+static bool tok__trie_grow(tok__trie *x) {
+    tok__trie old = *x;
+    if (2 * (x->n_edges + 1) > x->edge_room) {
+        x->edge_room = old.edge_room ? 2 * old.edge_room : 1024;
+        x->edges = (tok__edge *)calloc(x->edge_room, sizeof *x->edges);
+        if (!x->edges) { *x = old; return false; }
+        for (size_t i = 0; i < old.edge_room; i++)
+            if (old.edges[i].from) *tok__edge_of(x, old.edges[i].from) = old.edges[i];
+        free(old.edges);
+    }
+    if (x->n_nodes + 2 > x->node_room) {
+        size_t room = x->node_room ? 2 * x->node_room : 1024;
+        uint32_t *ends = (uint32_t *)realloc(x->ends, room * sizeof *ends);
+        if (!ends) return false;
+        memset(ends + x->node_room, 0, (room - x->node_room) * sizeof *ends);
+        x->ends = ends;
+        x->node_room = room;
+    }
+    return true;
+}
+
+/* Enters a text; node 0 is the root. */
+static bool tok__trie_add(tok__trie *x, const char *p, size_t n, uint32_t value) {
+    uint32_t node = 0;
+    if (!tok__trie_grow(x)) return false;
+    if (!x->n_nodes) x->n_nodes = 1;
+    if (n) x->starts[(uint8_t)p[0]] = true;
+    for (size_t i = 0; i < n; i++) {
+        if (!tok__trie_grow(x)) return false;
+        tok__edge *e = tok__edge_of(x, ((uint64_t)node << 8 | (uint8_t)p[i]) + 1);
+        if (!e->from) {
+            *e = (tok__edge){ ((uint64_t)node << 8 | (uint8_t)p[i]) + 1, (uint32_t)x->n_nodes++ };
+            x->n_edges++;
+        }
+        node = e->to;
+    }
+    x->ends[node] = value + 1;
+    return true;
+}
+
+/* The node behind a byte, 0: there is none. */
+static uint32_t tok__trie_next(const tok__trie *x, uint32_t node, char byte) {
+    if (!x->edge_room) return 0;
+    const tok__edge *e = tok__edge_of(x, ((uint64_t)node << 8 | (uint8_t)byte) + 1);
+    return e->from ? e->to : 0;
+}
+
+/* The longest entry that begins at p: its value + 1 and length; 0: none. */
+static uint32_t tok__trie_longest(const tok__trie *x, const char *p, const char *end, size_t *out_n) {
+    uint32_t found = 0, node = 0;
+    if (!x->starts[(uint8_t)*p]) return 0;
+    for (const char *q = p; q < end && (node = tok__trie_next(x, node, *q)) != 0;) {
+        q++;
+        if (x->ends[node]) { found = x->ends[node]; *out_n = (size_t)(q - p); }
+    }
+    return found;
+}
+
+/* ---- the vocabulary ---- */
+
+static const char *tok__at(const tokenizer *t, tok__text x) { return t->blob + x.at; }
+
+static uint32_t *tok__place(const tokenizer *t, uint32_t *table, const tok__text *texts, const char *p, size_t n) {
+    size_t i = (size_t)tok__hash(p, n) & (t->table_room - 1);
+    while (table[i]) {
+        tok__text x = texts[table[i] - 1];
+        if (x.size == n && !memcmp(tok__at(t, x), p, n)) break;
+        i = (i + 1) & (t->table_room - 1);
+    }
+    return &table[i];
+}
+
+/* The id of what a piece stands for. */
+static uint32_t tok__find(const tokenizer *t, const char *p, size_t n) {
+    return *tok__place(t, t->table, t->pieces, p, n) - 1;
+}
+
+static tok__text tok__keep(tokenizer *t, const char *p, size_t n) {
+    tok__text x = { (uint32_t)t->n_blob, (uint32_t)n };
+    if (t->blob_room - t->n_blob < n + 1) {
+        size_t room = t->blob_room * 2 + n + 65536;
+        char *more = room < UINT32_MAX ? (char *)realloc(t->blob, room) : NULL;
+        if (!more) { tok__no_memory(t); return (tok__text){ 0, TOKENIZER_NONE }; }
+        t->blob = more;
+        t->blob_room = room;
+    }
+    if (n) memcpy(t->blob + t->n_blob, p, n);
+    t->blob[t->n_blob + n] = 0;
+    t->n_blob += n + 1;
+    return x;
+}
+
+/* GPT-2's printable stand-ins for bytes: the byte of a character, -1 when it is none. */
+static int tok__byte_of(uint32_t c) {
+    if ((c >= '!' && c <= '~') || (c >= 0xa1 && c <= 0xac) || (c >= 0xae && c <= 0xff)) return (int)c;
+    if (c < 0x100 || c > 0x143) return -1;
+    c -= 0x100;                                    /* 0 to 32, 127 to 160 and 173 in their order */
+    return c <= 32 ? (int)c : c <= 66 ? (int)c + 94 : 173;
+}
+
+/* Bytes that a byte-level token stands for; false when one of its characters stands for none. */
+static bool tok__to_bytes(const char *p, size_t n, char *out, size_t *out_n) {
+    *out_n = 0;
+    for (size_t i = 0, k; i < n; i += k) {
+        int byte = tok__byte_of(tok__char(p + i, &k));
+        if (byte < 0) return false;
+        out[(*out_n)++] = (char)byte;
+    }
+    return true;
+}
+
+static bool tok__make_room(tokenizer *t, size_t n) {
+    t->n = n;
+    t->tokens = (tok__text *)malloc((n + 1) * sizeof *t->tokens);
+    t->pieces = (tok__text *)malloc((n + 1) * sizeof *t->pieces);
+    t->flags = (uint8_t *)calloc(n + 1, 1);
+    t->whole = (atomic_uchar *)calloc(n + 1, sizeof *t->whole);
+    t->table_room = tok__room(n);
+    t->table = (uint32_t *)calloc(t->table_room, sizeof *t->table);
+    t->by_token = (uint32_t *)calloc(t->table_room, sizeof *t->by_token);
+    if (!t->tokens || !t->pieces || !t->flags || !t->whole || !t->table || !t->by_token) return tok__no_memory(t);
+    for (size_t i = 0; i <= n; i++) t->tokens[i] = t->pieces[i] = (tok__text){ 0, TOKENIZER_NONE };
+    return true;
+}
+
+/* Enters a token. Of the model's own tokens the piece can be found by the model, of added ones not. */
+static bool tok__enter(tokenizer *t, uint32_t id, json_value name, bool of_model) {
+    char text[TOK__TOKEN], bytes[TOK__TOKEN];
+    size_t n, m = 0;
+    if (!json_get_string(name, text, sizeof text, &n))
+        return tok__fail(t, "the token of id %u is longer than %d bytes", id, TOK__TOKEN);
+    if (id >= t->n || t->tokens[id].size != TOKENIZER_NONE) return tok__fail(t, "two tokens have the id %u", id);
+    t->tokens[id] = tok__keep(t, text, n);
+    if (t->tokens[id].size == TOKENIZER_NONE) return false;
+    t->pieces[id] = t->tokens[id];
+    bool bytes_of = t->byte_level && tok__to_bytes(text, n, bytes, &m);
+    if (bytes_of) t->pieces[id] = tok__keep(t, bytes, m);
+    if (t->pieces[id].size == TOKENIZER_NONE) return false;
+    *tok__place(t, t->by_token, t->tokens, text, n) = id + 1;          /* of equal texts the last one counts */
+    if (of_model && (!t->byte_level || bytes_of))
+        *tok__place(t, t->table, t->pieces, tok__at(t, t->pieces[id]), t->pieces[id].size) = id + 1;
+    return true;
+}
+
+uint32_t tokenizer_find(const tokenizer *t, const char *token) {
+    return *tok__place(t, t->by_token, t->tokens, token, strlen(token)) - 1;
+}
+size_t tokenizer_size(const tokenizer *t) { return t->n; }
+bool tokenizer_is_special(const tokenizer *t, uint32_t id) { return id < t->n && t->flags[id] & TOK__SPECIAL; }
+
+const char *tokenizer_token(const tokenizer *t, uint32_t id, size_t *out_size) {
+    if (id >= t->n || t->tokens[id].size == TOKENIZER_NONE) return NULL;
+    *out_size = t->tokens[id].size;
+    return tok__at(t, t->tokens[id]);
+}
+
+void tokenizer_ids_free(tokenizer_ids *ids) {
+    free(ids->id);
+    *ids = (tokenizer_ids){ NULL, 0, 0 };
+}
+
+/* ---- normalization: Unicode Standard Annex 15 ---- */
+
+typedef struct tok__points { uint32_t *c; size_t n, room; bool failed; } tok__points;
+
+static void tok__add_point(tok__points *x, uint32_t c) {
+    if (x->failed) return;
+    if (x->n == x->room) {
+        size_t room = x->room ? 2 * x->room : 1024;
+        uint32_t *more = (uint32_t *)realloc(x->c, room * sizeof *more);
+        if (!more) { x->failed = true; return; }
+        x->c = more;
+        x->room = room;
+    }
+    x->c[x->n++] = c;
+}
+
+enum {
+    TOK__S = 0xac00,
+    TOK__L = 0x1100,
+    TOK__V = 0x1161,
+    TOK__T = 0x11a7,
+    TOK__NV = 21,
+    TOK__NT = 28,
+    TOK__NS = 11172
+};
+
+static void tok__decompose(const tokenizer *t, tok__points *x, uint32_t c, bool compatible) {
+    if (c >= TOK__S && c < TOK__S + TOK__NS) {
+        uint32_t s = c - TOK__S, tail = s % TOK__NT;
+        tok__add_point(x, TOK__L + s / (TOK__NV * TOK__NT));
+        tok__add_point(x, TOK__V + s % (TOK__NV * TOK__NT) / TOK__NT);
+        if (tail) tok__add_point(x, TOK__T + tail);
+        return;
+    }
+    uint32_t d = t->decompositions[c], k = compatible ? d >> 16 : 0;
+    const uint32_t *m = k ? unicode_compatible + k - 1 : d & 0xffff ? unicode_canonical + (d & 0xffff) - 1 : NULL;
+    if (!m) tok__add_point(x, c);
+    for (uint32_t i = 0; m && i < m[1]; i++) tok__add_point(x, m[2 + i]);
+}
+
+/* Marks in the order of their classes, those of one class as they were. */
+static void tok__order(const tokenizer *t, tok__points *x) {
+    for (size_t i = 1; i < x->n; i++) {
+        uint32_t c = x->c[i];
+        uint8_t k = t->classes[c];
+        size_t j = i;
+        for (; k && j > 0 && t->classes[x->c[j - 1]] > k; j--) x->c[j] = x->c[j - 1];
+        x->c[j] = c;
+    }
+}
+
+static uint32_t tok__pair(uint32_t a, uint32_t b) {
+    if (a >= TOK__L && a < TOK__L + 19 && b >= TOK__V && b < TOK__V + TOK__NV)
+        return TOK__S + ((a - TOK__L) * TOK__NV + (b - TOK__V)) * TOK__NT;
+    if (a >= TOK__S && a < TOK__S + TOK__NS && (a - TOK__S) % TOK__NT == 0 && b > TOK__T && b < TOK__T + TOK__NT)
+        return a + (b - TOK__T);
+    for (size_t low = 0, high = sizeof unicode_pairs / 12; low < high;) {
+        size_t middle = (low + high) / 2;
+        const uint32_t *p = unicode_pairs + 3 * middle;
+        if (p[0] == a && p[1] == b) return p[2];
+        if (p[0] < a || (p[0] == a && p[1] < b)) low = middle + 1;
+        else high = middle;
+    }
+    return 0;
+}
+
+static void tok__compose(const tokenizer *t, tok__points *x) {
+    size_t n = 0, starter = SIZE_MAX;
+    uint8_t before = 0;                  /* class of the last mark behind the starter that stays */
+    for (size_t i = 0; i < x->n; i++) {
+        uint32_t c = x->c[i], both = 0;
+        uint8_t k = t->classes[c];
+        bool blocked = starter != SIZE_MAX && n > starter + 1 && before >= k;
+        if (starter != SIZE_MAX && !blocked) both = tok__pair(x->c[starter], c);
+        if (both) { x->c[starter] = both; continue; }
+        if (!k) starter = n;
+        before = k;
+        x->c[n++] = c;
+    }
+    x->n = n;
+}
+
+static bool tok__is_ascii(const char *p, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (p[i] & 0x80) return false;
+    return true;
+}
+
+static void tok__normal_form(const tokenizer *t, tok__kind kind, const char *p, size_t n, tok__buffer *out) {
+    tok__points x = { NULL, 0, 0, false };
+    if (tok__is_ascii(p, n)) { tok__put(out, p, n); return; }
+    for (size_t i = 0, k; i < n; i += k) {
+        uint32_t c = tok__char(p + i, &k);
+        tok__decompose(t, &x, c, kind == TOK__NFKC || kind == TOK__NFKD);
+    }
+    if (x.failed) { out->failed = true; free(x.c); return; }
+    tok__order(t, &x);
+    if (kind == TOK__NFC || kind == TOK__NFKC) tok__compose(t, &x);
+    for (size_t i = 0; i < x.n; i++) tok__put_char(out, x.c[i]);
+    free(x.c);
+}
+
+static void tok__replace(const char *p, size_t n, const char *a, const char *b, tok__buffer *out) {
+    size_t na = strlen(a), begin = 0;
+    for (size_t i = 0; na && i + na <= n;) {
+        if (p[i] != a[0] || memcmp(p + i, a, na)) { i++; continue; }
+        tok__put(out, p + begin, i - begin);
+        tok__put(out, b, strlen(b));
+        begin = i += na;
+    }
+    tok__put(out, p + begin, n - begin);
+}
+
+/* All normalizers; the result is in one of the two buffers, or the text itself. False: no memory. */
+static bool tok__normalize(const tokenizer *t, const char **p, size_t *n, tok__buffer work[2]) {
+    for (size_t i = 0; i < t->n_normalizers; i++) {
+        const tok__step *s = &t->normalizers[i];
+        tok__buffer *out = &work[i & 1];
+        out->n = 0;
+        if (s->kind == TOK__REPLACE) {
+            tok__replace(*p, *n, s->a, s->b, out);
+        } else if (s->kind == TOK__PREPEND) {
+            if (*n) tok__put(out, s->a, strlen(s->a));
+            tok__put(out, *p, *n);
+        } else {
+            tok__normal_form(t, s->kind, *p, *n, out);
+        }
+        if (out->failed) return false;
+        *p = out->p ? out->p : "";
+        *n = out->n;
+    }
+    return true;
+}
+
+/* ---- the models ---- */
+
+typedef struct tok__symbol {
+    uint32_t id, before, next;
+} tok__symbol; /* places in the word; TOKENIZER_NONE: none */
+typedef struct tok__candidate { uint32_t rank, at, id; } tok__candidate;
+typedef struct tok__node { double score; uint32_t id; size_t from, to; } tok__node;       /* best way to a byte */
+
+typedef struct tok__work {
+    const tokenizer *t;
+    tokenizer_ids *ids;
+    unsigned flags;
+    bool failed;
+    tok__symbol *symbols;
+    size_t n_symbols, symbol_room;
+    tok__candidate *heap;
+    size_t n_heap, heap_room;
+    tok__node *nodes;
+    size_t node_room;
+    tok__buffer normal[2], steps[TOK__STEPS];
+} tok__work;
+
+static void *tok__grow(tok__work *w, void *p, size_t *room, size_t n, size_t size) {
+    if (n <= *room) return p;
+    size_t more = n + n / 2 + 64;
+    void *q = realloc(p, more * size);
+    if (!q) { w->failed = true; return p; }
+    *room = more;
+    return q;
+}
+
+static void tok__emit(tok__work *w, uint32_t id) {
+    tokenizer_ids *x = w->ids;
+    x->id = (uint32_t *)tok__grow(w, x->id, &x->room, x->n + 1, sizeof *x->id);
+    if (!w->failed) x->id[x->n++] = id;
+}
+
+static void tok__add_symbol(tok__work *w, uint32_t id) {
+    w->symbols = (tok__symbol *)tok__grow(w, w->symbols, &w->symbol_room, w->n_symbols + 1, sizeof *w->symbols);
+    if (w->failed) return;
+    uint32_t i = (uint32_t)w->n_symbols++;
+    w->symbols[i] = (tok__symbol){ id, i - 1, i + 1 };
+}
+
+static const tok__merge *tok__merge_of(const tokenizer *t, uint32_t a, uint32_t b) {
+    uint64_t pair = (uint64_t)a << 32 | b;
+    size_t i = (size_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> 24) & (t->merge_room - 1);
+    for (; t->merges[i].rank != TOKENIZER_NONE; i = (i + 1) & (t->merge_room - 1))
+        if (t->merges[i].pair == pair) return &t->merges[i];
+    return NULL;
+}
+
+/* A word as the smallest tokens there are: bytes or characters, or what stands for characters that are unknown. */
+static void tok__first_symbols(tok__work *w, const char *p, size_t n) {
+    const tokenizer *t = w->t;
+    bool pending = false;                /* an unknown token is to come */
+    w->n_symbols = 0;
+    for (size_t i = 0, k = 1; i < n; i += k) {
+        if (!t->byte_level) tok__char(p + i, &k);
+        uint32_t id = t->byte_level ? t->bytes[(uint8_t)p[i]] : tok__find(t, p + i, k);
+        if (id != TOKENIZER_NONE) {
+            if (pending) tok__add_symbol(w, t->unk);
+            pending = false;
+            tok__add_symbol(w, id);
+            continue;
+        }
+        bool bytes = t->byte_fallback;
+        for (size_t j = 0; bytes && j < k; j++) bytes = t->bytes[(uint8_t)p[i + j]] != TOKENIZER_NONE;
+        for (size_t j = 0; bytes && j < k; j++) tok__add_symbol(w, t->bytes[(uint8_t)p[i + j]]);
+        if (bytes || t->unk == TOKENIZER_NONE) continue;
+        if (pending && !t->fuse_unk) tok__add_symbol(w, t->unk);
+        pending = true;
+    }
+    if (pending) tok__add_symbol(w, t->unk);
+}
+
+/* Merges the pair of least rank, of equal ones the leftmost, until there is none: for short words by looking at all. */
+static void tok__merge_short(tok__work *w) {
+    const tok__merge *found[32];
+    tok__symbol *s = w->symbols;
+    size_t n = w->n_symbols;
+    for (size_t i = 0; i + 1 < n; i++) found[i] = tok__merge_of(w->t, s[i].id, s[i + 1].id);
+    while (n > 1) {
+        size_t best = n;
+        for (size_t i = 0; i + 1 < n; i++)
+            if (found[i] && (best == n || found[i]->rank < found[best]->rank)) best = i;
+        if (best == n) break;
+        s[best].id = found[best]->id;
+        for (size_t i = best + 1; i + 1 < n; i++) s[i].id = s[i + 1].id;
+        for (size_t i = best + 1; i + 2 < n; i++) found[i] = found[i + 1];
+        n--;
+        if (best > 0) found[best - 1] = tok__merge_of(w->t, s[best - 1].id, s[best].id);
+        if (best + 1 < n) found[best] = tok__merge_of(w->t, s[best].id, s[best + 1].id);
+    }
+    w->n_symbols = n;
+}
+
+static bool tok__less(const tok__candidate *a, const tok__candidate *b) {
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static void tok__push(tok__work *w, uint32_t at) {
+    const tok__symbol *s = &w->symbols[at];
+    const tok__merge *m = s->next < w->n_symbols ? tok__merge_of(w->t, s->id, w->symbols[s->next].id) : NULL;
+    if (!m) return;
+    w->heap = (tok__candidate *)tok__grow(w, w->heap, &w->heap_room, w->n_heap + 1, sizeof *w->heap);
+    if (w->failed) return;
+    tok__candidate x = { m->rank, at, m->id };
+    size_t i = w->n_heap++;
+    for (; i > 0 && tok__less(&x, &w->heap[(i - 1) / 2]); i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
+    w->heap[i] = x;
+}
+
+static tok__candidate tok__pop(tok__work *w) {
+    tok__candidate top = w->heap[0], x = w->heap[--w->n_heap];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < w->n_heap; i = child) {
+        if (child + 1 < w->n_heap && tok__less(&w->heap[child + 1], &w->heap[child])) child++;
+        if (!tok__less(&w->heap[child], &x)) break;
+        w->heap[i] = w->heap[child];
+    }
+    w->heap[i] = x;
+    return top;
+}
+
+/* The same for words of any length, in n log n: candidates in a heap; one whose symbols are others by now is passed
+ * over. */
+static void tok__merge_long(tok__work *w) {
+    w->n_heap = 0;
+    for (uint32_t i = 0; i + 1 < w->n_symbols && !w->failed; i++) tok__push(w, i);
+    while (w->n_heap && !w->failed) {
+        tok__candidate x = tok__pop(w);
+        tok__symbol *s = &w->symbols[x.at];
+        if (s->id == TOKENIZER_NONE || s->next >= w->n_symbols) continue;
+        const tok__merge *m = tok__merge_of(w->t, s->id, w->symbols[s->next].id);
+        if (!m || m->id != x.id) continue;
+        tok__symbol *gone = &w->symbols[s->next];
+        s->id = x.id;
+        s->next = gone->next;
+        gone->id = TOKENIZER_NONE;
+        if (s->next < w->n_symbols) w->symbols[s->next].before = x.at;
+        if (s->before < w->n_symbols) tok__push(w, s->before);
+        tok__push(w, x.at);
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_symbols; i++)
+        if (w->symbols[i].id != TOKENIZER_NONE) w->symbols[n++].id = w->symbols[i].id;
+    w->n_symbols = n;
+}
+
+static void tok__bpe(tok__work *w, const char *p, size_t n) {
+    tokenizer *t = (tokenizer *)(uintptr_t)w->t;         /* `whole` is a cache */
+    uint32_t id = tok__find(t, p, n);
+    if (id != TOKENIZER_NONE && (t->ignore_merges || atomic_load_explicit(&t->whole[id], memory_order_relaxed) == 1)) {
+        tok__emit(w, id);
+        return;
+    }
+    tok__first_symbols(w, p, n);
+    if (w->failed) return;
+    if (w->n_symbols <= 32) tok__merge_short(w);
+    else tok__merge_long(w);
+    if (id != TOKENIZER_NONE) {
+        bool whole = w->n_symbols == 1 && w->symbols[0].id == id;
+        atomic_store_explicit(&t->whole[id], whole ? 1 : 2, memory_order_relaxed);
+    }
+    for (size_t i = 0; i < w->n_symbols && !w->failed; i++) tok__emit(w, w->symbols[i].id);
+}
+
+/* A piece of the best path: its id, or bytes for what no piece holds. */
+static void tok__unigram_piece(tok__work *w, const char *p, size_t n, uint32_t id) {
+    const tokenizer *t = w->t;
+    bool bytes = id == TOKENIZER_NONE && t->byte_fallback;
+    for (size_t i = 0; bytes && i < n; i++) bytes = t->bytes[(uint8_t)p[i]] != TOKENIZER_NONE;
+    if (id != TOKENIZER_NONE) tok__emit(w, id);
+    for (size_t i = 0; bytes && i < n; i++) tok__emit(w, t->bytes[(uint8_t)p[i]]);
+    if (id == TOKENIZER_NONE && !bytes && t->unk != TOKENIZER_NONE) tok__emit(w, t->unk);
+}
+
+/* The path of pieces whose scores' sum is greatest (Kudo 2018); neighbours that no piece holds are one. */
+static void tok__unigram(tok__work *w, const char *p, size_t n) {
+    const tokenizer *t = w->t;
+    w->nodes = (tok__node *)tok__grow(w, w->nodes, &w->node_room, n + 1, sizeof *w->nodes);
+    if (w->failed) return;
+    for (size_t i = 0; i <= n; i++) w->nodes[i] = (tok__node){ 0, TOKENIZER_NONE, SIZE_MAX, 0 };
+    for (size_t i = 0, k; i < n; i += k) {
+        double here = w->nodes[i].score;
+        bool single = false;
+        tok__char(p + i, &k);
+        uint32_t node = 0;
+        for (size_t j = i; j < n && (node = tok__trie_next(&t->unigram, node, p[j])) != 0;) {
+            uint32_t end = t->unigram.ends[node];
+            tok__node *to = &w->nodes[++j];
+            if (!end) continue;
+            double score = here + t->scores[end - 1];
+            if (to->from == SIZE_MAX || score > to->score) *to = (tok__node){ score, end - 1, i, 0 };
+            single = single || j == i + k;
+        }
+        tok__node *to = &w->nodes[i + k];
+        if (!single && (to->from == SIZE_MAX || here + t->unk_score > to->score))
+            *to = (tok__node){ here + t->unk_score, TOKENIZER_NONE, i, 0 };
+    }
+    for (size_t i = n; i > 0; i = w->nodes[i].from) w->nodes[w->nodes[i].from].to = i;
+    for (size_t i = 0, end; i < n && !w->failed; i = end) {
+        end = w->nodes[i].to;
+        uint32_t id = w->nodes[end].id;
+        while (id == TOKENIZER_NONE && end < n && w->nodes[w->nodes[end].to].id == TOKENIZER_NONE)
+            end = w->nodes[end].to;
+        tok__unigram_piece(w, p + i, end - i, id != TOKENIZER_NONE ? id : tok__find(t, p + i, end - i));
+    }
+}
+
+static void tok__model(tok__work *w, const char *p, size_t n) {
+    if (!n || w->failed) return;
+    if (w->t->is_unigram) tok__unigram(w, p, n);
+    else tok__bpe(w, p, n);
+}
+
+/* ---- pre-tokenizers ---- */
+
+/* 's, 't, 're, 've, 'm, 'll, 'd at p: their bytes, 0: none. */
+static size_t tok__contraction(const char *p, const char *end, bool any_case) {
+    static const char *const endings[] = { "s", "t", "re", "ve", "m", "ll", "d" };
+    if (end - p < 2 || *p != '\'') return 0;
+    if (any_case && end - p >= 3 && p[1] == '\xc5' && p[2] == '\xbf') return 3;       /* the long s is an s */
+    for (size_t i = 0; i < 7; i++) {
+        size_t n = strlen(endings[i]), k = 0;
+        while (k < n && p + 1 + k < end && (any_case ? p[1 + k] | 32 : p[1 + k]) == endings[i][k]) k++;
+        if (k == n) return n + 1;
+    }
+    return 0;
+}
+
+typedef bool (*tok__class)(const tokenizer *t, uint32_t c);
+
+static bool tok__is_other(const tokenizer *t, uint32_t c) {
+    return !tok__is_space(c) && !tok__is_letter(t, c) && !tok__is_number(t, c);
+}
+static bool tok__is_mark(const tokenizer *t, uint32_t c) {
+    return t->categories[c] >= UNICODE_MC && t->categories[c] <= UNICODE_MN;
+}
+static bool tok__is_upper(const tokenizer *t, uint32_t c) {      /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
+    return (tok__is_letter(t, c) && t->categories[c] != UNICODE_LL) || tok__is_mark(t, c);
+}
+static bool tok__is_lower(const tokenizer *t, uint32_t c) {      /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
+    uint8_t k = t->categories[c];
+    return k == UNICODE_LL || k == UNICODE_LM || k == UNICODE_LO || tok__is_mark(t, c);
+}
+
+/* Behind the characters of a class at p, at most `most` of them. */
+static const char *tok__run(const tokenizer *t, const char *p, const char *end, tok__class is, size_t most) {
+    for (size_t k; p < end && most > 0 && is(t, tok__char(p, &k)); most--) p += k;
+    return p;
+}
+
+static bool tok__is_blank(const tokenizer *t, uint32_t c) { (void)t; return tok__is_space(c); }
+
+/* \s+(?!\S)|\s+ at a space. */
+static const char *tok__spaces(const tokenizer *t, const char *p, const char *end) {
+    const char *q = tok__run(t, p, end, tok__is_blank, SIZE_MAX), *last = tok__back(q);
+    return q == end || last == p ? q : last;
+}
+
+/* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
+static const char *tok__match_gpt2(const tokenizer *t, const char *p, const char *end) {
+    static const tok__class classes[] = { tok__is_letter, tok__is_number, tok__is_other };
+    size_t n = tok__contraction(p, end, false);
+    if (n) return p + n;
+    const char *q = *p == ' ' ? p + 1 : p;
+    for (int i = 0; i < 3; i++) {
+        const char *r = tok__run(t, q, end, classes[i], SIZE_MAX);
+        if (r > q) return r;
+    }
+    return tok__spaces(t, p, end);
+}
+
+/* The end of those three expressions:  ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+ ; the slash is o200k's */
+static const char *tok__match_rest(const tokenizer *t, const char *p, const char *end, bool slash) {
+    const char *q = *p == ' ' ? p + 1 : p, *r = tok__run(t, q, end, tok__is_other, SIZE_MAX), *line = NULL;
+    if (r > q) {
+        while (r < end && (*r == '\r' || *r == '\n' || (slash && *r == '/'))) r++;
+        return r;
+    }
+    r = tok__run(t, p, end, tok__is_blank, SIZE_MAX);
+    for (q = p; q < r; q++)
+        if (*q == '\r' || *q == '\n') line = q + 1;
+    return line ? line : tok__spaces(t, p, end);
+}
+
+/* (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|… ; Qwen 2 has \p{N} for \p{N}{1,3} */
+static const char *tok__match_llama3(const tokenizer *t, const char *p, const char *end, size_t digits) {
+    size_t n = tok__contraction(p, end, true), k;
+    if (n) return p + n;
+    uint32_t c = tok__char(p, &k);
+    bool lead = c != '\r' && c != '\n' && !tok__is_letter(t, c) && !tok__is_number(t, c);
+    const char *q = lead ? p + k : p, *r = tok__run(t, q, end, tok__is_letter, SIZE_MAX);
+    if (r > q) return r;
+    r = tok__run(t, p, end, tok__is_number, digits);
+    return r > p ? r : tok__match_rest(t, p, end, false);
+}
+
+/* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ at p: the first run gives back what the second needs. */
+static const char *tok__match_lower(const tokenizer *t, const char *p, const char *end) {
+    const char *upper = tok__run(t, p, end, tok__is_upper, SIZE_MAX);
+    const char *lower = tok__run(t, upper, end, tok__is_lower, SIZE_MAX);
+    size_t k;
+    if (lower > upper) return lower;
+    for (const char *q = upper; q > p;) {
+        q = tok__back(q);
+        if (tok__is_lower(t, tok__char(q, &k))) return tok__run(t, q, end, tok__is_lower, SIZE_MAX);
+    }
+    return NULL;
+}
+
+/* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]* where that does not match. */
+static const char *tok__match_upper(const tokenizer *t, const char *p, const char *end) {
+    const char *upper = tok__run(t, p, end, tok__is_upper, SIZE_MAX);
+    return upper > p ? upper : NULL;
+}
+
+/* GPT-4o's: words by the case of their letters, with what stands before and a contraction behind; \p{N}{1,3}; … */
+static const char *tok__match_o200k(const tokenizer *t, const char *p, const char *end) {
+    size_t k;
+    uint32_t c = tok__char(p, &k);
+    bool lead = c != '\r' && c != '\n' && !tok__is_letter(t, c) && !tok__is_number(t, c) && p + k < end;
+    const char *r = lead ? tok__match_lower(t, p + k, end) : NULL;
+    if (!r) r = tok__match_lower(t, p, end);
+    if (!r && lead) r = tok__match_upper(t, p + k, end);
+    if (!r) r = tok__match_upper(t, p, end);
+    if (r) return r + tok__contraction(r, end, true);
+    r = tok__run(t, p, end, tok__is_number, 3);
+    return r > p ? r : tok__match_rest(t, p, end, true);
+}
+
+static const char *tok__match(const tokenizer *t, tok__kind kind, const char *p, const char *end) {
+    switch (kind) {
+        case TOK__SPLIT_GPT2: return tok__match_gpt2(t, p, end);
+        case TOK__SPLIT_LLAMA3: return tok__match_llama3(t, p, end, 3);
+        case TOK__SPLIT_QWEN2: return tok__match_llama3(t, p, end, 1);
+        default: return tok__match_o200k(t, p, end);
+    }
+}
+
+static void tok__split(tok__work *w, size_t step, const char *p, size_t n, bool first);
+
+/* Cuts at a text (a delimiter), in the way that the step says. */
+static void tok__split_text(tok__work *w, size_t step, const char *p, size_t n, const char *text, int how, bool first) {
+    size_t size = strlen(text), begin = 0, i = 0;
+    while (i + size <= n) {
+        if (memcmp(p + i, text, size)) { i++; continue; }
+        size_t cut = how == TOK__WITH_PREVIOUS ? i + size : i;
+        tok__split(w, step + 1, p + begin, cut - begin, first && begin == 0);
+        if (how == TOK__ISOLATED) tok__split(w, step + 1, p + i, size, first && i == 0);
+        begin = how == TOK__WITH_NEXT ? i : i + size;
+        i += size;
+    }
+    tok__split(w, step + 1, p + begin, n - begin, first && begin == 0);
+}
+
+static void tok__split_digits(tok__work *w, size_t step, const char *p, size_t n, bool single, bool first) {
+    const char *end = p + n, *begin = p;
+    for (size_t k; p < end;) {
+        if (!tok__is_number(w->t, tok__char(p, &k))) { p += k; continue; }
+        const char *q = tok__run(w->t, p, end, tok__is_number, single ? 1 : SIZE_MAX);
+        tok__split(w, step + 1, begin, (size_t)(p - begin), first);
+        tok__split(w, step + 1, p, (size_t)(q - p), first && begin == p);
+        first = false;
+        begin = p = q;
+    }
+    tok__split(w, step + 1, begin, (size_t)(end - begin), first);
+}
+
+/* Spaces become the replacement, one goes before the text; cut before each. */
+static void tok__split_metaspace(tok__work *w, size_t step, const char *p, size_t n, bool first) {
+    const tok__step *s = &w->t->splits[step];
+    tok__buffer *b = &w->steps[step];
+    size_t size = strlen(s->a);
+    bool begins = (n >= size && !memcmp(p, s->a, size)) || (n && *p == ' ');
+    b->n = 0;
+    if (!begins && (s->how == TOK__ALWAYS || (s->how == TOK__FIRST && first))) tok__put(b, s->a, size);
+    tok__replace(p, n, " ", s->a, b);
+    if (b->failed) { w->failed = true; return; }
+    if (s->split) tok__split_text(w, step, b->p, b->n, s->a, TOK__WITH_NEXT, first);
+    else tok__split(w, step + 1, b->p, b->n, first);
+}
+
+static void tok__split_prefix(tok__work *w, size_t step, const char *p, size_t n, bool first) {
+    tok__buffer *b = &w->steps[step];
+    if (*p == ' ') { tok__split(w, step + 1, p, n, first); return; }
+    b->n = 0;
+    tok__put(b, " ", 1);
+    tok__put(b, p, n);
+    if (b->failed) w->failed = true;
+    else tok__split(w, step + 1, b->p, b->n, first);
+}
+
+/* A piece of text through the pre-tokenizers from `step` on, then through the model. first: it begins the text. */
+static void tok__split(tok__work *w, size_t step, const char *p, size_t n, bool first) {
+    if (!n || w->failed) return;
+    if (step == w->t->n_splits) { tok__model(w, p, n); return; }
+    const tok__step *s = &w->t->splits[step];
+    switch (s->kind) {
+        case TOK__SPLIT_TEXT: tok__split_text(w, step, p, n, s->a, s->how, first); break;
+        case TOK__DIGITS: case TOK__DIGIT: tok__split_digits(w, step, p, n, s->kind == TOK__DIGIT, first); break;
+        case TOK__METASPACE: tok__split_metaspace(w, step, p, n, first); break;
+        case TOK__PREFIX_SPACE: tok__split_prefix(w, step, p, n, first); break;
+        default:
+            for (const char *end = p + n, *q; p < end; p = q, first = false) {
+                q = tok__match(w->t, s->kind, p, end);
+                tok__split(w, step + 1, p, (size_t)(q - p), first);
+            }
+    }
+}
+
+/* ---- added tokens ---- */
+
+/* Whether the added token may stand at [p, p + n) of [begin, end), and what it takes in besides. */
+static bool tok__added_fits(const tok__work *w, const tok__added *a, const char *begin, const char *taken,
+                            const char *end, const char **p, const char **q) {
+    const tokenizer *t = w->t;
+    size_t k;
+    if (a->special && w->flags & TOKENIZER_PLAIN) return false;
+    if (a->single_word && *p > begin && tok__is_word(t, tok__char(tok__back(*p), &k))) return false;
+    if (a->single_word && *q < end && tok__is_word(t, tok__char(*q, &k))) return false;
+    while (a->lstrip && *p > taken && tok__is_space(tok__char(tok__back(*p), &k))) *p = tok__back(*p);
+    while (a->rstrip && *q < end && tok__is_space(tok__char(*q, &k))) *q += k;
+    return true;
+}
+
+typedef void (*tok__gap)(tok__work *w, const char *p, size_t n, bool first);
+
+/* Added tokens of one trie are ids, what lies between goes on. The longest of those that begin first is taken. */
+static void tok__cut_added(tok__work *w, const tok__trie *x, const char *p, size_t n, bool first, tok__gap gap) {
+    const char *begin = p, *end = p + n, *taken = p;
+    while (p < end && !w->failed) {
+        size_t size = 0;
+        uint32_t found = tok__trie_longest(x, p, end, &size);
+        const char *from = p, *to = p + size;
+        if (!found) { p++; continue; }
+        p = to;                          /* also when it may not stand there */
+        if (!tok__added_fits(w, &w->t->added[found - 1], begin, taken, end, &from, &to)) continue;
+        if (from > taken) gap(w, taken, (size_t)(from - taken), first && taken == begin);
+        tok__emit(w, w->t->added[found - 1].id);
+        taken = to; /* the next may begin in what this one took in besides: the package has it so */
+    }
+    if (taken < end) gap(w, taken, (size_t)(end - taken), first && taken == begin);
+}
+
+static void tok__pieces(tok__work *w, const char *p, size_t n, bool first) { tok__split(w, 0, p, n, first); }
+
+static void tok__normal_gap(tok__work *w, const char *p, size_t n, bool first) {
+    if (!tok__normalize(w->t, &p, &n, w->normal)) { w->failed = true; return; }
+    tok__cut_added(w, &w->t->normal, p, n, first, tok__pieces);
+}
+
+bool tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned flags, tokenizer_ids *ids) {
+    tok__work w;
+    tok__buffer replaced = { NULL, 0, 0, false };
+    memset(&w, 0, sizeof w);
+    w.t = t;
+    w.ids = ids;
+    w.flags = flags;
+    if (!tok__is_utf8(text, size)) {
+        tok__put_replaced(&replaced, text, size);
+        text = replaced.p;
+        size = replaced.n;
+        w.failed = replaced.failed;
+    }
+    for (size_t i = 0; flags & TOKENIZER_TEMPLATE && i < t->n_before; i++) tok__emit(&w, t->before[i]);
+    if (!w.failed) tok__cut_added(&w, &t->raw, text, size, true, tok__normal_gap);
+    for (size_t i = 0; flags & TOKENIZER_TEMPLATE && i < t->n_after; i++) tok__emit(&w, t->after[i]);
+    free(replaced.p);
+    free(w.symbols);
+    free(w.heap);
+    free(w.nodes);
+    for (int i = 0; i < 2; i++) free(w.normal[i].p);
+    for (int i = 0; i < TOK__STEPS; i++) free(w.steps[i].p);
+    return !w.failed;
+}
+
+/* ---- ids to text ---- */
+
+/* Gives bytes on as far as they are whole characters; the rest is held. */
+static void tok__stream(tokenizer_stream *s, const char *p, size_t n, bool last, tokenizer_text_fn out, void *user) {
+    tok__buffer b = { NULL, 0, 0, false };
+    tok__put(&b, s->held, s->n_held);
+    tok__put(&b, p, n);
+    s->n_held = 0;
+    for (size_t i = 0, k; i < b.n && !b.failed; i += k) {
+        k = json_utf8(b.p + i, b.n - i);
+        if (k) { out(user, b.p + i, k); continue; }
+        k = tok__ill(b.p + i, b.n - i);
+        uint8_t c = (uint8_t)b.p[i];
+        size_t need = c >= 0xf0 && c <= 0xf4 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 && c < 0xe0 ? 2 : 1;
+        if (!last && i + k == b.n && k < need && c <= 0xf4) {        /* may go on in the next token */
+            memcpy(s->held, b.p + i, k);
+            s->n_held = (unsigned)k;
+            break;
+        }
+        out(user, "\xef\xbf\xbd", 3);
+    }
+    free(b.p);
+}
+
+void tokenizer_decode(const tokenizer *t, tokenizer_stream *s, uint32_t id, tokenizer_text_fn out, void *user) {
+    tok__buffer work[2] = { { NULL, 0, 0, false }, { NULL, 0, 0, false } };
+    if (id >= t->n || t->tokens[id].size == TOKENIZER_NONE || t->flags[id] & TOK__SPECIAL) return;
+    const char *p = tok__at(t, t->pieces[id]);
+    size_t n = t->pieces[id].size;
+    char byte;
+    bool is_byte = false;
+    for (size_t i = 0; i < t->n_decoders; i++) {
+        const tok__step *d = &t->decoders[i];
+        if (d->kind == TOK__BYTE_FALLBACK && t->flags[id] & TOK__IS_BYTE) {
+            byte = (char)(json__hex(p[3]) << 4 | json__hex(p[4]));
+            p = &byte;
+            n = 1;
+            is_byte = true;
+        } else if (d->kind == TOK__REPLACE) {
+            tok__buffer *b = &work[i & 1];
+            b->n = 0;
+            tok__replace(p, n, d->a, d->b, b);
+            p = b->p ? b->p : "";
+            n = b->n;
+        } else if (d->kind == TOK__METASPACE) {
+            tok__buffer *b = &work[i & 1];
+            b->n = 0;
+            tok__replace(p, n, d->a, d->how != TOK__NEVER && !s->begun ? "" : " ", b);
+            p = b->p ? b->p : "";
+            n = b->n;
+        } else if (d->kind == TOK__STRIP && !s->begun && n && *p == ' ') {
+            p++;
+            n--;
+        }
+    }
+    if (!is_byte && !t->byte_level && s->n_held) tok__stream(s, "", 0, true, out, user);
+    s->begun = true;
+    tok__stream(s, p, n, false, out, user);
+    free(work[0].p);
+    free(work[1].p);
+}
+
+void tokenizer_decode_end(const tokenizer *t, tokenizer_stream *s, tokenizer_text_fn out, void *user) {
+    (void)t;
+    tok__stream(s, "", 0, true, out, user);
+}
+
+/* ---- reading tokenizer.json ---- */
+
+static json_value tok__member(json_value v, const char *name) { return json_get(v, name); }
+static bool tok__is_set(json_value v) { return json_kind_of(v) != JSON_MISSING && json_kind_of(v) != JSON_NULL; }
+
+static bool tok__flag(json_value object, const char *name, bool otherwise) {
+    json_get_bool(json_get(object, name), &otherwise);
+    return otherwise;
+}
+
+/* A thing of the file that is not read, by its type. */
+static bool tok__unknown(tokenizer *t, const char *what, json_value type) {
+    int shown = type.size > 60 ? 60 : (int)type.size;
+    return tok__fail(t, "%s %.*s is not read", what, type.text ? shown : 6, type.text ? type.text : "(none)");
+}
+
+/* {"String": text} or {"Regex": text} under "pattern", or a bare text: the text. */
+static json_value tok__pattern(json_value v, bool *out_regex) {
+    json_value pattern = tok__member(v, "pattern"), regex = tok__member(pattern, "Regex"),
+               text = tok__member(pattern, "String");
+    *out_regex = json_kind_of(regex) == JSON_STRING;
+    return *out_regex ? regex : json_kind_of(pattern) == JSON_STRING ? pattern : text;
+}
+
+static bool tok__step_text(tokenizer *t, const char *what, json_value v, char out[64], bool may_be_empty) {
+    size_t n;
+    if (!json_get_string(v, out, 64, &n) || strlen(out) != n || (!n && !may_be_empty))
+        return tok__fail(t, "%s: a text of 1 to 63 bytes is missing", what);
+    return true;
+}
+
+/* Steps of a normalizer, pre-tokenizer or decoder: the value itself, or the members of a Sequence. */
+typedef bool (*tok__reader)(tokenizer *t, json_value v, json_value type);
+
+static bool tok__read_steps(tokenizer *t, json_value v, const char *members, tok__reader read, int depth) {
+    json_value none, item, type = tok__member(v, "type");
+    if (!tok__is_set(v)) return true;
+    if (!json_is(type, "Sequence")) return read(t, v, type);
+    if (depth > 4) return tok__fail(t, "%s lie too deep in each other", members);
+    for (json_iter i = json_begin(tok__member(v, members)); json_next(&i, &none, &item);)
+        if (!tok__read_steps(t, item, members, read, depth + 1)) return false;
+    return true;
+}
+
+static tok__step *tok__next_step(tokenizer *t, tok__step *steps, size_t *n, tok__kind kind) {
+    if (*n == TOK__STEPS) { tok__fail(t, "more than %d steps of one kind", TOK__STEPS); return NULL; }
+    tok__step *s = &steps[(*n)++];
+    memset(s, 0, sizeof *s);
+    s->kind = kind;
+    return s;
+}
+
+static bool tok__read_normalizer(tokenizer *t, json_value v, json_value type) {
+    static const struct { const char *name; tok__kind kind; } forms[] = {
+        { "NFC", TOK__NFC }, { "NFD", TOK__NFD }, { "NFKC", TOK__NFKC }, { "NFKD", TOK__NFKD },
+    };
+    bool regex = false, replace = json_is(type, "Replace");
+    tok__step *s;
+    for (size_t i = 0; i < 4; i++)
+        if (json_is(type, forms[i].name))
+            return tok__next_step(t, t->normalizers, &t->n_normalizers, forms[i].kind) != NULL;
+    if (!replace && !json_is(type, "Prepend")) return tok__unknown(t, "the normalizer", type);
+    json_value pattern = tok__pattern(v, &regex);
+    if (replace && regex) return tok__unknown(t, "a normalizer that replaces the expression", pattern);
+    s = tok__next_step(t, t->normalizers, &t->n_normalizers, replace ? TOK__REPLACE : TOK__PREPEND);
+    if (!s) return false;
+    if (!replace) return tok__step_text(t, "Prepend", tok__member(v, "prepend"), s->a, false);
+    return tok__step_text(t, "Replace", pattern, s->a, false) &&
+           tok__step_text(t, "Replace", tok__member(v, "content"), s->b, true);
+}
+
+#define TOK__REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define TOK__ANY_CASE "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+
+static const struct { const char *text; tok__kind kind; } tok__expressions[] = {
+    { "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", TOK__SPLIT_GPT2 },
+    { TOK__ANY_CASE "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" TOK__REST, TOK__SPLIT_LLAMA3 },
+    { TOK__ANY_CASE "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" TOK__REST, TOK__SPLIT_QWEN2 },
+    { "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" TOK__ANY_CASE "?"
+      "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" TOK__ANY_CASE "?"
+      "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", TOK__SPLIT_O200K },
+};
+
+static bool tok__read_split(tokenizer *t, json_value v) {
+    static const char *const behaviours[] = { "Isolated", "Removed", "MergedWithPrevious", "MergedWithNext" };
+    bool regex = false;
+    int how = 0;
+    json_value pattern = tok__pattern(v, &regex), behaviour = tok__member(v, "behavior");
+    while (how < 4 && !json_is(behaviour, behaviours[how])) how++;
+    if (how == 4) return tok__unknown(t, "the behavior of a Split", behaviour);
+    /* Each of these expressions matches all of a text: what lies between is isolated too. */
+    size_t i = 0, n = sizeof tok__expressions / sizeof *tok__expressions;
+    while (regex && i < n && !json_is(pattern, tok__expressions[i].text)) i++;
+    bool removed = how == TOK__REMOVED, invert = tok__flag(v, "invert", false);
+    if (regex && (i == n || (how != TOK__ISOLATED && !(removed && invert))))
+        return tok__unknown(t, "a Split by the expression", pattern);
+    if (regex) return tok__next_step(t, t->splits, &t->n_splits, tok__expressions[i].kind) != NULL;
+    if (invert) return tok__fail(t, "a Split by the inverse of a text is not read");
+    tok__step *s = tok__next_step(t, t->splits, &t->n_splits, TOK__SPLIT_TEXT);
+    if (!s) return false;
+    s->how = (uint8_t)how;
+    return tok__step_text(t, "Split", pattern, s->a, false);
+}
+
+/* Of a Metaspace as pre-tokenizer and as decoder. Old files say add_prefix_space. */
+static bool tok__read_metaspace(tokenizer *t, json_value v, tok__step *s) {
+    static const char *const schemes[] = { "always", "first", "never" };
+    json_value scheme = tok__member(v, "prepend_scheme");
+    int how = tok__flag(v, "add_prefix_space", true) ? TOK__ALWAYS : TOK__NEVER;
+    if (!s) return false;
+    if (tok__is_set(scheme))
+        for (how = 0; how < 3 && !json_is(scheme, schemes[how]);) how++;
+    if (how == 3) return tok__unknown(t, "the prepend_scheme", scheme);
+    s->how = (uint8_t)how;
+    s->split = tok__flag(v, "split", true);
+    return tok__step_text(t, "Metaspace", tok__member(v, "replacement"), s->a, false);
+}
+
+static bool tok__read_pre_tokenizer(tokenizer *t, json_value v, json_value type) {
+    if (json_is(type, "Split")) return tok__read_split(t, v);
+    if (json_is(type, "Metaspace"))
+        return tok__read_metaspace(t, v, tok__next_step(t, t->splits, &t->n_splits, TOK__METASPACE));
+    if (json_is(type, "Digits"))
+        return tok__next_step(t, t->splits, &t->n_splits,
+                              tok__flag(v, "individual_digits", false) ? TOK__DIGIT : TOK__DIGITS) != NULL;
+    if (!json_is(type, "ByteLevel")) return tok__unknown(t, "the pre-tokenizer", type);
+    t->byte_level = true;
+    if (tok__flag(v, "add_prefix_space", true) && !tok__next_step(t, t->splits, &t->n_splits, TOK__PREFIX_SPACE))
+        return false;
+    return !tok__flag(v, "use_regex", true) || tok__next_step(t, t->splits, &t->n_splits, TOK__SPLIT_GPT2) != NULL;
+}
+
+static bool tok__read_decoder(tokenizer *t, json_value v, json_value type) {
+    bool regex = false;
+    uint64_t start = 0, stop = 0;
+    tok__step *s;
+    if (json_is(type, "Fuse")) return true;
+    if (json_is(type, "ByteLevel")) {
+        if (!t->byte_level)
+            return tok__fail(t, "a decoder of bytes without a pre-tokenizer that makes them is not read");
+        return tok__next_step(t, t->decoders, &t->n_decoders, TOK__BYTES) != NULL;
+    }
+    if (json_is(type, "ByteFallback"))
+        return tok__next_step(t, t->decoders, &t->n_decoders, TOK__BYTE_FALLBACK) != NULL;
+    if (json_is(type, "Metaspace"))
+        return tok__read_metaspace(t, v, tok__next_step(t, t->decoders, &t->n_decoders, TOK__METASPACE));
+    if (json_is(type, "Strip")) {
+        if (!json_is(tok__member(v, "content"), " ") || !json_get_u64(tok__member(v, "start"), &start) ||
+            !json_get_u64(tok__member(v, "stop"), &stop) || start != 1 || stop)
+            return tok__fail(t, "a Strip of other than one space at the start is not read");
+        return tok__next_step(t, t->decoders, &t->n_decoders, TOK__STRIP) != NULL;
+    }
+    json_value pattern = tok__pattern(v, &regex);
+    if (!json_is(type, "Replace") || regex) return tok__unknown(t, "the decoder", type);
+    s = tok__next_step(t, t->decoders, &t->n_decoders, TOK__REPLACE);
+    return s && tok__step_text(t, "Replace", pattern, s->a, false) &&
+           tok__step_text(t, "Replace", tok__member(v, "content"), s->b, true);
+}
+
+/* Tokens around one text. */
+static bool tok__read_template(tokenizer *t, json_value v, json_value type) {
+    json_value none, item, id;
+    bool seen = false;
+    if (json_is(type, "ByteLevel")) return true;
+    if (!json_is(type, "TemplateProcessing")) return tok__unknown(t, "the post-processor", type);
+    for (json_iter i = json_begin(tok__member(v, "single")); json_next(&i, &none, &item);) {
+        json_value special = tok__member(item, "SpecialToken"), name = tok__member(special, "id");
+        if (!tok__is_set(special)) { seen = true; continue; }
+        char text[256];
+        if (!json_get_string(name, text, sizeof text, NULL)) return tok__fail(t, "a template's token has no name");
+        for (json_iter k = json_begin(tok__member(tok__member(tok__member(v, "special_tokens"), text), "ids"));
+             json_next(&k, &none, &id);) {
+            uint64_t x;
+            size_t *n = seen ? &t->n_after : &t->n_before;
+            if (!json_get_u64(id, &x) || x >= t->n || *n == 8)
+                return tok__fail(t, "the template's token %s has no id below %zu", text, t->n);
+            (seen ? t->after : t->before)[(*n)++] = (uint32_t)x;
+        }
+    }
+    return true;
+}
+
+/* The largest id + 1; SIZE_MAX: one is no id. */
+static size_t tok__count_ids(json_value vocab, json_value added) {
+    json_value key, value;
+    size_t n = json_kind_of(vocab) == JSON_ARRAY ? json_count(vocab) : 0;
+    uint64_t id;
+    for (json_iter i = json_begin(vocab); json_kind_of(vocab) == JSON_OBJECT && json_next(&i, &key, &value);) {
+        if (!json_get_u64(value, &id) || id >= TOK__IDS) return SIZE_MAX;
+        if (id >= n) n = (size_t)id + 1;
+    }
+    for (json_iter i = json_begin(added); json_next(&i, &key, &value);) {
+        if (!json_get_u64(tok__member(value, "id"), &id) || id >= TOK__IDS) return SIZE_MAX;
+        if (id >= n) n = (size_t)id + 1;
+    }
+    return n;
+}
+
+static bool tok__read_vocabulary(tokenizer *t, json_value vocab, json_value added) {
+    json_value key, value;
+    uint64_t id;
+    size_t n = tok__count_ids(vocab, added);
+    if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is no number below %d", TOK__IDS);
+    if (!tok__make_room(t, n)) return false;
+    for (json_iter i = json_begin(vocab); json_next(&i, &key, &value);)
+        if (!json_get_u64(value, &id) || !tok__enter(t, (uint32_t)id, key, true))
+            return t->error[0] ? false : tok__fail(t, "the vocabulary is wrong");
+    return true;
+}
+
+static bool tok__read_pieces(tokenizer *t, json_value vocab, json_value added) {
+    json_value none, pair, piece, score;
+    size_t n = tok__count_ids(vocab, added), id = 0;
+    if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is no number below %d", TOK__IDS);
+    if (!tok__make_room(t, n)) return false;
+    t->scores = (double *)calloc(n + 1, sizeof *t->scores);
+    if (!t->scores) return tok__no_memory(t);
+    double least = 0;
+    for (json_iter i = json_begin(vocab); json_next(&i, &none, &pair); id++) {
+        json_iter k = json_begin(pair);
+        if (json_kind_of(pair) != JSON_ARRAY || !json_next(&k, &none, &piece) || !json_next(&k, &none, &score) ||
+            !json_get_double(score, &t->scores[id]))
+            return tok__fail(t, "piece %zu is no text with a score", id);
+        if (!tok__enter(t, (uint32_t)id, piece, true)) return false;
+        tok__text x = t->pieces[id];
+        if (x.size && !tok__trie_add(&t->unigram, tok__at(t, x), x.size, (uint32_t)id)) return tok__no_memory(t);
+        if (id == 0 || t->scores[id] < least) least = t->scores[id];
+    }
+    t->unk_score = least - 10;
+    return true;
+}
+
+/* Enters a merge of two tokens of the vocabulary whose texts together are a third. */
+static bool tok__add_merge(tokenizer *t, const char *a, size_t na, const char *b, size_t nb, uint32_t rank) {
+    char both[2 * TOK__TOKEN];
+    memcpy(both, a, na);
+    memcpy(both + na, b, nb);
+    uint32_t x = *tok__place(t, t->by_token, t->tokens, a, na) - 1,
+             y = *tok__place(t, t->by_token, t->tokens, b, nb) - 1;
+    uint32_t z = *tok__place(t, t->by_token, t->tokens, both, na + nb) - 1;
+    if (x == TOKENIZER_NONE || y == TOKENIZER_NONE || z == TOKENIZER_NONE)
+        return tok__fail(t, "merge %u names a token that is not in the vocabulary", rank);
+    uint64_t pair = (uint64_t)x << 32 | y;
+    size_t i = (size_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> 24) & (t->merge_room - 1);
+    while (t->merges[i].rank != TOKENIZER_NONE && t->merges[i].pair != pair) i = (i + 1) & (t->merge_room - 1);
+    t->merges[i] = (tok__merge){ pair, rank, z };
+    return true;
+}
+
+/* "a b", or ["a", "b"]. */
+static bool tok__read_merge(tokenizer *t, json_value v, uint32_t rank) {
+    char a[TOK__TOKEN], b[TOK__TOKEN], *space;
+    size_t na = 0, nb = 0;
+    json_value none, first, second;
+    json_iter i = json_begin(v);
+    if (json_kind_of(v) == JSON_ARRAY) {
+        if (!json_next(&i, &none, &first) || !json_next(&i, &none, &second) ||
+            !json_get_string(first, a, sizeof a, &na) || !json_get_string(second, b, sizeof b, &nb))
+            return tok__fail(t, "merge %u is no pair of texts", rank);
+        return tok__add_merge(t, a, na, b, nb, rank);
+    }
+    if (!json_get_string(v, a, sizeof a, &na) || (space = (char *)memchr(a, ' ', na)) == NULL ||
+        memchr(space + 1, ' ', na - (size_t)(space + 1 - a)))
+        return tok__fail(t, "merge %u is no two texts with a space between", rank);
+    return tok__add_merge(t, a, (size_t)(space - a), space + 1, na - (size_t)(space + 1 - a), rank);
+}
+
+static bool tok__read_merges(tokenizer *t, json_value merges) {
+    json_value none, merge;
+    size_t n = json_count(merges);
+    uint32_t rank = 0;
+    if (n > TOK__IDS) return tok__fail(t, "more than %d merges", TOK__IDS);
+    t->merge_room = tok__room(n);
+    t->merges = (tok__merge *)malloc(t->merge_room * sizeof *t->merges);
+    if (!t->merges) return tok__no_memory(t);
+    for (size_t i = 0; i < t->merge_room; i++) t->merges[i] = (tok__merge){ 0, TOKENIZER_NONE, 0 };
+    for (json_iter i = json_begin(merges); json_next(&i, &none, &merge); rank++)
+        if (!tok__read_merge(t, merge, rank)) return false;
+    return true;
+}
+
+/* Ids of single bytes: of byte-level tokens themselves, otherwise of <0x00> to <0xFF>. */
+static void tok__find_bytes(tokenizer *t) {
+    for (int i = 0; i < 256; i++) {
+        char name[8], byte = (char)i;
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        t->bytes[i] = t->byte_level ? tok__find(t, &byte, 1) : tokenizer_find(t, name);
+        if (!t->byte_level && t->bytes[i] != TOKENIZER_NONE) t->flags[t->bytes[i]] |= TOK__IS_BYTE;
+    }
+}
+
+static bool tok__read_bpe(tokenizer *t, json_value model, json_value added) {
+    static const char *const unread[] = { "continuing_subword_prefix", "end_of_word_suffix" };
+    char unk[256];
+    double dropout = 0;
+    for (int i = 0; i < 2; i++)
+        if (tok__is_set(tok__member(model, unread[i])) && !json_is(tok__member(model, unread[i]), ""))
+            return tok__fail(t, "a BPE with %s is not read", unread[i]);
+    if (json_get_double(tok__member(model, "dropout"), &dropout) && dropout > 0)
+        return tok__fail(t, "a BPE with dropout is not read");
+    t->fuse_unk = tok__flag(model, "fuse_unk", false);
+    t->ignore_merges = tok__flag(model, "ignore_merges", false);
+    if (json_kind_of(tok__member(model, "vocab")) != JSON_OBJECT ||
+        json_kind_of(tok__member(model, "merges")) != JSON_ARRAY)
+        return tok__fail(t, "the BPE has no vocab or no merges");
+    if (!tok__read_vocabulary(t, tok__member(model, "vocab"), added) ||
+        !tok__read_merges(t, tok__member(model, "merges")))
+        return false;
+    if (!tok__is_set(tok__member(model, "unk_token"))) return true;
+    if (!json_get_string(tok__member(model, "unk_token"), unk, sizeof unk, NULL) ||
+        (t->unk = tokenizer_find(t, unk)) == TOKENIZER_NONE)
+        return tok__fail(t, "the unk_token is not in the vocabulary");
+    return true;
+}
+
+static bool tok__read_model(tokenizer *t, json_value model, json_value added) {
+    json_value type = tok__member(model, "type");
+    uint64_t unk;
+    t->unk = TOKENIZER_NONE;
+    t->byte_fallback = tok__flag(model, "byte_fallback", false);
+    t->is_unigram = json_is(type, "Unigram");
+    if (!t->is_unigram) {
+        bool untyped = !tok__is_set(type) && tok__is_set(tok__member(model, "merges"));
+        if (!json_is(type, "BPE") && !untyped) return tok__unknown(t, "the model", type);
+        if (!tok__read_bpe(t, model, added)) return false;
+    } else {
+        if (t->byte_level) return tok__fail(t, "a Unigram model on bytes is not read");
+        if (json_kind_of(tok__member(model, "vocab")) != JSON_ARRAY)
+            return tok__fail(t, "the Unigram model has no vocab");
+        if (!tok__read_pieces(t, tok__member(model, "vocab"), added)) return false;
+        if (json_get_u64(tok__member(model, "unk_id"), &unk)) t->unk = unk < t->n ? (uint32_t)unk : TOKENIZER_NONE;
+    }
+    tok__find_bytes(t);
+    return true;
+}
+
+static bool tok__read_added_one(tokenizer *t, json_value v, tok__added *a) {
+    char text[TOK__TOKEN];
+    uint64_t id;
+    size_t n;
+    json_value content = tok__member(v, "content");
+    if (!json_get_string(content, text, sizeof text, &n) || !n || !json_get_u64(tok__member(v, "id"), &id) ||
+        id >= t->n)
+        return tok__fail(t, "an added token has no text or no id");
+    uint32_t known = *tok__place(t, t->by_token, t->tokens, text, n) - 1;
+    a->id = known != TOKENIZER_NONE ? known : (uint32_t)id;
+    if (known == TOKENIZER_NONE && !tok__enter(t, a->id, content, false)) return false;
+    a->text = t->tokens[a->id];
+    a->single_word = tok__flag(v, "single_word", false);
+    a->lstrip = tok__flag(v, "lstrip", false);
+    a->rstrip = tok__flag(v, "rstrip", false);
+    a->special = tok__flag(v, "special", false);
+    a->normalized = tok__flag(v, "normalized", !a->special);
+    t->flags[a->id] |= (uint8_t)(TOK__ADDED | (a->special ? TOK__SPECIAL : 0));
+    return true;
+}
+
+static bool tok__read_added(tokenizer *t, json_value added) {
+    json_value none, v;
+    size_t n = json_count(added);
+    if (n > TOK__IDS) return tok__fail(t, "more than %d added tokens", TOK__IDS);
+    t->added = (tok__added *)calloc(n + 1, sizeof *t->added);
+    if (!t->added) return tok__no_memory(t);
+    for (json_iter i = json_begin(added); json_next(&i, &none, &v);) {
+        tok__added *a = &t->added[t->n_added];
+        tok__buffer work[2] = { { NULL, 0, 0, false }, { NULL, 0, 0, false } };
+        if (!tok__read_added_one(t, v, a)) return false;
+        const char *p = tok__at(t, a->text);
+        size_t size = a->text.size;
+        bool ok = !a->normalized || tok__normalize(t, &p, &size, work);
+        ok = ok && tok__trie_add(a->normalized ? &t->normal : &t->raw, p, size, (uint32_t)t->n_added++);
+        bool changed = ok && (size != a->text.size || memcmp(p, tok__at(t, a->text), size));
+        if (changed && !t->byte_level) t->pieces[a->id] = tok__keep(t, p, size);       /* so the package decodes it */
+        ok = ok && t->pieces[a->id].size != TOKENIZER_NONE;
+        free(work[0].p);
+        free(work[1].p);
+        if (!ok) return tok__no_memory(t);
+    }
+    return true;
+}
+
+static bool tok__read(tokenizer *t, json_value root) {
+    json_value added = tok__member(root, "added_tokens");
+    return tok__unicode(t) &&
+           tok__read_steps(t, tok__member(root, "normalizer"), "normalizers", tok__read_normalizer, 0) &&
+           tok__read_steps(t, tok__member(root, "pre_tokenizer"), "pretokenizers", tok__read_pre_tokenizer, 0) &&
+           tok__read_model(t, tok__member(root, "model"), added) && tok__read_added(t, added) &&
+           tok__read_steps(t, tok__member(root, "decoder"), "decoders", tok__read_decoder, 0) &&
+           tok__read_steps(t, tok__member(root, "post_processor"), "processors", tok__read_template, 0);
+}
+
+tokenizer *tokenizer_open(const char *path, char error[TOKENIZER_ERROR]) {
+    tokenizer *t = (tokenizer *)calloc(1, sizeof *t);
+    char place[4096];
+    struct stat info;
+    mapping m;
+    json_value root;
+    json_error why;
+    json_limits limits = { .bytes = TOK__FILE, .depth = 32 };
+    error[0] = 0;
+    if (!t) { snprintf(error, TOKENIZER_ERROR, "%.200s: out of memory", path); return NULL; }
+    bool folder = !stat(path, &info) && S_ISDIR(info.st_mode);
+    snprintf(place, sizeof place, "%.4000s%s", path, folder ? "/tokenizer.json" : "");
+    t->error = error;
+    t->path = place;
+    bool ok = mapping_open(&m, place, error, TOKENIZER_ERROR);
+    if (ok) {
+        ok = json_check((const char *)m.data, (size_t)m.size, &limits, &root, &why) ||
+             tok__fail(t, "byte %zu: %s", why.offset, why.text);
+        ok = ok && tok__read(t, root);
+        if (ok && mapping_cut(&m) != MAPPING_WHOLE) ok = tok__fail(t, "the file was cut while it was read");
+        mapping_close(&m);
+    }
+    t->error = NULL;
+    t->path = NULL;
+    if (ok) return t;
+    tokenizer_close(t);
+    return NULL;
+}
+
+void tokenizer_close(tokenizer *t) {
+    if (!t) return;
+    tok__trie *const tries[] = { &t->raw, &t->normal, &t->unigram };
+    for (int i = 0; i < 3; i++) {
+        free(tries[i]->edges);
+        free(tries[i]->ends);
+    }
+    void *const all[] = { t->blob,   t->tokens, t->pieces, (void *)t->whole, t->flags,   t->table,         t->by_token,
+                          t->merges, t->added,  t->scores, t->categories,    t->classes, t->decompositions };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    free(t);
+}
+#endif
