@@ -3,7 +3,7 @@
 # of both that are the same on every run. `./build.sh fuzz NAME SECONDS` looks for more. GENIE_FUZZ_ALTERATIONS=1000000: a longer run.
 . "$(dirname "$0")/script.sh"
 targets=$(for source in tests/fuzz/*_fuzz.c; do basename "$source" _fuzz.c; done)
-alterations=${GENIE_FUZZ_ALTERATIONS:-3000}
+alterations=${GENIE_FUZZ_ALTERATIONS:-$([ -n "${SAN:-}" ] && echo 500 || echo 2000)}
 found=$BUILD/tests      # where inputs that fail are left
 
 # write_unit HEADER: the targets of the network unit (fuzz_net.h), or all others (fuzz.h), as one unit, so that it is compiled once for them.
