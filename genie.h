@@ -1026,7 +1026,7 @@ typedef struct gn_server_desc {
     uint32_t max_sessions;    /* 0: 64 */
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
     uint64_t memory_limit;    /* bytes that one session may cause in host memory (tensors, scratch, messages, plans, tables), and as many
-                                 on its device; 0: 8 GiB. Up to 8 MiB of messages under way come on top */
+                                 on its device; 0: 8 GiB. Up to 8 MiB of messages under way and 3 of its link come on top */
     uint64_t tenant_memory;   /* the same of all sessions of a tenant with the weights that it has left here; 0: four times memory_limit */
     uint64_t total_memory;    /* the same of all tenants; 0: three quarters of this machine's memory, and no limit on devices but their own */
     uint64_t idle_memory;     /* bytes of weights that no session uses; those that were used longest ago go first. 0: memory_limit */
@@ -1412,7 +1412,6 @@ typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
 typedef struct gn_exec_desc {
     const char *device;      /* "cpu:0", "cuda:1" */
     uint32_t threads;
-    uint64_t memory_limit;   /* bytes, 0: none */
     uint32_t deadline_ms;
     bool strict;
     gn_stats *stats;         /* counters to add to; never NULL */
@@ -1565,10 +1564,11 @@ GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL 
 GN_API void *gn_resize(void *p, size_t bytes);
 GN_API void gn_free(void *p);
 /* A budget: gn_alloc charges host memory to that of the session for which the calling thread works, and to its tenant's and the server's.
-   Device memory is charged by the executor that takes it. gn_device_account: that of the calling thread; NULL: nobody's, which is never
-   refused. It stays until all that was charged is given back. GN_LIMIT: nothing was charged. Any thread. */
+   Memory of a device, and of the host that comes from elsewhere, is charged by the executor that takes it. gn_session_account: for the one or
+   the other, that of the calling thread; NULL: nobody's, which is never refused. It stays until all that was charged is given back. GN_LIMIT:
+   nothing was charged. Any thread. */
 typedef struct gn_account gn_account;
-GN_API gn_account *gn_device_account(void);
+GN_API gn_account *gn_session_account(bool device);
 GN_API gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f);
 GN_API void gn_account_give(gn_account *a, uint64_t bytes);
 GN_API uint64_t gn_now_us(void);                 /* monotonic */
@@ -1738,30 +1738,31 @@ static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) {
 
 #define GN__BLOCK_HEAD 16u                  /* keeps what malloc aligns aligned */
 #define GN__BLOCK_COST 32u                  /* bytes that a block is charged besides its own: head, and what the allocator adds */
-#define GN__ALLOWANCE (8u << 20)            /* bytes that the messages of one session may take beyond every limit: refusals travel too */
+#define GN__SESSION_SPARE (8u << 20)        /* bytes that a session has beyond every limit for messages under way: refusals travel too */
 
 struct gn_account {
     gn_account *above;                      /* that pays too; it lives longer */
     const char *what, *flag;                /* "the session", "--memory" */
     gn__atomic held;                        /* bytes, and 1 while it is open */
-    gn__atomic limit, allowance;            /* limit 0: none */
+    gn__atomic limit, spare;                /* limit 0: none; spare: beyond it, for messages */
     gn__atomic refused_by, refused;         /* of the one that was to pay first: which of the chain had no room, for how many bytes */
     bool (*reclaim)(void *user, uint64_t bytes);   /* makes room by what can be had again, false: there is nothing; NULL: the same */
     void *user;
 };
 
-typedef struct gn__payer { gn_account *host, *device; bool spare; } gn__payer;   /* spare: the allowance may be used */
+typedef struct gn__payer { gn_account *host, *device; bool spare; } gn__payer;   /* spare: for a message */
 static GN__THREAD_LOCAL gn__payer gn__paying;
 
 typedef struct gn__block { gn_account *account; size_t bytes; } gn__block;       /* before each block */
 
 /* Charges this account alone. */
 static bool gn__account_take(gn_account *a, uint64_t bytes, bool spare) {
-    uint64_t held = gn__atomic_load(&a->held), limit = gn__atomic_load(&a->limit);
-    uint64_t most = limit == 0 ? UINT64_MAX : limit + (spare ? GN__MIN(gn__atomic_load(&a->allowance), UINT64_MAX - limit) : 0);
+    uint64_t now = gn__atomic_load(&a->held), limit = gn__atomic_load(&a->limit);
+    uint64_t more = spare ? gn__atomic_load(&a->spare) : 0;
+    uint64_t most = limit == 0 || limit > UINT64_MAX - more ? UINT64_MAX : limit + more;
     for (;;) {
-        if (bytes > most || held > most - bytes) return false;
-        if (gn__atomic_swap(&a->held, &held, held + bytes)) return true;
+        if (bytes > most || now > most - bytes) return false;
+        if (gn__atomic_swap(&a->held, &now, now + bytes)) return true;
     }
 }
 
@@ -1820,9 +1821,8 @@ static uint64_t gn__account_held(const gn_account *a) { return gn__atomic_load(&
 
 /* What a client is told: GN_LIMIT, which of the budgets it was and what there is of it. */
 static gn_result gn__account_refusal(const gn_account *a, const char *why, uint64_t bytes, gn_fault *f) {
-    uint64_t held = gn__account_held(a);
     return gn_fail(f, GN_LIMIT, "%.200s%s%llu bytes more; %s holds %llu of the %llu allowed (%s): release what is not needed, or ask whoever runs the server for more",
-                   why, why[0] ? ": " : "", (unsigned long long)bytes, a->what, (unsigned long long)held, (unsigned long long)gn__atomic_load(&a->limit), a->flag);
+                   why, why[0] ? ": " : "", (unsigned long long)bytes, a->what, (unsigned long long)gn__account_held(a), (unsigned long long)gn__atomic_load(&a->limit), a->flag);
 }
 
 /* A block of the account's; NULL account: nobody's. */
@@ -1873,13 +1873,13 @@ static const gn_account *gn__account_refused(gn_account *a, uint64_t *out_bytes)
     return by;
 }
 
-gn_account *gn_device_account(void) { return gn__paying.device; }
+gn_account *gn_session_account(bool device) { return device ? gn__paying.device : gn__paying.host; }
 
 gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f) {
     uint64_t asked;
     if (!a || gn__account_charge(a, bytes, false)) return GN_OK;
     const gn_account *by = gn__account_refused(a, &asked);
-    return gn__account_refusal(by ? by : a, "on the device", bytes, f);
+    return gn__account_refusal(by ? by : a, "", bytes, f);
 }
 
 void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_give(a, bytes, NULL); }
@@ -14552,6 +14552,18 @@ static void gn__link_count(gn__link *l) {
 /* Whether keys may change in the middle of the stream, as counted last. */
 static bool gn__link_renews(const gn__link *l) { return l->t.i->renew && l->info.renews; }
 
+/* The buffers that every link has, of bounded size, are nobody's: a block stays with the account that it began with. */
+static bool gn__link_begin(gn__link *l) {
+    gn__buf *const own[] = { &l->out.b, &l->out.fields, &l->scratch };
+    bool ok = true;
+    for (size_t i = 0; i < GN__LENGTH(own); i++) {
+        void *p = own[i]->p;
+        ok = gn__reserve(&p, &own[i]->cap, 1, 1) && ok;
+        own[i]->p = (uint8_t *)p;
+    }
+    return ok;
+}
+
 static gn_result gn__link_read(gn__link *l, uint32_t timeout_ms) {
     size_t room = 0, n = 0;
     uint8_t *p = gn__inbox_room(&l->in, &room);
@@ -15828,8 +15840,7 @@ struct gn_server {
 
 /* Bytes that the session may still cause. */
 static uint64_t gn__session_left(const gn__session *s) {
-    uint64_t held = gn__account_held(s->host);
-    return s->limit - GN__MIN(held, s->limit);
+    return s->limit - GN__MIN(gn__account_held(s->host), s->limit);
 }
 
 /* What unfinished messages may hold: a piece of a weight always comes, for where it goes is counted. */
@@ -15864,6 +15875,7 @@ static void gn__session_spare(gn__session *s, uint64_t most) {
     gn_free(s->args_bytes);
     s->args_bytes = NULL;
     s->args_cap = 0;
+    gn__buf_deinit(&s->link.in.spare);
 }
 
 static void gn__session_show(gn__session *s) {
@@ -16827,16 +16839,16 @@ static bool gn__server_reclaim(void *user, uint64_t bytes) {
 
 static bool gn__tenant_open(gn_server *server, gn__tenant *t) {
     t->host = gn__account_open(server->host, "the tenant", "--tenant-memory", server->desc.tenant_memory);
-    t->device = gn__account_open(server->memory, "the tenant", "--tenant-memory", server->desc.tenant_memory);
+    t->device = gn__account_open(server->memory, "the tenant on devices", "--tenant-memory", server->desc.tenant_memory);
     if (!t->host || !t->device) return false;
     t->host->reclaim = gn__tenant_reclaim;
     t->host->user = t;
     return true;
 }
 
-/* Adds to what the session's messages may take beyond the limits; 0 - GN__ALLOWANCE takes it back. */
-static void gn__session_allow(gn__session *s, uint64_t bytes) {
-    for (gn_account *a = s->host; a; a = a->above) gn__atomic_add(&a->allowance, bytes);
+/* Adds what a session has beyond the limits, or takes it back. */
+static void gn__session_allow(gn__session *s, bool begins) {
+    for (gn_account *a = s->host; a; a = a->above) gn__atomic_add(&a->spare, begins ? GN__SESSION_SPARE : 0 - (uint64_t)GN__SESSION_SPARE);
 }
 
 /* What the executor has to say, to the log and, of a fallback, to the client. */
@@ -16859,7 +16871,7 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     gn__mutex_unlock(&server->lock);
     if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
     gn__copy_text(s->device, sizeof s->device, server->devices[at]);
-    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
+    gn_exec_desc d = { s->device, server->desc.threads, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -16871,10 +16883,10 @@ static gn_result gn__session_charge_to(gn__session *s, gn_fault *f) {
     bool ok = t && (t->host || gn__tenant_open(server, t));
     if (ok) {
         s->host = gn__account_open(t->host, "the session", "--memory", s->limit);
-        s->memory = gn__account_open(t->device, "the session", "--memory", s->limit);
+        s->memory = gn__account_open(t->device, "the session on the device", "--memory", s->limit);
     }
-    ok = ok && s->host && s->memory;
-    if (ok) gn__session_allow(s, GN__ALLOWANCE);
+    ok = ok && s->host && s->memory && gn__link_begin(&s->link);
+    if (ok) gn__session_allow(s, true);
     gn__mutex_unlock(&server->lock);
     if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a session");
     gn__paying = (gn__payer){ s->host, s->memory, true };
@@ -17010,7 +17022,7 @@ static void gn__stats_add(gn_stats *to, const gn_stats *from) {
 /* It pays for nothing more. */
 static void gn__session_settle_up(gn__session *s) {
     gn__paying = (gn__payer){ NULL, NULL, false };
-    if (s->host) gn__session_allow(s, 0 - (uint64_t)GN__ALLOWANCE);
+    if (s->host) gn__session_allow(s, false);
     gn__account_close(s->host);
     gn__account_close(s->memory);
     gn__mutex_lock(&s->server->lock);
@@ -17158,7 +17170,7 @@ static gn_result gn__server_set_desc(gn_server *s, const gn_server_desc *desc, g
     s->store.age_us = (uint64_t)d->idle_minutes * 60000000;
     s->store.salt = gn__mix(gn_now_us(), (uint64_t)(uintptr_t)s);
     s->host = gn__account_open(NULL, "the server", "--total-memory", d->total_memory ? d->total_memory : gn__host_memory() / 4 * 3);
-    s->memory = gn__account_open(NULL, "the server", "--total-memory", d->total_memory);
+    s->memory = gn__account_open(NULL, "the server on devices", "--total-memory", d->total_memory);
     if (s->host) {
         s->host->reclaim = gn__server_reclaim;
         s->host->user = s;
@@ -17174,7 +17186,7 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
@@ -17228,7 +17240,7 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
         gn_exec exec = { NULL, NULL };
         void *plan = NULL;
         memset(&stats, 0, sizeof stats);
-        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+        gn_exec_desc d = { s->devices[i], 1, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -17661,7 +17673,7 @@ static gn_ctx *gn__context_take(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
+    *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
 }
 
 #if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */

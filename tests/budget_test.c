@@ -331,7 +331,79 @@ TEST(memory_that_a_client_causes_stays_within_its_limit) {
     for (size_t i = 0; i < GN__LENGTH(attacks); i++) attack_run(&attacks[i]);
 }
 
+/* A state of so many MiB, and what came of it. */
+static gn_result fill(gn_ctx *g, int64_t mib) {
+    float y = 1;
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(mib * MIB / 4), NULL, "filling");
+    gn_result r = told_by(g, gn_read(gn_slice(s, 0, 0, 1, 1), &y, sizeof y));
+    if (!r) CHECK(y == 0);
+    gn_step(g);
+    return r;
+}
+
+static void check_told(const char *flag) {
+    if (!strstr(told, flag)) test_fail(__FILE__, __LINE__, "\"%s\" does not name %s", told, flag);
+}
+
+/* Two sessions of one tenant share its budget; another tenant has its own. */
+TEST(sessions_of_a_tenant_share_its_budget) {
+    host h = host_begin((gn_server_desc){ .memory_limit = 32 * MIB, .tenant_memory = 48 * MIB }, (const char *[]){ "guest", "guest", "honest" }, 3);
+    gn_ctx *g[3];
+    for (int i = 0; i < 3; i++) g[i] = client_on(h.sockets[i]);
+    CHECK_RESULT(fill(g[0], 24), GN_OK);
+    CHECK_RESULT(fill(g[1], 26), GN_LIMIT);
+    check_told("--tenant-memory");
+    honest_step(g[1]);
+    CHECK_RESULT(fill(g[2], 26), GN_OK);
+    CHECK_RESULT(fill(g[2], 26), GN_LIMIT);
+    check_told("--memory");
+    gn_close(g[0]);
+    gn_result r = GN_LIMIT;
+    for (int i = 0; i < 100 && r; i++, usleep(10000)) r = fill(g[1], 26);
+    CHECK_RESULT(r, GN_OK);                      /* the first one's share is free again */
+    for (int i = 1; i < 3; i++) gn_close(g[i]);
+    host_end(&h);
+}
+
+TEST(tenants_share_the_total_budget) {
+    host h = host_begin((gn_server_desc){ .memory_limit = 40 * MIB, .total_memory = LIMIT }, (const char *[]){ "a", "b", "c" }, 3);
+    gn_ctx *g[3];
+    for (int i = 0; i < 3; i++) g[i] = client_on(h.sockets[i]);
+    CHECK_RESULT(fill(g[0], 24), GN_OK);
+    CHECK_RESULT(fill(g[1], 24), GN_OK);
+    CHECK_RESULT(fill(g[2], 24), GN_LIMIT);
+    check_told("--total-memory");
+    CHECK_RESULT(gn_status(g[2]), GN_OK);
+    for (int i = 0; i < 3; i++) honest_step(g[i]);
+    for (int i = 0; i < 3; i++) gn_close(g[i]);
+    CHECK(TEST_SANITIZED || host_ask(&h).peak - h.before < LIMIT + OVER);
+    host_end(&h);
+}
+
+/* What nobody uses goes when somebody needs the room. */
+TEST(idle_weights_make_room) {
+    enum { N = 6 * MIB };
+    host h = host_begin((gn_server_desc){ .memory_limit = 32 * MIB, .total_memory = LIMIT }, (const char *[]){ "a", "a", "b", "c" }, 4);
+    float *x = (float *)calloc(N, sizeof *x), y = 0;
+    for (int i = 0; i < 2; i++) {
+        gn_ctx *g = client_on(h.sockets[i]);
+        x[0] = (float)i;
+        CHECK_RESULT(gn_read(gn_slice(gn_weight(g, GN_F32, GN_SHAPE(N), x, "w"), 0, 0, 1, 1), &y, sizeof y), GN_OK);
+        CHECK(y == (float)i);
+        gn_close(g);
+    }
+    for (int i = 2; i < 4; i++) {
+        gn_ctx *g = client_on(h.sockets[i]);
+        if (!CHECK_RESULT(fill(g, 26), GN_OK)) printf("%s\n", told);
+        honest_step(g);
+        if (i == 3) gn_close(g);
+    }
+    free(x);
+    host_end(&h);
+}
+
 static const test_entry tests[] = {
+    TEST_ENTRY(sessions_of_a_tenant_share_its_budget), TEST_ENTRY(tenants_share_the_total_budget), TEST_ENTRY(idle_weights_make_room),
     TEST_ENTRY(memory_that_a_client_causes_stays_within_its_limit),
 };
 
