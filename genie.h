@@ -47,6 +47,10 @@
                      gn_host_alloc it copies by itself; those of plain memory pass through pinned pieces (16 MiB a direction), copied
                      by up to four threads. gn_stats counts copies_aside, and copies_waited where that is not possible. For each
                      direction the device holds two areas as large as the largest.
+       Budgets       on a server all that a session causes is charged to it, its tenant and the server (gn_server_desc.memory_limit,
+                     tenant_memory, total_memory): tensors, scratch of kernels, plans, tables, messages that are not whole yet, uploads, device
+                     memory. What does not fit is GN_LIMIT, names the budget, and the session goes on; a step or state that was refused
+                     has changed nothing. Room is made by weights that no session uses (idle_memory, idle_minutes).
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
                      loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
                      program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it

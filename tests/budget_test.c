@@ -392,12 +392,12 @@ TEST(idle_weights_make_room) {
         CHECK(y == (float)i);
         gn_close(g);
     }
-    for (int i = 2; i < 4; i++) {
-        gn_ctx *g = client_on(h.sockets[i]);
-        if (!CHECK_RESULT(fill(g, 26), GN_OK)) printf("%s\n", told);
-        honest_step(g);
-        if (i == 3) gn_close(g);
+    gn_ctx *g[2] = { client_on(h.sockets[2]), client_on(h.sockets[3]) };
+    for (int i = 0; i < 2; i++) {
+        if (!CHECK_RESULT(fill(g[i], 26), GN_OK)) printf("%s\n", told);
+        honest_step(g[i]);
     }
+    for (int i = 0; i < 2; i++) gn_close(g[i]);
     free(x);
     host_end(&h);
 }
