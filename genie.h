@@ -1025,7 +1025,7 @@ typedef struct gn_server_desc {
     const char *listen;       /* "host:port", NULL: 127.0.0.1:5556; port 0: any free port */
     const char *devices;      /* NULL: "cpu" */
     const char *key, *cert, *ca; /* PEM files of an own PKI; all NULL: a P-256 key of our own, made at first start */
-    const char *url_file;     /* the URL is written here, mode 0600 */
+    const char *url_file;     /* the URL is written here, mode 0600; GN_BAD_ARGUMENT when it is that of another server that runs */
     const char *home;         /* keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
     uint32_t max_sessions;    /* 0: 64 */
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
@@ -1042,6 +1042,8 @@ typedef struct gn_server_desc {
     void *log_user;
     const char *record_file;  /* every new plan is added to it, NULL: none. It holds graphs: ops and shapes, no values */
     const char *warm_file;    /* plans that an earlier server recorded are made before the first client comes, NULL: none */
+    const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
+    uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
 } gn_server_desc;
 
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
@@ -1257,10 +1259,10 @@ typedef struct gn_layout {
 } gn_layout;
 
 /* Fills *out_layout, which keeps a pointer to the part. fuse: scalar ops join the loop of their reader; false: each is a loop of its
-   own. GN_OUT_OF_MEMORY. */
+   own. GN_OUT_OF_MEMORY; GN_LIMIT when its block is more than this host can address. */
 GN_API gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f);
 /* Lays the block out again for an executor that computes several steps in one kernel: it has raised `last` of what a kernel reads
-   later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY. */
+   later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY, GN_LIMIT. */
 GN_API gn_result gn_layout_pack(gn_layout *l, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
 /* Adjacent dims that one stride covers become one, dims of size 1 go: fewer, longer runs over the same elements in the same order. */
@@ -1463,12 +1465,13 @@ typedef struct gn_net_i {
     gn_result (*connect)(const char *where, const gn_net_desc *d, gn_transport *out, char out_device[64], gn_fault *f);
     /* GN_PORT_IN_USE, GN_INSECURE, GN_IO_ERROR, GN_BAD_ARGUMENT */
     gn_result (*listen)(const gn_server_desc *d, void **out_listener, gn_fault *f);
-    /* Waits at most timeout_ms for a connection (GN_TIMEOUT: none). TCP only; the handshake is `handshake`. */
+    /* Waits at most timeout_ms for a connection whose handshake is over and whose first bytes have come (GN_TIMEOUT: none). Any
+       other error: one was turned away, and why. Those that have not come so far are looked after in here, so one thread calls it
+       again and again. */
     gn_result (*accept)(void *listener, uint32_t timeout_ms, gn_transport *out, gn_fault *f);
-    /* In the session's own thread. */
-    gn_result (*handshake)(void *listener, gn_transport t, uint32_t timeout_ms, gn_fault *f);
-    /* Checks a HELLO's proof; *out_tenant names the client's namespace; a pairing returns the bytes to grant. Thread-safe. */
-    gn_result (*authenticate)(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n);
+    /* Checks a HELLO's proof; *out_tenant names the client's namespace; a pairing returns the bytes to grant. *f may be told to the
+       peer. Thread-safe. */
+    gn_result (*authenticate)(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f);
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
@@ -1563,6 +1566,16 @@ GN_API gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, co
    costs are given nothing is measured. GN_BAD_ARGUMENT when the number of devices is another one. */
 GN_API gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *cluster);
 
+/* ---- sizes: sums and products of bytes and counts that a program, a peer or a file can make large ----
+ * They saturate: GN_SIZE_FULL stands for all that does not fit in 64 bits, is above every limit and stays so in each further sum (a product
+ * with 0 is 0). So a chain of them is compared once, at its end, with what may be held; gn_size_fits tells what this host can address. */
+#define GN_SIZE_FULL UINT64_MAX
+static inline uint64_t gn_size_add(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? GN_SIZE_FULL : a + b; }
+static inline uint64_t gn_size_mul(uint64_t a, uint64_t b) { return b && a > UINT64_MAX / b ? GN_SIZE_FULL : a * b; }
+/* Up to a multiple of `to`, a power of two. */
+static inline uint64_t gn_size_align(uint64_t n, uint64_t to) { return n > UINT64_MAX - (to - 1) ? GN_SIZE_FULL : (n + (to - 1)) & ~(to - 1); }
+static inline bool gn_size_fits(uint64_t n) { return n <= (uint64_t)PTRDIFF_MAX; }
+
 /* Services of the core for the optional units. */
 GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL when there is none */
 GN_API void *gn_resize(void *p, size_t bytes);
@@ -1575,6 +1588,7 @@ typedef struct gn_account gn_account;
 GN_API gn_account *gn_session_account(bool device);
 GN_API gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f);
 GN_API void gn_account_give(gn_account *a, uint64_t bytes);
+GN_API void gn_wipe(void *p, size_t n);          /* overwrites a secret; no compiler leaves it out. p may be NULL when n is 0 */
 GN_API uint64_t gn_now_us(void);                 /* monotonic */
 GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *format, ...);
 
@@ -1690,6 +1704,11 @@ typedef struct gn__type { gn_dtype dtype; gn_shape shape; } gn__type;
 static void gn__assert_failed(const char *what, int line) {
     fprintf(stderr, "genie.h:%d: a defect in Genie: %s\n", line, what);
     abort();
+}
+
+void gn_wipe(void *p, size_t n) {
+    volatile uint8_t *at = (volatile uint8_t *)p;      /* each write counts, even of memory that is freed next */
+    while (n-- > 0) *at++ = 0;
 }
 
 static void gn__copy_text(char *dst, size_t cap, const char *src) {
@@ -8735,26 +8754,26 @@ static void gn__layout_updates(gn_layout *l) {
 
 /* ---- memory: offsets in one block from lifetimes, first fit ---- */
 
-typedef struct gn__hole { size_t offset, bytes; } gn__hole;
-typedef struct gn__holes { GN__ARRAY(gn__hole, list); size_t end; } gn__holes;
+typedef struct gn__hole { uint64_t offset, bytes; } gn__hole;
+typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
 
-static size_t gn__holes_take(gn__holes *h, size_t bytes) {
+static uint64_t gn__holes_take(gn__holes *h, uint64_t bytes) {
     for (size_t i = 0; i < h->n_list; i++) {
         gn__hole *x = &h->list[i];
         if (x->bytes < bytes) continue;
-        size_t at = x->offset;
+        uint64_t at = x->offset;
         x->offset += bytes;
         x->bytes -= bytes;
         if (!x->bytes) memmove(x, x + 1, (--h->n_list - i) * sizeof *x);
         return at;
     }
-    size_t at = h->end;
+    uint64_t at = h->end;
     if (h->n_list && h->list[h->n_list - 1].offset + h->list[h->n_list - 1].bytes == h->end) at = h->list[--h->n_list].offset;
-    h->end = at + bytes;
+    h->end = gn_size_add(at, bytes);
     return at;
 }
 
-static bool gn__holes_give(gn__holes *h, size_t offset, size_t bytes) {
+static bool gn__holes_give(gn__holes *h, uint64_t offset, uint64_t bytes) {
     size_t i = 0;
     if (!bytes) return true;
     if (!GN__GROW(h, list, 1)) return false;
@@ -8773,26 +8792,30 @@ static bool gn__holes_give(gn__holes *h, size_t offset, size_t bytes) {
     return true;
 }
 
-static size_t gn__lay_bytes(const gn_lay *a) { return ((size_t)gn__view_count(&a->view) * gn__bytes_of(a->view.dtype) + 63) & ~(size_t)63; }
+static uint64_t gn__lay_bytes(const gn_lay *a) { return gn_size_align(gn_size_mul((uint64_t)gn__view_count(&a->view), gn__bytes_of(a->view.dtype)), 64); }
 
-static bool gn__layout_memory(gn_layout *l) {
+static gn_result gn__layout_no_memory(const gn_layout *l, gn_fault *f) { return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to plan %u nodes", l->part->n_nodes); }
+
+static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     const gn_part *p = l->part;
     uint32_t *dying = l->scratch;                       /* list heads by kernel: 1 + base; linked through `own` */
     gn__holes h = { 0 };
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
-    for (uint32_t i = 0; i < p->n_nodes && ok; i++) {
+    for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end); i++) {
         gn_lay *a = &l->lay[i];
         if (a->kernel && a->place == GN_PLACE_BLOCK) {
-            a->offset = gn__holes_take(&h, gn__lay_bytes(a));
+            a->offset = (size_t)gn__holes_take(&h, gn__lay_bytes(a));
             uint32_t end = GN__MAX(a->last, i);
             if (end < p->n_nodes) { a->own = dying[end]; dying[end] = i + 1; }
         }
         for (uint32_t d = dying[i]; d && ok; d = l->lay[d - 1].own) ok = gn__holes_give(&h, l->lay[d - 1].offset, gn__lay_bytes(&l->lay[d - 1]));
     }
-    l->block_bytes = h.end;
     gn_free(h.list);
-    return ok;
+    if (!ok) return gn__layout_no_memory(l, f);
+    if (!gn_size_fits(h.end)) return gn_fail(f, GN_LIMIT, "the results of %u nodes that live at the same time are more bytes than can be addressed: read or keep fewer at once", p->n_nodes);
+    l->block_bytes = (size_t)h.end;
+    return GN_OK;
 }
 
 /* ---- loops: loads, instructions and registers of a group ---- */
@@ -8942,16 +8965,17 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_f
     l->lay = (gn_lay *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->lay);
     l->update_how = (uint8_t *)gn__alloc_zero((size_t)p->n_updates + 1);
     l->scratch = (uint32_t *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->scratch);
-    bool ok = l->lay && l->update_how && l->scratch;
-    if (ok) {
+    gn_result r = l->lay && l->update_how && l->scratch ? GN_OK : gn__layout_no_memory(l, f);
+    if (r == GN_OK) {
         gn__layout_groups(l, fuse);
         gn__layout_places(l);
         gn__layout_last(l);
         gn__layout_updates(l);
-        ok = gn__layout_memory(l) && gn__layout_steps(l);
+        r = gn__layout_memory(l, f);
     }
-    if (!ok) { gn__layout_deinit(l); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to plan %u nodes", p->n_nodes); }
-    return GN_OK;
+    if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
+    if (r != GN_OK) gn__layout_deinit(l);
+    return r;
 }
 
 /* ---- schedule ----
@@ -11136,6 +11160,17 @@ static void gn__inbox_deinit(gn__inbox *in) {
     memset(in, 0, sizeof *in);
 }
 
+static void gn__buf_wipe(gn__buf *b) { if (b->p) gn_wipe(b->p, b->cap); }
+
+/* Overwrites what was read, which held a secret; the latest message is gone. What is not read yet stays. */
+static void gn__inbox_wipe(gn__inbox *in) {
+    if (in->p) gn_wipe(in->p, in->at);
+    if (in->p) gn_wipe(in->p + in->n, in->cap - in->n);
+    for (int i = 0; i < GN__OPEN_MESSAGES; i++) gn__buf_wipe(&in->open[i].body);
+    gn__buf_wipe(&in->whole);
+    gn__buf_wipe(&in->spare);
+}
+
 /* Where to put up to *out_n bytes that arrive; NULL when there is no memory. */
 static uint8_t *gn__inbox_room(gn__inbox *in, size_t *out_n) {
     size_t most = (size_t)in->frame_max + GN__FRAME_HEAD;
@@ -11303,6 +11338,22 @@ typedef struct gn__outbox {
 static void gn__outbox_deinit(gn__outbox *o) {
     gn__buf_deinit(&o->b);
     gn__buf_deinit(&o->fields);
+}
+
+/* Room for a message of n bytes that holds a secret: a buffer that grows leaves its bytes where it was. */
+static bool gn__outbox_room(gn__outbox *o, size_t n) {
+    void *b = o->b.p, *fields = o->fields.p;
+    bool ok = gn__reserve(&b, &o->b.cap, o->b.n + n, 1);
+    o->b.p = (uint8_t *)b;
+    ok = gn__reserve(&fields, &o->fields.cap, n, 1) && ok;
+    o->fields.p = (uint8_t *)fields;
+    return ok;
+}
+
+/* After a secret was sent. */
+static void gn__outbox_wipe(gn__outbox *o) {
+    gn__buf_wipe(&o->b);
+    gn__buf_wipe(&o->fields);
 }
 
 static gn_result gn__outbox_flush(gn__outbox *o) {
@@ -15340,8 +15391,9 @@ static const gn_exec_i gn__remote_i = {
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
     uint8_t ops[GN__WIRE_OPS], auth[256];
-    size_t n_auth = r->link.t.i->auth ? r->link.t.i->auth(r->link.t.self, auth) : 0;
     gn__msg_hello m;
+    if (!gn__outbox_room(&r->link.out, GN__HELLO_MAX)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a connection");
+    size_t n_auth = r->link.t.i->auth ? r->link.t.i->auth(r->link.t.self, auth) : 0;
     memset(&m, 0, sizeof m);
     gn__ops_bitmap(ops);
     m.magic = GN__WIRE_MAGIC;
@@ -15354,9 +15406,8 @@ static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fau
     m.auth = (gn__span){ auth, GN__MIN(n_auth, sizeof auth) };
     gn_result e = gn__remote_message(r, GN__MSG_HELLO, &m, f);
     if (!e) e = gn__remote_flush(r, f);
-    memset(auth, 0, sizeof auth);
-    if (r->link.out.b.p) memset(r->link.out.b.p, 0, r->link.out.b.cap);   /* the proof does not stay in buffers */
-    if (r->link.out.fields.p) memset(r->link.out.fields.p, 0, r->link.out.fields.cap);
+    gn_wipe(auth, sizeof auth);            /* the proof does not stay in memory */
+    gn__outbox_wipe(&r->link.out);
     return e;
 }
 
@@ -15396,8 +15447,10 @@ static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f
     e = gn__link_receive(&r->link, &w, &m, &fault);
     r->stats->round_trips++;
     gn__link_count(&r->link);
-    if (!e) return gn__remote_take_hello(r, &m, f);
-    return gn_fail(f, e, "%s did not answer HELLO: %s", r->link.info.peer, fault.text);
+    if (e) return gn_fail(f, e, "%s did not answer HELLO: %s", r->link.info.peer, fault.text);
+    e = gn__remote_take_hello(r, &m, f);
+    gn__inbox_wipe(&r->link.in);           /* nor the credential */
+    return e;
 }
 
 /* Questions of no weights, then one of many: the quickest trip is the latency, what the large one takes more is the rate. Any
@@ -15680,7 +15733,9 @@ static void gn__store_deinit(gn__store *s) {
 /* ---- server: sessions ---- */
 
 #define GN__SERVER_QUEUE 16       /* steps that run before the first of them is answered */
-#define GN__SERVER_STRANGERS 128  /* connections that have not said who they are */
+#define GN__SERVER_STRANGERS 128  /* threads for connections that have not said who they are */
+#define GN__HEAR_MS 1000u         /* that one of them may take to say it when others wait */
+#define GN__TURNED_AWAY_LINES 8   /* connections turned away that are logged one by one, in each second */
 #define GN__DEVICES_MAX 32
 
 /* From numbers (those that a client chose, addresses) to what they stand for. Open addressing, a power of two of places. */
@@ -15785,6 +15840,8 @@ typedef struct gn__session {
     gn_server *server;
     gn__thread thread;
     bool known, gone, done;     /* under the server's lock. known: authenticated; gone: its transport is being closed */
+    bool heard, cut;            /* under the server's lock. heard: its HELLO is here; cut: it is closed for others */
+    uint64_t came_us;
     bool attached, open;        /* open: the transport's handshake is over */
     uint64_t id;
     gn__link link;
@@ -15818,7 +15875,7 @@ typedef struct gn__session {
 enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
 
 struct gn_server {
-    char *listen, *key, *cert, *ca, *url_file, *home, *record_file, *warm_file;   /* copies of the desc's */
+    char *listen, *key, *cert, *ca, *url_file, *home, *record_file, *warm_file, *advertise;   /* copies of the desc's */
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
     gn_cluster_device costs[GN__DEVICES_MAX];
@@ -15838,6 +15895,8 @@ struct gn_server {
     uint64_t step_us[GN__DEVICES_MAX];   /* running average of their length */
     gn_stats ended;             /* of sessions that are over */
     uint64_t next_session;
+    uint64_t turned_us;         /* since when connections turned away are counted, and how many were */
+    uint32_t turned;
     uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
     uint32_t n_recorded;
 };
@@ -16904,6 +16963,7 @@ static gn_result gn__session_admit(gn__session *s, gn_fault *f) {
     gn__mutex_lock(&server->lock);
     for (const gn__session *x = server->sessions; x; x = x->next) n += x->known && !x->gone;
     s->known = n < server->desc.max_sessions;
+    gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
     return s->known ? GN_OK : gn_fail(f, GN_LIMIT, "the server has %u sessions, all it takes", n);
 }
@@ -16935,25 +16995,26 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     return gn__outbox_flush(&s->link.out);
 }
 
-static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fault *f) {
+static gn_result gn__session_hello(gn__session *s, uint32_t *out_request, gn_fault *f) {
     gn_server *server = s->server;
     gn__patience w = { s->link.deadline_ms, false, &server->stop };
     uint8_t grant[256];
     size_t n_grant = 0;
     gn__msg_hello d;
     gn__msg m;
-    gn_result e = s->attached ? GN_OK : gn__net->handshake(server->listener, s->link.t, s->link.deadline_ms, f);
-    if (e) return e;
     s->open = true;
-    e = gn__link_receive(&s->link, &w, &m, f);
+    gn_result e = gn__link_receive(&s->link, &w, &m, f);
     if (e) return e;
+    gn__mutex_lock(&server->lock);
+    s->heard = true;
+    gn__mutex_unlock(&server->lock);
     *out_request = m.request;
     e = gn__hello_version(&m, f);
     if (!e) e = gn__msg_decode(m.id, m.p, m.n, &d, f);
     if (e) return e;
     if (!s->attached) {
-        e = gn__net->authenticate(server->listener, s->link.t, d.auth.p, (size_t)d.auth.n, s->tenant, grant, &n_grant);
-        if (e) return gn_fail(f, e, "%s", gn__result_text(e));
+        e = gn__net->authenticate(server->listener, s->link.t, d.auth.p, (size_t)d.auth.n, s->tenant, grant, &n_grant, f);
+        if (e) return e;
     }
     gn__link_count(&s->link);
     s->features = d.features & GN__FEATURES;
@@ -16963,11 +17024,21 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
     e = gn__session_admit(s, f);
     if (!e) e = gn__session_charge_to(s, f);
     if (!e) e = gn__session_device(s, &d.device, f);
+    if (e) gn_wipe(grant, sizeof grant);
     if (e) return e;
     gn__span g = { grant, GN__MIN(n_grant, sizeof grant) };
     e = gn__session_welcome(s, &d, m.request, &g);
-    memset(grant, 0, sizeof grant);
+    gn_wipe(grant, sizeof grant);
     return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
+}
+
+/* However it ends, neither the client's proof nor what it was granted stays in memory. */
+static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fault *f) {
+    if (!gn__outbox_room(&s->link.out, GN__HELLO_MAX)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a session");
+    gn_result e = gn__session_hello(s, out_request, f);
+    gn__inbox_wipe(&s->link.in);
+    gn__outbox_wipe(&s->link.out);
+    return e;
 }
 
 /* Says why and gives the peer a moment to read it: what it still sends is thrown away, for closing on unread bytes would
@@ -17086,16 +17157,38 @@ static void gn__server_reap(gn_server *server) {
     }
 }
 
-/* An honest client finds a place among connections that say nothing: the oldest of too many strangers is cut off. */
-static void gn__server_shed(gn_server *server) {
+/* Whether as many strangers have a thread as may. One that does not say who it is goes then, each once, the oldest first. */
+static bool gn__server_crowded(gn_server *server) {
     gn__session *oldest = NULL;
     uint32_t n = 0;
     for (gn__session *s = server->sessions; s; s = s->next) {   /* the newest stands first */
         if (s->known || s->gone || s->attached) continue;
-        oldest = s;
+        if (!s->heard && !s->cut) oldest = s;
         n++;
     }
-    if (n >= GN__SERVER_STRANGERS) oldest->link.t.i->interrupt(oldest->link.t.self);
+    if (n < GN__SERVER_STRANGERS) return false;
+    if (oldest && gn_now_us() - oldest->came_us > GN__HEAR_MS * 1000u) {
+        oldest->cut = true;
+        oldest->link.t.i->interrupt(oldest->link.t.self);
+    }
+    return true;
+}
+
+/* Counts a connection that the listener turned away, and tells of a few in each second. */
+static void gn__server_turned_away(gn_server *server, const char *why) {
+    uint64_t now = gn_now_us();
+    gn_log_fn log = server->desc.log;
+    void *user = server->desc.log_user;
+    gn__mutex_lock(&server->lock);
+    server->ended.sessions_refused++;
+    if (now - server->turned_us > 1000000) {
+        if (server->turned > GN__TURNED_AWAY_LINES) gn_logf(log, user, GN_LOG_WARN, "%u more connections were turned away", server->turned - GN__TURNED_AWAY_LINES);
+        server->turned_us = now;
+        server->turned = 0;
+    }
+    bool tell = server->turned++ < GN__TURNED_AWAY_LINES;
+    gn__mutex_unlock(&server->lock);
+    if (tell) gn_logf(log, user, GN_LOG_WARN, "a connection was turned away: %s", why);
 }
 
 /* Starts the session of a connection, which it owns from here on; tenant NULL: the listener says who it is. */
@@ -17113,9 +17206,9 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
     s->limit = server->desc.memory_limit;
     s->attached = tenant != NULL;
     gn__copy_text(s->tenant, sizeof s->tenant, tenant);
+    s->came_us = gn_now_us();
     gn__mutex_lock(&server->lock);
     gn__server_reap(server);
-    gn__server_shed(server);
     s->id = server->next_session++;
     s->next = server->sessions;
     bool started = gn__thread_start(&s->thread, gn__session_main, s);
@@ -17127,22 +17220,23 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
     return GN_OUT_OF_MEMORY;
 }
 
+enum { GN__CROWDED_MS = 10 };
+
 static void gn__server_accept(void *arg) {
     gn_server *server = (gn_server *)arg;
     while (!gn__atomic_load(&server->stop)) {
         gn_transport t;
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
-        gn_result e = gn__net->accept(server->listener, GN__SLICE_MS, &t, &f);
-        if (!e) e = gn__server_take(server, t, NULL);
-        if (!e) continue;
         gn__mutex_lock(&server->lock);
         gn__server_reap(server);
         gn__store_trim(&server->store, GN__TRIM_MOST);
-        if (e != GN_TIMEOUT) {   /* out of descriptors or threads: others may end meanwhile */
-            gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "a connection was not accepted: %s", f.text[0] ? f.text : gn__result_text(e));
-            gn__cond_wait_ms(&server->changed, &server->lock, GN__SLICE_MS);
-        }
+        bool crowded = gn__server_crowded(server);
+        if (crowded) gn__cond_wait_ms(&server->changed, &server->lock, GN__CROWDED_MS);
         gn__mutex_unlock(&server->lock);
+        if (crowded) continue;
+        gn_result e = gn__net->accept(server->listener, GN__SLICE_MS, &t, &f);
+        if (!e) e = gn__server_take(server, t, NULL);
+        if (e && e != GN_TIMEOUT) gn__server_turned_away(server, f.text[0] ? f.text : gn__result_text(e));
     }
 }
 
@@ -17166,7 +17260,7 @@ static gn_result gn__server_set_desc(gn_server *s, const gn_server_desc *desc, g
     if (d->deadline_ms == 0) d->deadline_ms = GN__DEADLINE_MS;
     bool ok = gn__copy_string(&s->listen, &d->listen) && gn__copy_string(&s->key, &d->key) && gn__copy_string(&s->cert, &d->cert) &&
               gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home) &&
-              gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file);
+              gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file) && gn__copy_string(&s->advertise, &d->advertise);
     if (d->tenant_memory == 0) d->tenant_memory = GN__MIN(d->memory_limit, UINT64_MAX / 4) * 4;
     if (d->idle_memory == 0) d->idle_memory = d->memory_limit;
     if (d->idle_minutes == 0) d->idle_minutes = 60;
@@ -17300,7 +17394,7 @@ static void gn__server_close(gn_server *s) {
     gn__account_close(s->memory);
     gn__cond_deinit(&s->changed);
     gn__mutex_deinit(&s->lock);
-    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file };
+    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file, s->advertise };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(s);
 }
@@ -17721,6 +17815,21 @@ static uint32_t gn__device_index(const gn_ctx *g, const char *device) {
 
 typedef struct gn__opened { gn_exec exec; bool sync /* it works while submit waits */; gn_cluster_device costs; gn_cluster_link link; } gn__opened;
 
+/* A word for a device of this machine, alone or with its number: it was not meant as a host's name. A host that has it is named
+   with its port or as a URL. */
+static bool gn__device_is_word(const char *device) {
+    static const char *const words[] = { "cpu", "gpu", "cuda", "null", "nvidia", "rocm", "hip", "metal", "mps", "vulkan", "opencl", "sycl", "tpu", "npu", "xpu" };
+    size_t n = strcspn(device, ":"), digits = device[n] ? strspn(device + n + 1, "0123456789") : 0;
+    bool port = digits > 4 || (digits > 0 && atoi(device + n + 1) > 1023);
+    if (port || (device[n] && device[n + 1 + digits])) return false;
+    for (size_t i = 0; i < GN__LENGTH(words); i++) {
+        size_t k = 0;
+        while (k < n && words[i][k] && (device[k] | 32) == words[i][k]) k++;
+        if (k == n && !words[i][k]) return true;
+    }
+    return false;
+}
+
 /* One device by the text that names it. `several`: what it costs is worth knowing. */
 static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char on_server[64];
@@ -17735,6 +17844,9 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
         out->link = driver ? (gn_cluster_link){ 0, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
         return GN_OK;
     }
+    if (gn__device_is_word(device))
+        return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' here: name cpu (the one of this machine), cuda:N (a GPU, with genie_cuda.c), null, or a server by HOST:PORT, its "
+                       "URL genie://HOST:PORT[/DEVICE]?pin=…&code=…, or @FILE that holds one. A host of that name is genie://%.40s", device, device);
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
@@ -17924,7 +18036,7 @@ int gn_describe_network(char *out_text, size_t cap) {
 }
 
 gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, fuse, out_layout, f); }
-gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l) ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to plan %u nodes", l->part->n_nodes); }
+gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {

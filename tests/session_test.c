@@ -1817,18 +1817,10 @@ static gn_result door_accept(void *listener, uint32_t timeout_ms, gn_transport *
     return GN_TIMEOUT;
 }
 
-static gn_result door_handshake(void *listener, gn_transport t, uint32_t timeout_ms, gn_fault *f) {
+static gn_result door_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
     (void)listener;
     (void)t;
-    (void)timeout_ms;
-    (void)f;
-    return GN_OK;
-}
-
-static gn_result door_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n) {
-    (void)listener;
-    (void)t;
-    if (n != 6 || memcmp(auth, "secret", 6) != 0) return GN_BAD_CREDENTIAL;
+    if (n != 6 || memcmp(auth, "secret", 6) != 0) return gn_fail(f, GN_BAD_CREDENTIAL, "who is this?");
     snprintf(out_tenant, 64, "friend");
     memcpy(out_grant, "welcome", 7);
     *out_grant_n = 7;
@@ -1865,7 +1857,6 @@ static gn_net_i door_net(void) {
     gn_net_i net = { .sha256 = gn__net->sha256, .codecs = 1 };
     net.listen = door_listen;
     net.accept = door_accept;
-    net.handshake = door_handshake;
     net.authenticate = door_authenticate;
     net.unlisten = door_unlisten;
     net.url = door_url;
