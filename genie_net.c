@@ -2245,17 +2245,22 @@ static const gn_transport_i gn__client_i = {
     gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew
 };
 
-/* The credential stored for an address: pin, id and secret. */
+/* A line of the file `servers` behind its address: pin, id and secret. */
+static bool gn__credential_parse(const char *v, uint8_t pin[GN__PIN], gn__proof *p) {
+    size_t a = 2 * GN__PIN, b = a + 1 + 2 * GN__ID;
+    return strlen(v) == b + 1 + 2 * GN__SECRET && v[a] == ' ' && v[b] == ' ' && gn__unhex(v, a, pin, GN__PIN) &&
+           gn__unhex(v + a + 1, 2 * GN__ID, p->id, GN__ID) && gn__unhex(v + b + 1, 2 * GN__SECRET, p->secret, GN__SECRET);
+}
+
+/* The credential stored for an address. */
 static gn_result gn__credential(const char *home, const char *address, uint8_t pin[GN__PIN], gn__proof *p, bool *out_found, gn_fault *f) {
     char v[256];
     *out_found = false;
     gn_result r = gn__home_check(home, f);
     if (r == GN_OK) r = gn__store_get(home, "servers", address, v, sizeof v, out_found, f);
     if (r != GN_OK || !*out_found) return r;
-    size_t a = 2 * GN__PIN, b = a + 1 + 2 * GN__ID, n = strlen(v);
-    bool good = n == b + 1 + 2 * GN__SECRET && v[a] == ' ' && v[b] == ' ' && gn__unhex(v, a, pin, GN__PIN) &&
-                gn__unhex(v + a + 1, 2 * GN__ID, p->id, GN__ID) && gn__unhex(v + b + 1, 2 * GN__SECRET, p->secret, GN__SECRET);
-    mbedtls_platform_zeroize(v, sizeof v);
+    bool good = gn__credential_parse(v, pin, p);
+    gn_wipe(v, sizeof v);
     return good ? GN_OK : gn_fail(f, GN_IO_ERROR, "the line of %s in %s/servers is damaged: remove it and pair again", address, home);
 }
 
