@@ -88,7 +88,7 @@ static int serve(gn_server_desc *desc, char **argv) {
 
 int main(int argc, char **argv) {
     gn_server_desc desc = { 0 };
-    int64_t sessions = 0, threads = 0, code_hours = 0;
+    int64_t sessions = 0, threads = 0, code_hours = 0, idle_minutes = 0;
     bool verbose = false;
     char path[PATH_MAX];
     const ex_option options[] = {
@@ -101,7 +101,11 @@ int main(int argc, char **argv) {
         { "advertise", EX_TEXT, &desc.advertise, "HOST", "what clients call this machine, with :PORT if they reach another port; stands in the URL", 0, 0 },
         { "code-hours", EX_INT, &code_hours, "N", "how long the URL's pairing code is good, in hours (24)", 1, 87600 },
         { "home", EX_TEXT, &desc.home, "DIR", "folder of keys and credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
-        { "memory", EX_BYTES, &desc.memory_limit, "SIZE", "bytes of tensors one session may hold (8G)", 0, 0 },
+        { "memory", EX_BYTES, &desc.memory_limit, "SIZE", "bytes of host memory one session may cause, and as many on its device (8G)", 0, 0 },
+        { "tenant-memory", EX_BYTES, &desc.tenant_memory, "SIZE", "the same of all sessions of a client, with weights it has left (4 x --memory)", 0, 0 },
+        { "total-memory", EX_BYTES, &desc.total_memory, "SIZE", "the same of all clients (three quarters of this machine's memory)", 0, 0 },
+        { "idle-memory", EX_BYTES, &desc.idle_memory, "SIZE", "bytes of weights that stay though no session uses them (--memory)", 0, 0 },
+        { "idle-minutes", EX_INT, &idle_minutes, "N", "how long they stay (60)", 1, 525600 },
         { "max-sessions", EX_INT, &sessions, "N", "clients at once (64)", 1, 65535 },
         { "threads", EX_INT, &threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
         { "record", EX_TEXT, &desc.record_file, "FILE", "add every new plan to this file: graphs of ops and shapes, no values", 0, 0 },
@@ -118,5 +122,6 @@ int main(int argc, char **argv) {
     desc.max_sessions = (uint32_t)sessions;
     desc.code_hours = (uint32_t)code_hours;
     desc.threads = (uint32_t)threads;
+    desc.idle_minutes = (uint32_t)idle_minutes;
     return serve(&desc, argv);
 }
