@@ -14041,6 +14041,14 @@ static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *x) {
     gn__failure_lost(m, u, x);
 }
 
+/* What was to be kept of the run is no value. */
+static void gn__multi_run_forget(gn__multi *m, const gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
+        gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
+        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
+    }
+}
+
 /* Nothing of the run happens any more. */
 static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
     for (uint32_t i = 0; i < w->s->n_pieces; i++) {
@@ -14051,10 +14059,7 @@ static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
             slot->failed = true;
         }
     }
-    for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
-        gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
-        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
-    }
+    gn__multi_run_forget(m, w);
     m->unsent -= w->unsent;
     m->gone[w->id / 64 % GN__LENGTH(m->gone)] |= 1ull << w->id % 64;
     gn__multi_run_drop(m, w);
@@ -14172,7 +14177,6 @@ static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, 
     gn_result r = gn__piece_take_values(m, w, x, out_blamed, f);
     if (r) return r;
     gn__piece_bind(m, w, x);
-    p->begin_us = gn_now_us();
     r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &ticket, f), f);
     if (r && r != GN_NO_VALUE) {
         *out_blamed = gn__device_blamed(u, ticket);
@@ -14191,6 +14195,7 @@ static bool gn__piece_start(gn__multi *m, gn__multi_run *w, uint32_t at) {
     gn__piece_run *p = &w->pieces[at], *blamed;
     gn__device *u = &m->units[x->device];
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    p->begin_us = gn_now_us();
     gn_result r = gn__piece_submit(m, w, x, p, &blamed, &f);
     if (!r || r == GN_NO_VALUE) {
         w->nothing |= r == GN_NO_VALUE;
@@ -14483,10 +14488,9 @@ static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *p, gn__spl
     gn__device *u = &m->units[x->device];
     gn__piece_run run = { .run = &w, .piece = s->only }, *blamed;
     gn_fault own = { GN_OK, GN_NO_NODE, "" };
-    if (!gn__multi_run_values(m, &w)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
-    gn_result r = gn__piece_submit(m, &w, x, &run, &blamed, &own);
+    gn_result r = gn__multi_run_values(m, &w) ? gn__piece_submit(m, &w, x, &run, &blamed, &own) : gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value");
     if (r && f) *f = gn__piece_fault(x, r, &own);
-    if (r && r != GN_NO_VALUE) return r;
+    if (r && r != GN_NO_VALUE) { gn__multi_run_forget(m, &w); return r; }
     u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = run.ticket;
     u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
     *out_ticket = run.ticket << 5 | x->device;
