@@ -237,6 +237,7 @@ typedef struct gn_error {
     X(steps_run,          "steps",  "plans submitted to a device")                                 \
     X(plans_made,         "plans",  "plans made because no equal structure was known")             \
     X(plans_found,        "plans",  "plans found by structural hash")                              \
+    X(plans_dropped,      "plans",  "plans let go of for those used later: more than gn_desc.plan_memory, or a quarter of a session's memory") \
     X(round_trips,        "trips",  "times the program waited for a reply")                        \
     X(frames_up,          "frames", "frames sent")                                                 \
     X(frames_down,        "frames", "frames received")                                             \
@@ -331,6 +332,7 @@ typedef struct gn_desc {
     void *log_user;
     gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
     void *trace_user;
+    uint64_t plan_memory;   /* bytes of plans kept, those used last; one that is gone is made again when it is needed. 0: 256 MiB */
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed answers every call with its cause.
@@ -6392,6 +6394,7 @@ typedef struct gn__plan {
     void *exec_plan;
     gn__origin *origins;     /* per node, of the latest step that used the plan */
     uint32_t next;           /* 1 + index of the plan that came after it the last time, 0: none did */
+    uint64_t used, bytes;    /* the step that used it last; what making it took */
 } gn__plan;
 
 #define GN__ARRAY(T, name) T *name; size_t n_##name, cap_##name
@@ -6452,6 +6455,8 @@ struct gn_ctx {
     uint64_t next_value;     /* id of the next kept value */
     uint64_t last_ticket;
     uint32_t latest_plan;    /* 1 + index of the plan of the latest step, 0: none */
+    uint64_t plan_bytes, plan_clock;   /* of all plans; steps so far */
+    gn_account *plan_account;          /* measures what a plan takes */
     uint64_t run_counter;    /* of the random generators, one a step */
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
@@ -15792,7 +15797,9 @@ typedef struct gn__served_plan {
     uint32_t id;
     gn_part *part;
     gn__ports ports;
-    void *plan;                 /* of the local executor */
+    void *plan;                 /* of the local executor; NULL: it was let go of and is made again by the next step */
+    uint64_t bytes;             /* that making `plan` took */
+    struct gn__served_plan *newer, *older;   /* among those that are made; newer: used later */
     uint64_t args_bytes;        /* of its data, each rounded up to 64 */
     uint64_t slots_seen;        /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;             /* as of a slot */
@@ -15856,6 +15863,8 @@ typedef struct gn__session {
     uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
     char note[400];             /* of the latest fallback */
     gn__map slots, plans;
+    gn__served_plan *newest, *oldest;   /* plans that are made, by their last use */
+    uint64_t plan_bytes;        /* of those */
     uint64_t slot_changes, update_checks, sequence, released, last_keep;
     uint32_t step_failures;
     gn__kept *kept;             /* ids rise */
@@ -16411,6 +16420,51 @@ static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const 
     return e;
 }
 
+static void gn__served_plan_enter(gn__session *s, gn__served_plan *p) {
+    p->newer = NULL;
+    p->older = s->newest;
+    *(s->newest ? &s->newest->newer : &s->oldest) = p;
+    s->newest = p;
+}
+
+static void gn__served_plan_leave(gn__session *s, gn__served_plan *p) {
+    *(p->newer ? &p->newer->older : &s->newest) = p->older;
+    *(p->older ? &p->older->newer : &s->oldest) = p->newer;
+}
+
+/* The executor's plan, as the one that was used last. */
+static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, gn_fault *f) {
+    uint64_t before = gn__account_held(s->host);
+    gn_result e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
+    if (e) { p->plan = NULL; return e; }
+    uint64_t after = gn__account_held(s->host);
+    p->bytes = after - GN__MIN(after, before);
+    s->plan_bytes += p->bytes;
+    gn__served_plan_enter(s, p);
+    return GN_OK;
+}
+
+static void gn__served_plan_unmake(gn__session *s, gn__served_plan *p) {
+    if (!p->plan) return;
+    s->exec.i->plan_destroy(s->exec.self, p->plan);
+    s->plan_bytes -= p->bytes;
+    gn__served_plan_leave(s, p);
+    p->plan = NULL;
+}
+
+static gn_result gn__session_settle(gn__session *s);
+
+/* Lets go of the plans that were used longest ago, but for p, until `most` bytes are left. */
+static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p, uint64_t most) {
+    if (s->plan_bytes <= most || s->oldest == p) return GN_OK;
+    gn_result e = gn__session_settle(s);         /* a step may run one of them */
+    while (!e && s->plan_bytes > most && s->oldest && s->oldest != p) {
+        gn__served_plan_unmake(s, s->oldest);
+        s->stats.plans_dropped++;
+    }
+    return e;
+}
+
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
     gn_result e = gn__served_plan_part(s, p, d, f);
     if (e) return e;
@@ -16420,17 +16474,17 @@ static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const
     if (e) return e;
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     e = gn__served_plan_room(s, p, f);
-    if (!e) e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
+    if (!e) e = gn__session_trim_plans(s, NULL, s->limit / 4);
+    if (!e) e = gn__served_plan_make(s, p, f);
     p->slots_seen = s->slot_changes;
     return e;
 }
 
 /* Frees all but the entry itself. */
 static void gn__served_plan_clear(gn__session *s, gn__served_plan *p) {
-    if (p->plan) s->exec.i->plan_destroy(s->exec.self, p->plan);
+    gn__served_plan_unmake(s, p);
     gn_free(p->ports.args);
     gn_free(p->part);
-    p->plan = NULL;
     p->part = NULL;
     memset(&p->ports, 0, sizeof p->ports);
 }
@@ -16608,22 +16662,22 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     return e;
 }
 
-static gn_result gn__session_settle(gn__session *s);
-
 /* Starts the step as the last of those that run. What earlier ones have left, and results that wait to be sent, may hold the memory it
    needs: then they go first. */
-static gn_result gn__step_run(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
+static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
     uint64_t last_keep = s->last_keep;
     bool spared = false;
     for (;;) {
         gn__running *x = &s->running[s->n_running];
         x->request = request;
         gn__session_busy(s, true);
-        gn_result e = gn__session_blame(s, gn__step_start(s, p, d, x, f), f);
+        gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, f);
+        e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, x, f), f);
         s->n_running += !e;
         if (e != GN_LIMIT || (spared && s->n_running == 0)) return e;
         e = gn__session_settle(s);
         gn__session_spare(s, 0);
+        if (!e) e = gn__session_trim_plans(s, p, 0);
         spared = true;
         s->last_keep = last_keep;
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
@@ -16656,7 +16710,12 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
         if (e) return e;
         p->slots_seen = s->slot_changes;
     }
-    return gn__step_run(s, p, &d, m->request, f);
+    if (p->plan && s->newest != p) {
+        gn__served_plan_leave(s, p);
+        gn__served_plan_enter(s, p);
+    }
+    e = gn__session_trim_plans(s, p, s->limit / 4);
+    return e ? gn_fail(f, e, "%s", gn__result_text(e)) : gn__step_run(s, p, &d, m->request, f);
 }
 
 /* ---- answers ---- */
@@ -17483,6 +17542,8 @@ GN__COLD_END
 /* >>check ==========================================================================================
  * Handles to nodes. Misuse becomes a failed node or a result; nothing here computes. */
 
+#define GN__PLANS_RECENT 64u       /* steps whose plans stay: as many may run at once */
+
 static gn__mutex gn__contexts_lock = GN__MUTEX_INIT;
 static gn_ctx *gn__contexts;               /* every control block ever made */
 static gn_ctx gn__no_context = { .status = GN_OUT_OF_MEMORY, .error = { .result = GN_OUT_OF_MEMORY, .text = "no memory for a context" } };
@@ -17612,6 +17673,64 @@ static void gn__plan_follows(gn_ctx *g, const gn__plan *plan) {
     uint32_t at = (uint32_t)(plan - g->plans) + 1;
     if (g->latest_plan) g->plans[g->latest_plan - 1].next = at;
     g->latest_plan = at;
+    g->plans[at - 1].used = ++g->plan_clock;
+}
+
+static void gn__plan_free(gn_ctx *g, gn__plan *plan) {
+    g->exec.i->plan_destroy(g->exec.self, plan->exec_plan);
+    gn_free(plan->part);
+    gn_free(plan->origins);
+    g->plan_bytes -= plan->bytes;
+}
+
+/* Bytes of the plans that a step from `clock` on has used. */
+static uint64_t gn__plans_since(const gn_ctx *g, uint64_t clock) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < g->n_plans; i++) bytes += g->plans[i].used >= clock ? g->plans[i].bytes : 0;
+    return bytes;
+}
+
+/* When there are too many plans, those that were used last stay, up to half of what is allowed; those of steps that may still run stay too. */
+static void gn__plans_trim(gn_ctx *g) {
+    uint64_t low = 0, high = g->plan_clock;
+    size_t kept = 0;
+    if (g->plan_bytes <= g->desc.plan_memory) return;
+    while (low < high) {
+        uint64_t mid = low + (high - low) / 2;
+        if (gn__plans_since(g, mid) > g->desc.plan_memory / 2) low = mid + 1;
+        else high = mid;
+    }
+    low = GN__MIN(low, g->plan_clock - GN__MIN(g->plan_clock, GN__PLANS_RECENT));
+    for (size_t i = 0; i < g->n_plans; i++) {
+        g->plans[i].next = 0;
+        if (g->plans[i].used >= low) g->plans[kept++] = g->plans[i];
+        else gn__plan_free(g, &g->plans[i]);
+    }
+    g->stats.plans_dropped += g->n_plans - kept;
+    g->n_plans = kept;
+    g->latest_plan = 0;
+    memset(g->plan_table, 0, g->plan_room * sizeof *g->plan_table);
+    for (size_t i = 0; i < kept; i++) {
+        size_t at = (size_t)g->plans[i].key & (g->plan_room - 1);
+        while (g->plan_table[at]) at = (at + 1) & (g->plan_room - 1);
+        g->plan_table[at] = (uint32_t)i + 1;
+    }
+}
+
+/* Makes the plan of the cut, and measures what it takes. */
+static gn_result gn__plan_make(gn_ctx *g, gn__plan *made, gn_fault *f) {
+    gn_part *p = &g->cut.part;
+    gn_account *payer = gn__paying.host;
+    uint64_t before = gn__account_held(g->plan_account);
+    gn__paying.host = g->plan_account;
+    made->part = gn__part_copy(p);
+    made->origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made->origins);
+    gn_result r = made->part && made->origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made->part, f) : GN_OUT_OF_MEMORY;
+    if (r == GN_OK) r = g->exec.i->plan_make(g->exec.self, made->part, &made->exec_plan, f);
+    gn__paying.host = payer;
+    uint64_t after = gn__account_held(g->plan_account);
+    made->bytes = after - GN__MIN(after, before);
+    return r;
 }
 
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
@@ -17627,10 +17746,9 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     uint32_t *at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
     *out_r = GN_OK;
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
-    made.part = gn__part_copy(p);
-    made.origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made.origins);
-    *out_r = made.part && made.origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made.part, &f) : GN_OUT_OF_MEMORY;
-    if (*out_r == GN_OK) *out_r = g->exec.i->plan_make(g->exec.self, made.part, &made.exec_plan, &f);
+    gn__plans_trim(g);
+    at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
+    *out_r = gn__plan_make(g, &made, &f);
     if (*out_r != GN_OK) {
         const gn__node *n = f.node < g->cut.n_ids ? &g->nodes[g->cut.ids[f.node]] : NULL;
         gn__error_node(g, &f, n ? n->file : "", n ? n->line : 0, n ? n->op : -1, n ? n->label : 0);
@@ -17639,6 +17757,7 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
         return NULL;
     }
     g->stats.plans_made++;
+    g->plan_bytes += made.bytes;
     g->plans[g->n_plans++] = made;
     *at = (uint32_t)g->n_plans;
     return &g->plans[*at - 1];
@@ -17943,7 +18062,9 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     g->desc.trace = NULL;                /* not of the context's own first node */
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
-    g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    if (g->desc.plan_memory == 0) g->desc.plan_memory = (uint64_t)256 << 20;
+    g->plan_account = gn__account_open(NULL, "plans", "gn_desc.plan_memory", 0);
+    g->status = g->plan_account && gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
     g->desc.trace = desc ? desc->trace : NULL;
     uint64_t begin = gn__trace_begin(g);
     if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
@@ -17958,11 +18079,7 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
 }
 
 static void gn__context_free(gn_ctx *g) {
-    for (size_t i = 0; i < g->n_plans; i++) {
-        g->exec.i->plan_destroy(g->exec.self, g->plans[i].exec_plan);
-        gn_free(g->plans[i].part);
-        gn_free(g->plans[i].origins);
-    }
+    for (size_t i = 0; i < g->n_plans; i++) gn__plan_free(g, &g->plans[i]);
     if (g->exec.i) g->exec.i->close(g->exec.self);
     for (size_t i = 0; i < g->n_data; i++) gn_free(g->data[i].owned);
     for (size_t i = 0; i < g->n_labels; i++) gn_free(g->labels[i]);
@@ -17971,6 +18088,7 @@ static void gn__context_free(gn_ctx *g) {
     void *arrays[] = { g->nodes, g->ins, g->attrs, g->shapes, g->data, g->errors, g->labels, g->slots, g->pending, g->plans, g->shape_table, g->plan_table, g->label_table,
                        g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+    gn__account_close(g->plan_account);
 }
 
 #if defined(__GNUC__) && !defined(__clang__)
