@@ -1042,8 +1042,11 @@ typedef struct gn_server_desc {
     int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
-    const char *record_file;  /* every new plan is added to it, NULL: none. It holds graphs: ops and shapes, no values */
-    const char *warm_file;    /* plans that an earlier server recorded are made before the first client comes, NULL: none */
+    const char *record_file;  /* every plan is added to it once a step of it has ended well, NULL: none. It holds graphs: ops, shapes and
+                                 the constants that a program writes into them, which are part of kernels; no data, weights or states, and
+                                 no keys of random numbers */
+    const char *warm_file;    /* plans that an earlier server recorded are made beside the first clients, within memory_limit and ten
+                                 minutes; NULL: none */
     const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
     uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
 } gn_server_desc;
@@ -15801,6 +15804,7 @@ typedef struct gn__served_plan {
     uint64_t bytes;             /* that making `plan` took */
     struct gn__served_plan *newer, *older;   /* among those that are made; newer: used later */
     uint64_t args_bytes;        /* of its data, each rounded up to 64 */
+    bool ran;                   /* a step of it has ended well */
     uint64_t slots_seen;        /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;             /* as of a slot */
 } gn__served_plan;
@@ -15834,6 +15838,7 @@ typedef struct gn__upload {
 } gn__upload;
 
 typedef struct gn__running {    /* a step that was submitted and is not answered */
+    gn__served_plan *plan;
     uint64_t ticket, first_keep, last_keep;
     uint32_t request;
     gn__want *wants;
@@ -15881,6 +15886,7 @@ typedef struct gn__session {
     size_t cap_args, cap_outs;
 } gn__session;
 
+#define GN__WARM_MOST_S 600u
 enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
 
 struct gn_server {
@@ -15906,8 +15912,14 @@ struct gn_server {
     uint64_t next_session;
     uint64_t turned_us;         /* since when connections turned away are counted, and how many were */
     uint32_t turned;
+    gn__mutex record_lock;      /* of the next three: a file may be slow */
     uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
     uint32_t n_recorded;
+    gn__thread warmer;          /* makes the plans of warm_file */
+    uint8_t *warm;
+    size_t n_warm;
+    bool warms;                 /* there is such a thread */
+    gn__atomic warmed;          /* it has ended */
 };
 
 /* Bytes that the session may still cause. */
@@ -16387,35 +16399,47 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
-/* Adds a plan that is not there yet. What does not fit is left out: a record is a help, not a promise. */
-static void gn__server_record(gn_server *s, const gn_part *part, const uint8_t *p, uint64_t n) {
-    if (!s->record_file || n > GN__RECORD_PLAN) return;
-    gn__mutex_lock(&s->lock);
-    bool leave = s->n_recorded == GN__RECORD_PLANS || s->record_bytes + n > GN__RECORD_BYTES;
-    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == part->hash;
-    bool ok = leave || gn__record_add(s->record_file, !s->n_recorded, p, (size_t)n);
-    if (ok && !leave) {
-        s->recorded[s->n_recorded++] = part->hash;
-        s->record_bytes += n;
+/* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
+static bool gn__record_encode(const gn_part *part, gn__buf *out) {
+    gn_part *copy = gn__part_copy(part);
+    for (uint32_t i = 0; copy && i < copy->n_nodes; i++) {
+        const gn_part_node *n = &copy->nodes[i];
+        bool random = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_RANDOM_UNIFORM || n->op == GN__OP_RANDOM_NORMAL);
+        if (random && n->n_attrs > 1) ((int64_t *)(uintptr_t)copy->attrs)[n->attrs + 1] = 0;
     }
-    gn__mutex_unlock(&s->lock);
+    bool ok = copy && gn__part_encode(out, copy, NULL) == GN_OK && !out->failed;
+    gn_free(copy);
+    return ok;
+}
+
+/* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a promise. */
+static void gn__server_record(gn_server *s, const gn_part *part) {
+    gn__buf b = { NULL, 0, 0, false };
+    if (!s->record_file) return;
+    bool ok = gn__record_encode(part, &b), leave = b.n > GN__RECORD_PLAN;
+    uint64_t hash = ok ? gn__hash_bytes(b.p, b.n, 0) : 0;
+    gn__mutex_lock(&s->record_lock);
+    leave = leave || s->n_recorded == GN__RECORD_PLANS || s->record_bytes + b.n > GN__RECORD_BYTES;
+    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == hash;
+    if (ok && !leave) ok = gn__record_add(s->record_file, !s->n_recorded, b.p, b.n);
+    if (ok && !leave) {
+        s->recorded[s->n_recorded++] = hash;
+        s->record_bytes += b.n;
+    }
+    gn__mutex_unlock(&s->record_lock);
+    gn__buf_deinit(&b);
     if (!ok) gn_logf(s->desc.log, s->desc.log_user, GN_LOG_WARN, "a plan could not be added to %s", s->record_file);
 }
 
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
     gn__rd r = { d->part.p, d->part.p + d->part.n, false };
-    if (!d->packed) {
-        gn_result raw = gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
-        if (!raw) gn__server_record(s->server, p->part, d->part.p, d->part.n);
-        return raw;
-    }
+    if (!d->packed) return gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
     if (!e) e = gn__part_decode(bytes, d->packed, GN__WIRE_NODES, &p->part, f);
-    if (!e) gn__server_record(s->server, p->part, bytes, d->packed);
     gn_free(bytes);
     return e;
 }
@@ -16670,6 +16694,7 @@ static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_
     for (;;) {
         gn__running *x = &s->running[s->n_running];
         x->request = request;
+        x->plan = p;
         gn__session_busy(s, true);
         gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, f);
         e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, x, f), f);
@@ -16772,6 +16797,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
         gn__running_undo(s, x);
         return gn__session_refuse(s, x->request, &fault, false);
     }
+    if (!x->plan->ran) gn__server_record(s->server, x->plan->part);
+    x->plan->ran = true;
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
     uint64_t spent = gn__session_busy(s, false);
     if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
@@ -17407,27 +17434,40 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
     return e;
 }
 
-static gn_result gn__server_warm(gn_server *s, gn_fault *f) {
-    size_t n = 0;
-    uint32_t made = 0, refused = 0;
+/* Makes the plans of a record, one after the other, beside the sessions, until the server stops or the time is up. It pays as a session does. */
+static void gn__server_warm(void *arg) {
+    gn_server *s = (gn_server *)arg;
     gn_fault why = { GN_OK, GN_NO_NODE, "" };
-    if (!s->warm_file) return GN_OK;
-    uint8_t *bytes = gn__record_read(s->warm_file, &n);
-    if (!bytes) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
-    gn__rd r = { bytes, bytes + n, false };
-    bool ok = n >= sizeof gn__record_head && n <= GN__RECORD_BYTES && memcmp(bytes, gn__record_head, sizeof gn__record_head) == 0;
-    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS;) {
+    uint64_t end = gn_now_us() + GN__WARM_MOST_S * 1000000u;
+    uint32_t made = 0, refused = 0;
+    gn__rd r = { s->warm, s->warm + s->n_warm, false };
+    bool ok = s->n_warm >= sizeof gn__record_head && s->n_warm <= GN__RECORD_BYTES && memcmp(s->warm, gn__record_head, sizeof gn__record_head) == 0, late = false;
+    gn__paying.host = gn__account_open(s->host, "the making of recorded plans", "--memory", s->desc.memory_limit);
+    gn__paying.device = gn__account_open(s->memory, "the making of recorded plans", "--memory", s->desc.memory_limit);
+    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS && gn__paying.host && gn__paying.device;) {
         uint32_t size = gn__get_u32(&r);
         ok = !r.bad && size <= (size_t)(r.end - r.p) && size <= GN__RECORD_PLAN;
-        if (!ok) break;
+        late = gn__atomic_load(&s->stop) || gn_now_us() > end;
+        if (!ok || late) break;
         if (gn__server_warm_plan(s, r.p, size, &why) == GN_OK) made++;
         else refused++;
         r.p += size;
     }
-    gn_free(bytes);
-    gn_logf(s->desc.log, s->desc.log_user, refused || !ok ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
-            ok ? "" : "; the rest of the file is no record of plans");
-    return GN_OK;
+    gn__account_close(gn__paying.host);
+    gn__account_close(gn__paying.device);
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    gn_logf(s->desc.log, s->desc.log_user, refused || !ok || late ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
+            late ? "; the others are left for want of time" : ok ? "" : "; the rest of the file is no record of plans");
+    gn__atomic_store(&s->warmed, 1);
+}
+
+/* Reads the record, which has to be there, and begins to make its plans. */
+static gn_result gn__server_begin_warm(gn_server *s, gn_fault *f) {
+    if (!s->warm_file) return GN_OK;
+    s->warm = gn__record_read(s->warm_file, &s->n_warm);
+    if (!s->warm) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
+    s->warms = gn__thread_start(&s->warmer, gn__server_warm, s);
+    return s->warms ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no thread to make the plans of %s", s->warm_file);
 }
 
 static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
@@ -17442,6 +17482,8 @@ static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
 static void gn__server_close(gn_server *s) {
     gn__atomic_store(&s->stop, 1);
     if (s->accepting) gn__thread_join(&s->accept);
+    if (s->warms) gn__thread_join(&s->warmer);
+    gn_free(s->warm);
     gn__mutex_lock(&s->lock);
     for (const gn__session *x = s->sessions; x; x = x->next)
         if (!x->gone) x->link.t.i->interrupt(x->link.t.self);
@@ -17453,6 +17495,7 @@ static void gn__server_close(gn_server *s) {
     gn__account_close(s->memory);
     gn__cond_deinit(&s->changed);
     gn__mutex_deinit(&s->lock);
+    gn__mutex_deinit(&s->record_lock);
     char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file, s->advertise };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(s);
@@ -17463,11 +17506,12 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     *out_server = NULL;
     if (!s) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
     gn__mutex_init(&s->lock);
+    gn__mutex_init(&s->record_lock);
     gn__cond_init(&s->changed);
     s->next_session = 1;
     gn_result e = gn__server_set_desc(s, desc, f);
     if (!e) e = gn__server_add_devices(s, f);
-    if (!e) e = gn__server_warm(s, f);
+    if (!e) e = gn__server_begin_warm(s, f);
     if (!e) e = gn__server_listen(s, f);
     if (e) gn__server_close(s);
     else *out_server = s;
