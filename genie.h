@@ -1382,7 +1382,7 @@ typedef struct gn_slot_desc {
 } gn_slot_desc;
 
 typedef struct gn_arg { const void *host; size_t bytes; uint64_t value; } gn_arg;   /* DATA: host, bytes; VALUE: value */
-typedef struct gn_out { void *host; size_t bytes; uint64_t keep; } gn_out;          /* host NULL: not copied; keep 0: not kept */
+typedef struct gn_out { void *host; size_t bytes; uint64_t keep; } gn_out;          /* host NULL: not copied; keep 0: not kept, else at most 2^64 - 2 */
 
 typedef struct gn_exec_i {
     void (*close)(void *self);
@@ -10933,7 +10933,7 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, release, UINT64_MAX, 0, "kept values with smaller ids are dropped first")                         \
     F(M, u32, seen, UINT32_MAX, 0, "failed steps the client knows of; fewer than there were: CANCELLED")        \
     F(M, array, outs, GN__WIRE_NODES, 1, "of each output: 1: wanted back, 2: kept")                             \
-    F(M, array, keeps, GN__WIRE_NODES, 8, "u64 id of each kept output, rising, never used before")              \
+    F(M, array, keeps, GN__WIRE_NODES, 8, "u64 id of each kept output, rising, never used before, at most 2^64-2")              \
     F(M, tail, args, 0, 1, "arguments in order: a blob, or the u64 id of a value")
 #define GN__FIELDS_STEP_OK(F, M)                                                                                \
     F(M, u64, held, UINT64_MAX, 0, "bytes held on the device for the session")                                  \
@@ -12403,24 +12403,37 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
     return e;
 }
 
+/* Values from the place `kept` of the list on are dropped: a run that fails keeps none. */
+static void gn__cpu_values_cut(gn__cpu *c, size_t kept) {
+    for (; c->n_values > kept; c->n_values--) gn__cpu_give(c, c->values[c->n_values - 1].mem, gn__type_bytes(&c->values[c->n_values - 1].type));
+}
+
+static gn_result gn__run_keep(gn__run *r, uint32_t node, uint64_t id, const gn_view *from) {
+    gn__cpu *c = r->cpu;
+    gn__type t = gn__part_type(r->plan->part, node);
+    if (id == UINT64_MAX || (c->n_values && id <= c->values[c->n_values - 1].id)) return gn__run_fail(r, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
+    if (!GN__GROW(c, values, 1)) return gn__run_fail(r, node, GN_OUT_OF_MEMORY, "no memory to keep a value");
+    char *mem = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
+    if (!mem) return r->fault->result;
+    gn_view to = gn__view_dense(&t, mem);
+    gn__copy_view(&to, from);
+    c->values[c->n_values++] = (gn__cpu_value){ id, t, mem };
+    return GN_OK;
+}
+
 static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
     const gn_part *p = r->plan->part;
-    gn__cpu *c = r->cpu;
-    size_t kept = c->n_values;
-    for (uint32_t i = 0; i < p->n_outs; i++) {
+    size_t kept = r->cpu->n_values;
+    gn_result e = GN_OK;
+    for (uint32_t i = 0; i < p->n_outs && e == GN_OK; i++) {
         gn__type t = gn__part_type(p, p->outs[i]);
         gn_view from = gn__run_view(r, p->outs[i]), to = gn__view_dense(&t, outs[i].host);
-        if (outs[i].host && outs[i].bytes != gn__type_bytes(&t)) return gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
-        if (outs[i].host && from.p != to.p) gn__copy_view(&to, &from);
-        if (!outs[i].keep) continue;
-        if ((c->n_values && outs[i].keep <= c->values[c->n_values - 1].id) || !GN__GROW(c, values, 1)) { kept = SIZE_MAX; break; }
-        char *mem = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
-        if (!mem) { while (c->n_values > kept) { c->n_values--; gn__cpu_give(c, c->values[c->n_values].mem, gn__type_bytes(&c->values[c->n_values].type)); } return r->fault ? r->fault->result : GN_OUT_OF_MEMORY; }
-        to.p = mem;
-        gn__copy_view(&to, &from);
-        c->values[c->n_values++] = (gn__cpu_value){ outs[i].keep, t, mem };
+        if (outs[i].host && outs[i].bytes != gn__type_bytes(&t)) e = gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
+        else if (outs[i].host && from.p != to.p) gn__copy_view(&to, &from);
+        if (e == GN_OK && outs[i].keep) e = gn__run_keep(r, p->outs[i], outs[i].keep, &from);
     }
-    return kept == SIZE_MAX ? gn__run_fail(r, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise") : GN_OK;
+    if (e != GN_OK) gn__cpu_values_cut(r->cpu, kept);
+    return e;
 }
 
 /* New versions become the states' values: first every copy is made, then all are exchanged, so that none sees another's. */
@@ -15839,7 +15852,7 @@ typedef struct gn__upload {
 
 typedef struct gn__running {    /* a step that was submitted and is not answered */
     gn__served_plan *plan;
-    uint64_t ticket, first_keep, last_keep;
+    uint64_t ticket, first_keep, end_keep;   /* ids of what it keeps: from first_keep up to, not including, end_keep */
     uint32_t request;
     gn__want *wants;
     size_t n_wants, cap;
@@ -16651,28 +16664,28 @@ static gn_result gn__step_keeps(gn__session *s, const gn__served_plan *p, const 
     uint64_t k = 0;
     if (!gn__reserve(&kept, &s->cap_kept, s->n_kept + (size_t)d->keeps.n, sizeof *s->kept)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for values");
     s->kept = (gn__kept *)kept;
-    x->first_keep = s->last_keep + 1;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         if (!(d->outs.p[i] & GN__OUT_KEPT)) continue;
         uint64_t id = k < d->keeps.n ? gn__span_u64(&d->keeps, k) : 0;
         k++;
-        if (id <= s->last_keep) return gn_fail(f, GN_BAD_MESSAGE, "ids of kept values are missing or do not rise");
+        if (id <= s->last_keep || id == UINT64_MAX) return gn_fail(f, GN_BAD_MESSAGE, "ids of kept values are missing, do not rise or are too large");
         gn__kept *v = &s->kept[s->n_kept++];
         *v = (gn__kept){ id, gn__part_type(p->part, p->part->outs[i]) };
-        s->outs[i].keep = s->last_keep = x->last_keep = id;
+        s->outs[i].keep = s->last_keep = id;
+        x->end_keep = id + 1;
     }
     return k == d->keeps.n ? GN_OK : gn_fail(f, GN_BAD_MESSAGE, "more ids than kept values");
 }
 
 /* A step that failed: nothing of it stays. */
 static void gn__running_undo(gn__session *s, gn__running *x) {
-    gn__kept_remove(s, gn__kept_lower(s, x->first_keep), gn__kept_lower(s, x->last_keep + 1));
+    gn__kept_remove(s, gn__kept_lower(s, x->first_keep), gn__kept_lower(s, x->end_keep));
 }
 
 static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, gn__running *x, gn_fault *f) {
     void *outs = s->outs;
     x->n_wants = 0;
-    x->first_keep = x->last_keep = s->last_keep + 1;
+    x->first_keep = x->end_keep = s->last_keep + 1;
     if (d->outs.n != p->ports.n_outs) return gn_fail(f, GN_BAD_MESSAGE, "%llu outputs of a plan with %u", (unsigned long long)d->outs.n, p->ports.n_outs);
     for (uint32_t i = 0; i < p->ports.n_outs; i++)
         if (d->outs.p[i] & ~(GN__OUT_WANTED | GN__OUT_KEPT)) return gn_fail(f, GN_BAD_MESSAGE, "an output with unknown flags");
@@ -16790,7 +16803,7 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
-    if (e == GN_NO_VALUE) x->last_keep = x->first_keep - 1;   /* what it kept counts as kept */
+    if (e == GN_NO_VALUE) x->end_keep = x->first_keep;   /* what it kept counts as kept */
     if (e) {
         fault.result = e = gn__session_blame(s, e, &fault);
         s->step_failures += e != GN_NO_VALUE;

@@ -8367,7 +8367,7 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
     for (uint32_t i = 0; i < part->n_outs; i++) {
         if (outs[i].host && outs[i].bytes != node_bytes(part, part->outs[i])) return fail_at(f, part->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
         if (!outs[i].keep) continue;
-        if (outs[i].keep <= last) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
+        if (outs[i].keep <= last || outs[i].keep == UINT64_MAX) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
         last = outs[i].keep;
     }
     return GN_OK;

@@ -3,6 +3,8 @@
  *   ./examples/genie_serve                       on this machine alone, 127.0.0.1:5556
  *   ./examples/genie_serve --listen 0.0.0.0:5556 --url-file genie.url
  *   ./examples/remote_mlp --connect @genie.url   on the other machine, with that file
+ *
+ * One server a URL file: a second one with the same home takes --url-file FILE of its own.
  */
 #include "common.h"
 
