@@ -1859,7 +1859,19 @@ static gn_result gn__plain_recv(void *self, void *data, size_t max, size_t *out_
     return max == 0 ? GN_BAD_ARGUMENT : gn__sock_recv(self, data, max, out_n, gn__after(timeout_ms));
 }
 
-static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL };
+static gn_result gn__link_wait_any(void *const *selves, size_t n, uint32_t timeout_ms) {
+    struct pollfd p[64];
+    uint64_t deadline = gn__after(timeout_ms);
+    if (n == 0 || n > sizeof p / sizeof *p) return GN_BAD_ARGUMENT;
+    for (size_t i = 0; i < n; i++) p[i] = (struct pollfd){ ((const gn__link *)selves[i])->fd, POLLIN, 0 };
+    for (;;) {
+        int k = poll(p, (nfds_t)n, gn__left_ms(deadline));
+        if (k > 0) return GN_OK;
+        if (k == 0 || errno != EINTR) return k == 0 ? GN_TIMEOUT : GN_IO_ERROR;
+    }
+}
+
+static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL, gn__link_wait_any };
 
 static bool gn__is_loopback(const struct sockaddr_storage *sa) {
     if (sa->ss_family == AF_UNIX) return true;
@@ -2245,7 +2257,7 @@ static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) 
 }
 
 static const gn_transport_i gn__client_i = {
-    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew
+    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew, gn__link_wait_any
 };
 
 /* A line of the file `servers` behind its address: pin, id and secret. */
@@ -2845,7 +2857,7 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
     return revoked ? gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server") : gn__not_accepted(f);
 }
 
-static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew };
+static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew, NULL };
 
 /* The credential, else the code. A spent code says more than an unknown credential. */
 static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
