@@ -8708,20 +8708,41 @@ static void gn__layout_last(gn_layout *l) {
     for (uint32_t i = 0; i < p->n_updates; i++) l->lay[l->lay[p->updates[i].node].base].last = p->n_nodes;
 }
 
-/* The chain of kv_appends from a state's leaf to its new version; its length, 0 when it is something else. */
-static uint32_t gn__append_chain(const gn_part *p, const gn_part_update *u, uint32_t *chain, uint32_t cap) {
-    uint32_t n = 0, at = u->node;
-    for (; p->nodes[at].leaf == GN_LEAF_NONE && p->nodes[at].op == GN__OP_KV_APPEND && n < cap; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
-    return p->nodes[at].leaf == GN_LEAF_STATE && p->nodes[at].slot == u->slot ? n : 0;
+/* The leaves of states, by slot: slot << 32 | node, rising. */
+typedef struct gn__states { uint64_t *leaves; uint32_t n; } gn__states;
+
+static int gn__states_compare(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
 }
 
-/* In place when nothing reads an older version after the append that ends it. */
-static bool gn__layout_inplace(gn_layout *l, const gn_part_update *u) {
+static bool gn__states_init(gn__states *s, const gn_part *p) {
+    *s = (gn__states){ p->n_updates ? (uint64_t *)gn_alloc(p->n_nodes * sizeof *s->leaves) : NULL, 0 };
+    for (uint32_t i = 0; i < p->n_nodes && s->leaves; i++)
+        if (p->nodes[i].leaf == GN_LEAF_STATE) s->leaves[s->n++] = (uint64_t)p->nodes[i].slot << 32 | i;
+    if (s->n > 1) qsort(s->leaves, s->n, sizeof *s->leaves, gn__states_compare);
+    return s->leaves || !p->n_updates;
+}
+
+/* The one leaf of a slot; GN_NO_NODE when there is none or a second one. */
+static uint32_t gn__states_leaf(const gn__states *s, uint32_t slot) {
+    uint32_t lo = 0, hi = s->n;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (s->leaves[mid] >> 32 < slot) lo = mid + 1;
+        else hi = mid;
+    }
+    bool one = lo < s->n && s->leaves[lo] >> 32 == slot && (lo + 1 == s->n || s->leaves[lo + 1] >> 32 != slot);
+    return one ? (uint32_t)s->leaves[lo] : GN_NO_NODE;
+}
+
+/* In place when a chain of appends leads from the state's leaf to its new version, nothing reads an older version after the append that
+ * ends it, and no second leaf of the state could be read later. root: per node 1 + the state leaf that its chain begins at, 0: none. */
+static bool gn__layout_inplace(gn_layout *l, const gn__states *states, const uint32_t *root, const gn_part_update *u) {
     const gn_part *p = l->part;
-    uint32_t *chain = l->scratch, n = gn__append_chain(p, u, chain, p->n_nodes);
-    uint32_t leaf = n ? p->ins[p->nodes[chain[n - 1]].ins] : 0;
-    for (uint32_t i = 0; i < p->n_nodes && n; i++)                 /* a second leaf of the state could be read later */
-        if (i != leaf && p->nodes[i].leaf == GN_LEAF_STATE && p->nodes[i].slot == u->slot) return false;
+    uint32_t *chain = l->scratch, n = 0, leaf = root[u->node] - 1;
+    if (!root[u->node] || leaf == u->node || gn__states_leaf(states, u->slot) != leaf) return false;
+    for (uint32_t at = u->node; at != leaf; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
     for (uint32_t i = n; i-- > 0;) {
         const gn_part_node *node = &p->nodes[chain[i]];
         uint32_t old = p->ins[node->ins], rows = l->lay[p->ins[node->ins + 1]].base;
@@ -8731,64 +8752,145 @@ static bool gn__layout_inplace(gn_layout *l, const gn_part_update *u) {
         l->lay[chain[i]].place = GN_PLACE_INPLACE;
         l->lay[chain[i]].own = leaf;
     }
-    return n > 0;
+    return true;
 }
 
-static void gn__layout_updates(gn_layout *l) {
+static void gn__layout_update(gn_layout *l, uint32_t u, bool inplace) {
     const gn_part *p = l->part;
-    for (uint32_t u = 0; u < p->n_updates; u++) {
-        const gn_part_update *up = &p->updates[u];
-        gn_lay *a = &l->lay[up->node], *base = &l->lay[a->base];
-        gn_view whole = gn__part_view(p, a->base);
-        if (gn__layout_inplace(l, up)) { l->update_how[u] = GN_UPDATE_INPLACE; continue; }
-        bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
-        l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
-        if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
-        if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
-            gn__type t = gn__part_type(p, up->node);
-            l->state_copies++;
-            l->state_copy_bytes += gn__type_bytes(&t);
-        }
+    const gn_part_update *up = &p->updates[u];
+    gn_lay *a = &l->lay[up->node], *base = &l->lay[a->base];
+    gn_view whole = gn__part_view(p, a->base);
+    if (inplace) { l->update_how[u] = GN_UPDATE_INPLACE; return; }
+    bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
+    l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
+    if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
+    if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
+        gn__type t = gn__part_type(p, up->node);
+        l->state_copies++;
+        l->state_copy_bytes = gn_size_add(l->state_copy_bytes, gn__type_bytes(&t));
     }
+}
+
+static bool gn__layout_updates(gn_layout *l) {
+    const gn_part *p = l->part;
+    gn__states states;
+    uint32_t *root = p->n_updates ? (uint32_t *)gn__alloc_zero(p->n_nodes * sizeof *root) : NULL;
+    bool ok = gn__states_init(&states, p) && (root || !p->n_updates);
+    for (uint32_t i = 0; i < p->n_nodes && root; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : n->leaf == GN_LEAF_NONE && n->op == GN__OP_KV_APPEND ? root[p->ins[n->ins]] : 0;
+    }
+    for (uint32_t u = 0; u < p->n_updates && ok; u++) gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
+    gn_free(states.leaves);
+    gn_free(root);
+    return ok;
 }
 
 /* ---- memory: offsets in one block from lifetimes, first fit ---- */
 
-typedef struct gn__hole { uint64_t offset, bytes; } gn__hole;
-typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
+/* Free memory inside the block, as a tree ordered by offset in which each knows the largest below it. Its shape comes from random weights
+ * (a treap: Seidel and Aragon 1996), which differ from run to run, so that no graph can make it deep; what it finds does not depend on it. */
+typedef struct gn__hole { uint64_t offset, bytes, most, weight; uint32_t left, right; } gn__hole;   /* most: of bytes, here and below */
+typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end, seed; uint32_t root, spare; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
+
+static uint64_t gn__hole_most(const gn__holes *h, uint32_t t) { return t ? h->list[t].most : 0; }
+
+static void gn__hole_sum(gn__holes *h, uint32_t t) {
+    gn__hole *x = &h->list[t];
+    uint64_t below = GN__MAX(gn__hole_most(h, x->left), gn__hole_most(h, x->right));
+    x->most = GN__MAX(x->bytes, below);
+}
+
+/* One tree of two, all of `a` before all of `b`. */
+static uint32_t gn__holes_join(gn__holes *h, uint32_t a, uint32_t b) {
+    if (!a || !b) return a ? a : b;
+    bool first = h->list[a].weight > h->list[b].weight;
+    uint32_t top = first ? a : b;
+    if (first) h->list[a].right = gn__holes_join(h, h->list[a].right, b);
+    else h->list[b].left = gn__holes_join(h, a, h->list[b].left);
+    gn__hole_sum(h, top);
+    return top;
+}
+
+/* Those before `offset`, and the others. */
+static void gn__holes_split(gn__holes *h, uint32_t t, uint64_t offset, uint32_t *out_a, uint32_t *out_b) {
+    if (!t) { *out_a = *out_b = 0; return; }
+    gn__hole *x = &h->list[t];
+    if (x->offset < offset) { *out_a = t; gn__holes_split(h, x->right, offset, &x->right, out_b); }
+    else { *out_b = t; gn__holes_split(h, x->left, offset, out_a, &x->left); }
+    gn__hole_sum(h, t);
+}
+
+/* Takes the hole at `offset` out of the tree; it may serve again. */
+static void gn__hole_remove(gn__holes *h, uint64_t offset) {
+    uint32_t before, it, after;
+    gn__holes_split(h, h->root, offset, &before, &it);
+    gn__holes_split(h, it, offset + 1, &it, &after);
+    h->root = gn__holes_join(h, before, after);
+    h->list[it].left = h->spare;
+    h->spare = it;
+}
+
+/* The last hole before `offset`, 0: none. */
+static uint32_t gn__hole_before(const gn__holes *h, uint64_t offset) {
+    uint32_t best = 0;
+    for (uint32_t t = h->root; t; t = h->list[t].offset < offset ? h->list[t].right : h->list[t].left)
+        if (h->list[t].offset < offset) best = t;
+    return best;
+}
+
+/* The first hole from `offset` on, 0: none. */
+static uint32_t gn__hole_from(const gn__holes *h, uint64_t offset) {
+    uint32_t best = 0;
+    for (uint32_t t = h->root; t; t = h->list[t].offset < offset ? h->list[t].right : h->list[t].left)
+        if (h->list[t].offset >= offset) best = t;
+    return best;
+}
+
+/* From the first hole of the tree that is large enough; there is one. */
+static uint64_t gn__holes_carve(gn__holes *h, uint32_t t, uint64_t bytes) {
+    gn__hole *x = &h->list[t];
+    uint64_t at = x->offset;
+    if (x->left && gn__hole_most(h, x->left) >= bytes) at = gn__holes_carve(h, x->left, bytes);
+    else if (x->bytes < bytes) at = gn__holes_carve(h, x->right, bytes);
+    else { x->offset += bytes; x->bytes -= bytes; }
+    gn__hole_sum(h, t);
+    return at;
+}
 
 static uint64_t gn__holes_take(gn__holes *h, uint64_t bytes) {
-    for (size_t i = 0; i < h->n_list; i++) {
-        gn__hole *x = &h->list[i];
-        if (x->bytes < bytes) continue;
-        uint64_t at = x->offset;
-        x->offset += bytes;
-        x->bytes -= bytes;
-        if (!x->bytes) memmove(x, x + 1, (--h->n_list - i) * sizeof *x);
+    if (h->root && gn__hole_most(h, h->root) >= bytes) {
+        uint64_t at = gn__holes_carve(h, h->root, bytes);
+        uint32_t rest = gn__hole_from(h, at);
+        if (bytes && rest && !h->list[rest].bytes) gn__hole_remove(h, h->list[rest].offset);
         return at;
     }
     uint64_t at = h->end;
-    if (h->n_list && h->list[h->n_list - 1].offset + h->list[h->n_list - 1].bytes == h->end) at = h->list[--h->n_list].offset;
+    uint32_t last = gn__hole_before(h, at);
+    if (last && h->list[last].offset + h->list[last].bytes == at) {
+        at = h->list[last].offset;
+        gn__hole_remove(h, at);
+    }
     h->end = gn_size_add(at, bytes);
     return at;
 }
 
 static bool gn__holes_give(gn__holes *h, uint64_t offset, uint64_t bytes) {
-    size_t i = 0;
+    uint32_t before, after;
     if (!bytes) return true;
-    if (!GN__GROW(h, list, 1)) return false;
-    while (i < h->n_list && h->list[i].offset < offset) i++;
-    bool left = i > 0 && h->list[i - 1].offset + h->list[i - 1].bytes == offset;
-    bool right = i < h->n_list && offset + bytes == h->list[i].offset;
-    if (left && right) {
-        h->list[i - 1].bytes += bytes + h->list[i].bytes;
-        memmove(&h->list[i], &h->list[i + 1], (--h->n_list - i) * sizeof *h->list);
-    } else if (left) h->list[i - 1].bytes += bytes;
-    else if (right) { h->list[i].offset = offset; h->list[i].bytes += bytes; }
-    else {
-        memmove(&h->list[i + 1], &h->list[i], (h->n_list++ - i) * sizeof *h->list);
-        h->list[i] = (gn__hole){ offset, bytes };
-    }
+    if (!GN__GROW(h, list, 2)) return false;
+    if (!h->n_list) h->list[h->n_list++] = (gn__hole){ 0 };        /* place 0 stands for none */
+    const gn__hole *left = &h->list[gn__hole_before(h, offset)], *right = &h->list[gn__hole_from(h, offset)];
+    bool joins_left = left->bytes && left->offset + left->bytes == offset, joins_right = right->bytes && right->offset == offset + bytes;
+    uint64_t begin = joins_left ? left->offset : offset, end = joins_right ? right->offset + right->bytes : offset + bytes;
+    if (joins_left) gn__hole_remove(h, begin);
+    if (joins_right) gn__hole_remove(h, offset + bytes);
+    uint32_t it = h->spare ? h->spare : (uint32_t)h->n_list++;
+    if (it == h->spare) h->spare = h->list[it].left;
+    h->seed = gn__mix(h->seed, it);
+    h->list[it] = (gn__hole){ begin, end - begin, end - begin, h->seed, 0, 0 };
+    gn__holes_split(h, h->root, begin, &before, &after);
+    h->root = gn__holes_join(h, gn__holes_join(h, before, it), after);
     return true;
 }
 
@@ -8799,7 +8901,7 @@ static gn_result gn__layout_no_memory(const gn_layout *l, gn_fault *f) { return 
 static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     const gn_part *p = l->part;
     uint32_t *dying = l->scratch;                       /* list heads by kernel: 1 + base; linked through `own` */
-    gn__holes h = { 0 };
+    gn__holes h = { .seed = (uint64_t)(uintptr_t)l->lay ^ gn_now_us() };
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
     for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end); i++) {
@@ -8970,8 +9072,7 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_f
         gn__layout_groups(l, fuse);
         gn__layout_places(l);
         gn__layout_last(l);
-        gn__layout_updates(l);
-        r = gn__layout_memory(l, f);
+        r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
     }
     if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
     if (r != GN_OK) gn__layout_deinit(l);
