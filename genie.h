@@ -1606,6 +1606,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #ifdef __cplusplus
 #error "the implementation of genie.h is C11: compile the unit that defines GENIE_IMPLEMENTATION as C"
 #endif
+#if defined(__FLT_EVAL_METHOD__) && (__FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2)
+#error "genie.h needs arithmetic that rounds to the type: on 32-bit x86 compile with -msse2 -mfpmath=sse"
+#endif
 #ifdef __FAST_MATH__
 #error "genie.h does not work under -ffast-math: NaN, infinities and the order of sums are part of its results"
 #endif
@@ -1952,8 +1955,14 @@ static const char *gn__result_text(gn_result r) {
     return "a result of a newer version";
 }
 
+/* Memory for n elements, or n times m of them, of `size` bytes each; NULL when there is none or that is more than can be addressed. */
+static void *gn__alloc_many(uint64_t n, uint64_t m, uint64_t size) {
+    uint64_t bytes = gn_size_mul(gn_size_mul(n, m), size);
+    return gn_size_fits(bytes) ? gn_alloc((size_t)bytes) : NULL;
+}
+
 /* Makes room for `want` elements of `size` bytes in *p, doubling; false when there is no memory. */
-static bool gn__reserve(void **p, size_t *cap, size_t want, size_t size) {
+static bool gn__reserve(void **p, size_t *cap, uint64_t want, size_t size) {
     if (want <= *cap) return true;
     size_t next = *cap ? *cap : 16;
     while (next < want) {
@@ -1962,7 +1971,7 @@ static bool gn__reserve(void **p, size_t *cap, size_t want, size_t size) {
     }
     if (next > SIZE_MAX / size) return false;
     void *q = gn_resize(*p, next * size);
-    if (!q && next > want) q = gn_resize(*p, (next = want) * size);   /* near a limit there is room for less */
+    if (!q && next > want) q = gn_resize(*p, (next = (size_t)want) * size);   /* near a limit there is room for less */
     if (!q) return false;
     *p = q;
     *cap = next;
@@ -2386,7 +2395,13 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
 
 /* >>types ========================================================================================== */
 
-#define GN__MAX_BYTES ((int64_t)1 << 47)   /* of one tensor: sizes and offsets never overflow 64 bits */
+#if SIZE_MAX > UINT32_MAX
+#define GN__MAX_BYTES ((int64_t)1 << 47)   /* of one tensor: its sizes and offsets never overflow 64 bits; sums and products of them go by gn_size_add and gn_size_mul */
+#define GN__SMALL_BITS 23                  /* two numbers of so many bits have a product within it */
+#else
+#define GN__MAX_BYTES ((int64_t)PTRDIFF_MAX)
+#define GN__SMALL_BITS 15
+#endif
 
 typedef enum gn__compute { GN__F32, GN__F64, GN__I32, GN__I64, GN__COMPUTE__COUNT } gn__compute;   /* what scalar bodies are compiled for */
 
@@ -2490,7 +2505,7 @@ static bool gn__shape_ok(const gn_shape *s) {
     for (int i = 0; i < s->rank; i++) {
         int64_t d = s->dims[i];
         if (d < 0 || d > GN__MAX_BYTES) return false;
-        if (((uint64_t)(n | d) >> 23) && d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
+        if (((uint64_t)(n | d) >> GN__SMALL_BITS) && d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
         if (d > 0) n *= d;
     }
     return true;
@@ -4696,7 +4711,7 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn__reduce_how(&j, width);
     int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
-    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    void *room = j.blocks > 1 ? gn__alloc_many((uint64_t)total, (uint64_t)j.blocks, j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials) : NULL;
     if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
     j.partials = (gn__partial *)room;
     j.sums = (double *)room;
@@ -4806,7 +4821,7 @@ static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
     gn__rows_job *j = (gn__rows_job *)arg;
     int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
     bool narrow = gn__dtypes[j->in.dtype].compute == GN__F32;
-    float *row = narrow ? (float *)gn_alloc((size_t)j->n * sizeof *row) : NULL;
+    float *row = narrow ? (float *)gn__alloc_many((uint64_t)j->n, 1, sizeof *row) : NULL;
     if (narrow && !row) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; narrow && i < end; i++)
         gn__softmax_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes, row);
@@ -4888,7 +4903,7 @@ static const float *gn__row_vector(const gn_view *v, float *room) {
 static void gn__layernorm_range_f32(gn__rows_job *j, int64_t begin, int64_t end) {
     const gn__call *c = j->c;
     int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    float *row = (float *)gn_alloc((size_t)j->n * 3 * sizeof *row);
+    float *row = (float *)gn__alloc_many((uint64_t)j->n, 3, sizeof *row);
     if (!row) { gn__atomic_store(&j->failed, 1); return; }
     const float *gain = c->attrs[1] & 1 ? gn__row_vector(&c->in[1], row + j->n) : NULL;
     const float *bias = c->attrs[1] & 2 ? gn__row_vector(&c->in[c->n_in - 1], row + 2 * j->n) : NULL;
@@ -5117,7 +5132,7 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     const gn__gemm *g = j->g;
     int64_t mr = j->kernels.mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
     int64_t most = GN__MAX(GN__GEMM_PANEL / GN__MAX(g->k, 1) / mr * mr, mr), panels = (GN__MIN(g->m, most) + mr - 1) / mr;
-    float *raw = (float *)gn_alloc((size_t)(panels * mr * GN__MAX(g->k, 1)) * sizeof *raw + 64);
+    float *raw = (float *)gn__alloc_many((uint64_t)(panels * mr * GN__MAX(g->k, 1)) + 16, 1, sizeof *raw);
     if (!raw) return false;
     j->a = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     for (j->row = 0; j->row < g->m; j->row += j->rows) {
@@ -5811,7 +5826,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
 
 static void gn__attention_range_f32(gn__attention_job *j, int64_t begin, int64_t end) {
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    float *s = (float *)gn_alloc((size_t)(S + D + E + GN__ATTENTION_ROWS * GN__MAX(D, E)) * sizeof *s);
+    float *s = (float *)gn__alloc_many((uint64_t)(S + D + E + GN__ATTENTION_ROWS * GN__MAX(D, E)), 1, sizeof *s);
     if (!s) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; i < end; i++) gn__attention_row_f32(j, i, s, s + S, s + S + D, s + S + D + E);
     gn_free(s);
@@ -5821,7 +5836,7 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     if (gn__dtypes[((gn__attention_job *)arg)->c->in[0].dtype].compute == GN__F32) { gn__attention_range_f32((gn__attention_job *)arg, begin, end); return; }
     gn__attention_job *j = (gn__attention_job *)arg;
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    double *s = (double *)gn_alloc((size_t)(S + D + GN__MAX(D, E) + E) * sizeof *s);
+    double *s = (double *)gn__alloc_many((uint64_t)(S + D + GN__MAX(D, E) + E), 1, sizeof *s);
     if (!s) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; i < end; i++) gn__attention_row(j, i, s, s + S, s + S + D, s + S + D + GN__MAX(D, E));
     gn_free(s);
@@ -5844,8 +5859,8 @@ typedef struct gn__attention_tile {
     double *weight;            /* sums of the weights; top: the largest score so far, by query */
 } gn__attention_tile;
 
-static size_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
-    return (size_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
+static uint64_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
+    return (uint64_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
 }
 
 static float *gn__tile_take(float **room, int64_t n) {
@@ -5952,7 +5967,7 @@ static void gn__tile_store(const gn__attention_tile *a) {
 static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
     gn__attention_job *j = (gn__attention_job *)arg;
     gn__attention_tile a = { .j = j, .k = gn__kernels_of(j->c->pool) };
-    float *raw = (float *)gn_alloc(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) * sizeof *raw + 64);
+    float *raw = (float *)gn__alloc_many(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) + 16, 1, sizeof *raw);
     if (!raw) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t task = begin; task < end; task++) {
         gn__tile_begin(&a, task, (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
@@ -6135,7 +6150,7 @@ static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
     gn__sort_job *j = (gn__sort_job *)arg;
     int last = j->in.rank - 1;
     int64_t n = j->in.dims[last], bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    gn__key *keys = (gn__key *)gn_alloc((size_t)n * 3 * sizeof *keys);
+    gn__key *keys = (gn__key *)gn__alloc_many((uint64_t)n, 3, sizeof *keys);
     if (!keys) { gn__atomic_store(&j->failed, 1); return; }
     int64_t *at = (int64_t *)(void *)(keys + n);
     for (int64_t row = begin; row < end; row++) {
@@ -12843,7 +12858,7 @@ typedef struct gn__piece {
     uint8_t at;
 } gn__piece;
 
-typedef struct gn__cross { size_t offset, bytes; uint32_t node, piece; } gn__cross;
+typedef struct gn__cross { uint64_t offset; size_t bytes; uint32_t node, piece; } gn__cross;   /* offset: GN_SIZE_FULL when it does not fit */
 
 typedef struct gn__split {         /* one way to run a part */
     gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
@@ -13087,6 +13102,12 @@ static bool gn__piece_take_over(gn__splitter *k, uint32_t piece, uint32_t node, 
     return k->s->pieces[source].sends = true;
 }
 
+/* Bytes of all that crosses so far. */
+static uint64_t gn__cross_end(const gn__split *s) {
+    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+    return last ? gn_size_add(last->offset, gn_size_align(last->bytes, 64)) : 0;
+}
+
 /* `piece` reads what a piece of another device computes or fetches. */
 static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
     gn__split *s = k->s;
@@ -13095,16 +13116,15 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
     GN_ASSERT(source < piece);
     if (!GN__GROW(x, needs, 1)) return false;
     x->needs[x->n_needs++] = source;
-    x->in_bytes += gn__type_bytes(&t);
+    x->in_bytes = gn_size_add(x->in_bytes, gn__type_bytes(&t));
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
     if (k->m->units[x->device].reaches >> s->pieces[source].device & 1) return gn__piece_take_over(k, piece, node, source);
     uint32_t o = gn__piece_out_at(&s->pieces[source], node);
     if (o == GN__NOTHING || !GN__GROW(s, crosses, 1)) return false;
     gn__piece_out *out = &s->pieces[source].outs[o];
     if (out->cross == GN__NOTHING) {
-        const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
         out->cross = (uint32_t)s->n_crosses;
-        s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
+        s->crosses[s->n_crosses++] = (gn__cross){ gn__cross_end(s), gn__type_bytes(&t), node, source };
     }
     return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
 }
@@ -13366,9 +13386,9 @@ static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_faul
     gn__split *s = k->s;
     bool ok = true;
     for (uint32_t i = 0; i < s->n_pieces && ok; i++) ok = gn__piece_make(k, &s->pieces[i]);
-    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+    if (!gn_size_fits(gn__cross_end(s))) return gn_fail(f, GN_LIMIT, "more bytes cross between devices in one step than can be addressed: read or keep fewer at once");
     s->temps = (uint64_t *)gn__alloc_zero((s->n_temps + 1) * sizeof *s->temps);
-    s->memory = (char *)gn__alloc_zero(last ? last->offset + gn__room(last->bytes) : 0);
+    s->memory = (char *)gn__alloc_zero((size_t)gn__cross_end(s));
     if (!ok || !s->temps || !s->memory) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
     gn_result r = GN_OK;
     for (uint32_t i = 0; i < s->n_pieces && !r; i++) {
@@ -13507,7 +13527,7 @@ static double gn__schedule_moves(const gn_part *p, const gn_cluster *c, const ui
         if (p->nodes[i].leaf != GN_LEAF_STATE || !homes[i] || (homes[i] >> s->device[i] & 1)) continue;
         gn__type t = gn__part_type(p, i);
         const gn_cluster_link *l = &c->links[gn__first_bit(homes[i]) * (c->n_devices + 1) + s->device[i]];
-        *out_bytes += gn__type_bytes(&t);
+        *out_bytes = gn_size_add(*out_bytes, gn__type_bytes(&t));
         seconds += l->latency_s + gn__sched_share((double)gn__type_bytes(&t), l->bytes_per_s);
     }
     return seconds;
@@ -14462,7 +14482,7 @@ static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, 
     if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     for (uint32_t i = 0; i < p->n_args; i++) {
         gn__type type = gn__part_type(p, p->args[i]);
-        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes += gn__type_bytes(&type);
+        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes = gn_size_add(plan->bytes, gn__type_bytes(&type));
     }
     gn_result r = t->inner.i->plan_make(t->inner.self, p, &plan->inner, f);
     gn__trace(t->fn, t->user, "plan_make", t->device, begin, 0);
@@ -16647,9 +16667,9 @@ static gn_result gn__step_args(gn__session *s, const gn__served_plan *p, const g
     gn__rd r = { d->args.p, d->args.p + d->args.n, false };
     void *args = s->args, *bytes = s->args_bytes;
     uint64_t at = 0;
-    if (!gn__reserve(&args, &s->cap_args, (size_t)p->ports.n_args, sizeof *s->args)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
+    if (!gn__reserve(&args, &s->cap_args, p->ports.n_args, sizeof *s->args)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
     s->args = (gn_arg *)args;
-    if (!gn__reserve(&bytes, &s->args_cap, (size_t)p->args_bytes, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
+    if (!gn__reserve(&bytes, &s->args_cap, p->args_bytes, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
     s->args_bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_args; i++) {
         gn_result e = gn__step_arg(s, p, i, &r, s->args_bytes + at, f);
@@ -16668,7 +16688,7 @@ static gn_result gn__step_wants(gn__session *s, const gn__served_plan *p, const 
     if (total > s->limit) return gn__session_full(s, total, f);
     if (!gn__reserve(&wants, &x->cap, p->ports.n_outs, sizeof *x->wants)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     x->wants = (gn__want *)wants;
-    if (!gn__reserve(&bytes, &x->bytes_cap, (size_t)total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
+    if (!gn__reserve(&bytes, &x->bytes_cap, total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     x->bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         const gn__port *port = &p->ports.outs[i];

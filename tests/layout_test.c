@@ -227,6 +227,24 @@ TEST(results_that_are_more_than_can_be_addressed_are_a_limit)
     }
 }
 
+/* A tensor has at most 2^47 bytes, on a host of 32 bits at most 2^31 - 1. */
+TEST(tensors_of_more_bytes_than_a_host_has_addresses_are_refused)
+{
+    const int64_t most = SIZE_MAX > UINT32_MAX ? (int64_t)1 << 47 : INT32_MAX;
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    for (int64_t size = 1; size <= 8; size *= 2) {
+        gn_dtype dtype = size == 1 ? GN_U8 : size == 2 ? GN_I16 : size == 4 ? GN_F32 : GN_F64;
+        gn_info info;
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(most / size), 1), &info), GN_OK);
+        CHECK(info.bytes == (uint64_t)(most / size * size));
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(most / size + 1), 1), &info), GN_BAD_SHAPE);
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(1 << 20, 1 << 20, 1 << 20), 1), &info), GN_BAD_SHAPE);
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(65536, SIZE_MAX > UINT32_MAX ? (int64_t)1 << 32 : 65536), 1), &info), GN_BAD_SHAPE);
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(0, most, most), 1), &info), GN_BAD_SHAPE);
+    }
+    gn_close(g);
+}
+
 TEST(sizes_saturate)
 {
     CHECK(gn_size_add(UINT64_MAX - 1, 1) == UINT64_MAX && gn_size_add(UINT64_MAX, 1) == GN_SIZE_FULL && gn_size_add(GN_SIZE_FULL, GN_SIZE_FULL) == GN_SIZE_FULL);
@@ -242,6 +260,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(every_result_lies_in_the_first_hole_that_holds_it),
         TEST_ENTRY(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number),
         TEST_ENTRY(results_that_are_more_than_can_be_addressed_are_a_limit),
+        TEST_ENTRY(tensors_of_more_bytes_than_a_host_has_addresses_are_refused),
         TEST_ENTRY(sizes_saturate),
     };
     test_begin(argc, argv);
