@@ -36,8 +36,8 @@
                      several in one go, gn_realize computes without reading, gn_read_later reads without waiting: gn_wait does.
        States        gn_assign gives a new version; whatever was built on the old one keeps seeing the old value. Updates happen
                      with the next read, realise or step, all of them or none. Over several devices a step may fail on one when another has
-                     written, and on a GPU between two kernels (its driver refuses a launch): those states are failed then
-                     (GN_STATE_FAILED) until they are released and made again.
+                     written for it, or already for steps behind it, and on a GPU between two kernels (its driver refuses a launch):
+                     those states are failed then (GN_STATE_FAILED) until they are released and made again.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
        Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,
@@ -47,6 +47,12 @@
                      gn_host_alloc it copies by itself; those of plain memory pass through pinned pieces (16 MiB a direction), copied
                      by up to four threads. gn_stats counts copies_aside, and copies_waited where that is not possible. For each
                      direction the device holds two areas as large as the largest.
+                     Several devices work at the same time: on parts of one step that do not need each other, and on different steps, if
+                     the program waits later than it submits (gn_read_later a few steps ahead of gn_wait, or steps without reads). What
+                     one device needs of another is sent on when it arrives, within whatever call the program makes next; gn_wait
+                     waits for all servers at once, without spinning. Up to 64 steps are under way, and those that are begun hold
+                     up to 256 MiB of values between devices and copied data. When a step fails, those behind it are given up: the
+                     error is told once, by the next call that submits or waits; waiting for one of those steps is GN_CANCELLED.
        Budgets       on a server all that a session causes is charged to it, its tenant and the server (gn_server_desc.memory_limit,
                      tenant_memory, total_memory): tensors, scratch of kernels, plans, tables, messages that are not whole yet, uploads, device
                      memory. What does not fit is GN_LIMIT, names the budget, and the session goes on; a step or state that was refused
@@ -65,7 +71,11 @@
                      model says that it then takes a sixth less; a state moves only if that pays within as many steps as the
                      plan has run. Counted (reschedules), traced and logged; gn_desc.keep_placement forbids it. An op that a device has
                      no kernel for runs on another, or on the CPU beside it: logged and counted (fallbacks); with gn_desc.strict
-                     it is an error (GN_STRICT).
+                     it is an error (GN_STRICT). A device of several that is not there when the context is opened (no such device,
+                     no answer, a server that is full) keeps its index, and nothing runs there: logged, counted (devices_absent), told by
+                     gn_get_device_at and gn_explain; with gn_desc.strict, and when none is there, gn_open fails. A wrong key,
+                     credential or name is an error as ever. On a server that lends several devices a client that names none
+                     is given the one with the fewest sessions, of those the one that holds the fewest bytes.
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. Every wait has a deadline.
@@ -237,6 +247,7 @@ typedef struct gn_error {
     X(steps_run,          "steps",  "plans submitted to a device")                                 \
     X(plans_made,         "plans",  "plans made because no equal structure was known")             \
     X(plans_found,        "plans",  "plans found by structural hash")                              \
+    X(plans_dropped,      "plans",  "plans let go of for those used later: more than gn_desc.plan_memory, or a quarter of a session's memory") \
     X(round_trips,        "trips",  "times the program waited for a reply")                        \
     X(frames_up,          "frames", "frames sent")                                                 \
     X(frames_down,        "frames", "frames received")                                             \
@@ -267,6 +278,7 @@ typedef struct gn_error {
     X(blas_faults,        "faults", "errors of cuBLASLt; own kernels computed instead")            \
     X(choices_rejected,   "files",  "damaged files of stored choices: measured anew")              \
     X(choices_lost,       "products", "products whose stored choice could not be followed")        \
+    X(devices_absent,     "devices", "devices that were named and could not be opened, while others could") \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another")                    \
     X(transfers_direct,   "values", "of them: from one GPU to another of this machine, not through the program's memory") \
@@ -304,7 +316,8 @@ typedef enum gn_policy {
 
 /* A call that computes, waits or closes, what a device was asked to do, a node that was built. Valid during the callback. */
 typedef struct gn_trace_event {
-    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "matmul" for a node */
+    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "run": from a submission to one of several
+                                      devices until its end was seen; "matmul" for a node */
     const char *device;            /* "" for the program's own */
     uint64_t begin_us, end_us;     /* monotonic; of a node both are the same */
     uint64_t bytes;                /* of the tensors that are read, sent or kept; 0 where it has none */
@@ -316,13 +329,14 @@ typedef void (*gn_trace_fn)(void *user, const gn_trace_event *event);
 
 typedef struct gn_desc {
     const char *devices;    /* comma-separated, at most 32: "cpu", "null", "cuda:0", a server's URL, "host:port", "@FILE" with a URL.
-                               NULL: $GENIE_DEVICES, else "cpu". With several each part of a graph runs where the policy wants it */
+                               NULL: $GENIE_DEVICES, else "cpu". With several each part of a graph runs where the policy wants it;
+                               one that is not there does not keep the others from being opened */
     gn_policy policy;       /* of several devices */
     uint32_t deadline_ms;   /* longest wait for a server, 0: 30,000 */
     uint32_t max_nodes;     /* nodes of one step, 0: 2^21 */
     uint32_t threads;       /* of the CPU executor, 0: all cores ($GENIE_THREADS) */
     uint64_t seed;          /* of gn_random_*; equal seeds give equal numbers */
-    bool strict;            /* a fallback is an error, not a counted event */
+    bool strict;            /* a fallback is an error, not a counted event; so is a device of several that is absent (GN_NO_DEVICE) */
     bool keep_placement;    /* plans over several devices stay where they were placed first, whatever devices and links cost later
                                ($GENIE_RESCHEDULE=0) */
     const char *home;       /* folder of keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
@@ -331,6 +345,7 @@ typedef struct gn_desc {
     void *log_user;
     gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
     void *trace_user;
+    uint64_t plan_memory;   /* bytes of plans kept, those used last; one that is gone is made again when it is needed. 0: 256 MiB */
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed answers every call with its cause.
@@ -353,9 +368,10 @@ typedef struct gn_device_info {
     char cipher[64];
     char records[64];     /* the library that encrypts: "OpenSSL 3.0.17", or "mbedTLS 2.28.3", which takes ten times as long */
     bool remote;
+    bool absent;          /* it could not be opened: it runs nothing, and has a name alone */
 } gn_device_info;
 
-GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);   /* the first */
+GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);   /* the first that is there */
 /* Devices in the order of gn_desc.devices; 0 for a context that is not open. */
 GN_API int gn_device_count(gn_ctx *g);
 GN_API gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info);
@@ -422,7 +438,8 @@ GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const
    belong to the context, also after gn_step. A GPU copies large ones while it computes later steps (Overlap, above). What fails in the
    run is told by the wait. */
 GN_API gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket);
-/* Waits for the reads of that ticket and what was submitted before them; 0: for nothing. Returns the first error of those runs. */
+/* Waits for the reads of that ticket and what was submitted before them, on all devices; 0: for nothing. Returns the first error of those
+   runs that has not been told; GN_CANCELLED when these reads did not happen because of one that was. */
 GN_API gn_result gn_wait(gn_ctx *g, uint64_t ticket);
 /* Computes and keeps the values on the device until gn_step; does not wait for a server. */
 GN_API gn_result gn_realize(const gn_tensor *t, int n);
@@ -1023,7 +1040,8 @@ typedef struct gn_server gn_server;
 
 typedef struct gn_server_desc {
     const char *listen;       /* "host:port", NULL: 127.0.0.1:5556; port 0: any free port */
-    const char *devices;      /* NULL: "cpu" */
+    const char *devices;      /* NULL: "cpu". A client that names none is given the one with the fewest sessions, of those the one that
+                                 holds the fewest bytes, of those the first; one that is lost only when all are */
     const char *key, *cert, *ca; /* PEM files of an own PKI; all NULL: a P-256 key of our own, made at first start */
     const char *url_file;     /* the URL is written here, mode 0600; GN_BAD_ARGUMENT when it is that of another server that runs */
     const char *home;         /* keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
@@ -1040,8 +1058,11 @@ typedef struct gn_server_desc {
     int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
-    const char *record_file;  /* every new plan is added to it, NULL: none. It holds graphs: ops and shapes, no values */
-    const char *warm_file;    /* plans that an earlier server recorded are made before the first client comes, NULL: none */
+    const char *record_file;  /* every plan is added to it once a step of it has ended well, NULL: none. It holds graphs: ops, shapes and
+                                 the constants that a program writes into them, which are part of kernels; no data, weights or states, and
+                                 no keys of random numbers */
+    const char *warm_file;    /* plans that an earlier server recorded are made beside the first clients, within memory_limit and ten
+                                 minutes; NULL: none */
     const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
     uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
 } gn_server_desc;
@@ -1388,9 +1409,11 @@ typedef struct gn_exec_i {
     gn_result (*plan_make)(void *self, const gn_part *part, void **out_plan, gn_fault *f);
     void (*plan_destroy)(void *self, void *plan);
     /* Starts a run. Argument bytes are consumed before it returns; out hosts are written by the time wait returns. All
-       state updates of a run happen, or none. Ids of kept values are chosen by the caller, rising, never reused. */
+       state updates of a run happen, or none. Ids of kept values are chosen by the caller, rising, never reused. An error may be that of
+       an earlier run, which is then told here and not by wait: *out_ticket is that run's, else no earlier run's. */
     gn_result (*submit)(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f);
-    /* Blocks until that run and all before it have ended; their first error. */
+    /* Blocks until that run and all before it have ended (UINT64_MAX: all); their first error that has not been told. GN_CANCELLED: that run did not run,
+       for an earlier one had failed. */
     gn_result (*wait)(void *self, uint64_t ticket, gn_fault *f);
     /* Kept values with id < below are no longer needed. */
     void (*values_release)(void *self, uint64_t below);
@@ -1411,6 +1434,10 @@ typedef struct gn_exec_i {
        submitted here from now on wait for it on the device. The run is waited for only if it can still end with an error of its own;
        then GN_STALE_HANDLE, and that run's wait tells the cause. GN_UNSUPPORTED: it lies where this does not reach. */
     gn_result (*value_take)(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f);
+    /* For who waits for several executors at once, which `ended` has just said have not: the transport that has something to receive when
+       `ended` should be asked again, valid until the next call, and after how many ms at the latest. A peer that has been silent since
+       since_us for longer than the deadline is lost from here on: then NULL, `ended` is true, and wait tells. NULL slot: there is none. */
+    const struct gn_transport *(*listen)(void *self, uint64_t since_us, uint32_t *out_ms);
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -1452,6 +1479,9 @@ typedef struct gn_transport_i {
     gn_result (*granted)(void *self, const uint8_t *grant, size_t n);
     /* From the sender's thread: the peer said that its link renews, so keys may be changed before they wear out. NULL slot: never. */
     void (*renew)(void *self);
+    /* From the receivers' thread: waits until one of n transports of this table, of which recv with a timeout of 0 has last said
+       GN_TIMEOUT, has more to receive or has ended; else GN_TIMEOUT. NULL slot: it cannot. */
+    gn_result (*wait_any)(void *const *selves, size_t n, uint32_t timeout_ms);
 } gn_transport_i;
 
 typedef struct gn_transport { const gn_transport_i *i; void *self; } gn_transport;
@@ -1461,7 +1491,7 @@ typedef struct gn_net_desc { const char *home; uint32_t timeout_ms; gn_log_fn lo
 
 typedef struct gn_net_i {
     /* Connects and shakes hands. `where` is a URL, "host:port", "@FILE" or "-"; *out_device is the device asked for on that
-       server ("" for its first). GN_UNREACHABLE, GN_TIMEOUT, GN_BAD_PIN, GN_BAD_CREDENTIAL, GN_TLS_FAILED, GN_BAD_ARGUMENT. */
+       server ("" for its least loaded). GN_UNREACHABLE, GN_TIMEOUT, GN_BAD_PIN, GN_BAD_CREDENTIAL, GN_TLS_FAILED, GN_BAD_ARGUMENT. */
     gn_result (*connect)(const char *where, const gn_net_desc *d, gn_transport *out, char out_device[64], gn_fault *f);
     /* GN_PORT_IN_USE, GN_INSECURE, GN_IO_ERROR, GN_BAD_ARGUMENT */
     gn_result (*listen)(const gn_server_desc *d, void **out_listener, gn_fault *f);
@@ -6407,6 +6437,7 @@ typedef struct gn__plan {
     void *exec_plan;
     gn__origin *origins;     /* per node, of the latest step that used the plan */
     uint32_t next;           /* 1 + index of the plan that came after it the last time, 0: none did */
+    uint64_t used, bytes;    /* the step that used it last; what making it took */
 } gn__plan;
 
 #define GN__ARRAY(T, name) T *name; size_t n_##name, cap_##name
@@ -6467,6 +6498,8 @@ struct gn_ctx {
     uint64_t next_value;     /* id of the next kept value */
     uint64_t last_ticket;
     uint32_t latest_plan;    /* 1 + index of the plan of the latest step, 0: none */
+    uint64_t plan_bytes, plan_clock;   /* of all plans; steps so far */
+    gn_account *plan_account;          /* measures what a plan takes */
     uint64_t run_counter;    /* of the random generators, one a step */
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
@@ -10445,6 +10478,7 @@ typedef struct gn__story {
     const char *(*label)(const void *owner, uint32_t node);
     const void *owner;
     uint64_t fallbacks, reschedules;   /* of the context, so far */
+    char absent[400];              /* devices that could not be opened, and why; "": none */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -10703,6 +10737,7 @@ static void gn__tell_notes(gn__story *k) {
     if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
     for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
     if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
+    if (k->absent[0]) gn__say(k, "absent: %s\n", k->absent);
     if (k->fallbacks) gn__say(k, "fallback: %llu ops of the plans so far run elsewhere than chosen, because a device has no kernel for them\n", (unsigned long long)k->fallbacks);
     if (k->reschedules) gn__say(k, "placed anew: %llu times so far a plan of this program, because costs had changed\n", (unsigned long long)k->reschedules);
     for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
@@ -11918,7 +11953,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 /* ---- cpu ---- */
 
@@ -12610,7 +12645,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -12781,16 +12816,26 @@ typedef struct gn__probe { void *plan; float *x, *y; size_t bytes; } gn__probe;
 /* A quantity measured again and again: the median of the last three, averaged. One odd value changes nothing. */
 typedef struct gn__steady { double last[3]; uint32_t n; } gn__steady;
 
+typedef struct gn__piece_run {       /* a piece in one run */
+    struct gn__piece_run *next;      /* that the device was given after it */
+    struct gn__multi_run *run;
+    uint64_t ticket, begin_us;       /* begin_us: when it was submitted */
+    uint32_t piece;
+    uint8_t at;
+} gn__piece_run;
+
 typedef struct gn__device {          /* one of the devices */
     gn_exec exec;
     char name[96];
     gn_stats stats, *counts;       /* its own counters, when several devices were named; those that count */
     uint64_t last;                 /* ticket of its latest run */
+    gn__piece_run *oldest, *latest;   /* what it was given and has not been seen to end, in that order */
     struct { uint64_t ticket; const struct gn__piece *piece; } recent[16];   /* whose nodes an error names */
     uint32_t n_recent;
     bool busy;                     /* that run has not been waited for */
     bool sync;                     /* submit returns when the run has ended */
     bool lost;
+    bool absent;                   /* it was never there, and counts as lost */
     uint32_t reaches;              /* bits: devices whose kept values it takes over directly */
     char cause[160];               /* lost: why */
     uint64_t next_value;           /* id of the next value kept there */
@@ -12813,7 +12858,11 @@ typedef struct gn__multi_slot {
     bool failed;                   /* written by a step that failed elsewhere */
 } gn__multi_slot;
 
+/* own: its id on the device, 0: the run that makes it is not there yet. */
 typedef struct gn__multi_value { uint64_t id, own; uint32_t device; } gn__multi_value;
+
+enum { GN__RUNS = 64 };                   /* that are under way at once */
+#define GN__RUNS_BYTES (256ull << 20)     /* of what crosses in them; and of runs kept for later use */
 
 typedef struct gn__multi {
     gn__device *units;
@@ -12828,6 +12877,13 @@ typedef struct gn__multi {
     uint64_t measure_us;           /* when */
     gn_trace_fn trace;
     void *trace_user;
+    struct gn__multi_run *runs[GN__RUNS], *dead;   /* a ring, oldest first; dead: given up when the context closes */
+    uint32_t first_run, n_runs, unsent;   /* unsent: pieces of runs that are not submitted */
+    uint64_t last_run, run_bytes, spare_bytes;
+    uint64_t told;                 /* failed runs whose error the program knows */
+    uint64_t failed, nothing;      /* the run whose error is not told yet; the latest that the null executor ran: their numbers, 0: none */
+    gn_fault fault;                /* failed: why */
+    uint64_t gone[16];             /* bit n: the run of that number, modulo their count, failed or was given up */
     GN__ARRAY(gn__multi_slot, slots);
     GN__ARRAY(gn__multi_value, values);   /* ids rise */
 } gn__multi;
@@ -12836,7 +12892,7 @@ enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS, GN__IN_TAKEN };   /* 
 /* from: argument of the part, temp or crossing; of what is taken over directly its temp here, the piece that makes it and its temp there. */
 typedef struct gn__piece_in { uint32_t node, from; uint8_t how; uint32_t piece, theirs; } gn__piece_in;
 typedef struct gn__piece_out { uint32_t node, temp, cross, whole; } gn__piece_out;   /* whole: output of the part. GN__NOTHING: not that */
-enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE };
+enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE, GN__PIECE_FAILED };
 
 typedef struct gn__piece {
     uint32_t device, n_scheduled;
@@ -12850,12 +12906,10 @@ typedef struct gn__piece {
     void *plan;
     uint64_t in_bytes;             /* of needs */
     uint32_t n_taken;              /* of its leaves */
-    bool sends;                    /* another device takes values of it */
+    bool reads_states;
     uint32_t *origin;              /* node of the whole part, per node */
-    gn_arg *args;
+    gn_arg *args;                  /* of the run that is being submitted */
     gn_out *run_outs;
-    uint64_t ticket;
-    uint8_t at;
 } gn__piece;
 
 typedef struct gn__cross { uint64_t offset; size_t bytes; uint32_t node, piece; } gn__cross;   /* offset: GN_SIZE_FULL when it does not fit */
@@ -12864,9 +12918,8 @@ typedef struct gn__split {         /* one way to run a part */
     gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
     uint32_t n_pieces, n_run, only;       /* n_run: that do something; only: the one, if it is one */
     uint32_t devices;              /* bits */
-    uint32_t n_temps, n_updates;
-    uint64_t *temps;               /* ids of this run */
-    char *memory;                  /* of the crossings */
+    uint32_t n_temps, n_live;      /* n_live: runs that are under way */
+    struct gn__multi_run *spare;         /* runs that are over */
     gn_schedule schedule;
     uint32_t *stamps;              /* per node: device of a value, generation of a slot's leaf: the split is for these */
     uint32_t *update_stamps;
@@ -12884,6 +12937,25 @@ typedef struct gn__multi_plan {
     gn__split *splits[GN__SPLITS_MAX];
     uint32_t n_splits;
 } gn__multi_plan;
+
+typedef struct gn__multi_run {
+    struct gn__multi_run *next;    /* of those that are over */
+    gn__multi_plan *plan;
+    gn__split *s;
+    uint64_t id;                   /* its number, which is its ticket */
+    uint32_t unsent, left;         /* pieces that are not submitted; that have not ended */
+    bool nothing;                  /* the null executor ran a piece */
+    bool delayed;                  /* pieces were left when submit returned; what they read of the program's memory was copied */
+    gn_arg *args;                  /* of the whole part */
+    gn_out *outs;
+    uint64_t *temps;               /* ids */
+    gn__piece_run *pieces;
+    char *memory, *data;           /* of the crossings; of copied arguments */
+    size_t data_cap;
+    uint64_t bytes, data_bytes;
+    uint64_t least_value;          /* of the kept values that it reads */
+    uint64_t first_own[GN__UNITS_MAX];   /* per device: ids of its own values begin here */
+} gn__multi_run;
 
 /* ---- tables while a split is made ---- */
 
@@ -12911,16 +12983,26 @@ static void gn__piece_free(gn__multi *m, gn__piece *x) {
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
 
+static void gn__multi_run_free(gn__multi_run *w) {
+    gn_free(w->data);
+    gn_free(w);
+}
+
 static void gn__split_free(gn__multi *m, gn__split *s) {
     if (!s) return;
+    for (gn__multi_run *w = s->spare, *next; w; w = next) {
+        next = w->next;
+        m->spare_bytes -= w->bytes + w->data_cap;
+        gn__multi_run_free(w);
+    }
     for (uint32_t i = 0; s->pieces && i < s->n_pieces; i++) gn__piece_free(m, &s->pieces[i]);
-    void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->devices_then, s->links_then, s->crosses };
+    void *const arrays[] = { s->pieces, s->stamps, s->update_stamps, s->devices_then, s->links_then, s->crosses };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
     gn__schedule_deinit(&s->schedule);
     gn_free(s);
 }
 
-static const gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
+static gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
     size_t lo = 0, hi = m->n_values;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
@@ -12963,9 +13045,9 @@ static gn_result gn__device_error(gn__device *u, gn_result r, gn_fault *f) {
 }
 
 static gn_result gn__device_is_lost(const gn__device *u, uint32_t node, const char *what, gn_fault *f) {
-    gn_fail(f, GN_DEVICE_LOST, "%s %s, which is lost: %s", what, u->name, u->cause);
+    gn_result r = gn_fail(f, u->absent ? GN_NO_DEVICE : GN_DEVICE_LOST, "%s %s, which is %s: %s", what, u->name, u->absent ? "absent" : "lost", u->cause);
     if (f) f->node = node;
-    return GN_DEVICE_LOST;
+    return r;
 }
 
 /* Waits for what the device was given before. */
@@ -13017,10 +13099,14 @@ static gn_result gn__multi_slot_put(void *self, const gn_slot_desc *d, gn_fault 
     return r;
 }
 
+static void gn__multi_drain(gn__multi *m);
+static gn_result gn__multi_tell(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f);
+
 static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
     gn__multi *m = (gn__multi *)self;
     gn__multi_slot *s = gn__multi_slot_find(m, slot, gen);
     if (!s) return GN_STALE_HANDLE;
+    if (m->unsent) gn__multi_drain(m);            /* it may be read by what is not submitted yet */
     for (uint32_t d = 0; d < m->n_units; d++)
         if ((s->on >> d & 1) && !m->units[d].lost) m->units[d].exec.i->slot_drop(m->units[d].exec.self, slot, s->own);
     if (s->d.kind == GN_LEAF_STATE && !m->beside) gn_free((void *)(uintptr_t)s->d.host);
@@ -13031,6 +13117,8 @@ static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 
 /* Takes a state from its home to another device, where it stays. */
 static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fault *f) {
+    gn__multi_drain(m);
+    if (m->failed) return gn__multi_tell(m, UINT64_MAX, 0, f);
     gn__multi_slot *s = &m->slots[slot];
     gn__device *u = &m->units[s->home];
     gn_part_node leaf = { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)s->d.dtype, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s->d.shape.rank, .slot = slot, .gen = s->own };
@@ -13099,7 +13187,7 @@ static bool gn__piece_take_over(gn__splitter *k, uint32_t piece, uint32_t node, 
     x->ins[x->n_ins - 1].piece = source;
     x->ins[x->n_ins - 1].theirs = theirs;
     x->n_taken++;
-    return k->s->pieces[source].sends = true;
+    return true;
 }
 
 /* Bytes of all that crosses so far. */
@@ -13181,7 +13269,7 @@ static bool gn__view_is_remade(const gn_part *p, uint32_t node) {
     return gn__type_bytes(&from) <= gn__type_bytes(&to);
 }
 
-static bool gn__piece_run(gn__splitter *k, uint32_t piece, uint32_t node) {
+static bool gn__piece_compute(gn__splitter *k, uint32_t piece, uint32_t node) {
     gn__piece *x = &k->s->pieces[piece];
     if (!GN__GROW(x, ops, 1)) return false;
     x->ops[x->n_ops++] = node;
@@ -13199,7 +13287,7 @@ static bool gn__piece_import(gn__splitter *k, uint32_t piece, uint32_t node) {
         node = k->part->ins[k->part->nodes[node].ins];
     }
     bool ok = gn__piece_import_value(k, piece, node);
-    while (n > 0 && ok) ok = gn__piece_run(k, piece, views[--n]);
+    while (n > 0 && ok) ok = gn__piece_compute(k, piece, views[--n]);
     return ok;
 }
 
@@ -13246,7 +13334,6 @@ static bool gn__split_updates(gn__splitter *k) {
         if (!GN__GROW(x, updates, 1)) return false;
         x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->slots[up->slot].own, up->node };
     }
-    s->n_updates = k->part->n_updates;
     return true;
 }
 
@@ -13258,7 +13345,7 @@ static bool gn__split_inputs(gn__splitter *k) {
         for (uint32_t o = 0; o < x->n_scheduled && ok; o++) {
             const gn_part_node *n = &k->part->nodes[x->scheduled[o]];
             for (uint32_t e = 0; e < n->n_ins && ok; e++) ok = gn__piece_import(k, i, k->part->ins[n->ins + e]);
-            ok = ok && gn__piece_run(k, i, x->scheduled[o]);
+            ok = ok && gn__piece_compute(k, i, x->scheduled[o]);
         }
         for (size_t u = 0; u < x->n_updates && ok && !x->n_scheduled; u++) ok = gn__piece_import(k, i, x->updates[u].node);
     }
@@ -13387,9 +13474,7 @@ static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_faul
     bool ok = true;
     for (uint32_t i = 0; i < s->n_pieces && ok; i++) ok = gn__piece_make(k, &s->pieces[i]);
     if (!gn_size_fits(gn__cross_end(s))) return gn_fail(f, GN_LIMIT, "more bytes cross between devices in one step than can be addressed: read or keep fewer at once");
-    s->temps = (uint64_t *)gn__alloc_zero((s->n_temps + 1) * sizeof *s->temps);
-    s->memory = (char *)gn__alloc_zero((size_t)gn__cross_end(s));
-    if (!ok || !s->temps || !s->memory) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
+    if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
     gn_result r = GN_OK;
     for (uint32_t i = 0; i < s->n_pieces && !r; i++) {
         gn__piece *x = &s->pieces[i];
@@ -13399,8 +13484,7 @@ static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_faul
         s->devices |= 1u << x->device;
         *out_device = x->device;
         r = gn__piece_plan(k, x, f);
-        for (size_t a = 0; a < x->n_ins; a++)
-            if (x->ins[a].how == GN__IN_CROSS) x->args[x->part->nodes[a].arg] = (gn_arg){ s->memory + s->crosses[x->ins[a].from].offset, s->crosses[x->ins[a].from].bytes, 0 };
+        for (size_t a = 0; a < x->n_ins; a++) x->reads_states |= x->part->nodes[a].leaf == GN_LEAF_STATE;
     }
     return r;
 }
@@ -13754,8 +13838,11 @@ static gn_result gn__split_make(gn__multi *m, const gn_part *p, const uint32_t *
 /* ---- plans ---- */
 
 static void gn__multi_plan_destroy(void *self, void *plan) {
+    gn__multi *m = (gn__multi *)self;
     gn__multi_plan *p = (gn__multi_plan *)plan;
-    for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free((gn__multi *)self, p->splits[i]);
+    for (uint32_t i = 0; i < p->n_splits && m->n_runs; i++)
+        if (p->splits[i]->n_live) gn__multi_drain(m);
+    for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free(m, p->splits[i]);
     gn_free(p->part);
     gn_free(p);
 }
@@ -13813,12 +13900,15 @@ static gn_result gn__multi_check(gn__multi *m, const gn_part *p, const gn_arg *a
 
 /* The split for where everything is now. */
 static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
+    bool full = p->n_splits == GN__SPLITS_MAX;
+    if (full && p->splits[0]->n_live) gn__multi_drain(m);
+    if (m->failed) return gn__multi_tell(m, UINT64_MAX, 0, f);      /* before what follows from it */
     uint32_t *value_home = (uint32_t *)gn__alloc_zero((p->part->n_nodes + 1) * sizeof *value_home);
     gn_result r = value_home ? gn__multi_check(m, p->part, args, value_home, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (!r) r = gn__split_make(m, p->part, value_home, out, f);
     gn_free(value_home);
     if (r) return r;
-    if (p->n_splits == GN__SPLITS_MAX) {
+    if (full) {
         gn__split_free(m, p->splits[0]);
         memmove(p->splits, p->splits + 1, --p->n_splits * sizeof p->splits[0]);
     }
@@ -13855,8 +13945,6 @@ static bool gn__split_is_due(gn__multi *m, gn__split *s) {
     gn_cluster c;
     bool pays = s->pays_at && s->runs >= s->pays_at;
     if ((s->round == m->round && !pays) || !s->devices_then) return false;
-    for (uint32_t d = 0; d < n; d++)
-        if (m->units[d].busy) return false;                /* its plans may be at work */
     s->pays_at = pays ? 0 : s->pays_at;
     if (pays) return true;
     gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
@@ -13937,80 +14025,205 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
     return r;
 }
 
-/* ---- runs ---- */
+/* UINT64_MAX: all that was submitted. */
+static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
 
-typedef struct gn__multi_run { gn__multi *m; gn__multi_plan *plan; gn__split *s; const gn_arg *args; const gn_out *outs; gn_fault *f; } gn__multi_run;
+/* ---- runs ----
+ * A run is one submission of a part; its ticket is its number. A piece is submitted when all that it reads is there, or on its way on the
+ * devices, whatever other runs wait for: so that one device works on one step while another works on the next. All of it happens on the
+ * program's thread, within submit, wait and values_release; devices go on meanwhile with what they were given.
+ *
+ * When a piece fails, its run has failed, and later ones are given up: what of them was not submitted never is, and the states that they
+ * have written by then, on other devices, are failed. Earlier runs go on; what a server did not run of them, because of that error,
+ * it is given again. */
 
-static gn_result gn__piece_fault(const gn__piece *x, gn_result r, gn_fault *f) {
-    if (f) f->node = f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
-    return r;
-}
+static gn__multi_run *gn__multi_run_at(const gn__multi *m, uint32_t i) { return m->runs[(m->first_run + i) % GN__RUNS]; }
 
-/* Fills arguments and outputs of this run. */
-static void gn__piece_bind(gn__multi_run *w, gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
+/* Fills arguments and outputs of a piece. */
+static void gn__piece_bind(gn__multi *m, gn__multi_run *w, gn__piece *x) {
+    gn__device *u = &m->units[x->device];
     for (size_t i = 0; i < x->n_ins; i++) {
         const gn__piece_in *in = &x->ins[i];
+        if (in->how == GN__IN_SLOT) continue;
         gn_arg *a = &x->args[x->part->nodes[i].arg];
-        if (in->how == GN__IN_TEMP || in->how == GN__IN_TAKEN) *a = (gn_arg){ NULL, 0, w->s->temps[in->from] };
-        else if (in->how == GN__IN_ARG) {
+        if (in->how == GN__IN_CROSS) *a = (gn_arg){ w->memory + w->s->crosses[in->from].offset, w->s->crosses[in->from].bytes, 0 };
+        else if (in->how != GN__IN_ARG) *a = (gn_arg){ NULL, 0, w->temps[in->from] };
+        else {
             *a = w->args[in->from];
-            const gn__multi_value *v = x->part->nodes[i].leaf == GN_LEAF_VALUE ? gn__multi_value_find(w->m, a->value) : NULL;
+            const gn__multi_value *v = x->part->nodes[i].leaf == GN_LEAF_VALUE ? gn__multi_value_find(m, a->value) : NULL;
             if (v) a->value = v->own;
         }
     }
     for (size_t i = 0; i < x->n_outs; i++) {
         const gn__piece_out *o = &x->outs[i];
-        const gn_out *whole = o->whole != GN__NOTHING ? &w->outs[o->whole] : NULL;
         gn_out *out = &x->run_outs[i];
-        *out = whole ? *whole : (gn_out){ NULL, 0, 0 };
-        if (o->cross != GN__NOTHING) { out->host = w->s->memory + w->s->crosses[o->cross].offset; out->bytes = w->s->crosses[o->cross].bytes; }
+        *out = o->whole != GN__NOTHING ? w->outs[o->whole] : (gn_out){ NULL, 0, 0 };
+        if (o->cross != GN__NOTHING) { out->host = w->memory + w->s->crosses[o->cross].offset; out->bytes = w->s->crosses[o->cross].bytes; }
         if (out->keep || o->temp != GN__NOTHING) out->keep = u->next_value++;
-        if (o->temp != GN__NOTHING) w->s->temps[o->temp] = out->keep;
+        if (o->temp != GN__NOTHING) w->temps[o->temp] = out->keep;
     }
 }
 
-/* What of the caller's outputs a piece has made, after it was submitted (values) and when it has ended (bytes). */
-static gn_result gn__piece_values(gn__multi_run *w, const gn__piece *x) {
-    gn__multi *m = w->m;
+/* What the program keeps of a piece that was submitted has its place on the device now. */
+static void gn__piece_values(gn__multi *m, const gn__multi_run *w, const gn__piece *x) {
     for (size_t i = 0; i < x->n_outs; i++) {
         const gn_out *whole = x->outs[i].whole != GN__NOTHING ? &w->outs[x->outs[i].whole] : NULL;
-        if (!whole || !whole->keep) continue;
-        if (!GN__GROW(m, values, 1)) return gn_fail(w->f, GN_OUT_OF_MEMORY, "no memory for a kept value");
-        size_t at = m->n_values++;
-        for (; at > 0 && m->values[at - 1].id > whole->keep; at--) m->values[at] = m->values[at - 1];
-        m->values[at] = (gn__multi_value){ whole->keep, x->run_outs[i].keep, x->device };
+        gn__multi_value *v = whole && whole->keep ? gn__multi_value_find(m, whole->keep) : NULL;
+        if (v) v->own = x->run_outs[i].keep;
     }
+}
+
+/* Results that other devices read, and the program too. */
+static void gn__piece_bytes(const gn__multi_run *w, const gn__piece *x) {
+    for (size_t i = 0; i < x->n_outs; i++) {
+        const gn__piece_out *o = &x->outs[i];
+        const gn__cross *c = o->cross != GN__NOTHING ? &w->s->crosses[o->cross] : NULL;
+        const gn_out *whole = o->whole != GN__NOTHING ? &w->outs[o->whole] : NULL;
+        if (c && whole && whole->host && whole->bytes == c->bytes) memcpy(whole->host, w->memory + c->offset, c->bytes);
+    }
+}
+
+/* Waits for the oldest piece that the device was given and takes it off the list. An error may also be that of an earlier request. */
+static gn_result gn__device_pop(gn__multi *m, gn__device *u, gn__piece_run **out, gn_fault *f) {
+    gn__piece_run *x = *out = u->oldest;
+    gn__multi_run *w = x->run;
+    const gn__piece *piece = &w->s->pieces[x->piece];
+    bool told = x->at == GN__PIECE_FAILED;
+    gn_result r = told ? gn_fail(f, GN_CANCELLED, "this was told") : u->exec.i->wait(u->exec.self, x->ticket, f);
+    if (!told) r = gn__device_error(u, r, f);
+    u->oldest = x->next;
+    u->busy = u->oldest != NULL;
+    if (m->trace) gn__trace(m->trace, m->trace_user, "run", u->name, x->begin_us, 0);
+    x->at = r && r != GN_NO_VALUE ? GN__PIECE_FAILED : GN__PIECE_DONE;
+    if (x->at == GN__PIECE_FAILED) return r;
+    w->left--;
+    w->nothing |= r == GN_NO_VALUE;
+    gn__piece_bytes(w, piece);
+    u->counts->transfers += piece->n_needs;
+    u->counts->transfer_bytes += piece->in_bytes;
     return GN_OK;
 }
 
-static void gn__piece_bytes(gn__multi_run *w, const gn__piece *x) {
-    for (size_t i = 0; i < x->n_outs; i++) {
-        const gn__piece_out *o = &x->outs[i];
-        if (o->cross != GN__NOTHING && o->whole != GN__NOTHING && w->outs[o->whole].host && w->outs[o->whole].bytes == x->run_outs[i].bytes)
-            memcpy(w->outs[o->whole].host, x->run_outs[i].host, x->run_outs[i].bytes);
+/* The run is used again for the next one of its split. */
+static void gn__multi_run_drop(gn__multi *m, gn__multi_run *w) {
+    gn__split *s = w->s;
+    m->run_bytes -= w->bytes + w->data_bytes;
+    w->data_bytes = 0;
+    s->n_live--;
+    if (m->spare_bytes + w->bytes + w->data_cap > GN__RUNS_BYTES) { gn__multi_run_free(w); return; }
+    m->spare_bytes += w->bytes + w->data_cap;
+    w->next = s->spare;
+    s->spare = w;
+}
+
+static void gn__multi_retire(gn__multi *m) {
+    while (m->n_runs && gn__multi_run_at(m, 0)->left == 0) {
+        gn__multi_run *w = gn__multi_run_at(m, 0);
+        if (w->nothing) m->nothing = w->id;
+        m->first_run = (m->first_run + 1) % GN__RUNS;
+        m->n_runs--;
+        gn__multi_run_drop(m, w);
     }
 }
 
-/* The piece that an error of its device is of, when it was told at the submission of `x`: one of this run that was sent before. */
-static const gn__piece *gn__piece_blamed(const gn__multi_run *w, const gn__piece *x) {
-    for (uint32_t i = 0; i < w->s->n_pieces; i++)
-        if (w->s->pieces[i].part && w->s->pieces[i].device == x->device && w->s->pieces[i].at == GN__PIECE_SENT) return &w->s->pieces[i];
-    return x;
+/* ---- errors of runs ---- */
+
+GN__COLD_BEGIN
+
+typedef struct gn__failure { gn__multi_run *run; gn_fault fault; } gn__failure;   /* the earliest run that fails, and why */
+
+static gn_fault gn__piece_fault(const gn__piece *x, gn_result r, const gn_fault *f) {
+    gn_fault fault = *f;
+    fault.result = r;
+    fault.node = x && x->part && f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
+    return fault;
 }
 
-static gn_result gn__piece_wait(gn__multi_run *w, gn__piece *x, gn_fault *f) {
-    gn__device *u = &w->m->units[x->device];
-    if (x->at != GN__PIECE_SENT) return GN_OK;
-    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, x->ticket, f), f);
-    if (u->last == x->ticket) u->busy = false;
-    if (r && r != GN_NO_VALUE) { x->at = GN__PIECE_WAITS; return gn__piece_fault(x, r, f); }
-    x->at = GN__PIECE_DONE;
-    gn__piece_bytes(w, x);
+/* What a lost device had to do for the earliest run that is not over fails with it. */
+static void gn__failure_lost(const gn__multi *m, const gn__device *u, gn__failure *x) {
+    for (uint32_t i = 0; u->lost && i < m->n_runs; i++) {
+        gn__multi_run *w = gn__multi_run_at(m, i);
+        if (w->id >= x->run->id) return;
+        for (uint32_t k = 0; k < w->s->n_pieces; k++) {
+            const gn__piece *p = &w->s->pieces[k];
+            if (!p->part || &m->units[p->device] != u || w->pieces[k].at == GN__PIECE_DONE) continue;
+            x->run = w;
+            x->fault.node = GN_NO_NODE;
+            return;
+        }
+    }
+}
+
+/* The end of one piece while runs are given up. */
+static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *x) {
+    gn_fault own = { GN_OK, GN_NO_NODE, "" };
+    gn__piece_run *p;
+    gn_result r = gn__device_pop(m, u, &p, &own);
+    if (!r || p->run->id >= x->run->id) return;
+    if (r == GN_CANCELLED && p->run->delayed) {      /* it stood behind what failed, and is not to blame */
+        p->at = GN__PIECE_WAITS;
+        p->run->unsent++;
+        m->unsent++;
+        return;
+    }
+    x->run = p->run;
+    x->fault = gn__piece_fault(&p->run->s->pieces[p->piece], r, &own);
+    gn__failure_lost(m, u, x);
+}
+
+/* Nothing of the run happens any more. */
+static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->s->n_pieces; i++) {
+        const gn__piece *x = &w->s->pieces[i];
+        for (size_t u = 0; u < x->n_updates && w->pieces[i].at == GN__PIECE_DONE; u++) {
+            gn__multi_slot *slot = &m->slots[x->updates[u].slot];
+            m->n_failed += !slot->failed;
+            slot->failed = true;
+        }
+    }
+    for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
+        gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
+        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
+    }
+    m->unsent -= w->unsent;
+    m->gone[w->id / 64 % GN__LENGTH(m->gone)] |= 1ull << w->id % 64;
+    gn__multi_run_drop(m, w);
+}
+
+/* A run has failed, by one of its pieces or none. When this returns nothing writes into the program's memory for it or a later one. */
+static void gn__multi_fail(gn__multi *m, gn__multi_run *run, const gn__piece *piece, gn_result r, const gn_fault *why) {
+    gn__failure x = { run, gn__piece_fault(piece, r, why) };
+    uint32_t first = 0;
+    for (uint32_t d = 0; d < m->n_units; d++) gn__failure_lost(m, &m->units[d], &x);
+    for (uint32_t d = 0; d < m->n_units; d++)
+        while (m->units[d].oldest) gn__failure_end(m, &m->units[d], &x);
+    if (!m->failed || x.run->id < m->failed) { m->failed = x.run->id; m->fault = x.fault; }
+    while (gn__multi_run_at(m, first) != x.run) first++;
+    for (uint32_t i = first; i < m->n_runs; i++) gn__multi_run_abort(m, gn__multi_run_at(m, i));
+    m->n_runs = first;
+    gn__multi_retire(m);
+}
+
+/* The error of a run up to that one, once. `mine`: the run whose nodes the program knows. */
+static gn_result gn__multi_tell(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f) {
+    if (!m->failed || m->failed > upto) return GN_OK;
+    gn_result r = m->fault.result;
+    if (m->failed != mine) m->fault.node = GN_NO_NODE;
+    if (f) *f = m->fault;
+    m->failed = 0;
+    m->told++;
     return r;
 }
 
-GN__COLD_BEGIN
+/* ---- values that do not go through the program ---- */
+
+/* All that the device was given has ended. */
+static gn_result gn__device_finish(gn__multi *m, gn__device *u, gn__piece_run **out_blamed, gn_fault *f) {
+    gn_result r = GN_OK;
+    while (u->oldest && !r) r = gn__device_pop(m, u, out_blamed, f);
+    return r;
+}
+
 /* A run of one leaf on a device: a kept value that is read, or data that is kept. */
 static gn_result gn__device_carry(gn__device *u, const gn_part_node *leaf, const int64_t *dims, const gn_arg *arg, const gn_out *out, gn_fault *f) {
     uint32_t node = 0;
@@ -14025,202 +14238,414 @@ static gn_result gn__device_carry(gn__device *u, const gn_part_node *leaf, const
 }
 
 /* The way through the program for what lies where the other device does not reach: an op that a GPU refused, beside it. */
-static gn_result gn__piece_carry(gn__multi_run *w, const gn__piece *x, const gn__piece_in *in, uint64_t id) {
+static gn_result gn__piece_carry(gn__multi *m, gn__multi_run *w, const gn__piece *x, const gn__piece_in *in, uint64_t id, gn__piece_run **out_blamed, gn_fault *f) {
     const gn_part *p = w->plan->part;
+    gn__device *source = &m->units[w->s->pieces[in->piece].device], *u = &m->units[x->device];
     gn_part_node leaf = p->nodes[in->node];
     gn__type t = gn__part_type(p, in->node);
     size_t bytes = gn__type_bytes(&t);
+    gn_result r = gn__device_finish(m, source, out_blamed, f);
+    if (!r) r = gn__device_finish(m, u, out_blamed, f);
+    if (r) return r;
     void *host = gn__alloc_zero(bytes);
-    if (!host) return gn_fail(w->f, GN_OUT_OF_MEMORY, "no memory for a value of %zu bytes", bytes);
+    if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a value of %zu bytes", bytes);
     leaf = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_VALUE), .dtype = leaf.dtype, .leaf = GN_LEAF_VALUE, .rank = leaf.rank };
-    gn_arg from = { NULL, 0, w->s->temps[in->theirs] }, data = { host, bytes, 0 };
+    gn_arg from = { NULL, 0, w->temps[in->theirs] }, data = { host, bytes, 0 };
     gn_out out = { host, bytes, 0 }, keep = { NULL, 0, id };
-    gn_result r = gn__device_carry(&w->m->units[w->s->pieces[in->piece].device], &leaf, t.shape.dims, &from, &out, w->f);
+    r = gn__device_carry(source, &leaf, t.shape.dims, &from, &out, f);
     leaf.leaf = GN_LEAF_DATA;
     leaf.op = (uint16_t)gn__op_leaf(GN_LEAF_DATA);
-    if (!r) r = gn__device_carry(&w->m->units[x->device], &leaf, t.shape.dims, &data, &keep, w->f);
+    if (!r) r = gn__device_carry(u, &leaf, t.shape.dims, &data, &keep, f);
     gn_free(host);
     return r;
 }
+
 GN__COLD_END
 
-/* Values of other devices that the piece reads become values of its own. An error of the piece that makes one is told as that. */
-static gn_result gn__piece_take_values(gn__multi_run *w, const gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
+/* Values of other devices that the piece reads become values of its own. *out_blamed: an error is of that piece. */
+static gn_result gn__piece_take_values(gn__multi *m, gn__multi_run *w, const gn__piece *x, gn__piece_run **out_blamed, gn_fault *f) {
+    gn__device *u = &m->units[x->device];
     for (size_t i = 0; i < x->n_ins && x->n_taken; i++) {
         const gn__piece_in *in = &x->ins[i];
         if (in->how != GN__IN_TAKEN) continue;
-        gn__piece *source = &w->s->pieces[in->piece];
+        gn__device *source = &m->units[w->s->pieces[in->piece].device];
         uint64_t id = u->next_value++;
-        gn_result r = u->exec.i->value_take(u->exec.self, id, w->m->units[source->device].exec.self, w->s->temps[in->theirs], w->f);
-        if (r == GN_UNSUPPORTED) r = gn__piece_carry(w, x, in, id);
+        gn_result r = u->exec.i->value_take(u->exec.self, id, source->exec.self, w->temps[in->theirs], f);
+        if (r == GN_UNSUPPORTED) r = gn__piece_carry(m, w, x, in, id, out_blamed, f);
         else u->counts->transfers_direct += !r;
+        if (r && *out_blamed) return r;
         if (r) {
             gn_fault own = { GN_OK, GN_NO_NODE, "" };
-            gn_result theirs = gn__piece_wait(w, source, &own);
-            if (theirs && theirs != GN_NO_VALUE) { if (w->f) *w->f = own; return theirs; }
-            if (w->f) w->f->node = in->node;
-            return gn__device_error(u, r, w->f);
+            gn_result theirs = gn__device_finish(m, source, out_blamed, &own);
+            if (theirs) { *f = own; return theirs; }
+            *out_blamed = NULL;
+            f->node = GN_NO_NODE;
+            return gn__device_error(u, r, f);
         }
-        w->s->temps[in->from] = id;
+        w->temps[in->from] = id;
     }
     return GN_OK;
 }
 
-static gn_result gn__piece_submit(gn__multi_run *w, gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
-    gn_result r = gn__piece_take_values(w, x);
+/* The piece of an earlier submission that an error of this one is of, if it says so. */
+static gn__piece_run *gn__device_blamed(const gn__device *u, uint64_t ticket) {
+    gn__piece_run *x = ticket ? u->oldest : NULL;
+    while (x && x->ticket != ticket) x = x->next;
+    return x;
+}
+
+/* Submits a piece. An error is of *out_blamed; NULL: of the piece itself. */
+static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, gn__piece_run *p, gn__piece_run **out_blamed, gn_fault *f) {
+    gn__device *u = &m->units[x->device];
+    uint64_t ticket = 0;
+    *out_blamed = NULL;
+    gn_result r = gn__piece_take_values(m, w, x, out_blamed, f);
     if (r) return r;
-    gn__piece_bind(w, x);
-    x->at = GN__PIECE_WAITS;
-    r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &x->ticket, w->f), w->f);
-    if (r && r != GN_NO_VALUE) return gn__piece_fault(gn__piece_blamed(w, x), r, w->f);
-    x->at = GN__PIECE_SENT;
-    u->last = x->ticket;
+    gn__piece_bind(m, w, x);
+    p->begin_us = gn_now_us();
+    r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &ticket, f), f);
+    if (r && r != GN_NO_VALUE) {
+        *out_blamed = gn__device_blamed(u, ticket);
+        if (*out_blamed) (*out_blamed)->at = GN__PIECE_FAILED;
+        return r;
+    }
+    p->ticket = u->last = ticket;
     u->busy = true;
-    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = x->ticket;
-    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
-    gn_result kept = gn__piece_values(w, x);
-    return kept ? kept : r;
-}
-
-/* The first earlier piece of the same device that must be submitted, or must have ended, before this one is submitted. Where states
-   are written nothing is queued: so it is known what has run when something fails. */
-static uint32_t gn__piece_before(const gn__split *s, uint32_t i) {
-    const gn__piece *x = &s->pieces[i];
-    for (uint32_t b = 0; b < i; b++) {
-        const gn__piece *y = &s->pieces[b];
-        if (!y->part || y->device != x->device || y->at == GN__PIECE_DONE) continue;
-        if (y->at == GN__PIECE_WAITS || x->n_updates || y->n_updates) return b;
-    }
-    return GN__NOTHING;
-}
-
-/* The piece has to end before the other begins, on the host's side too: it is not one whose values are taken over on the devices. */
-static bool gn__piece_is_awaited(const gn__multi *m, const gn__piece *source, const gn__piece *x) {
-    return source->at != GN__PIECE_DONE && !(source->at == GN__PIECE_SENT && (m->units[x->device].reaches >> source->device & 1));
-}
-
-/* All that the piece reads has arrived, or is on its way on the devices, and nothing has to go before it. */
-static bool gn__piece_ready(const gn__multi *m, const gn__split *s, uint32_t i) {
-    const gn__piece *x = &s->pieces[i];
-    for (size_t n = 0; n < x->n_needs; n++)
-        if (gn__piece_is_awaited(m, &s->pieces[x->needs[n]], x)) return false;
-    return gn__piece_before(s, i) == GN__NOTHING;
-}
-
-/* Submits all that is ready: to devices that work on their own first, then one piece to a device that works while we wait.
-   *out_left: pieces that are not submitted; *out_sent: that were just now. */
-static gn_result gn__split_send(gn__multi_run *w, uint32_t *out_left, uint32_t *out_sent, bool *out_void) {
-    gn__split *s = w->s;
-    *out_sent = 0;
-    for (int sync = 0; sync < 2; sync++) {
-        *out_left = 0;
-        for (uint32_t i = 0; i < s->n_pieces; i++) {
-            gn__piece *x = &s->pieces[i];
-            if (!x->part || x->at != GN__PIECE_WAITS) continue;
-            ++*out_left;
-            if (w->m->units[x->device].sync != (bool)sync || (sync && *out_sent) || !gn__piece_ready(w->m, s, i)) continue;
-            gn_result r = gn__piece_submit(w, x);
-            *out_void |= r == GN_NO_VALUE;
-            if (r && r != GN_NO_VALUE) return r;
-            if (sync && (r = gn__piece_wait(w, x, w->f)) != GN_OK && r != GN_NO_VALUE) return r;
-            ++*out_sent;
-            --*out_left;
-        }
-    }
-    return GN_OK;
-}
-
-/* Waits for the first piece that one not yet submitted waits for. */
-static gn_result gn__split_receive(gn__multi_run *w) {
-    gn__split *s = w->s;
-    for (uint32_t i = 0; i < s->n_pieces; i++) {
-        gn__piece *x = &s->pieces[i];
-        if (!x->part || x->at != GN__PIECE_WAITS) continue;
-        for (size_t n = 0; n < x->n_needs; n++)
-            if (s->pieces[x->needs[n]].at == GN__PIECE_SENT && gn__piece_is_awaited(w->m, &s->pieces[x->needs[n]], x)) return gn__piece_wait(w, &s->pieces[x->needs[n]], w->f);
-        uint32_t before = gn__piece_before(s, i);
-        if (before != GN__NOTHING && s->pieces[before].at == GN__PIECE_SENT) return gn__piece_wait(w, &s->pieces[before], w->f);
-    }
-    return gn_fail(w->f, GN_INTERNAL, "the pieces of a step wait for each other");
-}
-
-static bool gn__piece_wanted(const gn__multi_run *w, const gn__piece *x) {
-    bool wanted = w->s->n_updates > 0 || x->sends;      /* what took its values over cannot tell that it failed */
-    for (size_t i = 0; i < x->n_outs && !wanted; i++) wanted = x->outs[i].whole != GN__NOTHING && w->outs[x->outs[i].whole].host;
-    return wanted;
-}
-
-/* Nothing writes into the program's memory any more; states that were written although the step failed are failed from here on. */
-static void gn__split_abort(gn__multi_run *w) {
-    gn__split *s = w->s;
-    for (uint32_t i = 0; i < s->n_pieces; i++) {
-        gn__piece *x = &s->pieces[i];
-        gn_fault ignored = { GN_OK, GN_NO_NODE, "" };
-        if (!x->part) continue;
-        gn__piece_wait(w, x, &ignored);
-        for (size_t u = 0; u < x->n_updates && x->at == GN__PIECE_DONE; u++) {
-            w->m->slots[x->updates[u].slot].failed = true;
-            w->m->n_failed++;
-        }
-    }
-}
-
-static gn_result gn__split_run(gn__multi_run *w) {
-    gn__split *s = w->s;
-    uint32_t left = 0, sent = 0;
-    bool nothing = false;
-    gn_result r = GN_OK;
-    for (uint32_t d = 0; d < w->m->n_units && !r && s->n_updates; d++)   /* an error of an earlier step is told before anything of this one runs */
-        if (s->devices >> d & 1) r = gn__device_settle(&w->m->units[d], w->f);
-    if (r) return r;
-    for (uint32_t i = 0; i < s->n_pieces; i++) s->pieces[i].at = GN__PIECE_WAITS;
-    do {
-        r = gn__split_send(w, &left, &sent, &nothing);
-        if (!r && left && !sent) r = gn__split_receive(w);
-        if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
-    } while (!r && left);
-    for (uint32_t i = 0; i < s->n_pieces && !r; i++)
-        if (s->pieces[i].part && gn__piece_wanted(w, &s->pieces[i])) {
-            r = gn__piece_wait(w, &s->pieces[i], w->f);
-            if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
-        }
-    if (r) { gn__split_abort(w); return r; }
-    for (uint32_t i = 0; i < s->n_pieces; i++) {
-        if (!s->pieces[i].part) continue;                      /* its device may never have been opened */
-        w->m->units[s->pieces[i].device].counts->transfers += s->pieces[i].n_needs;
-        w->m->units[s->pieces[i].device].counts->transfer_bytes += s->pieces[i].in_bytes;
-    }
-    return nothing ? gn_fail(w->f, GN_NO_VALUE, "the null executor computes no values") : GN_OK;
-}
-
-/* Tickets: of a run on one device, its own with the device in the low bits; 0: the run has ended. */
-static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
-    gn__multi *m = (gn__multi *)self;
-    gn__multi_plan *p = (gn__multi_plan *)plan;
-    gn__multi_run w = { m, p, NULL, args, outs, f };
-    gn_result r = GN_OK;
-    uint32_t at;
-    *out_ticket = 0;
-    if (m->watch) gn__multi_measure(m);
-    w.s = gn__split_fitting(m, p, args, &at);
-    if (w.s && m->watch && gn__split_is_due(m, w.s)) {
-        gn__split_replace(m, p, at, args);
-        w.s = gn__split_fitting(m, p, args, &at);   /* states may have moved although it failed */
-    }
-    if (!w.s) r = gn__split_find(m, p, args, &w.s, f);
-    else if (m->n_failed) r = gn__multi_check(m, p->part, args, NULL, f);
-    if (r) return r;
-    w.s->runs++;
-    if (w.s->n_run != 1) return gn__split_run(&w);
-    gn__piece *x = &w.s->pieces[w.s->only];
-    r = gn__piece_submit(&w, x);
-    *out_ticket = x->ticket << 5 | x->device;
+    gn__piece_values(m, w, x);
     return r;
 }
 
-/* For one run; an error's node becomes one of the whole part. */
+/* The same, of a run that is waited for; false: it or an earlier one has failed. */
+static bool gn__piece_start(gn__multi *m, gn__multi_run *w, uint32_t at) {
+    gn__piece *x = &w->s->pieces[at];
+    gn__piece_run *p = &w->pieces[at], *blamed;
+    gn__device *u = &m->units[x->device];
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn_result r = gn__piece_submit(m, w, x, p, &blamed, &f);
+    if (!r || r == GN_NO_VALUE) {
+        w->nothing |= r == GN_NO_VALUE;
+        w->unsent--;
+        m->unsent--;
+        p->at = GN__PIECE_SENT;
+        p->next = NULL;
+        if (u->oldest) u->latest->next = p;
+        else u->oldest = p;
+        u->latest = p;
+        r = u->sync ? gn__device_pop(m, u, &blamed, &f) : GN_OK;
+    }
+    if (!r) return true;
+    if (blamed) gn__multi_fail(m, blamed->run, &blamed->run->s->pieces[blamed->piece], r, &f);
+    else gn__multi_fail(m, w, x, r, &f);
+    return false;
+}
+
+/* ---- which pieces can go ---- */
+
+/* The piece has to end before the other begins, on the host's side too: it is not one whose values are taken over on the devices. */
+static bool gn__piece_is_awaited(const gn__multi *m, const gn__multi_run *w, uint32_t source, const gn__piece *x) {
+    uint8_t at = w->pieces[source].at;
+    return at != GN__PIECE_DONE && !(at == GN__PIECE_SENT && (m->units[x->device].reaches >> w->s->pieces[source].device & 1));
+}
+
+/* One writes states, the other reads or writes some. */
+static bool gn__pieces_clash(const gn__piece *a, const gn__piece *b) {
+    return (a->n_updates && (b->n_updates || b->reads_states)) || (b->n_updates && a->reads_states);
+}
+
+/* Nothing that was to go before it waits: pieces of its run, of those before it what it shares states with. */
+static bool gn__piece_is_next(const gn__multi *m, uint32_t run, uint32_t at) {
+    const gn__multi_run *w = gn__multi_run_at(m, run);
+    const gn__piece *x = &w->s->pieces[at];
+    for (uint32_t i = 0; i <= run; i++) {
+        const gn__multi_run *v = gn__multi_run_at(m, i);
+        for (uint32_t k = 0; v->unsent && k < (v == w ? at : v->s->n_pieces); k++) {
+            const gn__piece *y = &v->s->pieces[k];
+            if (y->part && y->device == x->device && v->pieces[k].at == GN__PIECE_WAITS && (v == w || gn__pieces_clash(x, y))) return false;
+        }
+    }
+    return true;
+}
+
+/* All that the piece reads has arrived, or is on its way on the devices, and nothing has to go before it. */
+static bool gn__piece_ready(const gn__multi *m, uint32_t run, uint32_t at) {
+    const gn__multi_run *w = gn__multi_run_at(m, run);
+    const gn__piece *x = &w->s->pieces[at];
+    for (size_t n = 0; n < x->n_needs; n++)
+        if (gn__piece_is_awaited(m, w, x->needs[n], x)) return false;
+    for (size_t i = 0; i < x->n_ins; i++) {
+        if (x->ins[i].how != GN__IN_ARG || x->part->nodes[i].leaf != GN_LEAF_VALUE) continue;
+        const gn__multi_value *v = gn__multi_value_find(m, w->args[x->ins[i].from].value);
+        if (v && !v->own) return false;                       /* an earlier run is to make it */
+    }
+    return gn__piece_is_next(m, run, at);
+}
+
+/* Submits what is ready: all of it to devices that work on their own, or one piece to a device that works while we wait. Whether something
+   has changed. */
+static bool gn__multi_send(gn__multi *m, bool sync) {
+    bool sent = false;
+    for (uint32_t i = 0; i < m->n_runs && m->unsent; i++) {
+        gn__multi_run *w = gn__multi_run_at(m, i);
+        for (uint32_t k = 0; k < w->s->n_pieces && w->unsent; k++) {
+            const gn__piece *x = &w->s->pieces[k];
+            if (!x->part || w->pieces[k].at != GN__PIECE_WAITS || m->units[x->device].sync != sync || !gn__piece_ready(m, i, k)) continue;
+            if (!gn__piece_start(m, w, k) || sync) return true;      /* runs may be gone */
+            sent = true;
+        }
+    }
+    return sent;
+}
+
+/* Waits for the oldest piece that the device was given. */
+static void gn__multi_end_one(gn__multi *m, gn__device *u) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn__piece_run *x;
+    gn_result r = gn__device_pop(m, u, &x, &f);
+    if (r) gn__multi_fail(m, x->run, &x->run->s->pieces[x->piece], r, &f);
+    else gn__multi_retire(m);
+}
+
+/* Takes what has ended, without waiting. */
+static bool gn__multi_collect(gn__multi *m) {
+    bool any = false;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        while (u->oldest && gn__exec_ended(&u->exec, u->oldest->ticket)) {
+            gn__multi_end_one(m, u);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Everything that can be done without waiting, but for the work of devices that work while we wait. */
+static void gn__multi_progress(gn__multi *m) {
+    while (m->unsent && (gn__multi_send(m, false) || (m->unsent && (gn__multi_collect(m) || gn__multi_send(m, true))))) { }
+    gn__multi_retire(m);
+}
+
+/* ---- waiting ---- */
+
+/* The device of the earliest piece that is under way. */
+static gn__device *gn__multi_awaited(const gn__multi *m) {
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        const gn__multi_run *w = gn__multi_run_at(m, i);
+        for (uint32_t k = 0; k < w->s->n_pieces; k++)
+            if (w->s->pieces[k].part && w->pieces[k].at == GN__PIECE_SENT) return &m->units[w->s->pieces[k].device];
+    }
+    return NULL;
+}
+
+/* Blocks until one of the devices that are at work has something to tell, or is lost. False: they cannot be waited for together. */
+static bool gn__multi_listen(gn__multi *m, uint64_t begin_us) {
+    void *selves[GN__UNITS_MAX];
+    const gn_transport_i *table = NULL;
+    uint32_t n = 0, least = UINT32_MAX;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        uint32_t ms = 0;
+        if (!u->oldest) continue;
+        if (!u->exec.i->listen) return false;
+        const gn_transport *t = u->exec.i->listen(u->exec.self, GN__MAX(begin_us, u->oldest->begin_us), &ms);
+        if (!t) return true;                                  /* it is lost */
+        if (!t->i->wait_any || (table && table != t->i)) return false;
+        table = t->i;
+        selves[n++] = t->self;
+        least = GN__MIN(least, ms);
+    }
+    if (n) table->wait_any(selves, n, least);
+    return n > 0;
+}
+
+/* Something that is under way ends, or may have. */
+static void gn__multi_await(gn__multi *m, uint64_t begin_us) {
+    gn__device *u = gn__multi_awaited(m);
+    uint32_t busy = 0;
+    for (uint32_t d = 0; d < m->n_units; d++) busy += m->units[d].oldest != NULL;
+    if (!u) {
+        gn_fault f;
+        gn_fail(&f, GN_INTERNAL, "the pieces of a step wait for each other");
+        gn__multi_fail(m, gn__multi_run_at(m, 0), NULL, GN_INTERNAL, &f);
+        return;
+    }
+    if (busy > 1 && (gn__multi_collect(m) || gn__multi_listen(m, begin_us))) gn__multi_collect(m);
+    else gn__multi_end_one(m, u);
+}
+
+/* Until that run and all before it are over, or given up. */
+static void gn__multi_drive(gn__multi *m, uint64_t id) {
+    uint64_t begin = gn_now_us();
+    for (;;) {
+        gn__multi_progress(m);
+        if (!m->n_runs || gn__multi_run_at(m, 0)->id > id) return;
+        gn__multi_await(m, begin);
+    }
+}
+
+/* Nothing is under way; an error is told later. */
+static void gn__multi_drain(gn__multi *m) { gn__multi_drive(m, UINT64_MAX); }
+
+/* ---- a run begins ---- */
+
+/* Room for one more run, with its own copies of what the caller's arrays say. NULL: no memory. */
+static gn__multi_run *gn__multi_run_new(gn__multi *m, gn__multi_plan *plan, gn__split *s) {
+    gn__multi_run *w = s->spare;
+    if (w) { s->spare = w->next; m->spare_bytes -= w->bytes + w->data_cap; return w; }
+    const gn_part *p = plan->part;
+    size_t at = gn__room(sizeof *w), sizes[5] = { s->n_pieces * sizeof *w->pieces, s->n_temps * sizeof *w->temps, p->n_args * sizeof *w->args, p->n_outs * sizeof *w->outs,
+                                                  (size_t)gn__cross_end(s) };
+    uint64_t total = at;
+    for (int i = 0; i < 5; i++) total = gn_size_add(total, gn_size_align(sizes[i], 64));
+    w = gn_size_fits(total) ? (gn__multi_run *)gn__alloc_zero((size_t)total) : NULL;
+    if (!w) return NULL;
+    char *parts[5];
+    for (int i = 0; i < 5; i++) { parts[i] = (char *)w + at; at += gn__room(sizes[i]); }
+    w->pieces = (gn__piece_run *)(void *)parts[0];
+    w->temps = (uint64_t *)(void *)parts[1];
+    w->args = (gn_arg *)(void *)parts[2];
+    w->outs = (gn_out *)(void *)parts[3];
+    w->memory = parts[4];
+    w->plan = plan;
+    w->s = s;
+    w->bytes = (size_t)total;
+    return w;
+}
+
+/* The values that the program keeps of this run are known from here on. */
+static bool gn__multi_run_values(gn__multi *m, const gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->s->n_pieces; i++) {
+        const gn__piece *x = &w->s->pieces[i];
+        for (size_t o = 0; o < x->n_outs; o++) {
+            uint64_t id = x->outs[o].whole != GN__NOTHING ? w->outs[x->outs[o].whole].keep : 0;
+            if (!id || !x->part) continue;
+            if (!GN__GROW(m, values, 1)) return false;
+            size_t at = m->n_values++;
+            for (; at > 0 && m->values[at - 1].id > id; at--) m->values[at] = m->values[at - 1];
+            m->values[at] = (gn__multi_value){ id, 0, x->device };
+        }
+    }
+    return true;
+}
+
+/* Enters a run as the latest. It has an entry even when it fails at once. */
+static gn_result gn__multi_run_begin(gn__multi *m, gn__multi_run *w, const gn_arg *args, const gn_out *outs, gn_fault *f) {
+    const gn_part *p = w->plan->part;
+    gn__split *s = w->s;
+    w->id = ++m->last_run;
+    w->unsent = s->n_run;
+    w->left = s->n_run;
+    w->nothing = w->delayed = false;
+    w->least_value = UINT64_MAX;
+    if (p->n_args) memcpy(w->args, args, p->n_args * sizeof *args);
+    if (p->n_outs) memcpy(w->outs, outs, p->n_outs * sizeof *outs);
+    for (uint32_t i = 0; i < p->n_args; i++)
+        if (args[i].value) w->least_value = GN__MIN(w->least_value, args[i].value);
+    for (uint32_t d = 0; d < m->n_units; d++) w->first_own[d] = m->units[d].next_value;
+    for (uint32_t i = 0; i < s->n_pieces; i++) w->pieces[i] = (gn__piece_run){ .run = w, .piece = i, .at = GN__PIECE_WAITS };
+    m->runs[(m->first_run + m->n_runs++) % GN__RUNS] = w;
+    m->gone[w->id / 64 % GN__LENGTH(m->gone)] &= ~(1ull << w->id % 64);
+    m->unsent += w->unsent;
+    m->run_bytes += w->bytes;
+    s->n_live++;
+    if (gn__multi_run_values(m, w)) return GN_OK;
+    gn_fault own;
+    gn__multi_fail(m, w, NULL, gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value"), &own);
+    return gn__multi_tell(m, UINT64_MAX, w->id, f);
+}
+
+/* The run goes on when submit has returned: what it still reads of the program's memory is copied. False: no memory. */
+static bool gn__multi_run_keep(gn__multi *m, gn__multi_run *w) {
+    size_t total = 0, at = 0;
+    for (int copy = 0; copy < 2; copy++) {
+        for (uint32_t k = 0; k < w->s->n_pieces; k++) {
+            const gn__piece *x = &w->s->pieces[k];
+            for (size_t i = 0; x->part && w->pieces[k].at == GN__PIECE_WAITS && i < x->n_ins; i++) {
+                gn_arg *a = x->ins[i].how == GN__IN_ARG ? &w->args[x->ins[i].from] : NULL;
+                if (!a || !a->host || (copy && a->host >= (const void *)w->data && a->host < (const void *)(w->data + total))) continue;
+                if (copy) { memcpy(w->data + at, a->host, a->bytes); a->host = w->data + at; }
+                *(copy ? &at : &total) += gn__room(a->bytes);
+            }
+        }
+        void *data = w->data;
+        if (!copy && !gn__reserve(&data, &w->data_cap, total, 1)) return false;
+        w->data = (char *)data;
+    }
+    w->data_bytes = total;
+    m->run_bytes += total;
+    w->delayed = true;
+    return true;
+}
+
+/* Submits all that can go now. Without memory to go on later it waits until all is submitted. */
+static gn_result gn__multi_run_go(gn__multi *m, gn__multi_run *w, gn_fault *f) {
+    uint64_t id = w->id, begin = gn_now_us();
+    gn__multi_progress(m);
+    if (m->beside) gn__multi_drive(m, id);
+    while (m->n_runs && gn__multi_run_at(m, m->n_runs - 1) == w && w->id == id && w->unsent && !gn__multi_run_keep(m, w)) {
+        gn__multi_await(m, begin);
+        gn__multi_progress(m);
+    }
+    gn_result r = gn__multi_tell(m, UINT64_MAX, id, f);
+    if (r || m->nothing != id) return r;
+    m->nothing = 0;
+    return gn_fail(f, GN_NO_VALUE, "the null executor computes no values");
+}
+
+/* The split to run, for where everything is now. */
+static gn_result gn__multi_choose(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
+    uint32_t at;
+    *out = gn__split_fitting(m, p, args, &at);
+    if (*out && m->watch && gn__split_is_due(m, *out)) {
+        gn__multi_drain(m);                              /* plans that are at work stay */
+        gn__split_replace(m, p, at, args);
+        *out = gn__split_fitting(m, p, args, &at);       /* states may have moved although it failed */
+    }
+    gn_result r = gn__multi_tell(m, UINT64_MAX, 0, f);
+    if (r) return r;
+    return !*out ? gn__split_find(m, p, args, out, f) : m->n_failed ? gn__multi_check(m, p->part, args, NULL, f) : GN_OK;
+}
+
+/* Of a device with the CPU beside it, which does all: tickets are its own. */
+static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *p, gn__split *s, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    gn__multi_run w = { .plan = p, .s = s, .args = (gn_arg *)(uintptr_t)args, .outs = (gn_out *)(uintptr_t)outs };
+    gn__piece *x = &s->pieces[s->only];
+    gn__device *u = &m->units[x->device];
+    gn__piece_run run = { .run = &w, .piece = s->only }, *blamed;
+    gn_fault own = { GN_OK, GN_NO_NODE, "" };
+    if (!gn__multi_run_values(m, &w)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
+    gn_result r = gn__piece_submit(m, &w, x, &run, &blamed, &own);
+    if (r && f) *f = gn__piece_fault(x, r, &own);
+    if (r && r != GN_NO_VALUE) return r;
+    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = run.ticket;
+    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
+    *out_ticket = run.ticket << 5 | x->device;
+    return r;
+}
+
+static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    gn__multi_plan *p = (gn__multi_plan *)plan;
+    gn__split *s;
+    *out_ticket = 0;
+    if (m->watch) gn__multi_measure(m);
+    gn_result r = gn__multi_choose(m, p, args, &s, f);
+    if (r) return r;
+    s->runs++;
+    if (m->beside && s->n_run == 1) return gn__multi_submit_alone(m, p, s, args, outs, out_ticket, f);
+    for (uint32_t d = 0; d < m->n_units && m->beside; d++)      /* an error of an earlier step is told before anything of this one runs */
+        if ((s->devices >> d & 1) && (r = gn__device_settle(&m->units[d], f)) != GN_OK) return r;
+    while (m->n_runs == GN__RUNS || (m->n_runs && m->run_bytes > GN__RUNS_BYTES)) gn__multi_drive(m, gn__multi_run_at(m, 0)->id);
+    if ((r = gn__multi_tell(m, UINT64_MAX, 0, f)) != GN_OK) return r;
+    gn__multi_run *w = gn__multi_run_new(m, p, s);
+    if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
+    uint64_t id = m->last_run + 1;
+    r = gn__multi_run_begin(m, w, args, outs, f);
+    if (!r) r = gn__multi_run_go(m, w, f);
+    if (!m->beside) *out_ticket = id;
+    return r;
+}
+
+/* Of a device with the CPU beside it: an error's node becomes one of the whole part. */
 static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
     const gn__piece *piece = NULL;
     if (u->last == ticket) u->busy = false;
@@ -14231,12 +14656,14 @@ static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
     return r;
 }
 
-/* UINT64_MAX: all that was submitted. */
-static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
-
 static bool gn__multi_ended(void *self, uint64_t ticket) {
     gn__multi *m = (gn__multi *)self;
-    if (ticket != UINT64_MAX) return ticket == 0 || gn__exec_ended(&m->units[ticket & 31].exec, ticket >> 5);
+    if (m->beside && ticket != UINT64_MAX) return ticket == 0 || gn__exec_ended(&m->units[ticket & 31].exec, ticket >> 5);
+    if (!m->beside) {
+        gn__multi_progress(m);
+        gn__multi_collect(m);
+        return !m->n_runs || gn__multi_run_at(m, 0)->id > ticket;
+    }
     for (uint32_t d = 0; d < m->n_units; d++)
         if (m->units[d].exec.i && !gn__exec_ended(&m->units[d].exec, UINT64_MAX)) return false;
     return true;
@@ -14244,20 +14671,29 @@ static bool gn__multi_ended(void *self, uint64_t ticket) {
 
 static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
-    gn_result first = GN_OK;
     if (ticket == 0) return GN_OK;
-    if (ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
-    for (uint32_t d = 0; d < m->n_units; d++) {
-        gn_fault own = { GN_OK, GN_NO_NODE, "" };
-        gn_result r = gn__device_settle(&m->units[d], &own);
-        if (r && !first) { first = r; if (f) *f = own; }
-    }
-    return first;
+    if (m->beside && ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
+    if (m->beside) return gn__device_settle(&m->units[0], f);
+    gn__multi_drive(m, ticket);
+    gn_result r = gn__multi_tell(m, ticket, ticket, f);
+    if (r) return r;
+    if (ticket <= m->last_run && m->last_run - ticket < 64 * GN__LENGTH(m->gone) && (m->gone[ticket / 64 % GN__LENGTH(m->gone)] >> ticket % 64 & 1))
+        return gn_fail(f, GN_CANCELLED, "this step did not run to its end: it, or one before it, has failed, which was told then");
+    if (!m->nothing || m->nothing > ticket) return GN_OK;
+    m->nothing = 0;
+    return gn_fail(f, GN_NO_VALUE, "the null executor computes no values");
 }
 
+/* What runs that are under way may still read is not released. */
 static void gn__multi_values_release(void *self, uint64_t below) {
     gn__multi *m = (gn__multi *)self;
     size_t n = 0;
+    gn__multi_progress(m);
+    if (m->n_runs && gn__multi_run_at(m, 0)->delayed) gn__multi_collect(m);
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        const gn__multi_run *w = gn__multi_run_at(m, i);
+        if (w->delayed && w->left) below = GN__MIN(below, w->least_value);
+    }
     while (n < m->n_values && m->values[n].id < below) n++;
     if (n) memmove(m->values, m->values + n, (m->n_values - n) * sizeof *m->values);
     m->n_values -= n;
@@ -14265,13 +14701,16 @@ static void gn__multi_values_release(void *self, uint64_t below) {
         gn__device *u = &m->units[d];
         uint64_t least = u->next_value;
         for (size_t i = 0; i < m->n_values; i++)
-            if (m->values[i].device == d) least = GN__MIN(least, m->values[i].own);
+            if (m->values[i].device == d && m->values[i].own) least = GN__MIN(least, m->values[i].own);
+        for (uint32_t i = 0; i < m->n_runs; i++)
+            if (gn__multi_run_at(m, i)->delayed && gn__multi_run_at(m, i)->left) least = GN__MIN(least, gn__multi_run_at(m, i)->first_own[d]);
         if (u->exec.i && u->exec.i->values_release) u->exec.i->values_release(u->exec.self, least);
     }
 }
 
 static void gn__multi_describe(void *self, gn_device_info *out) {
-    const gn__device *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = ((gn__multi *)self)->units;
+    while (u->absent) u++;                       /* not all are */
     u->exec.i->describe(u->exec.self, out);
 }
 
@@ -14337,10 +14776,25 @@ static double gn__device_work(void *self) {
 }
 GN__COLD_END
 
+/* Before a context's plans are destroyed: nothing more is submitted, and what is under way is not waited for, but on GPUs, which may
+   still read what another one holds. Its memory stays until the devices are closed. */
+static void gn__multi_abandon(gn__multi *m) {
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_settle(&m->units[d], NULL);
+        m->units[d].oldest = NULL;
+    }
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        gn__multi_run *w = gn__multi_run_at(m, i);
+        w->s->n_live--;
+        w->next = m->dead;
+        m->dead = w;
+    }
+    m->n_runs = m->unsent = 0;
+}
+
 static void gn__multi_close(void *self) {
     gn__multi *m = (gn__multi *)self;
-    for (uint32_t d = 0; d < m->n_units; d++)
-        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_settle(&m->units[d], NULL);      /* GPUs: one may still read what another one holds */
+    gn__multi_abandon(m);
     for (size_t i = 0; i < m->n_slots && !m->beside; i++)
         if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
     for (uint32_t d = 0; m->units && d < m->n_units; d++) {
@@ -14348,6 +14802,10 @@ static void gn__multi_close(void *self) {
         gn__probe_free(&u->again, u->exec);
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
+    }
+    for (gn__multi_run *w = m->dead, *next; w; w = next) {
+        next = w->next;
+        gn__multi_run_free(w);
     }
     gn_free(m->given);
     gn_free(m->given_links);
@@ -14384,9 +14842,9 @@ static gn_result gn__multi_value_take(void *self, uint64_t id, void *from, uint6
 }
 
 static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take };
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL };
 static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take };
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL };
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -14399,6 +14857,44 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
         if (m->slots[slot].on >> d & 1) return m->units[d].name;
     return "";
 }
+
+/* ---- the place of a device that is absent: nothing is placed there ---- */
+
+static gn_result gn__absent_fail(const void *self, gn_fault *f) {
+    const gn__device *u = (const gn__device *)self;
+    return gn_fail(f, GN_NO_DEVICE, "%s is absent: %s", u->name, u->cause);
+}
+
+static void gn__absent_close(void *self) { (void)self; }
+static gn_result gn__absent_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) { (void)d; return gn__absent_fail(self, f); }
+static gn_result gn__absent_slot_drop(void *self, uint32_t slot, uint32_t gen) { (void)slot; (void)gen; return gn__absent_fail(self, NULL); }
+static gn_result gn__absent_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) { (void)part; *out_plan = NULL; return gn__absent_fail(self, f); }
+static void gn__absent_plan_destroy(void *self, void *plan) { (void)self; (void)plan; }
+static gn_result gn__absent_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    (void)plan; (void)args; (void)outs;
+    *out_ticket = 0;
+    return gn__absent_fail(self, f);
+}
+static gn_result gn__absent_wait(void *self, uint64_t ticket, gn_fault *f) { (void)self; (void)ticket; (void)f; return GN_OK; }
+static void gn__absent_describe(void *self, gn_device_info *out) {
+    memset(out, 0, sizeof *out);
+    gn__copy_text(out->name, sizeof out->name, ((const gn__device *)self)->name);
+    out->absent = true;
+}
+
+/* The devices that are absent, and why. */
+static void gn__multi_absent(const gn__multi *m, char *out, size_t cap) {
+    size_t n = 0;
+    out[0] = 0;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        if (!m->units[d].absent || n + 1 >= cap) continue;
+        int k = snprintf(out + n, cap - n, "%s%s (%s)", n ? ", " : "", m->units[d].name, m->units[d].cause);
+        n += GN__MIN(k > 0 ? (size_t)k : 0, cap - 1 - n);
+    }
+}
+
+static const gn_exec_i gn__absent_i = { .close = gn__absent_close, .slot_put = gn__absent_slot_put, .slot_drop = gn__absent_slot_drop, .plan_make = gn__absent_plan_make,
+                                        .plan_destroy = gn__absent_plan_destroy, .submit = gn__absent_submit, .wait = gn__absent_wait, .describe = gn__absent_describe };
 
 /* Room for n devices, which are opened one by one. */
 static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
@@ -14515,6 +15011,7 @@ static bool gn__traced_reaches(void *self, void *from, gn_cluster_link *out_link
     return y->i->reaches == x->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
 static gn_result gn__traced_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) { GN__TRACED("value_take", 0, value_take(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f)); }
+static const gn_transport *gn__traced_listen(void *self, uint64_t since_us, uint32_t *out_ms) { const gn__traced *t = (const gn__traced *)self; return t->inner.i->listen(t->inner.self, since_us, out_ms); }
 static void gn__traced_close(void *self) {
     gn__traced *t = (gn__traced *)self;
     uint64_t begin = gn_now_us();
@@ -14535,7 +15032,7 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
     t->user = user;
     t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
                             gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL, x->i->ended ? gn__traced_ended : NULL,
-                            x->i->reaches ? gn__traced_reaches : NULL, x->i->value_take ? gn__traced_value_take : NULL };
+                            x->i->reaches ? gn__traced_reaches : NULL, x->i->value_take ? gn__traced_value_take : NULL, x->i->listen ? gn__traced_listen : NULL };
     *x = (gn_exec){ &t->table, t };
 }
 
@@ -14866,6 +15363,8 @@ typedef struct gn__remote {
     gn_cluster_device costs;           /* as the server told */
     gn_cluster_link link_up, link_down;   /* as measured here */
     uint64_t busy, sent_us, await_us;  /* ns of the latest step there; when a step alone was sent, when its answer was waited for */
+    uint64_t heard_us;                 /* when something came last */
+    bool listens;                      /* it is being waited for, with others */
     uint64_t sent_ticket;
     uint64_t sent_up, sent_down;       /* bytes of tensors of that step */
     gn__steady latency, rate_up, rate_down;
@@ -14878,6 +15377,8 @@ typedef struct gn__remote {
     gn_fault cause;                    /* lost: why */
     gn_fault error;                    /* failed: the first error not yet returned by wait, and its ticket */
     uint64_t error_ticket;
+    uint64_t cancelled[GN__IN_FLIGHT]; /* the latest steps that the server did not run, for an earlier one had failed */
+    uint32_t n_cancelled;              /* of all times */
 } gn__remote;
 
 typedef struct gn__remote_plan { uint32_t id; gn__ports ports; } gn__remote_plan;
@@ -14947,9 +15448,17 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
         r->error = fault;
         r->error_ticket = ticket;
     }
+    if (d.result == GN_CANCELLED) r->cancelled[r->n_cancelled++ % GN__IN_FLIGHT] = ticket;
     if (r->asked == ticket) r->asked = 0;
     if (x) gn__remote_land(r, x);
     return GN_OK;
+}
+
+static bool gn__remote_cancelled(const gn__remote *r, uint64_t ticket) {
+    uint32_t n = GN__MIN(r->n_cancelled, (uint32_t)GN__IN_FLIGHT);
+    for (uint32_t i = 0; i < n; i++)
+        if (r->cancelled[i] == ticket) return true;
+    return false;
 }
 
 static void gn__remote_latency(gn__remote *r, double seconds) {
@@ -15118,8 +15627,10 @@ static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
     gn__patience w = { ms, false, NULL };
     gn_fault fault;
     gn__msg m;
+    uint64_t frames = r->link.in.frames;
     r->link.in.limit = r->owed + GN__HELLO_MAX;   /* no honest answer is larger */
     gn_result e = gn__link_receive(&r->link, &w, &m, &fault);
+    if (r->link.in.frames != frames) r->heard_us = gn_now_us();
     if (!e) return gn__remote_take(r, &m, f);
     if (e == GN_TIMEOUT) return e;
     gn_fault cause;
@@ -15432,6 +15943,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     const gn__remote_plan *p = (const gn__remote_plan *)plan;
     gn_result e = gn__remote_send_weights(r, f);
     if (!e) e = gn__remote_ready(r, gn__step_bytes(&p->ports), f);
+    *out_ticket = r->failed ? r->error_ticket : 0;
     if (!e && r->failed) e = gn__remote_told(r, f);   /* an earlier step failed: what was queued behind it did not run */
     if (e) return e;
     for (uint32_t i = 0; i < p->ports.n_args; i++)
@@ -15470,7 +15982,41 @@ static gn_result gn__remote_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn_result e = gn__remote_await(r, ticket, f);
     gn__link_count(&r->link);
     if (e) return e;
-    return r->failed && r->error_ticket <= ticket ? gn__remote_told(r, f) : GN_OK;
+    if (r->failed && r->error_ticket <= ticket) return gn__remote_told(r, f);
+    return gn__remote_cancelled(r, ticket) ? gn_fail(f, GN_CANCELLED, "this step did not run: one before it has failed, which was told then") : GN_OK;
+}
+
+/* Takes what has come. What it tells of the link counts only when it was being waited for. */
+static bool gn__remote_ended(void *self, uint64_t ticket) {
+    gn__remote *r = (gn__remote *)self;
+    uint64_t sent_us = r->sent_us, before = r->link.in.frames;
+    bool listened = r->listens;
+    gn_fault f;
+    r->listens = false;
+    if (!listened) r->sent_us = 0;
+    while (!r->lost && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket && gn__remote_look(r, 0, &f) == GN_OK) { }
+    if (r->link.in.frames == before) r->sent_us = sent_us;
+    else {
+        r->stats->round_trips += listened;
+        gn__link_count(&r->link);
+    }
+    return r->lost || r->n_flights == 0 || gn__remote_flight(r, 0)->ticket > ticket;
+}
+
+static const gn_transport *gn__remote_listen(void *self, uint64_t since_us, uint32_t *out_ms) {
+    gn__remote *r = (gn__remote *)self;
+    gn_fault f;
+    if (r->lost || gn__remote_flush(r, &f)) return NULL;
+    uint64_t now = gn_now_us(), since = GN__MAX(since_us, r->heard_us), spent = now > since ? (now - since) / 1000 : 0;
+    if (spent >= r->link.deadline_ms) {
+        gn_fail(&f, GN_TIMEOUT, "%s gave no answer within %u ms", r->link.info.peer, r->link.deadline_ms);
+        gn__remote_lose(r, &f, NULL);
+        return NULL;
+    }
+    if (r->sent_us && r->await_us < r->sent_us) r->await_us = now;
+    r->listens = true;
+    *out_ms = r->link.deadline_ms - (uint32_t)spent;
+    return &r->link.t;
 }
 
 static void gn__remote_values_release(void *self, uint64_t below) {
@@ -15520,7 +16066,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
 
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, NULL, NULL, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, gn__remote_ended, NULL, NULL, gn__remote_listen,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -15666,7 +16212,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
     *out_down = r->link_down;
 }
 
-/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns.
+/* Opens `device` of the server at the other end ("" or NULL: its least loaded). Takes ownership of the transport, whatever it returns.
    `several`: the scheduler has a choice, so it is worth time to learn what the device and the link cost. */
 static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, bool several, gn_stats *stats, gn_exec *out, gn_fault *f) {
     gn__remote *r = (gn__remote *)gn__alloc_zero(sizeof *r);
@@ -15926,8 +16472,11 @@ typedef struct gn__served_plan {
     uint32_t id;
     gn_part *part;
     gn__ports ports;
-    void *plan;                 /* of the local executor */
+    void *plan;                 /* of the local executor; NULL: it was let go of and is made again by the next step */
+    uint64_t bytes;             /* that making `plan` took */
+    struct gn__served_plan *newer, *older;   /* among those that are made; newer: used later */
     uint64_t args_bytes;        /* of its data, each rounded up to 64 */
+    bool ran;                   /* a step of it has ended well */
     uint64_t slots_seen;        /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;             /* as of a slot */
 } gn__served_plan;
@@ -15961,6 +16510,7 @@ typedef struct gn__upload {
 } gn__upload;
 
 typedef struct gn__running {    /* a step that was submitted and is not answered */
+    gn__served_plan *plan;
     uint64_t ticket, first_keep, end_keep;   /* ids of what it keeps: from first_keep up to, not including, end_keep */
     uint32_t request;
     gn__want *wants;
@@ -15974,6 +16524,7 @@ typedef struct gn__session {
     gn_server *server;
     gn__thread thread;
     bool known, gone, done;     /* under the server's lock. known: authenticated; gone: its transport is being closed */
+    bool placed;                /* under the server's lock: it has its device */
     bool heard, cut;            /* under the server's lock. heard: its HELLO is here; cut: it is closed for others */
     uint64_t came_us;
     bool attached, open;        /* open: the transport's handshake is over */
@@ -15990,6 +16541,8 @@ typedef struct gn__session {
     uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
     char note[400];             /* of the latest fallback */
     gn__map slots, plans;
+    gn__served_plan *newest, *oldest;   /* plans that are made, by their last use */
+    uint64_t plan_bytes;        /* of those */
     uint64_t slot_changes, update_checks, sequence, released, last_keep;
     uint32_t step_failures;
     gn__kept *kept;             /* ids rise */
@@ -16006,6 +16559,7 @@ typedef struct gn__session {
     size_t cap_args, cap_outs;
 } gn__session;
 
+#define GN__WARM_MOST_S 600u
 enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
 
 struct gn_server {
@@ -16031,8 +16585,14 @@ struct gn_server {
     uint64_t next_session;
     uint64_t turned_us;         /* since when connections turned away are counted, and how many were */
     uint32_t turned;
+    gn__mutex record_lock;      /* of the next three: a file may be slow */
     uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
     uint32_t n_recorded;
+    gn__thread warmer;          /* makes the plans of warm_file */
+    uint8_t *warm;
+    size_t n_warm;
+    bool warms;                 /* there is such a thread */
+    gn__atomic warmed;          /* it has ended */
 };
 
 /* Bytes that the session may still cause. */
@@ -16512,36 +17072,93 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
-/* Adds a plan that is not there yet. What does not fit is left out: a record is a help, not a promise. */
-static void gn__server_record(gn_server *s, const gn_part *part, const uint8_t *p, uint64_t n) {
-    if (!s->record_file || n > GN__RECORD_PLAN) return;
-    gn__mutex_lock(&s->lock);
-    bool leave = s->n_recorded == GN__RECORD_PLANS || s->record_bytes + n > GN__RECORD_BYTES;
-    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == part->hash;
-    bool ok = leave || gn__record_add(s->record_file, !s->n_recorded, p, (size_t)n);
-    if (ok && !leave) {
-        s->recorded[s->n_recorded++] = part->hash;
-        s->record_bytes += n;
+/* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
+static bool gn__record_encode(const gn_part *part, gn__buf *out) {
+    gn_part *copy = gn__part_copy(part);
+    for (uint32_t i = 0; copy && i < copy->n_nodes; i++) {
+        const gn_part_node *n = &copy->nodes[i];
+        bool random = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_RANDOM_UNIFORM || n->op == GN__OP_RANDOM_NORMAL);
+        if (random && n->n_attrs > 1) ((int64_t *)(uintptr_t)copy->attrs)[n->attrs + 1] = 0;
     }
-    gn__mutex_unlock(&s->lock);
+    bool ok = copy && gn__part_encode(out, copy, NULL) == GN_OK && !out->failed;
+    gn_free(copy);
+    return ok;
+}
+
+/* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a promise. */
+static void gn__server_record(gn_server *s, const gn_part *part) {
+    gn__buf b = { NULL, 0, 0, false };
+    if (!s->record_file) return;
+    bool ok = gn__record_encode(part, &b), leave = b.n > GN__RECORD_PLAN;
+    uint64_t hash = ok ? gn__hash_bytes(b.p, b.n, 0) : 0;
+    gn__mutex_lock(&s->record_lock);
+    leave = leave || s->n_recorded == GN__RECORD_PLANS || s->record_bytes + b.n > GN__RECORD_BYTES;
+    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == hash;
+    if (ok && !leave) ok = gn__record_add(s->record_file, !s->n_recorded, b.p, b.n);
+    if (ok && !leave) {
+        s->recorded[s->n_recorded++] = hash;
+        s->record_bytes += b.n;
+    }
+    gn__mutex_unlock(&s->record_lock);
+    gn__buf_deinit(&b);
     if (!ok) gn_logf(s->desc.log, s->desc.log_user, GN_LOG_WARN, "a plan could not be added to %s", s->record_file);
 }
 
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
     gn__rd r = { d->part.p, d->part.p + d->part.n, false };
-    if (!d->packed) {
-        gn_result raw = gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
-        if (!raw) gn__server_record(s->server, p->part, d->part.p, d->part.n);
-        return raw;
-    }
+    if (!d->packed) return gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
     if (!e) e = gn__part_decode(bytes, d->packed, GN__WIRE_NODES, &p->part, f);
-    if (!e) gn__server_record(s->server, p->part, bytes, d->packed);
     gn_free(bytes);
+    return e;
+}
+
+static void gn__served_plan_enter(gn__session *s, gn__served_plan *p) {
+    p->newer = NULL;
+    p->older = s->newest;
+    *(s->newest ? &s->newest->newer : &s->oldest) = p;
+    s->newest = p;
+}
+
+static void gn__served_plan_leave(gn__session *s, gn__served_plan *p) {
+    *(p->newer ? &p->newer->older : &s->newest) = p->older;
+    *(p->older ? &p->older->newer : &s->oldest) = p->newer;
+}
+
+/* The executor's plan, as the one that was used last. */
+static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, gn_fault *f) {
+    uint64_t before = gn__account_held(s->host);
+    gn_result e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
+    if (e) { p->plan = NULL; return e; }
+    uint64_t after = gn__account_held(s->host);
+    p->bytes = after - GN__MIN(after, before);
+    s->plan_bytes += p->bytes;
+    gn__served_plan_enter(s, p);
+    return GN_OK;
+}
+
+static void gn__served_plan_unmake(gn__session *s, gn__served_plan *p) {
+    if (!p->plan) return;
+    s->exec.i->plan_destroy(s->exec.self, p->plan);
+    s->plan_bytes -= p->bytes;
+    gn__served_plan_leave(s, p);
+    p->plan = NULL;
+}
+
+static gn_result gn__session_settle(gn__session *s);
+
+/* Lets go of the plans that were used longest ago, but for p, until `most` bytes are left. */
+static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p, uint64_t most) {
+    if (s->plan_bytes <= most || s->oldest == p) return GN_OK;
+    gn_result e = gn__session_settle(s);         /* a step may run one of them */
+    while (!e && s->plan_bytes > most && s->oldest && s->oldest != p) {
+        gn__served_plan_unmake(s, s->oldest);
+        s->stats.plans_dropped++;
+    }
     return e;
 }
 
@@ -16554,17 +17171,17 @@ static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const
     if (e) return e;
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     e = gn__served_plan_room(s, p, f);
-    if (!e) e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
+    if (!e) e = gn__session_trim_plans(s, NULL, s->limit / 4);
+    if (!e) e = gn__served_plan_make(s, p, f);
     p->slots_seen = s->slot_changes;
     return e;
 }
 
 /* Frees all but the entry itself. */
 static void gn__served_plan_clear(gn__session *s, gn__served_plan *p) {
-    if (p->plan) s->exec.i->plan_destroy(s->exec.self, p->plan);
+    gn__served_plan_unmake(s, p);
     gn_free(p->ports.args);
     gn_free(p->part);
-    p->plan = NULL;
     p->part = NULL;
     memset(&p->ports, 0, sizeof p->ports);
 }
@@ -16742,22 +17359,23 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     return e;
 }
 
-static gn_result gn__session_settle(gn__session *s);
-
 /* Starts the step as the last of those that run. What earlier ones have left, and results that wait to be sent, may hold the memory it
    needs: then they go first. */
-static gn_result gn__step_run(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
+static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
     uint64_t last_keep = s->last_keep;
     bool spared = false;
     for (;;) {
         gn__running *x = &s->running[s->n_running];
         x->request = request;
+        x->plan = p;
         gn__session_busy(s, true);
-        gn_result e = gn__session_blame(s, gn__step_start(s, p, d, x, f), f);
+        gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, f);
+        e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, x, f), f);
         s->n_running += !e;
         if (e != GN_LIMIT || (spared && s->n_running == 0)) return e;
         e = gn__session_settle(s);
         gn__session_spare(s, 0);
+        if (!e) e = gn__session_trim_plans(s, p, 0);
         spared = true;
         s->last_keep = last_keep;
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
@@ -16790,7 +17408,12 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
         if (e) return e;
         p->slots_seen = s->slot_changes;
     }
-    return gn__step_run(s, p, &d, m->request, f);
+    if (p->plan && s->newest != p) {
+        gn__served_plan_leave(s, p);
+        gn__served_plan_enter(s, p);
+    }
+    e = gn__session_trim_plans(s, p, s->limit / 4);
+    return e ? gn_fail(f, e, "%s", gn__result_text(e)) : gn__step_run(s, p, &d, m->request, f);
 }
 
 /* ---- answers ---- */
@@ -16847,6 +17470,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
         gn__running_undo(s, x);
         return gn__session_refuse(s, x->request, &fault, false);
     }
+    if (!x->plan->ran) gn__server_record(s->server, x->plan->part);
+    x->plan->ran = true;
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
     uint64_t spent = gn__session_busy(s, false);
     if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
@@ -17055,6 +17680,26 @@ static void gn__session_note(void *user, gn_log_level level, const char *text) {
     gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu: %s", (unsigned long long)s->id, text);
 }
 
+/* The device with the fewest sessions, of those with the fewest bytes, of those the first; a lost one when all are: it says so. Under the lock. */
+static int gn__server_least_loaded(const gn_server *server) {
+    struct { uint64_t lost, sessions, bytes; } best = { 2, 0, 0 };
+    int at = 0;
+    for (int d = 0; d < server->n_devices; d++) {
+        uint64_t lost = server->lost_devices >> d & 1, sessions = 0, bytes = 0;
+        for (const gn__session *x = server->sessions; x; x = x->next) {
+            if (!x->placed || x->gone || x->device_at != d) continue;
+            sessions++;
+            bytes += x->shown.device_bytes;
+        }
+        if (lost != best.lost ? lost > best.lost : sessions != best.sessions ? sessions > best.sessions : bytes >= best.bytes) continue;
+        best.lost = lost;
+        best.sessions = sessions;
+        best.bytes = bytes;
+        at = d;
+    }
+    return at;
+}
+
 static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_fault *f) {
     gn_server *server = s->server;
     char text[64], name[64];
@@ -17062,9 +17707,10 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     gn__span_text(wanted, text, sizeof text);
     gn__device_name(name, text, strlen(text));
     gn__mutex_lock(&server->lock);
-    while (at < server->n_devices && (name[0] ? strcmp(name, server->devices[at]) != 0 : server->lost_devices >> at & 1)) at++;
-    if (!name[0] && at == server->n_devices) at = 0;      /* all are lost: the first one says so */
-    if (at < server->n_devices) s->device_at = at;
+    if (!name[0]) at = gn__server_least_loaded(server);
+    while (name[0] && at < server->n_devices && strcmp(name, server->devices[at]) != 0) at++;
+    s->placed = at < server->n_devices;
+    if (s->placed) s->device_at = at;
     gn__mutex_unlock(&server->lock);
     if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
     gn__copy_text(s->device, sizeof s->device, server->devices[at]);
@@ -17482,27 +18128,40 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
     return e;
 }
 
-static gn_result gn__server_warm(gn_server *s, gn_fault *f) {
-    size_t n = 0;
-    uint32_t made = 0, refused = 0;
+/* Makes the plans of a record, one after the other, beside the sessions, until the server stops or the time is up. It pays as a session does. */
+static void gn__server_warm(void *arg) {
+    gn_server *s = (gn_server *)arg;
     gn_fault why = { GN_OK, GN_NO_NODE, "" };
-    if (!s->warm_file) return GN_OK;
-    uint8_t *bytes = gn__record_read(s->warm_file, &n);
-    if (!bytes) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
-    gn__rd r = { bytes, bytes + n, false };
-    bool ok = n >= sizeof gn__record_head && n <= GN__RECORD_BYTES && memcmp(bytes, gn__record_head, sizeof gn__record_head) == 0;
-    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS;) {
+    uint64_t end = gn_now_us() + GN__WARM_MOST_S * 1000000u;
+    uint32_t made = 0, refused = 0;
+    gn__rd r = { s->warm, s->warm + s->n_warm, false };
+    bool ok = s->n_warm >= sizeof gn__record_head && s->n_warm <= GN__RECORD_BYTES && memcmp(s->warm, gn__record_head, sizeof gn__record_head) == 0, late = false;
+    gn__paying.host = gn__account_open(s->host, "the making of recorded plans", "--memory", s->desc.memory_limit);
+    gn__paying.device = gn__account_open(s->memory, "the making of recorded plans", "--memory", s->desc.memory_limit);
+    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS && gn__paying.host && gn__paying.device;) {
         uint32_t size = gn__get_u32(&r);
         ok = !r.bad && size <= (size_t)(r.end - r.p) && size <= GN__RECORD_PLAN;
-        if (!ok) break;
+        late = gn__atomic_load(&s->stop) || gn_now_us() > end;
+        if (!ok || late) break;
         if (gn__server_warm_plan(s, r.p, size, &why) == GN_OK) made++;
         else refused++;
         r.p += size;
     }
-    gn_free(bytes);
-    gn_logf(s->desc.log, s->desc.log_user, refused || !ok ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
-            ok ? "" : "; the rest of the file is no record of plans");
-    return GN_OK;
+    gn__account_close(gn__paying.host);
+    gn__account_close(gn__paying.device);
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    gn_logf(s->desc.log, s->desc.log_user, refused || !ok || late ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
+            late ? "; the others are left for want of time" : ok ? "" : "; the rest of the file is no record of plans");
+    gn__atomic_store(&s->warmed, 1);
+}
+
+/* Reads the record, which has to be there, and begins to make its plans. */
+static gn_result gn__server_begin_warm(gn_server *s, gn_fault *f) {
+    if (!s->warm_file) return GN_OK;
+    s->warm = gn__record_read(s->warm_file, &s->n_warm);
+    if (!s->warm) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
+    s->warms = gn__thread_start(&s->warmer, gn__server_warm, s);
+    return s->warms ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no thread to make the plans of %s", s->warm_file);
 }
 
 static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
@@ -17517,6 +18176,8 @@ static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
 static void gn__server_close(gn_server *s) {
     gn__atomic_store(&s->stop, 1);
     if (s->accepting) gn__thread_join(&s->accept);
+    if (s->warms) gn__thread_join(&s->warmer);
+    gn_free(s->warm);
     gn__mutex_lock(&s->lock);
     for (const gn__session *x = s->sessions; x; x = x->next)
         if (!x->gone) x->link.t.i->interrupt(x->link.t.self);
@@ -17528,6 +18189,7 @@ static void gn__server_close(gn_server *s) {
     gn__account_close(s->memory);
     gn__cond_deinit(&s->changed);
     gn__mutex_deinit(&s->lock);
+    gn__mutex_deinit(&s->record_lock);
     char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file, s->advertise };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(s);
@@ -17538,11 +18200,12 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     *out_server = NULL;
     if (!s) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
     gn__mutex_init(&s->lock);
+    gn__mutex_init(&s->record_lock);
     gn__cond_init(&s->changed);
     s->next_session = 1;
     gn_result e = gn__server_set_desc(s, desc, f);
     if (!e) e = gn__server_add_devices(s, f);
-    if (!e) e = gn__server_warm(s, f);
+    if (!e) e = gn__server_begin_warm(s, f);
     if (!e) e = gn__server_listen(s, f);
     if (e) gn__server_close(s);
     else *out_server = s;
@@ -17616,6 +18279,8 @@ GN__COLD_END
 
 /* >>check ==========================================================================================
  * Handles to nodes. Misuse becomes a failed node or a result; nothing here computes. */
+
+#define GN__PLANS_RECENT 64u       /* steps whose plans stay: as many may run at once */
 
 static gn__mutex gn__contexts_lock = GN__MUTEX_INIT;
 static gn_ctx *gn__contexts;               /* every control block ever made */
@@ -17746,6 +18411,65 @@ static void gn__plan_follows(gn_ctx *g, const gn__plan *plan) {
     uint32_t at = (uint32_t)(plan - g->plans) + 1;
     if (g->latest_plan) g->plans[g->latest_plan - 1].next = at;
     g->latest_plan = at;
+    g->plans[at - 1].used = ++g->plan_clock;
+}
+
+static void gn__plan_free(gn_ctx *g, gn__plan *plan) {
+    g->exec.i->plan_destroy(g->exec.self, plan->exec_plan);
+    gn_free(plan->part);
+    gn_free(plan->origins);
+    g->plan_bytes -= plan->bytes;
+}
+
+/* Bytes of the plans that a step from `clock` on has used. */
+static uint64_t gn__plans_since(const gn_ctx *g, uint64_t clock) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < g->n_plans; i++) bytes += g->plans[i].used >= clock ? g->plans[i].bytes : 0;
+    return bytes;
+}
+
+/* When there are too many plans, those that were used last stay, up to half of what is allowed; those of steps that may still run stay too. */
+static void gn__plans_trim(gn_ctx *g) {
+    uint64_t low = 0, high = g->plan_clock;
+    size_t kept = 0;
+    if (g->plan_bytes <= g->desc.plan_memory) return;
+    if (g->multi && !gn__exec_ended(&g->exec, g->last_ticket)) return;     /* steps under way hold their plans: at the next new one then */
+    while (low < high) {
+        uint64_t mid = low + (high - low) / 2;
+        if (gn__plans_since(g, mid) > g->desc.plan_memory / 2) low = mid + 1;
+        else high = mid;
+    }
+    low = GN__MIN(low, g->plan_clock - GN__MIN(g->plan_clock, GN__PLANS_RECENT));
+    for (size_t i = 0; i < g->n_plans; i++) {
+        g->plans[i].next = 0;
+        if (g->plans[i].used >= low) g->plans[kept++] = g->plans[i];
+        else gn__plan_free(g, &g->plans[i]);
+    }
+    g->stats.plans_dropped += g->n_plans - kept;
+    g->n_plans = kept;
+    g->latest_plan = 0;
+    memset(g->plan_table, 0, g->plan_room * sizeof *g->plan_table);
+    for (size_t i = 0; i < kept; i++) {
+        size_t at = (size_t)g->plans[i].key & (g->plan_room - 1);
+        while (g->plan_table[at]) at = (at + 1) & (g->plan_room - 1);
+        g->plan_table[at] = (uint32_t)i + 1;
+    }
+}
+
+/* Makes the plan of the cut, and measures what it takes. */
+static gn_result gn__plan_make(gn_ctx *g, gn__plan *made, gn_fault *f) {
+    gn_part *p = &g->cut.part;
+    gn_account *payer = gn__paying.host;
+    uint64_t before = gn__account_held(g->plan_account);
+    gn__paying.host = g->plan_account;
+    made->part = gn__part_copy(p);
+    made->origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made->origins);
+    gn_result r = made->part && made->origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made->part, f) : GN_OUT_OF_MEMORY;
+    if (r == GN_OK) r = g->exec.i->plan_make(g->exec.self, made->part, &made->exec_plan, f);
+    gn__paying.host = payer;
+    uint64_t after = gn__account_held(g->plan_account);
+    made->bytes = after - GN__MIN(after, before);
+    return r;
 }
 
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
@@ -17761,10 +18485,9 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     uint32_t *at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
     *out_r = GN_OK;
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
-    made.part = gn__part_copy(p);
-    made.origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made.origins);
-    *out_r = made.part && made.origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made.part, &f) : GN_OUT_OF_MEMORY;
-    if (*out_r == GN_OK) *out_r = g->exec.i->plan_make(g->exec.self, made.part, &made.exec_plan, &f);
+    gn__plans_trim(g);
+    at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
+    *out_r = gn__plan_make(g, &made, &f);
     if (*out_r != GN_OK) {
         const gn__node *n = f.node < g->cut.n_ids ? &g->nodes[g->cut.ids[f.node]] : NULL;
         gn__error_node(g, &f, n ? n->file : "", n ? n->line : 0, n ? n->op : -1, n ? n->label : 0);
@@ -17773,6 +18496,7 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
         return NULL;
     }
     g->stats.plans_made++;
+    g->plan_bytes += made.bytes;
     g->plans[g->n_plans++] = made;
     *at = (uint32_t)g->n_plans;
     return &g->plans[*at - 1];
@@ -17829,7 +18553,9 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
     if (r != GN_OK) return gn__cut_error(g, r, bad);
     const gn_part *p = &g->cut.part;
     if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
+    uint64_t told = g->multi ? g->multi->told : 0;
     gn__plan *plan = gn__plan_of(g, &r);
+    if (!plan && g->multi && g->multi->told != told) gn__pending_drop(g);      /* an earlier step has failed: this one is not tried again */
     if (!plan) return r;
     gn__plan_follows(g, plan);
     gn__plan_note(g, plan);
@@ -17841,7 +18567,9 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
         outs[i].keep = leaf || version || g->nodes[roots[i]].value ? 0 : g->next_value++;
     }
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    r = g->exec.i->submit(g->exec.self, plan->exec_plan, args, outs, &g->last_ticket, &f);
+    uint64_t ticket = 0;
+    r = g->exec.i->submit(g->exec.self, plan->exec_plan, args, outs, &ticket, &f);
+    if (r == GN_OK || r == GN_NO_VALUE) g->last_ticket = ticket;
     gn_free(args);
     g->stats.steps_run++;
     bool waits = false;
@@ -18010,6 +18738,66 @@ static void gn__places_close(const gn__places *p, uint32_t from) {
     for (uint32_t i = GN__MAX(from, p->n_names); i < p->n; i++) p->t[i - p->n_names].i->close(p->t[i - p->n_names].self);
 }
 
+/* The text that names a device, without what follows a '?'. */
+static void gn__place_text(const gn__places *p, uint32_t i, char *out, size_t cap) {
+    const char *at = p->names;
+    if (i >= p->n_names) {
+        gn_link_info info;
+        p->t[i - p->n_names].i->info(p->t[i - p->n_names].self, &info);
+        snprintf(out, cap, "%.60s/%.30s", info.peer, p->on_server[i - p->n_names]);
+        return;
+    }
+    for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
+    at += strspn(at, " ");
+    gn__copy_text(out, GN__MIN(cap, strcspn(at, ",?") + 1), at);
+}
+
+/* What says that a device is not there now; anything else is a mistake, or a reason not to trust it. */
+static bool gn__says_absent(gn_result r) {
+    return r == GN_NO_DEVICE || r == GN_UNREACHABLE || r == GN_TIMEOUT || r == GN_DISCONNECTED || r == GN_DEVICE_LOST || r == GN_PORT_IN_USE || r == GN_LIMIT;
+}
+
+/* One of several could not be opened: GN_OK when the others are opened without it. */
+static gn_result gn__place_absent(gn_ctx *g, gn__multi *m, uint32_t i, const char *name, gn_fault *f) {
+    gn__device *u = &m->units[i];
+    gn_result r = f->result;
+    if (!gn__says_absent(r)) return r;
+    if (g->desc.strict) {
+        gn_fault why = *f;
+        return gn_fail(f, GN_NO_DEVICE, "%s is absent, and strict mode forbids to go on without it: %s", name, why.text);
+    }
+    gn_logf(g->desc.log, g->desc.log_user, GN_LOG_WARN, "%s is absent: %s", name, f->text);
+    g->stats.devices_absent++;
+    u->absent = u->lost = true;
+    u->exec = (gn_exec){ &gn__absent_i, u };
+    u->counts = &u->stats;
+    gn__copy_text(u->name, sizeof u->name, name);
+    gn__copy_text(u->cause, sizeof u->cause, f->text);
+    return GN_OK;
+}
+
+/* One of several: opened, or absent. */
+static gn_result gn__place_enter(gn_ctx *g, const gn__places *p, gn__multi *m, uint32_t i, gn_fault *f) {
+    gn__device *u = &m->units[i];
+    gn__opened x;
+    char name[96];
+    gn__place_text(p, i, name, sizeof name);
+    gn_result r = gn__place_open(g, p, i, &u->stats, &x, f);
+    if (r) {
+        f->result = r;
+        return gn__place_absent(g, m, i, name, f);
+    }
+    u->probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
+    u->probe_self = x.exec.i == &gn__remote_i ? x.exec.self : u;
+    if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
+    gn__multi_enter(m, i, x.exec, x.sync);
+    u->costs = x.costs;
+    u->up = u->down = x.link;
+    for (uint32_t k = 0; k < i; k++)
+        if (strcmp(m->units[k].name, u->name) == 0) return gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", u->name);
+    return GN_OK;
+}
+
 /* Several devices become one executor. */
 static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f) {
     gn_exec_desc d;
@@ -18017,19 +18805,12 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
     gn__multi *m = p->n <= GN__UNITS_MAX ? gn__multi_new(p->n, &d) : NULL;
     gn_result r = m ? GN_OK : p->n > GN__UNITS_MAX ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", p->n, GN__UNITS_MAX) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for devices");
     uint32_t i = 0;
+    gn_fault first = { GN_OK, GN_NO_NODE, "" };
     for (; i < p->n && !r; i++) {
-        gn__opened x;
-        r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
-        if (r) continue;
-        m->units[i].probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
-        m->units[i].probe_self = x.exec.i == &gn__remote_i ? x.exec.self : &m->units[i];
-        if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
-        gn__multi_enter(m, i, x.exec, x.sync);
-        m->units[i].costs = x.costs;
-        m->units[i].up = m->units[i].down = x.link;
-        for (uint32_t k = 0; k < i && !r; k++)
-            if (strcmp(m->units[k].name, m->units[i].name) == 0) r = gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", m->units[i].name);
+        r = gn__place_enter(g, p, m, i, f);
+        if (!r && m->units[i].absent && !first.result) first = *f;
     }
+    if (!r && g->stats.devices_absent == p->n) { *f = first; r = first.result; }       /* none is there */
     if (r) {
         gn__places_close(p, i);
         if (m) gn__multi_close(m);
@@ -18077,7 +18858,9 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     g->desc.trace = NULL;                /* not of the context's own first node */
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
-    g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    if (g->desc.plan_memory == 0) g->desc.plan_memory = (uint64_t)256 << 20;
+    g->plan_account = gn__account_open(NULL, "plans", "gn_desc.plan_memory", 0);
+    g->status = g->plan_account && gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
     g->desc.trace = desc ? desc->trace : NULL;
     uint64_t begin = gn__trace_begin(g);
     if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
@@ -18092,11 +18875,8 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
 }
 
 static void gn__context_free(gn_ctx *g) {
-    for (size_t i = 0; i < g->n_plans; i++) {
-        g->exec.i->plan_destroy(g->exec.self, g->plans[i].exec_plan);
-        gn_free(g->plans[i].part);
-        gn_free(g->plans[i].origins);
-    }
+    if (g->multi) gn__multi_abandon(g->multi);
+    for (size_t i = 0; i < g->n_plans; i++) gn__plan_free(g, &g->plans[i]);
     if (g->exec.i) g->exec.i->close(g->exec.self);
     for (size_t i = 0; i < g->n_data; i++) gn_free(g->data[i].owned);
     for (size_t i = 0; i < g->n_labels; i++) gn_free(g->labels[i]);
@@ -18105,6 +18885,7 @@ static void gn__context_free(gn_ctx *g) {
     void *arrays[] = { g->nodes, g->ins, g->attrs, g->shapes, g->data, g->errors, g->labels, g->slots, g->pending, g->plans, g->shape_table, g->plan_table, g->label_table,
                        g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+    gn__account_close(g->plan_account);
 }
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -18282,7 +19063,7 @@ gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     if (!gn__usable(g)) return gn_status(g);
     uint64_t begin = gn__trace_begin(g);
-    gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
+    gn_result r = g->exec.i->wait(g->exec.self, UINT64_MAX, &f);
     gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
@@ -18290,7 +19071,7 @@ gn_result gn_sync(gn_ctx *g) {
 gn_result gn_wait(gn_ctx *g, uint64_t ticket) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     if (!gn__usable(g)) return gn_status(g);
-    bool given = g->multi ? (ticket & 31) < g->multi->n_units && ticket >> 5 <= g->multi->units[ticket & 31].last : ticket <= g->last_ticket;
+    bool given = ticket <= (g->multi ? g->multi->last_run : g->last_ticket);
     if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_read_later has given no such ticket");
     uint64_t begin = gn__trace_begin(g);
     gn_result r = ticket ? g->exec.i->wait(g->exec.self, ticket, &f) : GN_OK;
@@ -18696,6 +19477,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->label = gn__explain_label;
         k->owner = g;
         k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
+        if (!d->cluster && g->multi) gn__multi_absent(g->multi, k->absent, sizeof k->absent);
         k->reschedules = d->cluster ? 0 : g->stats.reschedules;
         r = gn__story_tell(k, d->format, f);
     }

@@ -3,6 +3,8 @@
  *   ./examples/genie_serve                       on this machine alone, 127.0.0.1:5556
  *   ./examples/genie_serve --listen 0.0.0.0:5556 --url-file genie.url
  *   ./examples/remote_mlp --connect @genie.url   on the other machine, with that file
+ *
+ * One server a URL file: a second one with the same home takes --url-file FILE of its own.
  */
 #include "common.h"
 
@@ -106,8 +108,8 @@ int main(int argc, char **argv) {
         { "idle-minutes", EX_INT, &idle_minutes, "N", "how long they stay (60)", 1, 525600 },
         { "max-sessions", EX_INT, &sessions, "N", "clients at once (64)", 1, 65535 },
         { "threads", EX_INT, &threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
-        { "record", EX_TEXT, &desc.record_file, "FILE", "add every new plan to this file: graphs of ops and shapes, no values", 0, 0 },
-        { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file before the first client comes", 0, 0 },
+        { "record", EX_TEXT, &desc.record_file, "FILE", "add plans that have run to this file: ops, shapes, constants; no data or weights", 0, 0 },
+        { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file beside the first clients", 0, 0 },
         { "verbose", EX_FLAG, &verbose, NULL, "say on stderr who comes and goes", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };

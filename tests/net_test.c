@@ -963,6 +963,16 @@ TEST(refusals_tell_only_the_owner)
         p.flags = code ? GN__PROOF_CODE : GN__PROOF_CREDENTIAL;
         memcpy(p.code, u.code, GN__CODE);
         if (i == 4) write_text(path, "# nobody\n", 0600);
+        if (i == 200) {      /* after another start, which knows nobody: the line is still there, marked */
+            char line[200], id[2 * GN__ID + 1], digest[65];
+            uint8_t hash[32];
+            memset(l->guests, 0, sizeof l->guests);
+            gn__hex(had.id, GN__ID, id);
+            gn__net_sha256(had.secret, GN__SECRET, hash);
+            gn__hex(hash, sizeof hash, digest);
+            snprintf(line, sizeof line, "#%s %s\n", id, digest);
+            write_text(path, line, 0600);
+        }
         uint8_t *at = code ? p.code : i & 8 ? p.id : p.secret;
         size_t size = code ? GN__CODE : i & 8 ? GN__ID : GN__SECRET;
         if (!right) at[test_random() % size] ^= (uint8_t)(1u << test_random() % 8);
