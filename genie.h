@@ -211,7 +211,8 @@ typedef struct gn_shape {
     int64_t dims[GN_MAX_RANK];
 } gn_shape;
 
-/* Axes of a reduction or permutation; negative ones count from the end. n = 0 means all axes. */
+/* Axes of a reduction or permutation; negative ones count from the end. n = 0 means all axes, n = -1 none (GN_NO_AXES): a reduction
+   then leaves each element alone, of which a sum is the element and an argmax 0. */
 typedef struct gn_axes {
     int32_t n;
     int32_t axis[GN_MAX_RANK];
@@ -228,14 +229,17 @@ typedef struct gn_axes {
 #define GN_SCALAR GN__MAKE(gn_shape, { 0, { 0 } })
 #define GN_AXES(...) GN__MAKE(gn_axes, { GN__COUNT(__VA_ARGS__), { __VA_ARGS__ } })
 #define GN_ALL_AXES GN__MAKE(gn_axes, { 0, { 0 } })
+#define GN__NO_AXES (-1)
+#define GN_NO_AXES GN__MAKE(gn_axes, { GN__NO_AXES, { 0 } })
 #define GN_NONE GN__MAKE(gn_tensor, { NULL, 0, 0 })
 #define GN_HERE __FILE__, __LINE__
 
-/* Why something failed. Strings are NUL-terminated, never NULL. */
+/* Why something failed. Strings are NUL-terminated, never NULL. An error of a builder has its op, the line it was called on and the
+   types of what it was given; one of another call has the call's name, "gn_read", in place of the op. */
 typedef struct gn_error {
     gn_result result;
     int line;          /* of the user's source; 0 if unknown */
-    char op[24];       /* name of the op, "" if none */
+    char op[24];       /* name of the op or of the call, "" if none */
     char label[64];    /* label of the tensor, "" if none */
     char file[128];    /* the user's source, "" if unknown */
     char text[512];    /* one sentence: shapes, sizes, what to do next */
@@ -355,7 +359,8 @@ GN_API gn_ctx *gn_open(const gn_desc *desc);
 GN_API void gn_close(gn_ctx *g);
 /* GN_OK, or why the context could not be opened. */
 GN_API gn_result gn_status(gn_ctx *g);
-/* The last error of this context; valid until the next call that fails. */
+/* The last error of this context; valid until the next call that fails. A call that has no context to keep its error in, for all its
+   tensors are GN_NONE or its context is NULL, is told by every context of its thread until the next call that fails there. */
 GN_API const gn_error *gn_last_error(gn_ctx *g);
 GN_API const char *gn_result_name(gn_result r);   /* "GN_BAD_SHAPE" */
 GN_API const char *gn_result_text(gn_result r);   /* one sentence */
@@ -379,7 +384,8 @@ GN_API gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info
 GN_API gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats);
 
 /* Ends a step: pending state updates are submitted, the step's nodes and values are recycled, weights and states stay.
-   Does not wait for a server. Returns the first error of a pending update. */
+   Does not wait for a server. Returns the first error of a pending update; after one that was refused none has happened, and the
+   next step begins clean. */
 GN_API gn_result gn_step(gn_ctx *g);
 /* Waits until everything submitted has run; returns its first error. */
 GN_API gn_result gn_sync(gn_ctx *g);
@@ -396,6 +402,8 @@ GN_API gn_tensor gn_data_copy_at(const char *file, int line, gn_ctx *g, gn_dtype
 /* A running number of this step (learning rate, position): 0-d, its value is not part of the plan. */
 GN_API gn_tensor gn_scalar_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, double value);
 #define gn_scalar(...) gn_scalar_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_scalar_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t value);   /* the same, exact past 2^53 */
+#define gn_scalar_i64(...) gn_scalar_i64_at(GN_HERE, __VA_ARGS__)
 /* A resident constant, content-addressed: uploaded at most once. Borrows `host`, unchanged, until gn_close. */
 GN_API gn_tensor gn_weight_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host, const char *label);
 #define gn_weight(...) gn_weight_at(GN_HERE, __VA_ARGS__)
@@ -406,11 +414,18 @@ GN_API gn_tensor gn_state_at(const char *file, int line, gn_ctx *g, gn_dtype dty
 /* Releases a weight or a state, on the device too; its handle becomes stale. */
 GN_API gn_result gn_release(gn_tensor slot);
 
-/* Generators: made where they are used, never sent. */
+/* Generators: made where they are used, never sent. A number that the dtype cannot hold is GN_BAD_ARGUMENT, here, in gn_scalar, gn_like,
+   the ops with a C number (…_c) and all that take a value: for ints one that is not whole or out of range, for bool all but 0 and 1,
+   for floats one so large that it would become an infinity; others are rounded. A double holds whole numbers up to 2^53; those
+   beyond are given to …_i64, and to ops by gn_add(a, gn_like_i64(a, n)). */
 GN_API gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value);
 #define gn_full(...) gn_full_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_full_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, int64_t value);
+#define gn_full_i64(...) gn_full_i64_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_arange_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, double start, double step); /* start + i*step, (n) */
 #define gn_arange(...) gn_arange_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_arange_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, int64_t start, int64_t step);
+#define gn_arange_i64(...) gn_arange_i64_at(GN_HERE, __VA_ARGS__)
 /* Philox4x32-10 (Salmon et al., SC'11). Uniform in [0, 1); normal with mean 0 and variance 1. Floats only. Two calls differ. */
 GN_API gn_tensor gn_random_uniform_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape);
 #define gn_random_uniform(...) gn_random_uniform_at(GN_HERE, __VA_ARGS__)
@@ -420,7 +435,10 @@ GN_API gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_d
 /* ---- states ----------------------------------------------------------------------------------------*/
 
 /* A new version of `state` (a state or a version of one) holding `value` (same shape and dtype). Takes part in the next
-   read, realise or step, exactly once. Older versions keep their value for nodes built on them. */
+   read, realise or step, exactly once. Older versions keep their value for nodes built on them.
+   Updates of a step happen all or not at all: an assign or append that is refused (or whose value failed) holds back every other
+   update of the step, and each read, realise, explanation and the step itself returns its error until gn_step has ended that step.
+   States keep their values and can be read after it; a value of the step that is needed in any case is read before. */
 GN_API gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor value);
 #define gn_assign(...) gn_assign_at(GN_HERE, __VA_ARGS__)
 /* cache (B,H,S,D) with rows (B,H,T,D) written at [pos, pos+T) of S; pos is a 0-d i32 or i64. If `cache` is a state or a
@@ -430,7 +448,8 @@ GN_API gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn
 
 /* ---- values ----------------------------------------------------------------------------------------*/
 
-/* Computes `t` and copies it to `out`; `bytes` must be its exact size. Waits. After an error `out` may hold a part of it. */
+/* Computes `t` and copies it to `out`; `bytes` must be its exact size. Waits. After an error `out` may hold a part of it. While a
+   refused assign or append of the step stands, that is the error of every read. */
 GN_API gn_result gn_read(gn_tensor t, void *out, size_t bytes);
 /* Several at once: one plan, one round trip. */
 GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes);
@@ -483,9 +502,9 @@ GN__DECL2(div)      /* a / b; ints: towards zero, INT_MIN / -1 wraps, a zero div
 #define gn_div(...) gn_div_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(pow)      /* a ** b, floats (C99 pow) */
 #define gn_pow(...) gn_pow_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(minimum)  /* NaN if either is NaN */
+GN__DECL2(minimum)  /* NaN if either is NaN; the gradient is shared evenly between equals */
 #define gn_minimum(...) gn_minimum_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(maximum)  /* NaN if either is NaN */
+GN__DECL2(maximum)  /* as minimum */
 #define gn_maximum(...) gn_maximum_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(neg)  /* -a; INT_MIN wraps */
 #define gn_neg(...) gn_neg_at(GN_HERE, __VA_ARGS__)
@@ -622,7 +641,7 @@ GN_API gn_tensor gn_where_at(const char *file, int line, gn_tensor cond, gn_tens
 /* Float to int truncates towards zero and saturates, NaN gives 0; int to int wraps; to bool: a != 0. */
 GN_API gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype);
 #define gn_cast(...) gn_cast_at(GN_HERE, __VA_ARGS__)
-/* min(max(a, lo), hi), NaN stays; lo and hi are baked in, converted to a's dtype like gn_cast */
+/* min(max(a, lo), hi), NaN stays; lo and hi are baked in with a's dtype, which must hold them; -INFINITY and INFINITY are no bound. */
 GN_API gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi);
 #define gn_clamp(...) gn_clamp_at(GN_HERE, __VA_ARGS__)
 
@@ -641,7 +660,7 @@ GN__DECL2(logical_or)  /* one or both */
 #define gn_logical_or(...) gn_logical_or_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(logical_xor)  /* one alone */
 #define gn_logical_xor(...) gn_logical_xor_at(GN_HERE, __VA_ARGS__)
-/* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts, for channels of
+/* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts and promotes, for channels of
    (N,C,H,W) of shape (C,1,1) (He et al. 2015). */
 GN_API gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope);
 #define gn_leaky_relu(...) gn_leaky_relu_at(GN_HERE, __VA_ARGS__)
@@ -653,7 +672,7 @@ GN_API gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha
 GN_API gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha);
 #define gn_celu(...) gn_celu_at(GN_HERE, __VA_ARGS__)
 
-/* The ops above with a C number as b, baked in with a's dtype as by gn_like. */
+/* The ops above with a C number as b, baked in with a's dtype as by gn_like: 0.5 and an int are an error, not 0. */
 #define GN__DECLN(name) GN_API gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c);
 GN__DECLN(add)
 #define gn_add_c(...) gn_add_c_at(GN_HERE, __VA_ARGS__)
@@ -681,9 +700,11 @@ GN__DECLN(gt)
 #define gn_gt_c(...) gn_gt_c_at(GN_HERE, __VA_ARGS__)
 GN__DECLN(ge)
 #define gn_ge_c(...) gn_ge_c_at(GN_HERE, __VA_ARGS__)
-/* A 0-d constant of a's dtype, converted like gn_cast. */
+/* A 0-d constant of a's dtype, which must be able to hold it. */
 GN_API gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value);
 #define gn_like(...) gn_like_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_like_i64_at(const char *file, int line, gn_tensor a, int64_t value);   /* exact past 2^53 */
+#define gn_like_i64(...) gn_like_i64_at(GN_HERE, __VA_ARGS__)
 
 /* ---- reductions: over the given axes; keep leaves them with size 1 ------------------------------------
  * Sums of ints and bool are i64. max and min: NaN wins; over nothing they are an error. mean over nothing is NaN. */
@@ -1014,7 +1035,8 @@ typedef struct gn_explain_desc {
 } gn_explain_desc;
 
 /* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and what
-   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with until
+   does not have to, in how many seconds the cost model expects it. A context over one device measures it, and the link to it, with
+   its first explanation (some milliseconds; $GENIE_MEASURE=0: not). A plan that is known keeps the placement it was made with until
    costs have changed enough (see Devices above).
    Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices, arrows
    transfers, order goes from left to right. Writes at most cap bytes, a NUL
@@ -1744,6 +1766,24 @@ void gn_wipe(void *p, size_t n) {
     while (n-- > 0) *at++ = 0;
 }
 
+/* Under the address sanitizer a buffer that is shorter than its shape says is told where it is given: what reads it later (a hash,
+ * a compressor, a driver) is not always watched. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GN__WATCHED
+#endif
+#endif
+#if defined(GN__WATCHED) || defined(__SANITIZE_ADDRESS__)
+#define GN__READABLE(p, n) gn__readable(p, n)
+void *__asan_region_is_poisoned(void *p, size_t n);
+static void gn__readable(const void *p, size_t n) {
+    const volatile char *bad = p && n ? (const volatile char *)__asan_region_is_poisoned((void *)(uintptr_t)p, n) : NULL;
+    if (bad) (void)*bad;
+}
+#else
+#define GN__READABLE(p, n) ((void)0)
+#endif
+
 static void gn__copy_text(char *dst, size_t cap, const char *src) {
     size_t n = src ? strlen(src) : 0;
     if (n >= cap) n = cap - 1;
@@ -2164,6 +2204,15 @@ static uint32_t gn__core_count(void) {
 #endif
 }
 
+/* Seconds that all threads of this process have computed; 0 where the system does not tell finely enough. */
+static double gn__cpu_seconds(void) {
+#ifdef CLOCK_PROCESS_CPUTIME_ID
+    struct timespec t;
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0) return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+#endif
+    return 0;
+}
+
 /* Bytes of this machine; 0: not known. */
 static uint64_t gn__host_memory(void) {
 #ifdef _WIN32
@@ -2515,6 +2564,16 @@ static int64_t gn__f64_int(double v, gn_dtype d) {
     }
 }
 
+/* Floats round; a whole number, or a truth value, is there exactly or not at all. */
+static bool gn__holds(gn_dtype d, double v) {
+    if (d == GN_F16) return !isfinite(v) || (gn__f32_f16(gn__f64_f32_odd(v)) & 0x7fff) < 0x7c00;
+    if (d == GN_BF16) return !isfinite(v) || (gn__f32_bf16(gn__f64_f32_odd(v)) & 0x7fff) < 0x7f80;
+    if (d == GN_F32) return !isfinite(v) || isfinite((float)v);
+    if (gn__is_float(d) || !gn__dtype_ok((int)d)) return true;      /* an unknown dtype is another error */
+    if (d == GN_BOOL) return v == 0 || v == 1;
+    return v == trunc(v) && v < 9223372036854775808.0 && (double)gn__f64_int(v, d) == v;
+}
+
 /* Integer wrapped to dtype d. */
 static int64_t gn__wrap(int64_t v, gn_dtype d) {
     switch (d) {
@@ -2562,6 +2621,7 @@ GN__INLINE bool gn__shape_equal(const gn_shape *a, const gn_shape *b) {
 
 static bool gn__type_equal(const gn__type *a, const gn__type *b) { return a->dtype == b->dtype && gn__shape_equal(&a->shape, &b->shape); }
 
+enum { GN__DIMS_TEXT = 8 + GN_MAX_RANK * 22 };   /* bytes for a dtype and eight numbers of 64 bits */
 /* "f32 (64, 784)" */
 static const char *gn__type_text(const gn__type *t, char *out, size_t cap) {
     int n = snprintf(out, cap, "%s (", gn__dtype_ok((int)t->dtype) ? gn__dtypes[t->dtype].name : "?");
@@ -3600,8 +3660,8 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     B( MUL,       mul,       0x12, A, GN__ALL,     1,  1, GN_M_MUL(a, b), gn__mul(k, gy, x1), gn__mul(k, gy, x0))                    \
     B( DIV,       div,       0x13, A, GN__NUMBERS, 4,  1, GN_M_DIV(a, b), gn__div(k, gy, x1), gn__neg(k, gn__div(k, gn__mul(k, gy, y), x1))) \
     B( POW,       pow,       0x14, F, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
-    B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__choose(k, gn__le(k, x0, x1), gy), gn__choose(k, gn__gt(k, x0, x1), gy)) \
-    B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__choose(k, gn__ge(k, x0, x1), gy), gn__choose(k, gn__lt(k, x0, x1), gy)) \
+    B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__share(k, gn__gt(k, x0, x1)), gn__share(k, gn__lt(k, x0, x1))) \
+    B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__share(k, gn__lt(k, x0, x1)), gn__share(k, gn__gt(k, x0, x1))) \
     U( NEG,       neg,       0x17, A, GN__NUMBERS, 1,  1, GN_M_NEG(a), gn__neg(k, gy))                                               \
     U( ABS,       abs,       0x18, A, GN__NUMBERS, 1,  1, GN_M_ABS(a), gn__where(k, gn__lt(k, x0, gn__num(k, 0)), gn__neg(k, gy), gn__choose(k, gn__ne(k, x0, gn__num(k, 0)), gy))) \
     U( EXP,       exp,       0x19, F, GN__FLOATS,  8,  2, GN_M_EXP(a), gn__mul(k, gy, y))                                            \
@@ -3917,10 +3977,14 @@ static gn_result gn__infer_axis(const gn__infer_call *c, int64_t attr, int *out_
     return gn_fail(c->fault, GN_BAD_RANK, "axis %lld is outside a tensor of rank %d", (long long)attr, c->in[0].shape.rank);
 }
 
-static gn_result gn__bad_shapes(const gn__infer_call *c, const char *why) {
-    char text[3][96] = { "", "", "" };
-    for (int i = 0; i < c->n_in && i < 3; i++) gn__type_text(&c->in[i], text[i], sizeof text[i]);
-    return gn_fail(c->fault, GN_BAD_SHAPE, "%s: %s%s%s%s%s", why, text[0], c->n_in > 1 ? " with " : "", text[1], c->n_in > 2 ? " and " : "", text[2]);
+/* The inputs' types follow, as behind every error of a rule (gn__infer). */
+static gn_result gn__bad_shapes(const gn__infer_call *c, const char *why) { return gn_fail(c->fault, GN_BAD_SHAPE, "%s", why); }
+
+/* Dims as they were asked for: "(4, -1)". */
+static const char *gn__dims_text(const int64_t *dims, int n, char *out, size_t cap) {
+    gn__type t = { GN_DTYPE_NONE, { GN__MIN(n, GN_MAX_RANK), { 0 } } };
+    for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = dims[i];
+    return gn__type_text(&t, out, cap) + strlen("? ");
 }
 
 static gn_result gn__want_dtype(const gn__infer_call *c, int i, uint32_t mask, const char *what) {
@@ -3976,7 +4040,8 @@ static gn_result gn__infer_dims(const gn__infer_call *c, int first, gn_shape *ou
     if (rank < 0 || rank > GN_MAX_RANK) return gn_fail(c->fault, GN_BAD_RANK, "rank %d is outside 0 to %d", rank, GN_MAX_RANK);
     out->rank = rank;
     for (int i = 0; i < rank; i++) out->dims[i] = c->attrs[first + i];
-    return gn__shape_ok(out) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension is negative or the tensor too large");
+    char text[GN__DIMS_TEXT];
+    return gn__shape_ok(out) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension of %s is negative or the tensor too large", gn__dims_text(out->dims, rank, text, sizeof text));
 }
 
 GN__COLD_BEGIN
@@ -3992,7 +4057,7 @@ static gn_result gn__infer_arange(const gn__infer_call *c) {
     gn_result r = gn__infer_dtype_attr(c, c->attrs[0], GN__NUMBERS, &c->out->dtype);
     if (r != GN_OK) return r;
     c->out->shape = GN_SHAPE(c->attrs[1]);
-    return gn__shape_ok(&c->out->shape) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "%lld elements are not possible", (long long)c->attrs[1]);
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "(%lld) elements are not possible", (long long)c->attrs[1]);
 }
 
 static gn_result gn__infer_random(const gn__infer_call *c) {
@@ -5301,6 +5366,11 @@ GN__COLD_BEGIN
 
 /* ---- movement. Reshape, permute, slice and broadcast are views where they can be; their kernels are copies ---- */
 
+static gn_result gn__bad_new_shape(const gn__infer_call *c, const char *why) {
+    char text[GN__DIMS_TEXT];
+    return gn_fail(c->fault, GN_BAD_SHAPE, "the new shape %s is not possible, %s; there are %lld elements", gn__dims_text(c->attrs, c->n_attrs, text, sizeof text), why, (long long)gn__count(&c->in[0].shape));
+}
+
 static gn_result gn__infer_reshape(const gn__infer_call *c) {
     gn_shape s;
     int64_t have = gn__count(&c->in[0].shape), known = 1;
@@ -5311,19 +5381,14 @@ static gn_result gn__infer_reshape(const gn__infer_call *c) {
         s.dims[i] = c->attrs[i];
         if (s.dims[i] == -1 && open < 0) { open = i; s.dims[i] = 1; }
     }
-    if (!gn__shape_ok(&s)) return gn__bad_shapes(c, "a dimension of the new shape is not valid");
+    if (!gn__shape_ok(&s)) return gn__bad_new_shape(c, "a dimension of it is not valid");
     known = gn__count(&s);
     if (open >= 0) {
-        if (known == 0 || have % known) return gn__bad_shapes(c, "the open dimension of the new shape cannot be found");
+        if (known == 0 || have % known) return gn__bad_new_shape(c, "its open dimension cannot be found");
         s.dims[open] = have / known;
         known = have;
     }
-    if (known != have) {
-        char text[96];
-        gn__type t = { c->in[0].dtype, s };
-        char from[96];
-        return gn_fail(c->fault, GN_BAD_SHAPE, "%s has %lld elements, %s has %lld", gn__type_text(&c->in[0], from, sizeof from), (long long)have, gn__type_text(&t, text, sizeof text), (long long)known);
-    }
+    if (known != have) return gn__bad_new_shape(c, "it has another number of elements");
     c->out->dtype = c->in[0].dtype;
     c->out->shape = s;
     return GN_OK;
@@ -5396,7 +5461,10 @@ static gn_result gn__infer_broadcast(const gn__infer_call *c) {
     gn_shape s, both;
     gn_result r = gn__infer_dims(c, 0, &s);
     if (r != GN_OK) return r;
-    if (!gn__broadcast_shapes(&c->in[0].shape, &s, &both) || !gn__shape_equal(&both, &s)) return gn__bad_shapes(c, "the tensor does not broadcast to that shape");
+    if (!gn__broadcast_shapes(&c->in[0].shape, &s, &both) || !gn__shape_equal(&both, &s)) {
+        char text[GN__DIMS_TEXT];
+        return gn_fail(c->fault, GN_BAD_SHAPE, "the tensor does not broadcast to %s", gn__dims_text(c->attrs, s.rank, text, sizeof text));
+    }
     c->out->dtype = c->in[0].dtype;
     c->out->shape = s;
     return GN_OK;
@@ -6367,9 +6435,16 @@ static bool gn__is_view_op(int op) {
 /* Integer divisors of 0 are a fault. */
 static bool gn__op_divides(int op) { return op == GN__OP_DIV || op == GN__OP_FMOD || op == GN__OP_REMAINDER || op == GN__OP_FLOOR_DIVIDE; }
 
-/* The dtype and shape of op(in…; attrs…). Builders and servers both come through here: nothing else decides a shape.
-   Checks everything; the inputs' own types are valid. */
-static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
+/* Appended to an error: the types of what an op was given. */
+static void gn__tell_types(gn_fault *f, const gn__type *in, int n_in) {
+    char text[GN__DIMS_TEXT];
+    for (int i = 0; f && i < n_in && i < 3; i++) {
+        size_t used = strlen(f->text);
+        snprintf(f->text + used, sizeof f->text - used, "%s%s", i == 0 ? ": " : i == 1 ? " with " : " and ", gn__type_text(&in[i], text, sizeof text));
+    }
+}
+
+static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
     if (op <= GN__OP_FAILED || op >= GN__OP__COUNT || !gn__ops[op].infer) return gn_fail(f, GN_UNSUPPORTED, "this is not an operation");
     const gn__op_row *row = &gn__ops[op];
     if (n_in < row->least || n_in > row->most) return gn_fail(f, GN_BAD_ARGUMENT, "%s takes %d to %d inputs, not %d", row->name, row->least, row->most, n_in);
@@ -6380,9 +6455,24 @@ static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *
     if (n_in > 0 && !(GN__BIT(in[0].dtype) & row->dtypes)) return gn_fail(f, GN_BAD_DTYPE, "%s does not take %s", row->name, gn__dtypes[in[0].dtype].name);
     gn_result r = row->infer(&c);
     if (r != GN_OK) return r;
-    if (!gn__type_ok(&t)) return gn__bad_shapes(&c, "the result is too large");
+    char text[GN__DIMS_TEXT];
+    if (!gn__type_ok(&t)) return gn_fail(f, GN_BAD_SHAPE, "the result is too large, %s", gn__type_text(&t, text, sizeof text));
     *out = t;
     return GN_OK;
+}
+
+/* The dtype and shape of op(in…; attrs…). Builders and servers both come through here: nothing else decides a shape.
+   Checks everything; the inputs' own types are valid. */
+static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
+    gn_result r = gn__infer_checked(op, in, n_in, attrs, n_attrs, out, f);
+    if (r != GN_OK && gn__ops[op].kind != GN_CLASS_GENERATOR) gn__tell_types(f, in, n_in);
+    else if (r != GN_OK && f) {
+        char text[GN__DIMS_TEXT];
+        size_t used = strlen(f->text);
+        int first = op == GN__OP_ARANGE ? 1 : 2, last = op == GN__OP_ARANGE ? 2 : n_attrs;
+        snprintf(f->text + used, sizeof f->text - used, ": of shape %s", gn__dims_text(attrs + GN__MIN(first, n_attrs), GN__MAX(GN__MIN(last, n_attrs) - first, 0), text, sizeof text));
+    }
+    return r;
 }
 
 static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type *out) {
@@ -6415,6 +6505,8 @@ typedef struct gn__node {    /* 64 bytes: a line of the cache */
     gn__hint hint;           /* what the program said */
 } gn__node;
 
+typedef struct gn__loc { const char *file; int line; } gn__loc;    /* in the user's source */
+
 typedef struct gn__data { const void *host; void *owned; size_t bytes; uint8_t small[8]; } gn__data;
 
 typedef struct gn__slot {
@@ -6427,6 +6519,7 @@ typedef struct gn__slot {
     uint32_t cut_node, cut_serial;           /* part node of the current version in the latest cut that met it */
     bool on_device, kv;
     gn__hint hint;                           /* said where it was made */
+    gn__loc at;                              /* where that was */
 } gn__slot;
 
 typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op; } gn__origin;
@@ -6480,6 +6573,8 @@ struct gn_ctx {
     gn_desc desc;
     gn_exec exec;
     struct gn__multi *multi; /* what exec is when several devices were named, else NULL */
+    gn_cluster_device costs; /* of the one device, once `measured` */
+    bool measured;
     gn_stats stats;
     gn_error error;
     GN__ARRAY(gn__node, nodes);
@@ -6509,9 +6604,7 @@ struct gn_ctx {
 };
 
 #define GN__SLOT_BIT 0x80000000u    /* of a handle's id: a weight or state, not a node */
-#define GN__DEAD(g) ((gn_tensor){ g, 0, 0 })   /* what a builder returns on a context that cannot be used */
 
-typedef struct gn__loc { const char *file; int line; } gn__loc;
 
 /* ---- open-addressing tables of 1 + index, keyed by hash ---- */
 
@@ -6611,11 +6704,28 @@ GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_
     if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
 }
 
+/* Why node 0 stands for a node: told once a step, of the first that could not be built. */
+static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dtype, uint32_t shape, bool full) {
+    gn_error *e = &g->errors[0];
+    gn__type t = { dtype, shape == UINT32_MAX ? GN_SCALAR : g->shapes[shape] };
+    char text[GN__DIMS_TEXT];
+    if (e->result != GN_OK) return;
+    memset(e, 0, sizeof *e);
+    e->result = full ? GN_TOO_MANY_NODES : GN_OUT_OF_MEMORY;
+    e->line = at.line;
+    gn__copy_text(e->op, sizeof e->op, op);
+    gn__copy_text(e->file, sizeof e->file, at.file);
+    if (dtype != GN_DTYPE_NONE) gn__type_text(&t, text, sizeof text);
+    else gn__copy_text(text, sizeof text, "a node that says why another failed");
+    if (full) snprintf(e->text, sizeof e->text, "no room for %s: the step holds %u nodes, all that gn_desc.max_nodes allows; end it with gn_step, or allow more", text, g->max_nodes);
+    else snprintf(e->text, sizeof e->text, "no memory for the node of %s, after %llu others of this step", text, (unsigned long long)g->n_nodes);
+}
+
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
     if (full || shape == UINT32_MAX || !GN__GROW(g, nodes, 1) || !GN__GROW(g, ins, (size_t)n_in) || !GN__GROW(g, attrs, (size_t)n_attrs)) {
-        g->errors[0].result = full ? GN_TOO_MANY_NODES : GN_OUT_OF_MEMORY;
+        gn__node_refused(g, at, op == GN__OP_FAILED ? "" : gn__ops[op].name, dtype, shape, full);
         return 0;
     }
     gn__node *n = &g->nodes[g->n_nodes];
@@ -6648,21 +6758,23 @@ static void gn__node_hash(gn_ctx *g, uint32_t id) {
 }
 
 /* A failed node that carries its first cause; ops on it return it unchanged. */
-static uint32_t gn__failed(gn_ctx *g, gn__loc at, int op, const gn_fault *f) {
+static uint32_t gn__failed_named(gn_ctx *g, gn__loc at, const char *op, const gn_fault *f) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
-    if (!GN__GROW(g, errors, 1)) return 0;
-    uint32_t id = gn__node_new(g, at, GN__OP_FAILED, &none, 0, 0);
-    if (!id) return 0;
+    bool full = g->n_nodes >= g->max_nodes;
+    uint32_t id = !full && GN__GROW(g, errors, 1) ? gn__node_new(g, at, GN__OP_FAILED, &none, 0, 0) : 0;
+    if (!id) { gn__node_refused(g, at, op, GN_DTYPE_NONE, UINT32_MAX, full); return 0; }
     gn_error *e = &g->errors[g->n_errors];
     memset(e, 0, sizeof *e);
     e->result = f->result;
     e->line = at.line;
-    gn__copy_text(e->op, sizeof e->op, op > 0 ? gn__ops[op].name : "");
+    gn__copy_text(e->op, sizeof e->op, op);
     gn__copy_text(e->file, sizeof e->file, at.file);
     gn__copy_text(e->text, sizeof e->text, f->text);
     g->nodes[id].extra = (uint32_t)g->n_errors++;
     return id;
 }
+
+static uint32_t gn__failed(gn_ctx *g, gn__loc at, int op, const gn_fault *f) { return gn__failed_named(g, at, op > 0 ? gn__ops[op].name : "", f); }
 
 GN__PRINTF(5, 6) static uint32_t gn__failed_with(gn_ctx *g, gn__loc at, int op, gn_result r, const char *format, ...) {
     gn_fault f;
@@ -6738,11 +6850,12 @@ static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, cons
 /* ---- leaves ---- */
 
 static uint32_t gn__data_leaf(gn_ctx *g, gn__loc at, const gn__type *t, const void *host, const void *small, size_t small_bytes) {
-    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large");
-    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_ARGUMENT, "the data is NULL");
-    if (!GN__GROW(g, data, 1)) return 0;
-    uint32_t id = gn__node_new(g, at, GN__OP_DATA, t, 0, 0);
-    if (!id) return 0;
+    char text[GN__DIMS_TEXT];
+    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large: %s of rank %d", gn__type_text(t, text, sizeof text), t->shape.rank);
+    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_ARGUMENT, "the data is NULL: %s", gn__type_text(t, text, sizeof text));
+    GN__READABLE(host, gn__type_bytes(t));
+    uint32_t id = GN__GROW(g, data, 1) ? gn__node_new(g, at, GN__OP_DATA, t, 0, 0) : 0;
+    if (!id) { gn__node_refused(g, at, gn__ops[GN__OP_DATA].name, t->dtype, gn__shape_intern(g, &t->shape), false); return 0; }
     gn__data *d = &g->data[g->n_data];
     memset(d, 0, sizeof *d);
     d->host = host;
@@ -6787,8 +6900,7 @@ static uint32_t gn__random_node(gn_ctx *g, gn__loc at, int op, gn_dtype d, const
 static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
     gn__slot *s = &g->slots[slot];
     if (s->leaf && s->leaf_gen == g->step_gen && s->leaf_version == s->version) return s->leaf;
-    gn__loc nowhere = { "", 0 };
-    uint32_t id = gn__node_new(g, nowhere, gn__op_leaf(s->kind), &s->type, 0, 0);
+    uint32_t id = gn__node_new(g, s->at, gn__op_leaf(s->kind), &s->type, 0, 0);
     if (!id) return 0;
     gn__node *n = &g->nodes[id];
     n->leaf = (uint8_t)s->kind;
@@ -7141,6 +7253,11 @@ static uint32_t gn__num(gn__grads *k, double v) {          /* 0-d, of the gradie
 static uint32_t gn__op_in(gn__grads *k, int op, uint32_t a, int n_attrs, const int64_t *attrs) { return gn__build(k->g, k->at, op, 1, &a, n_attrs, attrs); }
 static uint32_t gn__where(gn__grads *k, uint32_t c, uint32_t a, uint32_t b) { uint32_t in[3] = { c, a, b }; return gn__build(k->g, k->at, GN__OP_WHERE, 3, in, 0, NULL); }
 static uint32_t gn__choose(gn__grads *k, uint32_t c, uint32_t a) { return gn__where(k, c, a, gn__num(k, 0)); }
+/* Of a choice between two: nothing where the other was taken, half where both are equal, else all (both have it where one is NaN). */
+static uint32_t gn__share(gn__grads *k, uint32_t other) {
+    uint32_t both = gn__eq(k, k->x[0], k->x[1]);
+    return gn__where(k, other, gn__num(k, 0), gn__where(k, both, gn__mul(k, k->gy, gn__num(k, 0.5)), k->gy));
+}
 static uint32_t gn__matmul_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN__OP_MATMUL, 2, in, 0, NULL); }
 
 static uint32_t gn__reduce_of(gn__grads *k, int op, uint32_t a, int64_t axes, bool keep) {
@@ -10354,7 +10471,9 @@ static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
         for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
             uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
             if (o->device[v] == GN_UNPLACED) o->device[v] = s->dev[i];
-            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE) continue;
+            uint32_t bit = 1u << s->dev[i];
+            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE || (s->stamp[v] & bit)) continue;
+            s->stamp[v] |= bit;                            /* counted once a device, however many units read it */
             gn__hop *h = gn__hop_find(s, v, s->dev[i]);
             o->avoided[s->p->nodes[v].leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES] += h && h->why != GN__RESIDENT ? 0 : s->size[v];
         }
@@ -10403,6 +10522,7 @@ static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
     }
     o->recomputed = n - ops;
     gn__sched_transfers(s, o);
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
     gn__sched_devices(s, o);
     gn__sched_numbers(s, o);
     return GN_OK;
@@ -15036,77 +15156,88 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
     *x = (gn_exec){ &t->table, t };
 }
 
+/* The executor behind its trace. */
+static gn_exec gn__exec_bare(gn_exec x) { return x.i && x.i->describe == gn__traced_describe ? ((gn__traced *)x.self)->inner : x; }
+
 /* ---- what a device costs, measured ---- */
 
 enum { GN__MEASURE_CHAIN = 16 };
 
-/* Runs "state = op(state, state)", `chain` times over in one run, until it has been seen long enough; seconds of the quickest run,
-   0: it cannot. */
-static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, uint32_t chain) {
-    gn_slot_desc desc = { slot, 1, GN_LEAF_STATE, d, s, NULL, 0 };
+/* Runs "state = op(state, state)", `chain` times over in one run, until the quickest has been met twice again or it has been seen
+   long enough; seconds of the quickest run, 0: it cannot. On a host that is busy with other programs a run may take as long as
+   these do: a CPU needs no longer than what this process has computed meanwhile, all threads together. */
+static double gn__measure_op(gn_exec x, uint32_t slot, uint32_t *gen, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, uint32_t chain) {
+    gn_slot_desc desc = { slot, ++*gen, GN_LEAF_STATE, d, s, NULL, 0 };
     gn_part_node nodes[GN__MEASURE_CHAIN + 1];
     uint32_t ins[2 * GN__MEASURE_CHAIN];
     for (uint32_t i = 0; i <= chain; i++) nodes[i] = (gn_part_node){ .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins, .ins = i ? 2 * (i - 1) : 0 };
     for (uint32_t i = 0; i < 2 * chain; i++) ins[i] = i / 2;
-    nodes[0] = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 };
-    gn_part_update update = { slot, 1, chain };
+    nodes[0] = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = desc.gen };
+    gn_part_update update = { slot, desc.gen, chain };
     gn_part part = { .n_nodes = chain + 1, .n_ins = 2 * chain, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
     gn__type t = { d, s };
     void *plan = NULL;
     uint64_t ticket = 0, begin, last;
     double least = 0;
+    bool cpu = x.i == &gn__cpu_i;
+    int near = 0;
     desc.bytes = gn__type_bytes(&t);
     part.hash = gn__part_hash(&part);
     bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
     begin = last = gn_now_us();                                                       /* compiling is no part of it */
-    for (int i = 0; ok && i < 6 && (i < 4 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
+    for (int i = 0; ok && i < 40 && (i < 4 || near < 2 || (i < 6 && last - begin < GN__MEASURE_US)); i++) {   /* the first run warms up */
         uint64_t from = gn_now_us();
+        double used = gn__cpu_seconds();
         ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
         last = gn_now_us();
         double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
+        used = gn__cpu_seconds() - used;
+        if (cpu && used > 0) spent = GN__MIN(spent, GN__MAX(used, 1e-6));
+        if (i <= 1) near = 0;
+        near = i > 1 && spent > 0.8 * least && spent < 1.25 * least ? near + 1 : spent < least ? 0 : near;
         if (i <= 1 || spent < least) least = spent;
-        if (last - begin > 8 * GN__MEASURE_US) break;
+        if (i > 1 && last - begin > 8 * GN__MEASURE_US) break;
     }
     if (plan) x.i->plan_destroy(x.self, plan);
-    x.i->slot_drop(x.self, slot, 1);
+    x.i->slot_drop(x.self, slot, desc.gen);
     return ok ? least : 0;
 }
 
 /* The same without what every run costs, which cannot be more than a part of it. */
-static double gn__measure_net(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, double run_s) {
-    double spent = gn__measure_op(x, slot, op, d, s, n_ins, 1);
+static double gn__measure_net(gn_exec x, uint32_t slot, uint32_t *gen, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, double run_s) {
+    double spent = gn__measure_op(x, slot, gen, op, d, s, n_ins, 1);
     return GN__MAX(spent - run_s, spent / 8);
 }
 
 /* Matrix products large enough to be work for it, small enough to end within milliseconds. */
-static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, double run_s) {
+static double gn__measure_flops(gn_exec x, uint32_t slot, uint32_t *gen, gn_dtype d, double run_s) {
     int64_t n = 128, most = 2048;
-    double spent = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
+    double spent = gn__measure_net(x, slot, gen, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
     if (!(spent > 0)) return 0;
     if (spent > 20e-6) most = GN__MIN((int64_t)(128 * cbrt(1e-3 / spent)) / 128 * 128, (int64_t)1024);
     if (most <= n) return work / spent;
-    double more = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
+    double more = gn__measure_net(x, slot, gen, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
     return more > 0 ? 2.0 * (double)(most * most * most) / more : work / spent;
 }
 
 /* Negation of n f32, read and written. */
-static double gn__measure_bytes(gn_exec x, uint32_t slot, double run_s) {
+static double gn__measure_bytes(gn_exec x, uint32_t slot, uint32_t *gen, double run_s) {
     int64_t n = 1 << 21;
-    double spent = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
-    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
+    double spent = gn__measure_net(x, slot, gen, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
+    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, gen, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
     return more > 0 ? 128.0 * (double)n / more : spent > 0 ? 8.0 * (double)n / spent : 0;
 }
 
 /* What a run costs before it begins, and each kernel in it. */
-static void gn__measure_all(gn_exec x, gn_cluster_device *c) {
+static void gn__measure_all(gn_exec x, uint32_t slot, uint32_t *gen, gn_cluster_device *c) {
     static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
     gn_shape tiny = GN_SHAPE(4, 4);
-    double one = gn__measure_op(x, 0, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, 1, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
+    double one = gn__measure_op(x, slot, gen, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, slot + 1, gen, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
     c->launch_s = GN__MAX((many - one) / (GN__MEASURE_CHAIN - 1), 1e-7);
     c->queue_s = GN__MAX(one - c->launch_s, 0);
     if (x.i->rates && x.i->rates(x.self, c->flops_per_s, &c->bytes_per_s) == GN_OK) return;
-    for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, 2 + i, dtypes[i], c->queue_s);
-    c->bytes_per_s = gn__measure_bytes(x, 2 + GN_RATE__COUNT, c->queue_s);
+    for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, slot + 2 + i, gen, dtypes[i], c->queue_s);
+    c->bytes_per_s = gn__measure_bytes(x, slot + 2 + GN_RATE__COUNT, gen, c->queue_s);
 }
 
 static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
@@ -15117,11 +15248,13 @@ static bool gn__env_forbids(const char *name) {
     return env && strcmp(env, "0") == 0;
 }
 
-/* Some milliseconds of a CPU; a GPU compiles five small kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
-static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
+/* Some milliseconds of a CPU; a GPU compiles five small kernels for it, once. `slot`: from here on seven are free. $GENIE_MEASURE=0:
+   nothing is measured, so nothing is known. */
+static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_cluster_device *out) {
     bool cpu = !gn__driver_serves(desc->device);
     char key[96];
     size_t at = 0;
+    uint32_t gen = 0;
     memset(out, 0, sizeof *out);
     if (gn__env_forbids("GENIE_MEASURE") || strcmp(desc->device, "null") == 0) return;
     snprintf(key, sizeof key, "%s %u", cpu ? "cpu" : desc->device, cpu ? gn__thread_count(desc->threads) : 0);
@@ -15130,7 +15263,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
     if (strcmp(gn__measured[at].key, key) != 0) {
         gn_cluster_device *c = &gn__measured[at].costs;
         memset(c, 0, sizeof *c);
-        gn__measure_all(x, c);
+        gn__measure_all(x, slot, &gen, c);
         gn__copy_text(gn__measured[at].key, sizeof key, key);
     }
     *out = gn__measured[at].costs;
@@ -16141,6 +16274,7 @@ static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     void *weights = gn__alloc_zero(GN__WIRE_ASK * sizeof *r->weights);
     if (!weights) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure a link");
+    gn__remote_weight *own = r->weights;
     r->weights = (gn__remote_weight *)weights;
     for (int i = 0; i <= SMALL && !e; i++) {
         uint64_t begin = gn_now_us();
@@ -16149,7 +16283,7 @@ static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
         if (i < SMALL) least = GN__MIN(least, spent);
     }
     gn_free(weights);
-    r->weights = NULL;
+    r->weights = own;
     double more = GN__MAX(spent - least, 1e-6);
     r->link_up = r->link_down = (gn_cluster_link){ GN__MAX(least, 1e-6) / 2, GN__WIRE_ASK * 40 / more };
     return e;
@@ -16828,11 +16962,11 @@ static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     if (u->hasher) gn__hasher_end(u->hasher, false, digest);
     else gn__net->sha256(u->data, (size_t)u->total, digest);
     u->hasher = NULL;
+    uint64_t total = u->total;                    /* the upload is cleared when it ends */
     if (memcmp(digest, u->digest, 32) != 0) {
         gn__upload_end(s);
-        return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)u->total);
+        return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)total);
     }
-    uint64_t total = u->total;
     gn__weight *w = gn__upload_enter(s, digest);
     gn__upload_end(s);
     if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)total);
@@ -18067,7 +18201,7 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
-    if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
+    if (!s->desc.no_costs) gn__measure(exec, &d, 0, &s->costs[s->n_devices]);
     exec.i->close(exec.self);
     s->n_devices++;
     return GN_OK;
@@ -18288,7 +18422,63 @@ static gn_ctx gn__no_context = { .status = GN_OUT_OF_MEMORY, .error = { .result 
 
 static bool gn__usable(const gn_ctx *g) { return g && g->open && g->status == GN_OK; }
 
+/* The latest errors of this thread that have no context to be kept in: of calls whose tensors are all missing. */
+enum { GN__STRAYS = 4 };
+typedef struct gn__strays { gn_error errors[GN__STRAYS]; uint32_t serial, latest /* 0: a context has a later one */; } gn__strays;
+static GN__THREAD_LOCAL gn__strays gn__stray;
+
+/* The error of a handle without a context; NULL: it is GN_NONE, or too long ago. */
+static const gn_error *gn__stray_of(gn_tensor t) { return !t.ctx && t.id && gn__stray.serial - t.id < GN__STRAYS ? &gn__stray.errors[t.id % GN__STRAYS] : NULL; }
+
+static void gn__stray_set(gn__loc at, const char *op, const char *text) {
+    if (++gn__stray.serial == 0) gn__stray.serial = GN__STRAYS;      /* 0 is no error */
+    gn_error *e = &gn__stray.errors[gn__stray.serial % GN__STRAYS];
+    memset(e, 0, sizeof *e);
+    e->result = GN_BAD_ARGUMENT;
+    e->line = at.line;
+    gn__copy_text(e->op, sizeof e->op, op);
+    gn__copy_text(e->file, sizeof e->file, at.file);
+    gn__copy_text(e->text, sizeof e->text, text);
+    gn__stray.latest = gn__stray.serial;
+}
+
+/* An optional tensor was given; also one that was built on GN_NONE, which has no context but a number. */
+static bool gn__given(gn_tensor t) { return t.ctx || t.id; }
+
+/* What a builder returns when the context cannot be used. Without one its error is kept for the thread, and the handle has the
+   error's number, so that a read of it tells of this and ops on it change nothing. */
+static gn_tensor gn__dead(gn__loc at, const char *op, gn_ctx *g, const gn_tensor *in, int n_in) {
+    if (g) return (gn_tensor){ g, 0, 0 };
+    for (int i = 0; i < n_in; i++)
+        if (in[i].id) return in[i];
+    gn__stray_set(at, op, n_in ? "every tensor is missing (GN_NONE), and with them the context" : "there is no context (NULL)");
+    return (gn_tensor){ NULL, gn__stray.serial, 0 };
+}
+
+/* The same of a builder that was given no tensors. */
+static gn_tensor gn__nothing(gn__loc at, const char *op) {
+    gn__stray_set(at, op, "an array of tensors is NULL or has none, and so there is no context");
+    return (gn_tensor){ NULL, gn__stray.serial, 0 };
+}
+
+/* The result of a call on a context that cannot be used. */
+static gn_result gn__unusable(gn__loc at, const char *call, const gn_ctx *g) {
+    if (!g) { gn__stray_set(at, call, "there is no context (NULL, or GN_NONE)"); return GN_BAD_ARGUMENT; }
+    gn__stray.latest = 0;
+    return g->open ? g->status : g == &gn__no_context ? GN_OUT_OF_MEMORY : GN_CLOSED_CONTEXT;
+}
+
+/* The same of a call that reads tensors, the first of them t. */
+static gn_result gn__unreadable(const char *call, gn_tensor t) {
+    gn__loc nowhere = { "", 0 };
+    if (t.ctx) return gn__unusable(nowhere, call, t.ctx);
+    if (gn__stray_of(t)) gn__stray.latest = t.id;
+    else gn__stray_set(nowhere, call, "the tensor is missing (GN_NONE)");
+    return GN_BAD_ARGUMENT;
+}
+
 static gn_result gn__error_set(gn_ctx *g, gn_result r, const char *op, const char *text) {
+    gn__stray.latest = 0;
     memset(&g->error, 0, sizeof g->error);
     g->error.result = r;
     gn__copy_text(g->error.op, sizeof g->error.op, op);
@@ -18333,13 +18523,19 @@ static const char *gn__handle_text(gn_result r) {
 }
 
 /* Inputs to nodes; a bad handle becomes a failed node in its place. */
-static void gn__inputs(gn_ctx *g, gn__loc at, int op, const gn_tensor *t, int n, uint32_t *out) {
+static void gn__inputs_named(gn_ctx *g, gn__loc at, const char *op, const gn_tensor *t, int n, uint32_t *out) {
     for (int i = 0; i < n; i++) {
         gn_result why;
+        gn_fault f;
         out[i] = gn__resolve(g, t[i], &why);
-        if (why != GN_OK) out[i] = gn__failed_with(g, at, op, why, "input %d: %s", i, gn__handle_text(why));
+        if (why == GN_OK) continue;
+        gn_fail(&f, why, "input %d: %s", i, gn__handle_text(why));
+        out[i] = gn__failed_named(g, at, op, &f);
+        const gn_error *first = gn__stray_of(t[i]);         /* an op on nothing but GN_NONE is the cause */
+        if (out[i] && first) g->errors[g->nodes[out[i]].extra] = *first;
     }
 }
+static void gn__inputs(gn_ctx *g, gn__loc at, int op, const gn_tensor *t, int n, uint32_t *out) { gn__inputs_named(g, at, gn__ops[op].name, t, n, out); }
 
 GN__COLD_BEGIN
 
@@ -18351,6 +18547,7 @@ static gn_result gn__cut_error(gn_ctx *g, gn_result r, uint32_t bad) {
     if (n->op == GN__OP_FAILED) {
         uint32_t label = n->label;
         g->error = g->errors[n->extra];
+        gn__stray.latest = 0;
         if (label && !g->error.label[0]) gn__copy_text(g->error.label, sizeof g->error.label, gn__label_text(g, label));
         return g->error.result;
     }
@@ -18369,7 +18566,12 @@ static gn_result gn__slots_upload(gn_ctx *g, const gn_part *p) {
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
         gn_slot_desc d = { n->slot, s->gen, s->kind, s->type.dtype, s->type.shape, s->host, gn__type_bytes(&s->type) };
         gn_result r = g->exec.i->slot_put(g->exec.self, &d, &f);
-        if (r != GN_OK) return gn__error_node(g, &f, "", 0, gn__op_leaf(s->kind), s->label);
+        if (r != GN_OK) {
+            char text[GN__DIMS_TEXT];
+            size_t used = strlen(f.text);
+            snprintf(f.text + used, sizeof f.text - used, "; %s", gn__type_text(&s->type, text, sizeof text));
+            return gn__error_node(g, &f, s->at.file, (uint32_t)s->at.line, gn__op_leaf(s->kind), s->label);
+        }
         s->on_device = true;
         if (s->kind == GN_LEAF_STATE) { gn_free((void *)(uintptr_t)s->host); s->host = NULL; }
     }
@@ -18472,6 +18674,23 @@ static gn_result gn__plan_make(gn_ctx *g, gn__plan *made, gn_fault *f) {
     return r;
 }
 
+/* An error of memory that names no node is told with the largest tensor of the part. */
+static void gn__blame_largest(const gn_part *p, gn_fault *f) {
+    size_t most = 0;
+    if (f->node < p->n_nodes || (f->result != GN_OUT_OF_MEMORY && f->result != GN_LIMIT)) return;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        gn__type t = gn__part_type(p, i);
+        if (gn__type_bytes(&t) < most && f->node != GN_NO_NODE) continue;
+        most = gn__type_bytes(&t);
+        f->node = i;
+    }
+    if (f->node >= p->n_nodes) return;
+    char text[GN__DIMS_TEXT];
+    gn__type t = gn__part_type(p, f->node);
+    size_t used = strlen(f->text);
+    snprintf(f->text + used, sizeof f->text - used, "; the largest tensor of the step is %s", gn__type_text(&t, text, sizeof text));
+}
+
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     gn_part *p = &g->cut.part;
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
@@ -18489,6 +18708,8 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
     *out_r = gn__plan_make(g, &made, &f);
     if (*out_r != GN_OK) {
+        f.result = *out_r;
+        gn__blame_largest(p, &f);
         const gn__node *n = f.node < g->cut.n_ids ? &g->nodes[g->cut.ids[f.node]] : NULL;
         gn__error_node(g, &f, n ? n->file : "", n ? n->line : 0, n ? n->op : -1, n ? n->label : 0);
         gn_free(made.part);
@@ -18510,8 +18731,9 @@ static void gn__plan_note(gn_ctx *g, gn__plan *plan) {
     }
 }
 
-static gn_result gn__run_error(gn_ctx *g, const gn__plan *plan, const gn_fault *f) {
+static gn_result gn__run_error(gn_ctx *g, const gn__plan *plan, gn_fault *f) {
     g->stats.faults++;
+    if (plan) gn__blame_largest(plan->part, f);
     const gn__origin *o = plan && f->node < plan->part->n_nodes ? &plan->origins[f->node] : NULL;
     return gn__error_node(g, f, o ? o->file : "", o ? o->line : 0, o ? o->op : -1, o ? o->label : 0);
 }
@@ -18591,6 +18813,7 @@ static void gn__step_clear(gn_ctx *g) {
     gn__pending_drop(g);
     g->n_data = g->n_ins = g->n_attrs = 0;
     g->n_nodes = g->n_errors = 1;
+    g->errors[0].result = GN_OK;
     g->n_random = g->random_leaf = g->failed_effect = 0;
     g->run_counter++;
     g->step_gen = ++g->gen;
@@ -18602,8 +18825,6 @@ static bool gn__context_init(gn_ctx *g) {
     g->next_value = 1;
     if (!GN__GROW(g, errors, 1)) return false;
     memset(&g->errors[0], 0, sizeof g->errors[0]);
-    g->errors[0].result = GN_OUT_OF_MEMORY;
-    gn__copy_text(g->errors[0].text, sizeof g->errors[0].text, "a node could not be built: no memory, or more nodes in this step than gn_desc.max_nodes");
     g->n_errors = 1;
     gn__node_new(g, nowhere, GN__OP_FAILED, &none, 0, 0);
     g->stats.nodes_built = 0;
@@ -18702,7 +18923,7 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
         gn__exec_desc_of(g, &d, device, stats);
         gn_result r = gn__exec_open(&d, &out->exec, f);
         if (r || !several) return r;
-        gn__measure(out->exec, &d, &out->costs);
+        gn__measure(out->exec, &d, 0, &out->costs);
         out->link = driver ? (gn_cluster_link){ 0, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
         return GN_OK;
     }
@@ -18901,12 +19122,24 @@ static gn_result gn__step_end(gn_ctx *g) {
     return r;
 }
 
+/* A weight or a state that cannot be made. */
+static gn_tensor gn__slot_refused(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *t, gn_result why, const char *label) {
+    char type[GN__DIMS_TEXT];
+    gn_fault f;
+    gn_fail(&f, why, "%s '%s': %s of rank %d", why == GN_BAD_SHAPE ? "a dtype, rank or dimension is not valid, or it is too large, of" : why == GN_BAD_ARGUMENT ? "the host memory is NULL of" : "no memory for",
+            label ? label : "", gn__type_text(t, type, sizeof type), t->shape.rank);
+    uint32_t bad = gn__failed(g, at, gn__op_leaf(kind), &f);
+    if (bad) gn__copy_text(g->errors[g->nodes[bad].extra].label, sizeof g->error.label, label);
+    return gn__handle(g, bad);
+}
+
 static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *t, const void *host, const char *label) {
     void *copy = NULL;
     gn_result why = GN_OK;
     size_t slot = 0;
     if (!gn__type_ok(t)) why = GN_BAD_SHAPE;
     else if (kind == GN_LEAF_WEIGHT && !host && gn__count(&t->shape)) why = GN_BAD_ARGUMENT;
+    else GN__READABLE(host, gn__type_bytes(t));
     while (slot < g->n_slots && g->slots[slot].kind) slot++;
     if (why == GN_OK && kind == GN_LEAF_STATE && host) {
         copy = gn_alloc(gn__type_bytes(t));
@@ -18916,8 +19149,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     if (why == GN_OK && slot == g->n_slots && !GN__GROW(g, slots, 1)) why = GN_OUT_OF_MEMORY;
     if (why != GN_OK) {
         gn_free(copy);
-        uint32_t bad = gn__failed_with(g, at, gn__op_leaf(kind), why, why == GN_BAD_SHAPE ? "a dtype, rank or dimension of '%s' is not valid, or it is too large" : why == GN_BAD_ARGUMENT ? "the host memory of '%s' is NULL" : "no memory for '%s'", label ? label : "");
-        return gn__handle(g, bad);
+        return gn__slot_refused(g, at, kind, t, why, label);
     }
     if (slot == g->n_slots) g->n_slots++;
     memset(&g->slots[slot], 0, sizeof g->slots[slot]);
@@ -18927,6 +19159,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     s->kind = kind;
     s->gen = ++g->gen;
     s->hint = g->hint;
+    s->at = at;
     s->label = gn__label_intern(g, label);
     return (gn_tensor){ g, (uint32_t)slot | GN__SLOT_BIT, s->gen };
 }
@@ -18983,9 +19216,10 @@ void gn_close(gn_ctx *g) {
     gn__mutex_unlock(&gn__contexts_lock);
 }
 
-gn_result gn_status(gn_ctx *g) { return !g ? GN_BAD_ARGUMENT : g->open ? g->status : g == &gn__no_context ? GN_OUT_OF_MEMORY : GN_CLOSED_CONTEXT; }
+gn_result gn_status(gn_ctx *g) { return gn__unusable((gn__loc){ "", 0 }, "gn_status", g); }
 const gn_error *gn_last_error(gn_ctx *g) {
     static const gn_error none = { .result = GN_BAD_ARGUMENT, .text = "no context was given" };
+    if (gn__stray.latest || (!g && gn__stray.serial)) return &gn__stray.errors[(gn__stray.latest ? gn__stray.latest : gn__stray.serial) % GN__STRAYS];
     return g ? &g->error : &none;
 }
 const char *gn_result_name(gn_result r) { return gn__result_name(r); }
@@ -19001,7 +19235,7 @@ void gn_get_stats(gn_ctx *g, gn_stats *out_stats) {
 gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
     if (!out_info) return GN_BAD_ARGUMENT;
     memset(out_info, 0, sizeof *out_info);
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_get_device", g);
     g->exec.i->describe(g->exec.self, out_info);
     return GN_OK;
 }
@@ -19010,9 +19244,9 @@ int gn_device_count(gn_ctx *g) { return !gn__usable(g) ? 0 : g->multi ? (int)g->
 
 static gn_result gn__device_no(gn_ctx *g, int index) {
     char text[80];
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_get_device_at", g);
     snprintf(text, sizeof text, "there is no device %d: the context has %d", index, g->multi ? (int)g->multi->n_units : 1);
-    return index >= 0 && index < (g->multi ? (int)g->multi->n_units : 1) ? GN_OK : gn__error_set(g, GN_NO_DEVICE, "", text);
+    return index >= 0 && index < (g->multi ? (int)g->multi->n_units : 1) ? GN_OK : gn__error_set(g, GN_NO_DEVICE, "gn_get_device_at", text);
 }
 
 gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
@@ -19025,15 +19259,15 @@ gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
 }
 
 gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
-    if (!gn__usable(g)) return gn_status(g);
-    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "", "a cluster is for a context over as many devices, and more than one");
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_set_cluster", g);
+    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_set_cluster", "a cluster is for a context over as many devices, and more than one");
     size_t n = g->multi->n_units, n_links = (n + 1) * (n + 1);
     gn_cluster_device *devices = c ? (gn_cluster_device *)gn_alloc(n * sizeof *devices) : NULL;
     gn_cluster_link *links = c ? (gn_cluster_link *)gn_alloc(n_links * sizeof *links) : NULL;
     if (c && (!devices || !links)) {
         gn_free(devices);
         gn_free(links);
-        return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a cluster");
+        return gn__error_set(g, GN_OUT_OF_MEMORY, "gn_set_cluster", "no memory for a cluster");
     }
     if (c) { memcpy(devices, c->devices, n * sizeof *devices); memcpy(links, c->links, n_links * sizeof *links); }
     gn_free(g->multi->given);
@@ -19052,7 +19286,7 @@ gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
 }
 
 gn_result gn_step(gn_ctx *g) {
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_step", g);
     uint64_t begin = gn__trace_begin(g);
     gn_result r = gn__step_end(g);
     gn__trace_end(g, "gn_step", begin, 0);
@@ -19061,7 +19295,7 @@ gn_result gn_step(gn_ctx *g) {
 
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_sync", g);
     uint64_t begin = gn__trace_begin(g);
     gn_result r = g->exec.i->wait(g->exec.self, UINT64_MAX, &f);
     gn__trace_end(g, "gn_sync", begin, 0);
@@ -19070,9 +19304,9 @@ gn_result gn_sync(gn_ctx *g) {
 
 gn_result gn_wait(gn_ctx *g, uint64_t ticket) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_wait", g);
     bool given = ticket <= (g->multi ? g->multi->last_run : g->last_ticket);
-    if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_read_later has given no such ticket");
+    if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_wait", "gn_read_later has given no such ticket");
     uint64_t begin = gn__trace_begin(g);
     gn_result r = ticket ? g->exec.i->wait(g->exec.self, ticket, &f) : GN_OK;
     gn__trace_end(g, "gn_wait", begin, 0);
@@ -19083,51 +19317,102 @@ GN__COLD_END
 
 /* ---- leaves ---- */
 
+/* Of a number that a dtype cannot hold: the error's node, else 0 with *out_ok true. `t`: the tensor that it meets, or its own type. */
+static uint32_t gn__number_refused(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, const char *number) {
+    char text[GN__DIMS_TEXT];
+    gn_fault f;
+    gn_fail(&f, GN_BAD_ARGUMENT, "%s: %s cannot hold %s: cast to a dtype that can, or give another number: %s", op, gn__dtypes[t->dtype].name, number, gn__type_text(t, text, sizeof text));
+    return gn__failed_named(g, at, op, &f);
+}
+
+static bool gn__number_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, double value, uint32_t *out_bad) {
+    char number[40];
+    if (gn__holds(t->dtype, value)) return true;
+    snprintf(number, sizeof number, "%.17g", value);
+    *out_bad = gn__number_refused(g, at, op, t, number);
+    return false;
+}
+
+/* The same of a whole number; floats take any and round. */
+static bool gn__whole_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, int64_t value, uint32_t *out_bad) {
+    char number[40];
+    if (!gn__dtype_ok((int)t->dtype) || gn__is_float(t->dtype) || gn__wrap(value, t->dtype) == value) return true;
+    snprintf(number, sizeof number, "%lld", (long long)value);
+    *out_bad = gn__number_refused(g, at, op, t, number);
+    return false;
+}
+
+#define GN__EXACT ((int64_t)1 << 53)        /* whole numbers up to here are exact in an f64, which is what a generator carries */
+
+/* A whole number past GN__EXACT is the sum of two that are exact. */
+static uint32_t gn__full_whole(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, int64_t value) {
+    gn_shape scalar = GN_SCALAR;
+    if (d != GN_I64 || (value >= -GN__EXACT && value <= GN__EXACT)) return gn__full(g, at, d, s, (double)value);
+    int64_t low = value & 0xffffffff;
+    uint32_t in[2] = { gn__full(g, at, d, s, (double)(value - low)), gn__full(g, at, d, &scalar, (double)low) };
+    return gn__build(g, at, GN__OP_ADD, 2, in, 0, NULL);
+}
+
 gn_tensor gn_data_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__data_leaf(g, at, &t, host, NULL, 0)) : GN__DEAD(g);
+    return gn__usable(g) ? gn__handle(g, gn__data_leaf(g, at, &t, host, NULL, 0)) : gn__dead(at, "data", g, NULL, 0);
 }
 
 gn_tensor gn_data_copy_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "data_copy", g, NULL, 0);
     uint32_t id = gn__data_leaf(g, at, &t, host, NULL, 0);
     if (g->nodes[id].op == GN__OP_FAILED) return gn__handle(g, id);
     gn__data *d = &g->data[g->nodes[id].extra];
     d->owned = gn_alloc(d->bytes);
-    if (!d->owned) return gn__handle(g, 0);
+    if (!d->owned) return gn__handle(g, gn__failed_with(g, at, GN__OP_DATA, GN_OUT_OF_MEMORY, "no memory for a copy of %llu bytes", (unsigned long long)d->bytes));
     if (d->bytes) memcpy(d->owned, host, d->bytes);
     return gn__handle(g, id);
 }
 
 gn_tensor gn_scalar_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, double value) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__scalar_leaf(g, at, dtype, value)) : GN__DEAD(g);
+    gn__type t = { dtype, GN_SCALAR };
+    uint32_t bad;
+    if (!gn__usable(g)) return gn__dead(at, "scalar", g, NULL, 0);
+    return gn__handle(g, gn__number_ok(g, at, "scalar", &t, value, &bad) ? gn__scalar_leaf(g, at, dtype, value) : bad);
+}
+
+gn_tensor gn_scalar_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t value) {
+    gn__loc at = { file, line };
+    gn__type t = { dtype, GN_SCALAR };
+    uint32_t bad;
+    char small[8] = { 0 };
+    if (!gn__usable(g)) return gn__dead(at, "scalar_i64", g, NULL, 0);
+    if (!gn__whole_ok(g, at, "scalar_i64", &t, value, &bad)) return gn__handle(g, bad);
+    if (gn__is_float(dtype) || !gn__dtype_ok((int)dtype)) return gn__handle(g, gn__scalar_leaf(g, at, dtype, (double)value));
+    gn__store_i64(&value, dtype, small, 1, 1);
+    return gn__handle(g, gn__data_leaf(g, at, &t, NULL, small, sizeof small));
 }
 
 gn_tensor gn_weight_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host, const char *label) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, host, label) : GN__DEAD(g);
+    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, host, label) : gn__dead(at, "weight", g, NULL, 0);
 }
 
 gn_tensor gn_state_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host, const char *label) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_STATE, &t, host, label) : GN__DEAD(g);
+    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_STATE, &t, host, label) : gn__dead(at, "state", g, NULL, 0);
 }
 
 gn_result gn_release(gn_tensor slot) {
     gn_ctx *g = slot.ctx;
     gn_result why;
-    if (!gn__usable(g)) return gn_status(g);
-    if (!(slot.id & GN__SLOT_BIT)) return gn__error_set(g, GN_NOT_A_STATE, "", "only a weight or a state is released");
+    if (!gn__usable(g)) return gn__unreadable("gn_release", slot);
+    if (!(slot.id & GN__SLOT_BIT)) return gn__error_set(g, GN_NOT_A_STATE, "gn_release", "only a weight or a state is released");
     gn__resolve(g, slot, &why);
-    if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
+    if (why != GN_OK) return gn__error_set(g, why, "gn_release", gn__handle_text(why));
     gn__slot *s = &g->slots[slot.id & ~GN__SLOT_BIT];
-    if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "", "the state has a pending version: end the step first");
+    if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_release", "the state has a pending version: end the step first");
     uint64_t begin = gn__trace_begin(g);
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
     gn__trace_end(g, "gn_release", begin, 0);
@@ -19138,23 +19423,76 @@ gn_result gn_release(gn_tensor slot) {
 
 gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__full(g, at, dtype, &shape, value)) : GN__DEAD(g);
+    gn__type t = { dtype, shape };
+    uint32_t bad;
+    if (!gn__usable(g)) return gn__dead(at, "full", g, NULL, 0);
+    return gn__handle(g, gn__number_ok(g, at, "full", &t, value, &bad) ? gn__full(g, at, dtype, &shape, value) : bad);
 }
 
+gn_tensor gn_full_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, int64_t value) {
+    gn__loc at = { file, line };
+    gn__type t = { dtype, shape };
+    uint32_t bad;
+    if (!gn__usable(g)) return gn__dead(at, "full_i64", g, NULL, 0);
+    return gn__handle(g, gn__whole_ok(g, at, "full_i64", &t, value, &bad) ? gn__full_whole(g, at, dtype, &shape, value) : bad);
+}
+
+static uint32_t gn__arange_node(gn_ctx *g, gn__loc at, gn_dtype dtype, int64_t n, double start, double step) {
+    int64_t attrs[4] = { dtype, n, gn__f64_word(start), gn__f64_word(step) };
+    return gn__build(g, at, GN__OP_ARANGE, 0, NULL, 4, attrs);
+}
+
+/* Elements are start + i step in f64: those of ints must be whole, held, and exact there. */
 gn_tensor gn_arange_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, double start, double step) {
     gn__loc at = { file, line };
-    int64_t attrs[4] = { dtype, n, gn__f64_word(start), gn__f64_word(step) };
-    return gn__usable(g) ? gn__handle(g, gn__build(g, at, GN__OP_ARANGE, 0, NULL, 4, attrs)) : GN__DEAD(g);
+    gn__type t = { dtype, GN_SHAPE(n) };
+    uint32_t bad = 0;
+    char number[160];
+    double last = n > 1 ? start + (double)(n - 1) * step : start;
+    if (!gn__usable(g)) return gn__dead(at, "arange", g, NULL, 0);
+    bool exact = !gn__dtype_ok((int)dtype) || gn__is_float(dtype) || (step == trunc(step) && fabs(start) <= (double)GN__EXACT && fabs(last) < (double)GN__EXACT + (n < 2));
+    if (exact && n > 0 && (!gn__number_ok(g, at, "arange", &t, start, &bad) || !gn__number_ok(g, at, "arange", &t, last, &bad))) return gn__handle(g, bad);
+    if (exact) return gn__handle(g, gn__arange_node(g, at, dtype, n, start, step));
+    snprintf(number, sizeof number, "what begins at %.17g in steps of %.17g (gn_arange_i64 takes whole numbers past 2^53)", start, step);
+    return gn__handle(g, gn__number_refused(g, at, "arange", &t, number));
+}
+
+/* The last of n whole numbers from start on lies within what the dtype holds. */
+static bool gn__arange_fits(gn_dtype d, int64_t n, int64_t start, int64_t step) {
+    if (n < 2 || step == 0) return true;
+    int64_t end = step > 0 ? gn__f64_int(INFINITY, d) : gn__f64_int(-INFINITY, d);
+    uint64_t room = step > 0 ? (uint64_t)end - (uint64_t)start : (uint64_t)start - (uint64_t)end, by = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
+    return by <= room / (uint64_t)(n - 1);
+}
+
+gn_tensor gn_arange_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, int64_t start, int64_t step) {
+    gn__loc at = { file, line };
+    gn__type t = { dtype, GN_SHAPE(n) };
+    gn_shape scalar = GN_SCALAR;
+    uint32_t bad = 0;
+    char number[96];
+    if (!gn__usable(g)) return gn__dead(at, "arange_i64", g, NULL, 0);
+    bool whole = gn__dtype_ok((int)dtype) && !gn__is_float(dtype);
+    if (n > 0 && !gn__whole_ok(g, at, "arange_i64", &t, start, &bad)) return gn__handle(g, bad);
+    if (whole && !gn__arange_fits(dtype, n, start, step)) {
+        snprintf(number, sizeof number, "the last of what begins at %lld in steps of %lld", (long long)start, (long long)step);
+        return gn__handle(g, gn__number_refused(g, at, "arange_i64", &t, number));
+    }
+    double far = fabs((double)start) + fabs((double)n * (double)step);
+    if (dtype != GN_I64 || far < (double)GN__EXACT) return gn__handle(g, gn__arange_node(g, at, dtype, n, (double)start, (double)step));
+    uint32_t in[2] = { gn__arange_node(g, at, dtype, n, 0, 1), gn__full_whole(g, at, dtype, &scalar, step) };
+    uint32_t sum[2] = { gn__build(g, at, GN__OP_MUL, 2, in, 0, NULL), gn__full_whole(g, at, dtype, &scalar, start) };
+    return gn__handle(g, gn__build(g, at, GN__OP_ADD, 2, sum, 0, NULL));
 }
 
 gn_tensor gn_random_uniform_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_UNIFORM, dtype, &shape)) : GN__DEAD(g);
+    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_UNIFORM, dtype, &shape)) : gn__dead(at, "random_uniform", g, NULL, 0);
 }
 
 gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_NORMAL, dtype, &shape)) : GN__DEAD(g);
+    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_NORMAL, dtype, &shape)) : gn__dead(at, "random_normal", g, NULL, 0);
 }
 
 /* ---- ops ---- */
@@ -19165,7 +19503,7 @@ static gn_tensor gn__op(const char *file, int line, int op, const gn_tensor *in,
     gn__loc at = { file, line };
     uint32_t x[GN__MAX_INPUTS];
     for (int i = 1; i < n_in && !g; i++) g = in[i].ctx;       /* the error of a missing input goes where it can be read */
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, gn__ops[op].name, g, in, n_in);
     if (n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, op, GN_BAD_ARGUMENT, "%d inputs are more than %d", n_in, GN__MAX_INPUTS));
     gn__inputs(g, at, op, in, n_in, x);
     return gn__handle(g, first >= 0 ? gn__build_promoted(g, at, op, n_in, x, first, n_attrs, attrs) : gn__build(g, at, op, n_in, x, n_attrs, attrs));
@@ -19191,19 +19529,48 @@ gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype) {
     return gn__op(file, line, GN__OP_CAST, &a, 1, -1, &attr, 1);
 }
 
-gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi) {
-    int64_t attrs[2] = { gn__f64_word(lo), gn__f64_word(hi) };
-    return gn__op(file, line, GN__OP_CLAMP, &a, 1, -1, attrs, 2);
-}
-
-gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value) {
+/* A 0-d constant of a's dtype; the op whose number it is stands in the error. */
+static gn_tensor gn__like(const char *file, int line, const char *op, gn_tensor a, double value) {
     gn_ctx *g = a.ctx;
     gn__loc at = { file, line };
     gn_shape s = GN_SCALAR;
-    uint32_t x;
-    if (!gn__usable(g)) return GN__DEAD(g);
-    gn__inputs(g, at, GN__OP_FULL, &a, 1, &x);
-    return gn__handle(g, g->nodes[x].op == GN__OP_FAILED ? x : gn__full(g, at, (gn_dtype)g->nodes[x].dtype, &s, value));
+    gn__type t;
+    uint32_t x, bad;
+    if (!gn__usable(g)) return gn__dead(at, op, g, &a, 1);
+    gn__inputs_named(g, at, op, &a, 1, &x);
+    if (g->nodes[x].op == GN__OP_FAILED) return gn__handle(g, x);
+    if (gn__holds((gn_dtype)g->nodes[x].dtype, value)) return gn__handle(g, gn__full(g, at, (gn_dtype)g->nodes[x].dtype, &s, value));
+    t = gn__type_of(g, x);
+    gn__number_ok(g, at, op, &t, value, &bad);
+    return gn__handle(g, bad);
+}
+
+gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value) { return gn__like(file, line, "like", a, value); }
+
+gn_tensor gn_like_i64_at(const char *file, int line, gn_tensor a, int64_t value) {
+    gn_ctx *g = a.ctx;
+    gn__loc at = { file, line };
+    gn_shape s = GN_SCALAR;
+    uint32_t x, bad;
+    if (!gn__usable(g)) return gn__dead(at, "like_i64", g, &a, 1);
+    gn__inputs_named(g, at, "like_i64", &a, 1, &x);
+    if (g->nodes[x].op == GN__OP_FAILED) return gn__handle(g, x);
+    gn__type t = gn__type_of(g, x);
+    return gn__handle(g, gn__whole_ok(g, at, "like_i64", &t, value, &bad) ? gn__full_whole(g, at, t.dtype, &s, value) : bad);
+}
+
+/* Infinite bounds are none, of ints too. */
+gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi) {
+    int64_t attrs[2] = { gn__f64_word(lo), gn__f64_word(hi) };
+    gn__loc at = { file, line };
+    gn_result why;
+    uint32_t id = gn__usable(a.ctx) ? gn__resolve(a.ctx, a, &why) : 0, bad;
+    if (id && a.ctx->nodes[id].op != GN__OP_FAILED) {
+        gn__type t = gn__type_of(a.ctx, id);
+        if (!isinf(lo) && !gn__number_ok(a.ctx, at, "clamp", &t, lo, &bad)) return gn__handle(a.ctx, bad);
+        if (!isinf(hi) && !gn__number_ok(a.ctx, at, "clamp", &t, hi, &bad)) return gn__handle(a.ctx, bad);
+    }
+    return gn__op(file, line, GN__OP_CLAMP, &a, 1, -1, attrs, 2);
 }
 
 /* Axes to bits; an axis out of range or named twice gives -1, which the shape rule refuses. */
@@ -19213,6 +19580,7 @@ static int64_t gn__axes_bits(gn_tensor a, gn_axes axes) {
     uint32_t id = gn__resolve(a.ctx, a, &why);
     int rank = why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED ? gn__shape_of(a.ctx, id)->rank : 0;
     int64_t bits = axes.n == 0 ? ((int64_t)1 << rank) - 1 : 0;
+    if (axes.n == GN__NO_AXES) return 0;
     for (int i = 0; i < axes.n && i < GN_MAX_RANK; i++) {
         int axis = gn__axis(axes.axis[i], rank);
         if (axis < 0 || (bits >> axis) & 1) return -1;
@@ -19221,9 +19589,23 @@ static int64_t gn__axes_bits(gn_tensor a, gn_axes axes) {
     return axes.n < 0 || axes.n > GN_MAX_RANK ? -1 : bits;
 }
 
+/* Over no axes each element is reduced by itself: along an axis of size 1 that is put there for it. */
+static gn_tensor gn__reduce_nothing(const char *file, int line, int op, gn_tensor a) {
+    gn_result why = GN_MIXED_CONTEXTS;
+    int64_t attrs[2] = { 2, false };
+    uint32_t id = gn__usable(a.ctx) ? gn__resolve(a.ctx, a, &why) : 0;
+    bool known = why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED;
+    gn_shape s = GN_SCALAR;
+    if (known) s = *gn__shape_of(a.ctx, id);
+    gn_tensor column = known ? gn_reshape_at(file, line, a, GN_SHAPE(gn__count(&s), 1)) : a;
+    gn_tensor y = gn__op(file, line, op, &column, 1, -1, attrs, 2);
+    return known ? gn_reshape_at(file, line, y, s) : y;
+}
+
 #define GN__PR(NAME, name)                                                                                          \
     gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {                    \
         int64_t attrs[2] = { gn__axes_bits(a, axes), keep };                                                        \
+        if (axes.n == GN__NO_AXES) return gn__reduce_nothing(file, line, GN__OP_##NAME, a);                         \
         return gn__op(file, line, GN__OP_##NAME, &a, 1, -1, attrs, 2);                                              \
     }
 GN__PR(SUM, sum)
@@ -19247,9 +19629,10 @@ gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int axis) {
 
 gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, gn_tensor bias, double eps) {
     gn_tensor in[3] = { a, gain, bias };
-    int64_t attrs[2] = { gn__f64_word(eps), (gain.ctx ? 1 : 0) | (bias.ctx ? 2 : 0) };
-    if (!gain.ctx) in[1] = bias;
-    return gn__op(file, line, GN__OP_LAYERNORM, in, 1 + (gain.ctx != NULL) + (bias.ctx != NULL), -1, attrs, 2);
+    bool scaled = gn__given(gain), shifted = gn__given(bias);
+    int64_t attrs[2] = { gn__f64_word(eps), (scaled ? 1 : 0) | (shifted ? 2 : 0) };
+    if (!scaled) in[1] = bias;
+    return gn__op(file, line, GN__OP_LAYERNORM, in, 1 + scaled + shifted, -1, attrs, 2);
 }
 
 gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b) {
@@ -19259,7 +19642,7 @@ gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b) {
 
 gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b) {
     gn_tensor in[3] = { x, w, b };
-    return gn__op(file, line, GN__OP_LINEAR, in, b.ctx ? 3 : 2, -1, NULL, 0);
+    return gn__op(file, line, GN__OP_LINEAR, in, gn__given(b) ? 3 : 2, -1, NULL, 0);
 }
 
 /* Dims as attributes; a rank that is not valid becomes one word too many, which the shape rule refuses. */
@@ -19274,7 +19657,7 @@ gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape)
 gn_tensor gn_broadcast_at(const char *file, int line, gn_tensor a, gn_shape shape) { return gn__dims_of(file, line, GN__OP_BROADCAST, a, &shape); }
 
 gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order) {
-    gn_shape s = { order.n, { 0 } };
+    gn_shape s = { order.n == GN__NO_AXES ? 0 : order.n, { 0 } };
     for (int i = 0; i < order.n && i < GN_MAX_RANK; i++) s.dims[i] = order.axis[i];
     return gn__dims_of(file, line, GN__OP_PERMUTE, a, &s);
 }
@@ -19282,7 +19665,7 @@ gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order) 
 gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1) {
     gn_result why = GN_OK;
     gn_shape order = GN_SCALAR;
-    if (!gn__usable(a.ctx)) return GN__DEAD(a.ctx);
+    if (!gn__usable(a.ctx)) return gn__dead((gn__loc){ file, line }, "transpose", a.ctx, &a, 1);
     uint32_t id = gn__resolve(a.ctx, a, &why);
     if (why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED) {
         order.rank = gn__shape_of(a.ctx, id)->rank;
@@ -19306,7 +19689,7 @@ gn_tensor gn_slice_put_at(const char *file, int line, gn_tensor a, gn_tensor b, 
 
 gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     int64_t attr = axis;
-    if (n < 1 || !parts) return GN_NONE;
+    if (n < 1 || !parts) return gn__nothing((gn__loc){ file, line }, "concat");
     if (n <= GN__MAX_INPUTS) return gn__op(file, line, GN__OP_CONCAT, parts, n, -1, &attr, 1);
     gn_tensor two[2] = { gn_concat_at(file, line, parts, GN__MAX_INPUTS, axis), GN_NONE };
     for (int i = GN__MAX_INPUTS; i < n; i += GN__MAX_INPUTS) {   /* more than a node takes: piece by piece */
@@ -19353,9 +19736,9 @@ gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, 
     gn_tensor in[5] = { q, k, v };
     int n = 3;
     if (desc) d = *desc;
-    if (d.mask.ctx) in[n++] = d.mask;
-    if (d.length.ctx) in[n++] = d.length;
-    int64_t attrs[2] = { (d.causal ? 1 : 0) | (d.mask.ctx ? 2 : 0) | (d.length.ctx ? 4 : 0), gn__f64_word(d.scale) };
+    if (gn__given(d.mask)) in[n++] = d.mask;
+    if (gn__given(d.length)) in[n++] = d.length;
+    int64_t attrs[2] = { (d.causal ? 1 : 0) | (gn__given(d.mask) ? 2 : 0) | (gn__given(d.length) ? 4 : 0), gn__f64_word(d.scale) };
     return gn__op(file, line, GN__OP_ATTENTION, in, n, -1, attrs, 2);
 }
 
@@ -19363,7 +19746,7 @@ gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, cons
     gn__loc at = { file, line };
     uint32_t x[GN__MAX_INPUTS];
     int op = gn__op_by_wire(wire);
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "", g, NULL, 0);
     if (op < 0 || n_in < 0 || n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, GN__OP_FAILED, GN_BAD_ARGUMENT, "there is no op %u with %d inputs", wire, n_in));
     gn__inputs(g, at, op, in, n_in, x);
     return gn__handle(g, gn__build(g, at, op, n_in, x, n_attrs, attrs));
@@ -19374,59 +19757,75 @@ GN__COLD_BEGIN
 /* ---- states ---- */
 
 gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor value) {
-    gn_ctx *g = state.ctx;
+    gn_ctx *g = state.ctx ? state.ctx : value.ctx;      /* the error of a missing one goes where it can be read */
     gn__loc at = { file, line };
     gn_tensor in[2] = { state, value };
     uint32_t x[2];
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "assign", g, in, 2);
     gn__inputs(g, at, GN__OP_ASSIGN, in, 2, x);
     return gn__handle(g, gn__assign_node(g, at, x[0], x[1]));
 }
 
 gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn_tensor rows, gn_tensor pos) {
-    gn_ctx *g = cache.ctx;
+    gn_ctx *g = cache.ctx ? cache.ctx : rows.ctx ? rows.ctx : pos.ctx;
     gn__loc at = { file, line };
     gn_tensor in[3] = { cache, rows, pos };
     uint32_t x[3];
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "kv_append", g, in, 3);
     gn__inputs(g, at, GN__OP_KV_APPEND, in, 3, x);
     return gn__handle(g, gn__kv_append_node(g, at, x[0], x[1], x[2]));
 }
 
 /* ---- values ---- */
 
+/* An error of a call that is no op. */
+GN__PRINTF(5, 6) static gn_result gn__error_call(gn_ctx *g, gn__loc at, const char *call, gn_result r, const char *format, ...) {
+    gn_fault f;
+    va_list args;
+    va_start(args, format);
+    gn__fail_v(&f, r, format, args);
+    va_end(args);
+    gn__error_set(g, r, call, f.text);
+    g->error.line = at.line;
+    gn__copy_text(g->error.file, sizeof g->error.file, at.file);
+    return r;
+}
+
 /* Handles to nodes for a read; an error is complete in gn_last_error. */
-static gn_result gn__roots(gn_ctx *g, const gn_tensor *t, int n, uint32_t *out) {
+static gn_result gn__roots(gn_ctx *g, gn__loc at, const char *call, const gn_tensor *t, int n, uint32_t *out) {
     for (int i = 0; i < n; i++) {
         gn_result why;
         out[i] = gn__resolve(g, t[i], &why);
-        if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
+        if (why != GN_OK) return gn__error_call(g, at, call, why, "tensor %d: %s", i, gn__handle_text(why));
         if (g->nodes[out[i]].op == GN__OP_FAILED) return gn__cut_error(g, GN_BAD_ARGUMENT, out[i]);
     }
     return g->failed_effect ? gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect) : GN_OK;
 }
 
 static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *later) {
-    if (n <= 0 || (size_t)n > SIZE_MAX / sizeof(gn_out)) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", "the number of tensors is negative");
+    const char *call = later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize";
+    gn__loc nowhere = { "", 0 };
+    if ((size_t)n > SIZE_MAX / sizeof(gn_out)) return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "%d tensors are too many", n);
     uint32_t *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
     gn_out *outs = (gn_out *)gn__alloc_zero((size_t)n * sizeof *outs);
-    gn_result r = roots && outs ? gn__roots(g, t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a read");
+    gn_result r = roots && outs ? gn__roots(g, nowhere, call, t, n, roots) : gn__error_call(g, nowhere, call, GN_OUT_OF_MEMORY, "no memory to ask for %d tensors", n);
     for (int i = 0; i < n && r == GN_OK && out; i++) {
         gn__type type = gn__type_of(g, roots[i]);
-        char text[96];
+        char text[GN__DIMS_TEXT];
         gn_fault f;
         if (bytes[i] != gn__type_bytes(&type)) {
             const gn__node *nd = &g->nodes[roots[i]];
             gn_fail(&f, GN_BAD_SIZE, "%s holds %llu bytes, the buffer %llu", gn__type_text(&type, text, sizeof text), (unsigned long long)gn__type_bytes(&type), (unsigned long long)bytes[i]);
             r = gn__error_node(g, &f, nd->file, nd->line, nd->op, nd->label);
-        } else if (!out[i] && bytes[i]) r = gn__error_set(g, GN_BAD_ARGUMENT, "", "the buffer is NULL");
+        } else if (!out[i] && bytes[i]) r = gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "the buffer %d for %s is NULL", i, gn__type_text(&type, text, sizeof text));
+        else GN__READABLE(out[i], bytes[i]);
         static char nothing;
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
     uint64_t begin = gn__trace_begin(g), total = 0;
     if (r == GN_OK) r = gn__submit(g, roots, outs, n, later);
     for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
-    gn__trace_end(g, later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
+    gn__trace_end(g, call, begin, total);
     gn_free(roots);
     gn_free(outs);
     return r;
@@ -19452,12 +19851,38 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
     }
 }
 
+/* What the one device of a context costs: asked for by an explanation alone, hence measured with the first. A server is measured
+   from here, its link apart. What a run waits for its answer is no cost of the device. */
+static void gn__context_measure(gn_ctx *g) {
+    gn_exec x = gn__exec_bare(g->exec);
+    gn_exec_desc d;
+    gn_fault f;
+    if (g->measured) return;
+    g->measured = true;
+    gn_stats counted = g->stats;
+    gn__exec_desc_of(g, &d, g->device_names, &counted);
+    if (x.i != &gn__remote_i) {
+        gn__measure(x, &d, (uint32_t)g->n_slots, &g->costs);
+        g->stats = counted;                                /* nothing of it is the program's */
+        return;
+    }
+    gn__remote *r = (gn__remote *)x.self;
+    if (gn__env_forbids("GENIE_MEASURE") || r->lost || gn__remote_wait(r, g->last_ticket, &f) != GN_OK || gn__remote_probe(r, &f) != GN_OK) return;
+    gn__measure_all(x, (uint32_t)g->n_slots, &g->gen, &g->costs);
+    g->costs.queue_s = GN__MAX(g->costs.queue_s - r->link_up.latency_s - r->link_down.latency_s, 0);
+}
+
 /* The context's own devices, with what is known of them. */
 static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     gn_device_info info;
     if (g->multi) { gn__multi_cluster(g->multi, devices, links, out); return; }
     g->exec.i->describe(g->exec.self, &info);
-    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
+    gn__context_measure(g);
+    devices[0] = g->costs;
+    gn_cluster_device told = { .memory = 0 };
+    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &told, &links[2], &links[1]);
+    devices[0].ops = told.ops;
+    devices[0].n_ops = told.n_ops;
     gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
     *out = (gn_cluster){ 1, devices, links };
 }
@@ -19511,44 +19936,51 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t
     if (!out || cap <= k->out.n) {
         char text[96];
         snprintf(text, sizeof text, "the explanation has %llu bytes and a NUL, the buffer %llu", (unsigned long long)k->out.n, (unsigned long long)cap);
-        return gn__error_set(g, GN_BAD_SIZE, "", text);
+        return gn__error_set(g, GN_BAD_SIZE, "gn_explain", text);
     }
     memcpy(out, k->out.p, k->out.n);
     out[k->out.n] = 0;
     return GN_OK;
 }
 
-gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
-    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, NULL) : gn_status(t[0].ctx);
+/* Arrays that are missing, or fewer than no tensors. */
+static gn_result gn__bad_arrays(const char *call, const gn_tensor *t, int n) {
+    if (n == 0) return GN_OK;
+    if (n < 0 || !t || !gn__usable(t[0].ctx)) return gn__unreadable(call, n > 0 && t ? t[0] : GN_NONE);
+    return gn__error_set(t[0].ctx, GN_BAD_ARGUMENT, call, "an array that is needed is NULL");
 }
-gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes, NULL) : gn_status(t.ctx); }
+
+gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
+    if (n <= 0 || !t || !out || !bytes) return gn__bad_arrays("gn_read_many", t, n);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, NULL) : gn__unreadable("gn_read_many", t[0]);
+}
+gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes, NULL) : gn__unreadable("gn_read", t); }
 
 gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket) {
-    if (!out_ticket) return GN_BAD_ARGUMENT;
+    if (!out_ticket) return n == 0 ? GN_BAD_ARGUMENT : gn__bad_arrays("gn_read_later", t, n);
     *out_ticket = 0;
-    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, out_ticket) : gn_status(t[0].ctx);
+    if (n <= 0 || !t || !out || !bytes) return gn__bad_arrays("gn_read_later", t, n);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, out_ticket) : gn__unreadable("gn_read_later", t[0]);
 }
 
 gn_result gn_realize(const gn_tensor *t, int n) {
-    if (n <= 0 || !t) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL, NULL) : gn_status(t[0].ctx);
+    if (n <= 0 || !t) return gn__bad_arrays("gn_realize", t, n);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL, NULL) : gn__unreadable("gn_realize", t[0]);
 }
 
 gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes) {
     gn_explain_desc d = { GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY };
-    if (n <= 0 || !t) return GN_BAD_ARGUMENT;
+    if (n <= 0 || !t) return gn__unreadable("gn_explain", GN_NONE);
     gn_ctx *g = t[0].ctx;
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unreadable("gn_explain", t[0]);
     if (desc) d = *desc;
     uint64_t begin = gn__trace_begin(g);
-    if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_explain: there is no such format");
+    if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_explain", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn__story k;
     memset(&k, 0, sizeof k);
     uint32_t bad = 0, *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
-    gn_result r = roots ? gn__roots(g, t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for an explanation");
+    gn_result r = roots ? gn__roots(g, (gn__loc){ "", 0 }, "gn_explain", t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "gn_explain", "no memory for an explanation");
     if (r == GN_OK && (r = gn__cut_make(g, roots, n, &bad)) != GN_OK) r = gn__cut_error(g, r, bad);
     else if (r == GN_OK && (r = gn__explain(g, &d, &k, &f)) != GN_OK) r = gn__error_set(g, r, "", f.text);
     if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
@@ -19567,9 +19999,9 @@ gn_result gn_describe(gn_tensor t, gn_info *out) {
     out->role = gn__role_names[0];
     out->residency = gn__residency_names[GN_RESIDENCY_ACTIVATION];
     out->modality = gn__modality_names[0];
-    if (!gn__usable(g)) return out->result = gn_status(g);
+    if (!gn__usable(g)) return out->result = gn__unreadable("gn_describe", t);
     uint32_t id = gn__resolve(g, t, &out->result);
-    if (out->result != GN_OK) return gn__error_set(g, out->result, "", gn__handle_text(out->result));
+    if (out->result != GN_OK) return gn__error_set(g, out->result, "gn_describe", gn__handle_text(out->result));
     const gn__node *n = &g->nodes[id];
     gn__type type = gn__type_of(g, id);
     out->op = gn__ops[n->op].name;
@@ -19606,8 +20038,8 @@ gn_tensor gn_label(gn_tensor t, const char *label) {
 
 #define GN__SCOPE(name, NAME)                                                                                                 \
     gn_result gn_##name(gn_ctx *g, gn_##name##_kind kind) {                                                                   \
-        if (!gn__usable(g)) return gn_status(g);                                                                              \
-        if ((int)kind < 0 || (int)kind >= (int)GN_##NAME##__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_" #name ": there is no such " #name); \
+        if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_" #name, g);                                          \
+        if ((int)kind < 0 || (int)kind >= (int)GN_##NAME##__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_" #name, "gn_" #name ": there is no such " #name); \
         g->hint.name = (uint8_t)kind;                                                                                         \
         return GN_OK;                                                                                                         \
     }
@@ -19618,9 +20050,9 @@ GN__SCOPE(modality, MODALITY)
 #undef GN__SCOPE
 
 gn_result gn_on(gn_ctx *g, const char *device) {
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_on", g);
     uint32_t index = device ? gn__device_index(g, device) : 0;
-    if (device && (!index || index > UINT8_MAX)) return gn__error_set(g, GN_NO_DEVICE, "", "gn_on: the context has no device of this name or index");
+    if (device && (!index || index > UINT8_MAX)) return gn__error_set(g, GN_NO_DEVICE, "gn_on", "gn_on: the context has no device of this name or index");
     g->hint.on = (uint8_t)index;
     return GN_OK;
 }
@@ -19631,26 +20063,46 @@ gn_result gn_on(gn_ctx *g, const char *device) {
 
 static const char gn__bad_parameters[] = "the number of parameters is negative, or an array of tensors is NULL";
 
+/* Gradients that are one node, or one that was there before, become nodes of their own. */
+static bool gn__grads_apart(gn_ctx *g, gn__loc at, uint32_t *gx, int n, size_t before) {
+    uint8_t *taken = (uint8_t *)gn__alloc_zero(g->n_nodes - before);
+    for (int i = 0; i < n && taken; i++) {
+        uint32_t id = gx[i];
+        bool fresh = id >= before && !taken[id - before];
+        if (fresh) taken[id - before] = 1;
+        else if (g->nodes[id].op != GN__OP_FAILED) gx[i] = gn__build(g, at, GN__OP_RESHAPE, 1, &id, gn__shape_of(g, id)->rank, gn__shape_of(g, id)->dims);
+    }
+    gn_free(taken);
+    return taken != NULL;
+}
+
 gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor *params, int n, gn_tensor *out_grads) {
     gn_ctx *g = loss.ctx;
     gn__loc at = { file, line };
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn_result why;
     for (int i = 0; i < n && out_grads; i++) out_grads[i] = GN_NONE;
-    if (!gn__usable(g)) return gn_status(g);
-    if (n <= 0 || !params || !out_grads) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
+    if (!gn__usable(g)) return gn__unusable(at, "grad", g);
+    if (n <= 0 || !params || !out_grads) return n == 0 ? GN_OK : gn__error_call(g, at, "grad", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
     uint32_t *x = (uint32_t *)gn_alloc((size_t)n * sizeof *x), *gx = (uint32_t *)gn__alloc_zero((size_t)n * sizeof *gx);
-    gn_result r = x && gx ? gn__roots(g, params, n, x) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for the gradients");
+    gn_result r = x && gx ? gn__roots(g, at, "grad", params, n, x) : gn__error_call(g, at, "grad", GN_OUT_OF_MEMORY, "no memory for the gradients of %d parameters", n);
     uint32_t root = gn__resolve(g, loss, &why);
-    if (r == GN_OK && why != GN_OK) r = gn__error_set(g, why, "", gn__handle_text(why));
+    if (r == GN_OK && why != GN_OK) r = gn__error_call(g, at, "grad", why, "the loss: %s", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN__OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
     uint64_t begin = gn__trace_begin(g);
     uint8_t said = g->hint.residency;
     if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
-    if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) gn__error_node(g, &f, file, (uint32_t)line, -1, g->nodes[root].label);
+    size_t before = g->n_nodes;
+    if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) {
+        gn__error_call(g, at, "grad", r, "%s", f.text);
+        gn__copy_text(g->error.label, sizeof g->error.label, gn__label_text(g, g->nodes[root].label));
+    }
+    if (r == GN_OK && !gn__grads_apart(g, at, gx, n, before)) r = gn__error_call(g, at, "grad", GN_OUT_OF_MEMORY, "no memory for the gradients of %d parameters", n);
     g->hint.residency = said;
-    for (int i = 0; i < n && gx; i++)
-        out_grads[i] = gn__handle(g, gx[i] ? gx[i] : gn__failed_with(g, at, GN__OP_FAILED, GN_NO_GRADIENT, "%s", g->error.text));
+    for (int i = 0; i < n && gx; i++) {
+        if (r != GN_OK) gn_fail(&f, r == GN_OUT_OF_MEMORY ? r : GN_NO_GRADIENT, "%s", g->error.text);
+        out_grads[i] = gn__handle(g, r == GN_OK ? gx[i] : gn__failed_named(g, at, "grad", &f));
+    }
     gn__trace_end(g, "gn_grad", begin, 0);
     gn_free(x);
     gn_free(gx);
@@ -19660,11 +20112,11 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser { gn__grads k; gn_result r; } gn__optimiser;
 
-static bool gn__optimiser_begin(gn__optimiser *o, gn_ctx *g, gn__loc at, const gn_tensor *t, int n, uint32_t *out) {
+static bool gn__optimiser_begin(gn__optimiser *o, gn_ctx *g, gn__loc at, const char *op, const gn_tensor *t, int n, uint32_t *out) {
     memset(o, 0, sizeof *o);
     o->k.g = g;
     o->k.at = at;
-    o->r = gn__roots(g, t, n, out);
+    o->r = gn__roots(g, at, op, t, n, out);
     o->k.gy = out[0];
     return o->r == GN_OK;
 }
@@ -19674,14 +20126,14 @@ static gn_result gn__assigned(gn_ctx *g, uint32_t id) { return g->nodes[id].op =
 gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *velocity, int n) {
     gn__loc at = { file, line };
     gn_ctx *g = d ? d->lr.ctx : NULL;
-    if (!gn__usable(g)) return gn_status(g);
-    if (n < 0 || (n > 0 && (!params || !grads))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
-    if (d->momentum != 0 && !velocity) return gn__error_set(g, GN_BAD_ARGUMENT, "", "momentum needs velocity states");
+    if (!gn__usable(g)) return gn__unusable(at, "sgd", g);
+    if (n < 0 || (n > 0 && (!params || !grads))) return gn__error_call(g, at, "sgd", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
+    if (d->momentum != 0 && !velocity) return gn__error_call(g, at, "sgd", GN_BAD_ARGUMENT, "momentum needs velocity states");
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
         gn_tensor in[4] = { params[i], grads[i], d->lr, d->momentum != 0 ? velocity[i] : params[i] };
         uint32_t x[4];
-        if (!gn__optimiser_begin(&o, g, at, in, 4, x)) return o.r;
+        if (!gn__optimiser_begin(&o, g, at, "sgd", in, 4, x)) return o.r;
         gn__grads *k = &o.k;
         uint32_t step = x[1];
         if (d->weight_decay != 0) step = gn__add(k, step, gn__mul(k, x[0], gn__num(k, d->weight_decay)));
@@ -19694,14 +20146,14 @@ gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_t
 gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *m, const gn_tensor *v, int n) {
     gn__loc at = { file, line };
     gn_ctx *g = d ? d->lr.ctx : NULL;
-    if (!gn__usable(g)) return gn_status(g);
-    if (n < 0 || (n > 0 && (!params || !grads || !m || !v))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
+    if (!gn__usable(g)) return gn__unusable(at, "adamw", g);
+    if (n < 0 || (n > 0 && (!params || !grads || !m || !v))) return gn__error_call(g, at, "adamw", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
     double b1 = d->beta1 != 0 ? d->beta1 : 0.9, b2 = d->beta2 != 0 ? d->beta2 : 0.999, eps = d->eps != 0 ? d->eps : 1e-8;
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
         gn_tensor in[6] = { params[i], grads[i], d->lr, d->step, m[i], v[i] };
         uint32_t x[6];
-        if (!gn__optimiser_begin(&o, g, at, in, 6, x)) return o.r;
+        if (!gn__optimiser_begin(&o, g, at, "adamw", in, 6, x)) return o.r;
         gn__grads *k = &o.k;
         uint32_t m2 = gn__assign_node(g, at, x[4], gn__add(k, gn__mul(k, x[4], gn__num(k, b1)), gn__mul(k, x[1], gn__num(k, 1 - b1))));
         uint32_t v2 = gn__assign_node(g, at, x[5], gn__add(k, gn__mul(k, x[5], gn__num(k, b2)), gn__mul(k, gn__mul(k, x[1], x[1]), gn__num(k, 1 - b2))));
@@ -19756,26 +20208,35 @@ GN__CALLS_BEGIN
 
 #define GN__AT file, line
 
-/* The text's first word is the op, which has no row of its own. */
-GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, gn_result r, const char *format, ...) {
+/* The text's first word is the op, which has no row of its own; the types of the n tensors follow. */
+GN__PRINTF(7, 8) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, const gn_tensor *in, int n, gn_result r, const char *format, ...) {
     gn__loc at = { file, line };
+    gn__type types[3];
+    char op[sizeof g->error.op] = "";
+    int n_types = 0;
     gn_fault f;
     va_list args;
     va_start(args, format);
     gn__fail_v(&f, r, format, args);
     va_end(args);
-    uint32_t bad = gn__failed(g, at, GN__OP_FAILED, &f);
-    char *op = bad ? g->errors[g->nodes[bad].extra].op : NULL;
-    if (op) memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof g->error.op - 1));       /* the rest of op is 0 */
-    return gn__handle(g, bad);
+    memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof op - 1));
+    for (int i = 0; i < n && n_types < 3; i++) {
+        gn_result why;
+        uint32_t id = gn__resolve(g, in[i], &why);
+        if (why == GN_OK && g->nodes[id].op != GN__OP_FAILED) types[n_types++] = gn__type_of(g, id);
+    }
+    gn__tell_types(&f, types, n_types);
+    return gn__handle(g, gn__failed_named(g, at, op, &f));
 }
+#define GN__OF(a) (a).ctx, &(a), 1
+#define GN__OF_BOTH(a, b) (a).ctx, (const gn_tensor[2]){ a, b }, 2
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
-static bool gn__known(const char *file, int line, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
+static bool gn__known(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
     gn__loc at = { file, line };
     uint32_t x;
-    if (!gn__usable(a.ctx)) { *out_bad = GN__DEAD(a.ctx); return false; }
-    gn__inputs(a.ctx, at, GN__OP_FAILED, &a, 1, &x);
+    if (!gn__usable(a.ctx)) { *out_bad = gn__dead(at, op, a.ctx, &a, 1); return false; }
+    gn__inputs_named(a.ctx, at, op, &a, 1, &x);
     *out_bad = gn__handle(a.ctx, x);
     if (a.ctx->nodes[x].op == GN__OP_FAILED) return false;
     *out = gn__type_of(a.ctx, x);
@@ -19784,25 +20245,28 @@ static bool gn__known(const char *file, int line, gn_tensor a, gn__type *out, gn
 
 /* The same for floats alone. */
 static bool gn__known_float(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
-    if (!gn__known(GN__AT, a, out, out_bad)) return false;
+    if (!gn__known(GN__AT, op, a, out, out_bad)) return false;
     if (gn__is_float(out->dtype)) return true;
-    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_DTYPE, "%s does not take %s", op, gn__dtypes[out->dtype].name);
+    *out_bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_DTYPE, "%s does not take %s", op, gn__dtypes[out->dtype].name);
     return false;
 }
 
 /* The same with an axis of the tensor; *axis becomes its place from the front. */
 static bool gn__known_axis(const char *file, int line, const char *op, gn_tensor a, int *axis, gn__type *out, gn_tensor *out_bad) {
-    if (!gn__known(GN__AT, a, out, out_bad)) return false;
+    if (!gn__known(GN__AT, op, a, out, out_bad)) return false;
     int at = gn__axis(*axis, out->shape.rank);
-    if (at < 0) *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "%s: axis %d is outside a tensor of rank %d", op, *axis, out->shape.rank);
+    if (at < 0) *out_bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "%s: axis %d is outside a tensor of rank %d", op, *axis, out->shape.rank);
     *axis = at;
     return at >= 0;
 }
 
+/* The tensor as a node of its own: what changes nothing still is another tensor, with its own label, and no version of a state. */
+static gn_tensor gn__same(const char *file, int line, gn_tensor a, const gn__type *t) { return gn_reshape_at(GN__AT, a, t->shape); }
+
 static gn_tensor gn__to_dtype(const char *file, int line, gn_tensor a, gn_dtype d) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "cast", a, &t, &bad)) return bad;
     return t.dtype == d ? a : gn_cast_at(GN__AT, a, d);
 }
 
@@ -19811,12 +20275,12 @@ static gn_dtype gn__wide_dtype(gn_dtype d) { return d == GN_F16 || d == GN_BF16 
 static gn_tensor gn__widened(const char *file, int line, gn_tensor a) {
     gn__type t;
     gn_tensor bad;
-    return gn__known(GN__AT, a, &t, &bad) ? gn__to_dtype(GN__AT, a, gn__wide_dtype(t.dtype)) : bad;
+    return gn__known(GN__AT, "cast", a, &t, &bad) ? gn__to_dtype(GN__AT, a, gn__wide_dtype(t.dtype)) : bad;
 }
 
 static gn_axes gn__one_axis(int axis) { return (gn_axes){ 1, { axis } }; }
 
-#define GN__PN(name) gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c) { return gn_##name##_at(GN__AT, a, gn_like_at(GN__AT, a, c)); }
+#define GN__PN(name) gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c) { return gn_##name##_at(GN__AT, a, gn__like(GN__AT, #name "_c", a, c)); }
 GN__PN(add) GN__PN(sub) GN__PN(mul) GN__PN(div) GN__PN(pow) GN__PN(minimum) GN__PN(maximum)
 GN__PN(eq) GN__PN(ne) GN__PN(lt) GN__PN(le) GN__PN(gt) GN__PN(ge)
 #undef GN__PN
@@ -19830,14 +20294,14 @@ gn_tensor gn_isnan_at(const char *file, int line, gn_tensor a) { return gn_ne_at
 gn_tensor gn_isinf_at(const char *file, int line, gn_tensor a) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "isinf", a, &t, &bad)) return bad;
     return gn__is_float(t.dtype) ? gn_eq_at(GN__AT, gn_abs_at(GN__AT, a), gn_like_at(GN__AT, a, INFINITY)) : gn_ne_at(GN__AT, a, a);
 }
 
 gn_tensor gn_isfinite_at(const char *file, int line, gn_tensor a) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "isfinite", a, &t, &bad)) return bad;
     return gn__is_float(t.dtype) ? gn_lt_at(GN__AT, gn_abs_at(GN__AT, a), gn_like_at(GN__AT, a, INFINITY)) : gn_eq_at(GN__AT, a, a);
 }
 
@@ -19846,35 +20310,49 @@ gn_tensor gn_logical_and_at(const char *file, int line, gn_tensor a, gn_tensor b
 gn_tensor gn_logical_or_at(const char *file, int line, gn_tensor a, gn_tensor b) { return gn_or_at(GN__AT, gn__is_set(GN__AT, a), gn__is_set(GN__AT, b)); }
 gn_tensor gn_logical_xor_at(const char *file, int line, gn_tensor a, gn_tensor b) { return gn_xor_at(GN__AT, gn__is_set(GN__AT, a), gn__is_set(GN__AT, b)); }
 
+/* The dtype of a with b as the ops on two promote it. */
+static gn_dtype gn__promoted(const gn__type *a, const gn__type *b) { gn__type t[2] = { *a, *b }; return gn__promote(t, 2); }
+
 gn_tensor gn_prelu_at(const char *file, int line, gn_tensor a, gn_tensor slope) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "prelu", a, &t, &bad)) return bad;
-    return gn_where_at(GN__AT, gn_lt_at(GN__AT, a, gn_like_at(GN__AT, a, 0)), gn_mul_at(GN__AT, a, slope), a);
+    if (!gn__known(GN__AT, "prelu", a, &t, &bad) || !gn__known(GN__AT, "prelu", slope, &u, &bad)) return bad;
+    gn_dtype d = gn__promoted(&t, &u);
+    if (!gn__is_float(d)) return gn__refuse(GN__AT, GN__OF_BOTH(a, slope), GN_BAD_DTYPE, "prelu does not take %s", gn__dtypes[d].name);
+    gn_tensor x = gn__to_dtype(GN__AT, a, d);
+    return gn_where_at(GN__AT, gn_lt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_mul_at(GN__AT, x, slope), x);
 }
 
-gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope) { return gn_prelu_at(GN__AT, a, gn_like_at(GN__AT, a, slope)); }
+gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "leaky_relu", a, &t, &bad)) return bad;
+    return gn_prelu_at(GN__AT, a, gn__like(GN__AT, "leaky_relu", a, slope));
+}
+
+/* The part of a that is not above 0: so that what is above makes no infinity, and 0 itself has the slope of the curve. */
+static gn_tensor gn__below(const char *file, int line, gn_tensor above, gn_tensor a) { return gn_where_at(GN__AT, above, gn_like_at(GN__AT, a, 0), a); }
 
 gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "celu", a, &t, &bad)) return bad;
-    if (!(alpha > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "celu: alpha %g is not above 0", alpha);
-    gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);       /* no infinity where a is above */
-    gn_tensor curve = gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, below, gn_like_at(GN__AT, a, alpha))), alpha);
-    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, curve);
+    if (!(alpha > 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "celu: alpha %g is not above 0", alpha);
+    gn_tensor scale = gn__like(GN__AT, "celu", a, alpha), above = gn_gt_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+    gn_tensor curve = gn_mul_at(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, gn__below(GN__AT, above, a), scale)), scale);
+    return gn_where_at(GN__AT, above, a, curve);
 }
 
 gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "elu", a, &t, &bad)) return bad;
-    gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);
-    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, below), alpha));
+    gn_tensor scale = gn__like(GN__AT, "elu", a, alpha), above = gn_gt_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+    return gn_where_at(GN__AT, above, a, gn_mul_at(GN__AT, gn_expm1_at(GN__AT, gn__below(GN__AT, above, a)), scale));
 }
 
 gn_tensor gn_masked_fill_at(const char *file, int line, gn_tensor a, gn_tensor mask, double value) {
-    return gn_where_at(GN__AT, mask, gn_like_at(GN__AT, a, value), a);
+    return gn_where_at(GN__AT, mask, gn__like(GN__AT, "masked_fill", a, value), a);
 }
 
 /* ---- reductions ---- */
@@ -19895,7 +20373,7 @@ gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, 
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "variance", a, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, x, axes, true);
-    if (!gn__known(GN__AT, mean, &m, &bad)) return bad;
+    if (!gn__known(GN__AT, "variance", mean, &m, &bad)) return bad;
     double n = 1;
     for (int i = 0; i < t.shape.rank; i++)
         if (m.shape.dims[i] != t.shape.dims[i]) n *= (double)t.shape.dims[i];
@@ -19920,7 +20398,7 @@ gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int c
 gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "l1_norm", a, &t, &bad)) return bad;
     return gn_sum_at(GN__AT, gn_abs_at(GN__AT, gn__is_float(t.dtype) ? a : gn__to_dtype(GN__AT, a, GN_I64)), axes, keep);
 }
 
@@ -19941,7 +20419,7 @@ gn_tensor gn_logsumexp_at(const char *file, int line, gn_tensor a, gn_axes axes,
     gn_tensor top = gn_max_at(GN__AT, x, axes, true);
     top = gn_where_at(GN__AT, gn_isfinite_at(GN__AT, top), top, gn_like_at(GN__AT, top, 0));
     gn_tensor sum = gn_sum_at(GN__AT, gn_exp_at(GN__AT, gn_sub_at(GN__AT, x, top)), axes, keep);
-    if (!gn__known(GN__AT, sum, &s, &bad)) return bad;
+    if (!gn__known(GN__AT, "logsumexp", sum, &s, &bad)) return bad;
     return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn_log_at(GN__AT, sum), gn_reshape_at(GN__AT, top, s.shape)), t.dtype);
 }
 
@@ -19972,7 +20450,7 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
     bool ok = gn__known_axis(GN__AT, "topk", a, &axis, &t, &bad);
     if (ok && (k < 0 || k > t.shape.dims[axis])) {
         ok = false;
-        bad = gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "topk: there are no %lld elements in an axis of %lld", (long long)k, (long long)t.shape.dims[axis]);
+        bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "topk: there are no %lld elements in an axis of %lld", (long long)k, (long long)t.shape.dims[axis]);
     }
     order = ok ? gn_slice_at(GN__AT, gn_argsort_at(GN__AT, a, axis, largest), axis, 0, k, 1) : bad;
     if (out_values) *out_values = ok ? gn_gather_at(GN__AT, a, axis, order) : bad;
@@ -19984,11 +20462,11 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
 gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) || (gain.ctx && !gn__known_float(GN__AT, "rmsnorm", gain, &u, &bad))) return bad;
+    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) || (gn__given(gain) && !gn__known_float(GN__AT, "rmsnorm", gain, &u, &bad))) return bad;
     if (gain.ctx && t.shape.rank && (u.shape.rank != 1 || u.shape.dims[0] != t.shape.dims[t.shape.rank - 1]))
-        return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, gain), GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
-    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_c_at(GN__AT, mean, eps)));
+    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_at(GN__AT, mean, gn__like(GN__AT, "rmsnorm", mean, eps))));
     /* A gain that has to be widened is so behind its broadcast: in the loop over all elements, not in one of its own. */
     if (gain.ctx && t.shape.rank && u.dtype != GN_F32 && u.dtype != GN_F64) gain = gn__widened(GN__AT, gn_broadcast_at(GN__AT, gain, t.shape));
     if (gain.ctx) y = gn_mul_at(GN__AT, y, gain);
@@ -20000,7 +20478,8 @@ gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, dou
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "normalize", a, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, a), norm = gn_l2_norm_at(GN__AT, x, gn__one_axis(axis), true);
-    return gn__to_dtype(GN__AT, gn_div_at(GN__AT, x, gn_maximum_at(GN__AT, norm, gn_like_at(GN__AT, norm, eps))), t.dtype);
+    gn_tensor least = gn__like(GN__AT, "normalize", norm, eps);
+    return gn__to_dtype(GN__AT, gn_div_at(GN__AT, x, gn_where_at(GN__AT, gn_lt_at(GN__AT, norm, least), least, norm)), t.dtype);
 }
 
 /* ---- linear algebra ---- */
@@ -20008,15 +20487,15 @@ gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, dou
 gn_tensor gn_outer_at(const char *file, int line, gn_tensor a, gn_tensor b) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad) || !gn__known(GN__AT, b, &u, &bad)) return bad;
-    if (t.shape.rank != 1 || u.shape.rank != 1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "outer takes vectors, not rank %d and %d", t.shape.rank, u.shape.rank);
+    if (!gn__known(GN__AT, "outer", a, &t, &bad) || !gn__known(GN__AT, "outer", b, &u, &bad)) return bad;
+    if (t.shape.rank != 1 || u.shape.rank != 1) return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_RANK, "outer takes vectors, not rank %d and %d", t.shape.rank, u.shape.rank);
     return gn_mul_at(GN__AT, gn_reshape_at(GN__AT, a, GN_SHAPE(t.shape.dims[0], 1)), b);
 }
 
 gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis) {
     gn__type t[2];
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t[0], &bad) || !gn__known(GN__AT, b, &t[1], &bad)) return bad;
+    if (!gn__known(GN__AT, "vecdot", a, &t[0], &bad) || !gn__known(GN__AT, "vecdot", b, &t[1], &bad)) return bad;
     gn_dtype d = gn__promote(t, 2);
     gn_tensor y = gn_sum_at(GN__AT, gn_mul_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)), gn__one_axis(axis), false);
     return gn__is_float(d) ? gn__to_dtype(GN__AT, y, d) : y;
@@ -20030,7 +20509,7 @@ static gn_tensor gn__repeated(const char *file, int line, const char *op, gn_ten
     gn_tensor bad;
     if (!gn__known_axis(GN__AT, op, a, &axis, &t, &bad)) return bad;
     int64_t d = t.shape.dims[axis], before = 1, after = 1;
-    if (n < 0 || (n > 0 && d > GN__MAX_BYTES / n)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "%s: %lld times an axis of %lld is not possible", op, (long long)n, (long long)d);
+    if (n < 0 || (n > 0 && d > GN__MAX_BYTES / n)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "%s: %lld times an axis of %lld is not possible", op, (long long)n, (long long)d);
     for (int i = 0; i < axis; i++) before *= t.shape.dims[i];
     for (int i = axis + 1; i < t.shape.rank; i++) after *= t.shape.dims[i];
     gn_shape one = inner ? GN_SHAPE(before, d, 1, after) : GN_SHAPE(before, 1, d, after), many = one;
@@ -20044,17 +20523,18 @@ gn_tensor gn_repeat_at(const char *file, int line, gn_tensor a, int64_t n, int a
 gn_tensor gn_tile_at(const char *file, int line, gn_tensor a, gn_shape times) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
-    if (times.rank != t.shape.rank) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "tile: %d numbers for a tensor of rank %d", times.rank, t.shape.rank);
+    if (!gn__known(GN__AT, "tile", a, &t, &bad)) return bad;
+    if (times.rank != t.shape.rank) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "tile: %d numbers for a tensor of rank %d", times.rank, t.shape.rank);
+    gn_tensor y = gn__same(GN__AT, a, &t);
     for (int i = 0; i < times.rank; i++)
-        if (times.dims[i] != 1) a = gn__repeated(GN__AT, "tile", a, i, times.dims[i], false);
-    return a;
+        if (times.dims[i] != 1) y = gn__repeated(GN__AT, "tile", y, i, times.dims[i], false);
+    return y;
 }
 
 gn_tensor gn_expand_at(const char *file, int line, gn_tensor a, gn_shape shape) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "expand", a, &t, &bad)) return bad;
     for (int i = 1; i <= t.shape.rank && i <= shape.rank && shape.rank <= GN_MAX_RANK; i++)
         if (shape.dims[shape.rank - i] == -1) shape.dims[shape.rank - i] = t.shape.dims[t.shape.rank - i];
     return gn_broadcast_at(GN__AT, a, shape);
@@ -20063,9 +20543,9 @@ gn_tensor gn_expand_at(const char *file, int line, gn_tensor a, gn_shape shape) 
 gn_tensor gn_unsqueeze_at(const char *file, int line, gn_tensor a, int axis) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "unsqueeze", a, &t, &bad)) return bad;
     int at = gn__axis(axis, t.shape.rank + 1);
-    if (at < 0 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "unsqueeze: no axis %d for a tensor of rank %d", axis, t.shape.rank);
+    if (at < 0 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "unsqueeze: no axis %d for a tensor of rank %d", axis, t.shape.rank);
     for (int i = t.shape.rank++; i > at; i--) t.shape.dims[i] = t.shape.dims[i - 1];
     t.shape.dims[at] = 1;
     return gn_reshape_at(GN__AT, a, t.shape);
@@ -20074,13 +20554,13 @@ gn_tensor gn_unsqueeze_at(const char *file, int line, gn_tensor a, int axis) {
 gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "squeeze", a, &t, &bad)) return bad;
     int64_t bits = gn__axes_bits(a, axes);
     gn_shape s = GN_SCALAR;
-    if (bits < 0) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "squeeze: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    if (bits < 0) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "squeeze: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
     for (int i = 0; i < t.shape.rank; i++) {
         bool named = (bits >> i) & 1, drop = named && t.shape.dims[i] == 1;
-        if (named && !drop && axes.n) return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "squeeze: axis %d has size %lld", i, (long long)t.shape.dims[i]);
+        if (named && !drop && axes.n) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "squeeze: axis %d has size %lld", i, (long long)t.shape.dims[i]);
         if (!drop) s.dims[s.rank++] = t.shape.dims[i];
     }
     return gn_reshape_at(GN__AT, a, s);
@@ -20089,10 +20569,10 @@ gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes) {
 gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     gn__type t;
     gn_tensor bad;
-    if (n < 1 || !parts) return GN_NONE;
-    if (!gn__known(GN__AT, parts[0], &t, &bad)) return bad;
+    if (n < 1 || !parts) return gn__nothing((gn__loc){ file, line }, "stack");
+    if (!gn__known(GN__AT, "stack", parts[0], &t, &bad)) return bad;
     gn_tensor *x = (gn_tensor *)gn_alloc((size_t)n * sizeof *x);
-    if (!x) return gn__handle(parts[0].ctx, 0);
+    if (!x) return gn__refuse(GN__AT, GN__OF(parts[0]), GN_OUT_OF_MEMORY, "stack: no memory for %d tensors", n);
     for (int i = 0; i < n; i++) x[i] = gn_unsqueeze_at(GN__AT, parts[i], axis);
     gn_tensor y = gn_concat_at(GN__AT, x, n, axis);
     gn_free(x);
@@ -20113,7 +20593,7 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
             out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
         }
         ok = ok && left == 0;
-        if (!ok) bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);
+        if (!ok) bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);
     }
     for (int i = 0; i < n && !ok; i++) out[i] = bad;
 }
@@ -20121,12 +20601,13 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
 gn_tensor gn_flip_at(const char *file, int line, gn_tensor a, gn_axes axes) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "flip", a, &t, &bad)) return bad;
     int64_t bits = gn__axes_bits(a, axes);
-    if (bits < 0) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "flip: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    if (bits < 0) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "flip: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    gn_tensor y = gn__same(GN__AT, a, &t);
     for (int i = 0; i < t.shape.rank; i++)
-        if ((bits >> i) & 1) a = gn_slice_at(GN__AT, a, i, GN_END, INT64_MIN, -1);
-    return a;
+        if ((bits >> i) & 1) y = gn_slice_at(GN__AT, y, i, GN_END, INT64_MIN, -1);
+    return y;
 }
 
 gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int axis) {
@@ -20134,7 +20615,7 @@ gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int
     gn_tensor bad;
     if (!gn__known_axis(GN__AT, "roll", a, &axis, &t, &bad)) return bad;
     int64_t n = t.shape.dims[axis], by = n ? (shift % n + n) % n : 0;
-    if (by == 0) return a;
+    if (by == 0) return gn__same(GN__AT, a, &t);
     gn_tensor parts[2] = { gn_slice_at(GN__AT, a, axis, n - by, n, 1), gn_slice_at(GN__AT, a, axis, 0, n - by, 1) };
     return gn_concat_at(GN__AT, parts, 2, axis);
 }
@@ -20148,8 +20629,8 @@ static gn_tensor gn__diagonals(const char *file, int line, gn_ctx *g, int64_t ro
 static gn_tensor gn__triangle(const char *file, int line, const char *op, gn_tensor a, int64_t k, bool upper) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
-    if (t.shape.rank < 2) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "%s needs rank 2 or more", op);
+    if (!gn__known(GN__AT, op, a, &t, &bad)) return bad;
+    if (t.shape.rank < 2) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "%s needs rank 2 or more", op);
     int64_t rows = t.shape.dims[t.shape.rank - 2], columns = t.shape.dims[t.shape.rank - 1];
     gn_tensor d = gn__diagonals(GN__AT, a.ctx, rows, columns), at = gn_like_at(GN__AT, d, (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1));
     gn_tensor in = upper ? gn_ge_at(GN__AT, d, at) : gn_le_at(GN__AT, d, at);
@@ -20164,7 +20645,7 @@ gn_tensor gn_diagonal_at(const char *file, int line, gn_tensor a, int64_t offset
     gn__type t;
     gn_tensor bad;
     if (!gn__known_axis(GN__AT, "diagonal", a, &axis0, &t, &bad) || !gn__known_axis(GN__AT, "diagonal", a, &axis1, &t, &bad)) return bad;
-    if (axis0 == axis1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "diagonal needs two different axes");
+    if (axis0 == axis1) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "diagonal needs two different axes");
     int64_t rows = t.shape.dims[axis0], columns = t.shape.dims[axis1];
     gn_axes order = { 0, { 0 } };
     gn_shape flat = GN_SCALAR;
@@ -20202,8 +20683,8 @@ gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) 
 gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_axis(GN__AT, "index_select", a, &axis, &t, &bad) || !gn__known(GN__AT, ids, &u, &bad)) return bad;
-    if (u.shape.rank != 1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "index_select takes a vector of indices, not rank %d", u.shape.rank);
+    if (!gn__known_axis(GN__AT, "index_select", a, &axis, &t, &bad) || !gn__known(GN__AT, "index_select", ids, &u, &bad)) return bad;
+    if (u.shape.rank != 1) return gn__refuse(GN__AT, GN__OF_BOTH(a, ids), GN_BAD_RANK, "index_select takes a vector of indices, not rank %d", u.shape.rank);
     gn_shape row = t.shape;
     for (int i = 0; i < t.shape.rank; i++) row.dims[i] = i == axis ? u.shape.dims[0] : 1;
     t.shape.dims[axis] = u.shape.dims[0];
@@ -20225,11 +20706,11 @@ static gn_tensor gn__flat_index(const char *file, int line, gn_tensor index, con
 gn_tensor gn_gather_nd_at(const char *file, int line, gn_tensor a, gn_tensor index) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad) || !gn__known(GN__AT, index, &u, &bad)) return bad;
+    if (!gn__known(GN__AT, "gather_nd", a, &t, &bad) || !gn__known(GN__AT, "gather_nd", index, &u, &bad)) return bad;
     int64_t k = u.shape.rank ? u.shape.dims[u.shape.rank - 1] : 0, rows = 1, block = 1;
     if (k < 1 || k > t.shape.rank || u.shape.rank - 1 + t.shape.rank - (int)k > GN_MAX_RANK)
-        return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "gather_nd: indices of %lld parts in a tensor of rank %d", (long long)k, t.shape.rank);
-    if (!(GN__BIT(u.dtype) & GN__INDEX)) return gn__refuse(GN__AT, a.ctx, GN_BAD_DTYPE, "gather_nd: an index cannot be %s", gn__dtypes[u.dtype].name);
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, index), GN_BAD_RANK, "gather_nd: indices of %lld parts in a tensor of rank %d", (long long)k, t.shape.rank);
+    if (!(GN__BIT(u.dtype) & GN__INDEX)) return gn__refuse(GN__AT, GN__OF_BOTH(a, index), GN_BAD_DTYPE, "gather_nd: an index cannot be %s", gn__dtypes[u.dtype].name);
     gn_shape s = u.shape;
     s.rank--;
     gn_shape ids = s;
@@ -20255,24 +20736,27 @@ static gn_tensor gn__pad_axis(const char *file, int line, gn_tensor a, int axis,
 gn_tensor gn_pad_at(const char *file, int line, gn_tensor a, gn_shape before, gn_shape after, gn_pad_mode mode, double value) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
-    if (before.rank != t.shape.rank || after.rank != t.shape.rank) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "pad: %d and %d numbers for a tensor of rank %d", before.rank, after.rank, t.shape.rank);
-    if ((int)mode < 0 || mode >= GN_PAD__COUNT) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "pad: there is no mode %d", (int)mode);
+    if (!gn__known(GN__AT, "pad", a, &t, &bad)) return bad;
+    if (before.rank != t.shape.rank || after.rank != t.shape.rank) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "pad: %d and %d numbers for a tensor of rank %d", before.rank, after.rank, t.shape.rank);
+    if ((int)mode < 0 || mode >= GN_PAD__COUNT) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "pad: there is no mode %d", (int)mode);
     for (int i = 0; i < t.shape.rank; i++) {
         int64_t b = before.dims[i], e = after.dims[i], d = t.shape.dims[i];
         bool ok = b >= 0 && e >= 0 && b <= GN__MAX_BYTES && e <= GN__MAX_BYTES;
         if (ok && mode == GN_PAD_REFLECT) ok = (b < d && e < d) || (!b && !e);
         if (ok && mode == GN_PAD_EDGE) ok = d > 0 || (!b && !e);
-        if (!ok) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "pad: %lld and %lld are not possible for axis %d of %lld", (long long)b, (long long)e, i, (long long)d);
+        if (!ok) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "pad: %lld and %lld are not possible for axis %d of %lld", (long long)b, (long long)e, i, (long long)d);
     }
+    uint32_t no_number;
+    if (mode == GN_PAD_CONSTANT && !gn__number_ok(a.ctx, (gn__loc){ file, line }, "pad", &t, value, &no_number)) return gn__handle(a.ctx, no_number);
+    gn_tensor y = gn__same(GN__AT, a, &t);
     for (int i = 0; i < t.shape.rank; i++) {
         int64_t b = before.dims[i], e = after.dims[i], d = t.shape.dims[i];
         if (!b && !e) continue;
         t.shape.dims[i] = b + d + e;
-        if (mode != GN_PAD_CONSTANT) a = gn__pad_axis(GN__AT, a, i, d, b, e, mode == GN_PAD_REFLECT);
-        else a = gn_slice_put_at(GN__AT, gn_full_at(GN__AT, a.ctx, t.dtype, t.shape, value), a, i, b, b + d, 1);
+        if (mode != GN_PAD_CONSTANT) y = gn__pad_axis(GN__AT, y, i, d, b, e, mode == GN_PAD_REFLECT);
+        else y = gn_slice_put_at(GN__AT, gn_full_at(GN__AT, a.ctx, t.dtype, t.shape, value), y, i, b, b + d, 1);
     }
-    return a;
+    return y;
 }
 
 /* ---- convolution as a matrix ---- */
@@ -20294,24 +20778,24 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
     gn__type t;
     gn_tensor bad;
     int64_t out[2], size[2];
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "im2col", a, &t, &bad)) return bad;
     if (t.shape.rank != 4 || kernel.rank != 2 || stride.rank != 2 || pad.rank != 2 || dilation.rank != 2)
-        return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "im2col takes (N,C,H,W) and two numbers each for kernel, stride, pad and dilation");
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "im2col takes (N,C,H,W) and two numbers each for kernel, stride, pad and dilation");
     for (int i = 0; i < 2; i++) {
         int64_t k = kernel.dims[i], most = GN__MAX_BYTES;
         if (k < 1 || stride.dims[i] < 1 || stride.dims[i] > most || dilation.dims[i] < 1 || dilation.dims[i] > most || pad.dims[i] < 0 || pad.dims[i] > most)
-            return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "im2col: kernel, stride and dilation are 1 or more, pad is 0 or more");
+            return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "im2col: kernel, stride and dilation are 1 or more, pad is 0 or more");
         size[i] = t.shape.dims[2 + i] + 2 * pad.dims[i];
-        if (size[i] < 1 || k - 1 > (size[i] - 1) / dilation.dims[i]) return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "im2col: the kernel is larger than the padded image");
+        if (size[i] < 1 || k - 1 > (size[i] - 1) / dilation.dims[i]) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "im2col: the kernel is larger than the padded image");
         out[i] = (size[i] - 1 - (k - 1) * dilation.dims[i]) / stride.dims[i] + 1;
     }
     gn_shape edge = GN_SHAPE(0, 0, pad.dims[0], pad.dims[1]), s = GN_SHAPE(t.shape.dims[0], t.shape.dims[1], -1);
     gn_tensor x = gn_pad_at(GN__AT, a, edge, edge, GN_PAD_CONSTANT, 0), index = gn__window_index(GN__AT, a.ctx, out, &kernel, &stride, &dilation, size[1]);
-    if (!gn__known(GN__AT, x, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "im2col", x, &t, &bad)) return bad;
     s.dims[2] = size[0] * size[1];
     gn_tensor y = gn_index_select_at(GN__AT, gn_reshape_at(GN__AT, x, s), 2, index);
     gn__type u;
-    if (!gn__known(GN__AT, y, &u, &bad)) return bad;
+    if (!gn__known(GN__AT, "im2col", y, &u, &bad)) return bad;
     return gn_reshape_at(GN__AT, y, GN_SHAPE(t.shape.dims[0], t.shape.dims[1] * kernel.dims[0] * kernel.dims[1], out[0] * out[1]));
 }
 
@@ -20328,12 +20812,12 @@ static void gn__rotary_angles(const char *file, int line, gn_tensor positions, i
 gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved) {
     gn__type t, p;
     gn_tensor bad, c, s, y;
-    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, positions, &p, &bad)) return bad;
+    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, "rotary", positions, &p, &bad)) return bad;
     int64_t d = t.shape.rank ? t.shape.dims[t.shape.rank - 1] : 1, half = d / 2;
-    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, x.ctx, GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
-    if (!(GN__BIT(p.dtype) & GN__INDEX)) return gn__refuse(GN__AT, x.ctx, GN_BAD_DTYPE, "rotary: a position cannot be %s", gn__dtypes[p.dtype].name);
-    if (d % 2) return gn__refuse(GN__AT, x.ctx, GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number", (long long)d);
-    if (!(base > 0) || !isfinite(base)) return gn__refuse(GN__AT, x.ctx, GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
+    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
+    if (!(GN__BIT(p.dtype) & GN__INDEX)) return gn__refuse(GN__AT, GN__OF_BOTH(x, positions), GN_BAD_DTYPE, "rotary: a position cannot be %s", gn__dtypes[p.dtype].name);
+    if (d % 2) return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number", (long long)d);
+    if (!(base > 0) || !isfinite(base)) return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
     gn_tensor w = gn__widened(GN__AT, x);
     gn__rotary_angles(GN__AT, positions, half, base, gn__wide_dtype(t.dtype), &c, &s);
     gn_tensor a = interleaved ? gn_slice_at(GN__AT, w, -1, 0, GN_END, 2) : gn_slice_at(GN__AT, w, -1, 0, half, 1);
@@ -20351,15 +20835,15 @@ static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d
 static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
     gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)), x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
     gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
-    return gn_where_at(GN__AT, end, least, gn_maximum_at(GN__AT, y, least));
+    return gn_where_at(GN__AT, end, least, gn_where_at(GN__AT, gn_le_at(GN__AT, y, least), least, y));
 }
 
 /* A float input and a target of its shape. */
 static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out, gn_tensor *out_bad) {
     gn__type t;
-    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, target, &t, out_bad)) return false;
+    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, op, target, &t, out_bad)) return false;
     if (gn__shape_equal(&out->shape, &t.shape)) return true;
-    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
+    *out_bad = gn__refuse(GN__AT, GN__OF_BOTH(a, target), GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
     return false;
 }
 
@@ -20383,32 +20867,34 @@ gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn
 gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, targets, &u, &bad)) return bad;
+    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, "nll_loss", targets, &u, &bad)) return bad;
     gn_shape rows = t.shape;
     rows.rank--;
-    if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape)) return gn__refuse(GN__AT, log_p.ctx, GN_BAD_SHAPE, "nll_loss: targets must have the shape of log_p without the last axis");
+    if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape)) return gn__refuse(GN__AT, GN__OF_BOTH(log_p, targets), GN_BAD_SHAPE, "nll_loss: targets must have the shape of log_p without the last axis");
     gn_tensor hit = gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1));
     return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
 }
 
 gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn__is_set(GN__AT, y);
+    if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad) || !gn__known(GN__AT, "kl_loss", q, &u, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype)), some = gn__is_set(GN__AT, y);
     gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
     gn_tensor ratio = gn_sub_at(GN__AT, log_q, x), terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
     return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
 }
 
 gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "smooth_l1_loss", a, &t, &bad)) return bad;
-    if (!(beta >= 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
+    if (!gn__known(GN__AT, "smooth_l1_loss", a, &t, &bad) || !gn__known(GN__AT, "smooth_l1_loss", b, &u, &bad)) return bad;
+    if (!gn__is_float(gn__promoted(&t, &u))) return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "smooth_l1_loss does not take %s", gn__dtypes[t.dtype].name);
+    if (!gn__is_float(t.dtype)) t.dtype = gn__promoted(&t, &u);
+    if (!(beta >= 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
     gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
     if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
-    gn_tensor near = gn_mul_c_at(GN__AT, gn_square_at(GN__AT, d), 0.5 / beta), far = gn_add_c_at(GN__AT, d, -0.5 * beta);
+    gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, d), gn__like(GN__AT, "smooth_l1_loss", d, 0.5 / beta)), far = gn_add_c_at(GN__AT, d, -0.5 * beta);
     return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far), t.dtype);
 }
 
@@ -20416,7 +20902,7 @@ gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logit
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
-    if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, logits.ctx, GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
+    if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
     gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
     if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);      /* 0 times the other classes' infinities would be NaN */
     gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
@@ -20431,6 +20917,8 @@ typedef struct gn__einsum {
     const char *file;
     int line;
     gn_ctx *g;
+    const gn_tensor *in;
+    int n;
     gn_tensor bad;             /* what to return when something failed */
     int64_t size[128];         /* of each label, 0 with seen false */
     bool seen[128];
@@ -20440,7 +20928,7 @@ typedef struct gn__einsum {
 
 static bool gn__einsum_bad(gn__einsum *e, gn_result r, const char *why, char label) {
     char text[2] = { label, 0 };
-    e->bad = gn__refuse(e->file, e->line, e->g, r, "einsum: %s%s%s%s", why, label ? " '" : "", text, label ? "'" : "");
+    e->bad = gn__refuse(e->file, e->line, e->g, e->in, e->n, r, "einsum: %s%s%s%s", why, label ? " '" : "", text, label ? "'" : "");
     return false;
 }
 
@@ -20476,7 +20964,7 @@ static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__
     bool grows = false;
     out->t = t;
     out->n = 0;
-    if (!gn__known(e->file, e->line, t, &type, &e->bad)) return false;
+    if (!gn__known(e->file, e->line, "einsum", t, &type, &e->bad)) return false;
     for (; **at && **at != ',' && **at != '-'; ++*at) {
         char c = **at;
         if (c == ' ') continue;
@@ -20564,9 +21052,9 @@ static void gn__einsum_drop(const gn__einsum *e, gn__term *x, const char *a, int
         else axes.axis[axes.n++] = i;
     }
     x->n = n;
-    if (!axes.n || !gn__known(e->file, e->line, x->t, &before, &bad)) return;
+    if (!axes.n || !gn__known(e->file, e->line, "einsum", x->t, &before, &bad)) return;
     x->t = gn_sum_at(e->file, e->line, x->t, axes, false);
-    if (gn__known(e->file, e->line, x->t, &after, &bad)) x->t = gn__to_dtype(e->file, e->line, x->t, before.dtype);   /* ints sum in i64 and wrap */
+    if (gn__known(e->file, e->line, "einsum", x->t, &after, &bad)) x->t = gn__to_dtype(e->file, e->line, x->t, before.dtype);   /* ints sum in i64 and wrap */
 }
 
 /* x with its axes in the order of `labels`, reshaped to rank 3. */
@@ -20611,12 +21099,12 @@ static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char 
 }
 
 gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
-    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL };
+    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL, .in = in, .n = n };
     gn__term all = { GN_NONE, "", 0 }, next;
     const char *at = spec, *scan = spec;
-    if (n < 1 || !in) return GN_NONE;
-    if (!gn__usable(e.g)) return GN__DEAD(e.g);
-    if (!spec) return gn__refuse(GN__AT, e.g, GN_BAD_ARGUMENT, "einsum: the text is NULL");
+    if (n < 1 || !in) return gn__nothing((gn__loc){ file, line }, "einsum");
+    if (!gn__usable(e.g)) return gn__dead((gn__loc){ file, line }, "einsum", e.g, in, n);
+    if (!spec) return gn__refuse(GN__AT, e.g, in, n, GN_BAD_ARGUMENT, "einsum: the text is NULL");
     for (int i = 0; i < n; i++) {                       /* sizes and output first: what is summed depends on them */
         if (!gn__einsum_operand(&e, &scan, in[i], &next)) return e.bad;
         if (i + 1 < n ? *scan != ',' : *scan == ',') return gn__einsum_bad(&e, GN_BAD_ARGUMENT, "the number of tensors is not that of the text", 0), e.bad;

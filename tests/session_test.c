@@ -695,7 +695,7 @@ TEST(poisoned_weights_are_refused) {
     gn__net->sha256(honest, sizeof honest, digest);
     raw *r = raw_open(s, "a");
     raw_weight_piece(r, 2, digest, sizeof evil, 0, evil, sizeof evil);
-    raw_expect(r, 2, GN_BAD_DIGEST, false, "SHA-256");
+    raw_expect(r, 2, GN_BAD_DIGEST, false, "a weight of 32 bytes does not have the SHA-256");
     gn__msg_slot_put m = { 1, 1, GN_LEAF_WEIGHT, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { digest, 32 }, { NULL, 0 } };
     raw_send(r, GN__MSG_SLOT_PUT, 3, &m);
     raw_expect(r, 3, GN_BAD_DIGEST, false, "no weight");
@@ -809,7 +809,9 @@ TEST(a_large_weight_is_what_its_digest_says_or_refused) {
             memcpy(other, digest, 32);
             other[5] ^= (uint8_t)(i + 1);                     /* the store does not have it */
             raw_pieces(r, 50, other, bytes, total, 0, chunks);
-            raw_expect(r, 50 + (uint32_t)chunks - 1, GN_BAD_DIGEST, false, "SHA-256");
+            char size[64];
+            snprintf(size, sizeof size, "a weight of %zu bytes does not have the SHA-256", (size_t)total);
+            raw_expect(r, 50 + (uint32_t)chunks - 1, GN_BAD_DIGEST, false, size);
             bytes[places[i]] ^= 1;
         }
         raw_pieces(r, 80, digest, bytes, total, 0, 5);        /* it leaves in the middle */
