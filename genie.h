@@ -13331,8 +13331,9 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
     if (o == GN__NOTHING || !GN__GROW(s, crosses, 1)) return false;
     gn__piece_out *out = &s->pieces[source].outs[o];
     if (out->cross == GN__NOTHING) {
+        uint64_t end = gn__cross_end(s);
         out->cross = (uint32_t)s->n_crosses;
-        s->crosses[s->n_crosses++] = (gn__cross){ gn__cross_end(s), gn__type_bytes(&t), node, source };
+        s->crosses[s->n_crosses++] = (gn__cross){ end, gn__type_bytes(&t), node, source };
     }
     return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
 }
