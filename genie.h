@@ -299,7 +299,7 @@ typedef struct gn_error {
     X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
     X(copies_aside,       "copies", "large arguments and results that a GPU copied in streams of their own") \
     X(copies_waited,      "copies", "large arguments and results in plain memory that a step waited for: overlap is off, or memory was short") \
-    X(device_bytes,       "bytes",  "bytes held now on the device for this context")
+    X(device_bytes,       "bytes",  "bytes held now on the device for this context: weights, states, values, and room for steps")
 
 typedef struct gn_stats {
 #define GN__X(name, unit, help) uint64_t name;
@@ -1524,6 +1524,10 @@ typedef struct gn_net_i {
     /* Checks a HELLO's proof; *out_tenant names the client's namespace; a pairing returns the bytes to grant. *f may be told to the
        peer. Thread-safe. */
     gn_result (*authenticate)(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f);
+    /* A number that changes when the list of clients does; whether a tenant that was let in is still there (when the list cannot be read, it
+       is). Thread-safe. NULL slots: nobody leaves it. */
+    uint64_t (*clients)(void *listener);
+    bool (*stays)(void *listener, const char *tenant);
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
@@ -12119,6 +12123,7 @@ static void gn__cpu_give(gn__cpu *c, char *p, size_t bytes) {
 
 static void gn__cpu_slot_free(gn__cpu *c, gn__cpu_slot *s) {
     if (s->owned) gn__cpu_give(c, s->mem, gn__type_bytes(&s->type));
+    else if (s->kind) c->stats->device_bytes -= gn__room(gn__type_bytes(&s->type));
     memset(s, 0, sizeof *s);
 }
 
@@ -12164,6 +12169,7 @@ static gn_result gn__cpu_slot_put(void *self, const gn_slot_desc *d, gn_fault *f
         if (d->host) memcpy(mem, d->host, gn__type_bytes(&t));
     }
     *s = (gn__cpu_slot){ t, mem, d->gen, (uint8_t)d->kind, d->kind == GN_LEAF_STATE || !aligned };
+    if (!s->owned) c->stats->device_bytes += gn__room(gn__type_bytes(&t));   /* the caller's memory is this device's */
     return GN_OK;
 }
 
@@ -14292,6 +14298,14 @@ static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *x) {
     gn__failure_lost(m, u, x);
 }
 
+/* What was to be kept of the run is no value. */
+static void gn__multi_run_forget(gn__multi *m, const gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
+        gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
+        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
+    }
+}
+
 /* Nothing of the run happens any more. */
 static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
     for (uint32_t i = 0; i < w->s->n_pieces; i++) {
@@ -14302,10 +14316,7 @@ static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
             slot->failed = true;
         }
     }
-    for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
-        gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
-        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
-    }
+    gn__multi_run_forget(m, w);
     m->unsent -= w->unsent;
     m->gone[w->id / 64 % GN__LENGTH(m->gone)] |= 1ull << w->id % 64;
     gn__multi_run_drop(m, w);
@@ -14423,7 +14434,6 @@ static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, 
     gn_result r = gn__piece_take_values(m, w, x, out_blamed, f);
     if (r) return r;
     gn__piece_bind(m, w, x);
-    p->begin_us = gn_now_us();
     r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &ticket, f), f);
     if (r && r != GN_NO_VALUE) {
         *out_blamed = gn__device_blamed(u, ticket);
@@ -14442,6 +14452,7 @@ static bool gn__piece_start(gn__multi *m, gn__multi_run *w, uint32_t at) {
     gn__piece_run *p = &w->pieces[at], *blamed;
     gn__device *u = &m->units[x->device];
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    p->begin_us = gn_now_us();
     gn_result r = gn__piece_submit(m, w, x, p, &blamed, &f);
     if (!r || r == GN_NO_VALUE) {
         w->nothing |= r == GN_NO_VALUE;
@@ -14733,10 +14744,9 @@ static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *p, gn__spl
     gn__device *u = &m->units[x->device];
     gn__piece_run run = { .run = &w, .piece = s->only }, *blamed;
     gn_fault own = { GN_OK, GN_NO_NODE, "" };
-    if (!gn__multi_run_values(m, &w)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
-    gn_result r = gn__piece_submit(m, &w, x, &run, &blamed, &own);
+    gn_result r = gn__multi_run_values(m, &w) ? gn__piece_submit(m, &w, x, &run, &blamed, &own) : gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value");
     if (r && f) *f = gn__piece_fault(x, r, &own);
-    if (r && r != GN_NO_VALUE) return r;
+    if (r && r != GN_NO_VALUE) { gn__multi_run_forget(m, &w); return r; }
     u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = run.ticket;
     u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
     *out_ticket = run.ticket << 5 | x->device;
@@ -15397,7 +15407,12 @@ typedef struct gn__patience {
     uint32_t deadline_ms;   /* for the next whole frame */
     bool idle;              /* waits for ever while no message has begun */
     const gn__atomic *stop; /* NULL: none; non-zero: GN_CANCELLED */
+    const gn__atomic *revoked;   /* NULL: none; non-zero: GN_BAD_CREDENTIAL */
 } gn__patience;
+
+static gn_result gn__session_revoked(gn_fault *f) {
+    return gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server");
+}
 
 /* The next message. *f is filled for what the peer did wrong and left alone for what the transport returned. */
 static gn_result gn__link_receive(gn__link *l, const gn__patience *w, gn__msg *out, gn_fault *f) {
@@ -15411,6 +15426,7 @@ static gn_result gn__link_receive(gn__link *l, const gn__patience *w, gn__msg *o
         uint64_t spent = (now - start) / 1000;
         uint32_t left = spent < w->deadline_ms ? w->deadline_ms - (uint32_t)spent : 0;
         if (w->stop && gn__atomic_load(w->stop)) return gn_fail(f, GN_CANCELLED, "the server stops");
+        if (w->revoked && gn__atomic_load(w->revoked)) return gn__session_revoked(f);
         e = gn__link_read(l, w->stop ? GN__MIN(left, GN__SLICE_MS) : left);
         if (e == GN_TIMEOUT && left == 0) return gn_fail(f, e, "no whole frame within %u ms", w->deadline_ms);
         if (e && e != GN_TIMEOUT) return gn_fail(f, e, "%s", gn__result_text(e));
@@ -15739,7 +15755,7 @@ static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
 
 /* A server that closes says why first: looks for that before the executor is given up. */
 static gn_result gn__remote_broken(gn__remote *r, gn_result e, gn_fault *f) {
-    gn__patience w = { GN__LINGER_MS, false, NULL };
+    gn__patience w = { GN__LINGER_MS, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     for (uint32_t i = 0; e == GN_DISCONNECTED && !r->lost && i < GN__IN_FLIGHT; i++) {
@@ -15758,7 +15774,7 @@ static gn_result gn__remote_flush(gn__remote *r, gn_fault *f) {
 
 /* Receives and takes one message; without one in that time GN_TIMEOUT, and nothing is lost. */
 static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
-    gn__patience w = { ms, false, NULL };
+    gn__patience w = { ms, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     uint64_t frames = r->link.in.frames;
@@ -16253,7 +16269,7 @@ static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault
 }
 
 static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f) {
-    gn__patience w = { r->link.deadline_ms, false, NULL };
+    gn__patience w = { r->link.deadline_ms, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     gn_result e = gn__remote_send_hello(r, device, f);
@@ -16381,6 +16397,8 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
  * charged to the tenant, until it has been idle too long, there are too many bytes of it, or its room is needed ---- */
 
 #define GN__TENANT 64
+#define GN__LOOK_MS 500u          /* between two looks at the list of clients */
+#define GN__LOOKS_MOST 10u        /* after which the session of a client that is not there is cut off */
 #define GN__TRIM_MOST 1000u                 /* idle weights that are dropped at a time, under the server's lock */
 
 typedef struct gn__tenant gn__tenant;
@@ -16671,6 +16689,8 @@ typedef struct gn__session {
     uint64_t limit;             /* bytes of host memory, and of device memory */
     gn__tenant *owner;          /* the tenant; NULL: not known yet */
     gn_account *host, *memory;  /* what it pays with: of the host, of the device */
+    gn__atomic revoked;         /* its client is not let in any more */
+    uint32_t doubts;            /* looks at the list of clients, one after the other, that did not find it; under the server's lock */
     uint64_t features;          /* that both know */
     int device_at;              /* among the server's */
     uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
@@ -16711,6 +16731,8 @@ struct gn_server {
     gn__cond changed;
     uint32_t lost_devices;      /* bits */
     gn_fault lost_why;          /* of the first of them */
+    uint64_t looked_us, seen_clients;   /* of the accepting thread: when it last looked at the list of clients, and what that was */
+    bool doubts;                /* somebody was not found */
     gn__session *sessions;
     gn_account *host, *memory;  /* of all tenants: of the host, of the devices */
     gn__store store;
@@ -17730,13 +17752,14 @@ static void gn__session_give(void *user) {
 
 /* Until the client goes, errs or the server stops; the reason is in *f, *out_request is the request to blame. */
 static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fault *f) {
-    gn__patience w = { s->link.deadline_ms, true, &s->server->stop };
+    gn__patience w = { s->link.deadline_ms, true, &s->server->stop, &s->revoked };
     gn__msg m;
     s->link.in.cuts = 1u << GN__MSG_SLOT_PUT | 1u << GN__MSG_PLAN_PUT | 1u << GN__MSG_STEP;
     s->link.in.give = gn__session_give;
     s->link.in.user = s;
     for (;;) {
         *out_request = 0;
+        if (gn__atomic_load(&s->revoked)) return gn__session_revoked(f);     /* also for a client that never pauses */
         s->link.in.limit = gn__session_room(s);
         gn_result e = gn__inbox_next(&s->link.in, &m, f);
         if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
@@ -17912,7 +17935,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
 
 static gn_result gn__session_hello(gn__session *s, uint32_t *out_request, gn_fault *f) {
     gn_server *server = s->server;
-    gn__patience w = { s->link.deadline_ms, false, &server->stop };
+    gn__patience w = { s->link.deadline_ms, false, &server->stop, NULL };
     uint8_t grant[256];
     size_t n_grant = 0;
     gn__msg_hello d;
@@ -18137,6 +18160,44 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
 
 enum { GN__CROWDED_MS = 10 };
 
+/* The session with the least id above `after` whose client proved itself to the listener; NULL: none. Under the lock. */
+static gn__session *gn__server_session(const gn_server *server, uint64_t after) {
+    gn__session *next = NULL;
+    for (gn__session *s = server->sessions; s; s = s->next)
+        if (s->known && !s->gone && !s->attached && s->id > after && (!next || s->id < next->id)) next = s;
+    return next;
+}
+
+/* Ends the sessions of clients that are not in the list any more. One look may meet a list that is being written: it takes two. One that
+   does not end by itself, since it computes, is cut off a few looks later. */
+static void gn__server_look(gn_server *server) {
+    uint64_t now = gn_now_us(), at = 0, stamp;
+    char tenant[GN__TENANT];
+    if (!gn__net->clients || now - server->looked_us < GN__LOOK_MS * 1000u) return;
+    server->looked_us = now;
+    stamp = gn__net->clients(server->listener);
+    if (stamp == server->seen_clients && !server->doubts) return;
+    server->seen_clients = stamp;
+    server->doubts = false;
+    for (;;) {
+        gn__mutex_lock(&server->lock);
+        gn__session *s = gn__server_session(server, at);
+        if (s) { at = s->id; gn__copy_text(tenant, sizeof tenant, s->tenant); }
+        gn__mutex_unlock(&server->lock);
+        if (!s) return;
+        bool stays = gn__net->stays(server->listener, tenant);
+        gn__mutex_lock(&server->lock);
+        s = gn__server_session(server, at - 1);
+        if (s && s->id == at) {
+            s->doubts = stays ? 0 : s->doubts + 1;
+            server->doubts = server->doubts || !stays;
+            if (s->doubts > 1) gn__atomic_store(&s->revoked, 1);
+            if (s->doubts > GN__LOOKS_MOST) s->link.t.i->interrupt(s->link.t.self);
+        }
+        gn__mutex_unlock(&server->lock);
+    }
+}
+
 static void gn__server_accept(void *arg) {
     gn_server *server = (gn_server *)arg;
     while (!gn__atomic_load(&server->stop)) {
@@ -18148,6 +18209,7 @@ static void gn__server_accept(void *arg) {
         bool crowded = gn__server_crowded(server);
         if (crowded) gn__cond_wait_ms(&server->changed, &server->lock, GN__CROWDED_MS);
         gn__mutex_unlock(&server->lock);
+        gn__server_look(server);
         if (crowded) continue;
         gn_result e = gn__net->accept(server->listener, GN__SLICE_MS, &t, &f);
         if (!e) e = gn__server_take(server, t, NULL);

@@ -36,7 +36,8 @@
  *
  * FILES in the home folder (its owner's, 0700; the files 0600, replaced atomically, changed under a lock on `lock`)
  *   key.pem, cert.pem      the server's key and its self-signed certificate
- *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it, revokes a client.
+ *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it, revokes a client, whose
+ *                          sessions end within two seconds.
  *                          It is told so (one whose line is gone only by the server that let it in before); others never are
  *   servers                "HOST:PORT PIN ID SECRET" a line: the servers that this client is paired with
  *
@@ -2868,6 +2869,32 @@ static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char
     return r == GN_OK ? gn__grant(l, peer, out_tenant, out_grant, out_grant_n, f) : r;
 }
 
+/* What tells one state of `clients` from another. */
+static uint64_t gn__net_clients(void *listener) {
+    gn__listener *l = listener;
+    char path[GN__PATH];
+    struct stat st;
+    if (l->ca.p != NULL || gn__join(path, l->home, "clients", NULL) != GN_OK || stat(path, &st) != 0) return 0;
+    uint64_t h = (uint64_t)st.st_ino * 0x9e3779b97f4a7c15u + (uint64_t)st.st_size;
+#if defined(__APPLE__)
+    h = h * 31 + (uint64_t)st.st_mtimespec.tv_sec * 1000000000u + (uint64_t)st.st_mtimespec.tv_nsec;
+#else
+    h = h * 31 + (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+#endif
+    return h;
+}
+
+/* Of clients with certificates there is no list. */
+static bool gn__net_stays(void *listener, const char *tenant) {
+    gn__listener *l = listener;
+    char value[80];
+    bool found = false;
+    if (l->ca.p != NULL) return true;
+    gn_result r = gn__store_get(l->home, "clients", tenant, value, sizeof value, &found, NULL);
+    gn_wipe(value, sizeof value);
+    return r != GN_OK || found;
+}
+
 static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
     gn__listener *l = listener;
     gn__link *k = t.self;
@@ -3613,6 +3640,8 @@ static const gn_net_i gn__net = {
     .listen = gn__net_listen,
     .accept = gn__net_accept,
     .authenticate = gn__net_authenticate,
+    .clients = gn__net_clients,
+    .stays = gn__net_stays,
     .url = gn__net_url,
     .port = gn__net_port,
     .unlisten = gn__net_unlisten,
