@@ -19589,7 +19589,7 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
         return GN_OK;
     }
     if (gn__device_is_word(device))
-        return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' here: name cpu (the one of this machine), cuda:N (a GPU, with genie_cuda.c), null, or a server by HOST:PORT, its "
+        return gn_fail(f, GN_BAD_ARGUMENT, "there is no device '%.60s' here: name cpu (the one of this machine), cuda:N (a GPU, with genie_cuda.c), null, or a server by HOST:PORT, its "
                        "URL genie://HOST:PORT[/DEVICE]?pin=…&code=…, or @FILE that holds one. A host of that name is genie://%.40s", device, device);
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };

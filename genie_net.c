@@ -3081,7 +3081,7 @@ static const uint32_t gn__patience_ms[GN__STAGE__COUNT] = { 100, 1000, 3000, 300
 
 enum { GN__STRANGERS_LEAST = 8, GN__STRANGERS = 256, GN__STRANGERS_MOST = 2048 };   /* the limit, without many sessions; with them */
 enum { GN__DESCRIPTORS_OTHER = 64 };         /* that are neither sessions nor strangers */
-enum { GN__FULL_MS = 20, GN__NO_DESCRIPTOR_MS = 50, GN__LOOK_MS = 100 };
+enum { GN__FULL_MS = 20, GN__NO_DESCRIPTOR_MS = 50, GN__POLL_MS = 100 };
 enum { GN__ARRIVALS = 64 };                  /* connections taken from the queue between two looks at those that are here */
 
 /* As many may come at once as may be served, within the descriptors of this process. */
@@ -3212,7 +3212,7 @@ static gn_result gn__strangers_come(gn__listener *l, gn_fault *f) {
 
 /* Looks who has sent something and who waits at the door, once. */
 static void gn__strangers_look(gn__listener *l, uint64_t deadline) {
-    uint64_t now = gn_now_us(), end = now + GN__LOOK_MS * 1000u;
+    uint64_t now = gn_now_us(), end = now + GN__POLL_MS * 1000u;
     if (deadline < end) end = deadline;
     for (uint32_t i = 0; i < l->n; i++) {
         const gn__link *k = l->strangers[i];

@@ -3,20 +3,26 @@
 #ifndef GN_NET_UNIT_H
 #define GN_NET_UNIT_H
 
+#define gn__hex_digit gn__net_hex_digit
 #define gn__known gn__net_known
 #define gn__link gn__net_link
+#define gn__link_state gn__net_link_state
 #define gn__log gn__net_log
 #define gn__net gn__net_table
 #define gn__random gn__net_random
+#define gn__same gn__net_same
 #define gn__split gn__net_split
 #define gn__store gn__net_store
 #define gn__where gn__net_where
 #include "../../genie_net.c"
+#undef gn__hex_digit
 #undef gn__known
 #undef gn__link
+#undef gn__link_state
 #undef gn__log
 #undef gn__net
 #undef gn__random
+#undef gn__same
 #undef gn__split
 #undef gn__store
 #undef gn__where
