@@ -2778,10 +2778,8 @@ GN__INLINE float gn__v_logistic(float m, float a) {
 
 /* The exponent in f64, in powers of 2: an error of it is a relative one of the result. */
 GN__INLINE float gn__v_gelu_tanh(float a) {
-    double x = (double)(fabsf(a) <= 20.0f ? a : copysignf(20.0f, a));
-    double t = x * (-GN_GELU_1 * 1.44269504088896340736 + (-GN_GELU_3 * 1.44269504088896340736) * (x * x));
-    t = t > 186.0 ? 186.0 : t;
-    t = t < -126.0 ? -126.0 : t;
+    float c = a > 9.9f ? 9.9f : a;
+    double x = (double)(c < -11.565f ? -11.565f : c), t = x * (-GN_GELU_1 * 1.44269504088896340736 + (-GN_GELU_3 * 1.44269504088896340736) * (x * x));
     double n = (t + GN__W_ROUND) - GN__W_ROUND;
     float r = (float)((t - n) * 0.69314718055994530942);
     return gn__v_quotient(a, 1.0f + (r + r * r * gn__v_exp_tail(r)), (float)n);
@@ -3986,9 +3984,9 @@ typedef struct gn__reduce_job {
 
 enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
 
-/* How floats are added, whatever they lie in and whoever adds them: element i of a piece of LANES * DEEP goes to running sum i mod LANES, the
- * upper half of these is added to the lower until one is left, and pieces are joined by a gn__tree. So the number of elements alone gives the order. */
-enum { GN__LANES = 32, GN__LANES64 = 8, GN__DEEP = 8, GN__PIECE = GN__LANES * GN__DEEP, GN__PIECE64 = GN__LANES64 * GN__DEEP };
+/* How floats are added, whatever they lie in and whoever adds them: element i of a piece goes to running sum i mod GN__LANES, the upper half of
+ * these is added to the lower until one is left, and pieces are joined by a gn__tree. So the number of elements alone gives the order. */
+enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 256, GN__PIECE64 = 64, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
 
 /* The innermost loops of f32 rows and products, for one instruction path. */
 typedef struct gn__kernels {
@@ -3999,10 +3997,13 @@ typedef struct gn__kernels {
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
     /* y[rows] += x . b[row]; GN__LANES running sums, combined in a fixed order */
     void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
-    /* one lane of gn__fold_f32 and of gn__fold_f64: y[n] = more[n] + (add[n] + (x[0] b[0][n] + x[lanes] b[1][n] + …)), at most GN__DEEP rows
-     * that are ldb apart; NULL is not added */
-    void (*fold)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n, const float *add, const float *more);
-    void (*fold64)(double *y, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t n, const double *add, const double *more);
+    void (*dot64)(double *y, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t k);
+    /* The same down n columns, n <= GN__CHUNK: running sum r mod GN__LANES, a row of `slots`, += x[r] b[r][n]; the first ones are set where `fresh`.
+     * Then y[n] += what `lanes` of them (those that were set) come to. */
+    void (*down)(float *slots, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*join)(float *y, const float *slots, int64_t lanes, int64_t n);
+    void (*down64)(double *slots, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*join64)(double *y, const double *slots, int64_t lanes, int64_t n);
     float (*top)(const float *x, int64_t n, float sign);             /* largest of sign * x, NaN if there is one */
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul);   /* (x - sub) * mul */
     void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; one of them may be NULL */
@@ -4023,11 +4024,7 @@ typedef struct gn__kernels {
 #endif
 
 /* Half the lanes onto the other half, until one is left. */
-GN__INLINE float gn__lanes_sum(float *s) {
-    for (int w = GN__LANES / 2; w > 0; w /= 2)
-        for (int l = 0; l < w; l++) s[l] += s[l + w];
-    return s[0];
-}
+#define GN__LANES_SUM(s) (((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])))
 
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                            \
@@ -4049,21 +4046,77 @@ GN__INLINE float gn__lanes_sum(float *s) {
             }                                                                                                \
         }                                                                                                    \
     }
-#define GN__DEFINE_DOT(S, attribute, W)                                                                      \
-    attribute static void gn__dot_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k) { \
-        GN__CONTRACT                                                                                         \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
-        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
-            vec acc[GN__LANES / W];                                                                          \
-            float s[GN__LANES];                                                                              \
-            int64_t l = 0;                                                                                   \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] = (vec){ 0 };                          \
-            for (; l + GN__LANES <= k; l += GN__LANES) {                                                     \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] += *(const vec *)(x + l + v * W) * *(const vec *)(b + l + v * W); \
+/* Four rows at a time, so that there are as many chains of additions. */
+#define GN__DOT_ROWS(T, W, ROWS)                                                                             \
+    for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, y += ROWS) {                                         \
+        vec acc[ROWS][GN__LANES / W];                                                                        \
+        T s[ROWS][GN__LANES];                                                                                \
+        int64_t l = 0;                                                                                       \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) { GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[r][v] = (vec){ 0 }; } \
+        for (; l + GN__LANES <= k; l += GN__LANES) {                                                         \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                vec w = *(const vec *)(x + l + v * W);                                                       \
+                GN__UNROLL for (int r = 0; r < ROWS; r++) acc[r][v] += w * *(const vec *)(b + r * ldb + l + v * W); \
             }                                                                                                \
-            memcpy(s, acc, sizeof s);                                                                        \
-            for (int i = 0; l < k; l++, i++) s[i] += x[l] * b[l];                                            \
-            y[r] += gn__lanes_sum(s);                                                                        \
+        }                                                                                                    \
+        memcpy(s, acc, sizeof s);                                                                            \
+        for (int r = 0; r < ROWS; r++) {                                                                     \
+            for (int64_t i = l; i < k; i++) s[r][i - l] += x[i] * b[r * ldb + i];                            \
+            y[r] += GN__LANES_SUM(s[r]);                                                                     \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_DOT(name, attribute, T, W)                                                                \
+    attribute static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
+        GN__CONTRACT                                                                                         \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        GN__DOT_ROWS(T, W, 4)                                                                                \
+        GN__DOT_ROWS(T, W, 1)                                                                                \
+    }
+/* Four rows of a running sum at a time. */
+#define GN__DEFINE_DOWN(name, attribute, T, W)                                                               \
+    attribute static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, bool fresh) { \
+        GN__CONTRACT                                                                                         \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        const int64_t step = GN__LANES * ldb;                                                                \
+        int64_t r = 0;                                                                                       \
+        for (; r + 4 * GN__LANES <= rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {           \
+            for (int l = 0; l < GN__LANES; l++, x++, b += ldb) {                                             \
+                const T *b1 = b + step, *b2 = b1 + step, *b3 = b2 + step, x0 = x[0], x1 = x[GN__LANES], x2 = x[2 * GN__LANES], x3 = x[3 * GN__LANES]; \
+                T *s = slots + l * GN__SLOT;                                                                 \
+                int64_t i = 0;                                                                               \
+                for (; i + W <= n; i += W) {                                                                 \
+                    vec t = { 0 };                                                                           \
+                    if (!fresh) t = *(const vec *)(s + i);                                                   \
+                    t += x0 * *(const vec *)(b + i);                                                         \
+                    t += x1 * *(const vec *)(b1 + i);                                                        \
+                    t += x2 * *(const vec *)(b2 + i);                                                        \
+                    t += x3 * *(const vec *)(b3 + i);                                                        \
+                    *(vec *)(s + i) = t;                                                                     \
+                }                                                                                            \
+                for (; i < n; i++) { T t = fresh ? 0 : s[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; s[i] = t; } \
+            }                                                                                                \
+            fresh = false;                                                                                   \
+        }                                                                                                    \
+        for (; r < rows; r++, x++, b += ldb) {                                                               \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                        \
+            int64_t i = 0;                                                                                   \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                 \
+            for (; i + W <= n; i += W) *(vec *)(s + i) += x[0] * *(const vec *)(b + i);                      \
+            for (; i < n; i++) s[i] += x[0] * b[i];                                                          \
+        }                                                                                                    \
+    }                                                                                                        \
+    attribute static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                  \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= n && lanes == GN__LANES; i += W) {                                                   \
+            vec s[GN__LANES];                                                                                \
+            GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i); \
+            *(vec *)(y + i) += GN__LANES_SUM(s);                                                             \
+        }                                                                                                    \
+        for (; i < n; i++) {                                                                                 \
+            T s[GN__LANES] = { 0 };                                                                          \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
+            y[i] += GN__LANES_SUM(s);                                                                        \
         }                                                                                                    \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
@@ -4087,37 +4140,6 @@ GN__INLINE float gn__lanes_sum(float *s) {
             int64_t i = 0;                                                                                   \
             for (; i + W <= n; i += W) *(vec *)(y + i) += x[0] * *(const vec *)(b + i);                      \
             for (; i < n; i++) y[i] += x[0] * b[i];                                                          \
-        }                                                                                                    \
-    }
-#define GN__FOLD_ROW(r) t += x##r * *(const vec *)(b##r + i)
-#define GN__DEFINE_FOLD(name, attribute, T, W, LANES)                                                        \
-    attribute static void name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, const T *add, const T *more) { \
-        GN__CONTRACT                                                                                         \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
-        int64_t i = 0;                                                                                       \
-        if (rows == GN__DEEP) {                                                                              \
-            const T *b0 = b, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb, *b4 = b3 + ldb, *b5 = b4 + ldb, *b6 = b5 + ldb, *b7 = b6 + ldb; \
-            const T x0 = x[0], x1 = x[LANES], x2 = x[2 * LANES], x3 = x[3 * LANES], x4 = x[4 * LANES], x5 = x[5 * LANES], x6 = x[6 * LANES], x7 = x[7 * LANES]; \
-            for (; i + W <= n; i += W) {                                                                     \
-                vec t = { 0 };                                                                               \
-                GN__FOLD_ROW(0); GN__FOLD_ROW(1); GN__FOLD_ROW(2); GN__FOLD_ROW(3); GN__FOLD_ROW(4); GN__FOLD_ROW(5); GN__FOLD_ROW(6); GN__FOLD_ROW(7); \
-                if (add) t += *(const vec *)(add + i);                                                       \
-                if (more) t += *(const vec *)(more + i);                                                     \
-                *(vec *)(y + i) = t;                                                                         \
-            }                                                                                                \
-        } else for (; i + W <= n; i += W) {                                                                  \
-            vec t = { 0 };                                                                                   \
-            for (int64_t r = 0; r < rows; r++) t += x[r * LANES] * *(const vec *)(b + r * ldb + i);          \
-            if (add) t += *(const vec *)(add + i);                                                           \
-            if (more) t += *(const vec *)(more + i);                                                         \
-            *(vec *)(y + i) = t;                                                                             \
-        }                                                                                                    \
-        for (; i < n; i++) {                                                                                 \
-            T t = 0;                                                                                         \
-            for (int64_t r = 0; r < rows; r++) t += x[r * LANES] * b[r * ldb + i];                           \
-            if (add) t += add[i];                                                                            \
-            if (more) t += more[i];                                                                          \
-            y[i] = t;                                                                                        \
         }                                                                                                    \
     }
 #define GN__DEFINE_MAPS(S, attribute, W)                                                                     \
@@ -4147,28 +4169,33 @@ GN__INLINE float gn__lanes_sum(float *s) {
         for (int i = 0; i < MR; i++)                                                                         \
             for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v];  \
     }
-#define GN__DEFINE_DOT(S, attribute, W)                                                                      \
-    static void gn__dot_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k) { \
+#define GN__DEFINE_DOT(name, attribute, T, W)                                                                \
+    static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) {         \
         for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
-            float s[GN__LANES] = { 0 };                                                                      \
+            T s[GN__LANES] = { 0 };                                                                          \
             for (int64_t l = 0; l < k; l++) s[l % GN__LANES] += x[l] * b[l];                                 \
-            y[r] += gn__lanes_sum(s);                                                                        \
+            y[r] += GN__LANES_SUM(s);                                                                        \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_DOWN(name, attribute, T, W)                                                               \
+    static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, bool fresh) { \
+        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                        \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                 \
+            for (int64_t i = 0; i < n; i++) s[i] += x[r] * b[i];                                             \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                            \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            T s[GN__LANES] = { 0 };                                                                          \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
+            y[i] += GN__LANES_SUM(s);                                                                        \
         }                                                                                                    \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
     static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
         for (; rows > 0; rows--, x++, b += ldb)                                                              \
             for (int64_t i = 0; i < n; i++) y[i] += x[0] * b[i];                                             \
-    }
-#define GN__DEFINE_FOLD(name, attribute, T, W, LANES)                                                        \
-    static void name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, const T *add, const T *more) { \
-        for (int64_t i = 0; i < n; i++) {                                                                    \
-            T t = 0;                                                                                         \
-            for (int64_t r = 0; r < rows; r++) t += x[r * LANES] * b[r * ldb + i];                           \
-            if (add) t += add[i];                                                                            \
-            if (more) t += more[i];                                                                          \
-            y[i] = t;                                                                                        \
-        }                                                                                                    \
     }
 #define GN__DEFINE_MAPS(S, attribute, W)                                                                     \
     static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                  \
@@ -4183,12 +4210,12 @@ GN__INLINE float gn__lanes_sum(float *s) {
     attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                              \
         typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
         typedef int32_t ivec __attribute__((vector_size(W * 4)));                                            \
-        vec m[GN__LANES / W];                                                                                \
-        float s[GN__LANES], best;                                                                            \
+        vec m[GN__ABREAST / W];                                                                                \
+        float s[GN__ABREAST], best;                                                                            \
         int64_t i = 0;                                                                                       \
-        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) m[v] = (vec){ 0 } - INFINITY;                     \
-        for (; i + GN__LANES <= n; i += GN__LANES) {                                                         \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+        GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) m[v] = (vec){ 0 } - INFINITY;                     \
+        for (; i + GN__ABREAST <= n; i += GN__ABREAST) {                                                         \
+            GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) {                                             \
                 vec t = sign * *(const vec *)(x + i + v * W);                                                \
                 ivec take = (t > m[v]) | (t != t);                                                           \
                 m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                                       \
@@ -4196,7 +4223,7 @@ GN__INLINE float gn__lanes_sum(float *s) {
         }                                                                                                    \
         memcpy(s, m, sizeof s);                                                                              \
         best = s[0];                                                                                         \
-        for (int l = 1; l < GN__LANES; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best;                \
+        for (int l = 1; l < GN__ABREAST; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best;                \
         for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;                   \
         return best;                                                                                         \
     }
@@ -4212,11 +4239,12 @@ GN__INLINE float gn__lanes_sum(float *s) {
     GN__DEFINE_TOP(S, attribute, W)                 \
     GN__DEFINE_MAPS(S, attribute, W)                \
     GN__DEFINE_MICRO(S, attribute, W, MR, NV)       \
-    GN__DEFINE_DOT(S, attribute, W)                 \
+    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES)) \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2)) \
     GN__DEFINE_AXPY(S, attribute, W)                \
-    GN__DEFINE_FOLD(gn__fold32_##S, attribute, float, W, GN__LANES) \
-    GN__DEFINE_FOLD(gn__fold64_##S, attribute, double, (W / 2), GN__LANES64)
-#define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_##S, gn__fold32_##S, gn__fold64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W)   \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2))
+#define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_f32_##S, gn__dot_f64_##S, gn__down_f32_##S, gn__join_f32_##S, gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
 
 #if defined(__aarch64__)
 #define GN__BASE_SHAPE 4, 8, 2        /* NEON: 16 of 32 registers hold sums */
@@ -4336,22 +4364,26 @@ static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
     return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2][t];
 }
 
-/* y = exp(x), n elements of f32. */
-static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) {
+/* y = exp(x), n elements. */
 #if GN__X86
-    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32, gn__tile_EXP_f32_avx2, gn__tile_EXP_f32_avx2 };
+#define GN__EXP_TILES(S) { gn__tile_EXP_##S, gn__tile_EXP_##S##_avx2, gn__tile_EXP_##S##_avx2 }
 #else
-    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32 };
+#define GN__EXP_TILES(S) { gn__tile_EXP_##S }
 #endif
-    float rest[GN__TILE_STEP] = { 0 };
-    const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };
-    const double none[2] = { 0, 0 };
-    int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);
-    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, whole);
-    memcpy(rest, x + whole, (size_t)(n - whole) * sizeof *rest);
-    tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0);
-    memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);
-}
+#define GN__DEFINE_EXP(S, T)                                                                                 \
+    static void gn__exp_##S(const gn__pool *p, T *y, const T *x, int64_t n) {                                \
+        static const gn__tile_fn tiles[GN__ISA__COUNT] = GN__EXP_TILES(S);                                   \
+        T rest[GN__TILE_STEP] = { 0 };                                                                       \
+        const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };                                    \
+        const double none[2] = { 0, 0 };                                                                     \
+        int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);                                                   \
+        tiles[p ? p->isa : GN__ISA_BASE](y, in, none, whole);                                                \
+        memcpy(rest, x + whole, (size_t)(n - whole) * sizeof *rest);                                         \
+        tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0);                   \
+        memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);                                         \
+    }
+GN__DEFINE_EXP(f32, float)
+GN__DEFINE_EXP(f64, double)
 
 /* A sum of pieces, neighbours first: blocks of 2^n pieces, summed apart, join to the same sum, and it is off by the logarithm of their number. */
 typedef struct gn__tree { uint64_t n; int depth; double at[64]; } gn__tree;
@@ -4386,33 +4418,29 @@ static void gn__trees_sum(double *rows, int64_t n, uint64_t pieces) {
     if (pieces == 0) memset(rows, 0, (size_t)n * sizeof *rows);
 }
 
-/* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
-static void gn__pieces_f32(const gn__kernels *k, gn__tree *t, const float *x, int64_t n) {
 #define GN__ONES8 1, 1, 1, 1, 1, 1, 1, 1
 #define GN__ONES64 GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8
-    static const float ones[GN__PIECE] = { GN__ONES64, GN__ONES64, GN__ONES64, GN__ONES64 };
-    for (int64_t i = 0; i < n; i += GN__PIECE) {
-        float s = 0;
-        k->dot(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
-        gn__tree_add(t, (double)s);
-    }
-}
+static const float gn__ones[GN__PIECE] = { GN__ONES64, GN__ONES64, GN__ONES64, GN__ONES64 };
+static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
 
-static void gn__pieces_f64(gn__tree *t, const double *x, int64_t n) {
-    for (int64_t at = 0; at < n; at += GN__PIECE64) {
-        double s[GN__LANES64] = { 0 };
-        int64_t i = at, end = GN__MIN(at + (int64_t)GN__PIECE64, n);
-        for (; i + GN__LANES64 <= end; i += GN__LANES64)
-            for (int l = 0; l < GN__LANES64; l++) s[l] += x[i + l];
-        for (int l = 0; i < end; i++, l++) s[l] += x[i];
-        gn__tree_add(t, ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])));
+/* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
+#define GN__DEFINE_PIECES(S, T, PIECE, member, ones)                                                         \
+    static void gn__pieces_##S(const gn__kernels *k, gn__tree *t, const T *x, int64_t n) {                   \
+        for (int64_t i = 0, some, m; i < n; i += some * m) {                                                 \
+            T s[4] = { 0, 0, 0, 0 };                                                                         \
+            m = GN__MIN(n - i, (int64_t)PIECE);                                                              \
+            some = n - i >= 4 * PIECE ? 4 : 1;                                                               \
+            k->member(s, ones, x + i, PIECE, some, m);                                                       \
+            for (int64_t l = 0; l < some; l++) gn__tree_add(t, (double)s[l]);                                \
+        }                                                                                                    \
     }
-}
+GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, gn__ones)
+GN__DEFINE_PIECES(f64, double, GN__PIECE64, dot64, gn__ones64)
 
-static double gn__sum_f64(const double *x, int64_t n) {
+static double gn__sum_f64(const gn__kernels *k, const double *x, int64_t n) {
     gn__tree t;
     t.n = 0, t.depth = 0;
-    gn__pieces_f64(&t, x, n);
+    gn__pieces_f64(k, &t, x, n);
     return gn__tree_sum(&t);
 }
 
@@ -4437,40 +4465,21 @@ static const char *gn__down_at(const gn__down *d, int64_t row) {
     return d->p + at * (int64_t)gn__bytes_of(d->dtype);
 }
 
-/* y[i] = the sum of x[r] times row r's element i, as `dot` adds it along a row: all rows of one lane, then the lane that is added to it. Lanes
- * come in the order of their reversed bits, and `slots` holds what waits for its other half. */
-#define GN__DEFINE_FOLDS(S, T, DTYPE, LANES, member, load)                                                   \
-    static void gn__fold_##S(const gn__kernels *k, T *y, const T *x, const gn__down *d, int64_t rows, int64_t n) { \
-        T slots[6][GN__CHUNK], room[GN__DEEP][GN__CHUNK];                                                    \
+/* y[i] += the sum of x[r] times row r's element i, at most a piece of rows, as `dot` adds along a row. */
+#define GN__DEFINE_DOWN_OF(S, T, DTYPE, member, finish, load)                                                \
+    static void gn__down_##S(const gn__kernels *k, T *y, const T *x, const gn__down *d, int64_t rows, int64_t n) { \
+        T slots[GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];                                          \
         bool direct = d->dtype == DTYPE && d->along == 1 && !d->rows;                                        \
-        int lanes = LANES, bits = 0;                                                                         \
-        while (lanes > 1 && lanes / 2 >= rows) lanes /= 2;                                                   \
-        while (lanes >> bits > 1) bits++;                                                                    \
-        for (int at = 0, top = 0; at < lanes; at++) {                                                        \
-            int lane = 0, joins = 0;                                                                         \
-            for (int b = 0; b < bits; b++) lane |= (at >> b & 1) << (bits - 1 - b);                          \
-            while (at >> joins & 1) joins++;                                                                 \
-            int64_t have = rows > lane ? (rows - lane + LANES - 1) / LANES : 0;                              \
-            const T *from = (const T *)(const void *)(d->p + (int64_t)lane * d->down * (int64_t)sizeof(T));  \
-            for (int64_t r = 0; r < have && !direct; r++) load(room[r], d->dtype, gn__down_at(d, lane + r * LANES), d->along, n); \
-            T *to = at + 1 == lanes ? y : slots[top - GN__MIN(joins, 1)], *end = at + 1 == lanes ? y : slots[top - joins]; \
-            if (joins == 2) to = end;                                                                        \
-            k->member(to, x + lane, direct ? from : room[0], direct ? d->down * LANES : (int64_t)GN__CHUNK, have, n, \
-                      joins > 0 ? slots[top - 1] : NULL, joins > 1 ? slots[top - 2] : NULL);                 \
-            for (int j = 3; j <= joins; j++)                                                                 \
-                for (int64_t i = 0; i < n; i++) (j < joins ? to : end)[i] = slots[top - j][i] + to[i];       \
-            top += 1 - joins;                                                                                \
+        if (direct) k->member(slots, x, (const T *)(const void *)d->p, d->down, rows, n, true);              \
+        for (int64_t r = 0, some; r < rows && !direct; r += some) {                                          \
+            some = GN__MIN(rows - r, (int64_t)GN__LANES);                                                    \
+            for (int64_t l = 0; l < some; l++) load(room[l], d->dtype, gn__down_at(d, r + l), d->along, n);  \
+            k->member(slots, x + r, room[0], GN__CHUNK, some, n, r == 0);                                    \
         }                                                                                                    \
+        k->finish(y, slots, GN__MIN(rows, (int64_t)GN__LANES), n);                                           \
     }
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
-#endif
-GN__DEFINE_FOLDS(f32, float, GN_F32, GN__LANES, fold, gn__load_f32)
-GN__DEFINE_FOLDS(f64, double, GN_F64, GN__LANES64, fold64, gn__load_f64)
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
+GN__DEFINE_DOWN_OF(f32, float, GN_F32, down, join, gn__load_f32)
+GN__DEFINE_DOWN_OF(f64, double, GN_F64, down64, join64, gn__load_f64)
 
 typedef struct gn__best { double f; int64_t i, at; bool any; } gn__best;
 
@@ -4480,12 +4489,31 @@ static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
     *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
 }
 
+/* n elements, GN__LANES of them abreast. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#endif
 static void gn__prod_f64(gn__w_pair *a, const double *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        gn__w_pair one = { x[i], 0 };
-        gn__prod_join(a, &one);
+    double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];
+    for (int l = 0; l < GN__LANES; l++) hi[l] = 1;
+    for (int64_t i = 0; i < n; i += GN__LANES) {
+        const double *from = x + i;
+        if (i + GN__LANES > n) {
+            for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;
+            from = last;
+        }
+        for (int l = 0; l < GN__LANES; l++) {
+            gn__w_pair p = gn__w_product(hi[l], from[l]);
+            hi[l] = p.hi;
+            lo[l] = p.lo + lo[l] * from[l];
+        }
     }
+    for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 /* Where an error cannot be told (infinities, and products so small that their parts are below the smallest number) it is not. */
 static double gn__prod_value(const gn__w_pair *a) { return fabs(a->lo) < fabs(a->hi) * 0x1p-10 && fabs(a->hi) < (double)INFINITY ? a->hi + a->lo : a->hi; }
@@ -4558,7 +4586,7 @@ static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__p
 /* m elements of one result: several running results abreast, element i in number i mod lanes, then put together. */
 static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m, int64_t at) {
     gn__runs a;
-    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__LANES);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__ABREAST);
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = GN__MIN(m - i, (int64_t)GN__CHUNK);
         const char *x = (const char *)gn__runs_load(j, &a, p, stride, n);
@@ -4586,7 +4614,8 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
         if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
         else if (!f32) gn__load_f64(x.f, d, p, stride, n);
         if (f32) gn__best_f32(j, &a->best, s, n, at + i);
-        else gn__prod_f64(&a->prod, x.f, n);
+        else if (d == GN_F64) gn__prod_f64(&a->prod, x.f, n);
+        else for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l];      /* exact enough for what it is rounded to */
     }
 }
 
@@ -4622,7 +4651,7 @@ static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t 
             p = (const char *)&x;
         }
         if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
-        else gn__pieces_f64(&t, (const double *)(const void *)p, n);
+        else gn__pieces_f64(gn__kernels_of(j->c->pool), &t, (const double *)(const void *)p, n);
     }
     return gn__tree_sum(&t);
 }
@@ -4679,7 +4708,6 @@ static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
 
 /* Rows [begin, end) of m neighbouring columns, at most GN__REDUCE_ROWS: their sums in the first m of `rows`. */
 static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end, int64_t m, double *rows) {
-    static const union { float s[GN__PIECE]; double f[GN__PIECE64]; } ones32 = { .s = { GN__ONES64, GN__ONES64, GN__ONES64, GN__ONES64 } }, ones64 = { .f = { GN__ONES64 } };
     const gn__kernels *k = gn__kernels_of(j->c->pool);
     gn_dtype d = j->c->in[0].dtype;
     int64_t down = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
@@ -4691,8 +4719,10 @@ static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t b
     for (int64_t r = begin; r < end; r += piece, pieces++) {
         gn__down from = { base + r * down * (int64_t)gn__bytes_of(d), d, down, 1, j->reduced.rank == 1 ? NULL : &j->reduced, r };
         int64_t n = GN__MIN(end - r, piece);
-        if (f32) gn__fold_f32(k, narrow, ones32.s, &from, n, m);
-        else gn__fold_f64(k, wide, ones64.f, &from, n, m);
+        if (f32) memset(narrow, 0, (size_t)m * sizeof *narrow);
+        else memset(wide, 0, (size_t)m * sizeof *wide);
+        if (f32) gn__down_f32(k, narrow, gn__ones, &from, n, m);
+        else gn__down_f64(k, wide, gn__ones64, &from, n, m);
         for (int64_t i = 0; i < m && f32; i++) wide[i] = (double)narrow[i];
         gn__trees_add(rows, m, pieces, wide);
     }
@@ -4851,14 +4881,17 @@ static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = exp(x[l] - top);
-        gn__pieces_f64(&sums, x, m);
+        for (int64_t l = 0; l < m; l++) x[l] -= top;
+        gn__exp_f64(j->c->pool, x, x, m);
+        gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, x, m);
     }
     double sum = gn__tree_sum(&sums), lsum = log(sum);
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = j->log ? (x[l] - top) - lsum : exp(x[l] - top) / sum;
+        for (int64_t l = 0; l < m; l++) x[l] -= top;
+        if (!j->log) gn__exp_f64(j->c->pool, x, x, m);
+        for (int64_t l = 0; l < m; l++) x[l] = j->log ? x[l] - lsum : x[l] / sum;
         gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
     }
 }
@@ -4927,14 +4960,14 @@ static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        gn__pieces_f64(&sums, x, m);
+        gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, m);
     }
     double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
         for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * (x[l] - mean);
-        gn__pieces_f64(&squares, x, m);
+        gn__pieces_f64(gn__kernels_of(c->pool), &squares, x, m);
     }
     double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + eps);
     for (int64_t i = 0, m; i < n; i += m) {
@@ -5182,35 +5215,37 @@ static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* Few rows: no packing; B streams through once for each of them, along its columns or down its rows. */
-static void gn__gemv_row(const gn__gemm_job *j, int64_t row, int64_t col, int64_t n) {
+/* y += row `row` of A from `at` on by n columns of B from `col` on, k deep: along the columns or down the rows. */
+static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t at, int64_t k, int64_t col, int64_t n) {
     const gn__gemm *g = j->g;
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     bool along = n < 8 || (g->bk == 1 && g->bn != 1), plain = g->dtype == GN_F32 && g->bk == 1;
-    float y[GN__GEMV_N] = { 0 }, x[GN__GEMM_KC], w[GN__GEMM_KC], sum[GN__CHUNK];
-    for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
-        int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
-        const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
-        gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
-        if (along && plain) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
-        for (int64_t i = 0; i < n && along && !plain; i++) {
-            gn__load_f32(w, g->dtype, b + i * g->bn * bytes, g->bk, k);
-            j->kernels.dot(y + i, x, w, 0, 1, k);
-        }
-        for (int64_t i = 0, m; i < n && !along; i += m) {
-            m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-            gn__fold_f32(&j->kernels, sum, x, &(gn__down){ b + i * g->bn * bytes, g->dtype, g->bk, g->bn, NULL, 0 }, k, m);
-            for (int64_t l = 0; l < m; l++) y[i + l] += sum[l];
-        }
+    const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
+    float x[GN__GEMM_KC], w[GN__GEMM_KC];
+    gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
+    if (along && plain) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
+    for (int64_t i = 0; i < n && along && !plain; i++) {
+        gn__load_f32(w, g->dtype, b + i * g->bn * bytes, g->bk, k);
+        j->kernels.dot(y + i, x, w, 0, 1, k);
     }
-    gn__gemm_store(g, y, row, col, n);
+    for (int64_t i = 0, m; i < n && !along; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__down_f32(&j->kernels, y + i, x, &(gn__down){ b + i * g->bn * bytes, g->dtype, g->bk, g->bn, NULL, 0 }, k, m);
+    }
 }
 
+/* Few rows: no packing. A block of B, KC deep, is read for all of them. */
 static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
-    for (int64_t t = begin; t < end; t++)
-        for (int64_t row = 0; row < j->g->m; row++)
-            gn__gemv_row(j, row, t * j->width, GN__MIN(j->g->n - t * j->width, j->width));
+    const gn__gemm *g = j->g;
+    float y[GN__GEMM_SMALL * GN__GEMV_N];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t col = t * j->width, n = GN__MIN(g->n - col, j->width);
+        memset(y, 0, (size_t)(g->m * n) * sizeof *y);
+        for (int64_t at = 0; at < g->k; at += GN__GEMM_KC)
+            for (int64_t row = 0; row < g->m; row++) gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__GEMM_KC), col, n);
+        for (int64_t row = 0; row < g->m; row++) gn__gemm_store(g, y + row * n, row, col, n);
+    }
 }
 
 /* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
@@ -5255,7 +5290,10 @@ static void gn__gemm_f64_range(void *arg, int64_t begin, int64_t end) {
         for (int64_t at = 0; at < g->k; at += GN__PIECE64, pieces++) {
             int64_t k = GN__MIN(g->k - at, (int64_t)GN__PIECE64);
             gn__load_f64(x, GN_F64, gn__gemm_a(g, row, at), g->ak, k);
-            gn__fold_f64(&j->kernels, sum, x, &(gn__down){ g->b + (at * g->bk + col * g->bn) * 8, GN_F64, g->bk, g->bn, NULL, 0 }, k, n);
+            memset(sum, 0, (size_t)n * sizeof *sum);
+            const char *b = g->b + (at * g->bk + col * g->bn) * 8;
+            if (g->bk == 1) j->kernels.dot64(sum, x, (const double *)(const void *)b, g->bn, n, k);
+            else gn__down_f64(&j->kernels, sum, x, &(gn__down){ b, GN_F64, g->bk, g->bn, NULL, 0 }, k, n);
             gn__trees_add(levels, n, pieces, sum);
         }
         gn__trees_sum(levels, n, pieces);
@@ -5754,7 +5792,7 @@ static gn_result gn__infer_mse_loss(const gn__infer_call *c) {
 }
 
 /* -log softmax(row)[target] */
-static double gn__row_loss(const gn_view *logits, int64_t row, int64_t target) {
+static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t row, int64_t target) {
     int64_t n = logits->dims[logits->rank - 1], stride = logits->strides[logits->rank - 1], bytes = (int64_t)gn__bytes_of(logits->dtype);
     const char *p = logits->p + gn__view_offset(logits, logits->rank - 1, row) * bytes;
     double x[GN__CHUNK], top = -INFINITY, hit;
@@ -5768,8 +5806,9 @@ static double gn__row_loss(const gn_view *logits, int64_t row, int64_t target) {
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        for (int64_t l = 0; l < m; l++) x[l] = exp(x[l] - top);
-        gn__pieces_f64(&sums, x, m);
+        for (int64_t l = 0; l < m; l++) x[l] -= top;
+        gn__exp_f64(pool, x, x, m);
+        gn__pieces_f64(gn__kernels_of(pool), &sums, x, m);
     }
     gn__load_f64(&hit, logits->dtype, p + target * stride * bytes, 1, 1);
     return log(gn__tree_sum(&sums)) - (hit - top);
@@ -5783,7 +5822,7 @@ static gn_result gn__cpu_cross_entropy(const gn__call *c) {
     for (int64_t i = 0; i < rows; i++) {
         int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) * (int64_t)gn__bytes_of(targets->dtype));
         if (t < 0 || t >= classes) return gn__bad_index(c->fault, t, classes);
-        gn__tree_add(&sums, gn__row_loss(logits, i, t));
+        gn__tree_add(&sums, gn__row_loss(c->pool, logits, i, t));
     }
     double mean = gn__tree_sum(&sums) / (double)rows;
     gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
@@ -5811,7 +5850,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
             have += m;
             if (have < GN__CHUNK && (row + 1 < n / inner || i + m < inner)) continue;
             for (int64_t l = 0; l < have; l++) x[l] = (x[l] - y[l]) * (x[l] - y[l]);
-            gn__pieces_f64(&sums, x, have);
+            gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, have);
             have = 0;
         }
     double mean = gn__tree_sum(&sums) / (double)n;
@@ -5870,6 +5909,7 @@ GN__COLD_BEGIN
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v in `o`, which holds 3 E. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
+    const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype);
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
     int64_t seen = gn__keys_seen(j, t);
@@ -5879,7 +5919,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     for (int64_t i = 0; i < seen; i++) {
         gn__load_f64(w, K->dtype, k + i * K->strides[2] * bytes, K->strides[3], D);
         for (int64_t l = 0; l < D; l++) w[l] *= q[l];
-        s[i] = gn__sum_f64(w, D) * j->scale;
+        s[i] = gn__sum_f64(kernels, w, D) * j->scale;
         if (j->mask.p) {
             const char *m = j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2] + i * j->mask.strides[3]) * (int64_t)gn__bytes_of(j->mask.dtype);
             double x = 0;
@@ -5890,7 +5930,8 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     }
     /* nothing seen: zeros. What a sum of GN__PIECE64 keys loses where it is added to the others is kept beside it. */
     memset(o, 0, (size_t)E * 3 * sizeof *o);
-    for (int64_t i = 0; i < seen && top != -INFINITY; i++) s[i] = exp(s[i] - top);
+    for (int64_t i = 0; i < seen && top != -INFINITY; i++) s[i] -= top;
+    if (top != -INFINITY) gn__exp_f64(j->c->pool, s, s, seen);
     for (int64_t i = 0; i < seen && top != -INFINITY; i++) {
         double e = s[i], *part = o + E, *lost = part + E;
         bool ends = i + 1 == seen || (i + 1) % GN__PIECE64 == 0;
@@ -5903,7 +5944,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
             part[l] = 0;
         }
     }
-    sum = top != -INFINITY ? gn__sum_f64(s, seen) : 0;
+    sum = top != -INFINITY ? gn__sum_f64(kernels, s, seen) : 0;
     for (int64_t l = 0; l < E && sum != 0; l++) o[l] = (fabs(o[l]) < (double)INFINITY ? o[l] + o[2 * E + l] : o[l]) / sum;
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
