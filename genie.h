@@ -2759,7 +2759,7 @@ GN__INLINE float gn__v_normal(float m, float x) {
     float a = fabsf(x), c = a > 14.4f ? 14.4f : a, z = c * 0.707106781f, top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
     float below = x > 14.4f ? 0.0f : m, y = gn__v_exp_times(0.5f * below * (gn__v_erfc_head(z) / (1.0f + z)), -0.5f * top * top, -0.5f * (c - top) * (c + top));
     y = a > 14.4f ? below * 0.0f : y;
-    return x < 0.0f ? y : m - y;
+    return x <= 0.0f ? y : m - y;
 }
 
 /* m / (1 + 2^n e), n an integer in [-126, 186], e near 1; 186 stands for infinity. Where the power is large, 1 is nothing and the quotient is
@@ -3160,7 +3160,7 @@ GN__INLINE double gn__w_normal(double m, double x) {
     double a = fabs(x), c = a > 38.6 ? 38.6 : a, z = c * 0.70710678118654752440, top = gn__bits_f64(gn__f64_bits(c) & 0xfffffffff8000000u);
     double below = x > 38.6 ? 0.0 : m, y = gn__w_exp_times(0.5 * below * (gn__w_erfc_head(z) / (1.0 + z)), -0.5 * top * top, -0.5 * (c - top) * (c + top));
     y = a > 38.6 ? below * 0.0 : y;
-    return x < 0.0 ? y : m - y;
+    return x <= 0.0 ? y : m - y;
 }
 
 /* m / (1 + v) by way of the quotient: v = 2^n e, n in [-1022, 1152]; 1152 stands for infinity. */
@@ -3986,7 +3986,7 @@ enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
 
 /* How floats are added, whatever they lie in and whoever adds them: element i of a piece goes to running sum i mod GN__LANES, the upper half of
  * these is added to the lower until one is left, and pieces are joined by a gn__tree. So the number of elements alone gives the order. */
-enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 256, GN__PIECE64 = 64, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
+enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 128, GN__PIECE64 = 64, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
 
 /* The innermost loops of f32 rows and products, for one instruction path. */
 typedef struct gn__kernels {
@@ -4420,7 +4420,7 @@ static void gn__trees_sum(double *rows, int64_t n, uint64_t pieces) {
 
 #define GN__ONES8 1, 1, 1, 1, 1, 1, 1, 1
 #define GN__ONES64 GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8
-static const float gn__ones[GN__PIECE] = { GN__ONES64, GN__ONES64, GN__ONES64, GN__ONES64 };
+static const float gn__ones[GN__PIECE] = { GN__ONES64, GN__ONES64 };
 static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
 
 /* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
@@ -6228,10 +6228,17 @@ typedef struct gn__along_job {
     gn_view in, out;          /* the axis is last */
 } gn__along_job;
 
-static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, bool first) {
+/* Of sums what the additions lost is kept, and added to each result. */
+static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, double *lost, bool first) {
     for (int64_t i = 0; i < n; i++) {
-        if (kind == GN__ALONG_SUM) *run += x[i];
-        else if (kind == GN__ALONG_PROD) *run *= x[i];
+        if (kind == GN__ALONG_SUM) {
+            double sum = *run + x[i], back = sum - *run;
+            *lost += (*run - (sum - back)) + (x[i] - back);
+            *run = sum;
+            x[i] = fabs(sum) < (double)INFINITY ? sum + *lost : sum;
+            continue;
+        }
+        if (kind == GN__ALONG_PROD) *run *= x[i];
         else if ((first && i == 0) || x[i] > *run || x[i] != x[i]) *run = x[i];
         x[i] = *run;
     }
@@ -6256,13 +6263,13 @@ static void gn__along_range(void *arg, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         const char *p = in->p + gn__view_offset(in, last, row) * ib;
         char *o = out->p + gn__view_offset(out, last, row) * ob;
-        double run = j->kind == GN__ALONG_PROD;
+        double run = j->kind == GN__ALONG_PROD, lost = 0;
         int64_t whole = j->kind == GN__ALONG_PROD;
         for (int64_t i = 0, m; i < n; i += m) {
             m = GN__MIN(n - i, (int64_t)GN__CHUNK);
             if (real) {
                 gn__load_f64(x.f, in->dtype, p + i * is * ib, is, m);
-                gn__along_f64(j->kind, x.f, m, &run, i == 0);
+                gn__along_f64(j->kind, x.f, m, &run, &lost, i == 0);
                 gn__store_f64(x.f, out->dtype, o + i * os * ob, os, m);
             } else {
                 gn__load_i64(x.i, in->dtype, p + i * is * ib, is, m);
