@@ -7439,7 +7439,8 @@ typedef struct executor {
     gn_log_fn log;
     void *log_user;
     bool strict;
-    uint64_t limit, held;          /* limit: of the session, 0: none */
+    uint64_t held;
+    gn_account *account, *host;    /* the session's, of device memory and of pinned memory */
     uint64_t device_limit;         /* $GENIE_CUDA_MEMORY, 0: none */
     uint64_t clock;                /* what slots are used at; those used at this very time do not move */
     bool evicts;
@@ -7556,14 +7557,14 @@ static bool area_drop_one(executor *x);
 
 /* One try; GN_OUT_OF_MEMORY or GN_LIMIT when something would have to go first. */
 static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
-    if (x->limit && x->held + bytes > x->limit)
-        return gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(x->held + bytes - x->limit), (unsigned long long)x->limit);
     if (x->device_limit && x->held + bytes > x->device_limit)
         return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(x->held + bytes - x->device_limit), (unsigned long long)x->device_limit);
-    if (x->device->compile_only) return GN_OK;
-    if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, stream));
-    else DRIVER(x, f, cuMemAlloc(out, bytes));
-    return GN_OK;
+    gn_result r = gn_account_charge(x->account, bytes, f);
+    if (r != GN_OK || x->device->compile_only) return r;
+    int e = x->pools ? cu.cuMemAllocAsync(out, bytes, stream) : cu.cuMemAlloc(out, bytes);
+    if (e == 0) return GN_OK;
+    gn_account_give(x->account, bytes);
+    return driver_fail(x, f, e, "cuMemAlloc");
 }
 
 /* Device memory that counts against the limit; *out is 0 for no bytes. Slots that are not in use make room for it. */
@@ -7582,6 +7583,7 @@ static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
 
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
+    gn_account_give(x->account, room(bytes ? bytes : 1));
     x->stats->device_bytes -= room(bytes ? bytes : 1);
     if (!p || is_dead(x)) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
@@ -7817,6 +7819,20 @@ static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
     return GN_OK;
 }
 
+/* Pinned memory for a slot; NULL: none, or none allowed. */
+static void *away_take(executor *x, size_t bytes) {
+    void *p = NULL;
+    if (gn_account_charge(x->host, bytes, NULL) != GN_OK) return NULL;
+    if (cu.cuMemHostAlloc(&p, bytes, 1) == 0) return p;
+    gn_account_give(x->host, bytes);
+    return NULL;
+}
+
+static void away_give(executor *x, void *p, size_t bytes) {
+    cu.cuMemFreeHost(p);
+    gn_account_give(x->host, bytes);
+}
+
 /* Moves one slot to pinned memory. False when none may go. */
 static bool evict_one(executor *x) {
     slot *v = NULL;
@@ -7828,12 +7844,12 @@ static bool evict_one(executor *x) {
     if (!v) return false;
     bool copied = v->away && v->kind == GN_LEAF_WEIGHT;
     void *p = v->away;
-    if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
+    if (!x->device->compile_only && !p) p = away_take(x, v->bytes);
     if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
     bool saves = p && !copied, ok = slot_await(x, v, NULL) == GN_OK;
     if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) == 0;
     if (!ok) {
-        if (p && !v->away) cu.cuMemFreeHost(p);
+        if (p && !v->away) away_give(x, p, v->bytes);
         return false;
     }
     v->away = (char *)p;
@@ -7885,10 +7901,11 @@ static void slot_free(executor *x, slot *s) {
         cu.cuEventDestroy(s->here);
     }
     if (!s->out) give(x, s->mem, s->bytes);
+    if (s->away && is_dead(x)) gn_account_give(x->host, s->bytes);
     if (s->away && !is_dead(x)) {
         cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
-        cu.cuMemFreeHost(s->away);
+        away_give(x, s->away, s->bytes);
     }
     memset(s, 0, sizeof *s);
 }
@@ -8406,7 +8423,7 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
     for (uint32_t i = 0; i < part->n_outs; i++) {
         if (outs[i].host && outs[i].bytes != node_bytes(part, part->outs[i])) return fail_at(f, part->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
         if (!outs[i].keep) continue;
-        if (outs[i].keep <= last) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
+        if (outs[i].keep <= last || outs[i].keep == UINT64_MAX) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
         last = outs[i].keep;
     }
     return GN_OK;
@@ -9394,6 +9411,7 @@ static void exec_close(void *self) {
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
+    gn_account_give(x->account, x->held);                   /* of plans that the caller has left, 0 by rule */
     gn_free(x->slots);
     gn_free(x->values);
     gn_free(x);
@@ -9494,7 +9512,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take, NULL };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -9629,7 +9647,8 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->log = desc->log;
     x->log_user = desc->log_user;
     x->strict = desc->strict;
-    x->limit = desc->memory_limit;
+    x->account = gn_session_account(true);
+    x->host = gn_session_account(false);
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
     x->evicts = !env_is("GENIE_CUDA_EVICT", "0");
     x->device_limit = getenv("GENIE_CUDA_MEMORY") ? strtoull(getenv("GENIE_CUDA_MEMORY"), NULL, 10) : 0;
