@@ -682,7 +682,7 @@ static const char prelude[] =
     "  const float a = fabsf(x), b = a > 14.4f ? 14.4f : a, t = rcp_near(fmaf(b, 0.26516504f, 1.f)), below = x > 14.4f ? 0.f : m;\n"
     "  const float half = -0.5f * b, high = half * b, low = fmaf(half, b, -high), j = fmaf(high, 1.44269504f, 12583063.f), n = j - 12583063.f;\n"
     "  const float e = exp2_near(fmaf(low, 1.44269504f, fmaf(high, 1.92596299e-8f, fmaf(high, 1.44269502f, -n)))) * gn_f32(gn_u32(j) << 23);\n"
-    "  const float y = a > 14.4f ? below * 0.f : e * (t * erfc_head(t) * (0.5f * below));\n"
+    "  const float h = t * erfc_head(t), y = a > 14.4f ? below * 0.f : a < 1.f ? e * h * (0.5f * below) : e * (h * (0.5f * below));\n"
     "  return x <= 0.f ? y : m - y;\n"
     "}\n"
     "D double gn_normal(double m, double x) {\n"
