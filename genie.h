@@ -78,7 +78,8 @@
                      is given the one with the fewest sessions, of those the one that holds the fewest bytes.
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
-                     (gn_get_device) compute equal bits. Every wait has a deadline.
+                     (gn_get_device) compute equal bits. A CPU adds in an order that the shapes give, however operands lie
+                     in memory; a GPU's kernels depend on strides too, so a view and its realised copy may differ there. Every wait has a deadline.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
@@ -2960,7 +2961,7 @@ float sqrtf(float) __attribute__((const));
 
 /* ---- mathematics of f32 without branches or calls, so that loops over it become vector code. Polynomials are minimax fits made
  * for this file; additions and multiplications are never contracted, so every instruction path gives the same bits. Errors are
- * below 3 units in the last place (erfc: 4), over all floats; tests/math_test.c prints and bounds them ---- */
+ * below 3 units in the last place (erfc, gelu: 4), over all floats; tests/math_test.c prints and bounds them ---- */
 
 /* 2^n r, n in [-252, 254]: in two steps, so that results below the normal range are rounded once. */
 GN__INLINE float gn__v_scale(float r, int32_t n) {
@@ -3235,7 +3236,7 @@ GN__INLINE float gn__v_tan(float x) {
     return (float)((odd ? -c : s) / (odd ? s : c));
 }
 
-/* ---- the same of f64, errors below 3 units in the last place (erfc: 5). gn__w_NAME is gn__v_NAME with longer polynomials, and what is
+/* ---- the same of f64, errors below 3 units in the last place (erfc: 5, gelu: 6, mish: 4). gn__w_NAME is gn__v_NAME with longer polynomials, and what is
  * said there holds here ---- */
 
 #define GN__W_LN2_HI 0x1.62e42fefa2p-1         /* 40 bits */
