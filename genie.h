@@ -3217,12 +3217,16 @@ GN__INLINE float gn__v_atan2(float y, float x) {
     float b = fabsf(y), a = fabsf(x), most = b > a ? b : a, scale = most > 0x1p100f ? 0.25f : most < 0x1p-100f ? 0x1p60f : 1.0f;
     bool same = b == a;                            /* zeros and infinities too */
     float r = gn__v_angle(same ? (a == 0.0f ? 0.0f : 1.0f) : b * scale, same ? 1.0f : a * scale, gn__f32_bits(x) >> 31);
-    return x != x || y != y ? x + y : copysignf(r, y);
+    r = copysignf(r, y);
+    r = x != x ? x : r;                            /* of two NaN always the same one: a sum gives either */
+    return y != y ? y : r;
 }
 
 /* In f64 nothing can overflow, and the sum is exact enough. */
 GN__INLINE float gn__v_hypot(float a, float b) {
     float y = (float)sqrt((double)a * (double)a + (double)b * (double)b);
+    y = b != b ? b : y;
+    y = a != a ? a : y;
     return fabsf(a) == INFINITY || fabsf(b) == INFINITY ? INFINITY : y;
 }
 
@@ -3440,7 +3444,9 @@ GN__INLINE double gn__w_atan2(double y, double x) {
     double b = fabs(y), a = fabs(x), most = b > a ? b : a, scale = most > 0x1p1000 ? 0.25 : most < 0x1p-900 ? 0x1p200 : 1.0;
     bool same = b == a;
     double r = gn__w_angle(same ? (a == 0.0 ? 0.0 : 1.0) : b * scale, same ? 1.0 : a * scale, gn__f64_bits(x) >> 63);
-    return x != x || y != y ? x + y : copysign(r, y);
+    r = copysign(r, y);
+    r = x != x ? x : r;
+    return y != y ? y : r;
 }
 
 GN__INLINE double gn__w_hypot(double a, double b) {
@@ -3448,7 +3454,10 @@ GN__INLINE double gn__w_hypot(double a, double b) {
     double scale = most > 0x1p500 ? 0x1p-600 : most < 0x1p-400 ? 0x1p600 : 1.0, back = most > 0x1p500 ? 0x1p600 : most < 0x1p-400 ? 0x1p-600 : 1.0;
     x *= scale;
     y *= scale;
-    return fabs(a) == (double)INFINITY || fabs(b) == (double)INFINITY ? (double)INFINITY : sqrt(x * x + y * y) * back;
+    double r = sqrt(x * x + y * y) * back;
+    r = b != b ? b : r;
+    r = a != a ? a : r;
+    return fabs(a) == (double)INFINITY || fabs(b) == (double)INFINITY ? (double)INFINITY : r;
 }
 
 /* As in f32; the polynomial is in (c - 4) / (c + 4). */
@@ -3561,8 +3570,8 @@ GN__INLINE gn__w_pair gn__w_log2_pair(double x) {
         r = whole > even ? copysign##F(r, x) : r;                                                            \
         T below = whole > 0 ? r : (T)NAN, finite = x < 0 ? below : r;                                        \
         r = a == (T)INFINITY ? r : finite;                                                                   \
-        r = x != x ? x + y : r;                                                                              \
-        r = y != y ? x + y : r;                                                                              \
+        r = y != y ? y : r;                                                                                  \
+        r = x != x ? x : r;                                                                                  \
         r = x == 1 ? (T)1 : r;                                                                               \
         return y == 0 ? (T)1 : r;                                                                            \
     }
@@ -3588,6 +3597,21 @@ GN__INLINE float gn__v_pow(float x, float y) {
     double q = 0.05550327215498386 + r * (0.009617994531983809 + r * (0.0013400431862620847 + r * 0.0001547801837711194));
     q = 0.9999999999190358 + r * (0.6931472067092896 + r * (0.24022651504866055 + r * q));
     return gn__v_pow_edges(x, y, (float)(q * gn__bits_f64((gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND) + 1023) << 52)));
+}
+
+/* Of several NaN the first: the instruction gives another one than the library's function. */
+GN__INLINE float gn__v_fma(float a, float b, float c) {
+    float y = fmaf(a, b, c);
+    y = c != c ? c : y;
+    y = b != b ? b : y;
+    return a != a ? a : y;
+}
+
+GN__INLINE double gn__w_fma(double a, double b, double c) {
+    double y = fma(a, b, c);
+    y = c != c ? c : y;
+    y = b != b ? b : y;
+    return a != a ? a : y;
 }
 
 /* a - b trunc(a / b) where |a / b| is below a limit, else what gn__tile_far_f32 and _f64 put right. The nearest whole quotient has few bits: its
@@ -3664,7 +3688,7 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_atan2_f32(a, b) gn__v_atan2(a, b)
 #define gn__m_hypot_f32(a, b) gn__v_hypot(a, b)
 #define gn__m_copysign_f32(a, b) copysignf(a, b)
-#define gn__m_fma_f32(a, b, c) fmaf(a, b, c)
+#define gn__m_fma_f32(a, b, c) gn__v_fma(a, b, c)
 #define gn__m_fmod_f32(a, b) gn__v_fmod(a, b)
 #define gn__m_floor_f64(a) floor(a)
 #define gn__m_ceil_f64(a) ceil(a)
@@ -3690,7 +3714,7 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_atan2_f64(a, b) gn__w_atan2(a, b)
 #define gn__m_hypot_f64(a, b) gn__w_hypot(a, b)
 #define gn__m_copysign_f64(a, b) copysign(a, b)
-#define gn__m_fma_f64(a, b, c) fma(a, b, c)
+#define gn__m_fma_f64(a, b, c) gn__w_fma(a, b, c)
 #define gn__m_fmod_f64(a, b) gn__w_fmod(a, b)
 /* remainder and floordiv from m = fmod(a, b). */
 #define GN__DEFINE_FLOAT_MATH(S, T, F)                                                                       \
@@ -3812,7 +3836,7 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( ATANH,        atanh,        0x96, F, GN__FLOATS, 16,  4, GN_M_ATANH(a), gn__div(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
     U( ERF,          erf,          0x97, F, GN__FLOATS, 16,  4, GN_M_ERF(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, 1.12837916709551257390)))) \
     U( ERFC,         erfc,         0x98, F, GN__FLOATS, 16,  8, GN_M_ERFC(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, -1.12837916709551257390)))) \
-    U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
+    U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, a != a ? a : GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
     U( SOFTSIGN,     softsign,     0x9a, S, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
     U( HARD_SIGMOID, hard_sigmoid, 0x9b, S, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
     U( HARD_SWISH,   hard_swish,   0x9c, S, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
