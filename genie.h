@@ -15397,6 +15397,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
 
 #define GN__DEADLINE_MS 30000u
 #define GN__SEND_PIECE (32u << 10)          /* bytes sent at once to a server that may be computing */
+#define GN__HEARD_US 1000u                  /* in which a server that was heard is taken to be there */
 #define GN__PEEK_MS 5u                      /* how often who waits looks whether gn_cancel was called */
 #define GN__CANCEL_US 1000000u              /* that a server may take to answer the steps that it was told to end */
 #define GN__SIGN_US 20000u                  /* signs of life that come more often, for long, are a flood */
@@ -16475,11 +16476,12 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
     out_info->remote = true;
 }
 
-/* Also of a server that has gone since. */
+/* Also of a server that has gone since it was heard: a look costs a call of the system, so not of one that was there a moment ago. */
 static uint32_t gn__remote_lost(void *self, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
     gn_fault ignored;
-    while (!r->lost && gn__remote_look(r, 0, &ignored) == GN_OK) { }
+    bool there = gn_now_us() - r->heard_us < GN__HEARD_US;
+    while (!there && !r->lost && gn__remote_look(r, 0, &ignored) == GN_OK) { }
     if (r->lost) gn__remote_is_lost(r, f);
     return r->lost;
 }
