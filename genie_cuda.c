@@ -53,7 +53,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 20
+#define GN__CU_GENERATOR 21
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -3248,6 +3248,9 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
 /* Integers divided by 0 are a fault. */
 static bool divides(const char *op) { return strcmp(op, "div") == 0 || strcmp(op, "fmod") == 0 || strcmp(op, "remainder") == 0 || strcmp(op, "floor_divide") == 0; }
 
+/* What it is computed in holds more bits than it does: they are dropped before anything looks at them. */
+static bool wraps(gn_dtype d) { return !types[d].real && d != GN_I32 && d != GN_I64; }
+
 static void loop_instr(emit *e, loop *l, uint32_t i) {
     const gn_instr *in = &e->layout->instrs[l->step->instr + i];
     const char *from = types[in->in_dtype].compute, *to = types[in->out_dtype].compute;
@@ -3269,8 +3272,7 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
             e->faults = true;
         }
         put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", t, to, row.text);
-        bool narrow = !types[in->out_dtype].real && in->out_dtype != GN_I32 && in->out_dtype != GN_I64;
-        if (narrow) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
+        if (wraps(in->out_dtype)) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
     }
     snprintf(l->names[in->dst], sizeof l->names[0], "t%u", t);
     size_t n = strlen(l->label);
@@ -4686,8 +4688,10 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         put(&members, e->waits ? ", now(bias)" : ", bias");
     }
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
-    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n      const %s sum = %s;\n", types[d].compute,
-        constants.s ? constants.s : "", types[d].compute, t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]");
+    const char *sum = t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]";
+    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n", types[d].compute, constants.s ? constants.s : "");
+    if (wraps(d) && t->loop) put(&e->types, "      const %s sum = cast_to<%s>::of(%s);\n", types[d].compute, type, sum);
+    else put(&e->types, "      const %s sum = %s;\n", types[d].compute, sum);
     text body = e->body;                                     /* instructions are written into the body */
     e->body = (text){ 0 };
     for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
