@@ -1413,6 +1413,7 @@ typedef struct gn_exec_desc {
     gn_stats *stats;         /* counters to add to; never NULL */
     gn_log_fn log;           /* as of a context */
     void *log_user;
+    const char *tenant;      /* of a server's session: whose it is; NULL: the program's own */
 } gn_exec_desc;
 
 /* ---- transport: an ordered byte stream to one peer ---- */
@@ -16497,7 +16498,7 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     gn__mutex_unlock(&server->lock);
     if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
     gn__copy_text(s->device, sizeof s->device, server->devices[at]);
-    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
+    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s, s->tenant };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -16769,7 +16770,7 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
@@ -16823,7 +16824,7 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
         gn_exec exec = { NULL, NULL };
         void *plan = NULL;
         memset(&stats, 0, sizeof stats);
-        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -17251,7 +17252,7 @@ static gn_ctx *gn__context_take(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
+    *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, NULL };
 }
 
 #if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */

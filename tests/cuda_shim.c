@@ -99,7 +99,7 @@ static void run_block(unsigned threads)
 /* ---- faults ---- */
 
 static volatile int broken[DEVICES];
-static atomic_long calls, live;
+static atomic_long calls, live, modules;
 static long fail_at = -1;              /* the call with this number gives fail_code */
 static int fail_code;
 static const char *failed_call = "";
@@ -133,6 +133,8 @@ API void shim_fail(long at, int code)
 API long shim_calls(void) { return calls; }
 /* Memory, pinned memory, streams, events and graphs that were made and not yet destroyed. */
 API long shim_live(void) { return live; }
+/* Programs that are loaded; they stay when all of their sessions have ended. */
+API long shim_modules(void) { return modules; }
 API const char *shim_failed_call(void) { return failed_call; }
 
 static int fails(const char *call)
@@ -705,7 +707,18 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     module *made = calloc(1, sizeof *made);
     *made = (module){ library, here };
     *m = made;
+    modules++;
     return 0;
+}
+/* What still runs one of its kernels then ends with it. */
+API int cuModuleUnload(void *m)
+{
+    BELONGS("a module", ((module *)m)->of);
+    LOCKED(run_all());
+    dlclose(((module *)m)->library);
+    free(m);
+    modules--;
+    return fails(__func__);
 }
 API int cuModuleGetFunction(void **out, void *handle, const char *name)
 {

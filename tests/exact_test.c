@@ -159,7 +159,8 @@ static int add_numbers(program *p, gn_dtype d, gn_shape shape)
 
 static bool takes_zero_divisors(const program *p, const step *s)
 {
-    const ref *by = p->steps[s->in[1]].want;
+    ref *in[2] = { p->steps[s->in[0]].want, p->steps[s->in[1]].want };
+    const ref *by = ref_cast(in[1], ref_promote(in, 2));
     for (int64_t k = 0; k < by->n; k++)
         if (by->f ? by->f[k] == 0 : by->i[k] == 0) return true;
     return false;
