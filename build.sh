@@ -20,6 +20,9 @@ usage: ./build.sh [command] [NAME=VALUE ...] [--no-deps]
   test NAME ...   only these, for example: test wire_test serve_test
   kernels         every kernel of the GPU executor without a GPU: compiled by NVRTC 13 and 12 where they are found or can be
                   had, executed as fibres on this CPU, a few compared with golden texts, waits for products checked in machine code
+  fuzz NAME [SECONDS]
+                  the target tests/fuzz/NAME_fuzz.c under clang's libFuzzer, with the address and undefined sanitizers (60 s); what it finds
+                  is left in build/fuzz/NAME and becomes a file of tests/fuzz/corpus/NAME, which fuzz_test replays
   install         header, sources, static library, genie.pc and genie_serve under DESTDIR/PREFIX
   clean           remove all that was built
 
@@ -46,9 +49,9 @@ parse_arguments() {
             --no-deps) no_deps=1 ;;
             CC=* | SAN=* | CFLAGS=* | JOBS=* | PREFIX=* | DESTDIR=*) export "${argument?}" ;;
             kernels) [ "$command" = build ] || die "two commands: $command and $argument"; command=test names=(kernels_test conformance_test gpu_test rows_test gpu_several_test gpu_calls_test gpu_fault_test choice_test shim_test nvrtc12_test sass_test) ;;
-            build | test | bench | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
+            build | test | bench | fuzz | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
             -*) die "unknown option $argument; see --help" ;;
-            *) [ "$command" = test ] || die "unknown command $argument; see --help"; names+=("$argument") ;;
+            *) [ "$command" = test ] || [ "$command" = fuzz ] || die "unknown command $argument; see --help"; names+=("$argument") ;;
         esac
     done
 }
@@ -99,6 +102,7 @@ missing_packages() {
     fi
     library_is_there mbedtls/ssl.h -lmbedtls -lmbedx509 -lmbedcrypto || echo libmbedtls-dev
     library_is_there zstd.h -lzstd || echo libzstd-dev
+    [ "$command" != fuzz ] || library_is_there stdio.h -fsanitize=fuzzer-no-link,address,undefined || echo "libclang-rt-$(clang -dumpversion 2>/dev/null | cut -d. -f1)-dev"
 }
 
 find_dependencies() {
@@ -330,6 +334,23 @@ run_tests() {
     [ "$failed" = 0 ]
 }
 
+# ---- fuzzing --------------------------------------------------------------------------------------------
+
+# fuzz NAME [SECONDS]: new inputs are kept in build/fuzz/NAME, the one that failed as build/fuzz/NAME-crash-... or the like.
+fuzz() {
+    local name=${1:-} seconds=${2:-60} source folder
+    source=tests/fuzz/${name}_fuzz.c folder=build/fuzz/$name
+    [ -f "$source" ] || die "no fuzz target '$name'; there are: $(cd tests/fuzz && ls ./*_fuzz.c | sed -E 's#./(.*)_fuzz.c#\1#' | xargs)"
+    [[ $seconds =~ ^[0-9]+$ ]] || die "'$seconds' is no number of seconds"
+    CC=clang OUT=build/fuzz
+    mkdir -p "$folder" "tests/fuzz/corpus/$name"
+    find_dependencies
+    make_unit "$folder.run" "clang -std=gnu11 -O1 -g -ffp-contract=off -pthread -Wall -Wextra -I. -DFUZZ_LIBFUZZER -MMD -MF $folder.run.d -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $source -o $folder.run $LIBS"
+    FUZZ_SEEDS=$folder "$folder.run" 2>/dev/null
+    ASAN_OPTIONS=allocator_may_return_null=1 "$folder.run" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
+        -artifact_prefix="$folder-" -print_final_stats=1 "$folder" "tests/fuzz/corpus/$name"
+}
+
 # ---- install, clean -------------------------------------------------------------------------------------
 
 version() { sed -n 's/^#define GN_VERSION "\(.*\)"/\1/p' genie.h; }
@@ -380,6 +401,7 @@ clean_all() {
 main() {
     parse_arguments "$@"
     if [ "$command" = clean ]; then clean_all; exit 0; fi
+    if [ "$command" = fuzz ]; then fuzz "${names[@]+"${names[@]}"}"; exit 0; fi
     [ "$command" != install ] || check_install
     choose_folder
     find_dependencies

@@ -1248,10 +1248,10 @@ typedef struct gn_layout {
 } gn_layout;
 
 /* Fills *out_layout, which keeps a pointer to the part. fuse: scalar ops join the loop of their reader; false: each is a loop of its
-   own. GN_OUT_OF_MEMORY. */
+   own. GN_OUT_OF_MEMORY; GN_LIMIT when its block is more than this host can address. */
 GN_API gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f);
 /* Lays the block out again for an executor that computes several steps in one kernel: it has raised `last` of what a kernel reads
-   later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY. */
+   later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY, GN_LIMIT. */
 GN_API gn_result gn_layout_pack(gn_layout *l, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
 /* Adjacent dims that one stride covers become one, dims of size 1 go: fewer, longer runs over the same elements in the same order. */
@@ -1555,6 +1555,16 @@ GN_API gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, co
    NULL: the measured ones again. Plans that are there are placed anew at their next run if these costs make it worth while; while
    costs are given nothing is measured. GN_BAD_ARGUMENT when the number of devices is another one. */
 GN_API gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *cluster);
+
+/* ---- sizes: sums and products of bytes and counts that a program, a peer or a file can make large ----
+ * They saturate: GN_SIZE_FULL stands for all that does not fit in 64 bits, is above every limit and stays so in each further sum (a product
+ * with 0 is 0). So a chain of them is compared once, at its end, with what may be held; gn_size_fits tells what this host can address. */
+#define GN_SIZE_FULL UINT64_MAX
+static inline uint64_t gn_size_add(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? GN_SIZE_FULL : a + b; }
+static inline uint64_t gn_size_mul(uint64_t a, uint64_t b) { return b && a > UINT64_MAX / b ? GN_SIZE_FULL : a * b; }
+/* Up to a multiple of `to`, a power of two. */
+static inline uint64_t gn_size_align(uint64_t n, uint64_t to) { return n > UINT64_MAX - (to - 1) ? GN_SIZE_FULL : (n + (to - 1)) & ~(to - 1); }
+static inline bool gn_size_fits(uint64_t n) { return n <= (uint64_t)PTRDIFF_MAX; }
 
 /* Services of the core for the optional units. */
 GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL when there is none */
@@ -8537,26 +8547,26 @@ static void gn__layout_updates(gn_layout *l) {
 
 /* ---- memory: offsets in one block from lifetimes, first fit ---- */
 
-typedef struct gn__hole { size_t offset, bytes; } gn__hole;
-typedef struct gn__holes { GN__ARRAY(gn__hole, list); size_t end; } gn__holes;
+typedef struct gn__hole { uint64_t offset, bytes; } gn__hole;
+typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
 
-static size_t gn__holes_take(gn__holes *h, size_t bytes) {
+static uint64_t gn__holes_take(gn__holes *h, uint64_t bytes) {
     for (size_t i = 0; i < h->n_list; i++) {
         gn__hole *x = &h->list[i];
         if (x->bytes < bytes) continue;
-        size_t at = x->offset;
+        uint64_t at = x->offset;
         x->offset += bytes;
         x->bytes -= bytes;
         if (!x->bytes) memmove(x, x + 1, (--h->n_list - i) * sizeof *x);
         return at;
     }
-    size_t at = h->end;
+    uint64_t at = h->end;
     if (h->n_list && h->list[h->n_list - 1].offset + h->list[h->n_list - 1].bytes == h->end) at = h->list[--h->n_list].offset;
-    h->end = at + bytes;
+    h->end = gn_size_add(at, bytes);
     return at;
 }
 
-static bool gn__holes_give(gn__holes *h, size_t offset, size_t bytes) {
+static bool gn__holes_give(gn__holes *h, uint64_t offset, uint64_t bytes) {
     size_t i = 0;
     if (!bytes) return true;
     if (!GN__GROW(h, list, 1)) return false;
@@ -8575,26 +8585,30 @@ static bool gn__holes_give(gn__holes *h, size_t offset, size_t bytes) {
     return true;
 }
 
-static size_t gn__lay_bytes(const gn_lay *a) { return ((size_t)gn__view_count(&a->view) * gn__bytes_of(a->view.dtype) + 63) & ~(size_t)63; }
+static uint64_t gn__lay_bytes(const gn_lay *a) { return gn_size_align(gn_size_mul((uint64_t)gn__view_count(&a->view), gn__bytes_of(a->view.dtype)), 64); }
 
-static bool gn__layout_memory(gn_layout *l) {
+static gn_result gn__layout_no_memory(const gn_layout *l, gn_fault *f) { return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to plan %u nodes", l->part->n_nodes); }
+
+static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     const gn_part *p = l->part;
     uint32_t *dying = l->scratch;                       /* list heads by kernel: 1 + base; linked through `own` */
     gn__holes h = { 0 };
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
-    for (uint32_t i = 0; i < p->n_nodes && ok; i++) {
+    for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end); i++) {
         gn_lay *a = &l->lay[i];
         if (a->kernel && a->place == GN_PLACE_BLOCK) {
-            a->offset = gn__holes_take(&h, gn__lay_bytes(a));
+            a->offset = (size_t)gn__holes_take(&h, gn__lay_bytes(a));
             uint32_t end = GN__MAX(a->last, i);
             if (end < p->n_nodes) { a->own = dying[end]; dying[end] = i + 1; }
         }
         for (uint32_t d = dying[i]; d && ok; d = l->lay[d - 1].own) ok = gn__holes_give(&h, l->lay[d - 1].offset, gn__lay_bytes(&l->lay[d - 1]));
     }
-    l->block_bytes = h.end;
     gn_free(h.list);
-    return ok;
+    if (!ok) return gn__layout_no_memory(l, f);
+    if (!gn_size_fits(h.end)) return gn_fail(f, GN_LIMIT, "the results of %u nodes that live at the same time are more bytes than can be addressed: read or keep fewer at once", p->n_nodes);
+    l->block_bytes = (size_t)h.end;
+    return GN_OK;
 }
 
 /* ---- loops: loads, instructions and registers of a group ---- */
@@ -8744,16 +8758,17 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_f
     l->lay = (gn_lay *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->lay);
     l->update_how = (uint8_t *)gn__alloc_zero((size_t)p->n_updates + 1);
     l->scratch = (uint32_t *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->scratch);
-    bool ok = l->lay && l->update_how && l->scratch;
-    if (ok) {
+    gn_result r = l->lay && l->update_how && l->scratch ? GN_OK : gn__layout_no_memory(l, f);
+    if (r == GN_OK) {
         gn__layout_groups(l, fuse);
         gn__layout_places(l);
         gn__layout_last(l);
         gn__layout_updates(l);
-        ok = gn__layout_memory(l) && gn__layout_steps(l);
+        r = gn__layout_memory(l, f);
     }
-    if (!ok) { gn__layout_deinit(l); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to plan %u nodes", p->n_nodes); }
-    return GN_OK;
+    if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
+    if (r != GN_OK) gn__layout_deinit(l);
+    return r;
 }
 
 /* ---- schedule ----
@@ -17499,7 +17514,7 @@ int gn_describe_network(char *out_text, size_t cap) {
 }
 
 gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, fuse, out_layout, f); }
-gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l) ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to plan %u nodes", l->part->n_nodes); }
+gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
