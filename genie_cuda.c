@@ -19,6 +19,10 @@
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
+ *   GENIE_CUDA_KERNELS=N              so many kernels that no plan holds any more are kept for the next (as it is 8192)
+ *   GENIE_CUDA_COMPILE_SECONDS=N      of the compiler that the programs of one client of a server have in an hour (600; 0: no bound)
+ *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
+ *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only where several clients share a device
  *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
@@ -3424,7 +3428,7 @@ static void put_reduction_type(emit *e, const reduction *r, const char *acc) {
 
 /* The parameters that `take` needs are there already. */
 static void emit_reduction(emit *e, const reduction *r, const char *label, const reducing *d) {
-    size_t bytes = (size_t)r->n * (size_t)r->parts * 16;
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)r->n, (size_t)r->parts), 16);
     if (!r->n) { emit_nothing(e); return; }
     if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
     put_reduction_type(e, r, d->acc);
@@ -4163,7 +4167,7 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     if (value.failed) e->failed = true;
     else emit_reduction(e, &r, "softmax_sums", &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n", .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
     text_free(&value);
-    size_t bytes = (size_t)at + (size_t)rows_of_x->count * 16;
+    size_t bytes = gn_size_add((size_t)at, gn_size_mul((size_t)rows_of_x->count, 16));
     if (bytes > e->rows) e->rows = bytes;
 }
 
@@ -4768,7 +4772,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     put(&e->body, "  transposed<@_p>(a, o);\n");
     emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)(down < GRID_Y ? down : GRID_Y), 256);
     *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
-    *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
+    *at = gn_size_add(*at, gn_size_align(gn_size_mul(gn_size_mul((size_t)n, (size_t)outer), gn_size_mul((size_t)pitch, 4)), 256));
     if (*at > e->scratch) e->scratch = *at;
 }
 
@@ -4798,7 +4802,7 @@ static void emit_aligned(emit *e, uint32_t node, panels *p, int64_t inner_stride
     p->node = UINT32_MAX;
     p->offset = (int64_t)*at;
     p->stride = pitch;
-    *at += ((size_t)(step * bytes) + 255) & ~(size_t)255;
+    *at = gn_size_add(*at, gn_size_align(gn_size_mul((size_t)step, (size_t)bytes), 256));
     if (*at > e->scratch) e->scratch = *at;
 }
 
@@ -4941,7 +4945,7 @@ static param product_side(emit *e, uint32_t node, bool turned, const product *p,
 
 /* The sums of the parts of k, in scratch memory from `at` on. */
 static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
-    size_t bytes = at + (size_t)(f->splits * p->m * p->n) * (types[d].bytes == 8 || d == GN_U32 ? 8 : 4);      /* of what is computed in */
+    size_t bytes = gn_size_add(at, gn_size_mul(gn_size_mul((size_t)f->splits, (size_t)(p->m * p->n)), types[d].bytes == 8 || d == GN_U32 ? 8 : 4));      /* of what is computed in */
     if (bytes > e->scratch) e->scratch = bytes;
     emit_early(e);
     emit_await(e);
@@ -5306,7 +5310,7 @@ static void emit_along(emit *e, uint32_t node, const char *label, const char *jo
     int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
     snprintf(more, sizeof more, "  typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", join, c, (long long)span, (long long)parts);
     if (parts > 1) {
-        size_t bytes = (size_t)(r.count * parts) * 8;
+        size_t bytes = gn_size_mul((size_t)(r.count * parts), 8);
         if (bytes > e->scratch) e->scratch = bytes;
         put_along_type(e, &r, in->dtype, out->dtype, more);
         emit_node(e, x, type, true, "a");
@@ -5351,8 +5355,8 @@ static void emit_argsort(emit *e, uint32_t node) {
     const gn_view *in = view_of(e, x);
     rows r;
     if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    size_t bytes = ((size_t)(r.count * r.n) * (is_few(r.n) ? 4 : 8) + 255) & ~(size_t)255;
-    if (r.n > 256 && 2 * bytes > e->scratch) e->scratch = 2 * bytes;
+    size_t bytes = gn_size_align(gn_size_mul((size_t)(r.count * r.n), is_few(r.n) ? 4 : 8), 256), both = gn_size_mul(bytes, 2);
+    if (r.n > 256 && both > e->scratch) e->scratch = both;
     param half[2] = { { PARAM_PLAN, REGION_SCRATCH, 0 }, { PARAM_PLAN, REGION_SCRATCH, (int64_t)bytes } };
     emit_sort_pass(e, node, &r, "argsort_groups", "sort_group<@_p>(a + @_p::in(row), i)", half[0], half[0], true, r.n <= 256, 0);
     int at = 0;
@@ -5560,7 +5564,7 @@ static void put_attention_type(text *t, const attention_form *f, const char *loo
 
 static void emit_attention_join(emit *e, uint32_t node, const attention_form *f) {
     gn_dtype d = f->q.dtype;
-    size_t bytes = (size_t)(f->queries * f->parts * (f->v.dims[3] + 2)) * 8;
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)(f->queries * f->parts), (size_t)(f->v.dims[3] + 2)), 8);
     if (bytes > e->scratch) e->scratch = bytes;
     put_attention_type(&e->types, f, "no_loop");
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
@@ -5646,7 +5650,7 @@ static void emit_saved(emit *e, uint32_t node, const char *type, const char *nam
     emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
     e->append_flags[e->n_appends] = e->n_flags++;
     e->appends[e->n_appends++] = node;
-    e->save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+    e->save = gn_size_add(e->save, gn_size_align(gn_size_mul((size_t)count_of(v), types[v->dtype].bytes), 256));
 }
 
 /* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
@@ -6689,6 +6693,9 @@ struct device {
     size_t memory;
     int processors;
     bool compile_only, has_pools;
+    char tenant[64];               /* whose sessions have taken memory, while they are all of one */
+    bool has_tenant;
+    atomic_bool shared;            /* of several */
     atomic_bool proved;            /* a first kernel gave what it should */
     atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
     char lost_why[200];
@@ -7624,7 +7631,9 @@ typedef struct run {
     bool poisoned;                 /* that run has failed */
 } run;
 
-enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
+/* A run takes at most half of the ring: what goes up (arguments of STAGE_LARGEST bytes, error words), and what comes down. ERRORS_LARGEST:
+   of error words and the flags behind them. */
+enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20, STAGE_DOWN = STAGE_BYTES / 4, ERRORS_LARGEST = 1 << 20 };
 
 /* Large arguments land in, and large results leave from, memory apart from the block, so that streams of their own copy them while
    kernels of other runs work. Of each kind there are two in turn. full: event, all is written; empty: event, all is read, but for
@@ -7771,21 +7780,41 @@ static gn_result enter(executor *x, gn_fault *f) {
 /* Its device is gone, and all that lay there. An executor can be lost alone: then what is there is waited for and given back. */
 static bool is_dead(const executor *x) { return atomic_load(&x->device->lost); }
 
-static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
+static size_t room(size_t bytes) { return gn_size_align(bytes, 256); }
 
 static bool evict_one(executor *x);
 static bool area_drop_one(executor *x);
 
+/* Memory that sessions give back stays in this process, so that the next one finds in it what lay there. From when a second tenant takes
+   memory of a device, all that anyone takes there is cleared first; while there is one alone, nothing is ($GENIE_CUDA_SCRUB=1: it is). */
+static bool device_is_shared(struct device *d, const char *tenant) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (atomic_load_explicit(&d->shared, memory_order_relaxed) || env_is("GENIE_CUDA_SCRUB", "1")) return true;
+    pthread_mutex_lock(&lock);
+    if (!d->has_tenant) snprintf(d->tenant, sizeof d->tenant, "%s", tenant);
+    d->has_tenant = true;
+    if (strcmp(d->tenant, tenant) != 0) atomic_store(&d->shared, true);
+    bool is = atomic_load(&d->shared);
+    pthread_mutex_unlock(&lock);
+    return is;
+}
+
 /* One try; GN_OUT_OF_MEMORY or GN_LIMIT when something would have to go first. */
 static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
-    if (x->limit && x->held + bytes > x->limit)
-        return gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(x->held + bytes - x->limit), (unsigned long long)x->limit);
-    if (x->device_limit && x->held + bytes > x->device_limit)
-        return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(x->held + bytes - x->device_limit), (unsigned long long)x->device_limit);
+    const uint64_t held = gn_size_add(x->held, bytes);
+    if (x->limit && held > x->limit)
+        return gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(held - x->limit), (unsigned long long)x->limit);
+    if (x->device_limit && held > x->device_limit)
+        return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(held - x->device_limit), (unsigned long long)x->device_limit);
     if (x->device->compile_only) return GN_OK;
     if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, stream));
     else DRIVER(x, f, cuMemAlloc(out, bytes));
-    return GN_OK;
+    int e = device_is_shared(x->device, x->tenant) ? cu.cuMemsetD8Async(*out, 0, bytes, stream) : 0;
+    if (e == 0) return GN_OK;
+    if (x->pools) cu.cuMemFreeAsync(*out, stream);
+    else cu.cuMemFree(*out);
+    *out = 0;
+    return driver_fail(x, f, e, "clearing memory");
 }
 
 /* Device memory that counts against the limit; *out is 0 for no bytes. Slots that are not in use make room for it. */
@@ -8003,7 +8032,7 @@ static void areas_release(executor *x) {
 
 static size_t shape_bytes(gn_dtype d, const gn_shape *s) {
     size_t n = types[d].bytes;
-    for (int i = 0; i < s->rank; i++) n *= (size_t)s->dims[i];
+    for (int i = 0; i < s->rank; i++) n = gn_size_mul(n, (size_t)s->dims[i]);
     return n;
 }
 
@@ -8130,6 +8159,9 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn_result r = enter(x, f);
     if (r != GN_OK) return r;
     if (d->slot >= SLOTS_MAX) return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, SLOTS_MAX);
+    const size_t table = d->slot < x->n_slots ? 0 : (d->slot + 1 - x->n_slots) * sizeof *x->slots;
+    if (x->limit && gn_size_add(x->held, table) > x->limit) return gn_fail(f, GN_LIMIT, "the table up to slot %u is larger than what this session may hold: use low numbers", d->slot);
+    x->held += table;
     while (x->n_slots <= d->slot) {
         if (!grow(&x->slots, x->n_slots, &x->cap_slots, sizeof *x->slots)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
         memset(&x->slots[x->n_slots++], 0, sizeof *x->slots);
@@ -8340,7 +8372,7 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         p->out_at[i] = SIZE_MAX;
         if ((is_dense(v) && !is_overwritten(p, p->layout.lay[part->outs[i]].base)) || !count_of(v)) continue;
         p->out_at[i] = *out_bytes;
-        *out_bytes += room(node_bytes(part, part->outs[i]));
+        *out_bytes = gn_size_add(*out_bytes, room(node_bytes(part, part->outs[i])));
         emit_copy_views(e, "gather_view", dense_view(v->dtype, v->rank, v->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *v, at_node(e, part->outs[i], 0));
     }
     for (uint32_t u = 0; u < part->n_updates; u++) {
@@ -8348,7 +8380,7 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
         param to = { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] };
         if (p->exchanges) to = (param){ PARAM_NODE, part->n_nodes + u, 0 };
-        else *own_bytes += room(node_bytes(part, part->updates[u].node));
+        else *own_bytes = gn_size_add(*own_bytes, room(node_bytes(part, part->updates[u].node)));
         if (p->layout.update_how[u] != GN_UPDATE_COPY) continue;
         const gn_view *v = view_of(e, part->updates[u].node);
         emit_copy_views(e, "new_version", dense_view(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
@@ -8370,21 +8402,23 @@ static bool all_by_value(const plan *p) {
     return is;
 }
 
-enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384 };
+enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384, NEAR_MOST = NEAR_BYTES / 256 };
 
 /* Small results lie behind the error words. */
 static size_t plan_near(plan *p) {
+    struct { uint32_t base; size_t at; } taken[NEAR_MOST];
     size_t near = 0;
-    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+    for (uint32_t i = 0, n = 0; i < p->part->n_outs; i++) {
         uint32_t base = p->layout.lay[p->part->outs[i]].base;
         const gn_lay *a = &p->layout.lay[base];
         size_t bytes = room((size_t)count_of(&a->view) * types[a->view.dtype].bytes);
         p->near_at[i] = SIZE_MAX;
-        if (p->out_at[i] != SIZE_MAX || a->place != GN_PLACE_BLOCK || bytes > NEAR_LARGEST || near + bytes > NEAR_BYTES) continue;
-        for (uint32_t k = 0; k < i; k++)
-            if (p->near_at[k] != SIZE_MAX && p->layout.lay[p->part->outs[k]].base == base) p->near_at[i] = p->near_at[k];
-        if (p->near_at[i] != SIZE_MAX) continue;
-        p->near_at[i] = near;
+        if (p->out_at[i] != SIZE_MAX || a->place != GN_PLACE_BLOCK || !bytes || bytes > NEAR_LARGEST) continue;
+        for (uint32_t k = 0; k < n; k++)
+            if (taken[k].base == base) p->near_at[i] = taken[k].at;
+        if (p->near_at[i] != SIZE_MAX || near + bytes > NEAR_BYTES) continue;
+        taken[n].base = base;
+        p->near_at[i] = taken[n++].at = near;
         near += bytes;
     }
     return near;
@@ -8397,6 +8431,15 @@ static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t
     *counter += times;
     gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: %s", x->device->ordinal, what);
     return x->strict ? gn_fail(f, GN_STRICT, "%s; strict mode forbids to compute it in another way", what) : GN_OK;
+}
+
+/* What the plan will hold is refused before anything is compiled for it. */
+static gn_result plan_fits(const executor *x, const plan *p, gn_fault *f) {
+    const uint64_t bytes = gn_size_add(p->total, p->lands ? p->args_bytes : 0);
+    if (!gn_size_fits(gn_size_add(bytes, bytes / 4))) return gn_fail(f, GN_LIMIT, "this plan needs more memory than can be addressed: realize parts of it one after another");
+    if (x->limit && bytes > x->limit)
+        return gn_fail(f, GN_LIMIT, "this plan needs %llu bytes of device memory, this session may hold %llu: realize parts of it one after another", (unsigned long long)bytes, (unsigned long long)x->limit);
+    return GN_OK;
 }
 
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
@@ -8429,16 +8472,19 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     bool none = all_by_value(p);
     for (uint32_t i = 0; i < p->part->n_args && !none; i++) {
         p->arg_at[i] = args;
-        args += room(node_bytes(p->part, p->part->args[i]));
-        if (p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE) data += node_bytes(p->part, p->part->args[i]);
+        args = gn_size_add(args, room(node_bytes(p->part, p->part->args[i])));
+        if (p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE) data = gn_size_add(data, node_bytes(p->part, p->part->args[i]));
     }
     p->args_bytes = args;
     p->lands = x->aside && data >= ASIDE_LEAST;
-    p->errors_bytes = room((ERROR_WORDS + e->n_flags) * 4);
+    p->errors_bytes = room((ERROR_WORDS + (size_t)e->n_flags) * 4);
+    if (p->errors_bytes > ERRORS_LARGEST) return gn_fail(f, GN_LIMIT, "%u appends and sums of this plan are more than the %d that one may have: realize parts of it one after another", e->n_flags, ERRORS_LARGEST / 4);
     p->near_bytes = plan_near(p);
     const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->rows), room(e->save), outs, own, p->lands ? 0 : args, p->errors_bytes, p->near_bytes };
     p->total = room(p->layout.block_bytes);
-    for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
+    for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total = gn_size_add(p->total, bytes[i]); }
+    gn_result r = plan_fits(x, p, f);
+    if (r != GN_OK) return r;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
         if (p->near_at[i] != SIZE_MAX) p->layout.lay[p->layout.lay[p->part->outs[i]].base].offset = p->region[REGION_NEAR] + p->near_at[i];
     return GN_OK;
@@ -8630,7 +8676,7 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
     for (uint32_t i = 0; i < part->n_outs; i++) {
         if (outs[i].host && outs[i].bytes != node_bytes(part, part->outs[i])) return fail_at(f, part->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
         if (!outs[i].keep) continue;
-        if (outs[i].keep <= last) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
+        if (outs[i].keep <= last || outs[i].keep == UINT64_MAX) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise, and end at 2^64 - 2");
         last = outs[i].keep;
     }
     return GN_OK;
@@ -8963,7 +9009,7 @@ static gn_result run_leave(executor *x, plan *p, const gn_out *outs, gn_fault *f
         p->leave_at[i] = SIZE_MAX;
         if (!x->aside || !outs[i].host || outs[i].bytes < ASIDE_LEAST) continue;
         p->leave_at[i] = bytes;
-        bytes += room(outs[i].bytes);
+        bytes = gn_size_add(bytes, room(outs[i].bytes));
     }
     if (!bytes || !(p->leaves = area_take(x, x->leaving, &x->next_leaving, bytes, x->stream))) return GN_OK;
     DRIVER(x, f, cuStreamWaitEvent(x->stream, p->leaves->empty, 0));
@@ -9076,7 +9122,7 @@ static size_t staged_bytes(const plan *p, const gn_out *outs) {
     size_t n = p->errors_bytes + p->near_bytes;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
         if (outs[i].host && outs[i].bytes <= STAGE_LARGEST && p->near_at[i] == SIZE_MAX) n += outs[i].bytes + 64;
-    return n > STAGE_BYTES / 4 ? STAGE_BYTES / 4 : n;       /* errors and small results are far fewer */
+    return n > STAGE_DOWN ? STAGE_DOWN : n;                 /* error words and what lies near them are fewer; other results go by themselves then */
 }
 
 static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_out *outs, run *r, gn_fault *f) {
@@ -9594,7 +9640,7 @@ static void exec_close(void *self) {
     executor *x = (executor *)self;
     enter(x, NULL);
     while (x->n_runs) run_finish(x);
-    exec_values_release(x, UINT64_MAX);
+    exec_values_release(x, UINT64_MAX);                    /* above all ids */
     for (size_t i = 0; i < x->n_slots; i++) slot_free(x, &x->slots[i]);
     if (x->block_bytes) give(x, x->block, x->block_bytes);
     for (int i = 0; i < 2 * AREAS; i++) area_drop(x, i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS]);
