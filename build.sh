@@ -338,14 +338,21 @@ run_tests() {
 
 # fuzz NAME [SECONDS]: new inputs are kept in build/fuzz/NAME, the one that failed as build/fuzz/NAME-crash-... or the like.
 fuzz() {
-    local name=${1:-} seconds=${2:-60} source folder
+    local name=${1:-} seconds=${2:-60} source folder other
     source=tests/fuzz/${name}_fuzz.c folder=build/fuzz/$name
     [ -f "$source" ] || die "no fuzz target '$name'; there are: $(cd tests/fuzz && ls ./*_fuzz.c | sed -E 's#./(.*)_fuzz.c#\1#' | xargs)"
     [[ $seconds =~ ^[0-9]+$ ]] || die "'$seconds' is no number of seconds"
     CC=clang OUT=build/fuzz
     mkdir -p "$folder" "tests/fuzz/corpus/$name"
     find_dependencies
-    make_unit "$folder.run" "clang -std=gnu11 -O1 -g -ffp-contract=off -pthread -Wall -Wextra -I. -DFUZZ_LIBFUZZER -MMD -MF $folder.run.d -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $source -o $folder.run $LIBS"
+    # The other unit is linked beside: the network, or the core with the memory that fuzz.h counts.
+    other=genie_net.c
+    ! grep -q '^#include "fuzz_net.h"' "$source" || other='-x c tests/fuzz/fuzz.h'
+    FLAGS='-std=gnu11 -O1 -g -ffp-contract=off -pthread -Wall -Wextra -I. -fsanitize=address,undefined -fno-sanitize-recover=all'
+    make_unit "$folder.o" "clang $FLAGS -DFUZZ_LIBFUZZER -fsanitize=fuzzer-no-link -MMD -MF $folder.o.d -c $source -o $folder.o"
+    make_unit "${folder}_other.o" "clang $FLAGS -fsanitize=fuzzer-no-link -MMD -MF ${folder}_other.o.d -c $other -o ${folder}_other.o"
+    printf '%s: %s %s\n' "$folder.run" "$folder.o" "${folder}_other.o" >"$folder.run.d"
+    make_unit "$folder.run" "clang $FLAGS -fsanitize=fuzzer $folder.o ${folder}_other.o -o $folder.run $LIBS"
     FUZZ_SEEDS=$folder "$folder.run" 2>/dev/null
     ASAN_OPTIONS=allocator_may_return_null=1 "$folder.run" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
         -artifact_prefix="$folder-" -print_final_stats=1 "$folder" "tests/fuzz/corpus/$name"

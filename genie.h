@@ -47,6 +47,10 @@
                      gn_host_alloc it copies by itself; those of plain memory pass through pinned pieces (16 MiB a direction), copied
                      by up to four threads. gn_stats counts copies_aside, and copies_waited where that is not possible. For each
                      direction the device holds two areas as large as the largest.
+       Budgets       on a server all that a session causes is charged to it, its tenant and the server (gn_server_desc.memory_limit,
+                     tenant_memory, total_memory): tensors, scratch of kernels, plans, tables, messages that are not whole yet, uploads, device
+                     memory. What does not fit is GN_LIMIT, names the budget, and the session goes on; a step or state that was refused
+                     has changed nothing. Room is made by weights that no session uses (idle_memory, idle_minutes).
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
                      loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
                      program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
@@ -1021,11 +1025,16 @@ typedef struct gn_server_desc {
     const char *listen;       /* "host:port", NULL: 127.0.0.1:5556; port 0: any free port */
     const char *devices;      /* NULL: "cpu" */
     const char *key, *cert, *ca; /* PEM files of an own PKI; all NULL: a P-256 key of our own, made at first start */
-    const char *url_file;     /* the URL is written here, mode 0600 */
+    const char *url_file;     /* the URL is written here, mode 0600; GN_BAD_ARGUMENT when it is that of another server that runs */
     const char *home;         /* keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
     uint32_t max_sessions;    /* 0: 64 */
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
-    uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
+    uint64_t memory_limit;    /* bytes that one session may cause in host memory (tensors, scratch, messages, plans, tables), and as many
+                                 on its device; 0: 8 GiB. Up to 8 MiB of messages under way and 3 of its link come on top */
+    uint64_t tenant_memory;   /* the same of all sessions of a tenant with the weights that it has left here; 0: four times memory_limit */
+    uint64_t total_memory;    /* the same of all tenants; 0: three quarters of this machine's memory, and no limit on devices but their own */
+    uint64_t idle_memory;     /* bytes of weights that no session uses; those that were used longest ago go first. 0: memory_limit */
+    uint32_t idle_minutes;    /* how long they stay at most, 0: 60 */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
     bool no_costs;            /* the devices are not measured at the start, and clients learn nothing of their speed */
     int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
@@ -1033,6 +1042,8 @@ typedef struct gn_server_desc {
     void *log_user;
     const char *record_file;  /* every new plan is added to it, NULL: none. It holds graphs: ops and shapes, no values */
     const char *warm_file;    /* plans that an earlier server recorded are made before the first client comes, NULL: none */
+    const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
+    uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
 } gn_server_desc;
 
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
@@ -1366,7 +1377,7 @@ typedef struct gn_slot_desc {
 } gn_slot_desc;
 
 typedef struct gn_arg { const void *host; size_t bytes; uint64_t value; } gn_arg;   /* DATA: host, bytes; VALUE: value */
-typedef struct gn_out { void *host; size_t bytes; uint64_t keep; } gn_out;          /* host NULL: not copied; keep 0: not kept */
+typedef struct gn_out { void *host; size_t bytes; uint64_t keep; } gn_out;          /* host NULL: not copied; keep 0: not kept, else at most 2^64 - 2 */
 
 typedef struct gn_exec_i {
     void (*close)(void *self);
@@ -1407,7 +1418,6 @@ typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
 typedef struct gn_exec_desc {
     const char *device;      /* "cpu:0", "cuda:1" */
     uint32_t threads;
-    uint64_t memory_limit;   /* bytes, 0: none */
     uint32_t deadline_ms;
     bool strict;
     gn_stats *stats;         /* counters to add to; never NULL */
@@ -1456,12 +1466,13 @@ typedef struct gn_net_i {
     gn_result (*connect)(const char *where, const gn_net_desc *d, gn_transport *out, char out_device[64], gn_fault *f);
     /* GN_PORT_IN_USE, GN_INSECURE, GN_IO_ERROR, GN_BAD_ARGUMENT */
     gn_result (*listen)(const gn_server_desc *d, void **out_listener, gn_fault *f);
-    /* Waits at most timeout_ms for a connection (GN_TIMEOUT: none). TCP only; the handshake is `handshake`. */
+    /* Waits at most timeout_ms for a connection whose handshake is over and whose first bytes have come (GN_TIMEOUT: none). Any
+       other error: one was turned away, and why. Those that have not come so far are looked after in here, so one thread calls it
+       again and again. */
     gn_result (*accept)(void *listener, uint32_t timeout_ms, gn_transport *out, gn_fault *f);
-    /* In the session's own thread. */
-    gn_result (*handshake)(void *listener, gn_transport t, uint32_t timeout_ms, gn_fault *f);
-    /* Checks a HELLO's proof; *out_tenant names the client's namespace; a pairing returns the bytes to grant. Thread-safe. */
-    gn_result (*authenticate)(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n);
+    /* Checks a HELLO's proof; *out_tenant names the client's namespace; a pairing returns the bytes to grant. *f may be told to the
+       peer. Thread-safe. */
+    gn_result (*authenticate)(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f);
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
@@ -1570,6 +1581,15 @@ static inline bool gn_size_fits(uint64_t n) { return n <= (uint64_t)PTRDIFF_MAX;
 GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL when there is none */
 GN_API void *gn_resize(void *p, size_t bytes);
 GN_API void gn_free(void *p);
+/* A budget: gn_alloc charges host memory to that of the session for which the calling thread works, and to its tenant's and the server's.
+   Memory of a device, and of the host that comes from elsewhere, is charged by the executor that takes it. gn_session_account: for the one or
+   the other, that of the calling thread; NULL: nobody's, which is never refused. It stays until all that was charged is given back. GN_LIMIT:
+   nothing was charged. Any thread. */
+typedef struct gn_account gn_account;
+GN_API gn_account *gn_session_account(bool device);
+GN_API gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f);
+GN_API void gn_account_give(gn_account *a, uint64_t bytes);
+GN_API void gn_wipe(void *p, size_t n);          /* overwrites a secret; no compiler leaves it out. p may be NULL when n is 0 */
 GN_API uint64_t gn_now_us(void);                 /* monotonic */
 GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *format, ...);
 
@@ -1687,14 +1707,9 @@ static void gn__assert_failed(const char *what, int line) {
     abort();
 }
 
-void *gn_alloc(size_t bytes) { return GN_MALLOC(bytes ? bytes : 1); }
-void *gn_resize(void *p, size_t bytes) { return GN_REALLOC(p, bytes ? bytes : 1); }
-void gn_free(void *p) { GN_FREE(p); }
-
-static void *gn__alloc_zero(size_t bytes) {
-    void *p = gn_alloc(bytes);
-    if (p) memset(p, 0, bytes ? bytes : 1);
-    return p;
+void gn_wipe(void *p, size_t n) {
+    volatile uint8_t *at = (volatile uint8_t *)p;      /* each write counts, even of memory that is freed next */
+    while (n-- > 0) *at++ = 0;
 }
 
 static void gn__copy_text(char *dst, size_t cap, const char *src) {
@@ -1717,6 +1732,196 @@ GN__PRINTF(3, 4) gn_result gn_fail(gn_fault *f, gn_result r, const char *format,
     gn__fail_v(f, r, format, args);
     va_end(args);
     return r;
+}
+
+/* Counters that several threads add to. */
+#if defined(__GNUC__) || defined(__clang__)
+typedef uint64_t gn__atomic;
+GN__UNUSED static uint64_t gn__atomic_load(const gn__atomic *a) { return __atomic_load_n(a, __ATOMIC_ACQUIRE); }
+GN__UNUSED static void gn__atomic_store(gn__atomic *a, uint64_t v) { __atomic_store_n(a, v, __ATOMIC_RELEASE); }
+GN__UNUSED static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return __atomic_add_fetch(a, v, __ATOMIC_ACQ_REL); }
+/* Stores `v` if `*seen` is there; otherwise false, and *seen is what was. */
+GN__UNUSED static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) { return __atomic_compare_exchange_n(a, seen, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE); }
+#elif defined(_WIN32)
+typedef volatile LONG64 gn__atomic;
+static uint64_t gn__atomic_load(const gn__atomic *a) { return (uint64_t)InterlockedCompareExchange64((LONG64 *)a, 0, 0); }
+static void gn__atomic_store(gn__atomic *a, uint64_t v) { InterlockedExchange64((LONG64 *)a, (LONG64)v); }
+static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return (uint64_t)InterlockedAdd64((LONG64 *)a, (LONG64)v); }
+static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) {
+    uint64_t was = (uint64_t)InterlockedCompareExchange64((LONG64 *)a, (LONG64)v, (LONG64)*seen);
+    bool swapped = was == *seen;
+    *seen = was;
+    return swapped;
+}
+#else
+#error "genie.h needs 64-bit atomics: GCC, clang or MSVC"
+#endif
+
+/* ---- accounts: who pays for memory. What a thread allocates while it works for an account is charged to that account and to those
+ * above it (a session, its tenant, the server) until it is freed, by whatever thread. Threads inherit whom they work for. ---- */
+
+#define GN__BLOCK_HEAD 16u                  /* keeps what malloc aligns aligned */
+#define GN__BLOCK_COST 32u                  /* bytes that a block is charged besides its own: head, and what the allocator adds */
+#define GN__SESSION_SPARE (8u << 20)        /* bytes that a session has beyond every limit for messages under way: refusals travel too */
+
+struct gn_account {
+    gn_account *above;                      /* that pays too; it lives longer */
+    const char *what, *flag;                /* "the session", "--memory" */
+    gn__atomic held;                        /* bytes, and 1 while it is open */
+    gn__atomic limit, spare;                /* limit 0: none; spare: beyond it, for messages */
+    gn__atomic refused_by, refused;         /* of the one that was to pay first: which of the chain had no room, for how many bytes */
+    bool (*reclaim)(void *user, uint64_t bytes);   /* makes room by what can be had again, false: there is nothing; NULL: the same */
+    void *user;
+};
+
+typedef struct gn__payer { gn_account *host, *device; bool spare; } gn__payer;   /* spare: for a message */
+static GN__THREAD_LOCAL gn__payer gn__paying;
+
+typedef struct gn__block { gn_account *account; size_t bytes; } gn__block;       /* before each block */
+
+/* Charges this account alone. */
+static bool gn__account_take(gn_account *a, uint64_t bytes, bool spare) {
+    uint64_t now = gn__atomic_load(&a->held), limit = gn__atomic_load(&a->limit);
+    uint64_t more = spare ? gn__atomic_load(&a->spare) : 0;
+    uint64_t most = limit == 0 || limit > UINT64_MAX - more ? UINT64_MAX : limit + more;
+    for (;;) {
+        if (bytes > most || now > most - bytes) return false;
+        if (gn__atomic_swap(&a->held, &now, now + bytes)) return true;
+    }
+}
+
+/* Gives bytes back to the account and those above it, up to `end` (NULL: all). One that is closed goes with its last byte. */
+static void gn__account_give(gn_account *a, uint64_t bytes, const gn_account *end) {
+    while (a && a != end) {
+        gn_account *above = a->above;
+        if (gn__atomic_add(&a->held, 0 - bytes) == 0) {
+            GN_FREE(a);
+            bytes++;                        /* that it held of those above by being there */
+        }
+        a = above;
+    }
+}
+
+/* Charges the account and all above it, or none. */
+static bool gn__account_charge(gn_account *a, uint64_t bytes, bool spare) {
+    bool live = a == gn__paying.host;        /* its own thread: nobody above is closed */
+    gn_account *x = a;
+    while (x) {
+        bool ok = gn__account_take(x, bytes, spare);
+        while (!ok && live && x->reclaim && x->reclaim(x->user, bytes)) ok = gn__account_take(x, bytes, spare);
+        if (!ok) break;
+        x = x->above;
+    }
+    if (!x) return true;
+    gn__account_give(a, bytes, x);
+    gn__atomic_store(&a->refused, bytes);
+    gn__atomic_store(&a->refused_by, (uint64_t)(uintptr_t)x);
+    return false;
+}
+
+/* NULL: no memory. gn__account_close ends it. */
+static gn_account *gn__account_open(gn_account *above, const char *what, const char *flag, uint64_t limit) {
+    gn_account *a = (gn_account *)GN_MALLOC(sizeof *a);
+    if (!a) return NULL;
+    memset((void *)a, 0, sizeof *a);
+    for (gn_account *x = above; x; x = x->above) gn__atomic_add(&x->held, 1);
+    a->above = above;
+    a->what = what;
+    a->flag = flag;
+    gn__atomic_store(&a->limit, limit);
+    gn__atomic_store(&a->held, 1);
+    return a;
+}
+
+/* What is still charged keeps it there, with those above it, until it is freed. */
+static void gn__account_close(gn_account *a) {
+    gn_account *above = a ? a->above : NULL;
+    if (!a || gn__atomic_add(&a->held, UINT64_MAX) != 0) return;
+    GN_FREE(a);
+    gn__account_give(above, 1, NULL);
+}
+
+static uint64_t gn__account_held(const gn_account *a) { return gn__atomic_load(&a->held) - 1; }
+
+/* What a client is told: GN_LIMIT, which of the budgets it was and what there is of it. */
+static gn_result gn__account_refusal(const gn_account *a, const char *why, uint64_t bytes, gn_fault *f) {
+    return gn_fail(f, GN_LIMIT, "%.200s%s%llu bytes more; %s holds %llu of the %llu allowed (%s): release what is not needed, or ask whoever runs the server for more",
+                   why, why[0] ? ": " : "", (unsigned long long)bytes, a->what, (unsigned long long)gn__account_held(a), (unsigned long long)gn__atomic_load(&a->limit), a->flag);
+}
+
+/* A block of the account's; NULL account: nobody's. */
+static void *gn__block_make(gn_account *a, size_t bytes, bool spare) {
+    bytes = bytes ? bytes : 1;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (a && !gn__account_charge(a, (uint64_t)bytes + GN__BLOCK_COST, spare))) return NULL;
+    char *p = (char *)GN_MALLOC(bytes + GN__BLOCK_HEAD);
+    gn__block head = { a, bytes };
+    if (!p) { gn__account_give(a, (uint64_t)bytes + GN__BLOCK_COST, NULL); return NULL; }
+    memcpy(p, &head, sizeof head);
+    return p + GN__BLOCK_HEAD;
+}
+
+static gn__block gn__block_head(const void *p) {
+    gn__block head;
+    memcpy(&head, (const char *)p - GN__BLOCK_HEAD, sizeof head);
+    return head;
+}
+
+void *gn_alloc(size_t bytes) { return gn__block_make(gn__paying.host, bytes, gn__paying.spare); }
+
+void *gn_resize(void *p, size_t bytes) {
+    if (!p) return gn_alloc(bytes);
+    gn__block head = gn__block_head(p);
+    bytes = bytes ? bytes : 1;
+    uint64_t more = bytes > head.bytes ? bytes - head.bytes : 0, less = bytes < head.bytes ? head.bytes - bytes : 0;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (more && head.account && !gn__account_charge(head.account, more, gn__paying.spare))) return NULL;
+    char *q = (char *)GN_REALLOC((char *)p - GN__BLOCK_HEAD, bytes + GN__BLOCK_HEAD);
+    gn__account_give(head.account, q ? less : more, NULL);
+    if (!q) return NULL;
+    head.bytes = bytes;
+    memcpy(q, &head, sizeof head);
+    return q + GN__BLOCK_HEAD;
+}
+
+void gn_free(void *p) {
+    if (!p) return;
+    gn__block head = gn__block_head(p);
+    GN_FREE((char *)p - GN__BLOCK_HEAD);
+    gn__account_give(head.account, (uint64_t)head.bytes + GN__BLOCK_COST, NULL);
+}
+
+/* The account that refused for `a` since that was last asked, and for how many bytes; NULL: none. */
+static const gn_account *gn__account_refused(gn_account *a, uint64_t *out_bytes) {
+    const gn_account *by = a ? (const gn_account *)(uintptr_t)gn__atomic_load(&a->refused_by) : NULL;
+    *out_bytes = by ? gn__atomic_load(&a->refused) : 0;
+    if (by) gn__atomic_store(&a->refused_by, 0);
+    return by;
+}
+
+gn_account *gn_session_account(bool device) { return device ? gn__paying.device : gn__paying.host; }
+
+gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f) {
+    uint64_t asked;
+    if (!a || gn__account_charge(a, bytes, false)) return GN_OK;
+    const gn_account *by = gn__account_refused(a, &asked);
+    return gn__account_refusal(by ? by : a, "", bytes, f);
+}
+
+void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_give(a, bytes, NULL); }
+
+/* From the account that pays to the one right above it, which pays already. */
+static void gn__block_raise(void *p) {
+    gn__block head = gn__block_head(p);
+    if (!head.account || !head.account->above) return;
+    gn_account *from = head.account;
+    head.account = from->above;
+    memcpy((char *)p - GN__BLOCK_HEAD, &head, sizeof head);
+    gn__account_give(from, (uint64_t)head.bytes + GN__BLOCK_COST, from->above);
+}
+
+static void *gn__alloc_zero(size_t bytes) {
+    void *p = gn_alloc(bytes);
+    if (p) memset(p, 0, bytes ? bytes : 1);
+    return p;
 }
 
 GN__PRINTF(4, 5) void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *format, ...) {
@@ -1758,6 +1963,7 @@ static bool gn__reserve(void **p, size_t *cap, size_t want, size_t size) {
     }
     if (next > SIZE_MAX / size) return false;
     void *q = gn_resize(*p, next * size);
+    if (!q && next > want) q = gn_resize(*p, (next = want) * size);   /* near a limit there is room for less */
     if (!q) return false;
     *p = q;
     *cap = next;
@@ -1868,11 +2074,12 @@ static void gn__cond_broadcast(gn__cond *c) { pthread_cond_broadcast(c); }
 typedef struct gn__thread { pthread_t h; } gn__thread;
 #endif
 
-typedef struct gn__thread_start_args { void (*fn)(void *); void *arg; } gn__thread_start_args;
+typedef struct gn__thread_start_args { void (*fn)(void *); void *arg; gn__payer paying; } gn__thread_start_args;
 
 static void gn__thread_enter(void *p) {
     gn__thread_start_args a = *(gn__thread_start_args *)p;
     gn_free(p);
+    gn__paying = a.paying;
     a.fn(a.arg);
 }
 
@@ -1887,6 +2094,8 @@ static bool gn__thread_start(gn__thread *t, void (*fn)(void *), void *arg) {
     if (!a) return false;
     a->fn = fn;
     a->arg = arg;
+    a->paying = gn__paying;
+    a->paying.spare = false;
 #ifdef _WIN32
     t->h = CreateThread(NULL, 0, gn__thread_main, a, 0, NULL);
     bool ok = t->h != NULL;
@@ -1917,6 +2126,20 @@ static uint32_t gn__core_count(void) {
 #endif
 }
 
+/* Bytes of this machine; 0: not known. */
+static uint64_t gn__host_memory(void) {
+#ifdef _WIN32
+    MEMORYSTATUSEX m;
+    m.dwLength = sizeof m;
+    return GlobalMemoryStatusEx(&m) ? m.ullTotalPhys : 0;
+#elif defined(_SC_PHYS_PAGES)
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : 0;
+#else
+    return 0;
+#endif
+}
+
 uint64_t gn_now_us(void) {
 #ifdef _WIN32
     LARGE_INTEGER f, c;
@@ -1929,21 +2152,6 @@ uint64_t gn_now_us(void) {
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 #endif
 }
-
-/* Counters that several threads add to. */
-#if defined(__GNUC__) || defined(__clang__)
-typedef uint64_t gn__atomic;
-GN__UNUSED static uint64_t gn__atomic_load(const gn__atomic *a) { return __atomic_load_n(a, __ATOMIC_ACQUIRE); }
-GN__UNUSED static void gn__atomic_store(gn__atomic *a, uint64_t v) { __atomic_store_n(a, v, __ATOMIC_RELEASE); }
-GN__UNUSED static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return __atomic_add_fetch(a, v, __ATOMIC_ACQ_REL); }
-#elif defined(_WIN32)
-typedef volatile LONG64 gn__atomic;
-static uint64_t gn__atomic_load(const gn__atomic *a) { return (uint64_t)InterlockedCompareExchange64((LONG64 *)a, 0, 0); }
-static void gn__atomic_store(gn__atomic *a, uint64_t v) { InterlockedExchange64((LONG64 *)a, (LONG64)v); }
-static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return (uint64_t)InterlockedAdd64((LONG64 *)a, (LONG64)v); }
-#else
-#error "genie.h needs 64-bit atomics: GCC, clang or MSVC"
-#endif
 
 /* Units registered before the first context; read-only afterwards. */
 static const gn_net_i *gn__net;
@@ -10718,7 +10926,7 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, release, UINT64_MAX, 0, "kept values with smaller ids are dropped first")                         \
     F(M, u32, seen, UINT32_MAX, 0, "failed steps the client knows of; fewer than there were: CANCELLED")        \
     F(M, array, outs, GN__WIRE_NODES, 1, "of each output: 1: wanted back, 2: kept")                             \
-    F(M, array, keeps, GN__WIRE_NODES, 8, "u64 id of each kept output, rising, never used before")              \
+    F(M, array, keeps, GN__WIRE_NODES, 8, "u64 id of each kept output, rising, never used before, at most 2^64-2")              \
     F(M, tail, args, 0, 1, "arguments in order: a blob, or the u64 id of a value")
 #define GN__FIELDS_STEP_OK(F, M)                                                                                \
     F(M, u64, held, UINT64_MAX, 0, "bytes held on the device for the session")                                  \
@@ -10953,6 +11161,17 @@ static void gn__inbox_deinit(gn__inbox *in) {
     memset(in, 0, sizeof *in);
 }
 
+static void gn__buf_wipe(gn__buf *b) { if (b->p) gn_wipe(b->p, b->cap); }
+
+/* Overwrites what was read, which held a secret; the latest message is gone. What is not read yet stays. */
+static void gn__inbox_wipe(gn__inbox *in) {
+    if (in->p) gn_wipe(in->p, in->at);
+    if (in->p) gn_wipe(in->p + in->n, in->cap - in->n);
+    for (int i = 0; i < GN__OPEN_MESSAGES; i++) gn__buf_wipe(&in->open[i].body);
+    gn__buf_wipe(&in->whole);
+    gn__buf_wipe(&in->spare);
+}
+
 /* Where to put up to *out_n bytes that arrive; NULL when there is no memory. */
 static uint8_t *gn__inbox_room(gn__inbox *in, size_t *out_n) {
     size_t most = (size_t)in->frame_max + GN__FRAME_HEAD;
@@ -11120,6 +11339,22 @@ typedef struct gn__outbox {
 static void gn__outbox_deinit(gn__outbox *o) {
     gn__buf_deinit(&o->b);
     gn__buf_deinit(&o->fields);
+}
+
+/* Room for a message of n bytes that holds a secret: a buffer that grows leaves its bytes where it was. */
+static bool gn__outbox_room(gn__outbox *o, size_t n) {
+    void *b = o->b.p, *fields = o->fields.p;
+    bool ok = gn__reserve(&b, &o->b.cap, o->b.n + n, 1);
+    o->b.p = (uint8_t *)b;
+    ok = gn__reserve(&fields, &o->fields.cap, n, 1) && ok;
+    o->fields.p = (uint8_t *)fields;
+    return ok;
+}
+
+/* After a secret was sent. */
+static void gn__outbox_wipe(gn__outbox *o) {
+    gn__buf_wipe(&o->b);
+    gn__buf_wipe(&o->fields);
 }
 
 static gn_result gn__outbox_flush(gn__outbox *o) {
@@ -11578,7 +11813,6 @@ typedef struct gn__cpu_value { uint64_t id; gn__type type; char *mem; } gn__cpu_
 typedef struct gn__cpu {
     gn__pool pool;
     gn_stats *stats;
-    uint64_t limit, held;          /* bytes of slots, values and blocks */
     char *block;                   /* one for all plans: runs do not overlap */
     size_t block_bytes;
     GN__ARRAY(gn__cpu_slot, slots);
@@ -11594,26 +11828,20 @@ typedef struct gn__cpu_plan {
 
 static size_t gn__room(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
-/* Memory that counts against the limit. */
+/* Memory of slots, values and blocks. */
 static char *gn__cpu_take(gn__cpu *c, size_t bytes, bool zero, gn_fault *f) {
     bytes = gn__room(bytes);
-    if (c->limit && c->held + bytes > c->limit) {
-        gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(c->held + bytes - c->limit), (unsigned long long)c->limit);
-        return NULL;
-    }
     char *raw = bytes < SIZE_MAX - 128 ? (char *)gn_alloc(bytes + 64 + sizeof raw) : NULL;   /* lines of caches, the block's start just below */
     char *p = raw ? (char *)(((uintptr_t)raw + sizeof raw + 63) & ~(uintptr_t)63) : NULL;
     if (p) memcpy(p - sizeof raw, &raw, sizeof raw);
     if (p && zero) memset(p, 0, bytes);
     if (!p) { gn_fail(f, GN_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes); return NULL; }
-    c->held += bytes;
     c->stats->device_bytes += bytes;
     return p;
 }
 
 static void gn__cpu_give(gn__cpu *c, char *p, size_t bytes) {
     if (!p) return;
-    c->held -= gn__room(bytes);
     c->stats->device_bytes -= gn__room(bytes);
     memcpy(&p, p - sizeof p, sizeof p);
     gn_free(p);
@@ -12168,24 +12396,37 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
     return e;
 }
 
+/* Values from the place `kept` of the list on are dropped: a run that fails keeps none. */
+static void gn__cpu_values_cut(gn__cpu *c, size_t kept) {
+    for (; c->n_values > kept; c->n_values--) gn__cpu_give(c, c->values[c->n_values - 1].mem, gn__type_bytes(&c->values[c->n_values - 1].type));
+}
+
+static gn_result gn__run_keep(gn__run *r, uint32_t node, uint64_t id, const gn_view *from) {
+    gn__cpu *c = r->cpu;
+    gn__type t = gn__part_type(r->plan->part, node);
+    if (id == UINT64_MAX || (c->n_values && id <= c->values[c->n_values - 1].id)) return gn__run_fail(r, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
+    if (!GN__GROW(c, values, 1)) return gn__run_fail(r, node, GN_OUT_OF_MEMORY, "no memory to keep a value");
+    char *mem = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
+    if (!mem) return r->fault->result;
+    gn_view to = gn__view_dense(&t, mem);
+    gn__copy_view(&to, from);
+    c->values[c->n_values++] = (gn__cpu_value){ id, t, mem };
+    return GN_OK;
+}
+
 static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
     const gn_part *p = r->plan->part;
-    gn__cpu *c = r->cpu;
-    size_t kept = c->n_values;
-    for (uint32_t i = 0; i < p->n_outs; i++) {
+    size_t kept = r->cpu->n_values;
+    gn_result e = GN_OK;
+    for (uint32_t i = 0; i < p->n_outs && e == GN_OK; i++) {
         gn__type t = gn__part_type(p, p->outs[i]);
         gn_view from = gn__run_view(r, p->outs[i]), to = gn__view_dense(&t, outs[i].host);
-        if (outs[i].host && outs[i].bytes != gn__type_bytes(&t)) return gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
-        if (outs[i].host && from.p != to.p) gn__copy_view(&to, &from);
-        if (!outs[i].keep) continue;
-        if ((c->n_values && outs[i].keep <= c->values[c->n_values - 1].id) || !GN__GROW(c, values, 1)) { kept = SIZE_MAX; break; }
-        char *mem = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
-        if (!mem) { while (c->n_values > kept) { c->n_values--; gn__cpu_give(c, c->values[c->n_values].mem, gn__type_bytes(&c->values[c->n_values].type)); } return r->fault ? r->fault->result : GN_OUT_OF_MEMORY; }
-        to.p = mem;
-        gn__copy_view(&to, &from);
-        c->values[c->n_values++] = (gn__cpu_value){ outs[i].keep, t, mem };
+        if (outs[i].host && outs[i].bytes != gn__type_bytes(&t)) e = gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
+        else if (outs[i].host && from.p != to.p) gn__copy_view(&to, &from);
+        if (e == GN_OK && outs[i].keep) e = gn__run_keep(r, p->outs[i], outs[i].keep, &from);
     }
-    return kept == SIZE_MAX ? gn__run_fail(r, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise") : GN_OK;
+    if (e != GN_OK) gn__cpu_values_cut(r->cpu, kept);
+    return e;
 }
 
 /* New versions become the states' values: first every copy is made, then all are exchanged, so that none sees another's. */
@@ -12383,7 +12624,6 @@ static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) 
     gn__cpu *c = (gn__cpu *)gn__alloc_zero(sizeof *c);
     if (!c || !gn__pool_init(&c->pool, gn__thread_count(d->threads))) { gn_free(c); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the CPU executor"); }
     c->stats = d->stats;
-    c->limit = d->memory_limit;
     bool measure;
     gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, &measure, f);
     if (r == GN_OK && measure && c->pool.blas) r = gn__blas_choose(c, c->pool.blas, d, f);
@@ -14381,6 +14621,18 @@ static void gn__link_count(gn__link *l) {
 /* Whether keys may change in the middle of the stream, as counted last. */
 static bool gn__link_renews(const gn__link *l) { return l->t.i->renew && l->info.renews; }
 
+/* The buffers that every link has, of bounded size, are nobody's: a block stays with the account that it began with. */
+static bool gn__link_begin(gn__link *l) {
+    gn__buf *const own[] = { &l->out.b, &l->out.fields, &l->scratch };
+    bool ok = true;
+    for (size_t i = 0; i < GN__LENGTH(own); i++) {
+        void *p = own[i]->p;
+        ok = gn__reserve(&p, &own[i]->cap, 1, 1) && ok;
+        own[i]->p = (uint8_t *)p;
+    }
+    return ok;
+}
+
 static gn_result gn__link_read(gn__link *l, uint32_t timeout_ms) {
     size_t room = 0, n = 0;
     uint8_t *p = gn__inbox_room(&l->in, &room);
@@ -15153,8 +15405,9 @@ static const gn_exec_i gn__remote_i = {
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
     uint8_t ops[GN__WIRE_OPS], auth[256];
-    size_t n_auth = r->link.t.i->auth ? r->link.t.i->auth(r->link.t.self, auth) : 0;
     gn__msg_hello m;
+    if (!gn__outbox_room(&r->link.out, GN__HELLO_MAX)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a connection");
+    size_t n_auth = r->link.t.i->auth ? r->link.t.i->auth(r->link.t.self, auth) : 0;
     memset(&m, 0, sizeof m);
     gn__ops_bitmap(ops);
     m.magic = GN__WIRE_MAGIC;
@@ -15167,9 +15420,8 @@ static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fau
     m.auth = (gn__span){ auth, GN__MIN(n_auth, sizeof auth) };
     gn_result e = gn__remote_message(r, GN__MSG_HELLO, &m, f);
     if (!e) e = gn__remote_flush(r, f);
-    memset(auth, 0, sizeof auth);
-    if (r->link.out.b.p) memset(r->link.out.b.p, 0, r->link.out.b.cap);   /* the proof does not stay in buffers */
-    if (r->link.out.fields.p) memset(r->link.out.fields.p, 0, r->link.out.fields.cap);
+    gn_wipe(auth, sizeof auth);            /* the proof does not stay in memory */
+    gn__outbox_wipe(&r->link.out);
     return e;
 }
 
@@ -15209,8 +15461,10 @@ static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f
     e = gn__link_receive(&r->link, &w, &m, &fault);
     r->stats->round_trips++;
     gn__link_count(&r->link);
-    if (!e) return gn__remote_take_hello(r, &m, f);
-    return gn_fail(f, e, "%s did not answer HELLO: %s", r->link.info.peer, fault.text);
+    if (e) return gn_fail(f, e, "%s did not answer HELLO: %s", r->link.info.peer, fault.text);
+    e = gn__remote_take_hello(r, &m, f);
+    gn__inbox_wipe(&r->link.in);           /* nor the credential */
+    return e;
 }
 
 /* Questions of no weights, then one of many: the quickest trip is the latency, what the large one takes more is the rate. Any
@@ -15322,100 +15576,195 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     return GN_OK;
 }
 
-/* ---- server: the weight store. Per tenant, content-addressed; unreferenced weights stay until room is needed ---- */
+/* ---- server: tenants and the weight store. A tenant sees its own weights only, found by content and length. What no session uses stays,
+ * charged to the tenant, until it has been idle too long, there are too many bytes of it, or its room is needed ---- */
 
 #define GN__TENANT 64
-#define GN__STORE_BUCKETS 256
+#define GN__TRIM_MOST 1000u                 /* idle weights that are dropped at a time, under the server's lock */
+
+typedef struct gn__tenant gn__tenant;
 
 typedef struct gn__weight {
-    struct gn__weight *next;
-    char tenant[GN__TENANT];
+    struct gn__weight *next;             /* in its chain */
+    struct gn__weight *newer, *older;    /* among the idle ones of its tenant */
+    gn__tenant *tenant;
     uint8_t digest[32];
-    uint64_t bytes, used;      /* used: time of the last release */
+    uint64_t bytes, used;                /* used: when it was last let go of, us */
     uint32_t refs;
     uint8_t *data;
 } gn__weight;
 
+struct gn__tenant {
+    gn__tenant *next;
+    char name[GN__TENANT];
+    uint64_t refs;                       /* sessions and weights; it goes with the last */
+    gn_account *host, *device;
+    gn__weight *newest, *oldest;         /* idle weights */
+};
+
 typedef struct gn__store {
-    gn__weight *buckets[GN__STORE_BUCKETS];   /* by the digest's first byte */
-    uint64_t idle, limit;                     /* bytes of unreferenced weights, held and allowed */
+    gn__weight **chains;                 /* a power of two of them, about as many as weights */
+    size_t n_chains, n;
+    uint64_t salt;                       /* clients choose digests, not chains */
+    uint64_t idle, limit, age_us;        /* bytes of idle weights, held and allowed; how long they stay */
+    uint64_t dropped;
+    gn__tenant *tenants;
 } gn__store;
 
-/* A tenant sees its own weights only; the length is part of the name. */
-static gn__weight *gn__store_find(gn__store *s, const char *tenant, const uint8_t *digest, uint64_t bytes) {
-    for (gn__weight *w = s->buckets[digest[0]]; w; w = w->next)
-        if (w->bytes == bytes && memcmp(w->digest, digest, 32) == 0 && strcmp(w->tenant, tenant) == 0) return w;
+static uint64_t gn__weight_cost(const gn__weight *w) { return w->bytes + sizeof *w + 2 * GN__BLOCK_COST; }
+
+/* The tenant of a name, with one reference more; NULL: no memory. */
+static gn__tenant *gn__tenant_take(gn__store *s, const char *name) {
+    gn__tenant *t = s->tenants;
+    while (t && strcmp(t->name, name) != 0) t = t->next;
+    if (!t) {
+        t = (gn__tenant *)gn__alloc_zero(sizeof *t);
+        if (!t) return NULL;
+        gn__copy_text(t->name, sizeof t->name, name);
+        t->next = s->tenants;
+        s->tenants = t;
+    }
+    t->refs++;
+    return t;
+}
+
+static void gn__tenant_give(gn__store *s, gn__tenant *t) {
+    if (!t || --t->refs > 0) return;
+    gn__tenant **p = &s->tenants;
+    while (*p != t) p = &(*p)->next;
+    *p = t->next;
+    gn__account_close(t->host);
+    gn__account_close(t->device);
+    gn_free(t);
+}
+
+static gn__weight **gn__store_chain(const gn__store *s, const gn__tenant *tenant, const uint8_t *digest) {
+    uint64_t key;
+    memcpy(&key, digest, sizeof key);
+    return &s->chains[gn__mix(key ^ s->salt, (uint64_t)(uintptr_t)tenant) & (s->n_chains - 1)];
+}
+
+static gn__weight *gn__store_find(const gn__store *s, const gn__tenant *tenant, const uint8_t *digest, uint64_t bytes) {
+    if (!s->n_chains) return NULL;
+    for (gn__weight *w = *gn__store_chain(s, tenant, digest); w; w = w->next)
+        if (w->tenant == tenant && w->bytes == bytes && memcmp(w->digest, digest, 32) == 0) return w;
     return NULL;
 }
 
+/* Chains for one more; false: no memory for the first of them. */
+static bool gn__store_room(gn__store *s) {
+    size_t n = s->n_chains ? s->n_chains * 2 : 256;
+    if (s->n < s->n_chains) return true;
+    gn__store old = *s;
+    gn__weight **chains = (gn__weight **)gn__block_make(NULL, n * sizeof *chains, true);   /* the server's; under its lock nothing is charged */
+    if (!chains) return s->n_chains > 0;          /* longer chains are slower, that is all */
+    memset((void *)chains, 0, n * sizeof *chains);
+    s->chains = chains;
+    s->n_chains = n;
+    for (size_t i = 0; i < old.n_chains; i++)
+        for (gn__weight *w = old.chains[i], *next; w; w = next) {
+            gn__weight **p = gn__store_chain(s, w->tenant, w->digest);
+            next = w->next;
+            w->next = *p;
+            *p = w;
+        }
+    gn_free(old.chains);
+    return true;
+}
+
+/* Takes it out of the idle ones of its tenant. */
+static void gn__store_wake(gn__store *s, gn__weight *w) {
+    *(w->newer ? &w->newer->older : &w->tenant->newest) = w->older;
+    *(w->older ? &w->older->newer : &w->tenant->oldest) = w->newer;
+    w->newer = w->older = NULL;
+    s->idle -= gn__weight_cost(w);
+}
+
+/* An idle one. */
 static void gn__store_remove(gn__store *s, gn__weight *w) {
-    gn__weight **p = &s->buckets[w->digest[0]];
+    gn__weight **p = gn__store_chain(s, w->tenant, w->digest);
     while (*p != w) p = &(*p)->next;
     *p = w->next;
+    s->n--;
+    s->dropped++;
+    gn__store_wake(s, w);
+    gn__tenant_give(s, w->tenant);
     gn_free(w->data);
     gn_free(w);
 }
 
-static void gn__store_trim(gn__store *s) {
-    while (s->idle > s->limit) {
-        gn__weight *oldest = NULL;
-        for (int i = 0; i < GN__STORE_BUCKETS; i++)
-            for (gn__weight *w = s->buckets[i]; w; w = w->next)
-                if (w->refs == 0 && (!oldest || w->used < oldest->used)) oldest = w;
-        s->idle -= oldest->bytes;
-        gn__store_remove(s, oldest);
+/* The weight that has been idle for longest, of all tenants. */
+static gn__weight *gn__store_oldest(const gn__store *s) {
+    gn__weight *oldest = NULL;
+    for (const gn__tenant *t = s->tenants; t; t = t->next)
+        if (t->oldest && (!oldest || t->oldest->used < oldest->used)) oldest = t->oldest;
+    return oldest;
+}
+
+/* Removes at most `most` of those that are too many or too old; false: there are none left. */
+static bool gn__store_trim(gn__store *s, uint32_t most) {
+    uint64_t now = gn_now_us();
+    for (uint32_t i = 0; i < most; i++) {
+        gn__weight *w = gn__store_oldest(s);
+        if (!w || (s->idle <= s->limit && now - w->used < s->age_us)) return false;
+        gn__store_remove(s, w);
     }
+    return true;
 }
 
 static void gn__store_ref(gn__store *s, gn__weight *w) {
-    if (w->refs++ == 0) s->idle -= w->bytes;
+    if (w->refs++ == 0) gn__store_wake(s, w);
 }
 
 static void gn__store_unref(gn__store *s, gn__weight *w) {
+    gn__tenant *t = w->tenant;
     if (--w->refs > 0) return;
     w->used = gn_now_us();
-    s->idle += w->bytes;
-    gn__store_trim(s);
+    w->older = t->newest;
+    *(t->newest ? &t->newest->newer : &t->oldest) = w;
+    t->newest = w;
+    s->idle += gn__weight_cost(w);
+    gn__store_trim(s, GN__TRIM_MOST);
 }
 
-/* Takes the bytes over; they are referenced once. NULL: no memory. */
-static gn__weight *gn__store_add(gn__store *s, const char *tenant, const uint8_t *digest, uint64_t bytes, uint8_t *data) {
-    gn__weight *w = (gn__weight *)gn__alloc_zero(sizeof *w);
-    if (!w) return NULL;
-    gn__copy_text(w->tenant, sizeof w->tenant, tenant);
-    memcpy(w->digest, digest, 32);
-    w->bytes = bytes;
+/* Enters a weight, which has its data; it is referenced once. False: no memory. */
+static bool gn__store_add(gn__store *s, gn__weight *w) {
+    if (!gn__store_room(s)) return false;
+    gn__weight **p = gn__store_chain(s, w->tenant, w->digest);
+    w->tenant->refs++;
     w->refs = 1;
-    w->data = data;
-    w->next = s->buckets[digest[0]];
-    s->buckets[digest[0]] = w;
-    return w;
+    w->next = *p;
+    *p = w;
+    s->n++;
+    return true;
 }
 
 static void gn__store_deinit(gn__store *s) {
-    for (int i = 0; i < GN__STORE_BUCKETS; i++)
-        while (s->buckets[i]) gn__store_remove(s, s->buckets[i]);
+    for (gn__weight *w = gn__store_oldest(s); w; w = gn__store_oldest(s)) gn__store_remove(s, w);
+    gn_free(s->chains);
 }
 
 /* ---- server: sessions ---- */
 
 #define GN__SERVER_QUEUE 16       /* steps that run before the first of them is answered */
-#define GN__SERVER_STRANGERS 128  /* connections that have not said who they are */
+#define GN__SERVER_STRANGERS 128  /* threads for connections that have not said who they are */
+#define GN__HEAR_MS 1000u         /* that one of them may take to say it when others wait */
+#define GN__TURNED_AWAY_LINES 8   /* connections turned away that are logged one by one, in each second */
 #define GN__DEVICES_MAX 32
 
-/* From numbers that a client chose to what they stand for. Open addressing, a power of two of places. */
-typedef struct gn__map { struct gn__map_entry { uint32_t key; void *value; } *p; size_t n, cap; } gn__map;
+/* From numbers (those that a client chose, addresses) to what they stand for. Open addressing, a power of two of places. */
+typedef struct gn__map { struct gn__map_entry { uint64_t key; void *value; } *p; size_t n, cap; } gn__map;
 
-static size_t gn__map_place(const gn__map *t, uint32_t key) {
+static size_t gn__map_place(const gn__map *t, uint64_t key) {
     size_t i = (size_t)gn__mix(key, 0) & (t->cap - 1);
     while (t->p[i].value && t->p[i].key != key) i = (i + 1) & (t->cap - 1);
     return i;
 }
 
-static void *gn__map_get(const gn__map *t, uint32_t key) { return t->cap ? t->p[gn__map_place(t, key)].value : NULL; }
+static void *gn__map_get(const gn__map *t, uint64_t key) { return t->cap ? t->p[gn__map_place(t, key)].value : NULL; }
 
 /* The key is not there yet. */
-static bool gn__map_put(gn__map *t, uint32_t key, void *value) {
+static bool gn__map_put(gn__map *t, uint64_t key, void *value) {
     if ((t->n + 1) * 2 > t->cap) {
         gn__map old = *t;
         t->cap = old.cap ? old.cap * 2 : 16;
@@ -15432,7 +15781,7 @@ static bool gn__map_put(gn__map *t, uint32_t key, void *value) {
     return true;
 }
 
-static void gn__map_remove(gn__map *t, uint32_t key) {
+static void gn__map_remove(gn__map *t, uint64_t key) {
     size_t hole = gn__map_place(t, key);
     t->p[hole].value = NULL;
     t->n--;
@@ -15449,8 +15798,7 @@ typedef struct gn__served_slot {
     uint64_t mark;              /* of the last check of updates that met it */
     gn_leaf_kind kind;
     gn__type type;
-    uint64_t held;              /* bytes charged to the session */
-    gn__weight *weight;
+    struct gn__held_weight *weight;
     gn_fault fault;             /* result GN_OK: it is there; otherwise why it could not be made */
 } gn__served_slot;
 
@@ -15459,13 +15807,19 @@ typedef struct gn__served_plan {
     gn_part *part;
     gn__ports ports;
     void *plan;                 /* of the local executor */
-    uint64_t held, args_bytes;  /* args_bytes: of its data, each rounded up to 64 */
+    uint64_t args_bytes;        /* of its data, each rounded up to 64 */
     uint64_t slots_seen;        /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;             /* as of a slot */
 } gn__served_plan;
 
-typedef struct gn__kept { uint64_t id, bytes; gn__type type; } gn__kept;
-typedef struct gn__held_weight { gn__weight *weight; uint32_t slots; bool pinned; } gn__held_weight;   /* pinned: promised to the client */
+typedef struct gn__kept { uint64_t id; gn__type type; } gn__kept;
+
+typedef struct gn__held_weight {
+    gn__weight *weight;
+    struct gn__held_weight *next;   /* among the pinned */
+    uint32_t slots;
+    bool pinned;                    /* promised to the client */
+} gn__held_weight;
 
 typedef struct gn__hasher {     /* hashes a large weight while it arrives, on a thread of its own */
     gn__thread thread;
@@ -15487,7 +15841,7 @@ typedef struct gn__upload {
 } gn__upload;
 
 typedef struct gn__running {    /* a step that was submitted and is not answered */
-    uint64_t ticket, first_keep, last_keep, held;
+    uint64_t ticket, first_keep, end_keep;   /* ids of what it keeps: from first_keep up to, not including, end_keep */
     uint32_t request;
     gn__want *wants;
     size_t n_wants, cap;
@@ -15500,13 +15854,17 @@ typedef struct gn__session {
     gn_server *server;
     gn__thread thread;
     bool known, gone, done;     /* under the server's lock. known: authenticated; gone: its transport is being closed */
+    bool heard, cut;            /* under the server's lock. heard: its HELLO is here; cut: it is closed for others */
+    uint64_t came_us;
     bool attached, open;        /* open: the transport's handshake is over */
     uint64_t id;
     gn__link link;
     char peer[96], tenant[GN__TENANT], device[64];
     gn_exec exec;
     gn_stats stats, shown;      /* shown: a copy under the server's lock */
-    uint64_t held, limit;       /* bytes */
+    uint64_t limit;             /* bytes of host memory, and of device memory */
+    gn__tenant *owner;          /* the tenant; NULL: not known yet */
+    gn_account *host, *memory;  /* what it pays with: of the host, of the device */
     uint64_t features;          /* that both know */
     int device_at;              /* among the server's */
     uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
@@ -15516,9 +15874,8 @@ typedef struct gn__session {
     uint32_t step_failures;
     gn__kept *kept;             /* ids rise */
     size_t n_kept, cap_kept;
-    gn__held_weight *weights;
-    size_t n_weights, cap_weights;
-    bool any_pinned;
+    gn__map weights;            /* gn__held_weight by the weight's address */
+    gn__held_weight *pinned;
     gn__upload upload;
     gn__running running[GN__SERVER_QUEUE];
     uint32_t n_running;
@@ -15532,7 +15889,7 @@ typedef struct gn__session {
 enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
 
 struct gn_server {
-    char *listen, *key, *cert, *ca, *url_file, *home, *record_file, *warm_file;   /* copies of the desc's */
+    char *listen, *key, *cert, *ca, *url_file, *home, *record_file, *warm_file, *advertise;   /* copies of the desc's */
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
     gn_cluster_device costs[GN__DEVICES_MAX];
@@ -15546,30 +15903,56 @@ struct gn_server {
     uint32_t lost_devices;      /* bits */
     gn_fault lost_why;          /* of the first of them */
     gn__session *sessions;
+    gn_account *host, *memory;  /* of all tenants: of the host, of the devices */
     gn__store store;
     uint32_t busy[GN__DEVICES_MAX];      /* sessions that run steps on the device now */
     uint64_t step_us[GN__DEVICES_MAX];   /* running average of their length */
     gn_stats ended;             /* of sessions that are over */
     uint64_t next_session;
+    uint64_t turned_us;         /* since when connections turned away are counted, and how many were */
+    uint32_t turned;
     uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
     uint32_t n_recorded;
 };
 
-static bool gn__session_charge(gn__session *s, uint64_t bytes) {
-    if (bytes > s->limit || s->held > s->limit - bytes) return false;
-    s->held += bytes;
-    return true;
+/* Bytes that the session may still cause. */
+static uint64_t gn__session_left(const gn__session *s) {
+    return s->limit - GN__MIN(gn__account_held(s->host), s->limit);
 }
 
 /* What unfinished messages may hold: a piece of a weight always comes, for where it goes is counted. */
 static uint64_t gn__session_room(const gn__session *s) {
-    uint64_t left = s->limit - s->held;
+    uint64_t left = gn__session_left(s);
     return left + GN__MIN((uint64_t)GN__SPARE, UINT64_MAX - left);
 }
 
-static gn_result gn__session_full(const gn__session *s, uint64_t bytes, gn_fault *f) {
-    return gn_fail(f, GN_LIMIT, "%llu bytes more; the session holds %llu of the %llu allowed", (unsigned long long)bytes,
-                   (unsigned long long)s->held, (unsigned long long)s->limit);
+static gn_result gn__session_full(const gn__session *s, uint64_t bytes, gn_fault *f) { return gn__account_refusal(s->host, "", bytes, f); }
+
+/* Says which budget it was, when memory was short because of one. */
+static gn_result gn__session_blame(gn__session *s, gn_result e, gn_fault *f) {
+    uint64_t bytes;
+    const gn_account *by = gn__account_refused(s->host, &bytes);
+    gn_fault why = *f;
+    if (e != GN_OUT_OF_MEMORY || !by) return e;
+    e = gn__account_refusal(by, why.text, bytes, f);
+    f->node = why.node;
+    return e;
+}
+
+/* Memory that answered steps have left for the next ones: at most `most` bytes of it stay. */
+static void gn__session_spare(gn__session *s, uint64_t most) {
+    for (uint32_t i = s->n_running; i < GN__SERVER_QUEUE; i++) {
+        gn__running *x = &s->running[i];
+        if (x->bytes_cap <= most) { most -= x->bytes_cap; continue; }
+        gn_free(x->bytes);
+        x->bytes = NULL;
+        x->bytes_cap = 0;
+    }
+    if (s->args_cap <= most) return;
+    gn_free(s->args_bytes);
+    s->args_bytes = NULL;
+    s->args_cap = 0;
+    gn__buf_deinit(&s->link.in.spare);
 }
 
 static void gn__session_show(gn__session *s) {
@@ -15581,48 +15964,63 @@ static void gn__session_show(gn__session *s) {
 
 /* ---- weights of a session ---- */
 
-/* Holds a weight for the session, charged once however many slots use it; `weight` has one reference, which is taken over. */
-static gn__held_weight *gn__session_hold(gn__session *s, gn__weight *weight) {
-    void *p = s->weights;
-    gn__held_weight *h = NULL;
-    for (size_t i = 0; i < s->n_weights && !h; i++)
-        if (s->weights[i].weight == weight) h = &s->weights[i];
-    if (!h && gn__reserve(&p, &s->cap_weights, s->n_weights + 1, sizeof *s->weights)) {
-        s->weights = (gn__held_weight *)p;
-        if (gn__session_charge(s, weight->bytes)) {
-            s->weights[s->n_weights] = (gn__held_weight){ weight, 0, false };
-            return &s->weights[s->n_weights++];
-        }
-    }
+/* Takes back a reference to a weight. */
+static void gn__session_unref(gn__session *s, gn__weight *weight) {
     gn__mutex_lock(&s->server->lock);
     gn__store_unref(&s->server->store, weight);
     gn__mutex_unlock(&s->server->lock);
+}
+
+/* Holds a weight for the session, charged once however many slots use it; `weight` has one reference, which is taken over. NULL: there
+   is no room for it. */
+static gn__held_weight *gn__session_hold(gn__session *s, gn__weight *weight) {
+    uint64_t key = (uint64_t)(uintptr_t)weight;
+    gn__held_weight *h = (gn__held_weight *)gn__map_get(&s->weights, key);
+    if (!h && gn__account_take(s->host, weight->bytes, false)) {
+        h = (gn__held_weight *)gn__alloc_zero(sizeof *h);
+        if (h) h->weight = weight;
+        if (h && gn__map_put(&s->weights, key, h)) return h;
+        gn_free(h);
+        h = NULL;
+        gn__account_give(s->host, weight->bytes, s->host->above);
+    }
+    gn__session_unref(s, weight);
     return h;
 }
 
 /* Finds a weight of the tenant's and holds it; NULL: it is not there or there is no room for it. */
 static gn__held_weight *gn__session_find_weight(gn__session *s, const uint8_t *digest, uint64_t bytes) {
     gn__mutex_lock(&s->server->lock);
-    gn__weight *w = gn__store_find(&s->server->store, s->tenant, digest, bytes);
+    gn__weight *w = gn__store_find(&s->server->store, s->owner, digest, bytes);
     if (w) gn__store_ref(&s->server->store, w);
     gn__mutex_unlock(&s->server->lock);
     return w ? gn__session_hold(s, w) : NULL;
 }
 
-/* Lets go of weights that no slot uses and that are not promised any more. */
-static void gn__session_sweep(gn__session *s, bool unpin) {
-    size_t kept = 0;
-    if (unpin) s->any_pinned = false;
-    for (size_t i = 0; i < s->n_weights; i++) {
-        gn__held_weight h = s->weights[i];
-        h.pinned = h.pinned && !unpin;
-        if (h.pinned || h.slots > 0) { s->weights[kept++] = h; continue; }
-        s->held -= h.weight->bytes;
-        gn__mutex_lock(&s->server->lock);
-        gn__store_unref(&s->server->store, h.weight);
-        gn__mutex_unlock(&s->server->lock);
+/* Lets go of a weight that no slot uses and that is not promised any more. */
+static void gn__session_let_go(gn__session *s, gn__held_weight *h) {
+    if (h->pinned || h->slots > 0) return;
+    gn__map_remove(&s->weights, (uint64_t)(uintptr_t)h->weight);
+    gn__account_give(s->host, h->weight->bytes, s->host->above);
+    gn__session_unref(s, h->weight);
+    gn_free(h);
+}
+
+static void gn__session_pin(gn__session *s, gn__held_weight *h) {
+    if (h->pinned) return;
+    h->pinned = true;
+    h->next = s->pinned;
+    s->pinned = h;
+}
+
+/* What was promised has been used, or will not be. */
+static void gn__session_unpin(gn__session *s) {
+    while (s->pinned) {
+        gn__held_weight *h = s->pinned;
+        s->pinned = h->next;
+        h->pinned = false;
+        gn__session_let_go(s, h);
     }
-    s->n_weights = kept;
 }
 
 static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault *f) {
@@ -15635,9 +16033,10 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
         gn__rd r = { d.digests.p + i * 40 + 32, d.digests.p + i * 40 + 40, false };
         gn__held_weight *h = gn__session_find_weight(s, d.digests.p + i * 40, gn__get_u64(&r));
         if (!h) continue;
-        h->pinned = s->any_pinned = true;
+        gn__session_pin(s, h);
         have[i / 8] |= (uint8_t)(1u << (i % 8));
     }
+    gn__paying.spare = true;
     gn__msg_weight_have answer = { { have, (d.digests.n + 7) / 8 } };
     return gn__outbox_message(&s->link.out, GN__MSG_WEIGHT_HAVE, m->request, &answer);
 }
@@ -15716,9 +16115,30 @@ static void gn__upload_free(gn__upload *u) {
 }
 
 static void gn__upload_end(gn__session *s) {
-    if (!s->upload.refused) s->held -= s->upload.at;
     gn__upload_free(&s->upload);
     memset(&s->upload, 0, sizeof s->upload);
+}
+
+/* The weight in the store, with a reference; from here on its bytes are the tenant's. NULL: no memory. */
+static gn__weight *gn__upload_enter(gn__session *s, const uint8_t digest[32]) {
+    gn__store *store = &s->server->store;
+    gn__upload *u = &s->upload;
+    gn__weight *made = (gn__weight *)gn__alloc_zero(sizeof *made);
+    if (!made) return NULL;
+    memcpy(made->digest, digest, 32);
+    made->tenant = s->owner;
+    made->bytes = u->total;
+    made->data = u->data;
+    gn__mutex_lock(&s->server->lock);
+    gn__weight *w = gn__store_find(store, s->owner, digest, u->total);
+    if (w) gn__store_ref(store, w);   /* another session of the tenant was faster */
+    else if (gn__store_add(store, made)) w = made;
+    gn__mutex_unlock(&s->server->lock);
+    if (w != made) { gn_free(made); return w; }
+    gn__block_raise(made);
+    gn__block_raise(made->data);
+    u->data = NULL;
+    return w;
 }
 
 /* All bytes are there: they must be what the digest says. */
@@ -15733,29 +16153,27 @@ static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
         return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)u->total);
     }
     uint64_t total = u->total;
-    gn__mutex_lock(&s->server->lock);
-    gn__weight *w = gn__store_find(&s->server->store, s->tenant, digest, total);
-    if (w) gn__store_ref(&s->server->store, w);   /* another session of the tenant was faster */
-    else if ((w = gn__store_add(&s->server->store, s->tenant, digest, total, u->data)) != NULL) u->data = NULL;
-    gn__mutex_unlock(&s->server->lock);
+    gn__weight *w = gn__upload_enter(s, digest);
     gn__upload_end(s);
-    gn__held_weight *h = w ? gn__session_hold(s, w) : NULL;
-    if (!h) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)total);
-    h->pinned = s->any_pinned = true;
+    if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)total);
+    gn__held_weight *h = gn__session_hold(s, w);
+    if (!h) return gn__session_full(s, total, f);
+    gn__session_pin(s, h);
     return GN_OK;
 }
 
 /* Room for n bytes more: memory grows with what has come. */
 static gn_result gn__upload_grow(gn__session *s, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
-    void *data = u->data;
-    if (u->total > s->limit || !gn__session_charge(s, n)) return gn__session_full(s, u->total, f);
-    if (u->hasher && u->at + n > u->cap) gn__hasher_wait(u->hasher);   /* the bytes may move */
-    if (!gn__reserve(&data, &u->cap, (size_t)(u->at + n), 1)) {
-        s->held -= n;
-        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
-    }
-    u->data = (uint8_t *)data;
+    uint64_t want = u->at + n, cap = GN__MIN(u->total, GN__MAX(want, (uint64_t)u->cap * 2));
+    if (u->total > s->limit) return gn__session_full(s, u->total, f);
+    if (want <= u->cap) return GN_OK;
+    if (u->hasher) gn__hasher_wait(u->hasher);   /* the bytes may move */
+    uint8_t *data = (uint8_t *)gn_resize(u->data, (size_t)cap);
+    if (!data && cap > want) data = (uint8_t *)gn_resize(u->data, (size_t)(cap = want));
+    if (!data) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
+    u->data = data;
+    u->cap = (size_t)cap;
     return GN_OK;
 }
 
@@ -15766,7 +16184,6 @@ static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *d, u
     gn_result e = gn__upload_grow(s, n, f);
     if (e) {
         gn__upload_free(u);
-        s->held -= u->at;
         u->refused = true;
         return e;
     }
@@ -15810,18 +16227,16 @@ static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x,
     gn_result e = s->exec.i->slot_put(s->exec.self, desc, f);
     if (e) return e;
     h->slots++;
-    x->weight = h->weight;
+    x->weight = h;
     return GN_OK;
 }
 
-static gn_result gn__served_slot_fill_state(gn__session *s, gn__served_slot *x, const gn__msg_slot_put *d, gn_slot_desc *desc, gn_fault *f) {
+static gn_result gn__served_slot_fill_state(gn__session *s, const gn__msg_slot_put *d, gn_slot_desc *desc, gn_fault *f) {
     gn__rd r = { d->blob.p, d->blob.p + d->blob.n, false };
     uint8_t *host = NULL;
     if (d->fill == GN__FILL_DIGEST || d->digest.n != 0 || (d->fill == GN__FILL_ZEROS && d->blob.n != 0))
         return gn_fail(f, GN_BAD_MESSAGE, "a state begins with zeros or with its bytes");
     if (d->fill == GN__FILL_BYTES && d->blob.n < gn__blob_least(desc->bytes)) return gn_fail(f, GN_BAD_MESSAGE, "the bytes of a state are cut");
-    if (!gn__session_charge(s, desc->bytes)) return gn__session_full(s, desc->bytes, f);
-    x->held += desc->bytes;
     if (d->fill == GN__FILL_BYTES) {
         host = (uint8_t *)gn_alloc(desc->bytes);
         if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a state of %zu bytes", desc->bytes);
@@ -15837,19 +16252,16 @@ static gn_result gn__served_slot_fill_state(gn__session *s, gn__served_slot *x, 
 
 /* Gives up what a slot holds; the executor has let go of it. */
 static void gn__served_slot_clear(gn__session *s, gn__served_slot *x) {
-    for (size_t i = 0; x->weight && i < s->n_weights; i++)
-        if (s->weights[i].weight == x->weight) s->weights[i].slots--;
-    if (x->weight) gn__session_sweep(s, false);
+    gn__held_weight *h = x->weight;
     x->weight = NULL;
-    s->held -= x->held;
-    x->held = 0;
+    if (!h) return;
+    h->slots--;
+    gn__session_let_go(s, h);
 }
 
 static gn__served_slot *gn__served_slot_new(gn__session *s, uint32_t slot) {
-    if (!gn__session_charge(s, sizeof(gn__served_slot))) return NULL;
     gn__served_slot *x = (gn__served_slot *)gn__alloc_zero(sizeof *x);
     if (x && gn__map_put(&s->slots, slot, x)) return x;
-    s->held -= sizeof *x;
     gn_free(x);
     return NULL;
 }
@@ -15859,7 +16271,7 @@ static gn_result gn__served_slot_enter(gn__session *s, const gn__msg_slot_put *d
     gn__served_slot *x = (gn__served_slot *)gn__map_get(&s->slots, d->slot);
     if (x && (!x->dropped || d->gen <= x->gen)) return gn_fail(f, GN_BAD_MESSAGE, "slot %u of generation %u is or was there already", d->slot, x->gen);
     if (!x) x = gn__served_slot_new(s, d->slot);
-    if (!x) return gn_fail(f, GN_LIMIT, "no memory for a slot");
+    if (!x) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a slot");
     x->slot = d->slot;
     x->gen = d->gen;
     x->dropped = false;
@@ -15892,9 +16304,9 @@ static gn_result gn__serve_slot_put(gn__session *s, const gn__msg *m, gn_fault *
     s->slot_changes++;
     gn_slot_desc desc = { d.slot, d.gen, x->kind, t.dtype, t.shape, NULL, gn__type_bytes(&t) };
     if (m->over) e = gn__session_full(s, m->over, &own);
-    else e = x->kind == GN_LEAF_WEIGHT ? gn__served_slot_fill_weight(s, x, &d, &desc, &own) : gn__served_slot_fill_state(s, x, &d, &desc, &own);
+    else e = x->kind == GN_LEAF_WEIGHT ? gn__served_slot_fill_weight(s, x, &d, &desc, &own) : gn__served_slot_fill_state(s, &d, &desc, &own);
     if (!e) return GN_OK;
-    own.result = e;
+    own.result = gn__session_blame(s, e, &own);
     gn__served_slot_clear(s, x);
     x->fault = own;   /* what is built on the slot fails for this reason */
     return gn__copy_fault(f, &own);
@@ -15960,15 +16372,9 @@ static gn_result gn__part_check_updates(gn__session *s, const gn_part *part, gn_
 
 static uint64_t gn__round64(uint64_t n) { return (n + 63) & ~(uint64_t)63; }
 
-/* Charges the plan's memory and checks that its arguments can ever fit. */
-static gn_result gn__served_plan_charge(gn__session *s, gn__served_plan *p, gn_fault *f) {
-    const gn_part *part = p->part;
-    uint64_t bytes = sizeof *part + (uint64_t)part->n_nodes * sizeof *part->nodes + (uint64_t)part->n_updates * sizeof *part->updates +
-                     ((uint64_t)part->n_attrs + part->n_dims) * 8 + ((uint64_t)part->n_ins + part->n_args + part->n_outs) * 4 +
-                     ((uint64_t)part->n_args + part->n_outs) * sizeof(gn__port);
-    if (!gn__session_charge(s, bytes)) return gn__session_full(s, bytes, f);
-    p->held += bytes;
-    for (uint32_t i = 0; i < part->n_args; i++) {
+/* What its arguments take, which has to fit at all. */
+static gn_result gn__served_plan_room(gn__session *s, gn__served_plan *p, gn_fault *f) {
+    for (uint32_t i = 0; i < p->part->n_args; i++) {
         p->args_bytes += p->ports.args[i].value ? 0 : gn__round64(p->ports.args[i].bytes);
         if (p->args_bytes > s->limit) return gn__session_full(s, p->args_bytes, f);
     }
@@ -16009,7 +16415,6 @@ static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const 
         if (!raw) gn__server_record(s->server, p->part, d->part.p, d->part.n);
         return raw;
     }
-    if (d->packed > s->limit - GN__MIN(s->held, s->limit)) return gn__session_full(s, d->packed, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
@@ -16028,7 +16433,7 @@ static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const
     if (!e) e = gn__part_check_updates(s, p->part, f);
     if (e) return e;
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    e = gn__served_plan_charge(s, p, f);
+    e = gn__served_plan_room(s, p, f);
     if (!e) e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
     p->slots_seen = s->slot_changes;
     return e;
@@ -16039,10 +16444,8 @@ static void gn__served_plan_clear(gn__session *s, gn__served_plan *p) {
     if (p->plan) s->exec.i->plan_destroy(s->exec.self, p->plan);
     gn_free(p->ports.args);
     gn_free(p->part);
-    s->held -= p->held;
     p->plan = NULL;
     p->part = NULL;
-    p->held = 0;
     memset(&p->ports, 0, sizeof p->ports);
 }
 
@@ -16051,24 +16454,24 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
     gn_fault own = { GN_OK, GN_NO_NODE, "" };
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e) return e;
-    if (s->any_pinned) gn__session_sweep(s, true);
+    gn__session_unpin(s);
     if (d.plan == 0 || gn__map_get(&s->plans, d.plan)) return gn_fail(f, GN_BAD_MESSAGE, "plan %u is there already, or 0", d.plan);
     gn__served_plan *p = (gn__served_plan *)gn__alloc_zero(sizeof *p);
     if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     p->id = d.plan;
-    p->held = sizeof *p;
-    if (!gn__session_charge(s, p->held) || !gn__map_put(&s->plans, d.plan, p)) {
+    if (!gn__map_put(&s->plans, d.plan, p)) {
         gn_free(p);
-        return gn_fail(f, GN_LIMIT, "no memory for a plan");
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     }
     uint64_t fallbacks = s->stats.fallbacks;
     e = m->over ? gn__session_full(s, m->over, &own) : gn__served_plan_build(s, p, &d, &own);
     if (!e && s->stats.fallbacks != fallbacks && (s->features & GN__FEATURE_FALLBACK)) {
         gn__msg_fallback note = { d.plan, (uint32_t)GN__MIN(s->stats.fallbacks - fallbacks, GN__WIRE_NODES), gn__span_of_text(s->note, 399) };
+        gn__paying.spare = true;
         return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
     }
     if (!e) return GN_OK;
-    own.result = e;
+    own.result = gn__session_blame(s, e, &own);
     gn__served_plan_clear(s, p);
     p->fault = own;   /* a step of this plan fails for this reason */
     return gn__copy_fault(f, &own);
@@ -16121,7 +16524,6 @@ static size_t gn__kept_lower(const gn__session *s, uint64_t id) {   /* the first
 
 /* Forgets the kept values [from, to) of the list. */
 static void gn__kept_remove(gn__session *s, size_t from, size_t to) {
-    for (size_t i = from; i < to; i++) s->held -= s->kept[i].bytes;
     if (from < to) memmove(s->kept + from, s->kept + to, (s->n_kept - to) * sizeof *s->kept);
     s->n_kept -= to - from;
 }
@@ -16163,8 +16565,7 @@ static gn_result gn__step_wants(gn__session *s, const gn__served_plan *p, const 
     uint64_t total = 0, at = 0;
     for (uint32_t i = 0; i < p->ports.n_outs && total <= s->limit; i++)
         if (d->outs.p[i] & GN__OUT_WANTED) total += gn__round64(p->ports.outs[i].bytes);
-    if (!gn__session_charge(s, total)) return gn__session_full(s, total, f);
-    x->held = total;
+    if (total > s->limit) return gn__session_full(s, total, f);
     if (!gn__reserve(&wants, &x->cap, p->ports.n_outs, sizeof *x->wants)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     x->wants = (gn__want *)wants;
     if (!gn__reserve(&bytes, &x->bytes_cap, (size_t)total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
@@ -16186,32 +16587,28 @@ static gn_result gn__step_keeps(gn__session *s, const gn__served_plan *p, const 
     uint64_t k = 0;
     if (!gn__reserve(&kept, &s->cap_kept, s->n_kept + (size_t)d->keeps.n, sizeof *s->kept)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for values");
     s->kept = (gn__kept *)kept;
-    x->first_keep = s->last_keep + 1;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         if (!(d->outs.p[i] & GN__OUT_KEPT)) continue;
         uint64_t id = k < d->keeps.n ? gn__span_u64(&d->keeps, k) : 0;
         k++;
-        if (id <= s->last_keep) return gn_fail(f, GN_BAD_MESSAGE, "ids of kept values are missing or do not rise");
-        if (!gn__session_charge(s, p->ports.outs[i].bytes)) return gn__session_full(s, p->ports.outs[i].bytes, f);
+        if (id <= s->last_keep || id == UINT64_MAX) return gn_fail(f, GN_BAD_MESSAGE, "ids of kept values are missing, do not rise or are too large");
         gn__kept *v = &s->kept[s->n_kept++];
-        *v = (gn__kept){ id, p->ports.outs[i].bytes, gn__part_type(p->part, p->part->outs[i]) };
-        s->outs[i].keep = s->last_keep = x->last_keep = id;
+        *v = (gn__kept){ id, gn__part_type(p->part, p->part->outs[i]) };
+        s->outs[i].keep = s->last_keep = id;
+        x->end_keep = id + 1;
     }
     return k == d->keeps.n ? GN_OK : gn_fail(f, GN_BAD_MESSAGE, "more ids than kept values");
 }
 
 /* A step that failed: nothing of it stays. */
 static void gn__running_undo(gn__session *s, gn__running *x) {
-    gn__kept_remove(s, gn__kept_lower(s, x->first_keep), gn__kept_lower(s, x->last_keep + 1));
-    s->held -= x->held;
-    x->held = 0;
+    gn__kept_remove(s, gn__kept_lower(s, x->first_keep), gn__kept_lower(s, x->end_keep));
 }
 
 static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, gn__running *x, gn_fault *f) {
     void *outs = s->outs;
     x->n_wants = 0;
-    x->held = 0;
-    x->first_keep = x->last_keep = s->last_keep + 1;
+    x->first_keep = x->end_keep = s->last_keep + 1;
     if (d->outs.n != p->ports.n_outs) return gn_fail(f, GN_BAD_MESSAGE, "%llu outputs of a plan with %u", (unsigned long long)d->outs.n, p->ports.n_outs);
     for (uint32_t i = 0; i < p->ports.n_outs; i++)
         if (d->outs.p[i] & ~(GN__OUT_WANTED | GN__OUT_KEPT)) return gn_fail(f, GN_BAD_MESSAGE, "an output with unknown flags");
@@ -16227,17 +16624,21 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
 
 static gn_result gn__session_settle(gn__session *s);
 
-/* Starts the step as the last of those that run. Results that wait to be sent may hold the memory it needs: then they go first. */
+/* Starts the step as the last of those that run. What earlier ones have left, and results that wait to be sent, may hold the memory it
+   needs: then they go first. */
 static gn_result gn__step_run(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
     uint64_t last_keep = s->last_keep;
+    bool spared = false;
     for (;;) {
         gn__running *x = &s->running[s->n_running];
         x->request = request;
         gn__session_busy(s, true);
-        gn_result e = gn__step_start(s, p, d, x, f);
+        gn_result e = gn__session_blame(s, gn__step_start(s, p, d, x, f), f);
         s->n_running += !e;
-        if (e != GN_LIMIT || s->n_running == 0) return e;
+        if (e != GN_LIMIT || (spared && s->n_running == 0)) return e;
         e = gn__session_settle(s);
+        gn__session_spare(s, 0);
+        spared = true;
         s->last_keep = last_keep;
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
         if (d->seen != s->step_failures) return gn_fail(f, GN_CANCELLED, "an earlier step failed");
@@ -16248,7 +16649,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_step d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e && !m->over) return e;
-    if (s->any_pinned) gn__session_sweep(s, true);
+    gn__session_unpin(s);
     if (d.sequence != s->sequence + 1)
         return gn_fail(f, GN_BAD_MESSAGE, "step %llu came when %llu was next", (unsigned long long)d.sequence, (unsigned long long)s->sequence + 1);
     s->sequence++;
@@ -16310,7 +16711,7 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
     double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3 + c->queue_s * 1e9;
     gn__mutex_unlock(&server->lock);
     gn__msg_costs m = { .bytes = gn__cost_on_wire(c->bytes_per_s, GN__RATE_MOST), .launch = gn__cost_on_wire(c->launch_s * 1e9, GN__WAIT_MOST), .queue = gn__cost_on_wire(queue, GN__WAIT_MOST),
-                        .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(s->limit - GN__MIN(s->held, s->limit), (uint64_t)1 << 52), .busy = busy_ns };
+                        .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(gn__session_left(s), (uint64_t)1 << 52), .busy = busy_ns };
     uint64_t *const rates[GN_RATE__COUNT] = { &m.f32, &m.half, &m.f64, &m.integer };
     for (int i = 0; i < GN_RATE__COUNT; i++) *rates[i] = gn__cost_on_wire(c->flops_per_s[i], GN__RATE_MOST);
     return gn__outbox_message(&s->link.out, GN__MSG_COSTS, request, &m);
@@ -16319,9 +16720,9 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
-    if (e == GN_NO_VALUE) x->last_keep = x->first_keep - 1;   /* what it kept counts as kept */
+    if (e == GN_NO_VALUE) x->end_keep = x->first_keep;   /* what it kept counts as kept */
     if (e) {
-        fault.result = e;
+        fault.result = e = gn__session_blame(s, e, &fault);
         s->step_failures += e != GN_NO_VALUE;
         gn__running_undo(s, x);
         return gn__session_refuse(s, x->request, &fault, false);
@@ -16335,27 +16736,15 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
         s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, s->link.wire_ns, &s->link.scratch);
         s->stats.tensor_bytes_up += w->bytes;
     }
-    s->held -= x->held;
-    x->held = 0;
     return gn__outbox_end(&s->link.out);
-}
-
-/* What answered steps leave behind for the next ones is no more than the session may hold. */
-static void gn__session_spare(gn__session *s) {
-    uint64_t left = s->limit - s->held;
-    for (uint32_t i = s->n_running; i < GN__SERVER_QUEUE; i++) {
-        gn__running *x = &s->running[i];
-        if (x->bytes_cap <= left) { left -= x->bytes_cap; continue; }
-        gn_free(x->bytes);
-        x->bytes = NULL;
-        x->bytes_cap = 0;
-    }
 }
 
 /* Answers the first n of the steps that were submitted. */
 static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
     gn__running done[GN__SERVER_QUEUE];
     gn_result e = GN_OK;
+    bool spare = gn__paying.spare;
+    gn__paying.spare = true;             /* answers go whatever the session holds */
     for (uint32_t i = 0; i < n; i++) {
         gn_result r = gn__running_answer(s, &s->running[i]);
         if (r && !e) e = r;
@@ -16364,8 +16753,9 @@ static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
     memcpy(done, s->running, n * sizeof *done);   /* their memory serves the very next steps: that of others may not be there yet */
     memmove(s->running, s->running + n, s->n_running * sizeof *done);
     memcpy(s->running + s->n_running, done, n * sizeof *done);
-    gn__session_spare(s);
+    gn__session_spare(s, s->limit / 4);
     gn__session_busy(s, s->n_running > 0);
+    gn__paying.spare = spare;
     return e;
 }
 
@@ -16438,8 +16828,11 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
     if (m->id != GN__MSG_STEP) e = gn__session_settle(s);
     else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_settle_first(s, GN__SERVER_QUEUE / 2);   /* half: the device has work meanwhile */
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
-    if (gn__serve[m->id]) e = gn__serve[m->id](s, m, f);
+    if (m->id != GN__MSG_STEP && gn__session_left(s) < s->limit / 2) gn__session_spare(s, 0);
+    gn__paying.spare = false;
+    if (gn__serve[m->id]) e = gn__session_blame(s, gn__serve[m->id](s, m, f), f);
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s does not belong here", gn__msgs[m->id - 1].name);
+    gn__paying.spare = true;
     if (!e && m->id == GN__MSG_STEP) return gn__session_advance(s, f);
     if (!e || e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
     if (m->id == GN__MSG_STEP && e != GN_CANCELLED && e != GN_NO_VALUE) s->step_failures++;
@@ -16493,6 +16886,48 @@ static void gn__device_name(char out[64], const char *text, size_t n) {
     snprintf(out, 64, "%.*s%s", (int)GN__MIN(n, (size_t)60), text, bare ? ":0" : "");
 }
 
+/* gn_account.reclaim of a tenant and of the server: the oldest idle weights make room. */
+static bool gn__tenant_reclaim(void *user, uint64_t bytes) {
+    gn__tenant *t = (gn__tenant *)user;
+    gn_server *server = (gn_server *)t->host->above->user;
+    uint64_t freed = 0;
+    gn__mutex_lock(&server->lock);
+    for (uint32_t i = 0; i < GN__TRIM_MOST && freed < bytes && t->oldest; i++) {
+        freed += gn__weight_cost(t->oldest);
+        gn__store_remove(&server->store, t->oldest);
+    }
+    gn__mutex_unlock(&server->lock);
+    return freed > 0;
+}
+
+static bool gn__server_reclaim(void *user, uint64_t bytes) {
+    gn_server *server = (gn_server *)user;
+    uint64_t freed = 0;
+    gn__mutex_lock(&server->lock);
+    for (uint32_t i = 0; i < GN__TRIM_MOST && freed < bytes; i++) {
+        gn__weight *w = gn__store_oldest(&server->store);
+        if (!w) break;
+        freed += gn__weight_cost(w);
+        gn__store_remove(&server->store, w);
+    }
+    gn__mutex_unlock(&server->lock);
+    return freed > 0;
+}
+
+static bool gn__tenant_open(gn_server *server, gn__tenant *t) {
+    t->host = gn__account_open(server->host, "the tenant", "--tenant-memory", server->desc.tenant_memory);
+    t->device = gn__account_open(server->memory, "the tenant on devices", "--tenant-memory", server->desc.tenant_memory);
+    if (!t->host || !t->device) return false;
+    t->host->reclaim = gn__tenant_reclaim;
+    t->host->user = t;
+    return true;
+}
+
+/* Adds what a session has beyond the limits, or takes it back. */
+static void gn__session_allow(gn__session *s, bool begins) {
+    for (gn_account *a = s->host; a; a = a->above) gn__atomic_add(&a->spare, begins ? GN__SESSION_SPARE : 0 - (uint64_t)GN__SESSION_SPARE);
+}
+
 /* What the executor has to say, to the log and, of a fallback, to the client. */
 static void gn__session_note(void *user, gn_log_level level, const char *text) {
     gn__session *s = (gn__session *)user;
@@ -16513,8 +16948,26 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     gn__mutex_unlock(&server->lock);
     if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
     gn__copy_text(s->device, sizeof s->device, server->devices[at]);
-    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s, s->tenant };
+    gn_exec_desc d = { s->device, server->desc.threads, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s, s->tenant };
     return gn__exec_open(&d, &s->exec, f);
+}
+
+/* From here on the session pays for what its threads allocate, and its tenant and the server with it. */
+static gn_result gn__session_charge_to(gn__session *s, gn_fault *f) {
+    gn_server *server = s->server;
+    gn__mutex_lock(&server->lock);
+    gn__tenant *t = s->owner = gn__tenant_take(&server->store, s->tenant);
+    bool ok = t && (t->host || gn__tenant_open(server, t));
+    if (ok) {
+        s->host = gn__account_open(t->host, "the session", "--memory", s->limit);
+        s->memory = gn__account_open(t->device, "the session on the device", "--memory", s->limit);
+    }
+    ok = ok && s->host && s->memory && gn__link_begin(&s->link);
+    if (ok) gn__session_allow(s, true);
+    gn__mutex_unlock(&server->lock);
+    if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a session");
+    gn__paying = (gn__payer){ s->host, s->memory, true };
+    return GN_OK;
 }
 
 /* Counts the session in, unless there are too many. */
@@ -16524,6 +16977,7 @@ static gn_result gn__session_admit(gn__session *s, gn_fault *f) {
     gn__mutex_lock(&server->lock);
     for (const gn__session *x = server->sessions; x; x = x->next) n += x->known && !x->gone;
     s->known = n < server->desc.max_sessions;
+    gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
     return s->known ? GN_OK : gn_fail(f, GN_LIMIT, "the server has %u sessions, all it takes", n);
 }
@@ -16555,25 +17009,26 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
     return gn__outbox_flush(&s->link.out);
 }
 
-static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fault *f) {
+static gn_result gn__session_hello(gn__session *s, uint32_t *out_request, gn_fault *f) {
     gn_server *server = s->server;
     gn__patience w = { s->link.deadline_ms, false, &server->stop };
     uint8_t grant[256];
     size_t n_grant = 0;
     gn__msg_hello d;
     gn__msg m;
-    gn_result e = s->attached ? GN_OK : gn__net->handshake(server->listener, s->link.t, s->link.deadline_ms, f);
-    if (e) return e;
     s->open = true;
-    e = gn__link_receive(&s->link, &w, &m, f);
+    gn_result e = gn__link_receive(&s->link, &w, &m, f);
     if (e) return e;
+    gn__mutex_lock(&server->lock);
+    s->heard = true;
+    gn__mutex_unlock(&server->lock);
     *out_request = m.request;
     e = gn__hello_version(&m, f);
     if (!e) e = gn__msg_decode(m.id, m.p, m.n, &d, f);
     if (e) return e;
     if (!s->attached) {
-        e = gn__net->authenticate(server->listener, s->link.t, d.auth.p, (size_t)d.auth.n, s->tenant, grant, &n_grant);
-        if (e) return gn_fail(f, e, "%s", gn__result_text(e));
+        e = gn__net->authenticate(server->listener, s->link.t, d.auth.p, (size_t)d.auth.n, s->tenant, grant, &n_grant, f);
+        if (e) return e;
     }
     gn__link_count(&s->link);
     s->features = d.features & GN__FEATURES;
@@ -16581,12 +17036,23 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
     if (!gn__link_renews(&s->link)) s->features &= ~(uint64_t)GN__FEATURE_RENEW;
     if (s->features & GN__FEATURE_RENEW) s->link.t.i->renew(s->link.t.self);
     e = gn__session_admit(s, f);
+    if (!e) e = gn__session_charge_to(s, f);
     if (!e) e = gn__session_device(s, &d.device, f);
+    if (e) gn_wipe(grant, sizeof grant);
     if (e) return e;
     gn__span g = { grant, GN__MIN(n_grant, sizeof grant) };
     e = gn__session_welcome(s, &d, m.request, &g);
-    memset(grant, 0, sizeof grant);
+    gn_wipe(grant, sizeof grant);
     return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
+}
+
+/* However it ends, neither the client's proof nor what it was granted stays in memory. */
+static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fault *f) {
+    if (!gn__outbox_room(&s->link.out, GN__HELLO_MAX)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a session");
+    gn_result e = gn__session_hello(s, out_request, f);
+    gn__inbox_wipe(&s->link.in);
+    gn__outbox_wipe(&s->link.out);
+    return e;
 }
 
 /* Says why and gives the peer a moment to read it: what it still sends is thrown away, for closing on unread bytes would
@@ -16621,15 +17087,14 @@ static void gn__session_free_work(gn__session *s) {
         gn_free(x);
     }
     if (s->exec.i) s->exec.i->close(s->exec.self);
-    for (size_t i = 0; i < s->n_weights; i++) s->weights[i].slots = 0;
-    gn__session_sweep(s, true);
+    gn__session_unpin(s);
     for (int i = 0; i < GN__SERVER_QUEUE; i++) {
         gn_free(s->running[i].wants);
         gn_free(s->running[i].bytes);
     }
     gn_free(s->plans.p);
     gn_free(s->slots.p);
-    gn_free(s->weights);
+    gn_free(s->weights.p);
     gn__upload_free(&s->upload);
     gn_free(s->kept);
     gn_free(s->args_bytes);
@@ -16641,6 +17106,17 @@ static void gn__stats_add(gn_stats *to, const gn_stats *from) {
 #define GN__X(name, unit, help) to->name += from->name;
     GN_COUNTERS(GN__X)
 #undef GN__X
+}
+
+/* It pays for nothing more. */
+static void gn__session_settle_up(gn__session *s) {
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    if (s->host) gn__session_allow(s, false);
+    gn__account_close(s->host);
+    gn__account_close(s->memory);
+    gn__mutex_lock(&s->server->lock);
+    gn__tenant_give(&s->server->store, s->owner);
+    gn__mutex_unlock(&s->server->lock);
 }
 
 static void gn__session_end(gn__session *s, const gn_fault *why) {
@@ -16658,6 +17134,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     if (s->stats.sessions == 0) s->stats.sessions_refused++;
     gn__mutex_unlock(&server->lock);
     gn__link_deinit(&s->link);
+    gn__session_settle_up(s);
     gn__mutex_lock(&server->lock);
     s->done = true;
     s->stats.device_bytes = 0;
@@ -16694,16 +17171,38 @@ static void gn__server_reap(gn_server *server) {
     }
 }
 
-/* An honest client finds a place among connections that say nothing: the oldest of too many strangers is cut off. */
-static void gn__server_shed(gn_server *server) {
+/* Whether as many strangers have a thread as may. One that does not say who it is goes then, each once, the oldest first. */
+static bool gn__server_crowded(gn_server *server) {
     gn__session *oldest = NULL;
     uint32_t n = 0;
     for (gn__session *s = server->sessions; s; s = s->next) {   /* the newest stands first */
         if (s->known || s->gone || s->attached) continue;
-        oldest = s;
+        if (!s->heard && !s->cut) oldest = s;
         n++;
     }
-    if (n >= GN__SERVER_STRANGERS) oldest->link.t.i->interrupt(oldest->link.t.self);
+    if (n < GN__SERVER_STRANGERS) return false;
+    if (oldest && gn_now_us() - oldest->came_us > GN__HEAR_MS * 1000u) {
+        oldest->cut = true;
+        oldest->link.t.i->interrupt(oldest->link.t.self);
+    }
+    return true;
+}
+
+/* Counts a connection that the listener turned away, and tells of a few in each second. */
+static void gn__server_turned_away(gn_server *server, const char *why) {
+    uint64_t now = gn_now_us();
+    gn_log_fn log = server->desc.log;
+    void *user = server->desc.log_user;
+    gn__mutex_lock(&server->lock);
+    server->ended.sessions_refused++;
+    if (now - server->turned_us > 1000000) {
+        if (server->turned > GN__TURNED_AWAY_LINES) gn_logf(log, user, GN_LOG_WARN, "%u more connections were turned away", server->turned - GN__TURNED_AWAY_LINES);
+        server->turned_us = now;
+        server->turned = 0;
+    }
+    bool tell = server->turned++ < GN__TURNED_AWAY_LINES;
+    gn__mutex_unlock(&server->lock);
+    if (tell) gn_logf(log, user, GN_LOG_WARN, "a connection was turned away: %s", why);
 }
 
 /* Starts the session of a connection, which it owns from here on; tenant NULL: the listener says who it is. */
@@ -16721,9 +17220,9 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
     s->limit = server->desc.memory_limit;
     s->attached = tenant != NULL;
     gn__copy_text(s->tenant, sizeof s->tenant, tenant);
+    s->came_us = gn_now_us();
     gn__mutex_lock(&server->lock);
     gn__server_reap(server);
-    gn__server_shed(server);
     s->id = server->next_session++;
     s->next = server->sessions;
     bool started = gn__thread_start(&s->thread, gn__session_main, s);
@@ -16735,21 +17234,23 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
     return GN_OUT_OF_MEMORY;
 }
 
+enum { GN__CROWDED_MS = 10 };
+
 static void gn__server_accept(void *arg) {
     gn_server *server = (gn_server *)arg;
     while (!gn__atomic_load(&server->stop)) {
         gn_transport t;
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
-        gn_result e = gn__net->accept(server->listener, GN__SLICE_MS, &t, &f);
-        if (!e) e = gn__server_take(server, t, NULL);
-        if (!e) continue;
         gn__mutex_lock(&server->lock);
         gn__server_reap(server);
-        if (e != GN_TIMEOUT) {   /* out of descriptors or threads: others may end meanwhile */
-            gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "a connection was not accepted: %s", f.text[0] ? f.text : gn__result_text(e));
-            gn__cond_wait_ms(&server->changed, &server->lock, GN__SLICE_MS);
-        }
+        gn__store_trim(&server->store, GN__TRIM_MOST);
+        bool crowded = gn__server_crowded(server);
+        if (crowded) gn__cond_wait_ms(&server->changed, &server->lock, GN__CROWDED_MS);
         gn__mutex_unlock(&server->lock);
+        if (crowded) continue;
+        gn_result e = gn__net->accept(server->listener, GN__SLICE_MS, &t, &f);
+        if (!e) e = gn__server_take(server, t, NULL);
+        if (e && e != GN_TIMEOUT) gn__server_turned_away(server, f.text[0] ? f.text : gn__result_text(e));
     }
 }
 
@@ -16773,8 +17274,20 @@ static gn_result gn__server_set_desc(gn_server *s, const gn_server_desc *desc, g
     if (d->deadline_ms == 0) d->deadline_ms = GN__DEADLINE_MS;
     bool ok = gn__copy_string(&s->listen, &d->listen) && gn__copy_string(&s->key, &d->key) && gn__copy_string(&s->cert, &d->cert) &&
               gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home) &&
-              gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file);
-    s->store.limit = d->memory_limit;
+              gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file) && gn__copy_string(&s->advertise, &d->advertise);
+    if (d->tenant_memory == 0) d->tenant_memory = GN__MIN(d->memory_limit, UINT64_MAX / 4) * 4;
+    if (d->idle_memory == 0) d->idle_memory = d->memory_limit;
+    if (d->idle_minutes == 0) d->idle_minutes = 60;
+    s->store.limit = d->idle_memory;
+    s->store.age_us = (uint64_t)d->idle_minutes * 60000000;
+    s->store.salt = gn__mix(gn_now_us(), (uint64_t)(uintptr_t)s);
+    s->host = gn__account_open(NULL, "the server", "--total-memory", d->total_memory ? d->total_memory : gn__host_memory() / 4 * 3);
+    s->memory = gn__account_open(NULL, "the server on devices", "--total-memory", d->total_memory);
+    if (s->host) {
+        s->host->reclaim = gn__server_reclaim;
+        s->host->user = s;
+    }
+    ok = ok && s->host && s->memory;
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
 }
 
@@ -16785,7 +17298,7 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
@@ -16839,7 +17352,7 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
         gn_exec exec = { NULL, NULL };
         void *plan = NULL;
         memset(&stats, 0, sizeof stats);
-        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
+        gn_exec_desc d = { s->devices[i], 1, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -16891,9 +17404,11 @@ static void gn__server_close(gn_server *s) {
     gn__mutex_unlock(&s->lock);
     if (s->listener) gn__net->unlisten(s->listener);
     gn__store_deinit(&s->store);
+    gn__account_close(s->host);
+    gn__account_close(s->memory);
     gn__cond_deinit(&s->changed);
     gn__mutex_deinit(&s->lock);
-    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file };
+    char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file, s->advertise };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(s);
 }
@@ -16916,7 +17431,10 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
 
 static void gn__server_wait(gn_server *s) {
     gn__mutex_lock(&s->lock);
-    while (!gn__atomic_load(&s->stop) && !gn__server_is_over(s)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    while (!gn__atomic_load(&s->stop) && !gn__server_is_over(s)) {
+        gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+        gn__store_trim(&s->store, GN__TRIM_MOST);
+    }
     if (!gn__atomic_load(&s->stop)) gn__atomic_store(&s->lost, 1);
     gn__mutex_unlock(&s->lock);
 }
@@ -17267,7 +17785,7 @@ static gn_ctx *gn__context_take(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, NULL };
+    *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, NULL };
 }
 
 #if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
@@ -17311,6 +17829,21 @@ static uint32_t gn__device_index(const gn_ctx *g, const char *device) {
 
 typedef struct gn__opened { gn_exec exec; bool sync /* it works while submit waits */; gn_cluster_device costs; gn_cluster_link link; } gn__opened;
 
+/* A word for a device of this machine, alone or with its number: it was not meant as a host's name. A host that has it is named
+   with its port or as a URL. */
+static bool gn__device_is_word(const char *device) {
+    static const char *const words[] = { "cpu", "gpu", "cuda", "null", "nvidia", "rocm", "hip", "metal", "mps", "vulkan", "opencl", "sycl", "tpu", "npu", "xpu" };
+    size_t n = strcspn(device, ":"), digits = device[n] ? strspn(device + n + 1, "0123456789") : 0;
+    bool port = digits > 4 || (digits > 0 && atoi(device + n + 1) > 1023);
+    if (port || (device[n] && device[n + 1 + digits])) return false;
+    for (size_t i = 0; i < GN__LENGTH(words); i++) {
+        size_t k = 0;
+        while (k < n && words[i][k] && (device[k] | 32) == words[i][k]) k++;
+        if (k == n && !words[i][k]) return true;
+    }
+    return false;
+}
+
 /* One device by the text that names it. `several`: what it costs is worth knowing. */
 static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char on_server[64];
@@ -17325,6 +17858,9 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
         out->link = driver ? (gn_cluster_link){ 0, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
         return GN_OK;
     }
+    if (gn__device_is_word(device))
+        return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' here: name cpu (the one of this machine), cuda:N (a GPU, with genie_cuda.c), null, or a server by HOST:PORT, its "
+                       "URL genie://HOST:PORT[/DEVICE]?pin=…&code=…, or @FILE that holds one. A host of that name is genie://%.40s", device, device);
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };

@@ -7670,7 +7670,9 @@ typedef struct executor {
     void *log_user;
     bool strict;
     char tenant[64];               /* whose session this is; "": the program's own */
-    uint64_t limit, held;          /* limit: of the session, 0: none */
+    bool known, scrubs;            /* known: its device knows that this tenant takes memory; scrubs: $GENIE_CUDA_SCRUB */
+    uint64_t held;
+    gn_account *account, *host;    /* the session's, of device memory and of pinned memory */
     uint64_t device_limit;         /* $GENIE_CUDA_MEMORY, 0: none */
     uint64_t clock;                /* what slots are used at; those used at this very time do not move */
     bool evicts;
@@ -7787,34 +7789,35 @@ static bool area_drop_one(executor *x);
 
 /* Memory that sessions give back stays in this process, so that the next one finds in it what lay there. From when a second tenant takes
    memory of a device, all that anyone takes there is cleared first; while there is one alone, nothing is ($GENIE_CUDA_SCRUB=1: it is). */
-static bool device_is_shared(struct device *d, const char *tenant) {
+static bool takes_cleared(executor *x) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    if (atomic_load_explicit(&d->shared, memory_order_relaxed) || env_is("GENIE_CUDA_SCRUB", "1")) return true;
+    struct device *d = x->device;
+    if (x->scrubs || atomic_load_explicit(&d->shared, memory_order_relaxed)) return true;
+    if (x->known) return false;
     pthread_mutex_lock(&lock);
-    if (!d->has_tenant) snprintf(d->tenant, sizeof d->tenant, "%s", tenant);
-    d->has_tenant = true;
-    if (strcmp(d->tenant, tenant) != 0) atomic_store(&d->shared, true);
-    bool is = atomic_load(&d->shared);
+    if (!d->has_tenant) snprintf(d->tenant, sizeof d->tenant, "%s", x->tenant);
+    d->has_tenant = x->known = true;
+    if (strcmp(d->tenant, x->tenant) != 0) atomic_store(&d->shared, true);
     pthread_mutex_unlock(&lock);
-    return is;
+    return atomic_load(&d->shared);
 }
 
 /* One try; GN_OUT_OF_MEMORY or GN_LIMIT when something would have to go first. */
 static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
     const uint64_t held = gn_size_add(x->held, bytes);
-    if (x->limit && held > x->limit)
-        return gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(held - x->limit), (unsigned long long)x->limit);
     if (x->device_limit && held > x->device_limit)
         return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(held - x->device_limit), (unsigned long long)x->device_limit);
-    if (x->device->compile_only) return GN_OK;
-    if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, stream));
-    else DRIVER(x, f, cuMemAlloc(out, bytes));
-    int e = device_is_shared(x->device, x->tenant) ? cu.cuMemsetD8Async(*out, 0, bytes, stream) : 0;
+    gn_result r = gn_account_charge(x->account, bytes, f);
+    if (r != GN_OK || x->device->compile_only) return r;
+    int e = x->pools ? cu.cuMemAllocAsync(out, bytes, stream) : cu.cuMemAlloc(out, bytes);
+    if (e == 0 && takes_cleared(x) && (e = cu.cuMemsetD8Async(*out, 0, bytes, stream)) != 0) {
+        if (x->pools) cu.cuMemFreeAsync(*out, stream);
+        else cu.cuMemFree(*out);
+        *out = 0;
+    }
     if (e == 0) return GN_OK;
-    if (x->pools) cu.cuMemFreeAsync(*out, stream);
-    else cu.cuMemFree(*out);
-    *out = 0;
-    return driver_fail(x, f, e, "clearing memory");
+    gn_account_give(x->account, bytes);
+    return driver_fail(x, f, e, "cuMemAlloc");
 }
 
 /* Device memory that counts against the limit; *out is 0 for no bytes. Slots that are not in use make room for it. */
@@ -7833,6 +7836,7 @@ static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
 
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
+    gn_account_give(x->account, room(bytes ? bytes : 1));
     x->stats->device_bytes -= room(bytes ? bytes : 1);
     if (!p || is_dead(x)) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
@@ -8068,6 +8072,20 @@ static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
     return GN_OK;
 }
 
+/* Pinned memory for a slot; NULL: none, or none allowed. */
+static void *away_take(executor *x, size_t bytes) {
+    void *p = NULL;
+    if (gn_account_charge(x->host, bytes, NULL) != GN_OK) return NULL;
+    if (cu.cuMemHostAlloc(&p, bytes, 1) == 0) return p;
+    gn_account_give(x->host, bytes);
+    return NULL;
+}
+
+static void away_give(executor *x, void *p, size_t bytes) {
+    cu.cuMemFreeHost(p);
+    gn_account_give(x->host, bytes);
+}
+
 /* Moves one slot to pinned memory. False when none may go. */
 static bool evict_one(executor *x) {
     slot *v = NULL;
@@ -8079,12 +8097,12 @@ static bool evict_one(executor *x) {
     if (!v) return false;
     bool copied = v->away && v->kind == GN_LEAF_WEIGHT;
     void *p = v->away;
-    if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
+    if (!x->device->compile_only && !p) p = away_take(x, v->bytes);
     if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
     bool saves = p && !copied, ok = slot_await(x, v, NULL) == GN_OK;
     if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) == 0;
     if (!ok) {
-        if (p && !v->away) cu.cuMemFreeHost(p);
+        if (p && !v->away) away_give(x, p, v->bytes);
         return false;
     }
     v->away = (char *)p;
@@ -8136,10 +8154,11 @@ static void slot_free(executor *x, slot *s) {
         cu.cuEventDestroy(s->here);
     }
     if (!s->out) give(x, s->mem, s->bytes);
+    if (s->away && is_dead(x)) gn_account_give(x->host, s->bytes);
     if (s->away && !is_dead(x)) {
         cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
-        cu.cuMemFreeHost(s->away);
+        away_give(x, s->away, s->bytes);
     }
     memset(s, 0, sizeof *s);
 }
@@ -8159,9 +8178,6 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn_result r = enter(x, f);
     if (r != GN_OK) return r;
     if (d->slot >= SLOTS_MAX) return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, SLOTS_MAX);
-    const size_t table = d->slot < x->n_slots ? 0 : (d->slot + 1 - x->n_slots) * sizeof *x->slots;
-    if (x->limit && gn_size_add(x->held, table) > x->limit) return gn_fail(f, GN_LIMIT, "the table up to slot %u is larger than what this session may hold: use low numbers", d->slot);
-    x->held += table;
     while (x->n_slots <= d->slot) {
         if (!grow(&x->slots, x->n_slots, &x->cap_slots, sizeof *x->slots)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
         memset(&x->slots[x->n_slots++], 0, sizeof *x->slots);
@@ -8437,9 +8453,9 @@ static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t
 static gn_result plan_fits(const executor *x, const plan *p, gn_fault *f) {
     const uint64_t bytes = gn_size_add(p->total, p->lands ? p->args_bytes : 0);
     if (!gn_size_fits(gn_size_add(bytes, bytes / 4))) return gn_fail(f, GN_LIMIT, "this plan needs more memory than can be addressed: realize parts of it one after another");
-    if (x->limit && bytes > x->limit)
-        return gn_fail(f, GN_LIMIT, "this plan needs %llu bytes of device memory, this session may hold %llu: realize parts of it one after another", (unsigned long long)bytes, (unsigned long long)x->limit);
-    return GN_OK;
+    gn_result r = bytes > x->block_bytes ? gn_account_charge(x->account, bytes - x->block_bytes, f) : GN_OK;
+    if (r == GN_OK && bytes > x->block_bytes) gn_account_give(x->account, bytes - x->block_bytes);       /* taken when it runs */
+    return r;
 }
 
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
@@ -9664,6 +9680,7 @@ static void exec_close(void *self) {
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
+    gn_account_give(x->account, x->held);                   /* of plans that the caller has left, 0 by rule */
     gn_free(x->slots);
     gn_free(x->values);
     gn_free(x);
@@ -9898,8 +9915,10 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->log_user = desc->log_user;
     x->strict = desc->strict;
     snprintf(x->tenant, sizeof x->tenant, "%s", desc->tenant ? desc->tenant : "");
-    x->limit = desc->memory_limit;
+    x->account = gn_session_account(true);
+    x->host = gn_session_account(false);
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
+    x->scrubs = env_is("GENIE_CUDA_SCRUB", "1");
     x->evicts = !env_is("GENIE_CUDA_EVICT", "0");
     x->device_limit = getenv("GENIE_CUDA_MEMORY") ? strtoull(getenv("GENIE_CUDA_MEMORY"), NULL, 10) : 0;
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");

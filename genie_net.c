@@ -16,7 +16,11 @@
  *
  *   The client accepts that key and no other, whatever its certificate says. It proves itself inside TLS with the code
  *   and is granted a credential (id, 32-byte secret), which it keeps with the pin; from then on HOST:PORT suffices.
- *   A code that was used, or guessed wrongly 5 times, is replaced, and the URL file is written anew.
+ *   A code that was used, or is older than 24 hours (--code-hours), is replaced, and the URL file is written anew. A wrong code
+ *   changes nothing; each failure doubles the time that new connections from that address wait, from 50 ms to 2 s.
+ *   Connections that have not said who they are: no thread, and memory only for a handshake that has begun; at most twice as many as
+ *   sessions (256 to 2,048), fewer where descriptors are few. >>strangers says who is closed first and who never is.
+ *   The URL file belongs to one server that runs: another that is given the same one says so and does not start.
  *   With an own PKI the server shows its own certificate; with `ca` it also demands a certificate of the client, and codes
  *   are not used. There is no server without authentication; the one unauthenticated transport, `plain`, is refused on
  *   any socket that is not local.
@@ -30,9 +34,10 @@
  *   GENIE_AEAD             libcrypto: an error where it cannot be used; mbedtls: libcrypto is not looked for; auto, the default
  *   GENIE_LIBCRYPTO        the path of libcrypto, where it is not found by name
  *
- * FILES in the home folder (0700; the files 0600, replaced atomically, changed under a lock on `lock`)
+ * FILES in the home folder (its owner's, 0700; the files 0600, replaced atomically, changed under a lock on `lock`)
  *   key.pem, cert.pem      the server's key and its self-signed certificate
- *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line revokes a client
+ *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it, revokes a client.
+ *                          It is told so (one whose line is gone only by the server that let it in before); others never are
  *   servers                "HOST:PORT PIN ID SECRET" a line: the servers that this client is paired with
  *
  * TLS: 1.2 with mbedTLS 2.28, 1.2 and 1.3 with 3.6; ECDHE with AEAD suites only; no renegotiation, no tickets.
@@ -59,7 +64,9 @@
  *   >>proof     what a client says to be let in, and what it is granted
  *   >>lookup    name resolution with a deadline
  *   >>client    connect
- *   >>listener  listen, accept, pairing
+ *   >>listener  listen, pairing, credentials
+ *   >>strangers accept: connections that have not said who they are
+ *   >>server    opening and closing a listener
  *   >>codec     pack and unpack
  *   >>register  the vtable
  */
@@ -93,6 +100,8 @@
 #include <sys/auxv.h>
 #endif
 #include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -127,9 +136,11 @@
 #define GN__CODE 16
 #define GN__ID 16
 #define GN__SECRET 32
-#define GN__WRONG_CODES 5
+#define GN__NETWORK 8                   /* bytes of an address that count as one peer: an IPv6 network, or all of IPv4 */
+#define GN__CODE_HOURS 24u
 #define GN__CONNECT_MS 30000
 #define GN__LOCK_MS 5000
+#define GN__FLUSH_MS 20                 /* for an answer of a handshake, which is smaller than any socket's buffer */
 #define GN__SPIN_US 50
 #define GN__IN_BYTES (256u << 10)       /* one recv takes up to this much */
 #define GN__OUT_BATCH (256u << 10)      /* ciphertext gathered before a send */
@@ -144,6 +155,12 @@ typedef struct gn__log { gn_log_fn fn; void *user; } gn__log;
 
 #if !defined(MSG_NOSIGNAL)
 #define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE instead */
+#endif
+
+#if defined(POLLRDHUP)
+#define GN__POLLRDHUP POLLRDHUP
+#else
+#define GN__POLLRDHUP 0 /* macOS tells it by POLLHUP */
 #endif
 
 static uint64_t gn__after(uint32_t ms) { return gn_now_us() + (uint64_t)ms * 1000u; }
@@ -241,17 +258,23 @@ static int gn__read_fd(int fd, size_t max, gn__bytes *out) {
     return 0;
 }
 
-/* 0 or an errno; *out_mode are its permission bits. */
-static int gn__read_file(const char *path, size_t max, gn__bytes *out, unsigned *out_mode) {
+/* Of a file that was read: permission bits, whose it is, seconds since it was written. */
+typedef struct gn__file_facts { unsigned mode; bool ours; uint64_t age_s; } gn__file_facts;
+
+/* 0 or an errno. */
+static int gn__read_file(const char *path, size_t max, gn__bytes *out, gn__file_facts *out_facts) {
     out->p = NULL;
     out->n = 0;
+    memset(out_facts, 0, sizeof *out_facts);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);   /* non-blocking: a fifo must not hang us */
     if (fd < 0) return errno;
     struct stat st;
     int e = fstat(fd, &st) != 0 ? errno : gn__read_fd(fd, max, out);
-    *out_mode = e == 0 ? (unsigned)st.st_mode & 0777u : 0;
     close(fd);
-    return e;
+    if (e != 0) return e;
+    time_t now = time(NULL);
+    *out_facts = (gn__file_facts){ (unsigned)st.st_mode & 0777u, st.st_uid == geteuid(), now > st.st_mtime ? (uint64_t)(now - st.st_mtime) : 0 };
+    return 0;
 }
 
 static int gn__write_all(int fd, const void *data, size_t n) {
@@ -266,8 +289,9 @@ static int gn__write_all(int fd, const void *data, size_t n) {
     return fsync(fd) != 0 ? errno : 0;
 }
 
-/* Replaces path by a file of mode 0600 in one step: a reader sees the old or the new bytes. 0 or an errno. */
-static int gn__write_file(const char *path, const void *data, size_t n) {
+/* Replaces path by a file of mode 0600 in one step: a reader sees the old or the new bytes. 0 or an errno. *out_locked (may be NULL)
+   is the file, locked until it is closed. */
+static int gn__write_file(const char *path, const void *data, size_t n, int *out_locked) {
     static atomic_uint serial;
     char temp[GN__PATH + 48];
     int fd = -1;
@@ -279,8 +303,13 @@ static int gn__write_file(const char *path, const void *data, size_t n) {
     }
     if (fd < 0) return EEXIST;
     int e = gn__write_all(fd, data, n);
-    if (close(fd) != 0 && e == 0) e = errno;
+    if (e == 0 && out_locked != NULL && flock(fd, LOCK_EX | LOCK_NB) != 0) e = errno;
     if (e == 0 && rename(temp, path) != 0) e = errno;
+    if (e == 0 && out_locked != NULL) {
+        *out_locked = fd;
+        return 0;
+    }
+    if (close(fd) != 0 && e == 0) e = errno;
     if (e != 0) unlink(temp);
     return e;
 }
@@ -536,17 +565,25 @@ static gn_result gn__home_path(const char *home, char out[GN__PATH], gn_fault *f
     return n < GN__PATH - 64 ? GN_OK : gn_fail(f, GN_BAD_ARGUMENT, "the path of the home folder is too long");
 }
 
-/* Makes the home folder if need be. One that others may write is refused: they could replace keys. A group with the
-   owner's number is the owner's private one, which distributions make so that a umask of 002 is safe. */
-static gn_result gn__home_make(const char *home, gn_fault *f) {
+/* A folder that others own or may write is refused: they could replace keys, and the pins of servers. A group with the owner's
+   number is the owner's private one, which distributions make so that a umask of 002 is safe. A folder that is not there is well. */
+static gn_result gn__home_check(const char *home, gn_fault *f) {
     struct stat st;
-    int e = gn__make_dirs(home);
-    if (e == 0 && stat(home, &st) != 0) e = errno;
-    if (e == 0 && !S_ISDIR(st.st_mode)) e = ENOTDIR;
+    int e = stat(home, &st) != 0 ? errno : S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+    if (e == ENOENT) return GN_OK;
     if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home, strerror(e));
+    if (st.st_uid != geteuid())
+        return gn_fail(f, GN_INSECURE, "the home folder %s belongs to user %ld, and this program runs as user %ld: chown the folder, or set GENIE_HOME to one of its own", home, (long)st.st_uid, (long)geteuid());
     if ((st.st_mode & 002) || ((st.st_mode & 020) && st.st_gid != st.st_uid))
         return gn_fail(f, GN_INSECURE, "the home folder %s may be written by others: chmod 700 it, or set GENIE_HOME to another", home);
     return GN_OK;
+}
+
+/* Makes the home folder if need be. */
+static gn_result gn__home_make(const char *home, gn_fault *f) {
+    int e = gn__make_dirs(home);
+    if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home, strerror(e));
+    return gn__home_check(home, f);
 }
 
 static void gn__forget(gn__bytes *b) {
@@ -558,14 +595,15 @@ static void gn__forget(gn__bytes *b) {
 
 /* Reads a file that holds secrets; a missing one gives no bytes. */
 static gn_result gn__read_secret(const char *path, gn__bytes *out, gn_fault *f) {
-    unsigned mode;
-    int e = gn__read_file(path, GN__FILE_MAX, out, &mode);
+    gn__file_facts facts;
+    int e = gn__read_file(path, GN__FILE_MAX, out, &facts);
     if (e == ENOENT) return GN_OK;
     if (e == ENOMEM) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to read %s", path);
     if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot read %s: %s", path, strerror(e));
     bool text = memchr(out->p, 0, out->n) == NULL;
-    if (text && (mode & 077u) == 0) return GN_OK;
+    if (text && facts.ours && (facts.mode & 077u) == 0) return GN_OK;
     gn__forget(out);
+    if (text && !facts.ours) return gn_fail(f, GN_INSECURE, "%s holds secrets and belongs to another user: chown it to the user that runs this program", path);
     if (!text) return gn_fail(f, GN_IO_ERROR, "%s is damaged: it is not text", path);
     return gn_fail(f, GN_INSECURE, "%s holds secrets and may be read by others: chmod 600 it", path);
 }
@@ -630,7 +668,7 @@ static gn_result gn__store_replace(const char *path, const char *key, const char
     gn_result r = gn__read_secret(path, &file, f);
     if (r == GN_OK && gn__store_edit(&file, key, value, &next) != GN_OK) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for %s", path);
     if (r == GN_OK && next.n > GN__FILE_MAX) r = gn_fail(f, GN_LIMIT, "%s is full: remove lines that are no longer needed", path);
-    int e = r == GN_OK ? gn__write_file(path, next.p, next.n) : 0;
+    int e = r == GN_OK ? gn__write_file(path, next.p, next.n, NULL) : 0;
     if (e != 0) r = gn_fail(f, GN_IO_ERROR, "cannot write %s: %s", path, strerror(e));
     gn__forget(&file);
     gn__forget(&next);
@@ -1655,7 +1693,7 @@ typedef struct gn__link {
     gn_result ended;                      /* of the receiver, where mbedTLS does the records */
     uint64_t sealed, most_sealed;         /* records by mbedTLS, and how many its key may seal */
     uint8_t *in;                          /* ciphertext received: in[in_at, in_n) */
-    size_t in_at, in_n;
+    size_t in_at, in_n, in_room;          /* in_room: bytes of it that are used */
     gn__buffer out, fly;                  /* ciphertext to send; being sent */
     const gn__crypto *crypto;             /* NULL: all by mbedTLS */
     gn__keys keys;                        /* during the handshake */
@@ -1671,6 +1709,10 @@ typedef struct gn__link {
     size_t proof_n;
     /* server */
     gn__listener *listener;
+    uint8_t network[GN__NETWORK];         /* that the peer belongs to */
+    uint8_t stage;                        /* gn__stage, while it is a stranger */
+    uint64_t held_us, ends_us;            /* not looked at before; not waited for after */
+    uint64_t moved_us;                    /* when it last advanced */
 } gn__link;
 
 static gn_result gn__link_make(int fd, gn__link **out, gn_fault *f) {
@@ -1881,7 +1923,7 @@ static int gn__bio_recv(void *self, unsigned char *p, size_t n) {
 static gn_result gn__fill(gn__link *l, uint64_t deadline) {
     size_t rest = l->in_n - l->in_at, more = 0;
     if (rest > 0) memmove(l->in, l->in + l->in_at, rest);
-    gn_result r = gn__sock_recv(l, l->in + rest, GN__IN_BYTES - rest, &more, deadline);
+    gn_result r = gn__sock_recv(l, l->in + rest, l->in_room - rest, &more, deadline);
     l->in_at = 0;
     l->in_n = rest + more;
     return r;
@@ -2046,6 +2088,7 @@ static gn_result gn__tls_buffers(gn__link *l, gn_fault *f) {
     l->in = gn_alloc(GN__IN_BYTES);
     l->out.p = gn_alloc(GN__OUT_MAX);
     l->fly.p = gn_alloc(GN__OUT_MAX);
+    l->in_room = GN__IN_BYTES;
     return l->in && l->out.p && l->fly.p ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a connection's buffers");
 }
 
@@ -2112,13 +2155,14 @@ static gn_result gn__tls_over(gn__link *l, gn_fault *f) {
     return GN_OK;
 }
 
+/* Goes on with what has come. GN_TIMEOUT: it is the peer's turn, and the deadline is over (0: nothing is waited for). */
 static gn_result gn__tls_handshake(gn__link *l, uint64_t deadline, gn_fault *f) {
     const char *who = l->server ? l->peer : l->address;
-    gn_result r;
     for (;;) {
         int e = mbedtls_ssl_handshake(&l->tls->ssl);
-        r = gn__flush(l, deadline);          /* an alert too */
+        gn_result r = gn__flush(l, deadline != 0 ? deadline : gn__after(GN__FLUSH_MS));      /* an alert too */
         if (e != 0 && e != MBEDTLS_ERR_SSL_WANT_READ) return gn__tls_refused(l, e, f);
+        if (r != GN_OK && l->server) return gn_fail(f, GN_TLS_FAILED, "%s does not take the answers of the TLS handshake", who);
         if (e == 0 && r == GN_OK) break;
         if (r == GN_OK) r = gn__fill(l, deadline);
         if (r == GN_TIMEOUT) return gn_fail(f, r, "%s did not complete the TLS handshake in time", who);
@@ -2128,7 +2172,7 @@ static gn_result gn__tls_handshake(gn__link *l, uint64_t deadline, gn_fault *f) 
         return gn_fail(f, GN_BAD_PIN, "%s showed no key", who);
     snprintf(l->version, sizeof l->version, "%s", mbedtls_ssl_get_version(&l->tls->ssl));
     snprintf(l->cipher, sizeof l->cipher, "%s", mbedtls_ssl_get_ciphersuite(&l->tls->ssl));
-    r = gn__tls_over(l, f);
+    gn_result r = gn__tls_over(l, f);
     mbedtls_platform_zeroize(&l->keys, sizeof l->keys);
     return r;
 }
@@ -2177,8 +2221,11 @@ static bool gn__proof_read(const uint8_t *p, size_t n, gn__proof *out) {
 
 static size_t gn__client_auth(void *self, uint8_t out[256]) {
     gn__link *l = self;
-    memcpy(out, l->proof, l->proof_n);
-    return l->proof_n;
+    size_t n = l->proof_n;
+    memcpy(out, l->proof, n);
+    gn_wipe(l->proof, sizeof l->proof);      /* it is told once */
+    l->proof_n = 0;
+    return n;
 }
 
 static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) {
@@ -2201,15 +2248,22 @@ static const gn_transport_i gn__client_i = {
     gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew
 };
 
-/* The credential stored for an address: pin, id and secret. */
+/* A line of the file `servers` behind its address: pin, id and secret. */
+static bool gn__credential_parse(const char *v, uint8_t pin[GN__PIN], gn__proof *p) {
+    size_t a = 2 * GN__PIN, b = a + 1 + 2 * GN__ID;
+    return strlen(v) == b + 1 + 2 * GN__SECRET && v[a] == ' ' && v[b] == ' ' && gn__unhex(v, a, pin, GN__PIN) &&
+           gn__unhex(v + a + 1, 2 * GN__ID, p->id, GN__ID) && gn__unhex(v + b + 1, 2 * GN__SECRET, p->secret, GN__SECRET);
+}
+
+/* The credential stored for an address. */
 static gn_result gn__credential(const char *home, const char *address, uint8_t pin[GN__PIN], gn__proof *p, bool *out_found, gn_fault *f) {
     char v[256];
-    gn_result r = gn__store_get(home, "servers", address, v, sizeof v, out_found, f);
+    *out_found = false;
+    gn_result r = gn__home_check(home, f);
+    if (r == GN_OK) r = gn__store_get(home, "servers", address, v, sizeof v, out_found, f);
     if (r != GN_OK || !*out_found) return r;
-    size_t a = 2 * GN__PIN, b = a + 1 + 2 * GN__ID, n = strlen(v);
-    bool good = n == b + 1 + 2 * GN__SECRET && v[a] == ' ' && v[b] == ' ' && gn__unhex(v, a, pin, GN__PIN) &&
-                gn__unhex(v + a + 1, 2 * GN__ID, p->id, GN__ID) && gn__unhex(v + b + 1, 2 * GN__SECRET, p->secret, GN__SECRET);
-    mbedtls_platform_zeroize(v, sizeof v);
+    bool good = gn__credential_parse(v, pin, p);
+    gn_wipe(v, sizeof v);
     return good ? GN_OK : gn_fail(f, GN_IO_ERROR, "the line of %s in %s/servers is damaged: remove it and pair again", address, home);
 }
 
@@ -2360,10 +2414,10 @@ static gn_result gn__first_line(gn__bytes file, char out[GN__URL_MAX], gn_fault 
 
 static gn_result gn__where_file(const char *path, const gn_net_desc *d, char out[GN__URL_MAX], gn_fault *f) {
     gn__bytes file;
-    unsigned mode;
-    int e = gn__read_file(path, 64u << 10, &file, &mode);
+    gn__file_facts facts;
+    int e = gn__read_file(path, 64u << 10, &file, &facts);
     if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot read a URL from %s: %s", path, strerror(e));
-    if (mode & 077u) gn_logf(d->log, d->log_user, GN_LOG_WARN, "%s may hold a secret and may be read by others: chmod 600 it", path);
+    if (facts.mode & 077u) gn_logf(d->log, d->log_user, GN_LOG_WARN, "%s may hold a secret and may be read by others: chmod 600 it", path);
     gn_result r = gn__first_line(file, out, f, path);
     gn__forget(&file);
     return r;
@@ -2399,8 +2453,8 @@ static const char *gn__env(const char *name) {
     return v != NULL && *v != 0 ? v : NULL;
 }
 
-static gn_result gn__read_pem(const char *path, gn__bytes *out, unsigned *out_mode, gn_fault *f) {
-    int e = gn__read_file(path, GN__FILE_MAX, out, out_mode);
+static gn_result gn__read_pem(const char *path, gn__bytes *out, gn__file_facts *out_facts, gn_fault *f) {
+    int e = gn__read_file(path, GN__FILE_MAX, out, out_facts);
     return e == 0 ? GN_OK : gn_fail(f, GN_IO_ERROR, "cannot read %s: %s", path, strerror(e));
 }
 
@@ -2408,11 +2462,11 @@ static gn_result gn__read_pem(const char *path, gn__bytes *out, unsigned *out_mo
 static gn_result gn__client_cert(gn__tls *t, gn_fault *f) {
     const char *cert = gn__env("GENIE_CERT"), *key = gn__env("GENIE_KEY");
     gn__bytes c = { NULL, 0 }, k = { NULL, 0 };
-    unsigned mode;
+    gn__file_facts facts;
     if (cert == NULL && key == NULL) return GN_OK;
     if (cert == NULL || key == NULL) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_CERT and GENIE_KEY go together: set both or none");
-    gn_result r = gn__read_pem(cert, &c, &mode, f);
-    if (r == GN_OK) r = gn__read_pem(key, &k, &mode, f);
+    gn_result r = gn__read_pem(cert, &c, &facts, f);
+    if (r == GN_OK) r = gn__read_pem(key, &k, &facts, f);
     if (r == GN_OK) r = gn__load_pair(t, &k, &c, f);
     gn__forget(&c);
     gn__forget(&k);
@@ -2422,9 +2476,9 @@ static gn_result gn__client_cert(gn__tls *t, gn_fault *f) {
 static gn_result gn__client_ca(gn__tls *t, gn_fault *f) {
     const char *ca = gn__env("GENIE_CA");
     gn__bytes b = { NULL, 0 };
-    unsigned mode;
+    gn__file_facts facts;
     if (ca == NULL) return GN_OK;
-    gn_result r = gn__read_pem(ca, &b, &mode, f);
+    gn_result r = gn__read_pem(ca, &b, &facts, f);
     if (r == GN_OK) r = gn__load_ca(t, &b, f);
     gn__forget(&b);
     return r;
@@ -2509,88 +2563,238 @@ static gn_result gn__net_connect(const char *where, const gn_net_desc *d, gn_tra
 
 #define GN__URLS 64     /* a URL that was given out stays readable until that many newer ones exist */
 
+enum gn__spent { GN__CODE_UNKNOWN, GN__CODE_USED, GN__CODE_EXPIRED };
+
+typedef struct gn__old_code { uint8_t hash[32]; uint8_t how; } gn__old_code;
+typedef struct gn__guest { uint8_t id[GN__ID], hash[32]; } gn__guest;
+typedef struct gn__failures { uint8_t network[GN__NETWORK]; uint32_t n; uint64_t last_us; } gn__failures;
+
+enum { GN__OLD_CODES = 64, GN__GUESTS = 1024, GN__FAILURES = 256 };
+
 struct gn__listener {
-    int fd;
-    uint16_t port;
+    int fd, url_fd;               /* url_fd: the URL file, locked; -1: none */
+    uint16_t port, url_port;
     gn__log log;
     gn__bytes key, cert, ca;      /* PEM; ca.p NULL: clients prove themselves with codes and credentials */
     uint8_t pin[GN__PIN];
     char home[GN__PATH], url_file[GN__PATH], url_host[GN__HOST + 2];
-    pthread_mutex_t lock;
+    uint64_t code_life_us;
+    pthread_mutex_t lock;         /* of what follows, to the next comment */
     uint8_t code[GN__CODE];
     bool code_valid;
-    unsigned wrong, url_at;
+    uint64_t code_ends_us;
+    unsigned url_at;
     char urls[GN__URLS][GN__URL_MAX];
+    gn__old_code old_codes[GN__OLD_CODES];      /* rings: the latest replace the oldest */
+    gn__guest guests[GN__GUESTS];
+    unsigned old_code_at, guest_at;
+    gn__failures failures[GN__FAILURES];
+    /* strangers: of the thread that accepts */
+    gn__link **strangers;
+    struct pollfd *polls;         /* of each stranger, then of fd */
+    uint32_t n, limit, at;        /* of 2 * limit places; [at, n) have not had their turn since the latest look */
+    uint32_t arrivals;            /* connections that may still be taken from the queue before the next look */
+    uint64_t wait_us, closed_until;   /* for a stranger; nobody is accepted before */
 };
 
-/* The code in the URL file of a server that handed over, whose URL somebody may hold. */
-static bool gn__keep_code(gn__listener *l) {
+/* ---- who failed to prove who it is ---- */
+
+enum { GN__FAILURE_MS = 50, GN__FAILURES_MOST_MS = 2000 };
+#define GN__FAILURE_LIFE_US (600u * UINT64_C(1000000))
+
+/* An IPv6 peer commands a whole network of 64 bits. */
+static void gn__network_of(const struct sockaddr_storage *sa, uint8_t out[GN__NETWORK]) {
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    memset(out, 0, GN__NETWORK);
+    memcpy(&v4, sa, sizeof v4);
+    memcpy(&v6, sa, sizeof v6);
+    if (sa->ss_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) memcpy(out, v6.sin6_addr.s6_addr, GN__NETWORK);
+    else if (sa->ss_family == AF_INET6) memcpy(out + 4, v6.sin6_addr.s6_addr + 12, 4);
+    else if (sa->ss_family == AF_INET) memcpy(out + 4, &v4.sin_addr, 4);
+}
+
+/* Where the failures of a network are counted; for one that has none the place whose last is longest ago. */
+static gn__failures *gn__failures_of(gn__listener *l, const uint8_t network[GN__NETWORK]) {
+    gn__failures *oldest = l->failures;
+    for (gn__failures *x = l->failures; x < l->failures + GN__FAILURES; x++) {
+        if (x->n > 0 && memcmp(x->network, network, GN__NETWORK) == 0) return x;
+        if (x->last_us < oldest->last_us) oldest = x;
+    }
+    return oldest;
+}
+
+/* A success forgives. */
+static void gn__failure_note(gn__listener *l, const uint8_t network[GN__NETWORK], bool failed) {
+    pthread_mutex_lock(&l->lock);
+    gn__failures *x = gn__failures_of(l, network);
+    bool known = x->n > 0 && memcmp(x->network, network, GN__NETWORK) == 0;
+    if (failed) {
+        x->n = known && gn_now_us() - x->last_us < GN__FAILURE_LIFE_US ? x->n + (x->n < UINT32_MAX) : 1;
+        x->last_us = gn_now_us();
+        memcpy(x->network, network, GN__NETWORK);
+    } else if (known) {
+        memset(x, 0, sizeof *x);
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* How long a new connection waits before it is looked at: twice as long after each failure, at most 2 s. It delays others at
+   that address too, and keeps nobody out. */
+static uint64_t gn__failures_delay_us(gn__listener *l, const uint8_t network[GN__NETWORK]) {
+    pthread_mutex_lock(&l->lock);
+    const gn__failures *x = gn__failures_of(l, network);
+    bool fresh = x->n > 0 && memcmp(x->network, network, GN__NETWORK) == 0 && gn_now_us() - x->last_us < GN__FAILURE_LIFE_US;
+    uint32_t n = fresh ? x->n : 0;
+    pthread_mutex_unlock(&l->lock);
+    uint32_t ms = n == 0 ? 0 : n > 6 ? GN__FAILURES_MOST_MS : GN__FAILURE_MS << (n - 1);
+    return (uint64_t)ms * 1000u;
+}
+
+/* ---- codes and credentials ----
+ * What a code or a credential was is told only to a peer that has it: the 128 or 256 bits of a code used up, or of a credential
+ * revoked, are compared first. Whoever guesses hears the same of every guess and learns nothing. */
+
+static gn_result gn__not_accepted(gn_fault *f) {
+    return gn_fail(f, GN_BAD_CREDENTIAL, "not accepted: no credential and no pairing code that this server knows. Take the URL that it has now; a code pairs one client, once");
+}
+
+/* The code in the URL file of a server that handed over, whose URL somebody may hold, and how long it is still good. */
+static bool gn__keep_code(gn__listener *l, uint64_t *out_left_us) {
     gn__bytes file = { NULL, 0 };
     gn__url *u = gn_alloc(sizeof *u);
-    unsigned mode;
-    bool good = u != NULL && l->url_file[0] != 0 && gn__read_file(l->url_file, GN__URL_MAX, &file, &mode) == 0 && file.n > 1 && file.n < GN__URL_MAX;
+    gn__file_facts st;
+    bool good = u != NULL && l->url_file[0] != 0 && gn__read_file(l->url_file, GN__URL_MAX, &file, &st) == 0 && file.n > 1 && file.n < GN__URL_MAX;
     if (good) {
+        uint64_t age = st.age_s * UINT64_C(1000000);
         file.p[file.n - 1] = 0;      /* the line's end */
-        good = gn__parse_url((const char *)file.p, u) == NULL && u->has_code && u->has_pin && memcmp(u->pin, l->pin, GN__PIN) == 0;
+        good = age < l->code_life_us && gn__parse_url((const char *)file.p, u) == NULL && u->has_code && u->has_pin && memcmp(u->pin, l->pin, GN__PIN) == 0;
+        if (good) *out_left_us = l->code_life_us - age;
     }
     if (good) memcpy(l->code, u->code, GN__CODE);
-    if (u != NULL) mbedtls_platform_zeroize(u, sizeof *u);
+    if (u != NULL) gn_wipe(u, sizeof *u);
     gn_free(u);
     gn__forget(&file);
     return good;
 }
 
+/* Whether the URL file belongs to a server that runs: that holds a lock on it. The caller holds the lock of the home folder. */
+static bool gn__url_file_taken(const char *path) {
+    for (int tries = 0; tries < 16; tries++) {
+        struct stat mine, there;
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0) return false;
+        bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && gn__again(errno);
+        bool same = fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+        close(fd);
+        if (taken || same) return taken;       /* otherwise it was replaced meanwhile */
+    }
+    return true;
+}
+
+static gn_result gn__write_url(gn__listener *l, gn_fault *f) {
+    char line[GN__URL_MAX + 1];
+    int fd = -1, e = gn__write_file(l->url_file, line, (size_t)snprintf(line, sizeof line, "%s\n", l->urls[l->url_at]), &fd);
+    gn_wipe(line, sizeof line);
+    if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot write the URL file %s: %s", l->url_file, strerror(e));
+    if (l->url_fd >= 0) close(l->url_fd);
+    l->url_fd = fd;
+    return GN_OK;
+}
+
 /* Makes a new code and URL, in memory and in the URL file. Called under the lock, or before anybody else knows l. */
 static gn_result gn__new_code(gn__listener *l, bool keep, gn_fault *f) {
     char pin[44], code[23];
+    uint64_t left = l->code_life_us;
     l->code_valid = false;
-    l->wrong = 0;
-    if (!(keep && gn__keep_code(l)) && gn__random(l->code, GN__CODE) != GN_OK) return gn_fail(f, GN_TLS_FAILED, "no random numbers from the system for a pairing code");
+    if (!(keep && gn__keep_code(l, &left)) && gn__random(l->code, GN__CODE) != GN_OK) return gn_fail(f, GN_TLS_FAILED, "no random numbers from the system for a pairing code");
     unsigned next = (l->url_at + 1) % GN__URLS;
     gn__b64(l->pin, GN__PIN, pin);
     gn__b64(l->code, GN__CODE, code);
     const char *form = l->ca.p == NULL ? "genie://%s:%u?pin=%s&code=%s" : "genie://%s:%u?pin=%s";
-    snprintf(l->urls[next], GN__URL_MAX, form, l->url_host, (unsigned)l->port, pin, code);
-    mbedtls_platform_zeroize(code, sizeof code);
+    snprintf(l->urls[next], GN__URL_MAX, form, l->url_host, (unsigned)l->url_port, pin, code);
+    gn_wipe(code, sizeof code);
     l->url_at = next;
+    l->code_ends_us = gn_now_us() + left;
     l->code_valid = l->ca.p == NULL;
-    if (l->url_file[0] == 0) return GN_OK;
-    char line[GN__URL_MAX + 1];
-    int e = gn__write_file(l->url_file, line, (size_t)snprintf(line, sizeof line, "%s\n", l->urls[next]));
-    mbedtls_platform_zeroize(line, sizeof line);
-    return e == 0 ? GN_OK : gn_fail(f, GN_IO_ERROR, "cannot write the URL file %s: %s", l->url_file, strerror(e));
+    return l->url_file[0] == 0 ? GN_OK : gn__write_url(l, f);
 }
 
-/* A code that was used or guessed at is replaced; failure to do so is only logged: the server goes on without pairing. */
-static void gn__replace_code(gn__listener *l, const char *why) {
+/* The first code, and the URL file becomes ours. */
+static gn_result gn__first_code(gn__listener *l, bool keep, gn_fault *f) {
+    int lock = -1;
+    gn_result r = l->url_file[0] != 0 ? gn__home_lock(l->home, &lock, f) : GN_OK;
+    if (r == GN_OK && lock >= 0 && gn__url_file_taken(l->url_file))
+        r = gn_fail(f, GN_BAD_ARGUMENT, "the URL file %s is that of another server that runs: give this one a file of its own (--url-file)", l->url_file);
+    if (r == GN_OK) r = gn__new_code(l, keep, f);
+    if (lock >= 0) close(lock);
+    return r;
+}
+
+/* A code that was used or is too old is replaced; failure to do so is only logged: the server goes on without pairing. What it
+   was is remembered as a hash, to tell somebody who still has it. */
+static void gn__replace_code(gn__listener *l, enum gn__spent how, const char *why) {
     gn_fault f;
+    gn__old_code *old = &l->old_codes[l->old_code_at++ % GN__OLD_CODES];
+    gn__net_sha256(l->code, GN__CODE, old->hash);
+    old->how = (uint8_t)how;
     if (gn__new_code(l, false, &f) != GN_OK) gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "%s; a new one cannot be given out: %s", why, f.text);
     else if (l->url_file[0] != 0) gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "%s; the next one is in %s", why, l->url_file);
     else gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "%s; a new one was made", why);
 }
 
-/* Uses up the code if that is what was given. */
-static bool gn__take_code(gn__listener *l, const uint8_t code[GN__CODE], const char *peer) {
+static void gn__code_check(gn__listener *l) {
     pthread_mutex_lock(&l->lock);
-    bool good = l->code_valid && gn__same(code, l->code, GN__CODE);
-    if (good) {
-        gn__replace_code(l, "the pairing code was used");
-    } else {
-        l->wrong++;
-        gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "wrong pairing code from %s (%u of %d)", peer, l->wrong, GN__WRONG_CODES);
-        if (l->wrong >= GN__WRONG_CODES) gn__replace_code(l, "after 5 wrong tries the pairing code was discarded");
-    }
+    if (l->code_valid && gn_now_us() >= l->code_ends_us) gn__replace_code(l, GN__CODE_EXPIRED, "the pairing code expired");
     pthread_mutex_unlock(&l->lock);
-    return good;
+}
+
+/* Uses up the code if that is what was given. A wrong one changes nothing: nobody guesses 128 bits. */
+static gn_result gn__take_code(gn__listener *l, const uint8_t code[GN__CODE], const char *peer, gn_fault *f) {
+    uint8_t hash[32];
+    enum gn__spent how = GN__CODE_UNKNOWN;
+    gn__net_sha256(code, GN__CODE, hash);
+    pthread_mutex_lock(&l->lock);
+    bool good = l->code_valid && gn_now_us() < l->code_ends_us && gn__same(code, l->code, GN__CODE);
+    if (good) gn__replace_code(l, GN__CODE_USED, "the pairing code was used");
+    for (int i = 0; i < GN__OLD_CODES && !good; i++)
+        if (l->old_codes[i].how != GN__CODE_UNKNOWN && gn__same(hash, l->old_codes[i].hash, sizeof hash)) how = (enum gn__spent)l->old_codes[i].how;
+    if (!good && l->code_valid && gn__same(code, l->code, GN__CODE)) how = GN__CODE_EXPIRED;
+    pthread_mutex_unlock(&l->lock);
+    if (good) return GN_OK;
+    const char *what = how == GN__CODE_USED ? "a used" : how == GN__CODE_EXPIRED ? "an expired" : "a wrong";
+    gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "%s pairing code from %s", what, peer);
+    if (how == GN__CODE_UNKNOWN) return gn__not_accepted(f);
+    return gn_fail(f, GN_BAD_CREDENTIAL, how == GN__CODE_USED ? "this pairing code was used: each pairs one client, once. Take the URL that the server has now"
+                                                              : "this pairing code has expired. Take the URL that the server has now");
+}
+
+/* Whom we let in, to tell such a client later that it was revoked. */
+static void gn__guest_note(gn__listener *l, const uint8_t id[GN__ID], const uint8_t hash[32]) {
+    pthread_mutex_lock(&l->lock);
+    gn__guest *g = l->guests;
+    while (g < l->guests + GN__GUESTS && memcmp(g->id, id, GN__ID) != 0) g++;
+    if (g == l->guests + GN__GUESTS) g = &l->guests[l->guest_at++ % GN__GUESTS];
+    memcpy(g->id, id, GN__ID);
+    memcpy(g->hash, hash, sizeof g->hash);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static bool gn__guest_known(gn__listener *l, const uint8_t id[GN__ID], const uint8_t hash[32]) {
+    bool known = false;
+    pthread_mutex_lock(&l->lock);
+    for (int i = 0; i < GN__GUESTS && !known; i++) known = memcmp(l->guests[i].id, id, GN__ID) == 0 && gn__same(hash, l->guests[i].hash, sizeof l->guests[i].hash);
+    pthread_mutex_unlock(&l->lock);
+    return known;
 }
 
 /* Grants a credential. The server keeps only the hash of its secret. */
-static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_n) {
+static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_n, gn_fault *f) {
     uint8_t hash[32];
     char digest[65];
     gn_fault fault;
     gn_result r = gn__random(out_grant + 1, GN__ID + GN__SECRET);
-    if (r != GN_OK) return r;
+    if (r != GN_OK) return gn_fail(f, r, "the server has no random numbers for a credential");
     out_grant[0] = 1;
     gn__hex(out_grant + 1, GN__ID, out_tenant);
     gn__net_sha256(out_grant + 1 + GN__ID, GN__SECRET, hash);
@@ -2598,17 +2802,28 @@ static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64
     r = gn__store_put(l->home, "clients", out_tenant, digest, &fault);
     if (r != GN_OK) {
         gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "the client at %s cannot be paired: %s", peer, fault.text);
-        mbedtls_platform_zeroize(out_grant, GN__GRANT_BYTES);
+        gn_wipe(out_grant, GN__GRANT_BYTES);
         out_tenant[0] = 0;
-        return r;
+        return gn_fail(f, r, "the server cannot store the credential; its log says why");
     }
+    gn__guest_note(l, out_grant + 1, hash);
     gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "paired with the client at %s, named %s", peer, out_tenant);
     *out_n = GN__GRANT_BYTES;
     return GN_OK;
 }
 
+/* Whether the line of id in `clients` stands behind a '#'. */
+static bool gn__marked_revoked(gn__listener *l, const char *id, const uint8_t hash[32]) {
+    uint8_t known[32];
+    char key[2 * GN__ID + 2], value[80];
+    bool found = false;
+    snprintf(key, sizeof key, "#%s", id);
+    return gn__store_get(l->home, "clients", key, value, sizeof value, &found, NULL) == GN_OK && found &&
+           gn__unhex(value, strlen(value), known, sizeof known) && gn__same(hash, known, sizeof known);
+}
+
 /* GN_OK when the credential is one of ours; the file is read each time, so that a removed line counts at once. */
-static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64]) {
+static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], gn_fault *f) {
     uint8_t hash[32], known[32];
     char id[2 * GN__ID + 1], value[80];
     bool found = false;
@@ -2617,38 +2832,45 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
     gn_result r = gn__store_get(l->home, "clients", id, value, sizeof value, &found, &fault);
     if (r != GN_OK) {
         gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "no credential can be checked: %s", fault.text);
-        return r;
+        return gn_fail(f, r, "the server cannot read its list of clients; its log says why");
     }
     gn__net_sha256(p->secret, GN__SECRET, hash);
     if (found && gn__unhex(value, strlen(value), known, sizeof known) && gn__same(hash, known, sizeof known)) {
+        gn__guest_note(l, p->id, hash);
         memcpy(out_tenant, id, sizeof id);
         return GN_OK;
     }
-    gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "a credential from %s is not known", peer);
-    return GN_BAD_CREDENTIAL;
+    bool revoked = gn__guest_known(l, p->id, hash) || gn__marked_revoked(l, id, hash);
+    gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "a credential from %s %s", peer, revoked ? "is revoked" : "is not known");
+    return revoked ? gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server") : gn__not_accepted(f);
 }
 
 static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew };
 
-static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n) {
+/* The credential, else the code. A spent code says more than an unknown credential. */
+static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
+    gn_result r = gn__not_accepted(f);
+    if (p->flags & GN__PROOF_CREDENTIAL) r = gn__check_credential(l, p, peer, out_tenant, f);
+    if (r != GN_BAD_CREDENTIAL || !(p->flags & GN__PROOF_CODE)) return r;
+    r = gn__take_code(l, p->code, peer, f);
+    return r == GN_OK ? gn__grant(l, peer, out_tenant, out_grant, out_grant_n, f) : r;
+}
+
+static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
     gn__listener *l = listener;
     gn__link *k = t.self;
     gn__proof p;
     out_tenant[0] = 0;
     *out_grant_n = 0;
-    if (t.i != &gn__server_i || k->listener != l || k->version[0] == 0) return GN_INSECURE;   /* no TLS of ours: nothing proves anything */
+    if (t.i != &gn__server_i || k->listener != l || k->version[0] == 0) return gn_fail(f, GN_INSECURE, "a connection without TLS proves nothing");
     if (l->ca.p != NULL) {
-        if (!k->peer_key_seen) return GN_BAD_CREDENTIAL;
+        if (!k->peer_key_seen) return gn_fail(f, GN_BAD_CREDENTIAL, "the client showed no certificate");
         gn__b64(k->peer_key, GN__PIN, out_tenant);
         return GN_OK;
     }
-    gn_result r = GN_BAD_CREDENTIAL;
-    if (gn__proof_read(auth, n, &p)) {
-        if (p.flags & GN__PROOF_CREDENTIAL) r = gn__check_credential(l, &p, k->peer, out_tenant);
-        if (r == GN_BAD_CREDENTIAL && p.flags & GN__PROOF_CODE && gn__take_code(l, p.code, k->peer))
-            r = gn__grant(l, k->peer, out_tenant, out_grant, out_grant_n);
-    }
-    mbedtls_platform_zeroize(&p, sizeof p);
+    gn_result r = gn__proof_read(auth, n, &p) ? gn__check_proof(l, &p, k->peer, out_tenant, out_grant, out_grant_n, f) : gn__not_accepted(f);
+    gn_wipe(&p, sizeof p);
+    gn__failure_note(l, k->network, r == GN_BAD_CREDENTIAL);
     return r;
 }
 
@@ -2664,28 +2886,28 @@ static gn_result gn__own_identity(gn__listener *l, gn__tls *t, gn_fault *f) {
     int e = 0;
     if (l->key.p == NULL) {
         r = gn__make_key(t, &l->key, f);
-        if (r == GN_OK) e = gn__write_file(key, l->key.p, l->key.n);
+        if (r == GN_OK) e = gn__write_file(key, l->key.p, l->key.n, NULL);
         gn__forget(&l->cert);      /* of a key that is gone */
     }
     if (r == GN_OK && e == 0 && l->cert.p == NULL) {
         r = gn__make_cert(t, &l->key, &l->cert, f);
-        if (r == GN_OK) e = gn__write_file(cert, l->cert.p, l->cert.n);
+        if (r == GN_OK) e = gn__write_file(cert, l->cert.p, l->cert.n, NULL);
     }
     if (e != 0) r = gn_fail(f, GN_IO_ERROR, "cannot write %s: %s", wrote, strerror(e));
     return r;
 }
 
 static gn_result gn__given_identity(gn__listener *l, const gn_server_desc *d, gn_fault *f) {
-    unsigned mode = 0, ignored;
-    gn_result r = gn__read_pem(d->key, &l->key, &mode, f);
+    gn__file_facts facts, ignored;
+    gn_result r = gn__read_pem(d->key, &l->key, &facts, f);
     if (r == GN_OK) r = gn__read_pem(d->cert, &l->cert, &ignored, f);
-    if (r == GN_OK && mode & 077u) gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "the key %s may be read by others: chmod 600 it", d->key);
+    if (r == GN_OK && facts.mode & 077u) gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "the key %s may be read by others: chmod 600 it", d->key);
     return r;
 }
 
 /* Finds or makes who we are, and checks it once: handshakes parse the same bytes again. */
 static gn_result gn__identity(gn__listener *l, const gn_server_desc *d, gn_fault *f) {
-    unsigned mode;
+    gn__file_facts facts;
     int lock = -1;
     gn__tls *t = NULL;
     if ((d->key == NULL) != (d->cert == NULL)) return gn_fail(f, GN_BAD_ARGUMENT, "key and cert go together: give both or none");
@@ -2701,7 +2923,7 @@ static gn_result gn__identity(gn__listener *l, const gn_server_desc *d, gn_fault
             gn_fail(f, r, "key.pem and cert.pem in %s are not a key and its certificate: remove cert.pem, or both (then every client must pair anew)", l->home);
     }
     if (r == GN_OK) gn__key_pin(&t->own, l->pin);
-    if (r == GN_OK && d->ca != NULL) r = gn__read_pem(d->ca, &l->ca, &mode, f);
+    if (r == GN_OK && d->ca != NULL) r = gn__read_pem(d->ca, &l->ca, &facts, f);
     if (r == GN_OK && d->ca != NULL) r = gn__load_ca(t, &l->ca, f);
     gn__tls_destroy(t);
     return r;
@@ -2728,13 +2950,26 @@ static int gn__bind(const struct addrinfo *a, int *out_fd) {
     return 0;
 }
 
-/* The name that goes into the URL: of a wildcard address it is this machine's. */
-static void gn__name_url_host(gn__listener *l, const char *host) {
+/* What goes into the URL: what the caller says clients know us by; else the address, of a wildcard this machine's name. */
+static gn_result gn__name_url_host(gn__listener *l, const char *host, const char *advertise, gn_fault *f) {
     char name[GN__HOST] = "";
+    const char *p = advertise;
     bool any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
-    if (any && (gethostname(name, sizeof name - 1) != 0 || name[0] == 0)) snprintf(name, sizeof name, "localhost");
-    if (!any) snprintf(name, sizeof name, "%s", host);
+    l->url_port = l->port;
+    if (advertise != NULL) {
+        const char *wrong = gn__parse_host(&p, name);
+        if (wrong == NULL && name[0] == 0) wrong = "it has no host";
+        if (wrong == NULL) wrong = gn__parse_port(&p, &l->url_port, false);
+        if (wrong == NULL && *p != 0) wrong = "it holds a character that does not belong there";
+        if (wrong != NULL) return gn_fail(f, GN_BAD_ARGUMENT, "the address to advertise is not valid: %s. Give HOST or HOST:PORT as clients reach this server", wrong);
+    } else if (any) {
+        if (gethostname(name, sizeof name - 1) != 0 || name[0] == 0) snprintf(name, sizeof name, "localhost");
+        gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "the URL names this server %s, as this machine is called; if clients know it by another name or address, give that (--advertise)", name);
+    } else {
+        snprintf(name, sizeof name, "%s", host);
+    }
     snprintf(l->url_host, sizeof l->url_host, strchr(name, ':') != NULL ? "[%s]" : "%s", name);
+    return GN_OK;
 }
 
 static gn_result gn__open_socket(gn__listener *l, const char *host, const char *text, gn_fault *f) {
@@ -2757,9 +2992,10 @@ static gn_result gn__adopt_socket(gn__listener *l, int fd, gn_fault *f) {
     return GN_OK;
 }
 
-static gn_result gn__listen_socket(gn__listener *l, const char *where, int fd, gn_fault *f) {
+static gn_result gn__listen_socket(gn__listener *l, const gn_server_desc *d, gn_fault *f) {
     char host[GN__HOST], text[GN__ADDRESS];
-    const char *wrong = gn__parse_listen(where, host, &l->port);
+    int fd = d->listen_fd;
+    const char *wrong = gn__parse_listen(d->listen, host, &l->port);
     if (wrong != NULL) return gn_fail(f, GN_BAD_ARGUMENT, "the address to listen on is not valid: %s. Give HOST:PORT, such as 127.0.0.1:5556", wrong);
     snprintf(text, sizeof text, "%s:%u", host, (unsigned)l->port);
     gn_result r = fd > 0 ? gn__adopt_socket(l, fd, f) : gn__open_socket(l, host, text, f);
@@ -2770,13 +3006,278 @@ static gn_result gn__listen_socket(gn__listener *l, const char *where, int fd, g
     struct sockaddr_in v4;
     memcpy(&v4, &sa, sizeof v4);        /* the port stands at the same place in v4 and v6 */
     l->port = ntohs(v4.sin_port);
-    gn__name_url_host(l, host);
+    return gn__name_url_host(l, host, d->advertise, f);
+}
+
+/* >>strangers =======================================================================================
+ * Connections that have not said who they are. One thread looks after all of them and waits for none; a stranger gets a thread
+ * and the server's attention when its handshake is over and its first record has come. Before its first record is here as a
+ * whole it costs a descriptor and 3 KiB, from then on about 60 KiB (TLS).
+ *
+ * From `limit` strangers on one is closed for each that comes: first those that have said nothing, then those whose first
+ * record is unfinished, then those that have long left a handshake where it was, of each kind the one that has waited longest.
+ * One that advances is never closed, and each kind has its patience: a client that is only slow is not cut. At twice the limit
+ * nobody is accepted until one may be closed; the system's queue holds the others. */
+
+enum gn__stage { GN__SAID_NOTHING, GN__SAID_PART, GN__SHAKING, GN__SHAKEN, GN__STAGE__COUNT };
+static const uint32_t gn__patience_ms[GN__STAGE__COUNT] = { 100, 1000, 3000, 3000 };
+
+enum { GN__STRANGERS_LEAST = 8, GN__STRANGERS = 256, GN__STRANGERS_MOST = 2048 };   /* the limit, without many sessions; with them */
+enum { GN__DESCRIPTORS_OTHER = 64 };         /* that are neither sessions nor strangers */
+enum { GN__FULL_MS = 20, GN__NO_DESCRIPTOR_MS = 50, GN__LOOK_MS = 100 };
+enum { GN__ARRIVALS = 64 };                  /* connections taken from the queue between two looks at those that are here */
+
+/* As many may come at once as may be served, within the descriptors of this process. */
+static uint32_t gn__stranger_limit(const gn_server_desc *d, gn__log log) {
+    struct rlimit r;
+    uint32_t sessions = d->max_sessions != 0 ? d->max_sessions : 64, limit = sessions > GN__STRANGERS ? sessions : GN__STRANGERS;
+    if (limit > GN__STRANGERS_MOST) limit = GN__STRANGERS_MOST;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur == RLIM_INFINITY) return limit;
+    uint64_t all = (uint64_t)r.rlim_cur, other = (uint64_t)sessions + GN__DESCRIPTORS_OTHER;
+    uint64_t half = all > other ? (all - other) / 2 : 0;
+    if (half < GN__STRANGERS_LEAST)
+        gn_logf(log.fn, log.user, GN_LOG_WARN, "%u sessions need more than the %llu descriptors that this process may open: raise the limit (ulimit -n) or lower --max-sessions",
+                (unsigned)sessions, (unsigned long long)all);
+    if (half < GN__STRANGERS_LEAST) half = GN__STRANGERS_LEAST;
+    return half < limit ? (uint32_t)half : limit;
+}
+
+static gn_result gn__strangers_make(gn__listener *l, const gn_server_desc *d, gn_fault *f) {
+    l->limit = gn__stranger_limit(d, l->log);
+    l->wait_us = (uint64_t)(d->deadline_ms != 0 ? d->deadline_ms : GN__CONNECT_MS) * 1000u;
+    l->strangers = gn_alloc(2 * l->limit * sizeof *l->strangers);
+    l->polls = gn_alloc((2 * l->limit + 1) * sizeof *l->polls);
+    return l->strangers && l->polls ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
+}
+
+static gn__link *gn__stranger_remove(gn__listener *l, uint32_t at) {
+    gn__link *k = l->strangers[at];
+    l->n--;
+    l->strangers[at] = l->strangers[l->n];
+    l->polls[at] = l->polls[l->n];
+    return k;
+}
+
+/* Who waits for its peer longest, in the least stage; UINT32_MAX: nobody may be closed. */
+static uint32_t gn__stranger_last(const gn__listener *l, bool hurry) {
+    uint64_t now = gn_now_us();
+    uint32_t found = UINT32_MAX;
+    for (uint32_t i = 0; i < l->n; i++) {
+        const gn__link *k = l->strangers[i], *best = found < l->n ? l->strangers[found] : NULL;
+        bool at_once = hurry && k->stage <= GN__SAID_PART;
+        if (l->polls[i].revents != 0 || (!at_once && now - k->moved_us < gn__patience_ms[k->stage] * 1000u)) continue;
+        if (best == NULL || k->stage < best->stage || (k->stage == best->stage && k->moved_us < best->moved_us)) found = i;
+    }
+    return found;
+}
+
+/* The one to close for another, UINT32_MAX: none. In a hurry, when there are no descriptors, silence counts from the first
+   moment. Something may have come since the latest look: who has spoken stays. */
+static uint32_t gn__stranger_victim(gn__listener *l, bool hurry) {
+    for (;;) {
+        uint32_t at = gn__stranger_last(l, hurry);
+        if (at >= l->n) return at;
+        struct pollfd now = { l->strangers[at]->fd, POLLIN, 0 };
+        if (poll(&now, 1, 0) <= 0 || now.revents == 0 || l->strangers[at]->held_us > gn_now_us()) return at;
+        l->polls[at].revents = now.revents;
+        l->at = 0;
+    }
+}
+
+/* Closes without waiting. What the peer still sent is taken first: bytes unread would reset the connection, and an alert be lost. */
+static void gn__stranger_close(gn__link *k) {
+    uint8_t waste[4096];
+    for (int i = 0; i < 8 && recv(k->fd, waste, sizeof waste, 0) == (ssize_t)sizeof waste; i++) {}
+    gn__link_destroy(k);
+}
+
+static gn_result gn__stranger_cut(gn__listener *l, uint32_t at, gn_fault *f) {
+    static const char *const said[GN__STAGE__COUNT] = { "had said nothing", "had not finished its first record", "had left its handshake", "had not said who it is" };
+    gn__link *k = gn__stranger_remove(l, at);
+    gn_fail(f, GN_LIMIT, "%s %s for %u ms, and others came", k->peer, said[k->stage], (unsigned)((gn_now_us() - k->moved_us) / 1000));
+    gn__stranger_close(k);
+    return GN_LIMIT;
+}
+
+static void gn__stranger_add(gn__listener *l, gn__link *k, const struct sockaddr_storage *sa, socklen_t n) {
+    gn__tcp_options(k->fd);
+    gn__peer_text(sa, n, k->peer);
+    gn__network_of(sa, k->network);
+    k->server = true;
+    k->listener = l;
+    k->log = l->log;
+    k->moved_us = gn_now_us();
+    k->held_us = k->moved_us + gn__failures_delay_us(l, k->network);
+    k->ends_us = k->held_us + l->wait_us;
+    l->strangers[l->n] = k;
+    l->polls[l->n++] = (struct pollfd){ k->fd, 0, 0 };
+}
+
+/* Not every failure to accept is ours: a client that gave up meanwhile is no news. */
+static bool gn__accept_later(int e) {
+    return gn__again(e) || e == EINTR || e == ECONNABORTED || e == EPROTO || e == ENETDOWN || e == EHOSTUNREACH || e == ENETUNREACH;
+}
+
+/* One that waits at the door. */
+static gn_result gn__stranger_accept(gn__listener *l, gn_fault *f) {
+    struct sockaddr_storage sa;
+    socklen_t n = sizeof sa;
+    gn__link *k;
+    memset(&sa, 0, sizeof sa);
+    int fd = gn__accept(l->fd, &sa, &n), e = errno;
+    if (fd < 0 && gn__accept_later(e)) return GN_TIMEOUT;
+    if (fd < 0) {
+        uint32_t victim = gn__stranger_victim(l, true);
+        if (victim < l->n) return gn__stranger_cut(l, victim, f);
+        l->closed_until = gn_now_us() + GN__NO_DESCRIPTOR_MS * 1000u;      /* it stays in the queue: without a pause we would be back at once, for ever */
+        return gn_fail(f, GN_IO_ERROR, "a connection cannot be accepted: %s", strerror(e));
+    }
+    gn_result r = gn__link_make(fd, &k, f);
+    if (r != GN_OK) {
+        close(fd);
+        return r;
+    }
+    gn__stranger_add(l, k, &sa, n);
     return GN_OK;
 }
+
+/* Lets in who waits at the door, as far as there is room; GN_TIMEOUT: all of them, or nobody may come now. */
+static gn_result gn__strangers_come(gn__listener *l, gn_fault *f) {
+    gn_result r = GN_OK;
+    for (; r == GN_OK && l->n < l->limit && l->arrivals > 0; l->arrivals--) r = gn__stranger_accept(l, f);
+    if (r != GN_OK || l->arrivals == 0) return r != GN_OK ? r : GN_TIMEOUT;
+    uint32_t victim = gn__stranger_victim(l, false);
+    if (victim < l->n) return gn__stranger_cut(l, victim, f);
+    if (l->n < 2 * l->limit) return (r = gn__stranger_accept(l, f)) == GN_OK ? GN_TIMEOUT : r;
+    l->closed_until = gn_now_us() + GN__FULL_MS * 1000u;
+    return GN_TIMEOUT;
+}
+
+/* Looks who has sent something and who waits at the door, once. */
+static void gn__strangers_look(gn__listener *l, uint64_t deadline) {
+    uint64_t now = gn_now_us(), end = now + GN__LOOK_MS * 1000u;
+    if (deadline < end) end = deadline;
+    for (uint32_t i = 0; i < l->n; i++) {
+        const gn__link *k = l->strangers[i];
+        bool held = k->held_us > now;
+        l->polls[i] = (struct pollfd){ held ? -1 : k->fd, POLLIN | GN__POLLRDHUP, 0 };
+        if (held && k->held_us < end) end = k->held_us;
+    }
+    bool closed = l->closed_until > now;
+    if (closed && l->closed_until < end) end = l->closed_until;
+    l->polls[l->n] = (struct pollfd){ closed ? -1 : l->fd, POLLIN, 0 };
+    bool waits = poll(l->polls, l->n + 1, gn__left_ms(end)) > 0 && l->polls[l->n].revents != 0;
+    l->arrivals = waits ? GN__ARRIVALS : 0;
+    l->at = 0;
+}
+
+static gn_result gn__server_tls(gn__listener *l, gn__link *k, gn_fault *f) {
+    gn_result r = gn__tls_make(&k->tls, f);
+    if (r == GN_OK) r = gn__load_pair(k->tls, &l->key, &l->cert, f);
+    if (r == GN_OK && l->ca.p != NULL) r = gn__load_ca(k->tls, &l->ca, f);
+    if (r == GN_OK) r = gn__tls_config(k, MBEDTLS_SSL_IS_SERVER, f);
+    if (r == GN_OK) r = gn__tls_buffers(k, f);
+    if (r != GN_OK) return r;
+    k->in_room = GN__RECORD_ROOM;
+    mbedtls_ssl_conf_authmode(&k->tls->conf, l->ca.p != NULL ? MBEDTLS_SSL_VERIFY_REQUIRED : MBEDTLS_SSL_VERIFY_NONE);
+    return gn__tls_start(k, f);
+}
+
+/* Whether the first record lies whole in the system's buffer. Until then nothing is read and nothing is made for the peer. */
+static gn_result gn__first_record(gn__link *k, bool ended, gn_fault *f) {
+    uint8_t head[GN__HEAD];
+    int have = 0;
+    ssize_t n = recv(k->fd, head, sizeof head, MSG_PEEK);
+    if (n < 0 && (gn__again(errno) || errno == EINTR)) return GN_TIMEOUT;
+    if (n <= 0) return gn_fail(f, GN_TLS_FAILED, "%s closed the connection before it said anything", k->peer);
+    int want = n < GN__HEAD ? GN__HEAD : GN__HEAD + (head[3] << 8 | head[4]);
+    if (head[0] != GN__HANDSHAKE || want > GN__RECORD_ROOM) return gn_fail(f, GN_TLS_FAILED, "%s does not speak TLS: is it a Genie peer?", k->peer);
+    if (ioctl(k->fd, FIONREAD, &have) != 0) have = 0;
+    if (n < GN__HEAD && have >= GN__HEAD) return GN_TIMEOUT;              /* more came meanwhile: it is looked at again */
+    if (have >= want) want = 1;
+    else if (ended) return gn_fail(f, GN_TLS_FAILED, "%s closed the connection within its first record", k->peer);
+    if (k->stage == GN__SAID_NOTHING) k->moved_us = gn_now_us();
+    k->stage = GN__SAID_PART;
+    setsockopt(k->fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want);       /* poll does not wake us for less */
+    if (want == 1) return GN_OK;
+    k->held_us = gn_now_us() + GN__FULL_MS * 1000u;                       /* where that is not so */
+    return GN_TIMEOUT;
+}
+
+static gn_result gn__stranger_shake(gn__link *k, gn_fault *f) {
+    int before = k->tls->ssl.GN__SSL_FIELD(state);
+    gn_result r = gn__tls_handshake(k, 0, f);
+    if (r == GN_OK) k->stage = GN__SHAKEN;
+    if (r == GN_OK || k->tls->ssl.GN__SSL_FIELD(state) != before) k->moved_us = gn_now_us();
+    return r;
+}
+
+/* Whether the first record after the handshake has come. */
+static gn_result gn__stranger_speaks(gn__link *k, gn_fault *f) {
+    for (;;) {
+        const uint8_t *p = k->in + k->in_at;
+        size_t n = k->in_n - k->in_at;
+        if (n >= GN__HEAD && (n >= GN__HEAD + ((size_t)p[3] << 8 | p[4]) || n >= GN__RECORD_ROOM)) return GN_OK;
+        gn_result r = gn__fill(k, 0);
+        if (r == GN_TIMEOUT) return r;
+        if (r != GN_OK) return gn_fail(f, GN_DISCONNECTED, "%s left without saying who it is", k->peer);
+    }
+}
+
+/* What has come is taken. GN_OK: it may be heard; GN_TIMEOUT: it is the peer's turn. */
+static gn_result gn__stranger_step(gn__listener *l, gn__link *k, int seen, gn_fault *f) {
+    gn_result r = GN_OK;
+    if (gn_now_us() > k->ends_us) return gn_fail(f, GN_DISCONNECTED, "%s did not say who it is within %u ms", k->peer, (unsigned)(l->wait_us / 1000));
+    if (seen == 0) return GN_TIMEOUT;
+    if (k->stage <= GN__SAID_PART) {
+        r = gn__first_record(k, (seen & (POLLHUP | POLLERR | GN__POLLRDHUP)) != 0, f);
+        if (r == GN_OK) r = gn__server_tls(l, k, f);
+        if (r == GN_OK) k->stage = GN__SHAKING;
+    }
+    if (r == GN_OK && k->stage == GN__SHAKING) r = gn__stranger_shake(k, f);
+    return r == GN_OK ? gn__stranger_speaks(k, f) : r;
+}
+
+/* What a stranger may make us hold ends here. */
+static gn_transport gn__stranger_known(gn__link *k) {
+    k->in_room = GN__IN_BYTES;
+    return (gn_transport){ &gn__server_i, k };
+}
+
+static gn_result gn__net_accept(void *listener, uint32_t timeout_ms, gn_transport *out, gn_fault *f) {
+    gn__listener *l = listener;
+    uint64_t deadline = gn__after(timeout_ms);
+    out->i = NULL;
+    out->self = NULL;
+    for (;;) {
+        while (l->at < l->n) {          /* what the latest look found */
+            int seen = l->polls[l->at].revents;
+            l->polls[l->at].revents = 0;
+            gn_result r = gn__stranger_step(l, l->strangers[l->at], seen, f);
+            if (r == GN_TIMEOUT) { l->at++; continue; }
+            gn__link *k = gn__stranger_remove(l, l->at);
+            if (r != GN_OK) gn__stranger_close(k);
+            else *out = gn__stranger_known(k);
+            return r;
+        }
+        gn_result r = l->arrivals > 0 ? gn__strangers_come(l, f) : GN_TIMEOUT;
+        if (r != GN_OK && r != GN_TIMEOUT) return r;
+        l->arrivals = 0;
+        if (gn_now_us() >= deadline) return GN_TIMEOUT;
+        gn__code_check(l);
+        gn__strangers_look(l, deadline);
+    }
+}
+
+/* >>server ==========================================================================================*/
 
 static void gn__net_unlisten(void *listener) {
     gn__listener *l = listener;
     if (l == NULL) return;
+    for (uint32_t i = 0; i < l->n; i++) gn__stranger_close(l->strangers[i]);
+    gn_free(l->strangers);
+    gn_free(l->polls);
+    if (l->url_fd >= 0) close(l->url_fd);
     if (l->fd >= 0) close(l->fd);
     gn__forget(&l->key);
     gn__forget(&l->cert);
@@ -2793,9 +3294,10 @@ static gn_result gn__net_listen(const gn_server_desc *d, void **out_listener, gn
     gn__listener *l = gn_alloc(sizeof *l);
     if (l == NULL) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
     memset(l, 0, sizeof *l);
-    l->fd = -1;
+    l->fd = l->url_fd = -1;
     l->log.fn = d->log;
     l->log.user = d->log_user;
+    l->code_life_us = (d->code_hours != 0 ? d->code_hours : GN__CODE_HOURS) * UINT64_C(3600000000);
     if (pthread_mutex_init(&l->lock, NULL) != 0) {
         gn_free(l);
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
@@ -2804,76 +3306,16 @@ static gn_result gn__net_listen(const gn_server_desc *d, void **out_listener, gn
     if (d->url_file != NULL && snprintf(l->url_file, sizeof l->url_file, "%s", d->url_file) >= GN__PATH)
         r = gn_fail(f, GN_BAD_ARGUMENT, "the path of the URL file is too long");
     if (r == GN_OK) r = gn__crypto_settle(l->log, f);
-    if (r == GN_OK) r = gn__listen_socket(l, d->listen, d->listen_fd, f);
+    if (r == GN_OK) r = gn__strangers_make(l, d, f);
+    if (r == GN_OK) r = gn__listen_socket(l, d, f);
     if (r == GN_OK) r = gn__identity(l, d, f);
-    if (r == GN_OK) r = gn__new_code(l, d->listen_fd > 0, f);
+    if (r == GN_OK) r = gn__first_code(l, d->listen_fd > 0, f);
     if (r != GN_OK) {
         gn__net_unlisten(l);
         return r;
     }
     *out_listener = l;
     return GN_OK;
-}
-
-/* Not every failure to accept is ours: a client that gave up meanwhile is no news. */
-static bool gn__accept_later(int e) {
-    return gn__again(e) || e == EINTR || e == ECONNABORTED || e == EPROTO || e == ENETDOWN || e == EHOSTUNREACH || e == ENETUNREACH;
-}
-
-static gn_result gn__net_accept(void *listener, uint32_t timeout_ms, gn_transport *out, gn_fault *f) {
-    gn__listener *l = listener;
-    uint64_t deadline = gn__after(timeout_ms);
-    struct sockaddr_storage sa;
-    gn__link *k;
-    out->i = NULL;
-    out->self = NULL;
-    for (;;) {
-        gn_result r = gn__wait(l->fd, POLLIN, deadline);
-        if (r != GN_OK) return r == GN_TIMEOUT ? r : gn_fail(f, r, "the listening socket failed");
-        socklen_t n = sizeof sa;
-        memset(&sa, 0, sizeof sa);
-        int fd = gn__accept(l->fd, &sa, &n), e = errno;
-        if (fd < 0 && gn__accept_later(e)) continue;
-        if (fd < 0) {
-            /* The connection stays in the queue: without a pause the caller would come back at once, for ever. */
-            struct timespec pause = { 0, 50000000 };
-            nanosleep(&pause, NULL);
-            return gn_fail(f, GN_IO_ERROR, "a connection cannot be accepted: %s", strerror(e));
-        }
-        r = gn__link_make(fd, &k, f);
-        if (r != GN_OK) {
-            close(fd);
-            return r;
-        }
-        gn__tcp_options(fd);
-        gn__peer_text(&sa, n, k->peer);
-        k->server = true;
-        k->listener = l;
-        k->log = l->log;
-        out->i = &gn__server_i;
-        out->self = k;
-        return GN_OK;
-    }
-}
-
-static gn_result gn__server_tls(gn__listener *l, gn__link *k, gn_fault *f) {
-    gn_result r = gn__tls_make(&k->tls, f);
-    if (r == GN_OK) r = gn__load_pair(k->tls, &l->key, &l->cert, f);
-    if (r == GN_OK && l->ca.p != NULL) r = gn__load_ca(k->tls, &l->ca, f);
-    if (r == GN_OK) r = gn__tls_config(k, MBEDTLS_SSL_IS_SERVER, f);
-    if (r == GN_OK) r = gn__tls_buffers(k, f);
-    if (r != GN_OK) return r;
-    mbedtls_ssl_conf_authmode(&k->tls->conf, l->ca.p != NULL ? MBEDTLS_SSL_VERIFY_REQUIRED : MBEDTLS_SSL_VERIFY_NONE);
-    return gn__tls_start(k, f);
-}
-
-static gn_result gn__net_handshake(void *listener, gn_transport t, uint32_t timeout_ms, gn_fault *f) {
-    gn__link *k = t.self;
-    uint64_t deadline = gn__after(timeout_ms);
-    if (t.i != &gn__server_i || k->listener != listener || k->tls != NULL || k->version[0] != 0)
-        return gn_fail(f, GN_BAD_ARGUMENT, "the handshake is for a connection just accepted from the same listener");
-    gn_result r = gn__server_tls(listener, k, f);
-    return r == GN_OK ? gn__tls_handshake(k, deadline, f) : r;
 }
 
 static const char *gn__net_url(void *listener) {
@@ -3115,7 +3557,8 @@ static size_t gn__net_pack(const void *src, size_t n, int elem, double wire_ns, 
 /* One frame, all of src, of raw_n bytes, whose window is within bounds. The window costs nothing here, where a frame is
    unpacked in one piece; the bound is the protocol's, so that a receiver may also unpack in pieces. */
 static bool gn__frame_good(const uint8_t *p, size_t n, size_t raw_n) {
-    if (n < 6 || raw_n == 0) return false;
+    static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };      /* RFC 8878; zstd may know older formats, whose heads differ */
+    if (n < 6 || raw_n == 0 || memcmp(p, magic, sizeof magic) != 0) return false;
     bool single = (p[4] & 0x20) != 0;                       /* single segment: the window is the content */
     if (!single && 10 + (p[5] >> 3) + ((p[5] & 7) != 0) > GN__WINDOW_LOG) return false;
     if (ZSTD_getFrameContentSize(p, n) != (unsigned long long)raw_n) return false;
@@ -3157,7 +3600,6 @@ static const gn_net_i gn__net = {
     .connect = gn__net_connect,
     .listen = gn__net_listen,
     .accept = gn__net_accept,
-    .handshake = gn__net_handshake,
     .authenticate = gn__net_authenticate,
     .url = gn__net_url,
     .port = gn__net_port,

@@ -3,6 +3,8 @@
  *   ./examples/genie_serve                       on this machine alone, 127.0.0.1:5556
  *   ./examples/genie_serve --listen 0.0.0.0:5556 --url-file genie.url
  *   ./examples/remote_mlp --connect @genie.url   on the other machine, with that file
+ *
+ * One server a URL file: a second one with the same home takes --url-file FILE of its own.
  */
 #include "common.h"
 
@@ -68,6 +70,7 @@ static int serve(gn_server_desc *desc, char **argv) {
     if (open_server(desc, &error) != GN_OK) { ex_print_error("genie_serve", &error); return EX_FAILED; }
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
+    signal(SIGPIPE, SIG_IGN);      /* who reads our log may end; clients are served all the same */
     /* The URL holds a code, so it goes to a person's terminal and into the file, not into a log. */
     printf("serving %s on port %u\n", desc->devices ? desc->devices : "cpu", (unsigned)gn_server_port(server));
     if (ex_terminal() && !desc->key) printf("give this to one client, once: --connect '%s'\n", gn_server_url(server));
@@ -85,18 +88,24 @@ static int serve(gn_server_desc *desc, char **argv) {
 
 int main(int argc, char **argv) {
     gn_server_desc desc = { 0 };
-    int64_t sessions = 0, threads = 0;
+    int64_t sessions = 0, threads = 0, code_hours = 0, idle_minutes = 0;
     bool verbose = false;
     char path[PATH_MAX];
     const ex_option options[] = {
         { "listen", EX_TEXT, &desc.listen, "HOST:PORT", "where to listen (127.0.0.1:5556); port 0 is any free one", 0, 0 },
         { "devices", EX_TEXT, &desc.devices, "LIST", "devices to lend, as cpu or cuda:0 (cpu); 'list' shows what there is", 0, 0 },
-        { "url-file", EX_TEXT, &desc.url_file, "FILE", "write the URL there, mode 0600 (url, in the folder of --home)", 0, 0 },
+        { "url-file", EX_TEXT, &desc.url_file, "FILE", "write the URL there, mode 0600 (url, in the folder of --home); one server a file", 0, 0 },
         { "key", EX_TEXT, &desc.key, "FILE", "own PKI: the server's private key, PEM", 0, 0 },
         { "cert", EX_TEXT, &desc.cert, "FILE", "own PKI: the server's certificate, PEM", 0, 0 },
         { "ca", EX_TEXT, &desc.ca, "FILE", "own PKI: clients must have a certificate of this authority, PEM", 0, 0 },
+        { "advertise", EX_TEXT, &desc.advertise, "HOST", "what clients call this machine, with :PORT if they reach another port; stands in the URL", 0, 0 },
+        { "code-hours", EX_INT, &code_hours, "N", "how long the URL's pairing code is good, in hours (24)", 1, 87600 },
         { "home", EX_TEXT, &desc.home, "DIR", "folder of keys and credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
-        { "memory", EX_BYTES, &desc.memory_limit, "SIZE", "bytes of tensors one session may hold (8G)", 0, 0 },
+        { "memory", EX_BYTES, &desc.memory_limit, "SIZE", "bytes of host memory one session may cause, and as many on its device (8G)", 0, 0 },
+        { "tenant-memory", EX_BYTES, &desc.tenant_memory, "SIZE", "the same of all sessions of a client, with weights it has left (4 x --memory)", 0, 0 },
+        { "total-memory", EX_BYTES, &desc.total_memory, "SIZE", "the same of all clients (three quarters of this machine's memory)", 0, 0 },
+        { "idle-memory", EX_BYTES, &desc.idle_memory, "SIZE", "bytes of weights that stay though no session uses them (--memory)", 0, 0 },
+        { "idle-minutes", EX_INT, &idle_minutes, "N", "how long they stay (60)", 1, 525600 },
         { "max-sessions", EX_INT, &sessions, "N", "clients at once (64)", 1, 65535 },
         { "threads", EX_INT, &threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
         { "record", EX_TEXT, &desc.record_file, "FILE", "add every new plan to this file: graphs of ops and shapes, no values", 0, 0 },
@@ -111,6 +120,8 @@ int main(int argc, char **argv) {
     desc.log = log_line;
     desc.log_user = &level;
     desc.max_sessions = (uint32_t)sessions;
+    desc.code_hours = (uint32_t)code_hours;
     desc.threads = (uint32_t)threads;
+    desc.idle_minutes = (uint32_t)idle_minutes;
     return serve(&desc, argv);
 }

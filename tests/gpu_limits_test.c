@@ -113,9 +113,23 @@ static gn_exec open_exec(const char *tenant, uint64_t limit)
     const char *name = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
     gn_exec x = { NULL, NULL };
     gn_fault f = { 0 };
-    gn_exec_desc d = { name, 1, limit, 0, false, &stats, NULL, NULL, tenant };
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    if (limit) gn__paying.device = gn__account_open(NULL, "the session", "--memory", limit);
+    if (limit) gn__paying.host = gn__account_open(NULL, "the session", "--memory", limit);
+    gn_exec_desc d = { name, 1, 0, false, &stats, NULL, NULL, tenant };
     if (!CHECK_RESULT(gn__driver->open(&d, &x, &f), GN_OK)) printf("  %s\n", f.text);
     return x;
+}
+
+static void close_exec(gn_exec x)
+{
+    gn_account *all[2] = { gn__paying.host, gn__paying.device };
+    if (x.i) x.i->close(x.self);
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    for (int i = 0; i < 2; i++) {
+        if (all[i] && i) CHECK_INT(gn__account_held(all[i]), 0);          /* kernels stay on the account of who had them made */
+        if (all[i]) gn__account_close(all[i]);
+    }
 }
 
 static gn_result make_plan(gn_exec x, const gn_part *part, gn_fault *f)
@@ -179,18 +193,18 @@ static void plans_whose_bytes_wrap_are_refused(void)
 /* What does not fit in the session is refused before it is made. */
 static void plans_that_need_more_than_the_session_may_hold_are_refused(void)
 {
-    gn_exec x = open_exec("", 1 << 20);
+    gn_exec x = open_exec("", 4 << 20);
     for (int large = 0; large < 2 && x.i; large++) {
         maker *m = maker_new();
         gn_fault f = { 0 };
-        add_out(m, add_full(m, GN_U8, GN_SHAPE(large ? 2 << 20 : 1 << 19), 1));
+        add_out(m, add_full(m, GN_U8, GN_SHAPE(large ? 8 << 20 : 1 << 19), 1));
         CHECK_RESULT(make_plan(x, made(m), &f), large ? GN_LIMIT : GN_OK);
         maker_free(m);
     }
     gn_slot_desc slot = { .slot = (1 << 20) - 1, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_U8, .shape = GN_SHAPE(1), .bytes = 1 };
     gn_fault f = { 0 };
-    if (x.i) CHECK_RESULT(x.i->slot_put(x.self, &slot, &f), GN_LIMIT);       /* the table before it is 96 MiB */
-    if (x.i) x.i->close(x.self);
+    if (x.i) CHECK(x.i->slot_put(x.self, &slot, &f) != GN_OK);                /* the table before it is 96 MiB */
+    close_exec(x);
 }
 
 /* Each append in place has a word behind the error words, and these go through a ring of 16 MiB. */
@@ -384,6 +398,30 @@ static void others_make_plans_while_one_compiles(void)
     y.i->close(y.self);
 }
 
+/* 2^31 elements to each of 1024 blocks: counted in 32 bits the places of what is found would begin 16 GiB before the result. */
+static void nonzero_counts_past_32_bits(void)
+{
+    gn_exec x = shim.live ? (gn_exec){ NULL, NULL } : open_exec("", 0);
+    maker *m = maker_new();
+    gn_fault f = { 0 };
+    void *plan = NULL;
+    int64_t got[4] = { 0 };
+    uint64_t ticket = 0;
+    gn_out out = { got, sizeof got, 0 };
+    uint32_t many = add_broadcast(m, add_full(m, GN_U8, GN_SHAPE(1), 1), GN_SHAPE((int64_t)1 << 41)), places = add_node(m, "nonzero", GN_I64, GN_SHAPE(4, 1));
+    add_input(m, places, many);
+    add_word(m, places, 4);
+    add_out(m, places);
+    if (!x.i) test_skip("2^41 elements need a GPU");
+    else if (CHECK_RESULT(x.i->plan_make(x.self, made(m), &plan, &f), GN_OK) && CHECK_RESULT(x.i->submit(x.self, plan, NULL, &out, &ticket, &f), GN_OK)) {
+        CHECK_RESULT(x.i->wait(x.self, ticket, &f), GN_INDEX_OUT_OF_RANGE);
+        CHECK_STR(f.text, "more than 4 elements are not 0");
+    }
+    if (plan) x.i->plan_destroy(x.self, plan);
+    if (x.i) x.i->close(x.self);
+    maker_free(m);
+}
+
 /* ---- the cache's folder ---- */
 
 static int files_in(const char *folder)
@@ -436,7 +474,7 @@ int main(int argc, char **argv)
     static const test_entry runs[] = {
         TEST_ENTRY(memory_is_cleared_where_several_tenants_take_it), TEST_ENTRY(kept_ids_at_the_edge_leave_nothing), TEST_ENTRY(kernels_of_equal_hashes_are_told_apart_by_their_text),
         TEST_ENTRY(kernels_and_programs_go_by_least_recent_use), TEST_ENTRY(others_make_plans_while_one_compiles), TEST_ENTRY(a_tenant_has_so_many_seconds_of_the_compiler),
-        TEST_ENTRY(only_a_folder_of_ones_own_keeps_kernels),
+        TEST_ENTRY(only_a_folder_of_ones_own_keeps_kernels), TEST_ENTRY(nonzero_counts_past_32_bits),
     };
     const char *place = getenv("GENIE_LIBCUDA");
     void *library = place ? dlopen(place, RTLD_NOW | RTLD_LOCAL) : NULL;

@@ -65,6 +65,63 @@ port_in_use_is_said() {
     grep -q "$server_port" "$WORK/fails.output"
 }
 
+# A second server that would write the first one's URL file says so; with a file of its own both run.
+second_server_leaves_the_url_file() {
+    cp "$WORK/server/url" "$WORK/first"
+    fails_with 'another server' "$serve" --listen 127.0.0.1:0 --home "$WORK/server" || return 1
+    fails_with 'url-file' "$serve" --listen 127.0.0.1:0 --home "$WORK/third" --url-file "$WORK/server/url" || return 1
+    "$serve" --listen 127.0.0.1:0 --home "$WORK/server" --url-file "$WORK/second-url" >"$WORK/second.log" 2>&1 </dev/null &
+    local process=$!
+    processes+=("$process")
+    within 20 test -s "$WORK/second-url" || { cat "$WORK/second.log"; return 1; }
+    kill -TERM "$process"
+    cmp "$WORK/server/url" "$WORK/first" && ! cmp -s "$WORK/server/url" "$WORK/second-url"
+}
+
+# advertised TEXT FLAG ...: the URL of a server with these flags begins so.
+advertised() {
+    local text=$1 process ok=0; shift
+    rm -rf "$WORK/advertised"
+    "$serve" --home "$WORK/advertised" "$@" >"$WORK/advertised.log" 2>&1 </dev/null &
+    process=$!
+    processes+=("$process")
+    within 20 test -s "$WORK/advertised/url" || { cat "$WORK/advertised.log"; return 1; }
+    sed 's/?.*//' "$WORK/advertised/url"
+    grep -qE -- "^$text" "$WORK/advertised/url" || ok=1
+    kill -TERM "$process"
+    ended 20 "$process" && return $ok
+}
+host_of_a_wildcard_is_said() { advertised "genie://$(uname -n):" --listen 0.0.0.0:0 && grep -q -- --advertise "$WORK/advertised.log"; }
+
+# Who reads the log ends; the server goes on, and has much to say.
+log_whose_reader_ends_is_no_end() {
+    local process
+    mkdir -p "$WORK/unread"
+    mkfifo "$WORK/unread/log"
+    head -c 1 "$WORK/unread/log" >/dev/null &
+    "$serve" --listen 127.0.0.1:0 --home "$WORK/unread" --verbose >"$WORK/unread/log" 2>&1 </dev/null &
+    process=$!
+    processes+=("$process")
+    within 20 test -s "$WORK/unread/url" || return 1
+    wait %- 2>/dev/null
+    local where
+    for _ in 1 2 3; do
+        where=@$WORK/unread/url
+        client "$WORK/unread-client" "$where" "$EXAMPLES/hello" || return 1
+        ! client "$WORK/unread-stranger" "$(sed -E 's/code=.{4}/code=AAAA/' "$WORK/unread/url")" "$EXAMPLES/hello" || return 1
+    done
+    kill -0 "$process" || return 1
+    kill -TERM "$process"
+    wait "$process"
+}
+
+home_of_another_user_is_refused() {
+    rm -rf "$WORK/theirs"
+    mkdir "$WORK/theirs" && chown 12345 "$WORK/theirs" || return 1
+    fails_with 'belongs to user' "$serve" --listen 127.0.0.1:0 --home "$WORK/theirs" || return 1
+    fails_with 'belongs to user' client "$WORK/theirs" "@$WORK/server/url" "$EXAMPLES/hello"
+}
+
 # ---- clients ----
 
 # client HOME WHERE COMMAND ...
@@ -73,8 +130,20 @@ client() {
     GENIE_HOME=$home GENIE_DEVICES=$where timeout -k 5 120 "$@"
 }
 hello() { client "$WORK/client" "$1" "$EXAMPLES/hello" | grep -F "computed by 127.0.0.1:$server_port/"; }
-code_works_once() { fails_with 'code|credential' client "$WORK/stranger" "@$WORK/used" "$EXAMPLES/hello"; }
+code_works_once() { fails_with 'code was used' client "$WORK/stranger" "@$WORK/used" "$EXAMPLES/hello"; }
 url_file_has_a_new_code() { [ -n "$(secret_code)" ] && [ "$(secret_code)" != "$(sed -n -E 's/.*code=([A-Za-z0-9_-]+).*/\1/p' "$WORK/used")" ]; }
+# Words for devices are no hosts; a host of that name is given with its port or as a URL.
+words_for_devices_are_no_hosts() {
+    local word
+    for word in gpu GPU gpu:0 cpu:1 cpu:99 null:0 rocm tpu:3 Metal 'cpu,gpu'; do
+        fails_with 'there is no device' client "$WORK/words" "$word" "$EXAMPLES/hello" || { echo "of $word"; return 1; }
+        grep -q 'genie://' "$WORK/fails.output" && grep -q 'cuda:N' "$WORK/fails.output" || return 1
+    done
+    for word in gpu:5556 genie://gpu gpuhost cpu.example.invalid:1 genie://cpu:1; do
+        ! client "$WORK/words" "$word" "$EXAMPLES/hello" >"$WORK/words.output" 2>&1 || return 1
+        ! grep -q 'there is no device' "$WORK/words.output" || { cat "$WORK/words.output"; return 1; }
+    done
+}
 wrong_pin_is_refused() {
     sed -E 's/pin=.{4}/pin=AAAA/' "$WORK/server/url" >"$WORK/wrong"
     ! cmp -s "$WORK/wrong" "$WORK/server/url" && fails_with 'key|pin|fingerprint' client "$WORK/stranger" "@$WORK/wrong" "$EXAMPLES/hello"
@@ -248,6 +317,19 @@ check url_file_that_was_open_is_closed url_file_that_was_open_is_closed
 check log_of_the_server_holds_no_secret log_holds_no_secret
 check command_line_of_the_server_holds_no_secret command_line_holds_no_secret
 check serve_on_a_port_in_use_says_so port_in_use_is_said
+check second_server_with_the_same_home_leaves_its_url_file second_server_leaves_the_url_file
+check url_names_the_host_that_is_advertised advertised 'genie://gpu\.example\.org:[1-9]' --listen 0.0.0.0:0 --advertise gpu.example.org
+check url_names_the_port_that_is_advertised advertised 'genie://\[2001:db8::5\]:443$|genie://\[2001:db8::5\]:443\?' --listen 127.0.0.1:0 --advertise '[2001:db8::5]:443'
+check url_of_a_wildcard_names_this_machine_and_says_so host_of_a_wildcard_is_said
+check serve_with_an_address_to_advertise_that_is_none_is_refused fails_with 'advertise' "$serve" --home "$WORK/refused" --listen 127.0.0.1:0 --advertise 'a b'
+check serve_with_codes_that_last_no_hour_is_refused fails_with 'code-hours' "$serve" --home "$WORK/refused" --code-hours 0
+check serve_whose_log_is_not_read_goes_on log_whose_reader_ends_is_no_end
+if [ "$(id -u)" = 0 ]; then
+    check home_of_another_user_is_refused home_of_another_user_is_refused
+else
+    skip home_of_another_user_is_refused "only root can make such a folder"
+fi
+check words_for_devices_are_no_hosts words_for_devices_are_no_hosts
 check client_with_a_wrong_pin_is_refused wrong_pin_is_refused
 cp "$WORK/server/url" "$WORK/used"
 check client_with_the_url_pairs_and_computes hello "@$WORK/server/url"

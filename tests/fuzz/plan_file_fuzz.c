@@ -17,7 +17,7 @@ static bool plan_file_write(const gn__buf *b)
         atexit(plan_file_remove);
         setenv("GENIE_MEASURE", "0", 1);
     }
-    bool ok = f && fwrite(b->p, 1, b->n, f) == b->n;
+    bool ok = f && (!b->n || fwrite(b->p, 1, b->n, f) == b->n);
     return f && fclose(f) == 0 && ok;
 }
 
