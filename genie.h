@@ -36,8 +36,8 @@
                      several in one go, gn_realize computes without reading, gn_read_later reads without waiting: gn_wait does.
        States        gn_assign gives a new version; whatever was built on the old one keeps seeing the old value. Updates happen
                      with the next read, realise or step, all of them or none. Over several devices a step may fail on one when another has
-                     written, and on a GPU between two kernels (its driver refuses a launch): those states are failed then
-                     (GN_STATE_FAILED) until they are released and made again.
+                     written for it, or already for steps behind it, and on a GPU between two kernels (its driver refuses a launch):
+                     those states are failed then (GN_STATE_FAILED) until they are released and made again.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
        Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,
@@ -47,6 +47,12 @@
                      gn_host_alloc it copies by itself; those of plain memory pass through pinned pieces (16 MiB a direction), copied
                      by up to four threads. gn_stats counts copies_aside, and copies_waited where that is not possible. For each
                      direction the device holds two areas as large as the largest.
+                     Several devices work at the same time: on parts of one step that do not need each other, and on different steps, if
+                     the program waits later than it submits (gn_read_later a few steps ahead of gn_wait, or steps without reads). What
+                     one device needs of another is sent on when it arrives, within whatever call the program makes next; gn_wait
+                     waits for all servers at once, without spinning. Up to 64 steps are under way, and those that are begun hold
+                     up to 256 MiB of values between devices and copied data. When a step fails, those behind it are given up: the
+                     error is told once, by the next call that submits or waits; waiting for one of those steps is GN_CANCELLED.
        Budgets       on a server all that a session causes is charged to it, its tenant and the server (gn_server_desc.memory_limit,
                      tenant_memory, total_memory): tensors, scratch of kernels, plans, tables, messages that are not whole yet, uploads, device
                      memory. What does not fit is GN_LIMIT, names the budget, and the session goes on; a step or state that was refused
@@ -65,7 +71,11 @@
                      model says that it then takes a sixth less; a state moves only if that pays within as many steps as the
                      plan has run. Counted (reschedules), traced and logged; gn_desc.keep_placement forbids it. An op that a device has
                      no kernel for runs on another, or on the CPU beside it: logged and counted (fallbacks); with gn_desc.strict
-                     it is an error (GN_STRICT).
+                     it is an error (GN_STRICT). A device of several that is not there when the context is opened (no such device,
+                     no answer, a server that is full) keeps its index, and nothing runs there: logged, counted (devices_absent), told by
+                     gn_get_device_at and gn_explain; with gn_desc.strict, and when none is there, gn_open fails. A wrong key,
+                     credential or name is an error as ever. On a server that lends several devices a client that names none
+                     is given the one with the fewest sessions, of those the one that holds the fewest bytes.
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. Every wait has a deadline.
@@ -201,7 +211,8 @@ typedef struct gn_shape {
     int64_t dims[GN_MAX_RANK];
 } gn_shape;
 
-/* Axes of a reduction or permutation; negative ones count from the end. n = 0 means all axes. */
+/* Axes of a reduction or permutation; negative ones count from the end. n = 0 means all axes, n = -1 none (GN_NO_AXES): a reduction
+   then leaves each element alone, of which a sum is the element and an argmax 0. */
 typedef struct gn_axes {
     int32_t n;
     int32_t axis[GN_MAX_RANK];
@@ -218,14 +229,17 @@ typedef struct gn_axes {
 #define GN_SCALAR GN__MAKE(gn_shape, { 0, { 0 } })
 #define GN_AXES(...) GN__MAKE(gn_axes, { GN__COUNT(__VA_ARGS__), { __VA_ARGS__ } })
 #define GN_ALL_AXES GN__MAKE(gn_axes, { 0, { 0 } })
+#define GN__NO_AXES (-1)
+#define GN_NO_AXES GN__MAKE(gn_axes, { GN__NO_AXES, { 0 } })
 #define GN_NONE GN__MAKE(gn_tensor, { NULL, 0, 0 })
 #define GN_HERE __FILE__, __LINE__
 
-/* Why something failed. Strings are NUL-terminated, never NULL. */
+/* Why something failed. Strings are NUL-terminated, never NULL. An error of a builder has its op, the line it was called on and the
+   types of what it was given; one of another call has the call's name, "gn_read", in place of the op. */
 typedef struct gn_error {
     gn_result result;
     int line;          /* of the user's source; 0 if unknown */
-    char op[24];       /* name of the op, "" if none */
+    char op[24];       /* name of the op or of the call, "" if none */
     char label[64];    /* label of the tensor, "" if none */
     char file[128];    /* the user's source, "" if unknown */
     char text[512];    /* one sentence: shapes, sizes, what to do next */
@@ -237,6 +251,7 @@ typedef struct gn_error {
     X(steps_run,          "steps",  "plans submitted to a device")                                 \
     X(plans_made,         "plans",  "plans made because no equal structure was known")             \
     X(plans_found,        "plans",  "plans found by structural hash")                              \
+    X(plans_dropped,      "plans",  "plans let go of for those used later: more than gn_desc.plan_memory, or a quarter of a session's memory") \
     X(round_trips,        "trips",  "times the program waited for a reply")                        \
     X(frames_up,          "frames", "frames sent")                                                 \
     X(frames_down,        "frames", "frames received")                                             \
@@ -267,6 +282,7 @@ typedef struct gn_error {
     X(blas_faults,        "faults", "errors of cuBLASLt; own kernels computed instead")            \
     X(choices_rejected,   "files",  "damaged files of stored choices: measured anew")              \
     X(choices_lost,       "products", "products whose stored choice could not be followed")        \
+    X(devices_absent,     "devices", "devices that were named and could not be opened, while others could") \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another")                    \
     X(transfers_direct,   "values", "of them: from one GPU to another of this machine, not through the program's memory") \
@@ -283,7 +299,7 @@ typedef struct gn_error {
     X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
     X(copies_aside,       "copies", "large arguments and results that a GPU copied in streams of their own") \
     X(copies_waited,      "copies", "large arguments and results in plain memory that a step waited for: overlap is off, or memory was short") \
-    X(device_bytes,       "bytes",  "bytes held now on the device for this context")
+    X(device_bytes,       "bytes",  "bytes held now on the device for this context: weights, states, values, and room for steps")
 
 typedef struct gn_stats {
 #define GN__X(name, unit, help) uint64_t name;
@@ -304,7 +320,8 @@ typedef enum gn_policy {
 
 /* A call that computes, waits or closes, what a device was asked to do, a node that was built. Valid during the callback. */
 typedef struct gn_trace_event {
-    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "matmul" for a node */
+    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "run": from a submission to one of several
+                                      devices until its end was seen; "matmul" for a node */
     const char *device;            /* "" for the program's own */
     uint64_t begin_us, end_us;     /* monotonic; of a node both are the same */
     uint64_t bytes;                /* of the tensors that are read, sent or kept; 0 where it has none */
@@ -316,13 +333,14 @@ typedef void (*gn_trace_fn)(void *user, const gn_trace_event *event);
 
 typedef struct gn_desc {
     const char *devices;    /* comma-separated, at most 32: "cpu", "null", "cuda:0", a server's URL, "host:port", "@FILE" with a URL.
-                               NULL: $GENIE_DEVICES, else "cpu". With several each part of a graph runs where the policy wants it */
+                               NULL: $GENIE_DEVICES, else "cpu". With several each part of a graph runs where the policy wants it;
+                               one that is not there does not keep the others from being opened */
     gn_policy policy;       /* of several devices */
     uint32_t deadline_ms;   /* longest wait for a server, 0: 30,000 */
     uint32_t max_nodes;     /* nodes of one step, 0: 2^21 */
     uint32_t threads;       /* of the CPU executor, 0: all cores ($GENIE_THREADS) */
     uint64_t seed;          /* of gn_random_*; equal seeds give equal numbers */
-    bool strict;            /* a fallback is an error, not a counted event */
+    bool strict;            /* a fallback is an error, not a counted event; so is a device of several that is absent (GN_NO_DEVICE) */
     bool keep_placement;    /* plans over several devices stay where they were placed first, whatever devices and links cost later
                                ($GENIE_RESCHEDULE=0) */
     const char *home;       /* folder of keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
@@ -331,6 +349,7 @@ typedef struct gn_desc {
     void *log_user;
     gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
     void *trace_user;
+    uint64_t plan_memory;   /* bytes of plans kept, those used last; one that is gone is made again when it is needed. 0: 256 MiB */
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed answers every call with its cause.
@@ -340,7 +359,8 @@ GN_API gn_ctx *gn_open(const gn_desc *desc);
 GN_API void gn_close(gn_ctx *g);
 /* GN_OK, or why the context could not be opened. */
 GN_API gn_result gn_status(gn_ctx *g);
-/* The last error of this context; valid until the next call that fails. */
+/* The last error of this context; valid until the next call that fails. A call that has no context to keep its error in, for all its
+   tensors are GN_NONE or its context is NULL, is told by every context of its thread until the next call that fails there. */
 GN_API const gn_error *gn_last_error(gn_ctx *g);
 GN_API const char *gn_result_name(gn_result r);   /* "GN_BAD_SHAPE" */
 GN_API const char *gn_result_text(gn_result r);   /* one sentence */
@@ -353,9 +373,10 @@ typedef struct gn_device_info {
     char cipher[64];
     char records[64];     /* the library that encrypts: "OpenSSL 3.0.17", or "mbedTLS 2.28.3", which takes ten times as long */
     bool remote;
+    bool absent;          /* it could not be opened: it runs nothing, and has a name alone */
 } gn_device_info;
 
-GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);   /* the first */
+GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);   /* the first that is there */
 /* Devices in the order of gn_desc.devices; 0 for a context that is not open. */
 GN_API int gn_device_count(gn_ctx *g);
 GN_API gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info);
@@ -363,7 +384,8 @@ GN_API gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info
 GN_API gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats);
 
 /* Ends a step: pending state updates are submitted, the step's nodes and values are recycled, weights and states stay.
-   Does not wait for a server. Returns the first error of a pending update. */
+   Does not wait for a server. Returns the first error of a pending update; after one that was refused none has happened, and the
+   next step begins clean. */
 GN_API gn_result gn_step(gn_ctx *g);
 /* Waits until everything submitted has run; returns its first error. */
 GN_API gn_result gn_sync(gn_ctx *g);
@@ -380,6 +402,8 @@ GN_API gn_tensor gn_data_copy_at(const char *file, int line, gn_ctx *g, gn_dtype
 /* A running number of this step (learning rate, position): 0-d, its value is not part of the plan. */
 GN_API gn_tensor gn_scalar_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, double value);
 #define gn_scalar(...) gn_scalar_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_scalar_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t value);   /* the same, exact past 2^53 */
+#define gn_scalar_i64(...) gn_scalar_i64_at(GN_HERE, __VA_ARGS__)
 /* A resident constant, content-addressed: uploaded at most once. Borrows `host`, unchanged, until gn_close. */
 GN_API gn_tensor gn_weight_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host, const char *label);
 #define gn_weight(...) gn_weight_at(GN_HERE, __VA_ARGS__)
@@ -390,11 +414,18 @@ GN_API gn_tensor gn_state_at(const char *file, int line, gn_ctx *g, gn_dtype dty
 /* Releases a weight or a state, on the device too; its handle becomes stale. */
 GN_API gn_result gn_release(gn_tensor slot);
 
-/* Generators: made where they are used, never sent. */
+/* Generators: made where they are used, never sent. A number that the dtype cannot hold is GN_BAD_ARGUMENT, here, in gn_scalar, gn_like,
+   the ops with a C number (…_c) and all that take a value: for ints one that is not whole or out of range, for bool all but 0 and 1,
+   for floats one so large that it would become an infinity; others are rounded. A double holds whole numbers up to 2^53; those
+   beyond are given to …_i64, and to ops by gn_add(a, gn_like_i64(a, n)). */
 GN_API gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value);
 #define gn_full(...) gn_full_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_full_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, int64_t value);
+#define gn_full_i64(...) gn_full_i64_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_arange_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, double start, double step); /* start + i*step, (n) */
 #define gn_arange(...) gn_arange_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_arange_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, int64_t start, int64_t step);
+#define gn_arange_i64(...) gn_arange_i64_at(GN_HERE, __VA_ARGS__)
 /* Philox4x32-10 (Salmon et al., SC'11). Uniform in [0, 1); normal with mean 0 and variance 1. Floats only. Two calls differ. */
 GN_API gn_tensor gn_random_uniform_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape);
 #define gn_random_uniform(...) gn_random_uniform_at(GN_HERE, __VA_ARGS__)
@@ -404,7 +435,10 @@ GN_API gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_d
 /* ---- states ----------------------------------------------------------------------------------------*/
 
 /* A new version of `state` (a state or a version of one) holding `value` (same shape and dtype). Takes part in the next
-   read, realise or step, exactly once. Older versions keep their value for nodes built on them. */
+   read, realise or step, exactly once. Older versions keep their value for nodes built on them.
+   Updates of a step happen all or not at all: an assign or append that is refused (or whose value failed) holds back every other
+   update of the step, and each read, realise, explanation and the step itself returns its error until gn_step has ended that step.
+   States keep their values and can be read after it; a value of the step that is needed in any case is read before. */
 GN_API gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor value);
 #define gn_assign(...) gn_assign_at(GN_HERE, __VA_ARGS__)
 /* cache (B,H,S,D) with rows (B,H,T,D) written at [pos, pos+T) of S; pos is a 0-d i32 or i64. If `cache` is a state or a
@@ -414,7 +448,8 @@ GN_API gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn
 
 /* ---- values ----------------------------------------------------------------------------------------*/
 
-/* Computes `t` and copies it to `out`; `bytes` must be its exact size. Waits. After an error `out` may hold a part of it. */
+/* Computes `t` and copies it to `out`; `bytes` must be its exact size. Waits. After an error `out` may hold a part of it. While a
+   refused assign or append of the step stands, that is the error of every read. */
 GN_API gn_result gn_read(gn_tensor t, void *out, size_t bytes);
 /* Several at once: one plan, one round trip. */
 GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes);
@@ -422,7 +457,8 @@ GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const
    belong to the context, also after gn_step. A GPU copies large ones while it computes later steps (Overlap, above). What fails in the
    run is told by the wait. */
 GN_API gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket);
-/* Waits for the reads of that ticket and what was submitted before them; 0: for nothing. Returns the first error of those runs. */
+/* Waits for the reads of that ticket and what was submitted before them, on all devices; 0: for nothing. Returns the first error of those
+   runs that has not been told; GN_CANCELLED when these reads did not happen because of one that was. */
 GN_API gn_result gn_wait(gn_ctx *g, uint64_t ticket);
 /* Computes and keeps the values on the device until gn_step; does not wait for a server. */
 GN_API gn_result gn_realize(const gn_tensor *t, int n);
@@ -466,9 +502,9 @@ GN__DECL2(div)      /* a / b; ints: towards zero, INT_MIN / -1 wraps, a zero div
 #define gn_div(...) gn_div_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(pow)      /* a ** b, floats (C99 pow) */
 #define gn_pow(...) gn_pow_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(minimum)  /* NaN if either is NaN */
+GN__DECL2(minimum)  /* NaN if either is NaN; the gradient is shared evenly between equals */
 #define gn_minimum(...) gn_minimum_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(maximum)  /* NaN if either is NaN */
+GN__DECL2(maximum)  /* as minimum */
 #define gn_maximum(...) gn_maximum_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(neg)  /* -a; INT_MIN wraps */
 #define gn_neg(...) gn_neg_at(GN_HERE, __VA_ARGS__)
@@ -605,7 +641,7 @@ GN_API gn_tensor gn_where_at(const char *file, int line, gn_tensor cond, gn_tens
 /* Float to int truncates towards zero and saturates, NaN gives 0; int to int wraps; to bool: a != 0. */
 GN_API gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype);
 #define gn_cast(...) gn_cast_at(GN_HERE, __VA_ARGS__)
-/* min(max(a, lo), hi), NaN stays; lo and hi are baked in, converted to a's dtype like gn_cast */
+/* min(max(a, lo), hi), NaN stays; lo and hi are baked in with a's dtype, which must hold them; -INFINITY and INFINITY are no bound. */
 GN_API gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi);
 #define gn_clamp(...) gn_clamp_at(GN_HERE, __VA_ARGS__)
 
@@ -624,7 +660,7 @@ GN__DECL2(logical_or)  /* one or both */
 #define gn_logical_or(...) gn_logical_or_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(logical_xor)  /* one alone */
 #define gn_logical_xor(...) gn_logical_xor_at(GN_HERE, __VA_ARGS__)
-/* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts, for channels of
+/* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts and promotes, for channels of
    (N,C,H,W) of shape (C,1,1) (He et al. 2015). */
 GN_API gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope);
 #define gn_leaky_relu(...) gn_leaky_relu_at(GN_HERE, __VA_ARGS__)
@@ -636,7 +672,7 @@ GN_API gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha
 GN_API gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha);
 #define gn_celu(...) gn_celu_at(GN_HERE, __VA_ARGS__)
 
-/* The ops above with a C number as b, baked in with a's dtype as by gn_like. */
+/* The ops above with a C number as b, baked in with a's dtype as by gn_like: 0.5 and an int are an error, not 0. */
 #define GN__DECLN(name) GN_API gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c);
 GN__DECLN(add)
 #define gn_add_c(...) gn_add_c_at(GN_HERE, __VA_ARGS__)
@@ -664,9 +700,11 @@ GN__DECLN(gt)
 #define gn_gt_c(...) gn_gt_c_at(GN_HERE, __VA_ARGS__)
 GN__DECLN(ge)
 #define gn_ge_c(...) gn_ge_c_at(GN_HERE, __VA_ARGS__)
-/* A 0-d constant of a's dtype, converted like gn_cast. */
+/* A 0-d constant of a's dtype, which must be able to hold it. */
 GN_API gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value);
 #define gn_like(...) gn_like_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_like_i64_at(const char *file, int line, gn_tensor a, int64_t value);   /* exact past 2^53 */
+#define gn_like_i64(...) gn_like_i64_at(GN_HERE, __VA_ARGS__)
 
 /* ---- reductions: over the given axes; keep leaves them with size 1 ------------------------------------
  * Sums of ints and bool are i64. max and min: NaN wins; over nothing they are an error. mean over nothing is NaN. */
@@ -997,7 +1035,8 @@ typedef struct gn_explain_desc {
 } gn_explain_desc;
 
 /* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and what
-   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with until
+   does not have to, in how many seconds the cost model expects it. A context over one device measures it, and the link to it, with
+   its first explanation (some milliseconds; $GENIE_MEASURE=0: not). A plan that is known keeps the placement it was made with until
    costs have changed enough (see Devices above).
    Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices, arrows
    transfers, order goes from left to right. Writes at most cap bytes, a NUL
@@ -1023,7 +1062,8 @@ typedef struct gn_server gn_server;
 
 typedef struct gn_server_desc {
     const char *listen;       /* "host:port", NULL: 127.0.0.1:5556; port 0: any free port */
-    const char *devices;      /* NULL: "cpu" */
+    const char *devices;      /* NULL: "cpu". A client that names none is given the one with the fewest sessions, of those the one that
+                                 holds the fewest bytes, of those the first; one that is lost only when all are */
     const char *key, *cert, *ca; /* PEM files of an own PKI; all NULL: a P-256 key of our own, made at first start */
     const char *url_file;     /* the URL is written here, mode 0600; GN_BAD_ARGUMENT when it is that of another server that runs */
     const char *home;         /* keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
@@ -1040,8 +1080,11 @@ typedef struct gn_server_desc {
     int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
-    const char *record_file;  /* every new plan is added to it, NULL: none. It holds graphs: ops and shapes, no values */
-    const char *warm_file;    /* plans that an earlier server recorded are made before the first client comes, NULL: none */
+    const char *record_file;  /* every plan is added to it once a step of it has ended well, NULL: none. It holds graphs: ops, shapes and
+                                 the constants that a program writes into them, which are part of kernels; no data, weights or states, and
+                                 no keys of random numbers */
+    const char *warm_file;    /* plans that an earlier server recorded are made beside the first clients, within memory_limit and ten
+                                 minutes; NULL: none */
     const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
     uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
 } gn_server_desc;
@@ -1388,9 +1431,11 @@ typedef struct gn_exec_i {
     gn_result (*plan_make)(void *self, const gn_part *part, void **out_plan, gn_fault *f);
     void (*plan_destroy)(void *self, void *plan);
     /* Starts a run. Argument bytes are consumed before it returns; out hosts are written by the time wait returns. All
-       state updates of a run happen, or none. Ids of kept values are chosen by the caller, rising, never reused. */
+       state updates of a run happen, or none. Ids of kept values are chosen by the caller, rising, never reused. An error may be that of
+       an earlier run, which is then told here and not by wait: *out_ticket is that run's, else no earlier run's. */
     gn_result (*submit)(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f);
-    /* Blocks until that run and all before it have ended; their first error. */
+    /* Blocks until that run and all before it have ended (UINT64_MAX: all); their first error that has not been told. GN_CANCELLED: that run did not run,
+       for an earlier one had failed. */
     gn_result (*wait)(void *self, uint64_t ticket, gn_fault *f);
     /* Kept values with id < below are no longer needed. */
     void (*values_release)(void *self, uint64_t below);
@@ -1411,6 +1456,10 @@ typedef struct gn_exec_i {
        submitted here from now on wait for it on the device. The run is waited for only if it can still end with an error of its own;
        then GN_STALE_HANDLE, and that run's wait tells the cause. GN_UNSUPPORTED: it lies where this does not reach. */
     gn_result (*value_take)(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f);
+    /* For who waits for several executors at once, which `ended` has just said have not: the transport that has something to receive when
+       `ended` should be asked again, valid until the next call, and after how many ms at the latest. A peer that has been silent since
+       since_us for longer than the deadline is lost from here on: then NULL, `ended` is true, and wait tells. NULL slot: there is none. */
+    const struct gn_transport *(*listen)(void *self, uint64_t since_us, uint32_t *out_ms);
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -1453,6 +1502,9 @@ typedef struct gn_transport_i {
     gn_result (*granted)(void *self, const uint8_t *grant, size_t n);
     /* From the sender's thread: the peer said that its link renews, so keys may be changed before they wear out. NULL slot: never. */
     void (*renew)(void *self);
+    /* From the receivers' thread: waits until one of n transports of this table, of which recv with a timeout of 0 has last said
+       GN_TIMEOUT, has more to receive or has ended; else GN_TIMEOUT. NULL slot: it cannot. */
+    gn_result (*wait_any)(void *const *selves, size_t n, uint32_t timeout_ms);
 } gn_transport_i;
 
 typedef struct gn_transport { const gn_transport_i *i; void *self; } gn_transport;
@@ -1462,7 +1514,7 @@ typedef struct gn_net_desc { const char *home; uint32_t timeout_ms; gn_log_fn lo
 
 typedef struct gn_net_i {
     /* Connects and shakes hands. `where` is a URL, "host:port", "@FILE" or "-"; *out_device is the device asked for on that
-       server ("" for its first). GN_UNREACHABLE, GN_TIMEOUT, GN_BAD_PIN, GN_BAD_CREDENTIAL, GN_TLS_FAILED, GN_BAD_ARGUMENT. */
+       server ("" for its least loaded). GN_UNREACHABLE, GN_TIMEOUT, GN_BAD_PIN, GN_BAD_CREDENTIAL, GN_TLS_FAILED, GN_BAD_ARGUMENT. */
     gn_result (*connect)(const char *where, const gn_net_desc *d, gn_transport *out, char out_device[64], gn_fault *f);
     /* GN_PORT_IN_USE, GN_INSECURE, GN_IO_ERROR, GN_BAD_ARGUMENT */
     gn_result (*listen)(const gn_server_desc *d, void **out_listener, gn_fault *f);
@@ -1473,6 +1525,10 @@ typedef struct gn_net_i {
     /* Checks a HELLO's proof; *out_tenant names the client's namespace; a pairing returns the bytes to grant. *f may be told to the
        peer. Thread-safe. */
     gn_result (*authenticate)(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f);
+    /* A number that changes when the list of clients does; whether a tenant that was let in is still there (when the list cannot be read, it
+       is). Thread-safe. NULL slots: nobody leaves it. */
+    uint64_t (*clients)(void *listener);
+    bool (*stays)(void *listener, const char *tenant);
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
@@ -1607,6 +1663,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #ifdef __cplusplus
 #error "the implementation of genie.h is C11: compile the unit that defines GENIE_IMPLEMENTATION as C"
 #endif
+#if defined(__FLT_EVAL_METHOD__) && (__FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2)
+#error "genie.h needs arithmetic that rounds to the type: on 32-bit x86 compile with -msse2 -mfpmath=sse"
+#endif
 #ifdef __FAST_MATH__
 #error "genie.h does not work under -ffast-math: NaN, infinities and the order of sums are part of its results"
 #endif
@@ -1711,6 +1770,24 @@ void gn_wipe(void *p, size_t n) {
     volatile uint8_t *at = (volatile uint8_t *)p;      /* each write counts, even of memory that is freed next */
     while (n-- > 0) *at++ = 0;
 }
+
+/* Under the address sanitizer a buffer that is shorter than its shape says is told where it is given: what reads it later (a hash,
+ * a compressor, a driver) is not always watched. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GN__WATCHED
+#endif
+#endif
+#if defined(GN__WATCHED) || defined(__SANITIZE_ADDRESS__)
+#define GN__READABLE(p, n) gn__readable(p, n)
+void *__asan_region_is_poisoned(void *p, size_t n);
+static void gn__readable(const void *p, size_t n) {
+    const volatile char *bad = p && n ? (const volatile char *)__asan_region_is_poisoned((void *)(uintptr_t)p, n) : NULL;
+    if (bad) (void)*bad;
+}
+#else
+#define GN__READABLE(p, n) ((void)0)
+#endif
 
 static void gn__copy_text(char *dst, size_t cap, const char *src) {
     size_t n = src ? strlen(src) : 0;
@@ -1953,8 +2030,14 @@ static const char *gn__result_text(gn_result r) {
     return "a result of a newer version";
 }
 
+/* Memory for n elements, or n times m of them, of `size` bytes each; NULL when there is none or that is more than can be addressed. */
+static void *gn__alloc_many(uint64_t n, uint64_t m, uint64_t size) {
+    uint64_t bytes = gn_size_mul(gn_size_mul(n, m), size);
+    return gn_size_fits(bytes) ? gn_alloc((size_t)bytes) : NULL;
+}
+
 /* Makes room for `want` elements of `size` bytes in *p, doubling; false when there is no memory. */
-static bool gn__reserve(void **p, size_t *cap, size_t want, size_t size) {
+static bool gn__reserve(void **p, size_t *cap, uint64_t want, size_t size) {
     if (want <= *cap) return true;
     size_t next = *cap ? *cap : 16;
     while (next < want) {
@@ -1963,7 +2046,7 @@ static bool gn__reserve(void **p, size_t *cap, size_t want, size_t size) {
     }
     if (next > SIZE_MAX / size) return false;
     void *q = gn_resize(*p, next * size);
-    if (!q && next > want) q = gn_resize(*p, (next = want) * size);   /* near a limit there is room for less */
+    if (!q && next > want) q = gn_resize(*p, (next = (size_t)want) * size);   /* near a limit there is room for less */
     if (!q) return false;
     *p = q;
     *cap = next;
@@ -2124,6 +2207,15 @@ static uint32_t gn__core_count(void) {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (uint32_t)n : 1;
 #endif
+}
+
+/* Seconds that all threads of this process have computed; 0 where the system does not tell finely enough. */
+static double gn__cpu_seconds(void) {
+#ifdef CLOCK_PROCESS_CPUTIME_ID
+    struct timespec t;
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0) return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+#endif
+    return 0;
 }
 
 /* Bytes of this machine; 0: not known. */
@@ -2387,7 +2479,13 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
 
 /* >>types ========================================================================================== */
 
-#define GN__MAX_BYTES ((int64_t)1 << 47)   /* of one tensor: sizes and offsets never overflow 64 bits */
+#if SIZE_MAX > UINT32_MAX
+#define GN__MAX_BYTES ((int64_t)1 << 47)   /* of one tensor: its sizes and offsets never overflow 64 bits; sums and products of them go by gn_size_add and gn_size_mul */
+#define GN__SMALL_BITS 23                  /* two numbers of so many bits have a product within it */
+#else
+#define GN__MAX_BYTES ((int64_t)PTRDIFF_MAX)
+#define GN__SMALL_BITS 15
+#endif
 
 typedef enum gn__compute { GN__F32, GN__F64, GN__I32, GN__I64, GN__COMPUTE__COUNT } gn__compute;   /* what scalar bodies are compiled for */
 
@@ -2471,6 +2569,16 @@ static int64_t gn__f64_int(double v, gn_dtype d) {
     }
 }
 
+/* Floats round; a whole number, or a truth value, is there exactly or not at all. */
+static bool gn__holds(gn_dtype d, double v) {
+    if (d == GN_F16) return !isfinite(v) || (gn__f32_f16(gn__f64_f32_odd(v)) & 0x7fff) < 0x7c00;
+    if (d == GN_BF16) return !isfinite(v) || (gn__f32_bf16(gn__f64_f32_odd(v)) & 0x7fff) < 0x7f80;
+    if (d == GN_F32) return !isfinite(v) || isfinite((float)v);
+    if (gn__is_float(d) || !gn__dtype_ok((int)d)) return true;      /* an unknown dtype is another error */
+    if (d == GN_BOOL) return v == 0 || v == 1;
+    return v == trunc(v) && v < 9223372036854775808.0 && (double)gn__f64_int(v, d) == v;
+}
+
 /* Integer wrapped to dtype d. */
 static int64_t gn__wrap(int64_t v, gn_dtype d) {
     switch (d) {
@@ -2491,7 +2599,7 @@ static bool gn__shape_ok(const gn_shape *s) {
     for (int i = 0; i < s->rank; i++) {
         int64_t d = s->dims[i];
         if (d < 0 || d > GN__MAX_BYTES) return false;
-        if (((uint64_t)(n | d) >> 23) && d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
+        if (((uint64_t)(n | d) >> GN__SMALL_BITS) && d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
         if (d > 0) n *= d;
     }
     return true;
@@ -2518,6 +2626,7 @@ GN__INLINE bool gn__shape_equal(const gn_shape *a, const gn_shape *b) {
 
 static bool gn__type_equal(const gn__type *a, const gn__type *b) { return a->dtype == b->dtype && gn__shape_equal(&a->shape, &b->shape); }
 
+enum { GN__DIMS_TEXT = 8 + GN_MAX_RANK * 22 };   /* bytes for a dtype and eight numbers of 64 bits */
 /* "f32 (64, 784)" */
 static const char *gn__type_text(const gn__type *t, char *out, size_t cap) {
     int n = snprintf(out, cap, "%s (", gn__dtype_ok((int)t->dtype) ? gn__dtypes[t->dtype].name : "?");
@@ -3556,8 +3665,8 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     B( MUL,       mul,       0x12, A, GN__ALL,     1,  1, GN_M_MUL(a, b), gn__mul(k, gy, x1), gn__mul(k, gy, x0))                    \
     B( DIV,       div,       0x13, A, GN__NUMBERS, 4,  1, GN_M_DIV(a, b), gn__div(k, gy, x1), gn__neg(k, gn__div(k, gn__mul(k, gy, y), x1))) \
     B( POW,       pow,       0x14, F, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
-    B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__choose(k, gn__le(k, x0, x1), gy), gn__choose(k, gn__gt(k, x0, x1), gy)) \
-    B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__choose(k, gn__ge(k, x0, x1), gy), gn__choose(k, gn__lt(k, x0, x1), gy)) \
+    B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__share(k, gn__gt(k, x0, x1)), gn__share(k, gn__lt(k, x0, x1))) \
+    B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__share(k, gn__lt(k, x0, x1)), gn__share(k, gn__gt(k, x0, x1))) \
     U( NEG,       neg,       0x17, A, GN__NUMBERS, 1,  1, GN_M_NEG(a), gn__neg(k, gy))                                               \
     U( ABS,       abs,       0x18, A, GN__NUMBERS, 1,  1, GN_M_ABS(a), gn__where(k, gn__lt(k, x0, gn__num(k, 0)), gn__neg(k, gy), gn__choose(k, gn__ne(k, x0, gn__num(k, 0)), gy))) \
     U( EXP,       exp,       0x19, F, GN__FLOATS,  8,  2, GN_M_EXP(a), gn__mul(k, gy, y))                                            \
@@ -3873,10 +3982,14 @@ static gn_result gn__infer_axis(const gn__infer_call *c, int64_t attr, int *out_
     return gn_fail(c->fault, GN_BAD_RANK, "axis %lld is outside a tensor of rank %d", (long long)attr, c->in[0].shape.rank);
 }
 
-static gn_result gn__bad_shapes(const gn__infer_call *c, const char *why) {
-    char text[3][96] = { "", "", "" };
-    for (int i = 0; i < c->n_in && i < 3; i++) gn__type_text(&c->in[i], text[i], sizeof text[i]);
-    return gn_fail(c->fault, GN_BAD_SHAPE, "%s: %s%s%s%s%s", why, text[0], c->n_in > 1 ? " with " : "", text[1], c->n_in > 2 ? " and " : "", text[2]);
+/* The inputs' types follow, as behind every error of a rule (gn__infer). */
+static gn_result gn__bad_shapes(const gn__infer_call *c, const char *why) { return gn_fail(c->fault, GN_BAD_SHAPE, "%s", why); }
+
+/* Dims as they were asked for: "(4, -1)". */
+static const char *gn__dims_text(const int64_t *dims, int n, char *out, size_t cap) {
+    gn__type t = { GN_DTYPE_NONE, { GN__MIN(n, GN_MAX_RANK), { 0 } } };
+    for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = dims[i];
+    return gn__type_text(&t, out, cap) + strlen("? ");
 }
 
 static gn_result gn__want_dtype(const gn__infer_call *c, int i, uint32_t mask, const char *what) {
@@ -3932,7 +4045,8 @@ static gn_result gn__infer_dims(const gn__infer_call *c, int first, gn_shape *ou
     if (rank < 0 || rank > GN_MAX_RANK) return gn_fail(c->fault, GN_BAD_RANK, "rank %d is outside 0 to %d", rank, GN_MAX_RANK);
     out->rank = rank;
     for (int i = 0; i < rank; i++) out->dims[i] = c->attrs[first + i];
-    return gn__shape_ok(out) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension is negative or the tensor too large");
+    char text[GN__DIMS_TEXT];
+    return gn__shape_ok(out) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension of %s is negative or the tensor too large", gn__dims_text(out->dims, rank, text, sizeof text));
 }
 
 GN__COLD_BEGIN
@@ -3948,7 +4062,7 @@ static gn_result gn__infer_arange(const gn__infer_call *c) {
     gn_result r = gn__infer_dtype_attr(c, c->attrs[0], GN__NUMBERS, &c->out->dtype);
     if (r != GN_OK) return r;
     c->out->shape = GN_SHAPE(c->attrs[1]);
-    return gn__shape_ok(&c->out->shape) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "%lld elements are not possible", (long long)c->attrs[1]);
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "(%lld) elements are not possible", (long long)c->attrs[1]);
 }
 
 static gn_result gn__infer_random(const gn__infer_call *c) {
@@ -4697,7 +4811,7 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn__reduce_how(&j, width);
     int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
-    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    void *room = j.blocks > 1 ? gn__alloc_many((uint64_t)total, (uint64_t)j.blocks, j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials) : NULL;
     if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
     j.partials = (gn__partial *)room;
     j.sums = (double *)room;
@@ -4807,7 +4921,7 @@ static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
     gn__rows_job *j = (gn__rows_job *)arg;
     int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
     bool narrow = gn__dtypes[j->in.dtype].compute == GN__F32;
-    float *row = narrow ? (float *)gn_alloc((size_t)j->n * sizeof *row) : NULL;
+    float *row = narrow ? (float *)gn__alloc_many((uint64_t)j->n, 1, sizeof *row) : NULL;
     if (narrow && !row) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; narrow && i < end; i++)
         gn__softmax_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes, row);
@@ -4889,7 +5003,7 @@ static const float *gn__row_vector(const gn_view *v, float *room) {
 static void gn__layernorm_range_f32(gn__rows_job *j, int64_t begin, int64_t end) {
     const gn__call *c = j->c;
     int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    float *row = (float *)gn_alloc((size_t)j->n * 3 * sizeof *row);
+    float *row = (float *)gn__alloc_many((uint64_t)j->n, 3, sizeof *row);
     if (!row) { gn__atomic_store(&j->failed, 1); return; }
     const float *gain = c->attrs[1] & 1 ? gn__row_vector(&c->in[1], row + j->n) : NULL;
     const float *bias = c->attrs[1] & 2 ? gn__row_vector(&c->in[c->n_in - 1], row + 2 * j->n) : NULL;
@@ -5118,7 +5232,7 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     const gn__gemm *g = j->g;
     int64_t mr = j->kernels.mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
     int64_t most = GN__MAX(GN__GEMM_PANEL / GN__MAX(g->k, 1) / mr * mr, mr), panels = (GN__MIN(g->m, most) + mr - 1) / mr;
-    float *raw = (float *)gn_alloc((size_t)(panels * mr * GN__MAX(g->k, 1)) * sizeof *raw + 64);
+    float *raw = (float *)gn__alloc_many((uint64_t)(panels * mr * GN__MAX(g->k, 1)) + 16, 1, sizeof *raw);
     if (!raw) return false;
     j->a = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     for (j->row = 0; j->row < g->m; j->row += j->rows) {
@@ -5257,6 +5371,11 @@ GN__COLD_BEGIN
 
 /* ---- movement. Reshape, permute, slice and broadcast are views where they can be; their kernels are copies ---- */
 
+static gn_result gn__bad_new_shape(const gn__infer_call *c, const char *why) {
+    char text[GN__DIMS_TEXT];
+    return gn_fail(c->fault, GN_BAD_SHAPE, "the new shape %s is not possible, %s; there are %lld elements", gn__dims_text(c->attrs, c->n_attrs, text, sizeof text), why, (long long)gn__count(&c->in[0].shape));
+}
+
 static gn_result gn__infer_reshape(const gn__infer_call *c) {
     gn_shape s;
     int64_t have = gn__count(&c->in[0].shape), known = 1;
@@ -5267,19 +5386,14 @@ static gn_result gn__infer_reshape(const gn__infer_call *c) {
         s.dims[i] = c->attrs[i];
         if (s.dims[i] == -1 && open < 0) { open = i; s.dims[i] = 1; }
     }
-    if (!gn__shape_ok(&s)) return gn__bad_shapes(c, "a dimension of the new shape is not valid");
+    if (!gn__shape_ok(&s)) return gn__bad_new_shape(c, "a dimension of it is not valid");
     known = gn__count(&s);
     if (open >= 0) {
-        if (known == 0 || have % known) return gn__bad_shapes(c, "the open dimension of the new shape cannot be found");
+        if (known == 0 || have % known) return gn__bad_new_shape(c, "its open dimension cannot be found");
         s.dims[open] = have / known;
         known = have;
     }
-    if (known != have) {
-        char text[96];
-        gn__type t = { c->in[0].dtype, s };
-        char from[96];
-        return gn_fail(c->fault, GN_BAD_SHAPE, "%s has %lld elements, %s has %lld", gn__type_text(&c->in[0], from, sizeof from), (long long)have, gn__type_text(&t, text, sizeof text), (long long)known);
-    }
+    if (known != have) return gn__bad_new_shape(c, "it has another number of elements");
     c->out->dtype = c->in[0].dtype;
     c->out->shape = s;
     return GN_OK;
@@ -5352,7 +5466,10 @@ static gn_result gn__infer_broadcast(const gn__infer_call *c) {
     gn_shape s, both;
     gn_result r = gn__infer_dims(c, 0, &s);
     if (r != GN_OK) return r;
-    if (!gn__broadcast_shapes(&c->in[0].shape, &s, &both) || !gn__shape_equal(&both, &s)) return gn__bad_shapes(c, "the tensor does not broadcast to that shape");
+    if (!gn__broadcast_shapes(&c->in[0].shape, &s, &both) || !gn__shape_equal(&both, &s)) {
+        char text[GN__DIMS_TEXT];
+        return gn_fail(c->fault, GN_BAD_SHAPE, "the tensor does not broadcast to %s", gn__dims_text(c->attrs, s.rank, text, sizeof text));
+    }
     c->out->dtype = c->in[0].dtype;
     c->out->shape = s;
     return GN_OK;
@@ -5812,7 +5929,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
 
 static void gn__attention_range_f32(gn__attention_job *j, int64_t begin, int64_t end) {
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    float *s = (float *)gn_alloc((size_t)(S + D + E + GN__ATTENTION_ROWS * GN__MAX(D, E)) * sizeof *s);
+    float *s = (float *)gn__alloc_many((uint64_t)(S + D + E + GN__ATTENTION_ROWS * GN__MAX(D, E)), 1, sizeof *s);
     if (!s) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; i < end; i++) gn__attention_row_f32(j, i, s, s + S, s + S + D, s + S + D + E);
     gn_free(s);
@@ -5822,7 +5939,7 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     if (gn__dtypes[((gn__attention_job *)arg)->c->in[0].dtype].compute == GN__F32) { gn__attention_range_f32((gn__attention_job *)arg, begin, end); return; }
     gn__attention_job *j = (gn__attention_job *)arg;
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    double *s = (double *)gn_alloc((size_t)(S + D + GN__MAX(D, E) + E) * sizeof *s);
+    double *s = (double *)gn__alloc_many((uint64_t)(S + D + GN__MAX(D, E) + E), 1, sizeof *s);
     if (!s) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; i < end; i++) gn__attention_row(j, i, s, s + S, s + S + D, s + S + D + GN__MAX(D, E));
     gn_free(s);
@@ -5845,8 +5962,8 @@ typedef struct gn__attention_tile {
     double *weight;            /* sums of the weights; top: the largest score so far, by query */
 } gn__attention_tile;
 
-static size_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
-    return (size_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
+static uint64_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
+    return (uint64_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
 }
 
 static float *gn__tile_take(float **room, int64_t n) {
@@ -5953,7 +6070,7 @@ static void gn__tile_store(const gn__attention_tile *a) {
 static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
     gn__attention_job *j = (gn__attention_job *)arg;
     gn__attention_tile a = { .j = j, .k = gn__kernels_of(j->c->pool) };
-    float *raw = (float *)gn_alloc(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) * sizeof *raw + 64);
+    float *raw = (float *)gn__alloc_many(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) + 16, 1, sizeof *raw);
     if (!raw) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t task = begin; task < end; task++) {
         gn__tile_begin(&a, task, (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
@@ -6136,7 +6253,7 @@ static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
     gn__sort_job *j = (gn__sort_job *)arg;
     int last = j->in.rank - 1;
     int64_t n = j->in.dims[last], bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    gn__key *keys = (gn__key *)gn_alloc((size_t)n * 3 * sizeof *keys);
+    gn__key *keys = (gn__key *)gn__alloc_many((uint64_t)n, 3, sizeof *keys);
     if (!keys) { gn__atomic_store(&j->failed, 1); return; }
     int64_t *at = (int64_t *)(void *)(keys + n);
     for (int64_t row = begin; row < end; row++) {
@@ -6323,9 +6440,16 @@ static bool gn__is_view_op(int op) {
 /* Integer divisors of 0 are a fault. */
 static bool gn__op_divides(int op) { return op == GN__OP_DIV || op == GN__OP_FMOD || op == GN__OP_REMAINDER || op == GN__OP_FLOOR_DIVIDE; }
 
-/* The dtype and shape of op(in…; attrs…). Builders and servers both come through here: nothing else decides a shape.
-   Checks everything; the inputs' own types are valid. */
-static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
+/* Appended to an error: the types of what an op was given. */
+static void gn__tell_types(gn_fault *f, const gn__type *in, int n_in) {
+    char text[GN__DIMS_TEXT];
+    for (int i = 0; f && i < n_in && i < 3; i++) {
+        size_t used = strlen(f->text);
+        snprintf(f->text + used, sizeof f->text - used, "%s%s", i == 0 ? ": " : i == 1 ? " with " : " and ", gn__type_text(&in[i], text, sizeof text));
+    }
+}
+
+static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
     if (op <= GN__OP_FAILED || op >= GN__OP__COUNT || !gn__ops[op].infer) return gn_fail(f, GN_UNSUPPORTED, "this is not an operation");
     const gn__op_row *row = &gn__ops[op];
     if (n_in < row->least || n_in > row->most) return gn_fail(f, GN_BAD_ARGUMENT, "%s takes %d to %d inputs, not %d", row->name, row->least, row->most, n_in);
@@ -6336,9 +6460,24 @@ static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *
     if (n_in > 0 && !(GN__BIT(in[0].dtype) & row->dtypes)) return gn_fail(f, GN_BAD_DTYPE, "%s does not take %s", row->name, gn__dtypes[in[0].dtype].name);
     gn_result r = row->infer(&c);
     if (r != GN_OK) return r;
-    if (!gn__type_ok(&t)) return gn__bad_shapes(&c, "the result is too large");
+    char text[GN__DIMS_TEXT];
+    if (!gn__type_ok(&t)) return gn_fail(f, GN_BAD_SHAPE, "the result is too large, %s", gn__type_text(&t, text, sizeof text));
     *out = t;
     return GN_OK;
+}
+
+/* The dtype and shape of op(in…; attrs…). Builders and servers both come through here: nothing else decides a shape.
+   Checks everything; the inputs' own types are valid. */
+static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
+    gn_result r = gn__infer_checked(op, in, n_in, attrs, n_attrs, out, f);
+    if (r != GN_OK && gn__ops[op].kind != GN_CLASS_GENERATOR) gn__tell_types(f, in, n_in);
+    else if (r != GN_OK && f) {
+        char text[GN__DIMS_TEXT];
+        size_t used = strlen(f->text);
+        int first = op == GN__OP_ARANGE ? 1 : 2, last = op == GN__OP_ARANGE ? 2 : n_attrs;
+        snprintf(f->text + used, sizeof f->text - used, ": of shape %s", gn__dims_text(attrs + GN__MIN(first, n_attrs), GN__MAX(GN__MIN(last, n_attrs) - first, 0), text, sizeof text));
+    }
+    return r;
 }
 
 static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type *out) {
@@ -6371,6 +6510,8 @@ typedef struct gn__node {    /* 64 bytes: a line of the cache */
     gn__hint hint;           /* what the program said */
 } gn__node;
 
+typedef struct gn__loc { const char *file; int line; } gn__loc;    /* in the user's source */
+
 typedef struct gn__data { const void *host; void *owned; size_t bytes; uint8_t small[8]; } gn__data;
 
 typedef struct gn__slot {
@@ -6383,6 +6524,7 @@ typedef struct gn__slot {
     uint32_t cut_node, cut_serial;           /* part node of the current version in the latest cut that met it */
     bool on_device, kv;
     gn__hint hint;                           /* said where it was made */
+    gn__loc at;                              /* where that was */
 } gn__slot;
 
 typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op; } gn__origin;
@@ -6393,6 +6535,7 @@ typedef struct gn__plan {
     void *exec_plan;
     gn__origin *origins;     /* per node, of the latest step that used the plan */
     uint32_t next;           /* 1 + index of the plan that came after it the last time, 0: none did */
+    uint64_t used, bytes;    /* the step that used it last; what making it took */
 } gn__plan;
 
 #define GN__ARRAY(T, name) T *name; size_t n_##name, cap_##name
@@ -6435,6 +6578,8 @@ struct gn_ctx {
     gn_desc desc;
     gn_exec exec;
     struct gn__multi *multi; /* what exec is when several devices were named, else NULL */
+    gn_cluster_device costs; /* of the one device, once `measured` */
+    bool measured;
     gn_stats stats;
     gn_error error;
     GN__ARRAY(gn__node, nodes);
@@ -6453,6 +6598,8 @@ struct gn_ctx {
     uint64_t next_value;     /* id of the next kept value */
     uint64_t last_ticket;
     uint32_t latest_plan;    /* 1 + index of the plan of the latest step, 0: none */
+    uint64_t plan_bytes, plan_clock;   /* of all plans; steps so far */
+    gn_account *plan_account;          /* measures what a plan takes */
     uint64_t run_counter;    /* of the random generators, one a step */
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
@@ -6462,9 +6609,7 @@ struct gn_ctx {
 };
 
 #define GN__SLOT_BIT 0x80000000u    /* of a handle's id: a weight or state, not a node */
-#define GN__DEAD(g) ((gn_tensor){ g, 0, 0 })   /* what a builder returns on a context that cannot be used */
 
-typedef struct gn__loc { const char *file; int line; } gn__loc;
 
 /* ---- open-addressing tables of 1 + index, keyed by hash ---- */
 
@@ -6564,11 +6709,28 @@ GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_
     if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
 }
 
+/* Why node 0 stands for a node: told once a step, of the first that could not be built. */
+static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dtype, uint32_t shape, bool full) {
+    gn_error *e = &g->errors[0];
+    gn__type t = { dtype, shape == UINT32_MAX ? GN_SCALAR : g->shapes[shape] };
+    char text[GN__DIMS_TEXT];
+    if (e->result != GN_OK) return;
+    memset(e, 0, sizeof *e);
+    e->result = full ? GN_TOO_MANY_NODES : GN_OUT_OF_MEMORY;
+    e->line = at.line;
+    gn__copy_text(e->op, sizeof e->op, op);
+    gn__copy_text(e->file, sizeof e->file, at.file);
+    if (dtype != GN_DTYPE_NONE) gn__type_text(&t, text, sizeof text);
+    else gn__copy_text(text, sizeof text, "a node that says why another failed");
+    if (full) snprintf(e->text, sizeof e->text, "no room for %s: the step holds %u nodes, all that gn_desc.max_nodes allows; end it with gn_step, or allow more", text, g->max_nodes);
+    else snprintf(e->text, sizeof e->text, "no memory for the node of %s, after %llu others of this step", text, (unsigned long long)g->n_nodes);
+}
+
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
     if (full || shape == UINT32_MAX || !GN__GROW(g, nodes, 1) || !GN__GROW(g, ins, (size_t)n_in) || !GN__GROW(g, attrs, (size_t)n_attrs)) {
-        g->errors[0].result = full ? GN_TOO_MANY_NODES : GN_OUT_OF_MEMORY;
+        gn__node_refused(g, at, op == GN__OP_FAILED ? "" : gn__ops[op].name, dtype, shape, full);
         return 0;
     }
     gn__node *n = &g->nodes[g->n_nodes];
@@ -6601,21 +6763,23 @@ static void gn__node_hash(gn_ctx *g, uint32_t id) {
 }
 
 /* A failed node that carries its first cause; ops on it return it unchanged. */
-static uint32_t gn__failed(gn_ctx *g, gn__loc at, int op, const gn_fault *f) {
+static uint32_t gn__failed_named(gn_ctx *g, gn__loc at, const char *op, const gn_fault *f) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
-    if (!GN__GROW(g, errors, 1)) return 0;
-    uint32_t id = gn__node_new(g, at, GN__OP_FAILED, &none, 0, 0);
-    if (!id) return 0;
+    bool full = g->n_nodes >= g->max_nodes;
+    uint32_t id = !full && GN__GROW(g, errors, 1) ? gn__node_new(g, at, GN__OP_FAILED, &none, 0, 0) : 0;
+    if (!id) { gn__node_refused(g, at, op, GN_DTYPE_NONE, UINT32_MAX, full); return 0; }
     gn_error *e = &g->errors[g->n_errors];
     memset(e, 0, sizeof *e);
     e->result = f->result;
     e->line = at.line;
-    gn__copy_text(e->op, sizeof e->op, op > 0 ? gn__ops[op].name : "");
+    gn__copy_text(e->op, sizeof e->op, op);
     gn__copy_text(e->file, sizeof e->file, at.file);
     gn__copy_text(e->text, sizeof e->text, f->text);
     g->nodes[id].extra = (uint32_t)g->n_errors++;
     return id;
 }
+
+static uint32_t gn__failed(gn_ctx *g, gn__loc at, int op, const gn_fault *f) { return gn__failed_named(g, at, op > 0 ? gn__ops[op].name : "", f); }
 
 GN__PRINTF(5, 6) static uint32_t gn__failed_with(gn_ctx *g, gn__loc at, int op, gn_result r, const char *format, ...) {
     gn_fault f;
@@ -6691,11 +6855,12 @@ static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, cons
 /* ---- leaves ---- */
 
 static uint32_t gn__data_leaf(gn_ctx *g, gn__loc at, const gn__type *t, const void *host, const void *small, size_t small_bytes) {
-    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large");
-    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_ARGUMENT, "the data is NULL");
-    if (!GN__GROW(g, data, 1)) return 0;
-    uint32_t id = gn__node_new(g, at, GN__OP_DATA, t, 0, 0);
-    if (!id) return 0;
+    char text[GN__DIMS_TEXT];
+    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large: %s of rank %d", gn__type_text(t, text, sizeof text), t->shape.rank);
+    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_ARGUMENT, "the data is NULL: %s", gn__type_text(t, text, sizeof text));
+    GN__READABLE(host, gn__type_bytes(t));
+    uint32_t id = GN__GROW(g, data, 1) ? gn__node_new(g, at, GN__OP_DATA, t, 0, 0) : 0;
+    if (!id) { gn__node_refused(g, at, gn__ops[GN__OP_DATA].name, t->dtype, gn__shape_intern(g, &t->shape), false); return 0; }
     gn__data *d = &g->data[g->n_data];
     memset(d, 0, sizeof *d);
     d->host = host;
@@ -6740,8 +6905,7 @@ static uint32_t gn__random_node(gn_ctx *g, gn__loc at, int op, gn_dtype d, const
 static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
     gn__slot *s = &g->slots[slot];
     if (s->leaf && s->leaf_gen == g->step_gen && s->leaf_version == s->version) return s->leaf;
-    gn__loc nowhere = { "", 0 };
-    uint32_t id = gn__node_new(g, nowhere, gn__op_leaf(s->kind), &s->type, 0, 0);
+    uint32_t id = gn__node_new(g, s->at, gn__op_leaf(s->kind), &s->type, 0, 0);
     if (!id) return 0;
     gn__node *n = &g->nodes[id];
     n->leaf = (uint8_t)s->kind;
@@ -7094,6 +7258,11 @@ static uint32_t gn__num(gn__grads *k, double v) {          /* 0-d, of the gradie
 static uint32_t gn__op_in(gn__grads *k, int op, uint32_t a, int n_attrs, const int64_t *attrs) { return gn__build(k->g, k->at, op, 1, &a, n_attrs, attrs); }
 static uint32_t gn__where(gn__grads *k, uint32_t c, uint32_t a, uint32_t b) { uint32_t in[3] = { c, a, b }; return gn__build(k->g, k->at, GN__OP_WHERE, 3, in, 0, NULL); }
 static uint32_t gn__choose(gn__grads *k, uint32_t c, uint32_t a) { return gn__where(k, c, a, gn__num(k, 0)); }
+/* Of a choice between two: nothing where the other was taken, half where both are equal, else all (both have it where one is NaN). */
+static uint32_t gn__share(gn__grads *k, uint32_t other) {
+    uint32_t both = gn__eq(k, k->x[0], k->x[1]);
+    return gn__where(k, other, gn__num(k, 0), gn__where(k, both, gn__mul(k, k->gy, gn__num(k, 0.5)), k->gy));
+}
 static uint32_t gn__matmul_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN__OP_MATMUL, 2, in, 0, NULL); }
 
 static uint32_t gn__reduce_of(gn__grads *k, int op, uint32_t a, int64_t axes, bool keep) {
@@ -8709,20 +8878,41 @@ static void gn__layout_last(gn_layout *l) {
     for (uint32_t i = 0; i < p->n_updates; i++) l->lay[l->lay[p->updates[i].node].base].last = p->n_nodes;
 }
 
-/* The chain of kv_appends from a state's leaf to its new version; its length, 0 when it is something else. */
-static uint32_t gn__append_chain(const gn_part *p, const gn_part_update *u, uint32_t *chain, uint32_t cap) {
-    uint32_t n = 0, at = u->node;
-    for (; p->nodes[at].leaf == GN_LEAF_NONE && p->nodes[at].op == GN__OP_KV_APPEND && n < cap; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
-    return p->nodes[at].leaf == GN_LEAF_STATE && p->nodes[at].slot == u->slot ? n : 0;
+/* The leaves of states, by slot: slot << 32 | node, rising. */
+typedef struct gn__states { uint64_t *leaves; uint32_t n; } gn__states;
+
+static int gn__states_compare(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
 }
 
-/* In place when nothing reads an older version after the append that ends it. */
-static bool gn__layout_inplace(gn_layout *l, const gn_part_update *u) {
+static bool gn__states_init(gn__states *s, const gn_part *p) {
+    *s = (gn__states){ p->n_updates ? (uint64_t *)gn_alloc(p->n_nodes * sizeof *s->leaves) : NULL, 0 };
+    for (uint32_t i = 0; i < p->n_nodes && s->leaves; i++)
+        if (p->nodes[i].leaf == GN_LEAF_STATE) s->leaves[s->n++] = (uint64_t)p->nodes[i].slot << 32 | i;
+    if (s->n > 1) qsort(s->leaves, s->n, sizeof *s->leaves, gn__states_compare);
+    return s->leaves || !p->n_updates;
+}
+
+/* The one leaf of a slot; GN_NO_NODE when there is none or a second one. */
+static uint32_t gn__states_leaf(const gn__states *s, uint32_t slot) {
+    uint32_t lo = 0, hi = s->n;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (s->leaves[mid] >> 32 < slot) lo = mid + 1;
+        else hi = mid;
+    }
+    bool one = lo < s->n && s->leaves[lo] >> 32 == slot && (lo + 1 == s->n || s->leaves[lo + 1] >> 32 != slot);
+    return one ? (uint32_t)s->leaves[lo] : GN_NO_NODE;
+}
+
+/* In place when a chain of appends leads from the state's leaf to its new version, nothing reads an older version after the append that
+ * ends it, and no second leaf of the state could be read later. root: per node 1 + the state leaf that its chain begins at, 0: none. */
+static bool gn__layout_inplace(gn_layout *l, const gn__states *states, const uint32_t *root, const gn_part_update *u) {
     const gn_part *p = l->part;
-    uint32_t *chain = l->scratch, n = gn__append_chain(p, u, chain, p->n_nodes);
-    uint32_t leaf = n ? p->ins[p->nodes[chain[n - 1]].ins] : 0;
-    for (uint32_t i = 0; i < p->n_nodes && n; i++)                 /* a second leaf of the state could be read later */
-        if (i != leaf && p->nodes[i].leaf == GN_LEAF_STATE && p->nodes[i].slot == u->slot) return false;
+    uint32_t *chain = l->scratch, n = 0, leaf = root[u->node] - 1;
+    if (!root[u->node] || leaf == u->node || gn__states_leaf(states, u->slot) != leaf) return false;
+    for (uint32_t at = u->node; at != leaf; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
     for (uint32_t i = n; i-- > 0;) {
         const gn_part_node *node = &p->nodes[chain[i]];
         uint32_t old = p->ins[node->ins], rows = l->lay[p->ins[node->ins + 1]].base;
@@ -8732,64 +8922,145 @@ static bool gn__layout_inplace(gn_layout *l, const gn_part_update *u) {
         l->lay[chain[i]].place = GN_PLACE_INPLACE;
         l->lay[chain[i]].own = leaf;
     }
-    return n > 0;
+    return true;
 }
 
-static void gn__layout_updates(gn_layout *l) {
+static void gn__layout_update(gn_layout *l, uint32_t u, bool inplace) {
     const gn_part *p = l->part;
-    for (uint32_t u = 0; u < p->n_updates; u++) {
-        const gn_part_update *up = &p->updates[u];
-        gn_lay *a = &l->lay[up->node], *base = &l->lay[a->base];
-        gn_view whole = gn__part_view(p, a->base);
-        if (gn__layout_inplace(l, up)) { l->update_how[u] = GN_UPDATE_INPLACE; continue; }
-        bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
-        l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
-        if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
-        if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
-            gn__type t = gn__part_type(p, up->node);
-            l->state_copies++;
-            l->state_copy_bytes += gn__type_bytes(&t);
-        }
+    const gn_part_update *up = &p->updates[u];
+    gn_lay *a = &l->lay[up->node], *base = &l->lay[a->base];
+    gn_view whole = gn__part_view(p, a->base);
+    if (inplace) { l->update_how[u] = GN_UPDATE_INPLACE; return; }
+    bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
+    l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
+    if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
+    if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
+        gn__type t = gn__part_type(p, up->node);
+        l->state_copies++;
+        l->state_copy_bytes = gn_size_add(l->state_copy_bytes, gn__type_bytes(&t));
     }
+}
+
+static bool gn__layout_updates(gn_layout *l) {
+    const gn_part *p = l->part;
+    gn__states states;
+    uint32_t *root = p->n_updates ? (uint32_t *)gn__alloc_zero(p->n_nodes * sizeof *root) : NULL;
+    bool ok = gn__states_init(&states, p) && (root || !p->n_updates);
+    for (uint32_t i = 0; i < p->n_nodes && root; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : n->leaf == GN_LEAF_NONE && n->op == GN__OP_KV_APPEND ? root[p->ins[n->ins]] : 0;
+    }
+    for (uint32_t u = 0; u < p->n_updates && ok; u++) gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
+    gn_free(states.leaves);
+    gn_free(root);
+    return ok;
 }
 
 /* ---- memory: offsets in one block from lifetimes, first fit ---- */
 
-typedef struct gn__hole { uint64_t offset, bytes; } gn__hole;
-typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
+/* Free memory inside the block, as a tree ordered by offset in which each knows the largest below it. Its shape comes from random weights
+ * (a treap: Seidel and Aragon 1996), which differ from run to run, so that no graph can make it deep; what it finds does not depend on it. */
+typedef struct gn__hole { uint64_t offset, bytes, most, weight; uint32_t left, right; } gn__hole;   /* most: of bytes, here and below */
+typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end, seed; uint32_t root, spare; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
+
+static uint64_t gn__hole_most(const gn__holes *h, uint32_t t) { return t ? h->list[t].most : 0; }
+
+static void gn__hole_sum(gn__holes *h, uint32_t t) {
+    gn__hole *x = &h->list[t];
+    uint64_t below = GN__MAX(gn__hole_most(h, x->left), gn__hole_most(h, x->right));
+    x->most = GN__MAX(x->bytes, below);
+}
+
+/* One tree of two, all of `a` before all of `b`. */
+static uint32_t gn__holes_join(gn__holes *h, uint32_t a, uint32_t b) {
+    if (!a || !b) return a ? a : b;
+    bool first = h->list[a].weight > h->list[b].weight;
+    uint32_t top = first ? a : b;
+    if (first) h->list[a].right = gn__holes_join(h, h->list[a].right, b);
+    else h->list[b].left = gn__holes_join(h, a, h->list[b].left);
+    gn__hole_sum(h, top);
+    return top;
+}
+
+/* Those before `offset`, and the others. */
+static void gn__holes_split(gn__holes *h, uint32_t t, uint64_t offset, uint32_t *out_a, uint32_t *out_b) {
+    if (!t) { *out_a = *out_b = 0; return; }
+    gn__hole *x = &h->list[t];
+    if (x->offset < offset) { *out_a = t; gn__holes_split(h, x->right, offset, &x->right, out_b); }
+    else { *out_b = t; gn__holes_split(h, x->left, offset, out_a, &x->left); }
+    gn__hole_sum(h, t);
+}
+
+/* Takes the hole at `offset` out of the tree; it may serve again. */
+static void gn__hole_remove(gn__holes *h, uint64_t offset) {
+    uint32_t before, it, after;
+    gn__holes_split(h, h->root, offset, &before, &it);
+    gn__holes_split(h, it, offset + 1, &it, &after);
+    h->root = gn__holes_join(h, before, after);
+    h->list[it].left = h->spare;
+    h->spare = it;
+}
+
+/* The last hole before `offset`, 0: none. */
+static uint32_t gn__hole_before(const gn__holes *h, uint64_t offset) {
+    uint32_t best = 0;
+    for (uint32_t t = h->root; t; t = h->list[t].offset < offset ? h->list[t].right : h->list[t].left)
+        if (h->list[t].offset < offset) best = t;
+    return best;
+}
+
+/* The first hole from `offset` on, 0: none. */
+static uint32_t gn__hole_from(const gn__holes *h, uint64_t offset) {
+    uint32_t best = 0;
+    for (uint32_t t = h->root; t; t = h->list[t].offset < offset ? h->list[t].right : h->list[t].left)
+        if (h->list[t].offset >= offset) best = t;
+    return best;
+}
+
+/* From the first hole of the tree that is large enough; there is one. */
+static uint64_t gn__holes_carve(gn__holes *h, uint32_t t, uint64_t bytes) {
+    gn__hole *x = &h->list[t];
+    uint64_t at = x->offset;
+    if (x->left && gn__hole_most(h, x->left) >= bytes) at = gn__holes_carve(h, x->left, bytes);
+    else if (x->bytes < bytes) at = gn__holes_carve(h, x->right, bytes);
+    else { x->offset += bytes; x->bytes -= bytes; }
+    gn__hole_sum(h, t);
+    return at;
+}
 
 static uint64_t gn__holes_take(gn__holes *h, uint64_t bytes) {
-    for (size_t i = 0; i < h->n_list; i++) {
-        gn__hole *x = &h->list[i];
-        if (x->bytes < bytes) continue;
-        uint64_t at = x->offset;
-        x->offset += bytes;
-        x->bytes -= bytes;
-        if (!x->bytes) memmove(x, x + 1, (--h->n_list - i) * sizeof *x);
+    if (h->root && gn__hole_most(h, h->root) >= bytes) {
+        uint64_t at = gn__holes_carve(h, h->root, bytes);
+        uint32_t rest = gn__hole_from(h, at);
+        if (bytes && rest && !h->list[rest].bytes) gn__hole_remove(h, h->list[rest].offset);
         return at;
     }
     uint64_t at = h->end;
-    if (h->n_list && h->list[h->n_list - 1].offset + h->list[h->n_list - 1].bytes == h->end) at = h->list[--h->n_list].offset;
+    uint32_t last = gn__hole_before(h, at);
+    if (last && h->list[last].offset + h->list[last].bytes == at) {
+        at = h->list[last].offset;
+        gn__hole_remove(h, at);
+    }
     h->end = gn_size_add(at, bytes);
     return at;
 }
 
 static bool gn__holes_give(gn__holes *h, uint64_t offset, uint64_t bytes) {
-    size_t i = 0;
+    uint32_t before, after;
     if (!bytes) return true;
-    if (!GN__GROW(h, list, 1)) return false;
-    while (i < h->n_list && h->list[i].offset < offset) i++;
-    bool left = i > 0 && h->list[i - 1].offset + h->list[i - 1].bytes == offset;
-    bool right = i < h->n_list && offset + bytes == h->list[i].offset;
-    if (left && right) {
-        h->list[i - 1].bytes += bytes + h->list[i].bytes;
-        memmove(&h->list[i], &h->list[i + 1], (--h->n_list - i) * sizeof *h->list);
-    } else if (left) h->list[i - 1].bytes += bytes;
-    else if (right) { h->list[i].offset = offset; h->list[i].bytes += bytes; }
-    else {
-        memmove(&h->list[i + 1], &h->list[i], (h->n_list++ - i) * sizeof *h->list);
-        h->list[i] = (gn__hole){ offset, bytes };
-    }
+    if (!GN__GROW(h, list, 2)) return false;
+    if (!h->n_list) h->list[h->n_list++] = (gn__hole){ 0 };        /* place 0 stands for none */
+    const gn__hole *left = &h->list[gn__hole_before(h, offset)], *right = &h->list[gn__hole_from(h, offset)];
+    bool joins_left = left->bytes && left->offset + left->bytes == offset, joins_right = right->bytes && right->offset == offset + bytes;
+    uint64_t begin = joins_left ? left->offset : offset, end = joins_right ? right->offset + right->bytes : offset + bytes;
+    if (joins_left) gn__hole_remove(h, begin);
+    if (joins_right) gn__hole_remove(h, offset + bytes);
+    uint32_t it = h->spare ? h->spare : (uint32_t)h->n_list++;
+    if (it == h->spare) h->spare = h->list[it].left;
+    h->seed = gn__mix(h->seed, it);
+    h->list[it] = (gn__hole){ begin, end - begin, end - begin, h->seed, 0, 0 };
+    gn__holes_split(h, h->root, begin, &before, &after);
+    h->root = gn__holes_join(h, gn__holes_join(h, before, it), after);
     return true;
 }
 
@@ -8800,7 +9071,7 @@ static gn_result gn__layout_no_memory(const gn_layout *l, gn_fault *f) { return 
 static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     const gn_part *p = l->part;
     uint32_t *dying = l->scratch;                       /* list heads by kernel: 1 + base; linked through `own` */
-    gn__holes h = { 0 };
+    gn__holes h = { .seed = (uint64_t)(uintptr_t)l->lay ^ gn_now_us() };
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
     for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end); i++) {
@@ -8971,8 +9242,7 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_f
         gn__layout_groups(l, fuse);
         gn__layout_places(l);
         gn__layout_last(l);
-        gn__layout_updates(l);
-        r = gn__layout_memory(l, f);
+        r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
     }
     if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
     if (r != GN_OK) gn__layout_deinit(l);
@@ -10206,7 +10476,9 @@ static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
         for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
             uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
             if (o->device[v] == GN_UNPLACED) o->device[v] = s->dev[i];
-            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE) continue;
+            uint32_t bit = 1u << s->dev[i];
+            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE || (s->stamp[v] & bit)) continue;
+            s->stamp[v] |= bit;                            /* counted once a device, however many units read it */
             gn__hop *h = gn__hop_find(s, v, s->dev[i]);
             o->avoided[s->p->nodes[v].leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES] += h && h->why != GN__RESIDENT ? 0 : s->size[v];
         }
@@ -10255,6 +10527,7 @@ static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
     }
     o->recomputed = n - ops;
     gn__sched_transfers(s, o);
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
     gn__sched_devices(s, o);
     gn__sched_numbers(s, o);
     return GN_OK;
@@ -10330,6 +10603,7 @@ typedef struct gn__story {
     const char *(*label)(const void *owner, uint32_t node);
     const void *owner;
     uint64_t fallbacks, reschedules;   /* of the context, so far */
+    char absent[400];              /* devices that could not be opened, and why; "": none */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -10588,6 +10862,7 @@ static void gn__tell_notes(gn__story *k) {
     if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
     for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
     if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
+    if (k->absent[0]) gn__say(k, "absent: %s\n", k->absent);
     if (k->fallbacks) gn__say(k, "fallback: %llu ops of the plans so far run elsewhere than chosen, because a device has no kernel for them\n", (unsigned long long)k->fallbacks);
     if (k->reschedules) gn__say(k, "placed anew: %llu times so far a plan of this program, because costs had changed\n", (unsigned long long)k->reschedules);
     for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
@@ -11803,7 +12078,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 /* ---- cpu ---- */
 
@@ -11849,6 +12124,7 @@ static void gn__cpu_give(gn__cpu *c, char *p, size_t bytes) {
 
 static void gn__cpu_slot_free(gn__cpu *c, gn__cpu_slot *s) {
     if (s->owned) gn__cpu_give(c, s->mem, gn__type_bytes(&s->type));
+    else if (s->kind) c->stats->device_bytes -= gn__room(gn__type_bytes(&s->type));
     memset(s, 0, sizeof *s);
 }
 
@@ -11894,6 +12170,7 @@ static gn_result gn__cpu_slot_put(void *self, const gn_slot_desc *d, gn_fault *f
         if (d->host) memcpy(mem, d->host, gn__type_bytes(&t));
     }
     *s = (gn__cpu_slot){ t, mem, d->gen, (uint8_t)d->kind, d->kind == GN_LEAF_STATE || !aligned };
+    if (!s->owned) c->stats->device_bytes += gn__room(gn__type_bytes(&t));   /* the caller's memory is this device's */
     return GN_OK;
 }
 
@@ -12495,7 +12772,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -12666,16 +12943,26 @@ typedef struct gn__probe { void *plan; float *x, *y; size_t bytes; } gn__probe;
 /* A quantity measured again and again: the median of the last three, averaged. One odd value changes nothing. */
 typedef struct gn__steady { double last[3]; uint32_t n; } gn__steady;
 
+typedef struct gn__piece_run {       /* a piece in one run */
+    struct gn__piece_run *next;      /* that the device was given after it */
+    struct gn__multi_run *run;
+    uint64_t ticket, begin_us;       /* begin_us: when it was submitted */
+    uint32_t piece;
+    uint8_t at;
+} gn__piece_run;
+
 typedef struct gn__device {          /* one of the devices */
     gn_exec exec;
     char name[96];
     gn_stats stats, *counts;       /* its own counters, when several devices were named; those that count */
     uint64_t last;                 /* ticket of its latest run */
+    gn__piece_run *oldest, *latest;   /* what it was given and has not been seen to end, in that order */
     struct { uint64_t ticket; const struct gn__piece *piece; } recent[16];   /* whose nodes an error names */
     uint32_t n_recent;
     bool busy;                     /* that run has not been waited for */
     bool sync;                     /* submit returns when the run has ended */
     bool lost;
+    bool absent;                   /* it was never there, and counts as lost */
     uint32_t reaches;              /* bits: devices whose kept values it takes over directly */
     char cause[160];               /* lost: why */
     uint64_t next_value;           /* id of the next value kept there */
@@ -12698,7 +12985,11 @@ typedef struct gn__multi_slot {
     bool failed;                   /* written by a step that failed elsewhere */
 } gn__multi_slot;
 
+/* own: its id on the device, 0: the run that makes it is not there yet. */
 typedef struct gn__multi_value { uint64_t id, own; uint32_t device; } gn__multi_value;
+
+enum { GN__RUNS = 64 };                   /* that are under way at once */
+#define GN__RUNS_BYTES (256ull << 20)     /* of what crosses in them; and of runs kept for later use */
 
 typedef struct gn__multi {
     gn__device *units;
@@ -12713,6 +13004,13 @@ typedef struct gn__multi {
     uint64_t measure_us;           /* when */
     gn_trace_fn trace;
     void *trace_user;
+    struct gn__multi_run *runs[GN__RUNS], *dead;   /* a ring, oldest first; dead: given up when the context closes */
+    uint32_t first_run, n_runs, unsent;   /* unsent: pieces of runs that are not submitted */
+    uint64_t last_run, run_bytes, spare_bytes;
+    uint64_t told;                 /* failed runs whose error the program knows */
+    uint64_t failed, nothing;      /* the run whose error is not told yet; the latest that the null executor ran: their numbers, 0: none */
+    gn_fault fault;                /* failed: why */
+    uint64_t gone[16];             /* bit n: the run of that number, modulo their count, failed or was given up */
     GN__ARRAY(gn__multi_slot, slots);
     GN__ARRAY(gn__multi_value, values);   /* ids rise */
 } gn__multi;
@@ -12721,7 +13019,7 @@ enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS, GN__IN_TAKEN };   /* 
 /* from: argument of the part, temp or crossing; of what is taken over directly its temp here, the piece that makes it and its temp there. */
 typedef struct gn__piece_in { uint32_t node, from; uint8_t how; uint32_t piece, theirs; } gn__piece_in;
 typedef struct gn__piece_out { uint32_t node, temp, cross, whole; } gn__piece_out;   /* whole: output of the part. GN__NOTHING: not that */
-enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE };
+enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE, GN__PIECE_FAILED };
 
 typedef struct gn__piece {
     uint32_t device, n_scheduled;
@@ -12735,23 +13033,20 @@ typedef struct gn__piece {
     void *plan;
     uint64_t in_bytes;             /* of needs */
     uint32_t n_taken;              /* of its leaves */
-    bool sends;                    /* another device takes values of it */
+    bool reads_states;
     uint32_t *origin;              /* node of the whole part, per node */
-    gn_arg *args;
+    gn_arg *args;                  /* of the run that is being submitted */
     gn_out *run_outs;
-    uint64_t ticket;
-    uint8_t at;
 } gn__piece;
 
-typedef struct gn__cross { size_t offset, bytes; uint32_t node, piece; } gn__cross;
+typedef struct gn__cross { uint64_t offset; size_t bytes; uint32_t node, piece; } gn__cross;   /* offset: GN_SIZE_FULL when it does not fit */
 
 typedef struct gn__split {         /* one way to run a part */
     gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
     uint32_t n_pieces, n_run, only;       /* n_run: that do something; only: the one, if it is one */
     uint32_t devices;              /* bits */
-    uint32_t n_temps, n_updates;
-    uint64_t *temps;               /* ids of this run */
-    char *memory;                  /* of the crossings */
+    uint32_t n_temps, n_live;      /* n_live: runs that are under way */
+    struct gn__multi_run *spare;         /* runs that are over */
     gn_schedule schedule;
     uint32_t *stamps;              /* per node: device of a value, generation of a slot's leaf: the split is for these */
     uint32_t *update_stamps;
@@ -12769,6 +13064,25 @@ typedef struct gn__multi_plan {
     gn__split *splits[GN__SPLITS_MAX];
     uint32_t n_splits;
 } gn__multi_plan;
+
+typedef struct gn__multi_run {
+    struct gn__multi_run *next;    /* of those that are over */
+    gn__multi_plan *plan;
+    gn__split *s;
+    uint64_t id;                   /* its number, which is its ticket */
+    uint32_t unsent, left;         /* pieces that are not submitted; that have not ended */
+    bool nothing;                  /* the null executor ran a piece */
+    bool delayed;                  /* pieces were left when submit returned; what they read of the program's memory was copied */
+    gn_arg *args;                  /* of the whole part */
+    gn_out *outs;
+    uint64_t *temps;               /* ids */
+    gn__piece_run *pieces;
+    char *memory, *data;           /* of the crossings; of copied arguments */
+    size_t data_cap;
+    uint64_t bytes, data_bytes;
+    uint64_t least_value;          /* of the kept values that it reads */
+    uint64_t first_own[GN__UNITS_MAX];   /* per device: ids of its own values begin here */
+} gn__multi_run;
 
 /* ---- tables while a split is made ---- */
 
@@ -12796,16 +13110,26 @@ static void gn__piece_free(gn__multi *m, gn__piece *x) {
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
 
+static void gn__multi_run_free(gn__multi_run *w) {
+    gn_free(w->data);
+    gn_free(w);
+}
+
 static void gn__split_free(gn__multi *m, gn__split *s) {
     if (!s) return;
+    for (gn__multi_run *w = s->spare, *next; w; w = next) {
+        next = w->next;
+        m->spare_bytes -= w->bytes + w->data_cap;
+        gn__multi_run_free(w);
+    }
     for (uint32_t i = 0; s->pieces && i < s->n_pieces; i++) gn__piece_free(m, &s->pieces[i]);
-    void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->devices_then, s->links_then, s->crosses };
+    void *const arrays[] = { s->pieces, s->stamps, s->update_stamps, s->devices_then, s->links_then, s->crosses };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
     gn__schedule_deinit(&s->schedule);
     gn_free(s);
 }
 
-static const gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
+static gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
     size_t lo = 0, hi = m->n_values;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
@@ -12848,9 +13172,9 @@ static gn_result gn__device_error(gn__device *u, gn_result r, gn_fault *f) {
 }
 
 static gn_result gn__device_is_lost(const gn__device *u, uint32_t node, const char *what, gn_fault *f) {
-    gn_fail(f, GN_DEVICE_LOST, "%s %s, which is lost: %s", what, u->name, u->cause);
+    gn_result r = gn_fail(f, u->absent ? GN_NO_DEVICE : GN_DEVICE_LOST, "%s %s, which is %s: %s", what, u->name, u->absent ? "absent" : "lost", u->cause);
     if (f) f->node = node;
-    return GN_DEVICE_LOST;
+    return r;
 }
 
 /* Waits for what the device was given before. */
@@ -12902,10 +13226,14 @@ static gn_result gn__multi_slot_put(void *self, const gn_slot_desc *d, gn_fault 
     return r;
 }
 
+static void gn__multi_drain(gn__multi *m);
+static gn_result gn__multi_tell(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f);
+
 static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
     gn__multi *m = (gn__multi *)self;
     gn__multi_slot *s = gn__multi_slot_find(m, slot, gen);
     if (!s) return GN_STALE_HANDLE;
+    if (m->unsent) gn__multi_drain(m);            /* it may be read by what is not submitted yet */
     for (uint32_t d = 0; d < m->n_units; d++)
         if ((s->on >> d & 1) && !m->units[d].lost) m->units[d].exec.i->slot_drop(m->units[d].exec.self, slot, s->own);
     if (s->d.kind == GN_LEAF_STATE && !m->beside) gn_free((void *)(uintptr_t)s->d.host);
@@ -12916,6 +13244,8 @@ static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 
 /* Takes a state from its home to another device, where it stays. */
 static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fault *f) {
+    gn__multi_drain(m);
+    if (m->failed) return gn__multi_tell(m, UINT64_MAX, 0, f);
     gn__multi_slot *s = &m->slots[slot];
     gn__device *u = &m->units[s->home];
     gn_part_node leaf = { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)s->d.dtype, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s->d.shape.rank, .slot = slot, .gen = s->own };
@@ -12984,7 +13314,13 @@ static bool gn__piece_take_over(gn__splitter *k, uint32_t piece, uint32_t node, 
     x->ins[x->n_ins - 1].piece = source;
     x->ins[x->n_ins - 1].theirs = theirs;
     x->n_taken++;
-    return k->s->pieces[source].sends = true;
+    return true;
+}
+
+/* Bytes of all that crosses so far. */
+static uint64_t gn__cross_end(const gn__split *s) {
+    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+    return last ? gn_size_add(last->offset, gn_size_align(last->bytes, 64)) : 0;
 }
 
 /* `piece` reads what a piece of another device computes or fetches. */
@@ -12995,16 +13331,16 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
     GN_ASSERT(source < piece);
     if (!GN__GROW(x, needs, 1)) return false;
     x->needs[x->n_needs++] = source;
-    x->in_bytes += gn__type_bytes(&t);
+    x->in_bytes = gn_size_add(x->in_bytes, gn__type_bytes(&t));
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
     if (k->m->units[x->device].reaches >> s->pieces[source].device & 1) return gn__piece_take_over(k, piece, node, source);
     uint32_t o = gn__piece_out_at(&s->pieces[source], node);
     if (o == GN__NOTHING || !GN__GROW(s, crosses, 1)) return false;
     gn__piece_out *out = &s->pieces[source].outs[o];
     if (out->cross == GN__NOTHING) {
-        const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+        uint64_t end = gn__cross_end(s);
         out->cross = (uint32_t)s->n_crosses;
-        s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
+        s->crosses[s->n_crosses++] = (gn__cross){ end, gn__type_bytes(&t), node, source };
     }
     return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
 }
@@ -13061,7 +13397,7 @@ static bool gn__view_is_remade(const gn_part *p, uint32_t node) {
     return gn__type_bytes(&from) <= gn__type_bytes(&to);
 }
 
-static bool gn__piece_run(gn__splitter *k, uint32_t piece, uint32_t node) {
+static bool gn__piece_compute(gn__splitter *k, uint32_t piece, uint32_t node) {
     gn__piece *x = &k->s->pieces[piece];
     if (!GN__GROW(x, ops, 1)) return false;
     x->ops[x->n_ops++] = node;
@@ -13079,7 +13415,7 @@ static bool gn__piece_import(gn__splitter *k, uint32_t piece, uint32_t node) {
         node = k->part->ins[k->part->nodes[node].ins];
     }
     bool ok = gn__piece_import_value(k, piece, node);
-    while (n > 0 && ok) ok = gn__piece_run(k, piece, views[--n]);
+    while (n > 0 && ok) ok = gn__piece_compute(k, piece, views[--n]);
     return ok;
 }
 
@@ -13126,7 +13462,6 @@ static bool gn__split_updates(gn__splitter *k) {
         if (!GN__GROW(x, updates, 1)) return false;
         x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->slots[up->slot].own, up->node };
     }
-    s->n_updates = k->part->n_updates;
     return true;
 }
 
@@ -13138,7 +13473,7 @@ static bool gn__split_inputs(gn__splitter *k) {
         for (uint32_t o = 0; o < x->n_scheduled && ok; o++) {
             const gn_part_node *n = &k->part->nodes[x->scheduled[o]];
             for (uint32_t e = 0; e < n->n_ins && ok; e++) ok = gn__piece_import(k, i, k->part->ins[n->ins + e]);
-            ok = ok && gn__piece_run(k, i, x->scheduled[o]);
+            ok = ok && gn__piece_compute(k, i, x->scheduled[o]);
         }
         for (size_t u = 0; u < x->n_updates && ok && !x->n_scheduled; u++) ok = gn__piece_import(k, i, x->updates[u].node);
     }
@@ -13266,10 +13601,8 @@ static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_faul
     gn__split *s = k->s;
     bool ok = true;
     for (uint32_t i = 0; i < s->n_pieces && ok; i++) ok = gn__piece_make(k, &s->pieces[i]);
-    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
-    s->temps = (uint64_t *)gn__alloc_zero((s->n_temps + 1) * sizeof *s->temps);
-    s->memory = (char *)gn__alloc_zero(last ? last->offset + gn__room(last->bytes) : 0);
-    if (!ok || !s->temps || !s->memory) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
+    if (!gn_size_fits(gn__cross_end(s))) return gn_fail(f, GN_LIMIT, "more bytes cross between devices in one step than can be addressed: read or keep fewer at once");
+    if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
     gn_result r = GN_OK;
     for (uint32_t i = 0; i < s->n_pieces && !r; i++) {
         gn__piece *x = &s->pieces[i];
@@ -13279,8 +13612,7 @@ static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_faul
         s->devices |= 1u << x->device;
         *out_device = x->device;
         r = gn__piece_plan(k, x, f);
-        for (size_t a = 0; a < x->n_ins; a++)
-            if (x->ins[a].how == GN__IN_CROSS) x->args[x->part->nodes[a].arg] = (gn_arg){ s->memory + s->crosses[x->ins[a].from].offset, s->crosses[x->ins[a].from].bytes, 0 };
+        for (size_t a = 0; a < x->n_ins; a++) x->reads_states |= x->part->nodes[a].leaf == GN_LEAF_STATE;
     }
     return r;
 }
@@ -13407,7 +13739,7 @@ static double gn__schedule_moves(const gn_part *p, const gn_cluster *c, const ui
         if (p->nodes[i].leaf != GN_LEAF_STATE || !homes[i] || (homes[i] >> s->device[i] & 1)) continue;
         gn__type t = gn__part_type(p, i);
         const gn_cluster_link *l = &c->links[gn__first_bit(homes[i]) * (c->n_devices + 1) + s->device[i]];
-        *out_bytes += gn__type_bytes(&t);
+        *out_bytes = gn_size_add(*out_bytes, gn__type_bytes(&t));
         seconds += l->latency_s + gn__sched_share((double)gn__type_bytes(&t), l->bytes_per_s);
     }
     return seconds;
@@ -13634,8 +13966,11 @@ static gn_result gn__split_make(gn__multi *m, const gn_part *p, const uint32_t *
 /* ---- plans ---- */
 
 static void gn__multi_plan_destroy(void *self, void *plan) {
+    gn__multi *m = (gn__multi *)self;
     gn__multi_plan *p = (gn__multi_plan *)plan;
-    for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free((gn__multi *)self, p->splits[i]);
+    for (uint32_t i = 0; i < p->n_splits && m->n_runs; i++)
+        if (p->splits[i]->n_live) gn__multi_drain(m);
+    for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free(m, p->splits[i]);
     gn_free(p->part);
     gn_free(p);
 }
@@ -13693,12 +14028,15 @@ static gn_result gn__multi_check(gn__multi *m, const gn_part *p, const gn_arg *a
 
 /* The split for where everything is now. */
 static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
+    bool full = p->n_splits == GN__SPLITS_MAX;
+    if (full && p->splits[0]->n_live) gn__multi_drain(m);
+    if (m->failed) return gn__multi_tell(m, UINT64_MAX, 0, f);      /* before what follows from it */
     uint32_t *value_home = (uint32_t *)gn__alloc_zero((p->part->n_nodes + 1) * sizeof *value_home);
     gn_result r = value_home ? gn__multi_check(m, p->part, args, value_home, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (!r) r = gn__split_make(m, p->part, value_home, out, f);
     gn_free(value_home);
     if (r) return r;
-    if (p->n_splits == GN__SPLITS_MAX) {
+    if (full) {
         gn__split_free(m, p->splits[0]);
         memmove(p->splits, p->splits + 1, --p->n_splits * sizeof p->splits[0]);
     }
@@ -13735,8 +14073,6 @@ static bool gn__split_is_due(gn__multi *m, gn__split *s) {
     gn_cluster c;
     bool pays = s->pays_at && s->runs >= s->pays_at;
     if ((s->round == m->round && !pays) || !s->devices_then) return false;
-    for (uint32_t d = 0; d < n; d++)
-        if (m->units[d].busy) return false;                /* its plans may be at work */
     s->pays_at = pays ? 0 : s->pays_at;
     if (pays) return true;
     gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
@@ -13817,80 +14153,210 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
     return r;
 }
 
-/* ---- runs ---- */
+/* UINT64_MAX: all that was submitted. */
+static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
 
-typedef struct gn__multi_run { gn__multi *m; gn__multi_plan *plan; gn__split *s; const gn_arg *args; const gn_out *outs; gn_fault *f; } gn__multi_run;
+/* ---- runs ----
+ * A run is one submission of a part; its ticket is its number. A piece is submitted when all that it reads is there, or on its way on the
+ * devices, whatever other runs wait for: so that one device works on one step while another works on the next. All of it happens on the
+ * program's thread, within submit, wait and values_release; devices go on meanwhile with what they were given.
+ *
+ * When a piece fails, its run has failed, and later ones are given up: what of them was not submitted never is, and the states that they
+ * have written by then, on other devices, are failed. Earlier runs go on; what a server did not run of them, because of that error,
+ * it is given again. */
 
-static gn_result gn__piece_fault(const gn__piece *x, gn_result r, gn_fault *f) {
-    if (f) f->node = f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
-    return r;
-}
+static gn__multi_run *gn__multi_run_at(const gn__multi *m, uint32_t i) { return m->runs[(m->first_run + i) % GN__RUNS]; }
 
-/* Fills arguments and outputs of this run. */
-static void gn__piece_bind(gn__multi_run *w, gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
+/* Fills arguments and outputs of a piece. */
+static void gn__piece_bind(gn__multi *m, gn__multi_run *w, gn__piece *x) {
+    gn__device *u = &m->units[x->device];
     for (size_t i = 0; i < x->n_ins; i++) {
         const gn__piece_in *in = &x->ins[i];
+        if (in->how == GN__IN_SLOT) continue;
         gn_arg *a = &x->args[x->part->nodes[i].arg];
-        if (in->how == GN__IN_TEMP || in->how == GN__IN_TAKEN) *a = (gn_arg){ NULL, 0, w->s->temps[in->from] };
-        else if (in->how == GN__IN_ARG) {
+        if (in->how == GN__IN_CROSS) *a = (gn_arg){ w->memory + w->s->crosses[in->from].offset, w->s->crosses[in->from].bytes, 0 };
+        else if (in->how != GN__IN_ARG) *a = (gn_arg){ NULL, 0, w->temps[in->from] };
+        else {
             *a = w->args[in->from];
-            const gn__multi_value *v = x->part->nodes[i].leaf == GN_LEAF_VALUE ? gn__multi_value_find(w->m, a->value) : NULL;
+            const gn__multi_value *v = x->part->nodes[i].leaf == GN_LEAF_VALUE ? gn__multi_value_find(m, a->value) : NULL;
             if (v) a->value = v->own;
         }
     }
     for (size_t i = 0; i < x->n_outs; i++) {
         const gn__piece_out *o = &x->outs[i];
-        const gn_out *whole = o->whole != GN__NOTHING ? &w->outs[o->whole] : NULL;
         gn_out *out = &x->run_outs[i];
-        *out = whole ? *whole : (gn_out){ NULL, 0, 0 };
-        if (o->cross != GN__NOTHING) { out->host = w->s->memory + w->s->crosses[o->cross].offset; out->bytes = w->s->crosses[o->cross].bytes; }
+        *out = o->whole != GN__NOTHING ? w->outs[o->whole] : (gn_out){ NULL, 0, 0 };
+        if (o->cross != GN__NOTHING) { out->host = w->memory + w->s->crosses[o->cross].offset; out->bytes = w->s->crosses[o->cross].bytes; }
         if (out->keep || o->temp != GN__NOTHING) out->keep = u->next_value++;
-        if (o->temp != GN__NOTHING) w->s->temps[o->temp] = out->keep;
+        if (o->temp != GN__NOTHING) w->temps[o->temp] = out->keep;
     }
 }
 
-/* What of the caller's outputs a piece has made, after it was submitted (values) and when it has ended (bytes). */
-static gn_result gn__piece_values(gn__multi_run *w, const gn__piece *x) {
-    gn__multi *m = w->m;
+/* What the program keeps of a piece that was submitted has its place on the device now. */
+static void gn__piece_values(gn__multi *m, const gn__multi_run *w, const gn__piece *x) {
     for (size_t i = 0; i < x->n_outs; i++) {
         const gn_out *whole = x->outs[i].whole != GN__NOTHING ? &w->outs[x->outs[i].whole] : NULL;
-        if (!whole || !whole->keep) continue;
-        if (!GN__GROW(m, values, 1)) return gn_fail(w->f, GN_OUT_OF_MEMORY, "no memory for a kept value");
-        size_t at = m->n_values++;
-        for (; at > 0 && m->values[at - 1].id > whole->keep; at--) m->values[at] = m->values[at - 1];
-        m->values[at] = (gn__multi_value){ whole->keep, x->run_outs[i].keep, x->device };
+        gn__multi_value *v = whole && whole->keep ? gn__multi_value_find(m, whole->keep) : NULL;
+        if (v) v->own = x->run_outs[i].keep;
     }
+}
+
+/* Results that other devices read, and the program too. */
+static void gn__piece_bytes(const gn__multi_run *w, const gn__piece *x) {
+    for (size_t i = 0; i < x->n_outs; i++) {
+        const gn__piece_out *o = &x->outs[i];
+        const gn__cross *c = o->cross != GN__NOTHING ? &w->s->crosses[o->cross] : NULL;
+        const gn_out *whole = o->whole != GN__NOTHING ? &w->outs[o->whole] : NULL;
+        if (c && whole && whole->host && whole->bytes == c->bytes) memcpy(whole->host, w->memory + c->offset, c->bytes);
+    }
+}
+
+/* Waits for the oldest piece that the device was given and takes it off the list. An error may also be that of an earlier request. */
+static gn_result gn__device_pop(gn__multi *m, gn__device *u, gn__piece_run **out, gn_fault *f) {
+    gn__piece_run *x = *out = u->oldest;
+    gn__multi_run *w = x->run;
+    const gn__piece *piece = &w->s->pieces[x->piece];
+    bool told = x->at == GN__PIECE_FAILED;
+    gn_result r = told ? gn_fail(f, GN_CANCELLED, "this was told") : u->exec.i->wait(u->exec.self, x->ticket, f);
+    if (!told) r = gn__device_error(u, r, f);
+    u->oldest = x->next;
+    u->busy = u->oldest != NULL;
+    if (m->trace) gn__trace(m->trace, m->trace_user, "run", u->name, x->begin_us, 0);
+    x->at = r && r != GN_NO_VALUE ? GN__PIECE_FAILED : GN__PIECE_DONE;
+    if (x->at == GN__PIECE_FAILED) return r;
+    w->left--;
+    w->nothing |= r == GN_NO_VALUE;
+    gn__piece_bytes(w, piece);
+    u->counts->transfers += piece->n_needs;
+    u->counts->transfer_bytes += piece->in_bytes;
     return GN_OK;
 }
 
-static void gn__piece_bytes(gn__multi_run *w, const gn__piece *x) {
-    for (size_t i = 0; i < x->n_outs; i++) {
-        const gn__piece_out *o = &x->outs[i];
-        if (o->cross != GN__NOTHING && o->whole != GN__NOTHING && w->outs[o->whole].host && w->outs[o->whole].bytes == x->run_outs[i].bytes)
-            memcpy(w->outs[o->whole].host, x->run_outs[i].host, x->run_outs[i].bytes);
+/* The run is used again for the next one of its split. */
+static void gn__multi_run_drop(gn__multi *m, gn__multi_run *w) {
+    gn__split *s = w->s;
+    m->run_bytes -= w->bytes + w->data_bytes;
+    w->data_bytes = 0;
+    s->n_live--;
+    if (m->spare_bytes + w->bytes + w->data_cap > GN__RUNS_BYTES) { gn__multi_run_free(w); return; }
+    m->spare_bytes += w->bytes + w->data_cap;
+    w->next = s->spare;
+    s->spare = w;
+}
+
+static void gn__multi_retire(gn__multi *m) {
+    while (m->n_runs && gn__multi_run_at(m, 0)->left == 0) {
+        gn__multi_run *w = gn__multi_run_at(m, 0);
+        if (w->nothing) m->nothing = w->id;
+        m->first_run = (m->first_run + 1) % GN__RUNS;
+        m->n_runs--;
+        gn__multi_run_drop(m, w);
     }
 }
 
-/* The piece that an error of its device is of, when it was told at the submission of `x`: one of this run that was sent before. */
-static const gn__piece *gn__piece_blamed(const gn__multi_run *w, const gn__piece *x) {
-    for (uint32_t i = 0; i < w->s->n_pieces; i++)
-        if (w->s->pieces[i].part && w->s->pieces[i].device == x->device && w->s->pieces[i].at == GN__PIECE_SENT) return &w->s->pieces[i];
-    return x;
+/* ---- errors of runs ---- */
+
+GN__COLD_BEGIN
+
+typedef struct gn__failure { gn__multi_run *run; gn_fault fault; } gn__failure;   /* the earliest run that fails, and why */
+
+static gn_fault gn__piece_fault(const gn__piece *x, gn_result r, const gn_fault *f) {
+    gn_fault fault = *f;
+    fault.result = r;
+    fault.node = x && x->part && f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
+    return fault;
 }
 
-static gn_result gn__piece_wait(gn__multi_run *w, gn__piece *x, gn_fault *f) {
-    gn__device *u = &w->m->units[x->device];
-    if (x->at != GN__PIECE_SENT) return GN_OK;
-    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, x->ticket, f), f);
-    if (u->last == x->ticket) u->busy = false;
-    if (r && r != GN_NO_VALUE) { x->at = GN__PIECE_WAITS; return gn__piece_fault(x, r, f); }
-    x->at = GN__PIECE_DONE;
-    gn__piece_bytes(w, x);
+/* What a lost device had to do for the earliest run that is not over fails with it. */
+static void gn__failure_lost(const gn__multi *m, const gn__device *u, gn__failure *x) {
+    for (uint32_t i = 0; u->lost && i < m->n_runs; i++) {
+        gn__multi_run *w = gn__multi_run_at(m, i);
+        if (w->id >= x->run->id) return;
+        for (uint32_t k = 0; k < w->s->n_pieces; k++) {
+            const gn__piece *p = &w->s->pieces[k];
+            if (!p->part || &m->units[p->device] != u || w->pieces[k].at == GN__PIECE_DONE) continue;
+            x->run = w;
+            x->fault.node = GN_NO_NODE;
+            return;
+        }
+    }
+}
+
+/* The end of one piece while runs are given up. */
+static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *x) {
+    gn_fault own = { GN_OK, GN_NO_NODE, "" };
+    gn__piece_run *p;
+    gn_result r = gn__device_pop(m, u, &p, &own);
+    if (!r || p->run->id >= x->run->id) return;
+    if (r == GN_CANCELLED && p->run->delayed) {      /* it stood behind what failed, and is not to blame */
+        p->at = GN__PIECE_WAITS;
+        p->run->unsent++;
+        m->unsent++;
+        return;
+    }
+    x->run = p->run;
+    x->fault = gn__piece_fault(&p->run->s->pieces[p->piece], r, &own);
+    gn__failure_lost(m, u, x);
+}
+
+/* What was to be kept of the run is no value. */
+static void gn__multi_run_forget(gn__multi *m, const gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
+        gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
+        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
+    }
+}
+
+/* Nothing of the run happens any more. */
+static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->s->n_pieces; i++) {
+        const gn__piece *x = &w->s->pieces[i];
+        for (size_t u = 0; u < x->n_updates && w->pieces[i].at == GN__PIECE_DONE; u++) {
+            gn__multi_slot *slot = &m->slots[x->updates[u].slot];
+            m->n_failed += !slot->failed;
+            slot->failed = true;
+        }
+    }
+    gn__multi_run_forget(m, w);
+    m->unsent -= w->unsent;
+    m->gone[w->id / 64 % GN__LENGTH(m->gone)] |= 1ull << w->id % 64;
+    gn__multi_run_drop(m, w);
+}
+
+/* A run has failed, by one of its pieces or none. When this returns nothing writes into the program's memory for it or a later one. */
+static void gn__multi_fail(gn__multi *m, gn__multi_run *run, const gn__piece *piece, gn_result r, const gn_fault *why) {
+    gn__failure x = { run, gn__piece_fault(piece, r, why) };
+    uint32_t first = 0;
+    for (uint32_t d = 0; d < m->n_units; d++) gn__failure_lost(m, &m->units[d], &x);
+    for (uint32_t d = 0; d < m->n_units; d++)
+        while (m->units[d].oldest) gn__failure_end(m, &m->units[d], &x);
+    if (!m->failed || x.run->id < m->failed) { m->failed = x.run->id; m->fault = x.fault; }
+    while (gn__multi_run_at(m, first) != x.run) first++;
+    for (uint32_t i = first; i < m->n_runs; i++) gn__multi_run_abort(m, gn__multi_run_at(m, i));
+    m->n_runs = first;
+    gn__multi_retire(m);
+}
+
+/* The error of a run up to that one, once. `mine`: the run whose nodes the program knows. */
+static gn_result gn__multi_tell(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f) {
+    if (!m->failed || m->failed > upto) return GN_OK;
+    gn_result r = m->fault.result;
+    if (m->failed != mine) m->fault.node = GN_NO_NODE;
+    if (f) *f = m->fault;
+    m->failed = 0;
+    m->told++;
     return r;
 }
 
-GN__COLD_BEGIN
+/* ---- values that do not go through the program ---- */
+
+/* All that the device was given has ended. */
+static gn_result gn__device_finish(gn__multi *m, gn__device *u, gn__piece_run **out_blamed, gn_fault *f) {
+    gn_result r = GN_OK;
+    while (u->oldest && !r) r = gn__device_pop(m, u, out_blamed, f);
+    return r;
+}
+
 /* A run of one leaf on a device: a kept value that is read, or data that is kept. */
 static gn_result gn__device_carry(gn__device *u, const gn_part_node *leaf, const int64_t *dims, const gn_arg *arg, const gn_out *out, gn_fault *f) {
     uint32_t node = 0;
@@ -13905,202 +14371,413 @@ static gn_result gn__device_carry(gn__device *u, const gn_part_node *leaf, const
 }
 
 /* The way through the program for what lies where the other device does not reach: an op that a GPU refused, beside it. */
-static gn_result gn__piece_carry(gn__multi_run *w, const gn__piece *x, const gn__piece_in *in, uint64_t id) {
+static gn_result gn__piece_carry(gn__multi *m, gn__multi_run *w, const gn__piece *x, const gn__piece_in *in, uint64_t id, gn__piece_run **out_blamed, gn_fault *f) {
     const gn_part *p = w->plan->part;
+    gn__device *source = &m->units[w->s->pieces[in->piece].device], *u = &m->units[x->device];
     gn_part_node leaf = p->nodes[in->node];
     gn__type t = gn__part_type(p, in->node);
     size_t bytes = gn__type_bytes(&t);
+    gn_result r = gn__device_finish(m, source, out_blamed, f);
+    if (!r) r = gn__device_finish(m, u, out_blamed, f);
+    if (r) return r;
     void *host = gn__alloc_zero(bytes);
-    if (!host) return gn_fail(w->f, GN_OUT_OF_MEMORY, "no memory for a value of %zu bytes", bytes);
+    if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a value of %zu bytes", bytes);
     leaf = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_VALUE), .dtype = leaf.dtype, .leaf = GN_LEAF_VALUE, .rank = leaf.rank };
-    gn_arg from = { NULL, 0, w->s->temps[in->theirs] }, data = { host, bytes, 0 };
+    gn_arg from = { NULL, 0, w->temps[in->theirs] }, data = { host, bytes, 0 };
     gn_out out = { host, bytes, 0 }, keep = { NULL, 0, id };
-    gn_result r = gn__device_carry(&w->m->units[w->s->pieces[in->piece].device], &leaf, t.shape.dims, &from, &out, w->f);
+    r = gn__device_carry(source, &leaf, t.shape.dims, &from, &out, f);
     leaf.leaf = GN_LEAF_DATA;
     leaf.op = (uint16_t)gn__op_leaf(GN_LEAF_DATA);
-    if (!r) r = gn__device_carry(&w->m->units[x->device], &leaf, t.shape.dims, &data, &keep, w->f);
+    if (!r) r = gn__device_carry(u, &leaf, t.shape.dims, &data, &keep, f);
     gn_free(host);
     return r;
 }
+
 GN__COLD_END
 
-/* Values of other devices that the piece reads become values of its own. An error of the piece that makes one is told as that. */
-static gn_result gn__piece_take_values(gn__multi_run *w, const gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
+/* Values of other devices that the piece reads become values of its own. *out_blamed: an error is of that piece. */
+static gn_result gn__piece_take_values(gn__multi *m, gn__multi_run *w, const gn__piece *x, gn__piece_run **out_blamed, gn_fault *f) {
+    gn__device *u = &m->units[x->device];
     for (size_t i = 0; i < x->n_ins && x->n_taken; i++) {
         const gn__piece_in *in = &x->ins[i];
         if (in->how != GN__IN_TAKEN) continue;
-        gn__piece *source = &w->s->pieces[in->piece];
+        gn__device *source = &m->units[w->s->pieces[in->piece].device];
         uint64_t id = u->next_value++;
-        gn_result r = u->exec.i->value_take(u->exec.self, id, w->m->units[source->device].exec.self, w->s->temps[in->theirs], w->f);
-        if (r == GN_UNSUPPORTED) r = gn__piece_carry(w, x, in, id);
+        gn_result r = u->exec.i->value_take(u->exec.self, id, source->exec.self, w->temps[in->theirs], f);
+        if (r == GN_UNSUPPORTED) r = gn__piece_carry(m, w, x, in, id, out_blamed, f);
         else u->counts->transfers_direct += !r;
+        if (r && *out_blamed) return r;
         if (r) {
             gn_fault own = { GN_OK, GN_NO_NODE, "" };
-            gn_result theirs = gn__piece_wait(w, source, &own);
-            if (theirs && theirs != GN_NO_VALUE) { if (w->f) *w->f = own; return theirs; }
-            if (w->f) w->f->node = in->node;
-            return gn__device_error(u, r, w->f);
+            gn_result theirs = gn__device_finish(m, source, out_blamed, &own);
+            if (theirs) { *f = own; return theirs; }
+            *out_blamed = NULL;
+            f->node = GN_NO_NODE;
+            return gn__device_error(u, r, f);
         }
-        w->s->temps[in->from] = id;
+        w->temps[in->from] = id;
     }
     return GN_OK;
 }
 
-static gn_result gn__piece_submit(gn__multi_run *w, gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
-    gn_result r = gn__piece_take_values(w, x);
+/* The piece of an earlier submission that an error of this one is of, if it says so. */
+static gn__piece_run *gn__device_blamed(const gn__device *u, uint64_t ticket) {
+    gn__piece_run *x = ticket ? u->oldest : NULL;
+    while (x && x->ticket != ticket) x = x->next;
+    return x;
+}
+
+/* Submits a piece. An error is of *out_blamed; NULL: of the piece itself. */
+static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, gn__piece_run *p, gn__piece_run **out_blamed, gn_fault *f) {
+    gn__device *u = &m->units[x->device];
+    uint64_t ticket = 0;
+    *out_blamed = NULL;
+    gn_result r = gn__piece_take_values(m, w, x, out_blamed, f);
     if (r) return r;
-    gn__piece_bind(w, x);
-    x->at = GN__PIECE_WAITS;
-    r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &x->ticket, w->f), w->f);
-    if (r && r != GN_NO_VALUE) return gn__piece_fault(gn__piece_blamed(w, x), r, w->f);
-    x->at = GN__PIECE_SENT;
-    u->last = x->ticket;
+    gn__piece_bind(m, w, x);
+    r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &ticket, f), f);
+    if (r && r != GN_NO_VALUE) {
+        *out_blamed = gn__device_blamed(u, ticket);
+        if (*out_blamed) (*out_blamed)->at = GN__PIECE_FAILED;
+        return r;
+    }
+    p->ticket = u->last = ticket;
     u->busy = true;
-    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = x->ticket;
-    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
-    gn_result kept = gn__piece_values(w, x);
-    return kept ? kept : r;
-}
-
-/* The first earlier piece of the same device that must be submitted, or must have ended, before this one is submitted. Where states
-   are written nothing is queued: so it is known what has run when something fails. */
-static uint32_t gn__piece_before(const gn__split *s, uint32_t i) {
-    const gn__piece *x = &s->pieces[i];
-    for (uint32_t b = 0; b < i; b++) {
-        const gn__piece *y = &s->pieces[b];
-        if (!y->part || y->device != x->device || y->at == GN__PIECE_DONE) continue;
-        if (y->at == GN__PIECE_WAITS || x->n_updates || y->n_updates) return b;
-    }
-    return GN__NOTHING;
-}
-
-/* The piece has to end before the other begins, on the host's side too: it is not one whose values are taken over on the devices. */
-static bool gn__piece_is_awaited(const gn__multi *m, const gn__piece *source, const gn__piece *x) {
-    return source->at != GN__PIECE_DONE && !(source->at == GN__PIECE_SENT && (m->units[x->device].reaches >> source->device & 1));
-}
-
-/* All that the piece reads has arrived, or is on its way on the devices, and nothing has to go before it. */
-static bool gn__piece_ready(const gn__multi *m, const gn__split *s, uint32_t i) {
-    const gn__piece *x = &s->pieces[i];
-    for (size_t n = 0; n < x->n_needs; n++)
-        if (gn__piece_is_awaited(m, &s->pieces[x->needs[n]], x)) return false;
-    return gn__piece_before(s, i) == GN__NOTHING;
-}
-
-/* Submits all that is ready: to devices that work on their own first, then one piece to a device that works while we wait.
-   *out_left: pieces that are not submitted; *out_sent: that were just now. */
-static gn_result gn__split_send(gn__multi_run *w, uint32_t *out_left, uint32_t *out_sent, bool *out_void) {
-    gn__split *s = w->s;
-    *out_sent = 0;
-    for (int sync = 0; sync < 2; sync++) {
-        *out_left = 0;
-        for (uint32_t i = 0; i < s->n_pieces; i++) {
-            gn__piece *x = &s->pieces[i];
-            if (!x->part || x->at != GN__PIECE_WAITS) continue;
-            ++*out_left;
-            if (w->m->units[x->device].sync != (bool)sync || (sync && *out_sent) || !gn__piece_ready(w->m, s, i)) continue;
-            gn_result r = gn__piece_submit(w, x);
-            *out_void |= r == GN_NO_VALUE;
-            if (r && r != GN_NO_VALUE) return r;
-            if (sync && (r = gn__piece_wait(w, x, w->f)) != GN_OK && r != GN_NO_VALUE) return r;
-            ++*out_sent;
-            --*out_left;
-        }
-    }
-    return GN_OK;
-}
-
-/* Waits for the first piece that one not yet submitted waits for. */
-static gn_result gn__split_receive(gn__multi_run *w) {
-    gn__split *s = w->s;
-    for (uint32_t i = 0; i < s->n_pieces; i++) {
-        gn__piece *x = &s->pieces[i];
-        if (!x->part || x->at != GN__PIECE_WAITS) continue;
-        for (size_t n = 0; n < x->n_needs; n++)
-            if (s->pieces[x->needs[n]].at == GN__PIECE_SENT && gn__piece_is_awaited(w->m, &s->pieces[x->needs[n]], x)) return gn__piece_wait(w, &s->pieces[x->needs[n]], w->f);
-        uint32_t before = gn__piece_before(s, i);
-        if (before != GN__NOTHING && s->pieces[before].at == GN__PIECE_SENT) return gn__piece_wait(w, &s->pieces[before], w->f);
-    }
-    return gn_fail(w->f, GN_INTERNAL, "the pieces of a step wait for each other");
-}
-
-static bool gn__piece_wanted(const gn__multi_run *w, const gn__piece *x) {
-    bool wanted = w->s->n_updates > 0 || x->sends;      /* what took its values over cannot tell that it failed */
-    for (size_t i = 0; i < x->n_outs && !wanted; i++) wanted = x->outs[i].whole != GN__NOTHING && w->outs[x->outs[i].whole].host;
-    return wanted;
-}
-
-/* Nothing writes into the program's memory any more; states that were written although the step failed are failed from here on. */
-static void gn__split_abort(gn__multi_run *w) {
-    gn__split *s = w->s;
-    for (uint32_t i = 0; i < s->n_pieces; i++) {
-        gn__piece *x = &s->pieces[i];
-        gn_fault ignored = { GN_OK, GN_NO_NODE, "" };
-        if (!x->part) continue;
-        gn__piece_wait(w, x, &ignored);
-        for (size_t u = 0; u < x->n_updates && x->at == GN__PIECE_DONE; u++) {
-            w->m->slots[x->updates[u].slot].failed = true;
-            w->m->n_failed++;
-        }
-    }
-}
-
-static gn_result gn__split_run(gn__multi_run *w) {
-    gn__split *s = w->s;
-    uint32_t left = 0, sent = 0;
-    bool nothing = false;
-    gn_result r = GN_OK;
-    for (uint32_t d = 0; d < w->m->n_units && !r && s->n_updates; d++)   /* an error of an earlier step is told before anything of this one runs */
-        if (s->devices >> d & 1) r = gn__device_settle(&w->m->units[d], w->f);
-    if (r) return r;
-    for (uint32_t i = 0; i < s->n_pieces; i++) s->pieces[i].at = GN__PIECE_WAITS;
-    do {
-        r = gn__split_send(w, &left, &sent, &nothing);
-        if (!r && left && !sent) r = gn__split_receive(w);
-        if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
-    } while (!r && left);
-    for (uint32_t i = 0; i < s->n_pieces && !r; i++)
-        if (s->pieces[i].part && gn__piece_wanted(w, &s->pieces[i])) {
-            r = gn__piece_wait(w, &s->pieces[i], w->f);
-            if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
-        }
-    if (r) { gn__split_abort(w); return r; }
-    for (uint32_t i = 0; i < s->n_pieces; i++) {
-        if (!s->pieces[i].part) continue;                      /* its device may never have been opened */
-        w->m->units[s->pieces[i].device].counts->transfers += s->pieces[i].n_needs;
-        w->m->units[s->pieces[i].device].counts->transfer_bytes += s->pieces[i].in_bytes;
-    }
-    return nothing ? gn_fail(w->f, GN_NO_VALUE, "the null executor computes no values") : GN_OK;
-}
-
-/* Tickets: of a run on one device, its own with the device in the low bits; 0: the run has ended. */
-static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
-    gn__multi *m = (gn__multi *)self;
-    gn__multi_plan *p = (gn__multi_plan *)plan;
-    gn__multi_run w = { m, p, NULL, args, outs, f };
-    gn_result r = GN_OK;
-    uint32_t at;
-    *out_ticket = 0;
-    if (m->watch) gn__multi_measure(m);
-    w.s = gn__split_fitting(m, p, args, &at);
-    if (w.s && m->watch && gn__split_is_due(m, w.s)) {
-        gn__split_replace(m, p, at, args);
-        w.s = gn__split_fitting(m, p, args, &at);   /* states may have moved although it failed */
-    }
-    if (!w.s) r = gn__split_find(m, p, args, &w.s, f);
-    else if (m->n_failed) r = gn__multi_check(m, p->part, args, NULL, f);
-    if (r) return r;
-    w.s->runs++;
-    if (w.s->n_run != 1) return gn__split_run(&w);
-    gn__piece *x = &w.s->pieces[w.s->only];
-    r = gn__piece_submit(&w, x);
-    *out_ticket = x->ticket << 5 | x->device;
+    gn__piece_values(m, w, x);
     return r;
 }
 
-/* For one run; an error's node becomes one of the whole part. */
+/* The same, of a run that is waited for; false: it or an earlier one has failed. */
+static bool gn__piece_start(gn__multi *m, gn__multi_run *w, uint32_t at) {
+    gn__piece *x = &w->s->pieces[at];
+    gn__piece_run *p = &w->pieces[at], *blamed;
+    gn__device *u = &m->units[x->device];
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    p->begin_us = gn_now_us();
+    gn_result r = gn__piece_submit(m, w, x, p, &blamed, &f);
+    if (!r || r == GN_NO_VALUE) {
+        w->nothing |= r == GN_NO_VALUE;
+        w->unsent--;
+        m->unsent--;
+        p->at = GN__PIECE_SENT;
+        p->next = NULL;
+        if (u->oldest) u->latest->next = p;
+        else u->oldest = p;
+        u->latest = p;
+        r = u->sync ? gn__device_pop(m, u, &blamed, &f) : GN_OK;
+    }
+    if (!r) return true;
+    if (blamed) gn__multi_fail(m, blamed->run, &blamed->run->s->pieces[blamed->piece], r, &f);
+    else gn__multi_fail(m, w, x, r, &f);
+    return false;
+}
+
+/* ---- which pieces can go ---- */
+
+/* The piece has to end before the other begins, on the host's side too: it is not one whose values are taken over on the devices. */
+static bool gn__piece_is_awaited(const gn__multi *m, const gn__multi_run *w, uint32_t source, const gn__piece *x) {
+    uint8_t at = w->pieces[source].at;
+    return at != GN__PIECE_DONE && !(at == GN__PIECE_SENT && (m->units[x->device].reaches >> w->s->pieces[source].device & 1));
+}
+
+/* One writes states, the other reads or writes some. */
+static bool gn__pieces_clash(const gn__piece *a, const gn__piece *b) {
+    return (a->n_updates && (b->n_updates || b->reads_states)) || (b->n_updates && a->reads_states);
+}
+
+/* Nothing that was to go before it waits: pieces of its run, of those before it what it shares states with. */
+static bool gn__piece_is_next(const gn__multi *m, uint32_t run, uint32_t at) {
+    const gn__multi_run *w = gn__multi_run_at(m, run);
+    const gn__piece *x = &w->s->pieces[at];
+    for (uint32_t i = 0; i <= run; i++) {
+        const gn__multi_run *v = gn__multi_run_at(m, i);
+        for (uint32_t k = 0; v->unsent && k < (v == w ? at : v->s->n_pieces); k++) {
+            const gn__piece *y = &v->s->pieces[k];
+            if (y->part && y->device == x->device && v->pieces[k].at == GN__PIECE_WAITS && (v == w || gn__pieces_clash(x, y))) return false;
+        }
+    }
+    return true;
+}
+
+/* All that the piece reads has arrived, or is on its way on the devices, and nothing has to go before it. */
+static bool gn__piece_ready(const gn__multi *m, uint32_t run, uint32_t at) {
+    const gn__multi_run *w = gn__multi_run_at(m, run);
+    const gn__piece *x = &w->s->pieces[at];
+    for (size_t n = 0; n < x->n_needs; n++)
+        if (gn__piece_is_awaited(m, w, x->needs[n], x)) return false;
+    for (size_t i = 0; i < x->n_ins; i++) {
+        if (x->ins[i].how != GN__IN_ARG || x->part->nodes[i].leaf != GN_LEAF_VALUE) continue;
+        const gn__multi_value *v = gn__multi_value_find(m, w->args[x->ins[i].from].value);
+        if (v && !v->own) return false;                       /* an earlier run is to make it */
+    }
+    return gn__piece_is_next(m, run, at);
+}
+
+/* Submits what is ready: all of it to devices that work on their own, or one piece to a device that works while we wait. Whether something
+   has changed. */
+static bool gn__multi_send(gn__multi *m, bool sync) {
+    bool sent = false;
+    for (uint32_t i = 0; i < m->n_runs && m->unsent; i++) {
+        gn__multi_run *w = gn__multi_run_at(m, i);
+        for (uint32_t k = 0; k < w->s->n_pieces && w->unsent; k++) {
+            const gn__piece *x = &w->s->pieces[k];
+            if (!x->part || w->pieces[k].at != GN__PIECE_WAITS || m->units[x->device].sync != sync || !gn__piece_ready(m, i, k)) continue;
+            if (!gn__piece_start(m, w, k) || sync) return true;      /* runs may be gone */
+            sent = true;
+        }
+    }
+    return sent;
+}
+
+/* Waits for the oldest piece that the device was given. */
+static void gn__multi_end_one(gn__multi *m, gn__device *u) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn__piece_run *x;
+    gn_result r = gn__device_pop(m, u, &x, &f);
+    if (r) gn__multi_fail(m, x->run, &x->run->s->pieces[x->piece], r, &f);
+    else gn__multi_retire(m);
+}
+
+/* Takes what has ended, without waiting. */
+static bool gn__multi_collect(gn__multi *m) {
+    bool any = false;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        while (u->oldest && gn__exec_ended(&u->exec, u->oldest->ticket)) {
+            gn__multi_end_one(m, u);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Everything that can be done without waiting, but for the work of devices that work while we wait. */
+static void gn__multi_progress(gn__multi *m) {
+    while (m->unsent && (gn__multi_send(m, false) || (m->unsent && (gn__multi_collect(m) || gn__multi_send(m, true))))) { }
+    gn__multi_retire(m);
+}
+
+/* ---- waiting ---- */
+
+/* The device of the earliest piece that is under way. */
+static gn__device *gn__multi_awaited(const gn__multi *m) {
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        const gn__multi_run *w = gn__multi_run_at(m, i);
+        for (uint32_t k = 0; k < w->s->n_pieces; k++)
+            if (w->s->pieces[k].part && w->pieces[k].at == GN__PIECE_SENT) return &m->units[w->s->pieces[k].device];
+    }
+    return NULL;
+}
+
+/* Blocks until one of the devices that are at work has something to tell, or is lost. False: they cannot be waited for together. */
+static bool gn__multi_listen(gn__multi *m, uint64_t begin_us) {
+    void *selves[GN__UNITS_MAX];
+    const gn_transport_i *table = NULL;
+    uint32_t n = 0, least = UINT32_MAX;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        uint32_t ms = 0;
+        if (!u->oldest) continue;
+        if (!u->exec.i->listen) return false;
+        const gn_transport *t = u->exec.i->listen(u->exec.self, GN__MAX(begin_us, u->oldest->begin_us), &ms);
+        if (!t) return true;                                  /* it is lost */
+        if (!t->i->wait_any || (table && table != t->i)) return false;
+        table = t->i;
+        selves[n++] = t->self;
+        least = GN__MIN(least, ms);
+    }
+    if (n) table->wait_any(selves, n, least);
+    return n > 0;
+}
+
+/* Something that is under way ends, or may have. */
+static void gn__multi_await(gn__multi *m, uint64_t begin_us) {
+    gn__device *u = gn__multi_awaited(m);
+    uint32_t busy = 0;
+    for (uint32_t d = 0; d < m->n_units; d++) busy += m->units[d].oldest != NULL;
+    if (!u) {
+        gn_fault f;
+        gn_fail(&f, GN_INTERNAL, "the pieces of a step wait for each other");
+        gn__multi_fail(m, gn__multi_run_at(m, 0), NULL, GN_INTERNAL, &f);
+        return;
+    }
+    if (busy > 1 && (gn__multi_collect(m) || gn__multi_listen(m, begin_us))) gn__multi_collect(m);
+    else gn__multi_end_one(m, u);
+}
+
+/* Until that run and all before it are over, or given up. */
+static void gn__multi_drive(gn__multi *m, uint64_t id) {
+    uint64_t begin = gn_now_us();
+    for (;;) {
+        gn__multi_progress(m);
+        if (!m->n_runs || gn__multi_run_at(m, 0)->id > id) return;
+        gn__multi_await(m, begin);
+    }
+}
+
+/* Nothing is under way; an error is told later. */
+static void gn__multi_drain(gn__multi *m) { gn__multi_drive(m, UINT64_MAX); }
+
+/* ---- a run begins ---- */
+
+/* Room for one more run, with its own copies of what the caller's arrays say. NULL: no memory. */
+static gn__multi_run *gn__multi_run_new(gn__multi *m, gn__multi_plan *plan, gn__split *s) {
+    gn__multi_run *w = s->spare;
+    if (w) { s->spare = w->next; m->spare_bytes -= w->bytes + w->data_cap; return w; }
+    const gn_part *p = plan->part;
+    size_t at = gn__room(sizeof *w), sizes[5] = { s->n_pieces * sizeof *w->pieces, s->n_temps * sizeof *w->temps, p->n_args * sizeof *w->args, p->n_outs * sizeof *w->outs,
+                                                  (size_t)gn__cross_end(s) };
+    uint64_t total = at;
+    for (int i = 0; i < 5; i++) total = gn_size_add(total, gn_size_align(sizes[i], 64));
+    w = gn_size_fits(total) ? (gn__multi_run *)gn__alloc_zero((size_t)total) : NULL;
+    if (!w) return NULL;
+    char *parts[5];
+    for (int i = 0; i < 5; i++) { parts[i] = (char *)w + at; at += gn__room(sizes[i]); }
+    w->pieces = (gn__piece_run *)(void *)parts[0];
+    w->temps = (uint64_t *)(void *)parts[1];
+    w->args = (gn_arg *)(void *)parts[2];
+    w->outs = (gn_out *)(void *)parts[3];
+    w->memory = parts[4];
+    w->plan = plan;
+    w->s = s;
+    w->bytes = (size_t)total;
+    return w;
+}
+
+/* The values that the program keeps of this run are known from here on. */
+static bool gn__multi_run_values(gn__multi *m, const gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->s->n_pieces; i++) {
+        const gn__piece *x = &w->s->pieces[i];
+        for (size_t o = 0; o < x->n_outs; o++) {
+            uint64_t id = x->outs[o].whole != GN__NOTHING ? w->outs[x->outs[o].whole].keep : 0;
+            if (!id || !x->part) continue;
+            if (!GN__GROW(m, values, 1)) return false;
+            size_t at = m->n_values++;
+            for (; at > 0 && m->values[at - 1].id > id; at--) m->values[at] = m->values[at - 1];
+            m->values[at] = (gn__multi_value){ id, 0, x->device };
+        }
+    }
+    return true;
+}
+
+/* Enters a run as the latest. It has an entry even when it fails at once. */
+static gn_result gn__multi_run_begin(gn__multi *m, gn__multi_run *w, const gn_arg *args, const gn_out *outs, gn_fault *f) {
+    const gn_part *p = w->plan->part;
+    gn__split *s = w->s;
+    w->id = ++m->last_run;
+    w->unsent = s->n_run;
+    w->left = s->n_run;
+    w->nothing = w->delayed = false;
+    w->least_value = UINT64_MAX;
+    if (p->n_args) memcpy(w->args, args, p->n_args * sizeof *args);
+    if (p->n_outs) memcpy(w->outs, outs, p->n_outs * sizeof *outs);
+    for (uint32_t i = 0; i < p->n_args; i++)
+        if (args[i].value) w->least_value = GN__MIN(w->least_value, args[i].value);
+    for (uint32_t d = 0; d < m->n_units; d++) w->first_own[d] = m->units[d].next_value;
+    for (uint32_t i = 0; i < s->n_pieces; i++) w->pieces[i] = (gn__piece_run){ .run = w, .piece = i, .at = GN__PIECE_WAITS };
+    m->runs[(m->first_run + m->n_runs++) % GN__RUNS] = w;
+    m->gone[w->id / 64 % GN__LENGTH(m->gone)] &= ~(1ull << w->id % 64);
+    m->unsent += w->unsent;
+    m->run_bytes += w->bytes;
+    s->n_live++;
+    if (gn__multi_run_values(m, w)) return GN_OK;
+    gn_fault own;
+    gn__multi_fail(m, w, NULL, gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value"), &own);
+    return gn__multi_tell(m, UINT64_MAX, w->id, f);
+}
+
+/* The run goes on when submit has returned: what it still reads of the program's memory is copied. False: no memory. */
+static bool gn__multi_run_keep(gn__multi *m, gn__multi_run *w) {
+    size_t total = 0, at = 0;
+    for (int copy = 0; copy < 2; copy++) {
+        for (uint32_t k = 0; k < w->s->n_pieces; k++) {
+            const gn__piece *x = &w->s->pieces[k];
+            for (size_t i = 0; x->part && w->pieces[k].at == GN__PIECE_WAITS && i < x->n_ins; i++) {
+                gn_arg *a = x->ins[i].how == GN__IN_ARG ? &w->args[x->ins[i].from] : NULL;
+                if (!a || !a->host || (copy && a->host >= (const void *)w->data && a->host < (const void *)(w->data + total))) continue;
+                if (copy) { memcpy(w->data + at, a->host, a->bytes); a->host = w->data + at; }
+                *(copy ? &at : &total) += gn__room(a->bytes);
+            }
+        }
+        void *data = w->data;
+        if (!copy && !gn__reserve(&data, &w->data_cap, total, 1)) return false;
+        w->data = (char *)data;
+    }
+    w->data_bytes = total;
+    m->run_bytes += total;
+    w->delayed = true;
+    return true;
+}
+
+/* Submits all that can go now. Without memory to go on later it waits until all is submitted. */
+static gn_result gn__multi_run_go(gn__multi *m, gn__multi_run *w, gn_fault *f) {
+    uint64_t id = w->id, begin = gn_now_us();
+    gn__multi_progress(m);
+    if (m->beside) gn__multi_drive(m, id);
+    while (m->n_runs && gn__multi_run_at(m, m->n_runs - 1) == w && w->id == id && w->unsent && !gn__multi_run_keep(m, w)) {
+        gn__multi_await(m, begin);
+        gn__multi_progress(m);
+    }
+    gn_result r = gn__multi_tell(m, UINT64_MAX, id, f);
+    if (r || m->nothing != id) return r;
+    m->nothing = 0;
+    return gn_fail(f, GN_NO_VALUE, "the null executor computes no values");
+}
+
+/* The split to run, for where everything is now. */
+static gn_result gn__multi_choose(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
+    uint32_t at;
+    *out = gn__split_fitting(m, p, args, &at);
+    if (*out && m->watch && gn__split_is_due(m, *out)) {
+        gn__multi_drain(m);                              /* plans that are at work stay */
+        gn__split_replace(m, p, at, args);
+        *out = gn__split_fitting(m, p, args, &at);       /* states may have moved although it failed */
+    }
+    gn_result r = gn__multi_tell(m, UINT64_MAX, 0, f);
+    if (r) return r;
+    return !*out ? gn__split_find(m, p, args, out, f) : m->n_failed ? gn__multi_check(m, p->part, args, NULL, f) : GN_OK;
+}
+
+/* Of a device with the CPU beside it, which does all: tickets are its own. */
+static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *p, gn__split *s, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    gn__multi_run w = { .plan = p, .s = s, .args = (gn_arg *)(uintptr_t)args, .outs = (gn_out *)(uintptr_t)outs };
+    gn__piece *x = &s->pieces[s->only];
+    gn__device *u = &m->units[x->device];
+    gn__piece_run run = { .run = &w, .piece = s->only }, *blamed;
+    gn_fault own = { GN_OK, GN_NO_NODE, "" };
+    gn_result r = gn__multi_run_values(m, &w) ? gn__piece_submit(m, &w, x, &run, &blamed, &own) : gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value");
+    if (r && f) *f = gn__piece_fault(x, r, &own);
+    if (r && r != GN_NO_VALUE) { gn__multi_run_forget(m, &w); return r; }
+    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = run.ticket;
+    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
+    *out_ticket = run.ticket << 5 | x->device;
+    return r;
+}
+
+static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    gn__multi_plan *p = (gn__multi_plan *)plan;
+    gn__split *s;
+    *out_ticket = 0;
+    if (m->watch) gn__multi_measure(m);
+    gn_result r = gn__multi_choose(m, p, args, &s, f);
+    if (r) return r;
+    s->runs++;
+    if (m->beside && s->n_run == 1) return gn__multi_submit_alone(m, p, s, args, outs, out_ticket, f);
+    for (uint32_t d = 0; d < m->n_units && m->beside; d++)      /* an error of an earlier step is told before anything of this one runs */
+        if ((s->devices >> d & 1) && (r = gn__device_settle(&m->units[d], f)) != GN_OK) return r;
+    while (m->n_runs == GN__RUNS || (m->n_runs && m->run_bytes > GN__RUNS_BYTES)) gn__multi_drive(m, gn__multi_run_at(m, 0)->id);
+    if ((r = gn__multi_tell(m, UINT64_MAX, 0, f)) != GN_OK) return r;
+    gn__multi_run *w = gn__multi_run_new(m, p, s);
+    if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
+    uint64_t id = m->last_run + 1;
+    r = gn__multi_run_begin(m, w, args, outs, f);
+    if (!r) r = gn__multi_run_go(m, w, f);
+    if (!m->beside) *out_ticket = id;
+    return r;
+}
+
+/* Of a device with the CPU beside it: an error's node becomes one of the whole part. */
 static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
     const gn__piece *piece = NULL;
     if (u->last == ticket) u->busy = false;
@@ -14111,12 +14788,14 @@ static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
     return r;
 }
 
-/* UINT64_MAX: all that was submitted. */
-static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
-
 static bool gn__multi_ended(void *self, uint64_t ticket) {
     gn__multi *m = (gn__multi *)self;
-    if (ticket != UINT64_MAX) return ticket == 0 || gn__exec_ended(&m->units[ticket & 31].exec, ticket >> 5);
+    if (m->beside && ticket != UINT64_MAX) return ticket == 0 || gn__exec_ended(&m->units[ticket & 31].exec, ticket >> 5);
+    if (!m->beside) {
+        gn__multi_progress(m);
+        gn__multi_collect(m);
+        return !m->n_runs || gn__multi_run_at(m, 0)->id > ticket;
+    }
     for (uint32_t d = 0; d < m->n_units; d++)
         if (m->units[d].exec.i && !gn__exec_ended(&m->units[d].exec, UINT64_MAX)) return false;
     return true;
@@ -14124,20 +14803,29 @@ static bool gn__multi_ended(void *self, uint64_t ticket) {
 
 static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
-    gn_result first = GN_OK;
     if (ticket == 0) return GN_OK;
-    if (ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
-    for (uint32_t d = 0; d < m->n_units; d++) {
-        gn_fault own = { GN_OK, GN_NO_NODE, "" };
-        gn_result r = gn__device_settle(&m->units[d], &own);
-        if (r && !first) { first = r; if (f) *f = own; }
-    }
-    return first;
+    if (m->beside && ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
+    if (m->beside) return gn__device_settle(&m->units[0], f);
+    gn__multi_drive(m, ticket);
+    gn_result r = gn__multi_tell(m, ticket, ticket, f);
+    if (r) return r;
+    if (ticket <= m->last_run && m->last_run - ticket < 64 * GN__LENGTH(m->gone) && (m->gone[ticket / 64 % GN__LENGTH(m->gone)] >> ticket % 64 & 1))
+        return gn_fail(f, GN_CANCELLED, "this step did not run to its end: it, or one before it, has failed, which was told then");
+    if (!m->nothing || m->nothing > ticket) return GN_OK;
+    m->nothing = 0;
+    return gn_fail(f, GN_NO_VALUE, "the null executor computes no values");
 }
 
+/* What runs that are under way may still read is not released. */
 static void gn__multi_values_release(void *self, uint64_t below) {
     gn__multi *m = (gn__multi *)self;
     size_t n = 0;
+    gn__multi_progress(m);
+    if (m->n_runs && gn__multi_run_at(m, 0)->delayed) gn__multi_collect(m);
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        const gn__multi_run *w = gn__multi_run_at(m, i);
+        if (w->delayed && w->left) below = GN__MIN(below, w->least_value);
+    }
     while (n < m->n_values && m->values[n].id < below) n++;
     if (n) memmove(m->values, m->values + n, (m->n_values - n) * sizeof *m->values);
     m->n_values -= n;
@@ -14145,13 +14833,16 @@ static void gn__multi_values_release(void *self, uint64_t below) {
         gn__device *u = &m->units[d];
         uint64_t least = u->next_value;
         for (size_t i = 0; i < m->n_values; i++)
-            if (m->values[i].device == d) least = GN__MIN(least, m->values[i].own);
+            if (m->values[i].device == d && m->values[i].own) least = GN__MIN(least, m->values[i].own);
+        for (uint32_t i = 0; i < m->n_runs; i++)
+            if (gn__multi_run_at(m, i)->delayed && gn__multi_run_at(m, i)->left) least = GN__MIN(least, gn__multi_run_at(m, i)->first_own[d]);
         if (u->exec.i && u->exec.i->values_release) u->exec.i->values_release(u->exec.self, least);
     }
 }
 
 static void gn__multi_describe(void *self, gn_device_info *out) {
-    const gn__device *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = ((gn__multi *)self)->units;
+    while (u->absent) u++;                       /* not all are */
     u->exec.i->describe(u->exec.self, out);
 }
 
@@ -14217,10 +14908,25 @@ static double gn__device_work(void *self) {
 }
 GN__COLD_END
 
+/* Before a context's plans are destroyed: nothing more is submitted, and what is under way is not waited for, but on GPUs, which may
+   still read what another one holds. Its memory stays until the devices are closed. */
+static void gn__multi_abandon(gn__multi *m) {
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_settle(&m->units[d], NULL);
+        m->units[d].oldest = NULL;
+    }
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        gn__multi_run *w = gn__multi_run_at(m, i);
+        w->s->n_live--;
+        w->next = m->dead;
+        m->dead = w;
+    }
+    m->n_runs = m->unsent = 0;
+}
+
 static void gn__multi_close(void *self) {
     gn__multi *m = (gn__multi *)self;
-    for (uint32_t d = 0; d < m->n_units; d++)
-        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_settle(&m->units[d], NULL);      /* GPUs: one may still read what another one holds */
+    gn__multi_abandon(m);
     for (size_t i = 0; i < m->n_slots && !m->beside; i++)
         if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
     for (uint32_t d = 0; m->units && d < m->n_units; d++) {
@@ -14228,6 +14934,10 @@ static void gn__multi_close(void *self) {
         gn__probe_free(&u->again, u->exec);
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
+    }
+    for (gn__multi_run *w = m->dead, *next; w; w = next) {
+        next = w->next;
+        gn__multi_run_free(w);
     }
     gn_free(m->given);
     gn_free(m->given_links);
@@ -14264,9 +14974,9 @@ static gn_result gn__multi_value_take(void *self, uint64_t id, void *from, uint6
 }
 
 static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take };
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL };
 static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take };
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL };
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -14279,6 +14989,44 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
         if (m->slots[slot].on >> d & 1) return m->units[d].name;
     return "";
 }
+
+/* ---- the place of a device that is absent: nothing is placed there ---- */
+
+static gn_result gn__absent_fail(const void *self, gn_fault *f) {
+    const gn__device *u = (const gn__device *)self;
+    return gn_fail(f, GN_NO_DEVICE, "%s is absent: %s", u->name, u->cause);
+}
+
+static void gn__absent_close(void *self) { (void)self; }
+static gn_result gn__absent_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) { (void)d; return gn__absent_fail(self, f); }
+static gn_result gn__absent_slot_drop(void *self, uint32_t slot, uint32_t gen) { (void)slot; (void)gen; return gn__absent_fail(self, NULL); }
+static gn_result gn__absent_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) { (void)part; *out_plan = NULL; return gn__absent_fail(self, f); }
+static void gn__absent_plan_destroy(void *self, void *plan) { (void)self; (void)plan; }
+static gn_result gn__absent_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    (void)plan; (void)args; (void)outs;
+    *out_ticket = 0;
+    return gn__absent_fail(self, f);
+}
+static gn_result gn__absent_wait(void *self, uint64_t ticket, gn_fault *f) { (void)self; (void)ticket; (void)f; return GN_OK; }
+static void gn__absent_describe(void *self, gn_device_info *out) {
+    memset(out, 0, sizeof *out);
+    gn__copy_text(out->name, sizeof out->name, ((const gn__device *)self)->name);
+    out->absent = true;
+}
+
+/* The devices that are absent, and why. */
+static void gn__multi_absent(const gn__multi *m, char *out, size_t cap) {
+    size_t n = 0;
+    out[0] = 0;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        if (!m->units[d].absent || n + 1 >= cap) continue;
+        int k = snprintf(out + n, cap - n, "%s%s (%s)", n ? ", " : "", m->units[d].name, m->units[d].cause);
+        n += GN__MIN(k > 0 ? (size_t)k : 0, cap - 1 - n);
+    }
+}
+
+static const gn_exec_i gn__absent_i = { .close = gn__absent_close, .slot_put = gn__absent_slot_put, .slot_drop = gn__absent_slot_drop, .plan_make = gn__absent_plan_make,
+                                        .plan_destroy = gn__absent_plan_destroy, .submit = gn__absent_submit, .wait = gn__absent_wait, .describe = gn__absent_describe };
 
 /* Room for n devices, which are opened one by one. */
 static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
@@ -14362,7 +15110,7 @@ static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, 
     if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     for (uint32_t i = 0; i < p->n_args; i++) {
         gn__type type = gn__part_type(p, p->args[i]);
-        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes += gn__type_bytes(&type);
+        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes = gn_size_add(plan->bytes, gn__type_bytes(&type));
     }
     gn_result r = t->inner.i->plan_make(t->inner.self, p, &plan->inner, f);
     gn__trace(t->fn, t->user, "plan_make", t->device, begin, 0);
@@ -14395,6 +15143,7 @@ static bool gn__traced_reaches(void *self, void *from, gn_cluster_link *out_link
     return y->i->reaches == x->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
 static gn_result gn__traced_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) { GN__TRACED("value_take", 0, value_take(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f)); }
+static const gn_transport *gn__traced_listen(void *self, uint64_t since_us, uint32_t *out_ms) { const gn__traced *t = (const gn__traced *)self; return t->inner.i->listen(t->inner.self, since_us, out_ms); }
 static void gn__traced_close(void *self) {
     gn__traced *t = (gn__traced *)self;
     uint64_t begin = gn_now_us();
@@ -14415,81 +15164,92 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
     t->user = user;
     t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
                             gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL, x->i->ended ? gn__traced_ended : NULL,
-                            x->i->reaches ? gn__traced_reaches : NULL, x->i->value_take ? gn__traced_value_take : NULL };
+                            x->i->reaches ? gn__traced_reaches : NULL, x->i->value_take ? gn__traced_value_take : NULL, x->i->listen ? gn__traced_listen : NULL };
     *x = (gn_exec){ &t->table, t };
 }
+
+/* The executor behind its trace. */
+static gn_exec gn__exec_bare(gn_exec x) { return x.i && x.i->describe == gn__traced_describe ? ((gn__traced *)x.self)->inner : x; }
 
 /* ---- what a device costs, measured ---- */
 
 enum { GN__MEASURE_CHAIN = 16 };
 
-/* Runs "state = op(state, state)", `chain` times over in one run, until it has been seen long enough; seconds of the quickest run,
-   0: it cannot. */
-static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, uint32_t chain) {
-    gn_slot_desc desc = { slot, 1, GN_LEAF_STATE, d, s, NULL, 0 };
+/* Runs "state = op(state, state)", `chain` times over in one run, until the quickest has been met twice again or it has been seen
+   long enough; seconds of the quickest run, 0: it cannot. On a host that is busy with other programs a run may take as long as
+   these do: a CPU needs no longer than what this process has computed meanwhile, all threads together. */
+static double gn__measure_op(gn_exec x, uint32_t slot, uint32_t *gen, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, uint32_t chain) {
+    gn_slot_desc desc = { slot, ++*gen, GN_LEAF_STATE, d, s, NULL, 0 };
     gn_part_node nodes[GN__MEASURE_CHAIN + 1];
     uint32_t ins[2 * GN__MEASURE_CHAIN];
     for (uint32_t i = 0; i <= chain; i++) nodes[i] = (gn_part_node){ .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins, .ins = i ? 2 * (i - 1) : 0 };
     for (uint32_t i = 0; i < 2 * chain; i++) ins[i] = i / 2;
-    nodes[0] = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 };
-    gn_part_update update = { slot, 1, chain };
+    nodes[0] = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = desc.gen };
+    gn_part_update update = { slot, desc.gen, chain };
     gn_part part = { .n_nodes = chain + 1, .n_ins = 2 * chain, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
     gn__type t = { d, s };
     void *plan = NULL;
     uint64_t ticket = 0, begin, last;
     double least = 0;
+    bool cpu = x.i == &gn__cpu_i;
+    int near = 0;
     desc.bytes = gn__type_bytes(&t);
     part.hash = gn__part_hash(&part);
     bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
     begin = last = gn_now_us();                                                       /* compiling is no part of it */
-    for (int i = 0; ok && i < 6 && (i < 4 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
+    for (int i = 0; ok && i < 40 && (i < 4 || near < 2 || (i < 6 && last - begin < GN__MEASURE_US)); i++) {   /* the first run warms up */
         uint64_t from = gn_now_us();
+        double used = gn__cpu_seconds();
         ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
         last = gn_now_us();
         double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
+        used = gn__cpu_seconds() - used;
+        if (cpu && used > 0) spent = GN__MIN(spent, GN__MAX(used, 1e-6));
+        if (i <= 1) near = 0;
+        near = i > 1 && spent > 0.8 * least && spent < 1.25 * least ? near + 1 : spent < least ? 0 : near;
         if (i <= 1 || spent < least) least = spent;
-        if (last - begin > 8 * GN__MEASURE_US) break;
+        if (i > 1 && last - begin > 8 * GN__MEASURE_US) break;
     }
     if (plan) x.i->plan_destroy(x.self, plan);
-    x.i->slot_drop(x.self, slot, 1);
+    x.i->slot_drop(x.self, slot, desc.gen);
     return ok ? least : 0;
 }
 
 /* The same without what every run costs, which cannot be more than a part of it. */
-static double gn__measure_net(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, double run_s) {
-    double spent = gn__measure_op(x, slot, op, d, s, n_ins, 1);
+static double gn__measure_net(gn_exec x, uint32_t slot, uint32_t *gen, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, double run_s) {
+    double spent = gn__measure_op(x, slot, gen, op, d, s, n_ins, 1);
     return GN__MAX(spent - run_s, spent / 8);
 }
 
 /* Matrix products large enough to be work for it, small enough to end within milliseconds. */
-static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, double run_s) {
+static double gn__measure_flops(gn_exec x, uint32_t slot, uint32_t *gen, gn_dtype d, double run_s) {
     int64_t n = 128, most = 2048;
-    double spent = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
+    double spent = gn__measure_net(x, slot, gen, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
     if (!(spent > 0)) return 0;
     if (spent > 20e-6) most = GN__MIN((int64_t)(128 * cbrt(1e-3 / spent)) / 128 * 128, (int64_t)1024);
     if (most <= n) return work / spent;
-    double more = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
+    double more = gn__measure_net(x, slot, gen, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
     return more > 0 ? 2.0 * (double)(most * most * most) / more : work / spent;
 }
 
 /* Negation of n f32, read and written. */
-static double gn__measure_bytes(gn_exec x, uint32_t slot, double run_s) {
+static double gn__measure_bytes(gn_exec x, uint32_t slot, uint32_t *gen, double run_s) {
     int64_t n = 1 << 21;
-    double spent = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
-    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
+    double spent = gn__measure_net(x, slot, gen, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
+    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, gen, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
     return more > 0 ? 128.0 * (double)n / more : spent > 0 ? 8.0 * (double)n / spent : 0;
 }
 
 /* What a run costs before it begins, and each kernel in it. */
-static void gn__measure_all(gn_exec x, gn_cluster_device *c) {
+static void gn__measure_all(gn_exec x, uint32_t slot, uint32_t *gen, gn_cluster_device *c) {
     static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
     gn_shape tiny = GN_SHAPE(4, 4);
-    double one = gn__measure_op(x, 0, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, 1, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
+    double one = gn__measure_op(x, slot, gen, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, slot + 1, gen, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
     c->launch_s = GN__MAX((many - one) / (GN__MEASURE_CHAIN - 1), 1e-7);
     c->queue_s = GN__MAX(one - c->launch_s, 0);
     if (x.i->rates && x.i->rates(x.self, c->flops_per_s, &c->bytes_per_s) == GN_OK) return;
-    for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, 2 + i, dtypes[i], c->queue_s);
-    c->bytes_per_s = gn__measure_bytes(x, 2 + GN_RATE__COUNT, c->queue_s);
+    for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, slot + 2 + i, gen, dtypes[i], c->queue_s);
+    c->bytes_per_s = gn__measure_bytes(x, slot + 2 + GN_RATE__COUNT, gen, c->queue_s);
 }
 
 static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
@@ -14500,11 +15260,13 @@ static bool gn__env_forbids(const char *name) {
     return env && strcmp(env, "0") == 0;
 }
 
-/* Some milliseconds of a CPU; a GPU compiles five small kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
-static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
+/* Some milliseconds of a CPU; a GPU compiles five small kernels for it, once. `slot`: from here on seven are free. $GENIE_MEASURE=0:
+   nothing is measured, so nothing is known. */
+static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_cluster_device *out) {
     bool cpu = !gn__driver_serves(desc->device);
     char key[96];
     size_t at = 0;
+    uint32_t gen = 0;
     memset(out, 0, sizeof *out);
     if (gn__env_forbids("GENIE_MEASURE") || strcmp(desc->device, "null") == 0) return;
     snprintf(key, sizeof key, "%s %u", cpu ? "cpu" : desc->device, cpu ? gn__thread_count(desc->threads) : 0);
@@ -14513,7 +15275,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
     if (strcmp(gn__measured[at].key, key) != 0) {
         gn_cluster_device *c = &gn__measured[at].costs;
         memset(c, 0, sizeof *c);
-        gn__measure_all(x, c);
+        gn__measure_all(x, slot, &gen, c);
         gn__copy_text(gn__measured[at].key, sizeof key, key);
     }
     *out = gn__measured[at].costs;
@@ -14646,7 +15408,12 @@ typedef struct gn__patience {
     uint32_t deadline_ms;   /* for the next whole frame */
     bool idle;              /* waits for ever while no message has begun */
     const gn__atomic *stop; /* NULL: none; non-zero: GN_CANCELLED */
+    const gn__atomic *revoked;   /* NULL: none; non-zero: GN_BAD_CREDENTIAL */
 } gn__patience;
+
+static gn_result gn__session_revoked(gn_fault *f) {
+    return gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server");
+}
 
 /* The next message. *f is filled for what the peer did wrong and left alone for what the transport returned. */
 static gn_result gn__link_receive(gn__link *l, const gn__patience *w, gn__msg *out, gn_fault *f) {
@@ -14660,6 +15427,7 @@ static gn_result gn__link_receive(gn__link *l, const gn__patience *w, gn__msg *o
         uint64_t spent = (now - start) / 1000;
         uint32_t left = spent < w->deadline_ms ? w->deadline_ms - (uint32_t)spent : 0;
         if (w->stop && gn__atomic_load(w->stop)) return gn_fail(f, GN_CANCELLED, "the server stops");
+        if (w->revoked && gn__atomic_load(w->revoked)) return gn__session_revoked(f);
         e = gn__link_read(l, w->stop ? GN__MIN(left, GN__SLICE_MS) : left);
         if (e == GN_TIMEOUT && left == 0) return gn_fail(f, e, "no whole frame within %u ms", w->deadline_ms);
         if (e && e != GN_TIMEOUT) return gn_fail(f, e, "%s", gn__result_text(e));
@@ -14746,6 +15514,8 @@ typedef struct gn__remote {
     gn_cluster_device costs;           /* as the server told */
     gn_cluster_link link_up, link_down;   /* as measured here */
     uint64_t busy, sent_us, await_us;  /* ns of the latest step there; when a step alone was sent, when its answer was waited for */
+    uint64_t heard_us;                 /* when something came last */
+    bool listens;                      /* it is being waited for, with others */
     uint64_t sent_ticket;
     uint64_t sent_up, sent_down;       /* bytes of tensors of that step */
     gn__steady latency, rate_up, rate_down;
@@ -14758,6 +15528,8 @@ typedef struct gn__remote {
     gn_fault cause;                    /* lost: why */
     gn_fault error;                    /* failed: the first error not yet returned by wait, and its ticket */
     uint64_t error_ticket;
+    uint64_t cancelled[GN__IN_FLIGHT]; /* the latest steps that the server did not run, for an earlier one had failed */
+    uint32_t n_cancelled;              /* of all times */
 } gn__remote;
 
 typedef struct gn__remote_plan { uint32_t id; gn__ports ports; } gn__remote_plan;
@@ -14827,9 +15599,17 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
         r->error = fault;
         r->error_ticket = ticket;
     }
+    if (d.result == GN_CANCELLED) r->cancelled[r->n_cancelled++ % GN__IN_FLIGHT] = ticket;
     if (r->asked == ticket) r->asked = 0;
     if (x) gn__remote_land(r, x);
     return GN_OK;
+}
+
+static bool gn__remote_cancelled(const gn__remote *r, uint64_t ticket) {
+    uint32_t n = GN__MIN(r->n_cancelled, (uint32_t)GN__IN_FLIGHT);
+    for (uint32_t i = 0; i < n; i++)
+        if (r->cancelled[i] == ticket) return true;
+    return false;
 }
 
 static void gn__remote_latency(gn__remote *r, double seconds) {
@@ -14976,7 +15756,7 @@ static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
 
 /* A server that closes says why first: looks for that before the executor is given up. */
 static gn_result gn__remote_broken(gn__remote *r, gn_result e, gn_fault *f) {
-    gn__patience w = { GN__LINGER_MS, false, NULL };
+    gn__patience w = { GN__LINGER_MS, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     for (uint32_t i = 0; e == GN_DISCONNECTED && !r->lost && i < GN__IN_FLIGHT; i++) {
@@ -14995,11 +15775,13 @@ static gn_result gn__remote_flush(gn__remote *r, gn_fault *f) {
 
 /* Receives and takes one message; without one in that time GN_TIMEOUT, and nothing is lost. */
 static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
-    gn__patience w = { ms, false, NULL };
+    gn__patience w = { ms, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
+    uint64_t frames = r->link.in.frames;
     r->link.in.limit = r->owed + GN__HELLO_MAX;   /* no honest answer is larger */
     gn_result e = gn__link_receive(&r->link, &w, &m, &fault);
+    if (r->link.in.frames != frames) r->heard_us = gn_now_us();
     if (!e) return gn__remote_take(r, &m, f);
     if (e == GN_TIMEOUT) return e;
     gn_fault cause;
@@ -15312,6 +16094,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     const gn__remote_plan *p = (const gn__remote_plan *)plan;
     gn_result e = gn__remote_send_weights(r, f);
     if (!e) e = gn__remote_ready(r, gn__step_bytes(&p->ports), f);
+    *out_ticket = r->failed ? r->error_ticket : 0;
     if (!e && r->failed) e = gn__remote_told(r, f);   /* an earlier step failed: what was queued behind it did not run */
     if (e) return e;
     for (uint32_t i = 0; i < p->ports.n_args; i++)
@@ -15350,7 +16133,41 @@ static gn_result gn__remote_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn_result e = gn__remote_await(r, ticket, f);
     gn__link_count(&r->link);
     if (e) return e;
-    return r->failed && r->error_ticket <= ticket ? gn__remote_told(r, f) : GN_OK;
+    if (r->failed && r->error_ticket <= ticket) return gn__remote_told(r, f);
+    return gn__remote_cancelled(r, ticket) ? gn_fail(f, GN_CANCELLED, "this step did not run: one before it has failed, which was told then") : GN_OK;
+}
+
+/* Takes what has come. What it tells of the link counts only when it was being waited for. */
+static bool gn__remote_ended(void *self, uint64_t ticket) {
+    gn__remote *r = (gn__remote *)self;
+    uint64_t sent_us = r->sent_us, before = r->link.in.frames;
+    bool listened = r->listens;
+    gn_fault f;
+    r->listens = false;
+    if (!listened) r->sent_us = 0;
+    while (!r->lost && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket && gn__remote_look(r, 0, &f) == GN_OK) { }
+    if (r->link.in.frames == before) r->sent_us = sent_us;
+    else {
+        r->stats->round_trips += listened;
+        gn__link_count(&r->link);
+    }
+    return r->lost || r->n_flights == 0 || gn__remote_flight(r, 0)->ticket > ticket;
+}
+
+static const gn_transport *gn__remote_listen(void *self, uint64_t since_us, uint32_t *out_ms) {
+    gn__remote *r = (gn__remote *)self;
+    gn_fault f;
+    if (r->lost || gn__remote_flush(r, &f)) return NULL;
+    uint64_t now = gn_now_us(), since = GN__MAX(since_us, r->heard_us), spent = now > since ? (now - since) / 1000 : 0;
+    if (spent >= r->link.deadline_ms) {
+        gn_fail(&f, GN_TIMEOUT, "%s gave no answer within %u ms", r->link.info.peer, r->link.deadline_ms);
+        gn__remote_lose(r, &f, NULL);
+        return NULL;
+    }
+    if (r->sent_us && r->await_us < r->sent_us) r->await_us = now;
+    r->listens = true;
+    *out_ms = r->link.deadline_ms - (uint32_t)spent;
+    return &r->link.t;
 }
 
 static void gn__remote_values_release(void *self, uint64_t below) {
@@ -15400,7 +16217,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
 
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, NULL, NULL, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, gn__remote_ended, NULL, NULL, gn__remote_listen,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -15453,7 +16270,7 @@ static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault
 }
 
 static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f) {
-    gn__patience w = { r->link.deadline_ms, false, NULL };
+    gn__patience w = { r->link.deadline_ms, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     gn_result e = gn__remote_send_hello(r, device, f);
@@ -15475,6 +16292,7 @@ static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     void *weights = gn__alloc_zero(GN__WIRE_ASK * sizeof *r->weights);
     if (!weights) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure a link");
+    gn__remote_weight *own = r->weights;
     r->weights = (gn__remote_weight *)weights;
     for (int i = 0; i <= SMALL && !e; i++) {
         uint64_t begin = gn_now_us();
@@ -15483,7 +16301,7 @@ static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
         if (i < SMALL) least = GN__MIN(least, spent);
     }
     gn_free(weights);
-    r->weights = NULL;
+    r->weights = own;
     double more = GN__MAX(spent - least, 1e-6);
     r->link_up = r->link_down = (gn_cluster_link){ GN__MAX(least, 1e-6) / 2, GN__WIRE_ASK * 40 / more };
     return e;
@@ -15546,7 +16364,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
     *out_down = r->link_down;
 }
 
-/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns.
+/* Opens `device` of the server at the other end ("" or NULL: its least loaded). Takes ownership of the transport, whatever it returns.
    `several`: the scheduler has a choice, so it is worth time to learn what the device and the link cost. */
 static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, bool several, gn_stats *stats, gn_exec *out, gn_fault *f) {
     gn__remote *r = (gn__remote *)gn__alloc_zero(sizeof *r);
@@ -15580,6 +16398,8 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
  * charged to the tenant, until it has been idle too long, there are too many bytes of it, or its room is needed ---- */
 
 #define GN__TENANT 64
+#define GN__LOOK_MS 500u          /* between two looks at the list of clients */
+#define GN__LOOKS_MOST 10u        /* after which the session of a client that is not there is cut off */
 #define GN__TRIM_MOST 1000u                 /* idle weights that are dropped at a time, under the server's lock */
 
 typedef struct gn__tenant gn__tenant;
@@ -15806,8 +16626,11 @@ typedef struct gn__served_plan {
     uint32_t id;
     gn_part *part;
     gn__ports ports;
-    void *plan;                 /* of the local executor */
+    void *plan;                 /* of the local executor; NULL: it was let go of and is made again by the next step */
+    uint64_t bytes;             /* that making `plan` took */
+    struct gn__served_plan *newer, *older;   /* among those that are made; newer: used later */
     uint64_t args_bytes;        /* of its data, each rounded up to 64 */
+    bool ran;                   /* a step of it has ended well */
     uint64_t slots_seen;        /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;             /* as of a slot */
 } gn__served_plan;
@@ -15841,6 +16664,7 @@ typedef struct gn__upload {
 } gn__upload;
 
 typedef struct gn__running {    /* a step that was submitted and is not answered */
+    gn__served_plan *plan;
     uint64_t ticket, first_keep, end_keep;   /* ids of what it keeps: from first_keep up to, not including, end_keep */
     uint32_t request;
     gn__want *wants;
@@ -15854,6 +16678,7 @@ typedef struct gn__session {
     gn_server *server;
     gn__thread thread;
     bool known, gone, done;     /* under the server's lock. known: authenticated; gone: its transport is being closed */
+    bool placed;                /* under the server's lock: it has its device */
     bool heard, cut;            /* under the server's lock. heard: its HELLO is here; cut: it is closed for others */
     uint64_t came_us;
     bool attached, open;        /* open: the transport's handshake is over */
@@ -15865,11 +16690,15 @@ typedef struct gn__session {
     uint64_t limit;             /* bytes of host memory, and of device memory */
     gn__tenant *owner;          /* the tenant; NULL: not known yet */
     gn_account *host, *memory;  /* what it pays with: of the host, of the device */
+    gn__atomic revoked;         /* its client is not let in any more */
+    uint32_t doubts;            /* looks at the list of clients, one after the other, that did not find it; under the server's lock */
     uint64_t features;          /* that both know */
     int device_at;              /* among the server's */
     uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
     char note[400];             /* of the latest fallback */
     gn__map slots, plans;
+    gn__served_plan *newest, *oldest;   /* plans that are made, by their last use */
+    uint64_t plan_bytes;        /* of those */
     uint64_t slot_changes, update_checks, sequence, released, last_keep;
     uint32_t step_failures;
     gn__kept *kept;             /* ids rise */
@@ -15886,6 +16715,7 @@ typedef struct gn__session {
     size_t cap_args, cap_outs;
 } gn__session;
 
+#define GN__WARM_MOST_S 600u
 enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
 
 struct gn_server {
@@ -15902,6 +16732,8 @@ struct gn_server {
     gn__cond changed;
     uint32_t lost_devices;      /* bits */
     gn_fault lost_why;          /* of the first of them */
+    uint64_t looked_us, seen_clients;   /* of the accepting thread: when it last looked at the list of clients, and what that was */
+    bool doubts;                /* somebody was not found */
     gn__session *sessions;
     gn_account *host, *memory;  /* of all tenants: of the host, of the devices */
     gn__store store;
@@ -15911,8 +16743,14 @@ struct gn_server {
     uint64_t next_session;
     uint64_t turned_us;         /* since when connections turned away are counted, and how many were */
     uint32_t turned;
+    gn__mutex record_lock;      /* of the next three: a file may be slow */
     uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
     uint32_t n_recorded;
+    gn__thread warmer;          /* makes the plans of warm_file */
+    uint8_t *warm;
+    size_t n_warm;
+    bool warms;                 /* there is such a thread */
+    gn__atomic warmed;          /* it has ended */
 };
 
 /* Bytes that the session may still cause. */
@@ -16148,11 +16986,11 @@ static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     if (u->hasher) gn__hasher_end(u->hasher, false, digest);
     else gn__net->sha256(u->data, (size_t)u->total, digest);
     u->hasher = NULL;
+    uint64_t total = u->total;                    /* the upload is cleared when it ends */
     if (memcmp(digest, u->digest, 32) != 0) {
         gn__upload_end(s);
-        return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)u->total);
+        return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)total);
     }
-    uint64_t total = u->total;
     gn__weight *w = gn__upload_enter(s, digest);
     gn__upload_end(s);
     if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)total);
@@ -16392,36 +17230,93 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
-/* Adds a plan that is not there yet. What does not fit is left out: a record is a help, not a promise. */
-static void gn__server_record(gn_server *s, const gn_part *part, const uint8_t *p, uint64_t n) {
-    if (!s->record_file || n > GN__RECORD_PLAN) return;
-    gn__mutex_lock(&s->lock);
-    bool leave = s->n_recorded == GN__RECORD_PLANS || s->record_bytes + n > GN__RECORD_BYTES;
-    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == part->hash;
-    bool ok = leave || gn__record_add(s->record_file, !s->n_recorded, p, (size_t)n);
-    if (ok && !leave) {
-        s->recorded[s->n_recorded++] = part->hash;
-        s->record_bytes += n;
+/* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
+static bool gn__record_encode(const gn_part *part, gn__buf *out) {
+    gn_part *copy = gn__part_copy(part);
+    for (uint32_t i = 0; copy && i < copy->n_nodes; i++) {
+        const gn_part_node *n = &copy->nodes[i];
+        bool random = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_RANDOM_UNIFORM || n->op == GN__OP_RANDOM_NORMAL);
+        if (random && n->n_attrs > 1) ((int64_t *)(uintptr_t)copy->attrs)[n->attrs + 1] = 0;
     }
-    gn__mutex_unlock(&s->lock);
+    bool ok = copy && gn__part_encode(out, copy, NULL) == GN_OK && !out->failed;
+    gn_free(copy);
+    return ok;
+}
+
+/* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a promise. */
+static void gn__server_record(gn_server *s, const gn_part *part) {
+    gn__buf b = { NULL, 0, 0, false };
+    if (!s->record_file) return;
+    bool ok = gn__record_encode(part, &b), leave = b.n > GN__RECORD_PLAN;
+    uint64_t hash = ok ? gn__hash_bytes(b.p, b.n, 0) : 0;
+    gn__mutex_lock(&s->record_lock);
+    leave = leave || s->n_recorded == GN__RECORD_PLANS || s->record_bytes + b.n > GN__RECORD_BYTES;
+    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == hash;
+    if (ok && !leave) ok = gn__record_add(s->record_file, !s->n_recorded, b.p, b.n);
+    if (ok && !leave) {
+        s->recorded[s->n_recorded++] = hash;
+        s->record_bytes += b.n;
+    }
+    gn__mutex_unlock(&s->record_lock);
+    gn__buf_deinit(&b);
     if (!ok) gn_logf(s->desc.log, s->desc.log_user, GN_LOG_WARN, "a plan could not be added to %s", s->record_file);
 }
 
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
     gn__rd r = { d->part.p, d->part.p + d->part.n, false };
-    if (!d->packed) {
-        gn_result raw = gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
-        if (!raw) gn__server_record(s->server, p->part, d->part.p, d->part.n);
-        return raw;
-    }
+    if (!d->packed) return gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
     if (!e) e = gn__part_decode(bytes, d->packed, GN__WIRE_NODES, &p->part, f);
-    if (!e) gn__server_record(s->server, p->part, bytes, d->packed);
     gn_free(bytes);
+    return e;
+}
+
+static void gn__served_plan_enter(gn__session *s, gn__served_plan *p) {
+    p->newer = NULL;
+    p->older = s->newest;
+    *(s->newest ? &s->newest->newer : &s->oldest) = p;
+    s->newest = p;
+}
+
+static void gn__served_plan_leave(gn__session *s, gn__served_plan *p) {
+    *(p->newer ? &p->newer->older : &s->newest) = p->older;
+    *(p->older ? &p->older->newer : &s->oldest) = p->newer;
+}
+
+/* The executor's plan, as the one that was used last. */
+static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, gn_fault *f) {
+    uint64_t before = gn__account_held(s->host);
+    gn_result e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
+    if (e) { p->plan = NULL; return e; }
+    uint64_t after = gn__account_held(s->host);
+    p->bytes = after - GN__MIN(after, before);
+    s->plan_bytes += p->bytes;
+    gn__served_plan_enter(s, p);
+    return GN_OK;
+}
+
+static void gn__served_plan_unmake(gn__session *s, gn__served_plan *p) {
+    if (!p->plan) return;
+    s->exec.i->plan_destroy(s->exec.self, p->plan);
+    s->plan_bytes -= p->bytes;
+    gn__served_plan_leave(s, p);
+    p->plan = NULL;
+}
+
+static gn_result gn__session_settle(gn__session *s);
+
+/* Lets go of the plans that were used longest ago, but for p, until `most` bytes are left. */
+static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p, uint64_t most) {
+    if (s->plan_bytes <= most || s->oldest == p) return GN_OK;
+    gn_result e = gn__session_settle(s);         /* a step may run one of them */
+    while (!e && s->plan_bytes > most && s->oldest && s->oldest != p) {
+        gn__served_plan_unmake(s, s->oldest);
+        s->stats.plans_dropped++;
+    }
     return e;
 }
 
@@ -16434,17 +17329,17 @@ static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const
     if (e) return e;
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     e = gn__served_plan_room(s, p, f);
-    if (!e) e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
+    if (!e) e = gn__session_trim_plans(s, NULL, s->limit / 4);
+    if (!e) e = gn__served_plan_make(s, p, f);
     p->slots_seen = s->slot_changes;
     return e;
 }
 
 /* Frees all but the entry itself. */
 static void gn__served_plan_clear(gn__session *s, gn__served_plan *p) {
-    if (p->plan) s->exec.i->plan_destroy(s->exec.self, p->plan);
+    gn__served_plan_unmake(s, p);
     gn_free(p->ports.args);
     gn_free(p->part);
-    p->plan = NULL;
     p->part = NULL;
     memset(&p->ports, 0, sizeof p->ports);
 }
@@ -16547,9 +17442,9 @@ static gn_result gn__step_args(gn__session *s, const gn__served_plan *p, const g
     gn__rd r = { d->args.p, d->args.p + d->args.n, false };
     void *args = s->args, *bytes = s->args_bytes;
     uint64_t at = 0;
-    if (!gn__reserve(&args, &s->cap_args, (size_t)p->ports.n_args, sizeof *s->args)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
+    if (!gn__reserve(&args, &s->cap_args, p->ports.n_args, sizeof *s->args)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
     s->args = (gn_arg *)args;
-    if (!gn__reserve(&bytes, &s->args_cap, (size_t)p->args_bytes, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
+    if (!gn__reserve(&bytes, &s->args_cap, p->args_bytes, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
     s->args_bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_args; i++) {
         gn_result e = gn__step_arg(s, p, i, &r, s->args_bytes + at, f);
@@ -16568,7 +17463,7 @@ static gn_result gn__step_wants(gn__session *s, const gn__served_plan *p, const 
     if (total > s->limit) return gn__session_full(s, total, f);
     if (!gn__reserve(&wants, &x->cap, p->ports.n_outs, sizeof *x->wants)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     x->wants = (gn__want *)wants;
-    if (!gn__reserve(&bytes, &x->bytes_cap, (size_t)total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
+    if (!gn__reserve(&bytes, &x->bytes_cap, total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     x->bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         const gn__port *port = &p->ports.outs[i];
@@ -16622,22 +17517,23 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     return e;
 }
 
-static gn_result gn__session_settle(gn__session *s);
-
 /* Starts the step as the last of those that run. What earlier ones have left, and results that wait to be sent, may hold the memory it
    needs: then they go first. */
-static gn_result gn__step_run(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
+static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
     uint64_t last_keep = s->last_keep;
     bool spared = false;
     for (;;) {
         gn__running *x = &s->running[s->n_running];
         x->request = request;
+        x->plan = p;
         gn__session_busy(s, true);
-        gn_result e = gn__session_blame(s, gn__step_start(s, p, d, x, f), f);
+        gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, f);
+        e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, x, f), f);
         s->n_running += !e;
         if (e != GN_LIMIT || (spared && s->n_running == 0)) return e;
         e = gn__session_settle(s);
         gn__session_spare(s, 0);
+        if (!e) e = gn__session_trim_plans(s, p, 0);
         spared = true;
         s->last_keep = last_keep;
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
@@ -16670,7 +17566,12 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
         if (e) return e;
         p->slots_seen = s->slot_changes;
     }
-    return gn__step_run(s, p, &d, m->request, f);
+    if (p->plan && s->newest != p) {
+        gn__served_plan_leave(s, p);
+        gn__served_plan_enter(s, p);
+    }
+    e = gn__session_trim_plans(s, p, s->limit / 4);
+    return e ? gn_fail(f, e, "%s", gn__result_text(e)) : gn__step_run(s, p, &d, m->request, f);
 }
 
 /* ---- answers ---- */
@@ -16727,6 +17628,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
         gn__running_undo(s, x);
         return gn__session_refuse(s, x->request, &fault, false);
     }
+    if (!x->plan->ran) gn__server_record(s->server, x->plan->part);
+    x->plan->ran = true;
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
     uint64_t spent = gn__session_busy(s, false);
     if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
@@ -16850,13 +17753,14 @@ static void gn__session_give(void *user) {
 
 /* Until the client goes, errs or the server stops; the reason is in *f, *out_request is the request to blame. */
 static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fault *f) {
-    gn__patience w = { s->link.deadline_ms, true, &s->server->stop };
+    gn__patience w = { s->link.deadline_ms, true, &s->server->stop, &s->revoked };
     gn__msg m;
     s->link.in.cuts = 1u << GN__MSG_SLOT_PUT | 1u << GN__MSG_PLAN_PUT | 1u << GN__MSG_STEP;
     s->link.in.give = gn__session_give;
     s->link.in.user = s;
     for (;;) {
         *out_request = 0;
+        if (gn__atomic_load(&s->revoked)) return gn__session_revoked(f);     /* also for a client that never pauses */
         s->link.in.limit = gn__session_room(s);
         gn_result e = gn__inbox_next(&s->link.in, &m, f);
         if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
@@ -16935,6 +17839,26 @@ static void gn__session_note(void *user, gn_log_level level, const char *text) {
     gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu: %s", (unsigned long long)s->id, text);
 }
 
+/* The device with the fewest sessions, of those with the fewest bytes, of those the first; a lost one when all are: it says so. Under the lock. */
+static int gn__server_least_loaded(const gn_server *server) {
+    struct { uint64_t lost, sessions, bytes; } best = { 2, 0, 0 };
+    int at = 0;
+    for (int d = 0; d < server->n_devices; d++) {
+        uint64_t lost = server->lost_devices >> d & 1, sessions = 0, bytes = 0;
+        for (const gn__session *x = server->sessions; x; x = x->next) {
+            if (!x->placed || x->gone || x->device_at != d) continue;
+            sessions++;
+            bytes += x->shown.device_bytes;
+        }
+        if (lost != best.lost ? lost > best.lost : sessions != best.sessions ? sessions > best.sessions : bytes >= best.bytes) continue;
+        best.lost = lost;
+        best.sessions = sessions;
+        best.bytes = bytes;
+        at = d;
+    }
+    return at;
+}
+
 static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_fault *f) {
     gn_server *server = s->server;
     char text[64], name[64];
@@ -16942,9 +17866,10 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     gn__span_text(wanted, text, sizeof text);
     gn__device_name(name, text, strlen(text));
     gn__mutex_lock(&server->lock);
-    while (at < server->n_devices && (name[0] ? strcmp(name, server->devices[at]) != 0 : server->lost_devices >> at & 1)) at++;
-    if (!name[0] && at == server->n_devices) at = 0;      /* all are lost: the first one says so */
-    if (at < server->n_devices) s->device_at = at;
+    if (!name[0]) at = gn__server_least_loaded(server);
+    while (name[0] && at < server->n_devices && strcmp(name, server->devices[at]) != 0) at++;
+    s->placed = at < server->n_devices;
+    if (s->placed) s->device_at = at;
     gn__mutex_unlock(&server->lock);
     if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
     gn__copy_text(s->device, sizeof s->device, server->devices[at]);
@@ -17011,7 +17936,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
 
 static gn_result gn__session_hello(gn__session *s, uint32_t *out_request, gn_fault *f) {
     gn_server *server = s->server;
-    gn__patience w = { s->link.deadline_ms, false, &server->stop };
+    gn__patience w = { s->link.deadline_ms, false, &server->stop, NULL };
     uint8_t grant[256];
     size_t n_grant = 0;
     gn__msg_hello d;
@@ -17236,6 +18161,44 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
 
 enum { GN__CROWDED_MS = 10 };
 
+/* The session with the least id above `after` whose client proved itself to the listener; NULL: none. Under the lock. */
+static gn__session *gn__server_session(const gn_server *server, uint64_t after) {
+    gn__session *next = NULL;
+    for (gn__session *s = server->sessions; s; s = s->next)
+        if (s->known && !s->gone && !s->attached && s->id > after && (!next || s->id < next->id)) next = s;
+    return next;
+}
+
+/* Ends the sessions of clients that are not in the list any more. One look may meet a list that is being written: it takes two. One that
+   does not end by itself, since it computes, is cut off a few looks later. */
+static void gn__server_look(gn_server *server) {
+    uint64_t now = gn_now_us(), at = 0, stamp;
+    char tenant[GN__TENANT];
+    if (!gn__net->clients || now - server->looked_us < GN__LOOK_MS * 1000u) return;
+    server->looked_us = now;
+    stamp = gn__net->clients(server->listener);
+    if (stamp == server->seen_clients && !server->doubts) return;
+    server->seen_clients = stamp;
+    server->doubts = false;
+    for (;;) {
+        gn__mutex_lock(&server->lock);
+        gn__session *s = gn__server_session(server, at);
+        if (s) { at = s->id; gn__copy_text(tenant, sizeof tenant, s->tenant); }
+        gn__mutex_unlock(&server->lock);
+        if (!s) return;
+        bool stays = gn__net->stays(server->listener, tenant);
+        gn__mutex_lock(&server->lock);
+        s = gn__server_session(server, at - 1);
+        if (s && s->id == at) {
+            s->doubts = stays ? 0 : s->doubts + 1;
+            server->doubts = server->doubts || !stays;
+            if (s->doubts > 1) gn__atomic_store(&s->revoked, 1);
+            if (s->doubts > GN__LOOKS_MOST) s->link.t.i->interrupt(s->link.t.self);
+        }
+        gn__mutex_unlock(&server->lock);
+    }
+}
+
 static void gn__server_accept(void *arg) {
     gn_server *server = (gn_server *)arg;
     while (!gn__atomic_load(&server->stop)) {
@@ -17247,6 +18210,7 @@ static void gn__server_accept(void *arg) {
         bool crowded = gn__server_crowded(server);
         if (crowded) gn__cond_wait_ms(&server->changed, &server->lock, GN__CROWDED_MS);
         gn__mutex_unlock(&server->lock);
+        gn__server_look(server);
         if (crowded) continue;
         gn_result e = gn__net->accept(server->listener, GN__SLICE_MS, &t, &f);
         if (!e) e = gn__server_take(server, t, NULL);
@@ -17301,7 +18265,7 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
-    if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
+    if (!s->desc.no_costs) gn__measure(exec, &d, 0, &s->costs[s->n_devices]);
     exec.i->close(exec.self);
     s->n_devices++;
     return GN_OK;
@@ -17362,27 +18326,40 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
     return e;
 }
 
-static gn_result gn__server_warm(gn_server *s, gn_fault *f) {
-    size_t n = 0;
-    uint32_t made = 0, refused = 0;
+/* Makes the plans of a record, one after the other, beside the sessions, until the server stops or the time is up. It pays as a session does. */
+static void gn__server_warm(void *arg) {
+    gn_server *s = (gn_server *)arg;
     gn_fault why = { GN_OK, GN_NO_NODE, "" };
-    if (!s->warm_file) return GN_OK;
-    uint8_t *bytes = gn__record_read(s->warm_file, &n);
-    if (!bytes) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
-    gn__rd r = { bytes, bytes + n, false };
-    bool ok = n >= sizeof gn__record_head && n <= GN__RECORD_BYTES && memcmp(bytes, gn__record_head, sizeof gn__record_head) == 0;
-    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS;) {
+    uint64_t end = gn_now_us() + GN__WARM_MOST_S * 1000000u;
+    uint32_t made = 0, refused = 0;
+    gn__rd r = { s->warm, s->warm + s->n_warm, false };
+    bool ok = s->n_warm >= sizeof gn__record_head && s->n_warm <= GN__RECORD_BYTES && memcmp(s->warm, gn__record_head, sizeof gn__record_head) == 0, late = false;
+    gn__paying.host = gn__account_open(s->host, "the making of recorded plans", "--memory", s->desc.memory_limit);
+    gn__paying.device = gn__account_open(s->memory, "the making of recorded plans", "--memory", s->desc.memory_limit);
+    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS && gn__paying.host && gn__paying.device;) {
         uint32_t size = gn__get_u32(&r);
         ok = !r.bad && size <= (size_t)(r.end - r.p) && size <= GN__RECORD_PLAN;
-        if (!ok) break;
+        late = gn__atomic_load(&s->stop) || gn_now_us() > end;
+        if (!ok || late) break;
         if (gn__server_warm_plan(s, r.p, size, &why) == GN_OK) made++;
         else refused++;
         r.p += size;
     }
-    gn_free(bytes);
-    gn_logf(s->desc.log, s->desc.log_user, refused || !ok ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
-            ok ? "" : "; the rest of the file is no record of plans");
-    return GN_OK;
+    gn__account_close(gn__paying.host);
+    gn__account_close(gn__paying.device);
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    gn_logf(s->desc.log, s->desc.log_user, refused || !ok || late ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
+            late ? "; the others are left for want of time" : ok ? "" : "; the rest of the file is no record of plans");
+    gn__atomic_store(&s->warmed, 1);
+}
+
+/* Reads the record, which has to be there, and begins to make its plans. */
+static gn_result gn__server_begin_warm(gn_server *s, gn_fault *f) {
+    if (!s->warm_file) return GN_OK;
+    s->warm = gn__record_read(s->warm_file, &s->n_warm);
+    if (!s->warm) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
+    s->warms = gn__thread_start(&s->warmer, gn__server_warm, s);
+    return s->warms ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no thread to make the plans of %s", s->warm_file);
 }
 
 static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
@@ -17397,6 +18374,8 @@ static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
 static void gn__server_close(gn_server *s) {
     gn__atomic_store(&s->stop, 1);
     if (s->accepting) gn__thread_join(&s->accept);
+    if (s->warms) gn__thread_join(&s->warmer);
+    gn_free(s->warm);
     gn__mutex_lock(&s->lock);
     for (const gn__session *x = s->sessions; x; x = x->next)
         if (!x->gone) x->link.t.i->interrupt(x->link.t.self);
@@ -17408,6 +18387,7 @@ static void gn__server_close(gn_server *s) {
     gn__account_close(s->memory);
     gn__cond_deinit(&s->changed);
     gn__mutex_deinit(&s->lock);
+    gn__mutex_deinit(&s->record_lock);
     char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file, s->advertise };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(s);
@@ -17418,11 +18398,12 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     *out_server = NULL;
     if (!s) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
     gn__mutex_init(&s->lock);
+    gn__mutex_init(&s->record_lock);
     gn__cond_init(&s->changed);
     s->next_session = 1;
     gn_result e = gn__server_set_desc(s, desc, f);
     if (!e) e = gn__server_add_devices(s, f);
-    if (!e) e = gn__server_warm(s, f);
+    if (!e) e = gn__server_begin_warm(s, f);
     if (!e) e = gn__server_listen(s, f);
     if (e) gn__server_close(s);
     else *out_server = s;
@@ -17497,13 +18478,71 @@ GN__COLD_END
 /* >>check ==========================================================================================
  * Handles to nodes. Misuse becomes a failed node or a result; nothing here computes. */
 
+#define GN__PLANS_RECENT 64u       /* steps whose plans stay: as many may run at once */
+
 static gn__mutex gn__contexts_lock = GN__MUTEX_INIT;
 static gn_ctx *gn__contexts;               /* every control block ever made */
 static gn_ctx gn__no_context = { .status = GN_OUT_OF_MEMORY, .error = { .result = GN_OUT_OF_MEMORY, .text = "no memory for a context" } };
 
 static bool gn__usable(const gn_ctx *g) { return g && g->open && g->status == GN_OK; }
 
+/* The latest errors of this thread that have no context to be kept in: of calls whose tensors are all missing. */
+enum { GN__STRAYS = 4 };
+typedef struct gn__strays { gn_error errors[GN__STRAYS]; uint32_t serial, latest /* 0: a context has a later one */; } gn__strays;
+static GN__THREAD_LOCAL gn__strays gn__stray;
+
+/* The error of a handle without a context; NULL: it is GN_NONE, or too long ago. */
+static const gn_error *gn__stray_of(gn_tensor t) { return !t.ctx && t.id && gn__stray.serial - t.id < GN__STRAYS ? &gn__stray.errors[t.id % GN__STRAYS] : NULL; }
+
+static void gn__stray_set(gn__loc at, const char *op, const char *text) {
+    if (++gn__stray.serial == 0) gn__stray.serial = GN__STRAYS;      /* 0 is no error */
+    gn_error *e = &gn__stray.errors[gn__stray.serial % GN__STRAYS];
+    memset(e, 0, sizeof *e);
+    e->result = GN_BAD_ARGUMENT;
+    e->line = at.line;
+    gn__copy_text(e->op, sizeof e->op, op);
+    gn__copy_text(e->file, sizeof e->file, at.file);
+    gn__copy_text(e->text, sizeof e->text, text);
+    gn__stray.latest = gn__stray.serial;
+}
+
+/* An optional tensor was given; also one that was built on GN_NONE, which has no context but a number. */
+static bool gn__given(gn_tensor t) { return t.ctx || t.id; }
+
+/* What a builder returns when the context cannot be used. Without one its error is kept for the thread, and the handle has the
+   error's number, so that a read of it tells of this and ops on it change nothing. */
+static gn_tensor gn__dead(gn__loc at, const char *op, gn_ctx *g, const gn_tensor *in, int n_in) {
+    if (g) return (gn_tensor){ g, 0, 0 };
+    for (int i = 0; i < n_in; i++)
+        if (in[i].id) return in[i];
+    gn__stray_set(at, op, n_in ? "every tensor is missing (GN_NONE), and with them the context" : "there is no context (NULL)");
+    return (gn_tensor){ NULL, gn__stray.serial, 0 };
+}
+
+/* The same of a builder that was given no tensors. */
+static gn_tensor gn__nothing(gn__loc at, const char *op) {
+    gn__stray_set(at, op, "an array of tensors is NULL or has none, and so there is no context");
+    return (gn_tensor){ NULL, gn__stray.serial, 0 };
+}
+
+/* The result of a call on a context that cannot be used. */
+static gn_result gn__unusable(gn__loc at, const char *call, const gn_ctx *g) {
+    if (!g) { gn__stray_set(at, call, "there is no context (NULL, or GN_NONE)"); return GN_BAD_ARGUMENT; }
+    gn__stray.latest = 0;
+    return g->open ? g->status : g == &gn__no_context ? GN_OUT_OF_MEMORY : GN_CLOSED_CONTEXT;
+}
+
+/* The same of a call that reads tensors, the first of them t. */
+static gn_result gn__unreadable(const char *call, gn_tensor t) {
+    gn__loc nowhere = { "", 0 };
+    if (t.ctx) return gn__unusable(nowhere, call, t.ctx);
+    if (gn__stray_of(t)) gn__stray.latest = t.id;
+    else gn__stray_set(nowhere, call, "the tensor is missing (GN_NONE)");
+    return GN_BAD_ARGUMENT;
+}
+
 static gn_result gn__error_set(gn_ctx *g, gn_result r, const char *op, const char *text) {
+    gn__stray.latest = 0;
     memset(&g->error, 0, sizeof g->error);
     g->error.result = r;
     gn__copy_text(g->error.op, sizeof g->error.op, op);
@@ -17548,13 +18587,19 @@ static const char *gn__handle_text(gn_result r) {
 }
 
 /* Inputs to nodes; a bad handle becomes a failed node in its place. */
-static void gn__inputs(gn_ctx *g, gn__loc at, int op, const gn_tensor *t, int n, uint32_t *out) {
+static void gn__inputs_named(gn_ctx *g, gn__loc at, const char *op, const gn_tensor *t, int n, uint32_t *out) {
     for (int i = 0; i < n; i++) {
         gn_result why;
+        gn_fault f;
         out[i] = gn__resolve(g, t[i], &why);
-        if (why != GN_OK) out[i] = gn__failed_with(g, at, op, why, "input %d: %s", i, gn__handle_text(why));
+        if (why == GN_OK) continue;
+        gn_fail(&f, why, "input %d: %s", i, gn__handle_text(why));
+        out[i] = gn__failed_named(g, at, op, &f);
+        const gn_error *first = gn__stray_of(t[i]);         /* an op on nothing but GN_NONE is the cause */
+        if (out[i] && first) g->errors[g->nodes[out[i]].extra] = *first;
     }
 }
+static void gn__inputs(gn_ctx *g, gn__loc at, int op, const gn_tensor *t, int n, uint32_t *out) { gn__inputs_named(g, at, gn__ops[op].name, t, n, out); }
 
 GN__COLD_BEGIN
 
@@ -17566,6 +18611,7 @@ static gn_result gn__cut_error(gn_ctx *g, gn_result r, uint32_t bad) {
     if (n->op == GN__OP_FAILED) {
         uint32_t label = n->label;
         g->error = g->errors[n->extra];
+        gn__stray.latest = 0;
         if (label && !g->error.label[0]) gn__copy_text(g->error.label, sizeof g->error.label, gn__label_text(g, label));
         return g->error.result;
     }
@@ -17584,7 +18630,12 @@ static gn_result gn__slots_upload(gn_ctx *g, const gn_part *p) {
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
         gn_slot_desc d = { n->slot, s->gen, s->kind, s->type.dtype, s->type.shape, s->host, gn__type_bytes(&s->type) };
         gn_result r = g->exec.i->slot_put(g->exec.self, &d, &f);
-        if (r != GN_OK) return gn__error_node(g, &f, "", 0, gn__op_leaf(s->kind), s->label);
+        if (r != GN_OK) {
+            char text[GN__DIMS_TEXT];
+            size_t used = strlen(f.text);
+            snprintf(f.text + used, sizeof f.text - used, "; %s", gn__type_text(&s->type, text, sizeof text));
+            return gn__error_node(g, &f, s->at.file, (uint32_t)s->at.line, gn__op_leaf(s->kind), s->label);
+        }
         s->on_device = true;
         if (s->kind == GN_LEAF_STATE) { gn_free((void *)(uintptr_t)s->host); s->host = NULL; }
     }
@@ -17626,6 +18677,82 @@ static void gn__plan_follows(gn_ctx *g, const gn__plan *plan) {
     uint32_t at = (uint32_t)(plan - g->plans) + 1;
     if (g->latest_plan) g->plans[g->latest_plan - 1].next = at;
     g->latest_plan = at;
+    g->plans[at - 1].used = ++g->plan_clock;
+}
+
+static void gn__plan_free(gn_ctx *g, gn__plan *plan) {
+    g->exec.i->plan_destroy(g->exec.self, plan->exec_plan);
+    gn_free(plan->part);
+    gn_free(plan->origins);
+    g->plan_bytes -= plan->bytes;
+}
+
+/* Bytes of the plans that a step from `clock` on has used. */
+static uint64_t gn__plans_since(const gn_ctx *g, uint64_t clock) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < g->n_plans; i++) bytes += g->plans[i].used >= clock ? g->plans[i].bytes : 0;
+    return bytes;
+}
+
+/* When there are too many plans, those that were used last stay, up to half of what is allowed; those of steps that may still run stay too. */
+static void gn__plans_trim(gn_ctx *g) {
+    uint64_t low = 0, high = g->plan_clock;
+    size_t kept = 0;
+    if (g->plan_bytes <= g->desc.plan_memory) return;
+    if (g->multi && !gn__exec_ended(&g->exec, g->last_ticket)) return;     /* steps under way hold their plans: at the next new one then */
+    while (low < high) {
+        uint64_t mid = low + (high - low) / 2;
+        if (gn__plans_since(g, mid) > g->desc.plan_memory / 2) low = mid + 1;
+        else high = mid;
+    }
+    low = GN__MIN(low, g->plan_clock - GN__MIN(g->plan_clock, GN__PLANS_RECENT));
+    for (size_t i = 0; i < g->n_plans; i++) {
+        g->plans[i].next = 0;
+        if (g->plans[i].used >= low) g->plans[kept++] = g->plans[i];
+        else gn__plan_free(g, &g->plans[i]);
+    }
+    g->stats.plans_dropped += g->n_plans - kept;
+    g->n_plans = kept;
+    g->latest_plan = 0;
+    memset(g->plan_table, 0, g->plan_room * sizeof *g->plan_table);
+    for (size_t i = 0; i < kept; i++) {
+        size_t at = (size_t)g->plans[i].key & (g->plan_room - 1);
+        while (g->plan_table[at]) at = (at + 1) & (g->plan_room - 1);
+        g->plan_table[at] = (uint32_t)i + 1;
+    }
+}
+
+/* Makes the plan of the cut, and measures what it takes. */
+static gn_result gn__plan_make(gn_ctx *g, gn__plan *made, gn_fault *f) {
+    gn_part *p = &g->cut.part;
+    gn_account *payer = gn__paying.host;
+    uint64_t before = gn__account_held(g->plan_account);
+    gn__paying.host = g->plan_account;
+    made->part = gn__part_copy(p);
+    made->origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made->origins);
+    gn_result r = made->part && made->origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made->part, f) : GN_OUT_OF_MEMORY;
+    if (r == GN_OK) r = g->exec.i->plan_make(g->exec.self, made->part, &made->exec_plan, f);
+    gn__paying.host = payer;
+    uint64_t after = gn__account_held(g->plan_account);
+    made->bytes = after - GN__MIN(after, before);
+    return r;
+}
+
+/* An error of memory that names no node is told with the largest tensor of the part. */
+static void gn__blame_largest(const gn_part *p, gn_fault *f) {
+    size_t most = 0;
+    if (f->node < p->n_nodes || (f->result != GN_OUT_OF_MEMORY && f->result != GN_LIMIT)) return;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        gn__type t = gn__part_type(p, i);
+        if (gn__type_bytes(&t) < most && f->node != GN_NO_NODE) continue;
+        most = gn__type_bytes(&t);
+        f->node = i;
+    }
+    if (f->node >= p->n_nodes) return;
+    char text[GN__DIMS_TEXT];
+    gn__type t = gn__part_type(p, f->node);
+    size_t used = strlen(f->text);
+    snprintf(f->text + used, sizeof f->text - used, "; the largest tensor of the step is %s", gn__type_text(&t, text, sizeof text));
 }
 
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
@@ -17641,11 +18768,12 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     uint32_t *at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
     *out_r = GN_OK;
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
-    made.part = gn__part_copy(p);
-    made.origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made.origins);
-    *out_r = made.part && made.origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made.part, &f) : GN_OUT_OF_MEMORY;
-    if (*out_r == GN_OK) *out_r = g->exec.i->plan_make(g->exec.self, made.part, &made.exec_plan, &f);
+    gn__plans_trim(g);
+    at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
+    *out_r = gn__plan_make(g, &made, &f);
     if (*out_r != GN_OK) {
+        f.result = *out_r;
+        gn__blame_largest(p, &f);
         const gn__node *n = f.node < g->cut.n_ids ? &g->nodes[g->cut.ids[f.node]] : NULL;
         gn__error_node(g, &f, n ? n->file : "", n ? n->line : 0, n ? n->op : -1, n ? n->label : 0);
         gn_free(made.part);
@@ -17653,6 +18781,7 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
         return NULL;
     }
     g->stats.plans_made++;
+    g->plan_bytes += made.bytes;
     g->plans[g->n_plans++] = made;
     *at = (uint32_t)g->n_plans;
     return &g->plans[*at - 1];
@@ -17666,8 +18795,9 @@ static void gn__plan_note(gn_ctx *g, gn__plan *plan) {
     }
 }
 
-static gn_result gn__run_error(gn_ctx *g, const gn__plan *plan, const gn_fault *f) {
+static gn_result gn__run_error(gn_ctx *g, const gn__plan *plan, gn_fault *f) {
     g->stats.faults++;
+    if (plan) gn__blame_largest(plan->part, f);
     const gn__origin *o = plan && f->node < plan->part->n_nodes ? &plan->origins[f->node] : NULL;
     return gn__error_node(g, f, o ? o->file : "", o ? o->line : 0, o ? o->op : -1, o ? o->label : 0);
 }
@@ -17709,7 +18839,9 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
     if (r != GN_OK) return gn__cut_error(g, r, bad);
     const gn_part *p = &g->cut.part;
     if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
+    uint64_t told = g->multi ? g->multi->told : 0;
     gn__plan *plan = gn__plan_of(g, &r);
+    if (!plan && g->multi && g->multi->told != told) gn__pending_drop(g);      /* an earlier step has failed: this one is not tried again */
     if (!plan) return r;
     gn__plan_follows(g, plan);
     gn__plan_note(g, plan);
@@ -17721,7 +18853,9 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
         outs[i].keep = leaf || version || g->nodes[roots[i]].value ? 0 : g->next_value++;
     }
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    r = g->exec.i->submit(g->exec.self, plan->exec_plan, args, outs, &g->last_ticket, &f);
+    uint64_t ticket = 0;
+    r = g->exec.i->submit(g->exec.self, plan->exec_plan, args, outs, &ticket, &f);
+    if (r == GN_OK || r == GN_NO_VALUE) g->last_ticket = ticket;
     gn_free(args);
     g->stats.steps_run++;
     bool waits = false;
@@ -17743,6 +18877,7 @@ static void gn__step_clear(gn_ctx *g) {
     gn__pending_drop(g);
     g->n_data = g->n_ins = g->n_attrs = 0;
     g->n_nodes = g->n_errors = 1;
+    g->errors[0].result = GN_OK;
     g->n_random = g->random_leaf = g->failed_effect = 0;
     g->run_counter++;
     g->step_gen = ++g->gen;
@@ -17754,8 +18889,6 @@ static bool gn__context_init(gn_ctx *g) {
     g->next_value = 1;
     if (!GN__GROW(g, errors, 1)) return false;
     memset(&g->errors[0], 0, sizeof g->errors[0]);
-    g->errors[0].result = GN_OUT_OF_MEMORY;
-    gn__copy_text(g->errors[0].text, sizeof g->errors[0].text, "a node could not be built: no memory, or more nodes in this step than gn_desc.max_nodes");
     g->n_errors = 1;
     gn__node_new(g, nowhere, GN__OP_FAILED, &none, 0, 0);
     g->stats.nodes_built = 0;
@@ -17854,7 +18987,7 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
         gn__exec_desc_of(g, &d, device, stats);
         gn_result r = gn__exec_open(&d, &out->exec, f);
         if (r || !several) return r;
-        gn__measure(out->exec, &d, &out->costs);
+        gn__measure(out->exec, &d, 0, &out->costs);
         out->link = driver ? (gn_cluster_link){ 0, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
         return GN_OK;
     }
@@ -17890,6 +19023,66 @@ static void gn__places_close(const gn__places *p, uint32_t from) {
     for (uint32_t i = GN__MAX(from, p->n_names); i < p->n; i++) p->t[i - p->n_names].i->close(p->t[i - p->n_names].self);
 }
 
+/* The text that names a device, without what follows a '?'. */
+static void gn__place_text(const gn__places *p, uint32_t i, char *out, size_t cap) {
+    const char *at = p->names;
+    if (i >= p->n_names) {
+        gn_link_info info;
+        p->t[i - p->n_names].i->info(p->t[i - p->n_names].self, &info);
+        snprintf(out, cap, "%.60s/%.30s", info.peer, p->on_server[i - p->n_names]);
+        return;
+    }
+    for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
+    at += strspn(at, " ");
+    gn__copy_text(out, GN__MIN(cap, strcspn(at, ",?") + 1), at);
+}
+
+/* What says that a device is not there now; anything else is a mistake, or a reason not to trust it. */
+static bool gn__says_absent(gn_result r) {
+    return r == GN_NO_DEVICE || r == GN_UNREACHABLE || r == GN_TIMEOUT || r == GN_DISCONNECTED || r == GN_DEVICE_LOST || r == GN_PORT_IN_USE || r == GN_LIMIT;
+}
+
+/* One of several could not be opened: GN_OK when the others are opened without it. */
+static gn_result gn__place_absent(gn_ctx *g, gn__multi *m, uint32_t i, const char *name, gn_fault *f) {
+    gn__device *u = &m->units[i];
+    gn_result r = f->result;
+    if (!gn__says_absent(r)) return r;
+    if (g->desc.strict) {
+        gn_fault why = *f;
+        return gn_fail(f, GN_NO_DEVICE, "%s is absent, and strict mode forbids to go on without it: %s", name, why.text);
+    }
+    gn_logf(g->desc.log, g->desc.log_user, GN_LOG_WARN, "%s is absent: %s", name, f->text);
+    g->stats.devices_absent++;
+    u->absent = u->lost = true;
+    u->exec = (gn_exec){ &gn__absent_i, u };
+    u->counts = &u->stats;
+    gn__copy_text(u->name, sizeof u->name, name);
+    gn__copy_text(u->cause, sizeof u->cause, f->text);
+    return GN_OK;
+}
+
+/* One of several: opened, or absent. */
+static gn_result gn__place_enter(gn_ctx *g, const gn__places *p, gn__multi *m, uint32_t i, gn_fault *f) {
+    gn__device *u = &m->units[i];
+    gn__opened x;
+    char name[96];
+    gn__place_text(p, i, name, sizeof name);
+    gn_result r = gn__place_open(g, p, i, &u->stats, &x, f);
+    if (r) {
+        f->result = r;
+        return gn__place_absent(g, m, i, name, f);
+    }
+    u->probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
+    u->probe_self = x.exec.i == &gn__remote_i ? x.exec.self : u;
+    if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
+    gn__multi_enter(m, i, x.exec, x.sync);
+    u->costs = x.costs;
+    u->up = u->down = x.link;
+    for (uint32_t k = 0; k < i; k++)
+        if (strcmp(m->units[k].name, u->name) == 0) return gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", u->name);
+    return GN_OK;
+}
+
 /* Several devices become one executor. */
 static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f) {
     gn_exec_desc d;
@@ -17897,19 +19090,12 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
     gn__multi *m = p->n <= GN__UNITS_MAX ? gn__multi_new(p->n, &d) : NULL;
     gn_result r = m ? GN_OK : p->n > GN__UNITS_MAX ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", p->n, GN__UNITS_MAX) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for devices");
     uint32_t i = 0;
+    gn_fault first = { GN_OK, GN_NO_NODE, "" };
     for (; i < p->n && !r; i++) {
-        gn__opened x;
-        r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
-        if (r) continue;
-        m->units[i].probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
-        m->units[i].probe_self = x.exec.i == &gn__remote_i ? x.exec.self : &m->units[i];
-        if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
-        gn__multi_enter(m, i, x.exec, x.sync);
-        m->units[i].costs = x.costs;
-        m->units[i].up = m->units[i].down = x.link;
-        for (uint32_t k = 0; k < i && !r; k++)
-            if (strcmp(m->units[k].name, m->units[i].name) == 0) r = gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", m->units[i].name);
+        r = gn__place_enter(g, p, m, i, f);
+        if (!r && m->units[i].absent && !first.result) first = *f;
     }
+    if (!r && g->stats.devices_absent == p->n) { *f = first; r = first.result; }       /* none is there */
     if (r) {
         gn__places_close(p, i);
         if (m) gn__multi_close(m);
@@ -17957,7 +19143,9 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     g->desc.trace = NULL;                /* not of the context's own first node */
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
-    g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    if (g->desc.plan_memory == 0) g->desc.plan_memory = (uint64_t)256 << 20;
+    g->plan_account = gn__account_open(NULL, "plans", "gn_desc.plan_memory", 0);
+    g->status = g->plan_account && gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
     g->desc.trace = desc ? desc->trace : NULL;
     uint64_t begin = gn__trace_begin(g);
     if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
@@ -17972,11 +19160,8 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
 }
 
 static void gn__context_free(gn_ctx *g) {
-    for (size_t i = 0; i < g->n_plans; i++) {
-        g->exec.i->plan_destroy(g->exec.self, g->plans[i].exec_plan);
-        gn_free(g->plans[i].part);
-        gn_free(g->plans[i].origins);
-    }
+    if (g->multi) gn__multi_abandon(g->multi);
+    for (size_t i = 0; i < g->n_plans; i++) gn__plan_free(g, &g->plans[i]);
     if (g->exec.i) g->exec.i->close(g->exec.self);
     for (size_t i = 0; i < g->n_data; i++) gn_free(g->data[i].owned);
     for (size_t i = 0; i < g->n_labels; i++) gn_free(g->labels[i]);
@@ -17985,6 +19170,7 @@ static void gn__context_free(gn_ctx *g) {
     void *arrays[] = { g->nodes, g->ins, g->attrs, g->shapes, g->data, g->errors, g->labels, g->slots, g->pending, g->plans, g->shape_table, g->plan_table, g->label_table,
                        g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+    gn__account_close(g->plan_account);
 }
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -18000,12 +19186,24 @@ static gn_result gn__step_end(gn_ctx *g) {
     return r;
 }
 
+/* A weight or a state that cannot be made. */
+static gn_tensor gn__slot_refused(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *t, gn_result why, const char *label) {
+    char type[GN__DIMS_TEXT];
+    gn_fault f;
+    gn_fail(&f, why, "%s '%s': %s of rank %d", why == GN_BAD_SHAPE ? "a dtype, rank or dimension is not valid, or it is too large, of" : why == GN_BAD_ARGUMENT ? "the host memory is NULL of" : "no memory for",
+            label ? label : "", gn__type_text(t, type, sizeof type), t->shape.rank);
+    uint32_t bad = gn__failed(g, at, gn__op_leaf(kind), &f);
+    if (bad) gn__copy_text(g->errors[g->nodes[bad].extra].label, sizeof g->error.label, label);
+    return gn__handle(g, bad);
+}
+
 static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *t, const void *host, const char *label) {
     void *copy = NULL;
     gn_result why = GN_OK;
     size_t slot = 0;
     if (!gn__type_ok(t)) why = GN_BAD_SHAPE;
     else if (kind == GN_LEAF_WEIGHT && !host && gn__count(&t->shape)) why = GN_BAD_ARGUMENT;
+    else GN__READABLE(host, gn__type_bytes(t));
     while (slot < g->n_slots && g->slots[slot].kind) slot++;
     if (why == GN_OK && kind == GN_LEAF_STATE && host) {
         copy = gn_alloc(gn__type_bytes(t));
@@ -18015,8 +19213,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     if (why == GN_OK && slot == g->n_slots && !GN__GROW(g, slots, 1)) why = GN_OUT_OF_MEMORY;
     if (why != GN_OK) {
         gn_free(copy);
-        uint32_t bad = gn__failed_with(g, at, gn__op_leaf(kind), why, why == GN_BAD_SHAPE ? "a dtype, rank or dimension of '%s' is not valid, or it is too large" : why == GN_BAD_ARGUMENT ? "the host memory of '%s' is NULL" : "no memory for '%s'", label ? label : "");
-        return gn__handle(g, bad);
+        return gn__slot_refused(g, at, kind, t, why, label);
     }
     if (slot == g->n_slots) g->n_slots++;
     memset(&g->slots[slot], 0, sizeof g->slots[slot]);
@@ -18026,6 +19223,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     s->kind = kind;
     s->gen = ++g->gen;
     s->hint = g->hint;
+    s->at = at;
     s->label = gn__label_intern(g, label);
     return (gn_tensor){ g, (uint32_t)slot | GN__SLOT_BIT, s->gen };
 }
@@ -18082,9 +19280,10 @@ void gn_close(gn_ctx *g) {
     gn__mutex_unlock(&gn__contexts_lock);
 }
 
-gn_result gn_status(gn_ctx *g) { return !g ? GN_BAD_ARGUMENT : g->open ? g->status : g == &gn__no_context ? GN_OUT_OF_MEMORY : GN_CLOSED_CONTEXT; }
+gn_result gn_status(gn_ctx *g) { return gn__unusable((gn__loc){ "", 0 }, "gn_status", g); }
 const gn_error *gn_last_error(gn_ctx *g) {
     static const gn_error none = { .result = GN_BAD_ARGUMENT, .text = "no context was given" };
+    if (gn__stray.latest || (!g && gn__stray.serial)) return &gn__stray.errors[(gn__stray.latest ? gn__stray.latest : gn__stray.serial) % GN__STRAYS];
     return g ? &g->error : &none;
 }
 const char *gn_result_name(gn_result r) { return gn__result_name(r); }
@@ -18100,7 +19299,7 @@ void gn_get_stats(gn_ctx *g, gn_stats *out_stats) {
 gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
     if (!out_info) return GN_BAD_ARGUMENT;
     memset(out_info, 0, sizeof *out_info);
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_get_device", g);
     g->exec.i->describe(g->exec.self, out_info);
     return GN_OK;
 }
@@ -18109,9 +19308,9 @@ int gn_device_count(gn_ctx *g) { return !gn__usable(g) ? 0 : g->multi ? (int)g->
 
 static gn_result gn__device_no(gn_ctx *g, int index) {
     char text[80];
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_get_device_at", g);
     snprintf(text, sizeof text, "there is no device %d: the context has %d", index, g->multi ? (int)g->multi->n_units : 1);
-    return index >= 0 && index < (g->multi ? (int)g->multi->n_units : 1) ? GN_OK : gn__error_set(g, GN_NO_DEVICE, "", text);
+    return index >= 0 && index < (g->multi ? (int)g->multi->n_units : 1) ? GN_OK : gn__error_set(g, GN_NO_DEVICE, "gn_get_device_at", text);
 }
 
 gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
@@ -18124,15 +19323,15 @@ gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
 }
 
 gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
-    if (!gn__usable(g)) return gn_status(g);
-    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "", "a cluster is for a context over as many devices, and more than one");
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_set_cluster", g);
+    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_set_cluster", "a cluster is for a context over as many devices, and more than one");
     size_t n = g->multi->n_units, n_links = (n + 1) * (n + 1);
     gn_cluster_device *devices = c ? (gn_cluster_device *)gn_alloc(n * sizeof *devices) : NULL;
     gn_cluster_link *links = c ? (gn_cluster_link *)gn_alloc(n_links * sizeof *links) : NULL;
     if (c && (!devices || !links)) {
         gn_free(devices);
         gn_free(links);
-        return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a cluster");
+        return gn__error_set(g, GN_OUT_OF_MEMORY, "gn_set_cluster", "no memory for a cluster");
     }
     if (c) { memcpy(devices, c->devices, n * sizeof *devices); memcpy(links, c->links, n_links * sizeof *links); }
     gn_free(g->multi->given);
@@ -18151,7 +19350,7 @@ gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
 }
 
 gn_result gn_step(gn_ctx *g) {
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_step", g);
     uint64_t begin = gn__trace_begin(g);
     gn_result r = gn__step_end(g);
     gn__trace_end(g, "gn_step", begin, 0);
@@ -18160,18 +19359,18 @@ gn_result gn_step(gn_ctx *g) {
 
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_sync", g);
     uint64_t begin = gn__trace_begin(g);
-    gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
+    gn_result r = g->exec.i->wait(g->exec.self, UINT64_MAX, &f);
     gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
 gn_result gn_wait(gn_ctx *g, uint64_t ticket) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    if (!gn__usable(g)) return gn_status(g);
-    bool given = g->multi ? (ticket & 31) < g->multi->n_units && ticket >> 5 <= g->multi->units[ticket & 31].last : ticket <= g->last_ticket;
-    if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_read_later has given no such ticket");
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_wait", g);
+    bool given = ticket <= (g->multi ? g->multi->last_run : g->last_ticket);
+    if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_wait", "gn_read_later has given no such ticket");
     uint64_t begin = gn__trace_begin(g);
     gn_result r = ticket ? g->exec.i->wait(g->exec.self, ticket, &f) : GN_OK;
     gn__trace_end(g, "gn_wait", begin, 0);
@@ -18182,51 +19381,102 @@ GN__COLD_END
 
 /* ---- leaves ---- */
 
+/* Of a number that a dtype cannot hold: the error's node, else 0 with *out_ok true. `t`: the tensor that it meets, or its own type. */
+static uint32_t gn__number_refused(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, const char *number) {
+    char text[GN__DIMS_TEXT];
+    gn_fault f;
+    gn_fail(&f, GN_BAD_ARGUMENT, "%s: %s cannot hold %s: cast to a dtype that can, or give another number: %s", op, gn__dtypes[t->dtype].name, number, gn__type_text(t, text, sizeof text));
+    return gn__failed_named(g, at, op, &f);
+}
+
+static bool gn__number_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, double value, uint32_t *out_bad) {
+    char number[40];
+    if (gn__holds(t->dtype, value)) return true;
+    snprintf(number, sizeof number, "%.17g", value);
+    *out_bad = gn__number_refused(g, at, op, t, number);
+    return false;
+}
+
+/* The same of a whole number; floats take any and round. */
+static bool gn__whole_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, int64_t value, uint32_t *out_bad) {
+    char number[40];
+    if (!gn__dtype_ok((int)t->dtype) || gn__is_float(t->dtype) || gn__wrap(value, t->dtype) == value) return true;
+    snprintf(number, sizeof number, "%lld", (long long)value);
+    *out_bad = gn__number_refused(g, at, op, t, number);
+    return false;
+}
+
+#define GN__EXACT ((int64_t)1 << 53)        /* whole numbers up to here are exact in an f64, which is what a generator carries */
+
+/* A whole number past GN__EXACT is the sum of two that are exact. */
+static uint32_t gn__full_whole(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, int64_t value) {
+    gn_shape scalar = GN_SCALAR;
+    if (d != GN_I64 || (value >= -GN__EXACT && value <= GN__EXACT)) return gn__full(g, at, d, s, (double)value);
+    int64_t low = value & 0xffffffff;
+    uint32_t in[2] = { gn__full(g, at, d, s, (double)(value - low)), gn__full(g, at, d, &scalar, (double)low) };
+    return gn__build(g, at, GN__OP_ADD, 2, in, 0, NULL);
+}
+
 gn_tensor gn_data_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__data_leaf(g, at, &t, host, NULL, 0)) : GN__DEAD(g);
+    return gn__usable(g) ? gn__handle(g, gn__data_leaf(g, at, &t, host, NULL, 0)) : gn__dead(at, "data", g, NULL, 0);
 }
 
 gn_tensor gn_data_copy_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "data_copy", g, NULL, 0);
     uint32_t id = gn__data_leaf(g, at, &t, host, NULL, 0);
     if (g->nodes[id].op == GN__OP_FAILED) return gn__handle(g, id);
     gn__data *d = &g->data[g->nodes[id].extra];
     d->owned = gn_alloc(d->bytes);
-    if (!d->owned) return gn__handle(g, 0);
+    if (!d->owned) return gn__handle(g, gn__failed_with(g, at, GN__OP_DATA, GN_OUT_OF_MEMORY, "no memory for a copy of %llu bytes", (unsigned long long)d->bytes));
     if (d->bytes) memcpy(d->owned, host, d->bytes);
     return gn__handle(g, id);
 }
 
 gn_tensor gn_scalar_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, double value) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__scalar_leaf(g, at, dtype, value)) : GN__DEAD(g);
+    gn__type t = { dtype, GN_SCALAR };
+    uint32_t bad;
+    if (!gn__usable(g)) return gn__dead(at, "scalar", g, NULL, 0);
+    return gn__handle(g, gn__number_ok(g, at, "scalar", &t, value, &bad) ? gn__scalar_leaf(g, at, dtype, value) : bad);
+}
+
+gn_tensor gn_scalar_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t value) {
+    gn__loc at = { file, line };
+    gn__type t = { dtype, GN_SCALAR };
+    uint32_t bad;
+    char small[8] = { 0 };
+    if (!gn__usable(g)) return gn__dead(at, "scalar_i64", g, NULL, 0);
+    if (!gn__whole_ok(g, at, "scalar_i64", &t, value, &bad)) return gn__handle(g, bad);
+    if (gn__is_float(dtype) || !gn__dtype_ok((int)dtype)) return gn__handle(g, gn__scalar_leaf(g, at, dtype, (double)value));
+    gn__store_i64(&value, dtype, small, 1, 1);
+    return gn__handle(g, gn__data_leaf(g, at, &t, NULL, small, sizeof small));
 }
 
 gn_tensor gn_weight_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host, const char *label) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, host, label) : GN__DEAD(g);
+    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, host, label) : gn__dead(at, "weight", g, NULL, 0);
 }
 
 gn_tensor gn_state_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host, const char *label) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_STATE, &t, host, label) : GN__DEAD(g);
+    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_STATE, &t, host, label) : gn__dead(at, "state", g, NULL, 0);
 }
 
 gn_result gn_release(gn_tensor slot) {
     gn_ctx *g = slot.ctx;
     gn_result why;
-    if (!gn__usable(g)) return gn_status(g);
-    if (!(slot.id & GN__SLOT_BIT)) return gn__error_set(g, GN_NOT_A_STATE, "", "only a weight or a state is released");
+    if (!gn__usable(g)) return gn__unreadable("gn_release", slot);
+    if (!(slot.id & GN__SLOT_BIT)) return gn__error_set(g, GN_NOT_A_STATE, "gn_release", "only a weight or a state is released");
     gn__resolve(g, slot, &why);
-    if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
+    if (why != GN_OK) return gn__error_set(g, why, "gn_release", gn__handle_text(why));
     gn__slot *s = &g->slots[slot.id & ~GN__SLOT_BIT];
-    if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "", "the state has a pending version: end the step first");
+    if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_release", "the state has a pending version: end the step first");
     uint64_t begin = gn__trace_begin(g);
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
     gn__trace_end(g, "gn_release", begin, 0);
@@ -18237,23 +19487,76 @@ gn_result gn_release(gn_tensor slot) {
 
 gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__full(g, at, dtype, &shape, value)) : GN__DEAD(g);
+    gn__type t = { dtype, shape };
+    uint32_t bad;
+    if (!gn__usable(g)) return gn__dead(at, "full", g, NULL, 0);
+    return gn__handle(g, gn__number_ok(g, at, "full", &t, value, &bad) ? gn__full(g, at, dtype, &shape, value) : bad);
 }
 
+gn_tensor gn_full_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, int64_t value) {
+    gn__loc at = { file, line };
+    gn__type t = { dtype, shape };
+    uint32_t bad;
+    if (!gn__usable(g)) return gn__dead(at, "full_i64", g, NULL, 0);
+    return gn__handle(g, gn__whole_ok(g, at, "full_i64", &t, value, &bad) ? gn__full_whole(g, at, dtype, &shape, value) : bad);
+}
+
+static uint32_t gn__arange_node(gn_ctx *g, gn__loc at, gn_dtype dtype, int64_t n, double start, double step) {
+    int64_t attrs[4] = { dtype, n, gn__f64_word(start), gn__f64_word(step) };
+    return gn__build(g, at, GN__OP_ARANGE, 0, NULL, 4, attrs);
+}
+
+/* Elements are start + i step in f64: those of ints must be whole, held, and exact there. */
 gn_tensor gn_arange_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, double start, double step) {
     gn__loc at = { file, line };
-    int64_t attrs[4] = { dtype, n, gn__f64_word(start), gn__f64_word(step) };
-    return gn__usable(g) ? gn__handle(g, gn__build(g, at, GN__OP_ARANGE, 0, NULL, 4, attrs)) : GN__DEAD(g);
+    gn__type t = { dtype, GN_SHAPE(n) };
+    uint32_t bad = 0;
+    char number[160];
+    double last = n > 1 ? start + (double)(n - 1) * step : start;
+    if (!gn__usable(g)) return gn__dead(at, "arange", g, NULL, 0);
+    bool exact = !gn__dtype_ok((int)dtype) || gn__is_float(dtype) || (step == trunc(step) && fabs(start) <= (double)GN__EXACT && fabs(last) < (double)GN__EXACT + (n < 2));
+    if (exact && n > 0 && (!gn__number_ok(g, at, "arange", &t, start, &bad) || !gn__number_ok(g, at, "arange", &t, last, &bad))) return gn__handle(g, bad);
+    if (exact) return gn__handle(g, gn__arange_node(g, at, dtype, n, start, step));
+    snprintf(number, sizeof number, "what begins at %.17g in steps of %.17g (gn_arange_i64 takes whole numbers past 2^53)", start, step);
+    return gn__handle(g, gn__number_refused(g, at, "arange", &t, number));
+}
+
+/* The last of n whole numbers from start on lies within what the dtype holds. */
+static bool gn__arange_fits(gn_dtype d, int64_t n, int64_t start, int64_t step) {
+    if (n < 2 || step == 0) return true;
+    int64_t end = step > 0 ? gn__f64_int(INFINITY, d) : gn__f64_int(-INFINITY, d);
+    uint64_t room = step > 0 ? (uint64_t)end - (uint64_t)start : (uint64_t)start - (uint64_t)end, by = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
+    return by <= room / (uint64_t)(n - 1);
+}
+
+gn_tensor gn_arange_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, int64_t start, int64_t step) {
+    gn__loc at = { file, line };
+    gn__type t = { dtype, GN_SHAPE(n) };
+    gn_shape scalar = GN_SCALAR;
+    uint32_t bad = 0;
+    char number[96];
+    if (!gn__usable(g)) return gn__dead(at, "arange_i64", g, NULL, 0);
+    bool whole = gn__dtype_ok((int)dtype) && !gn__is_float(dtype);
+    if (n > 0 && !gn__whole_ok(g, at, "arange_i64", &t, start, &bad)) return gn__handle(g, bad);
+    if (whole && !gn__arange_fits(dtype, n, start, step)) {
+        snprintf(number, sizeof number, "the last of what begins at %lld in steps of %lld", (long long)start, (long long)step);
+        return gn__handle(g, gn__number_refused(g, at, "arange_i64", &t, number));
+    }
+    double far = fabs((double)start) + fabs((double)n * (double)step);
+    if (dtype != GN_I64 || far < (double)GN__EXACT) return gn__handle(g, gn__arange_node(g, at, dtype, n, (double)start, (double)step));
+    uint32_t in[2] = { gn__arange_node(g, at, dtype, n, 0, 1), gn__full_whole(g, at, dtype, &scalar, step) };
+    uint32_t sum[2] = { gn__build(g, at, GN__OP_MUL, 2, in, 0, NULL), gn__full_whole(g, at, dtype, &scalar, start) };
+    return gn__handle(g, gn__build(g, at, GN__OP_ADD, 2, sum, 0, NULL));
 }
 
 gn_tensor gn_random_uniform_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_UNIFORM, dtype, &shape)) : GN__DEAD(g);
+    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_UNIFORM, dtype, &shape)) : gn__dead(at, "random_uniform", g, NULL, 0);
 }
 
 gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_NORMAL, dtype, &shape)) : GN__DEAD(g);
+    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_NORMAL, dtype, &shape)) : gn__dead(at, "random_normal", g, NULL, 0);
 }
 
 /* ---- ops ---- */
@@ -18264,7 +19567,7 @@ static gn_tensor gn__op(const char *file, int line, int op, const gn_tensor *in,
     gn__loc at = { file, line };
     uint32_t x[GN__MAX_INPUTS];
     for (int i = 1; i < n_in && !g; i++) g = in[i].ctx;       /* the error of a missing input goes where it can be read */
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, gn__ops[op].name, g, in, n_in);
     if (n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, op, GN_BAD_ARGUMENT, "%d inputs are more than %d", n_in, GN__MAX_INPUTS));
     gn__inputs(g, at, op, in, n_in, x);
     return gn__handle(g, first >= 0 ? gn__build_promoted(g, at, op, n_in, x, first, n_attrs, attrs) : gn__build(g, at, op, n_in, x, n_attrs, attrs));
@@ -18290,19 +19593,48 @@ gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype) {
     return gn__op(file, line, GN__OP_CAST, &a, 1, -1, &attr, 1);
 }
 
-gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi) {
-    int64_t attrs[2] = { gn__f64_word(lo), gn__f64_word(hi) };
-    return gn__op(file, line, GN__OP_CLAMP, &a, 1, -1, attrs, 2);
-}
-
-gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value) {
+/* A 0-d constant of a's dtype; the op whose number it is stands in the error. */
+static gn_tensor gn__like(const char *file, int line, const char *op, gn_tensor a, double value) {
     gn_ctx *g = a.ctx;
     gn__loc at = { file, line };
     gn_shape s = GN_SCALAR;
-    uint32_t x;
-    if (!gn__usable(g)) return GN__DEAD(g);
-    gn__inputs(g, at, GN__OP_FULL, &a, 1, &x);
-    return gn__handle(g, g->nodes[x].op == GN__OP_FAILED ? x : gn__full(g, at, (gn_dtype)g->nodes[x].dtype, &s, value));
+    gn__type t;
+    uint32_t x, bad;
+    if (!gn__usable(g)) return gn__dead(at, op, g, &a, 1);
+    gn__inputs_named(g, at, op, &a, 1, &x);
+    if (g->nodes[x].op == GN__OP_FAILED) return gn__handle(g, x);
+    if (gn__holds((gn_dtype)g->nodes[x].dtype, value)) return gn__handle(g, gn__full(g, at, (gn_dtype)g->nodes[x].dtype, &s, value));
+    t = gn__type_of(g, x);
+    gn__number_ok(g, at, op, &t, value, &bad);
+    return gn__handle(g, bad);
+}
+
+gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value) { return gn__like(file, line, "like", a, value); }
+
+gn_tensor gn_like_i64_at(const char *file, int line, gn_tensor a, int64_t value) {
+    gn_ctx *g = a.ctx;
+    gn__loc at = { file, line };
+    gn_shape s = GN_SCALAR;
+    uint32_t x, bad;
+    if (!gn__usable(g)) return gn__dead(at, "like_i64", g, &a, 1);
+    gn__inputs_named(g, at, "like_i64", &a, 1, &x);
+    if (g->nodes[x].op == GN__OP_FAILED) return gn__handle(g, x);
+    gn__type t = gn__type_of(g, x);
+    return gn__handle(g, gn__whole_ok(g, at, "like_i64", &t, value, &bad) ? gn__full_whole(g, at, t.dtype, &s, value) : bad);
+}
+
+/* Infinite bounds are none, of ints too. */
+gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi) {
+    int64_t attrs[2] = { gn__f64_word(lo), gn__f64_word(hi) };
+    gn__loc at = { file, line };
+    gn_result why;
+    uint32_t id = gn__usable(a.ctx) ? gn__resolve(a.ctx, a, &why) : 0, bad;
+    if (id && a.ctx->nodes[id].op != GN__OP_FAILED) {
+        gn__type t = gn__type_of(a.ctx, id);
+        if (!isinf(lo) && !gn__number_ok(a.ctx, at, "clamp", &t, lo, &bad)) return gn__handle(a.ctx, bad);
+        if (!isinf(hi) && !gn__number_ok(a.ctx, at, "clamp", &t, hi, &bad)) return gn__handle(a.ctx, bad);
+    }
+    return gn__op(file, line, GN__OP_CLAMP, &a, 1, -1, attrs, 2);
 }
 
 /* Axes to bits; an axis out of range or named twice gives -1, which the shape rule refuses. */
@@ -18312,6 +19644,7 @@ static int64_t gn__axes_bits(gn_tensor a, gn_axes axes) {
     uint32_t id = gn__resolve(a.ctx, a, &why);
     int rank = why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED ? gn__shape_of(a.ctx, id)->rank : 0;
     int64_t bits = axes.n == 0 ? ((int64_t)1 << rank) - 1 : 0;
+    if (axes.n == GN__NO_AXES) return 0;
     for (int i = 0; i < axes.n && i < GN_MAX_RANK; i++) {
         int axis = gn__axis(axes.axis[i], rank);
         if (axis < 0 || (bits >> axis) & 1) return -1;
@@ -18320,9 +19653,23 @@ static int64_t gn__axes_bits(gn_tensor a, gn_axes axes) {
     return axes.n < 0 || axes.n > GN_MAX_RANK ? -1 : bits;
 }
 
+/* Over no axes each element is reduced by itself: along an axis of size 1 that is put there for it. */
+static gn_tensor gn__reduce_nothing(const char *file, int line, int op, gn_tensor a) {
+    gn_result why = GN_MIXED_CONTEXTS;
+    int64_t attrs[2] = { 2, false };
+    uint32_t id = gn__usable(a.ctx) ? gn__resolve(a.ctx, a, &why) : 0;
+    bool known = why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED;
+    gn_shape s = GN_SCALAR;
+    if (known) s = *gn__shape_of(a.ctx, id);
+    gn_tensor column = known ? gn_reshape_at(file, line, a, GN_SHAPE(gn__count(&s), 1)) : a;
+    gn_tensor y = gn__op(file, line, op, &column, 1, -1, attrs, 2);
+    return known ? gn_reshape_at(file, line, y, s) : y;
+}
+
 #define GN__PR(NAME, name)                                                                                          \
     gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {                    \
         int64_t attrs[2] = { gn__axes_bits(a, axes), keep };                                                        \
+        if (axes.n == GN__NO_AXES) return gn__reduce_nothing(file, line, GN__OP_##NAME, a);                         \
         return gn__op(file, line, GN__OP_##NAME, &a, 1, -1, attrs, 2);                                              \
     }
 GN__PR(SUM, sum)
@@ -18346,9 +19693,10 @@ gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int axis) {
 
 gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, gn_tensor bias, double eps) {
     gn_tensor in[3] = { a, gain, bias };
-    int64_t attrs[2] = { gn__f64_word(eps), (gain.ctx ? 1 : 0) | (bias.ctx ? 2 : 0) };
-    if (!gain.ctx) in[1] = bias;
-    return gn__op(file, line, GN__OP_LAYERNORM, in, 1 + (gain.ctx != NULL) + (bias.ctx != NULL), -1, attrs, 2);
+    bool scaled = gn__given(gain), shifted = gn__given(bias);
+    int64_t attrs[2] = { gn__f64_word(eps), (scaled ? 1 : 0) | (shifted ? 2 : 0) };
+    if (!scaled) in[1] = bias;
+    return gn__op(file, line, GN__OP_LAYERNORM, in, 1 + scaled + shifted, -1, attrs, 2);
 }
 
 gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b) {
@@ -18358,7 +19706,7 @@ gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b) {
 
 gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b) {
     gn_tensor in[3] = { x, w, b };
-    return gn__op(file, line, GN__OP_LINEAR, in, b.ctx ? 3 : 2, -1, NULL, 0);
+    return gn__op(file, line, GN__OP_LINEAR, in, gn__given(b) ? 3 : 2, -1, NULL, 0);
 }
 
 /* Dims as attributes; a rank that is not valid becomes one word too many, which the shape rule refuses. */
@@ -18373,7 +19721,7 @@ gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape)
 gn_tensor gn_broadcast_at(const char *file, int line, gn_tensor a, gn_shape shape) { return gn__dims_of(file, line, GN__OP_BROADCAST, a, &shape); }
 
 gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order) {
-    gn_shape s = { order.n, { 0 } };
+    gn_shape s = { order.n == GN__NO_AXES ? 0 : order.n, { 0 } };
     for (int i = 0; i < order.n && i < GN_MAX_RANK; i++) s.dims[i] = order.axis[i];
     return gn__dims_of(file, line, GN__OP_PERMUTE, a, &s);
 }
@@ -18381,7 +19729,7 @@ gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order) 
 gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1) {
     gn_result why = GN_OK;
     gn_shape order = GN_SCALAR;
-    if (!gn__usable(a.ctx)) return GN__DEAD(a.ctx);
+    if (!gn__usable(a.ctx)) return gn__dead((gn__loc){ file, line }, "transpose", a.ctx, &a, 1);
     uint32_t id = gn__resolve(a.ctx, a, &why);
     if (why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED) {
         order.rank = gn__shape_of(a.ctx, id)->rank;
@@ -18405,7 +19753,7 @@ gn_tensor gn_slice_put_at(const char *file, int line, gn_tensor a, gn_tensor b, 
 
 gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     int64_t attr = axis;
-    if (n < 1 || !parts) return GN_NONE;
+    if (n < 1 || !parts) return gn__nothing((gn__loc){ file, line }, "concat");
     if (n <= GN__MAX_INPUTS) return gn__op(file, line, GN__OP_CONCAT, parts, n, -1, &attr, 1);
     gn_tensor two[2] = { gn_concat_at(file, line, parts, GN__MAX_INPUTS, axis), GN_NONE };
     for (int i = GN__MAX_INPUTS; i < n; i += GN__MAX_INPUTS) {   /* more than a node takes: piece by piece */
@@ -18452,9 +19800,9 @@ gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, 
     gn_tensor in[5] = { q, k, v };
     int n = 3;
     if (desc) d = *desc;
-    if (d.mask.ctx) in[n++] = d.mask;
-    if (d.length.ctx) in[n++] = d.length;
-    int64_t attrs[2] = { (d.causal ? 1 : 0) | (d.mask.ctx ? 2 : 0) | (d.length.ctx ? 4 : 0), gn__f64_word(d.scale) };
+    if (gn__given(d.mask)) in[n++] = d.mask;
+    if (gn__given(d.length)) in[n++] = d.length;
+    int64_t attrs[2] = { (d.causal ? 1 : 0) | (gn__given(d.mask) ? 2 : 0) | (gn__given(d.length) ? 4 : 0), gn__f64_word(d.scale) };
     return gn__op(file, line, GN__OP_ATTENTION, in, n, -1, attrs, 2);
 }
 
@@ -18462,7 +19810,7 @@ gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, cons
     gn__loc at = { file, line };
     uint32_t x[GN__MAX_INPUTS];
     int op = gn__op_by_wire(wire);
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "", g, NULL, 0);
     if (op < 0 || n_in < 0 || n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, GN__OP_FAILED, GN_BAD_ARGUMENT, "there is no op %u with %d inputs", wire, n_in));
     gn__inputs(g, at, op, in, n_in, x);
     return gn__handle(g, gn__build(g, at, op, n_in, x, n_attrs, attrs));
@@ -18473,59 +19821,75 @@ GN__COLD_BEGIN
 /* ---- states ---- */
 
 gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor value) {
-    gn_ctx *g = state.ctx;
+    gn_ctx *g = state.ctx ? state.ctx : value.ctx;      /* the error of a missing one goes where it can be read */
     gn__loc at = { file, line };
     gn_tensor in[2] = { state, value };
     uint32_t x[2];
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "assign", g, in, 2);
     gn__inputs(g, at, GN__OP_ASSIGN, in, 2, x);
     return gn__handle(g, gn__assign_node(g, at, x[0], x[1]));
 }
 
 gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn_tensor rows, gn_tensor pos) {
-    gn_ctx *g = cache.ctx;
+    gn_ctx *g = cache.ctx ? cache.ctx : rows.ctx ? rows.ctx : pos.ctx;
     gn__loc at = { file, line };
     gn_tensor in[3] = { cache, rows, pos };
     uint32_t x[3];
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "kv_append", g, in, 3);
     gn__inputs(g, at, GN__OP_KV_APPEND, in, 3, x);
     return gn__handle(g, gn__kv_append_node(g, at, x[0], x[1], x[2]));
 }
 
 /* ---- values ---- */
 
+/* An error of a call that is no op. */
+GN__PRINTF(5, 6) static gn_result gn__error_call(gn_ctx *g, gn__loc at, const char *call, gn_result r, const char *format, ...) {
+    gn_fault f;
+    va_list args;
+    va_start(args, format);
+    gn__fail_v(&f, r, format, args);
+    va_end(args);
+    gn__error_set(g, r, call, f.text);
+    g->error.line = at.line;
+    gn__copy_text(g->error.file, sizeof g->error.file, at.file);
+    return r;
+}
+
 /* Handles to nodes for a read; an error is complete in gn_last_error. */
-static gn_result gn__roots(gn_ctx *g, const gn_tensor *t, int n, uint32_t *out) {
+static gn_result gn__roots(gn_ctx *g, gn__loc at, const char *call, const gn_tensor *t, int n, uint32_t *out) {
     for (int i = 0; i < n; i++) {
         gn_result why;
         out[i] = gn__resolve(g, t[i], &why);
-        if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
+        if (why != GN_OK) return gn__error_call(g, at, call, why, "tensor %d: %s", i, gn__handle_text(why));
         if (g->nodes[out[i]].op == GN__OP_FAILED) return gn__cut_error(g, GN_BAD_ARGUMENT, out[i]);
     }
     return g->failed_effect ? gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect) : GN_OK;
 }
 
 static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *later) {
-    if (n <= 0 || (size_t)n > SIZE_MAX / sizeof(gn_out)) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", "the number of tensors is negative");
+    const char *call = later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize";
+    gn__loc nowhere = { "", 0 };
+    if ((size_t)n > SIZE_MAX / sizeof(gn_out)) return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "%d tensors are too many", n);
     uint32_t *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
     gn_out *outs = (gn_out *)gn__alloc_zero((size_t)n * sizeof *outs);
-    gn_result r = roots && outs ? gn__roots(g, t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a read");
+    gn_result r = roots && outs ? gn__roots(g, nowhere, call, t, n, roots) : gn__error_call(g, nowhere, call, GN_OUT_OF_MEMORY, "no memory to ask for %d tensors", n);
     for (int i = 0; i < n && r == GN_OK && out; i++) {
         gn__type type = gn__type_of(g, roots[i]);
-        char text[96];
+        char text[GN__DIMS_TEXT];
         gn_fault f;
         if (bytes[i] != gn__type_bytes(&type)) {
             const gn__node *nd = &g->nodes[roots[i]];
             gn_fail(&f, GN_BAD_SIZE, "%s holds %llu bytes, the buffer %llu", gn__type_text(&type, text, sizeof text), (unsigned long long)gn__type_bytes(&type), (unsigned long long)bytes[i]);
             r = gn__error_node(g, &f, nd->file, nd->line, nd->op, nd->label);
-        } else if (!out[i] && bytes[i]) r = gn__error_set(g, GN_BAD_ARGUMENT, "", "the buffer is NULL");
+        } else if (!out[i] && bytes[i]) r = gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "the buffer %d for %s is NULL", i, gn__type_text(&type, text, sizeof text));
+        else GN__READABLE(out[i], bytes[i]);
         static char nothing;
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
     uint64_t begin = gn__trace_begin(g), total = 0;
     if (r == GN_OK) r = gn__submit(g, roots, outs, n, later);
     for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
-    gn__trace_end(g, later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
+    gn__trace_end(g, call, begin, total);
     gn_free(roots);
     gn_free(outs);
     return r;
@@ -18551,12 +19915,38 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
     }
 }
 
+/* What the one device of a context costs: asked for by an explanation alone, hence measured with the first. A server is measured
+   from here, its link apart. What a run waits for its answer is no cost of the device. */
+static void gn__context_measure(gn_ctx *g) {
+    gn_exec x = gn__exec_bare(g->exec);
+    gn_exec_desc d;
+    gn_fault f;
+    if (g->measured) return;
+    g->measured = true;
+    gn_stats counted = g->stats;
+    gn__exec_desc_of(g, &d, g->device_names, &counted);
+    if (x.i != &gn__remote_i) {
+        gn__measure(x, &d, (uint32_t)g->n_slots, &g->costs);
+        g->stats = counted;                                /* nothing of it is the program's */
+        return;
+    }
+    gn__remote *r = (gn__remote *)x.self;
+    if (gn__env_forbids("GENIE_MEASURE") || r->lost || gn__remote_wait(r, g->last_ticket, &f) != GN_OK || gn__remote_probe(r, &f) != GN_OK) return;
+    gn__measure_all(x, (uint32_t)g->n_slots, &g->gen, &g->costs);
+    g->costs.queue_s = GN__MAX(g->costs.queue_s - r->link_up.latency_s - r->link_down.latency_s, 0);
+}
+
 /* The context's own devices, with what is known of them. */
 static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     gn_device_info info;
     if (g->multi) { gn__multi_cluster(g->multi, devices, links, out); return; }
     g->exec.i->describe(g->exec.self, &info);
-    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
+    gn__context_measure(g);
+    devices[0] = g->costs;
+    gn_cluster_device told = { .memory = 0 };
+    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &told, &links[2], &links[1]);
+    devices[0].ops = told.ops;
+    devices[0].n_ops = told.n_ops;
     gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
     *out = (gn_cluster){ 1, devices, links };
 }
@@ -18576,6 +19966,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->label = gn__explain_label;
         k->owner = g;
         k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
+        if (!d->cluster && g->multi) gn__multi_absent(g->multi, k->absent, sizeof k->absent);
         k->reschedules = d->cluster ? 0 : g->stats.reschedules;
         r = gn__story_tell(k, d->format, f);
     }
@@ -18609,44 +20000,51 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t
     if (!out || cap <= k->out.n) {
         char text[96];
         snprintf(text, sizeof text, "the explanation has %llu bytes and a NUL, the buffer %llu", (unsigned long long)k->out.n, (unsigned long long)cap);
-        return gn__error_set(g, GN_BAD_SIZE, "", text);
+        return gn__error_set(g, GN_BAD_SIZE, "gn_explain", text);
     }
     memcpy(out, k->out.p, k->out.n);
     out[k->out.n] = 0;
     return GN_OK;
 }
 
-gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
-    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, NULL) : gn_status(t[0].ctx);
+/* Arrays that are missing, or fewer than no tensors. */
+static gn_result gn__bad_arrays(const char *call, const gn_tensor *t, int n) {
+    if (n == 0) return GN_OK;
+    if (n < 0 || !t || !gn__usable(t[0].ctx)) return gn__unreadable(call, n > 0 && t ? t[0] : GN_NONE);
+    return gn__error_set(t[0].ctx, GN_BAD_ARGUMENT, call, "an array that is needed is NULL");
 }
-gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes, NULL) : gn_status(t.ctx); }
+
+gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
+    if (n <= 0 || !t || !out || !bytes) return gn__bad_arrays("gn_read_many", t, n);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, NULL) : gn__unreadable("gn_read_many", t[0]);
+}
+gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes, NULL) : gn__unreadable("gn_read", t); }
 
 gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket) {
-    if (!out_ticket) return GN_BAD_ARGUMENT;
+    if (!out_ticket) return n == 0 ? GN_BAD_ARGUMENT : gn__bad_arrays("gn_read_later", t, n);
     *out_ticket = 0;
-    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, out_ticket) : gn_status(t[0].ctx);
+    if (n <= 0 || !t || !out || !bytes) return gn__bad_arrays("gn_read_later", t, n);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, out_ticket) : gn__unreadable("gn_read_later", t[0]);
 }
 
 gn_result gn_realize(const gn_tensor *t, int n) {
-    if (n <= 0 || !t) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL, NULL) : gn_status(t[0].ctx);
+    if (n <= 0 || !t) return gn__bad_arrays("gn_realize", t, n);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL, NULL) : gn__unreadable("gn_realize", t[0]);
 }
 
 gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes) {
     gn_explain_desc d = { GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY };
-    if (n <= 0 || !t) return GN_BAD_ARGUMENT;
+    if (n <= 0 || !t) return gn__unreadable("gn_explain", GN_NONE);
     gn_ctx *g = t[0].ctx;
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unreadable("gn_explain", t[0]);
     if (desc) d = *desc;
     uint64_t begin = gn__trace_begin(g);
-    if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_explain: there is no such format");
+    if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_explain", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn__story k;
     memset(&k, 0, sizeof k);
     uint32_t bad = 0, *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
-    gn_result r = roots ? gn__roots(g, t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for an explanation");
+    gn_result r = roots ? gn__roots(g, (gn__loc){ "", 0 }, "gn_explain", t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "gn_explain", "no memory for an explanation");
     if (r == GN_OK && (r = gn__cut_make(g, roots, n, &bad)) != GN_OK) r = gn__cut_error(g, r, bad);
     else if (r == GN_OK && (r = gn__explain(g, &d, &k, &f)) != GN_OK) r = gn__error_set(g, r, "", f.text);
     if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
@@ -18665,9 +20063,9 @@ gn_result gn_describe(gn_tensor t, gn_info *out) {
     out->role = gn__role_names[0];
     out->residency = gn__residency_names[GN_RESIDENCY_ACTIVATION];
     out->modality = gn__modality_names[0];
-    if (!gn__usable(g)) return out->result = gn_status(g);
+    if (!gn__usable(g)) return out->result = gn__unreadable("gn_describe", t);
     uint32_t id = gn__resolve(g, t, &out->result);
-    if (out->result != GN_OK) return gn__error_set(g, out->result, "", gn__handle_text(out->result));
+    if (out->result != GN_OK) return gn__error_set(g, out->result, "gn_describe", gn__handle_text(out->result));
     const gn__node *n = &g->nodes[id];
     gn__type type = gn__type_of(g, id);
     out->op = gn__ops[n->op].name;
@@ -18704,8 +20102,8 @@ gn_tensor gn_label(gn_tensor t, const char *label) {
 
 #define GN__SCOPE(name, NAME)                                                                                                 \
     gn_result gn_##name(gn_ctx *g, gn_##name##_kind kind) {                                                                   \
-        if (!gn__usable(g)) return gn_status(g);                                                                              \
-        if ((int)kind < 0 || (int)kind >= (int)GN_##NAME##__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_" #name ": there is no such " #name); \
+        if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_" #name, g);                                          \
+        if ((int)kind < 0 || (int)kind >= (int)GN_##NAME##__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_" #name, "gn_" #name ": there is no such " #name); \
         g->hint.name = (uint8_t)kind;                                                                                         \
         return GN_OK;                                                                                                         \
     }
@@ -18716,9 +20114,9 @@ GN__SCOPE(modality, MODALITY)
 #undef GN__SCOPE
 
 gn_result gn_on(gn_ctx *g, const char *device) {
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_on", g);
     uint32_t index = device ? gn__device_index(g, device) : 0;
-    if (device && (!index || index > UINT8_MAX)) return gn__error_set(g, GN_NO_DEVICE, "", "gn_on: the context has no device of this name or index");
+    if (device && (!index || index > UINT8_MAX)) return gn__error_set(g, GN_NO_DEVICE, "gn_on", "gn_on: the context has no device of this name or index");
     g->hint.on = (uint8_t)index;
     return GN_OK;
 }
@@ -18729,26 +20127,46 @@ gn_result gn_on(gn_ctx *g, const char *device) {
 
 static const char gn__bad_parameters[] = "the number of parameters is negative, or an array of tensors is NULL";
 
+/* Gradients that are one node, or one that was there before, become nodes of their own. */
+static bool gn__grads_apart(gn_ctx *g, gn__loc at, uint32_t *gx, int n, size_t before) {
+    uint8_t *taken = (uint8_t *)gn__alloc_zero(g->n_nodes - before);
+    for (int i = 0; i < n && taken; i++) {
+        uint32_t id = gx[i];
+        bool fresh = id >= before && !taken[id - before];
+        if (fresh) taken[id - before] = 1;
+        else if (g->nodes[id].op != GN__OP_FAILED) gx[i] = gn__build(g, at, GN__OP_RESHAPE, 1, &id, gn__shape_of(g, id)->rank, gn__shape_of(g, id)->dims);
+    }
+    gn_free(taken);
+    return taken != NULL;
+}
+
 gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor *params, int n, gn_tensor *out_grads) {
     gn_ctx *g = loss.ctx;
     gn__loc at = { file, line };
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn_result why;
     for (int i = 0; i < n && out_grads; i++) out_grads[i] = GN_NONE;
-    if (!gn__usable(g)) return gn_status(g);
-    if (n <= 0 || !params || !out_grads) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
+    if (!gn__usable(g)) return gn__unusable(at, "grad", g);
+    if (n <= 0 || !params || !out_grads) return n == 0 ? GN_OK : gn__error_call(g, at, "grad", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
     uint32_t *x = (uint32_t *)gn_alloc((size_t)n * sizeof *x), *gx = (uint32_t *)gn__alloc_zero((size_t)n * sizeof *gx);
-    gn_result r = x && gx ? gn__roots(g, params, n, x) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for the gradients");
+    gn_result r = x && gx ? gn__roots(g, at, "grad", params, n, x) : gn__error_call(g, at, "grad", GN_OUT_OF_MEMORY, "no memory for the gradients of %d parameters", n);
     uint32_t root = gn__resolve(g, loss, &why);
-    if (r == GN_OK && why != GN_OK) r = gn__error_set(g, why, "", gn__handle_text(why));
+    if (r == GN_OK && why != GN_OK) r = gn__error_call(g, at, "grad", why, "the loss: %s", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN__OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
     uint64_t begin = gn__trace_begin(g);
     uint8_t said = g->hint.residency;
     if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
-    if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) gn__error_node(g, &f, file, (uint32_t)line, -1, g->nodes[root].label);
+    size_t before = g->n_nodes;
+    if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) {
+        gn__error_call(g, at, "grad", r, "%s", f.text);
+        gn__copy_text(g->error.label, sizeof g->error.label, gn__label_text(g, g->nodes[root].label));
+    }
+    if (r == GN_OK && !gn__grads_apart(g, at, gx, n, before)) r = gn__error_call(g, at, "grad", GN_OUT_OF_MEMORY, "no memory for the gradients of %d parameters", n);
     g->hint.residency = said;
-    for (int i = 0; i < n && gx; i++)
-        out_grads[i] = gn__handle(g, gx[i] ? gx[i] : gn__failed_with(g, at, GN__OP_FAILED, GN_NO_GRADIENT, "%s", g->error.text));
+    for (int i = 0; i < n && gx; i++) {
+        if (r != GN_OK) gn_fail(&f, r == GN_OUT_OF_MEMORY ? r : GN_NO_GRADIENT, "%s", g->error.text);
+        out_grads[i] = gn__handle(g, r == GN_OK ? gx[i] : gn__failed_named(g, at, "grad", &f));
+    }
     gn__trace_end(g, "gn_grad", begin, 0);
     gn_free(x);
     gn_free(gx);
@@ -18758,11 +20176,11 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser { gn__grads k; gn_result r; } gn__optimiser;
 
-static bool gn__optimiser_begin(gn__optimiser *o, gn_ctx *g, gn__loc at, const gn_tensor *t, int n, uint32_t *out) {
+static bool gn__optimiser_begin(gn__optimiser *o, gn_ctx *g, gn__loc at, const char *op, const gn_tensor *t, int n, uint32_t *out) {
     memset(o, 0, sizeof *o);
     o->k.g = g;
     o->k.at = at;
-    o->r = gn__roots(g, t, n, out);
+    o->r = gn__roots(g, at, op, t, n, out);
     o->k.gy = out[0];
     return o->r == GN_OK;
 }
@@ -18772,14 +20190,14 @@ static gn_result gn__assigned(gn_ctx *g, uint32_t id) { return g->nodes[id].op =
 gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *velocity, int n) {
     gn__loc at = { file, line };
     gn_ctx *g = d ? d->lr.ctx : NULL;
-    if (!gn__usable(g)) return gn_status(g);
-    if (n < 0 || (n > 0 && (!params || !grads))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
-    if (d->momentum != 0 && !velocity) return gn__error_set(g, GN_BAD_ARGUMENT, "", "momentum needs velocity states");
+    if (!gn__usable(g)) return gn__unusable(at, "sgd", g);
+    if (n < 0 || (n > 0 && (!params || !grads))) return gn__error_call(g, at, "sgd", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
+    if (d->momentum != 0 && !velocity) return gn__error_call(g, at, "sgd", GN_BAD_ARGUMENT, "momentum needs velocity states");
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
         gn_tensor in[4] = { params[i], grads[i], d->lr, d->momentum != 0 ? velocity[i] : params[i] };
         uint32_t x[4];
-        if (!gn__optimiser_begin(&o, g, at, in, 4, x)) return o.r;
+        if (!gn__optimiser_begin(&o, g, at, "sgd", in, 4, x)) return o.r;
         gn__grads *k = &o.k;
         uint32_t step = x[1];
         if (d->weight_decay != 0) step = gn__add(k, step, gn__mul(k, x[0], gn__num(k, d->weight_decay)));
@@ -18792,14 +20210,14 @@ gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_t
 gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *m, const gn_tensor *v, int n) {
     gn__loc at = { file, line };
     gn_ctx *g = d ? d->lr.ctx : NULL;
-    if (!gn__usable(g)) return gn_status(g);
-    if (n < 0 || (n > 0 && (!params || !grads || !m || !v))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
+    if (!gn__usable(g)) return gn__unusable(at, "adamw", g);
+    if (n < 0 || (n > 0 && (!params || !grads || !m || !v))) return gn__error_call(g, at, "adamw", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
     double b1 = d->beta1 != 0 ? d->beta1 : 0.9, b2 = d->beta2 != 0 ? d->beta2 : 0.999, eps = d->eps != 0 ? d->eps : 1e-8;
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
         gn_tensor in[6] = { params[i], grads[i], d->lr, d->step, m[i], v[i] };
         uint32_t x[6];
-        if (!gn__optimiser_begin(&o, g, at, in, 6, x)) return o.r;
+        if (!gn__optimiser_begin(&o, g, at, "adamw", in, 6, x)) return o.r;
         gn__grads *k = &o.k;
         uint32_t m2 = gn__assign_node(g, at, x[4], gn__add(k, gn__mul(k, x[4], gn__num(k, b1)), gn__mul(k, x[1], gn__num(k, 1 - b1))));
         uint32_t v2 = gn__assign_node(g, at, x[5], gn__add(k, gn__mul(k, x[5], gn__num(k, b2)), gn__mul(k, gn__mul(k, x[1], x[1]), gn__num(k, 1 - b2))));
@@ -18854,26 +20272,35 @@ GN__CALLS_BEGIN
 
 #define GN__AT file, line
 
-/* The text's first word is the op, which has no row of its own. */
-GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, gn_result r, const char *format, ...) {
+/* The text's first word is the op, which has no row of its own; the types of the n tensors follow. */
+GN__PRINTF(7, 8) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, const gn_tensor *in, int n, gn_result r, const char *format, ...) {
     gn__loc at = { file, line };
+    gn__type types[3];
+    char op[sizeof g->error.op] = "";
+    int n_types = 0;
     gn_fault f;
     va_list args;
     va_start(args, format);
     gn__fail_v(&f, r, format, args);
     va_end(args);
-    uint32_t bad = gn__failed(g, at, GN__OP_FAILED, &f);
-    char *op = bad ? g->errors[g->nodes[bad].extra].op : NULL;
-    if (op) memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof g->error.op - 1));       /* the rest of op is 0 */
-    return gn__handle(g, bad);
+    memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof op - 1));
+    for (int i = 0; i < n && n_types < 3; i++) {
+        gn_result why;
+        uint32_t id = gn__resolve(g, in[i], &why);
+        if (why == GN_OK && g->nodes[id].op != GN__OP_FAILED) types[n_types++] = gn__type_of(g, id);
+    }
+    gn__tell_types(&f, types, n_types);
+    return gn__handle(g, gn__failed_named(g, at, op, &f));
 }
+#define GN__OF(a) (a).ctx, &(a), 1
+#define GN__OF_BOTH(a, b) (a).ctx, (const gn_tensor[2]){ a, b }, 2
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
-static bool gn__known(const char *file, int line, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
+static bool gn__known(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
     gn__loc at = { file, line };
     uint32_t x;
-    if (!gn__usable(a.ctx)) { *out_bad = GN__DEAD(a.ctx); return false; }
-    gn__inputs(a.ctx, at, GN__OP_FAILED, &a, 1, &x);
+    if (!gn__usable(a.ctx)) { *out_bad = gn__dead(at, op, a.ctx, &a, 1); return false; }
+    gn__inputs_named(a.ctx, at, op, &a, 1, &x);
     *out_bad = gn__handle(a.ctx, x);
     if (a.ctx->nodes[x].op == GN__OP_FAILED) return false;
     *out = gn__type_of(a.ctx, x);
@@ -18882,25 +20309,28 @@ static bool gn__known(const char *file, int line, gn_tensor a, gn__type *out, gn
 
 /* The same for floats alone. */
 static bool gn__known_float(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
-    if (!gn__known(GN__AT, a, out, out_bad)) return false;
+    if (!gn__known(GN__AT, op, a, out, out_bad)) return false;
     if (gn__is_float(out->dtype)) return true;
-    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_DTYPE, "%s does not take %s", op, gn__dtypes[out->dtype].name);
+    *out_bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_DTYPE, "%s does not take %s", op, gn__dtypes[out->dtype].name);
     return false;
 }
 
 /* The same with an axis of the tensor; *axis becomes its place from the front. */
 static bool gn__known_axis(const char *file, int line, const char *op, gn_tensor a, int *axis, gn__type *out, gn_tensor *out_bad) {
-    if (!gn__known(GN__AT, a, out, out_bad)) return false;
+    if (!gn__known(GN__AT, op, a, out, out_bad)) return false;
     int at = gn__axis(*axis, out->shape.rank);
-    if (at < 0) *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "%s: axis %d is outside a tensor of rank %d", op, *axis, out->shape.rank);
+    if (at < 0) *out_bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "%s: axis %d is outside a tensor of rank %d", op, *axis, out->shape.rank);
     *axis = at;
     return at >= 0;
 }
 
+/* The tensor as a node of its own: what changes nothing still is another tensor, with its own label, and no version of a state. */
+static gn_tensor gn__same(const char *file, int line, gn_tensor a, const gn__type *t) { return gn_reshape_at(GN__AT, a, t->shape); }
+
 static gn_tensor gn__to_dtype(const char *file, int line, gn_tensor a, gn_dtype d) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "cast", a, &t, &bad)) return bad;
     return t.dtype == d ? a : gn_cast_at(GN__AT, a, d);
 }
 
@@ -18909,12 +20339,12 @@ static gn_dtype gn__wide_dtype(gn_dtype d) { return d == GN_F16 || d == GN_BF16 
 static gn_tensor gn__widened(const char *file, int line, gn_tensor a) {
     gn__type t;
     gn_tensor bad;
-    return gn__known(GN__AT, a, &t, &bad) ? gn__to_dtype(GN__AT, a, gn__wide_dtype(t.dtype)) : bad;
+    return gn__known(GN__AT, "cast", a, &t, &bad) ? gn__to_dtype(GN__AT, a, gn__wide_dtype(t.dtype)) : bad;
 }
 
 static gn_axes gn__one_axis(int axis) { return (gn_axes){ 1, { axis } }; }
 
-#define GN__PN(name) gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c) { return gn_##name##_at(GN__AT, a, gn_like_at(GN__AT, a, c)); }
+#define GN__PN(name) gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c) { return gn_##name##_at(GN__AT, a, gn__like(GN__AT, #name "_c", a, c)); }
 GN__PN(add) GN__PN(sub) GN__PN(mul) GN__PN(div) GN__PN(pow) GN__PN(minimum) GN__PN(maximum)
 GN__PN(eq) GN__PN(ne) GN__PN(lt) GN__PN(le) GN__PN(gt) GN__PN(ge)
 #undef GN__PN
@@ -18928,14 +20358,14 @@ gn_tensor gn_isnan_at(const char *file, int line, gn_tensor a) { return gn_ne_at
 gn_tensor gn_isinf_at(const char *file, int line, gn_tensor a) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "isinf", a, &t, &bad)) return bad;
     return gn__is_float(t.dtype) ? gn_eq_at(GN__AT, gn_abs_at(GN__AT, a), gn_like_at(GN__AT, a, INFINITY)) : gn_ne_at(GN__AT, a, a);
 }
 
 gn_tensor gn_isfinite_at(const char *file, int line, gn_tensor a) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "isfinite", a, &t, &bad)) return bad;
     return gn__is_float(t.dtype) ? gn_lt_at(GN__AT, gn_abs_at(GN__AT, a), gn_like_at(GN__AT, a, INFINITY)) : gn_eq_at(GN__AT, a, a);
 }
 
@@ -18944,35 +20374,49 @@ gn_tensor gn_logical_and_at(const char *file, int line, gn_tensor a, gn_tensor b
 gn_tensor gn_logical_or_at(const char *file, int line, gn_tensor a, gn_tensor b) { return gn_or_at(GN__AT, gn__is_set(GN__AT, a), gn__is_set(GN__AT, b)); }
 gn_tensor gn_logical_xor_at(const char *file, int line, gn_tensor a, gn_tensor b) { return gn_xor_at(GN__AT, gn__is_set(GN__AT, a), gn__is_set(GN__AT, b)); }
 
+/* The dtype of a with b as the ops on two promote it. */
+static gn_dtype gn__promoted(const gn__type *a, const gn__type *b) { gn__type t[2] = { *a, *b }; return gn__promote(t, 2); }
+
 gn_tensor gn_prelu_at(const char *file, int line, gn_tensor a, gn_tensor slope) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "prelu", a, &t, &bad)) return bad;
-    return gn_where_at(GN__AT, gn_lt_at(GN__AT, a, gn_like_at(GN__AT, a, 0)), gn_mul_at(GN__AT, a, slope), a);
+    if (!gn__known(GN__AT, "prelu", a, &t, &bad) || !gn__known(GN__AT, "prelu", slope, &u, &bad)) return bad;
+    gn_dtype d = gn__promoted(&t, &u);
+    if (!gn__is_float(d)) return gn__refuse(GN__AT, GN__OF_BOTH(a, slope), GN_BAD_DTYPE, "prelu does not take %s", gn__dtypes[d].name);
+    gn_tensor x = gn__to_dtype(GN__AT, a, d);
+    return gn_where_at(GN__AT, gn_lt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_mul_at(GN__AT, x, slope), x);
 }
 
-gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope) { return gn_prelu_at(GN__AT, a, gn_like_at(GN__AT, a, slope)); }
+gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "leaky_relu", a, &t, &bad)) return bad;
+    return gn_prelu_at(GN__AT, a, gn__like(GN__AT, "leaky_relu", a, slope));
+}
+
+/* The part of a that is not above 0: so that what is above makes no infinity, and 0 itself has the slope of the curve. */
+static gn_tensor gn__below(const char *file, int line, gn_tensor above, gn_tensor a) { return gn_where_at(GN__AT, above, gn_like_at(GN__AT, a, 0), a); }
 
 gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "celu", a, &t, &bad)) return bad;
-    if (!(alpha > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "celu: alpha %g is not above 0", alpha);
-    gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);       /* no infinity where a is above */
-    gn_tensor curve = gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, below, gn_like_at(GN__AT, a, alpha))), alpha);
-    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, curve);
+    if (!(alpha > 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "celu: alpha %g is not above 0", alpha);
+    gn_tensor scale = gn__like(GN__AT, "celu", a, alpha), above = gn_gt_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+    gn_tensor curve = gn_mul_at(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, gn__below(GN__AT, above, a), scale)), scale);
+    return gn_where_at(GN__AT, above, a, curve);
 }
 
 gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "elu", a, &t, &bad)) return bad;
-    gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);
-    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, below), alpha));
+    gn_tensor scale = gn__like(GN__AT, "elu", a, alpha), above = gn_gt_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+    return gn_where_at(GN__AT, above, a, gn_mul_at(GN__AT, gn_expm1_at(GN__AT, gn__below(GN__AT, above, a)), scale));
 }
 
 gn_tensor gn_masked_fill_at(const char *file, int line, gn_tensor a, gn_tensor mask, double value) {
-    return gn_where_at(GN__AT, mask, gn_like_at(GN__AT, a, value), a);
+    return gn_where_at(GN__AT, mask, gn__like(GN__AT, "masked_fill", a, value), a);
 }
 
 /* ---- reductions ---- */
@@ -18993,7 +20437,7 @@ gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, 
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "variance", a, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, x, axes, true);
-    if (!gn__known(GN__AT, mean, &m, &bad)) return bad;
+    if (!gn__known(GN__AT, "variance", mean, &m, &bad)) return bad;
     double n = 1;
     for (int i = 0; i < t.shape.rank; i++)
         if (m.shape.dims[i] != t.shape.dims[i]) n *= (double)t.shape.dims[i];
@@ -19018,7 +20462,7 @@ gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int c
 gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "l1_norm", a, &t, &bad)) return bad;
     return gn_sum_at(GN__AT, gn_abs_at(GN__AT, gn__is_float(t.dtype) ? a : gn__to_dtype(GN__AT, a, GN_I64)), axes, keep);
 }
 
@@ -19039,7 +20483,7 @@ gn_tensor gn_logsumexp_at(const char *file, int line, gn_tensor a, gn_axes axes,
     gn_tensor top = gn_max_at(GN__AT, x, axes, true);
     top = gn_where_at(GN__AT, gn_isfinite_at(GN__AT, top), top, gn_like_at(GN__AT, top, 0));
     gn_tensor sum = gn_sum_at(GN__AT, gn_exp_at(GN__AT, gn_sub_at(GN__AT, x, top)), axes, keep);
-    if (!gn__known(GN__AT, sum, &s, &bad)) return bad;
+    if (!gn__known(GN__AT, "logsumexp", sum, &s, &bad)) return bad;
     return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn_log_at(GN__AT, sum), gn_reshape_at(GN__AT, top, s.shape)), t.dtype);
 }
 
@@ -19070,7 +20514,7 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
     bool ok = gn__known_axis(GN__AT, "topk", a, &axis, &t, &bad);
     if (ok && (k < 0 || k > t.shape.dims[axis])) {
         ok = false;
-        bad = gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "topk: there are no %lld elements in an axis of %lld", (long long)k, (long long)t.shape.dims[axis]);
+        bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "topk: there are no %lld elements in an axis of %lld", (long long)k, (long long)t.shape.dims[axis]);
     }
     order = ok ? gn_slice_at(GN__AT, gn_argsort_at(GN__AT, a, axis, largest), axis, 0, k, 1) : bad;
     if (out_values) *out_values = ok ? gn_gather_at(GN__AT, a, axis, order) : bad;
@@ -19082,11 +20526,11 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
 gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) || (gain.ctx && !gn__known_float(GN__AT, "rmsnorm", gain, &u, &bad))) return bad;
+    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) || (gn__given(gain) && !gn__known_float(GN__AT, "rmsnorm", gain, &u, &bad))) return bad;
     if (gain.ctx && t.shape.rank && (u.shape.rank != 1 || u.shape.dims[0] != t.shape.dims[t.shape.rank - 1]))
-        return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, gain), GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
-    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_c_at(GN__AT, mean, eps)));
+    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_at(GN__AT, mean, gn__like(GN__AT, "rmsnorm", mean, eps))));
     /* A gain that has to be widened is so behind its broadcast: in the loop over all elements, not in one of its own. */
     if (gain.ctx && t.shape.rank && u.dtype != GN_F32 && u.dtype != GN_F64) gain = gn__widened(GN__AT, gn_broadcast_at(GN__AT, gain, t.shape));
     if (gain.ctx) y = gn_mul_at(GN__AT, y, gain);
@@ -19098,7 +20542,8 @@ gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, dou
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "normalize", a, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, a), norm = gn_l2_norm_at(GN__AT, x, gn__one_axis(axis), true);
-    return gn__to_dtype(GN__AT, gn_div_at(GN__AT, x, gn_maximum_at(GN__AT, norm, gn_like_at(GN__AT, norm, eps))), t.dtype);
+    gn_tensor least = gn__like(GN__AT, "normalize", norm, eps);
+    return gn__to_dtype(GN__AT, gn_div_at(GN__AT, x, gn_where_at(GN__AT, gn_lt_at(GN__AT, norm, least), least, norm)), t.dtype);
 }
 
 /* ---- linear algebra ---- */
@@ -19106,15 +20551,15 @@ gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, dou
 gn_tensor gn_outer_at(const char *file, int line, gn_tensor a, gn_tensor b) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad) || !gn__known(GN__AT, b, &u, &bad)) return bad;
-    if (t.shape.rank != 1 || u.shape.rank != 1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "outer takes vectors, not rank %d and %d", t.shape.rank, u.shape.rank);
+    if (!gn__known(GN__AT, "outer", a, &t, &bad) || !gn__known(GN__AT, "outer", b, &u, &bad)) return bad;
+    if (t.shape.rank != 1 || u.shape.rank != 1) return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_RANK, "outer takes vectors, not rank %d and %d", t.shape.rank, u.shape.rank);
     return gn_mul_at(GN__AT, gn_reshape_at(GN__AT, a, GN_SHAPE(t.shape.dims[0], 1)), b);
 }
 
 gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis) {
     gn__type t[2];
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t[0], &bad) || !gn__known(GN__AT, b, &t[1], &bad)) return bad;
+    if (!gn__known(GN__AT, "vecdot", a, &t[0], &bad) || !gn__known(GN__AT, "vecdot", b, &t[1], &bad)) return bad;
     gn_dtype d = gn__promote(t, 2);
     gn_tensor y = gn_sum_at(GN__AT, gn_mul_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)), gn__one_axis(axis), false);
     return gn__is_float(d) ? gn__to_dtype(GN__AT, y, d) : y;
@@ -19128,7 +20573,7 @@ static gn_tensor gn__repeated(const char *file, int line, const char *op, gn_ten
     gn_tensor bad;
     if (!gn__known_axis(GN__AT, op, a, &axis, &t, &bad)) return bad;
     int64_t d = t.shape.dims[axis], before = 1, after = 1;
-    if (n < 0 || (n > 0 && d > GN__MAX_BYTES / n)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "%s: %lld times an axis of %lld is not possible", op, (long long)n, (long long)d);
+    if (n < 0 || (n > 0 && d > GN__MAX_BYTES / n)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "%s: %lld times an axis of %lld is not possible", op, (long long)n, (long long)d);
     for (int i = 0; i < axis; i++) before *= t.shape.dims[i];
     for (int i = axis + 1; i < t.shape.rank; i++) after *= t.shape.dims[i];
     gn_shape one = inner ? GN_SHAPE(before, d, 1, after) : GN_SHAPE(before, 1, d, after), many = one;
@@ -19142,17 +20587,18 @@ gn_tensor gn_repeat_at(const char *file, int line, gn_tensor a, int64_t n, int a
 gn_tensor gn_tile_at(const char *file, int line, gn_tensor a, gn_shape times) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
-    if (times.rank != t.shape.rank) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "tile: %d numbers for a tensor of rank %d", times.rank, t.shape.rank);
+    if (!gn__known(GN__AT, "tile", a, &t, &bad)) return bad;
+    if (times.rank != t.shape.rank) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "tile: %d numbers for a tensor of rank %d", times.rank, t.shape.rank);
+    gn_tensor y = gn__same(GN__AT, a, &t);
     for (int i = 0; i < times.rank; i++)
-        if (times.dims[i] != 1) a = gn__repeated(GN__AT, "tile", a, i, times.dims[i], false);
-    return a;
+        if (times.dims[i] != 1) y = gn__repeated(GN__AT, "tile", y, i, times.dims[i], false);
+    return y;
 }
 
 gn_tensor gn_expand_at(const char *file, int line, gn_tensor a, gn_shape shape) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "expand", a, &t, &bad)) return bad;
     for (int i = 1; i <= t.shape.rank && i <= shape.rank && shape.rank <= GN_MAX_RANK; i++)
         if (shape.dims[shape.rank - i] == -1) shape.dims[shape.rank - i] = t.shape.dims[t.shape.rank - i];
     return gn_broadcast_at(GN__AT, a, shape);
@@ -19161,9 +20607,9 @@ gn_tensor gn_expand_at(const char *file, int line, gn_tensor a, gn_shape shape) 
 gn_tensor gn_unsqueeze_at(const char *file, int line, gn_tensor a, int axis) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "unsqueeze", a, &t, &bad)) return bad;
     int at = gn__axis(axis, t.shape.rank + 1);
-    if (at < 0 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "unsqueeze: no axis %d for a tensor of rank %d", axis, t.shape.rank);
+    if (at < 0 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "unsqueeze: no axis %d for a tensor of rank %d", axis, t.shape.rank);
     for (int i = t.shape.rank++; i > at; i--) t.shape.dims[i] = t.shape.dims[i - 1];
     t.shape.dims[at] = 1;
     return gn_reshape_at(GN__AT, a, t.shape);
@@ -19172,13 +20618,13 @@ gn_tensor gn_unsqueeze_at(const char *file, int line, gn_tensor a, int axis) {
 gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "squeeze", a, &t, &bad)) return bad;
     int64_t bits = gn__axes_bits(a, axes);
     gn_shape s = GN_SCALAR;
-    if (bits < 0) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "squeeze: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    if (bits < 0) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "squeeze: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
     for (int i = 0; i < t.shape.rank; i++) {
         bool named = (bits >> i) & 1, drop = named && t.shape.dims[i] == 1;
-        if (named && !drop && axes.n) return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "squeeze: axis %d has size %lld", i, (long long)t.shape.dims[i]);
+        if (named && !drop && axes.n) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "squeeze: axis %d has size %lld", i, (long long)t.shape.dims[i]);
         if (!drop) s.dims[s.rank++] = t.shape.dims[i];
     }
     return gn_reshape_at(GN__AT, a, s);
@@ -19187,10 +20633,10 @@ gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes) {
 gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     gn__type t;
     gn_tensor bad;
-    if (n < 1 || !parts) return GN_NONE;
-    if (!gn__known(GN__AT, parts[0], &t, &bad)) return bad;
+    if (n < 1 || !parts) return gn__nothing((gn__loc){ file, line }, "stack");
+    if (!gn__known(GN__AT, "stack", parts[0], &t, &bad)) return bad;
     gn_tensor *x = (gn_tensor *)gn_alloc((size_t)n * sizeof *x);
-    if (!x) return gn__handle(parts[0].ctx, 0);
+    if (!x) return gn__refuse(GN__AT, GN__OF(parts[0]), GN_OUT_OF_MEMORY, "stack: no memory for %d tensors", n);
     for (int i = 0; i < n; i++) x[i] = gn_unsqueeze_at(GN__AT, parts[i], axis);
     gn_tensor y = gn_concat_at(GN__AT, x, n, axis);
     gn_free(x);
@@ -19211,7 +20657,7 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
             out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
         }
         ok = ok && left == 0;
-        if (!ok) bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);
+        if (!ok) bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);
     }
     for (int i = 0; i < n && !ok; i++) out[i] = bad;
 }
@@ -19219,12 +20665,13 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
 gn_tensor gn_flip_at(const char *file, int line, gn_tensor a, gn_axes axes) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "flip", a, &t, &bad)) return bad;
     int64_t bits = gn__axes_bits(a, axes);
-    if (bits < 0) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "flip: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    if (bits < 0) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "flip: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    gn_tensor y = gn__same(GN__AT, a, &t);
     for (int i = 0; i < t.shape.rank; i++)
-        if ((bits >> i) & 1) a = gn_slice_at(GN__AT, a, i, GN_END, INT64_MIN, -1);
-    return a;
+        if ((bits >> i) & 1) y = gn_slice_at(GN__AT, y, i, GN_END, INT64_MIN, -1);
+    return y;
 }
 
 gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int axis) {
@@ -19232,7 +20679,7 @@ gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int
     gn_tensor bad;
     if (!gn__known_axis(GN__AT, "roll", a, &axis, &t, &bad)) return bad;
     int64_t n = t.shape.dims[axis], by = n ? (shift % n + n) % n : 0;
-    if (by == 0) return a;
+    if (by == 0) return gn__same(GN__AT, a, &t);
     gn_tensor parts[2] = { gn_slice_at(GN__AT, a, axis, n - by, n, 1), gn_slice_at(GN__AT, a, axis, 0, n - by, 1) };
     return gn_concat_at(GN__AT, parts, 2, axis);
 }
@@ -19246,8 +20693,8 @@ static gn_tensor gn__diagonals(const char *file, int line, gn_ctx *g, int64_t ro
 static gn_tensor gn__triangle(const char *file, int line, const char *op, gn_tensor a, int64_t k, bool upper) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
-    if (t.shape.rank < 2) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "%s needs rank 2 or more", op);
+    if (!gn__known(GN__AT, op, a, &t, &bad)) return bad;
+    if (t.shape.rank < 2) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "%s needs rank 2 or more", op);
     int64_t rows = t.shape.dims[t.shape.rank - 2], columns = t.shape.dims[t.shape.rank - 1];
     gn_tensor d = gn__diagonals(GN__AT, a.ctx, rows, columns), at = gn_like_at(GN__AT, d, (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1));
     gn_tensor in = upper ? gn_ge_at(GN__AT, d, at) : gn_le_at(GN__AT, d, at);
@@ -19262,7 +20709,7 @@ gn_tensor gn_diagonal_at(const char *file, int line, gn_tensor a, int64_t offset
     gn__type t;
     gn_tensor bad;
     if (!gn__known_axis(GN__AT, "diagonal", a, &axis0, &t, &bad) || !gn__known_axis(GN__AT, "diagonal", a, &axis1, &t, &bad)) return bad;
-    if (axis0 == axis1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "diagonal needs two different axes");
+    if (axis0 == axis1) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "diagonal needs two different axes");
     int64_t rows = t.shape.dims[axis0], columns = t.shape.dims[axis1];
     gn_axes order = { 0, { 0 } };
     gn_shape flat = GN_SCALAR;
@@ -19300,8 +20747,8 @@ gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) 
 gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_axis(GN__AT, "index_select", a, &axis, &t, &bad) || !gn__known(GN__AT, ids, &u, &bad)) return bad;
-    if (u.shape.rank != 1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "index_select takes a vector of indices, not rank %d", u.shape.rank);
+    if (!gn__known_axis(GN__AT, "index_select", a, &axis, &t, &bad) || !gn__known(GN__AT, "index_select", ids, &u, &bad)) return bad;
+    if (u.shape.rank != 1) return gn__refuse(GN__AT, GN__OF_BOTH(a, ids), GN_BAD_RANK, "index_select takes a vector of indices, not rank %d", u.shape.rank);
     gn_shape row = t.shape;
     for (int i = 0; i < t.shape.rank; i++) row.dims[i] = i == axis ? u.shape.dims[0] : 1;
     t.shape.dims[axis] = u.shape.dims[0];
@@ -19323,11 +20770,11 @@ static gn_tensor gn__flat_index(const char *file, int line, gn_tensor index, con
 gn_tensor gn_gather_nd_at(const char *file, int line, gn_tensor a, gn_tensor index) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad) || !gn__known(GN__AT, index, &u, &bad)) return bad;
+    if (!gn__known(GN__AT, "gather_nd", a, &t, &bad) || !gn__known(GN__AT, "gather_nd", index, &u, &bad)) return bad;
     int64_t k = u.shape.rank ? u.shape.dims[u.shape.rank - 1] : 0, rows = 1, block = 1;
     if (k < 1 || k > t.shape.rank || u.shape.rank - 1 + t.shape.rank - (int)k > GN_MAX_RANK)
-        return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "gather_nd: indices of %lld parts in a tensor of rank %d", (long long)k, t.shape.rank);
-    if (!(GN__BIT(u.dtype) & GN__INDEX)) return gn__refuse(GN__AT, a.ctx, GN_BAD_DTYPE, "gather_nd: an index cannot be %s", gn__dtypes[u.dtype].name);
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, index), GN_BAD_RANK, "gather_nd: indices of %lld parts in a tensor of rank %d", (long long)k, t.shape.rank);
+    if (!(GN__BIT(u.dtype) & GN__INDEX)) return gn__refuse(GN__AT, GN__OF_BOTH(a, index), GN_BAD_DTYPE, "gather_nd: an index cannot be %s", gn__dtypes[u.dtype].name);
     gn_shape s = u.shape;
     s.rank--;
     gn_shape ids = s;
@@ -19353,24 +20800,27 @@ static gn_tensor gn__pad_axis(const char *file, int line, gn_tensor a, int axis,
 gn_tensor gn_pad_at(const char *file, int line, gn_tensor a, gn_shape before, gn_shape after, gn_pad_mode mode, double value) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
-    if (before.rank != t.shape.rank || after.rank != t.shape.rank) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "pad: %d and %d numbers for a tensor of rank %d", before.rank, after.rank, t.shape.rank);
-    if ((int)mode < 0 || mode >= GN_PAD__COUNT) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "pad: there is no mode %d", (int)mode);
+    if (!gn__known(GN__AT, "pad", a, &t, &bad)) return bad;
+    if (before.rank != t.shape.rank || after.rank != t.shape.rank) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "pad: %d and %d numbers for a tensor of rank %d", before.rank, after.rank, t.shape.rank);
+    if ((int)mode < 0 || mode >= GN_PAD__COUNT) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "pad: there is no mode %d", (int)mode);
     for (int i = 0; i < t.shape.rank; i++) {
         int64_t b = before.dims[i], e = after.dims[i], d = t.shape.dims[i];
         bool ok = b >= 0 && e >= 0 && b <= GN__MAX_BYTES && e <= GN__MAX_BYTES;
         if (ok && mode == GN_PAD_REFLECT) ok = (b < d && e < d) || (!b && !e);
         if (ok && mode == GN_PAD_EDGE) ok = d > 0 || (!b && !e);
-        if (!ok) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "pad: %lld and %lld are not possible for axis %d of %lld", (long long)b, (long long)e, i, (long long)d);
+        if (!ok) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "pad: %lld and %lld are not possible for axis %d of %lld", (long long)b, (long long)e, i, (long long)d);
     }
+    uint32_t no_number;
+    if (mode == GN_PAD_CONSTANT && !gn__number_ok(a.ctx, (gn__loc){ file, line }, "pad", &t, value, &no_number)) return gn__handle(a.ctx, no_number);
+    gn_tensor y = gn__same(GN__AT, a, &t);
     for (int i = 0; i < t.shape.rank; i++) {
         int64_t b = before.dims[i], e = after.dims[i], d = t.shape.dims[i];
         if (!b && !e) continue;
         t.shape.dims[i] = b + d + e;
-        if (mode != GN_PAD_CONSTANT) a = gn__pad_axis(GN__AT, a, i, d, b, e, mode == GN_PAD_REFLECT);
-        else a = gn_slice_put_at(GN__AT, gn_full_at(GN__AT, a.ctx, t.dtype, t.shape, value), a, i, b, b + d, 1);
+        if (mode != GN_PAD_CONSTANT) y = gn__pad_axis(GN__AT, y, i, d, b, e, mode == GN_PAD_REFLECT);
+        else y = gn_slice_put_at(GN__AT, gn_full_at(GN__AT, a.ctx, t.dtype, t.shape, value), y, i, b, b + d, 1);
     }
-    return a;
+    return y;
 }
 
 /* ---- convolution as a matrix ---- */
@@ -19392,24 +20842,24 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
     gn__type t;
     gn_tensor bad;
     int64_t out[2], size[2];
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "im2col", a, &t, &bad)) return bad;
     if (t.shape.rank != 4 || kernel.rank != 2 || stride.rank != 2 || pad.rank != 2 || dilation.rank != 2)
-        return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "im2col takes (N,C,H,W) and two numbers each for kernel, stride, pad and dilation");
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "im2col takes (N,C,H,W) and two numbers each for kernel, stride, pad and dilation");
     for (int i = 0; i < 2; i++) {
         int64_t k = kernel.dims[i], most = GN__MAX_BYTES;
         if (k < 1 || stride.dims[i] < 1 || stride.dims[i] > most || dilation.dims[i] < 1 || dilation.dims[i] > most || pad.dims[i] < 0 || pad.dims[i] > most)
-            return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "im2col: kernel, stride and dilation are 1 or more, pad is 0 or more");
+            return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "im2col: kernel, stride and dilation are 1 or more, pad is 0 or more");
         size[i] = t.shape.dims[2 + i] + 2 * pad.dims[i];
-        if (size[i] < 1 || k - 1 > (size[i] - 1) / dilation.dims[i]) return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "im2col: the kernel is larger than the padded image");
+        if (size[i] < 1 || k - 1 > (size[i] - 1) / dilation.dims[i]) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "im2col: the kernel is larger than the padded image");
         out[i] = (size[i] - 1 - (k - 1) * dilation.dims[i]) / stride.dims[i] + 1;
     }
     gn_shape edge = GN_SHAPE(0, 0, pad.dims[0], pad.dims[1]), s = GN_SHAPE(t.shape.dims[0], t.shape.dims[1], -1);
     gn_tensor x = gn_pad_at(GN__AT, a, edge, edge, GN_PAD_CONSTANT, 0), index = gn__window_index(GN__AT, a.ctx, out, &kernel, &stride, &dilation, size[1]);
-    if (!gn__known(GN__AT, x, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "im2col", x, &t, &bad)) return bad;
     s.dims[2] = size[0] * size[1];
     gn_tensor y = gn_index_select_at(GN__AT, gn_reshape_at(GN__AT, x, s), 2, index);
     gn__type u;
-    if (!gn__known(GN__AT, y, &u, &bad)) return bad;
+    if (!gn__known(GN__AT, "im2col", y, &u, &bad)) return bad;
     return gn_reshape_at(GN__AT, y, GN_SHAPE(t.shape.dims[0], t.shape.dims[1] * kernel.dims[0] * kernel.dims[1], out[0] * out[1]));
 }
 
@@ -19426,12 +20876,12 @@ static void gn__rotary_angles(const char *file, int line, gn_tensor positions, i
 gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved) {
     gn__type t, p;
     gn_tensor bad, c, s, y;
-    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, positions, &p, &bad)) return bad;
+    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, "rotary", positions, &p, &bad)) return bad;
     int64_t d = t.shape.rank ? t.shape.dims[t.shape.rank - 1] : 1, half = d / 2;
-    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, x.ctx, GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
-    if (!(GN__BIT(p.dtype) & GN__INDEX)) return gn__refuse(GN__AT, x.ctx, GN_BAD_DTYPE, "rotary: a position cannot be %s", gn__dtypes[p.dtype].name);
-    if (d % 2) return gn__refuse(GN__AT, x.ctx, GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number", (long long)d);
-    if (!(base > 0) || !isfinite(base)) return gn__refuse(GN__AT, x.ctx, GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
+    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
+    if (!(GN__BIT(p.dtype) & GN__INDEX)) return gn__refuse(GN__AT, GN__OF_BOTH(x, positions), GN_BAD_DTYPE, "rotary: a position cannot be %s", gn__dtypes[p.dtype].name);
+    if (d % 2) return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number", (long long)d);
+    if (!(base > 0) || !isfinite(base)) return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
     gn_tensor w = gn__widened(GN__AT, x);
     gn__rotary_angles(GN__AT, positions, half, base, gn__wide_dtype(t.dtype), &c, &s);
     gn_tensor a = interleaved ? gn_slice_at(GN__AT, w, -1, 0, GN_END, 2) : gn_slice_at(GN__AT, w, -1, 0, half, 1);
@@ -19449,15 +20899,15 @@ static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d
 static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
     gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)), x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
     gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
-    return gn_where_at(GN__AT, end, least, gn_maximum_at(GN__AT, y, least));
+    return gn_where_at(GN__AT, end, least, gn_where_at(GN__AT, gn_le_at(GN__AT, y, least), least, y));
 }
 
 /* A float input and a target of its shape. */
 static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out, gn_tensor *out_bad) {
     gn__type t;
-    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, target, &t, out_bad)) return false;
+    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, op, target, &t, out_bad)) return false;
     if (gn__shape_equal(&out->shape, &t.shape)) return true;
-    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
+    *out_bad = gn__refuse(GN__AT, GN__OF_BOTH(a, target), GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
     return false;
 }
 
@@ -19481,32 +20931,34 @@ gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn
 gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, targets, &u, &bad)) return bad;
+    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, "nll_loss", targets, &u, &bad)) return bad;
     gn_shape rows = t.shape;
     rows.rank--;
-    if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape)) return gn__refuse(GN__AT, log_p.ctx, GN_BAD_SHAPE, "nll_loss: targets must have the shape of log_p without the last axis");
+    if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape)) return gn__refuse(GN__AT, GN__OF_BOTH(log_p, targets), GN_BAD_SHAPE, "nll_loss: targets must have the shape of log_p without the last axis");
     gn_tensor hit = gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1));
     return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
 }
 
 gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn__is_set(GN__AT, y);
+    if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad) || !gn__known(GN__AT, "kl_loss", q, &u, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype)), some = gn__is_set(GN__AT, y);
     gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
     gn_tensor ratio = gn_sub_at(GN__AT, log_q, x), terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
     return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
 }
 
 gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "smooth_l1_loss", a, &t, &bad)) return bad;
-    if (!(beta >= 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
+    if (!gn__known(GN__AT, "smooth_l1_loss", a, &t, &bad) || !gn__known(GN__AT, "smooth_l1_loss", b, &u, &bad)) return bad;
+    if (!gn__is_float(gn__promoted(&t, &u))) return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "smooth_l1_loss does not take %s", gn__dtypes[t.dtype].name);
+    if (!gn__is_float(t.dtype)) t.dtype = gn__promoted(&t, &u);
+    if (!(beta >= 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
     gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
     if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
-    gn_tensor near = gn_mul_c_at(GN__AT, gn_square_at(GN__AT, d), 0.5 / beta), far = gn_add_c_at(GN__AT, d, -0.5 * beta);
+    gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, d), gn__like(GN__AT, "smooth_l1_loss", d, 0.5 / beta)), far = gn_add_c_at(GN__AT, d, -0.5 * beta);
     return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far), t.dtype);
 }
 
@@ -19514,7 +20966,7 @@ gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logit
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
-    if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, logits.ctx, GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
+    if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
     gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
     if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);      /* 0 times the other classes' infinities would be NaN */
     gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
@@ -19529,6 +20981,8 @@ typedef struct gn__einsum {
     const char *file;
     int line;
     gn_ctx *g;
+    const gn_tensor *in;
+    int n;
     gn_tensor bad;             /* what to return when something failed */
     int64_t size[128];         /* of each label, 0 with seen false */
     bool seen[128];
@@ -19538,7 +20992,7 @@ typedef struct gn__einsum {
 
 static bool gn__einsum_bad(gn__einsum *e, gn_result r, const char *why, char label) {
     char text[2] = { label, 0 };
-    e->bad = gn__refuse(e->file, e->line, e->g, r, "einsum: %s%s%s%s", why, label ? " '" : "", text, label ? "'" : "");
+    e->bad = gn__refuse(e->file, e->line, e->g, e->in, e->n, r, "einsum: %s%s%s%s", why, label ? " '" : "", text, label ? "'" : "");
     return false;
 }
 
@@ -19574,7 +21028,7 @@ static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__
     bool grows = false;
     out->t = t;
     out->n = 0;
-    if (!gn__known(e->file, e->line, t, &type, &e->bad)) return false;
+    if (!gn__known(e->file, e->line, "einsum", t, &type, &e->bad)) return false;
     for (; **at && **at != ',' && **at != '-'; ++*at) {
         char c = **at;
         if (c == ' ') continue;
@@ -19662,9 +21116,9 @@ static void gn__einsum_drop(const gn__einsum *e, gn__term *x, const char *a, int
         else axes.axis[axes.n++] = i;
     }
     x->n = n;
-    if (!axes.n || !gn__known(e->file, e->line, x->t, &before, &bad)) return;
+    if (!axes.n || !gn__known(e->file, e->line, "einsum", x->t, &before, &bad)) return;
     x->t = gn_sum_at(e->file, e->line, x->t, axes, false);
-    if (gn__known(e->file, e->line, x->t, &after, &bad)) x->t = gn__to_dtype(e->file, e->line, x->t, before.dtype);   /* ints sum in i64 and wrap */
+    if (gn__known(e->file, e->line, "einsum", x->t, &after, &bad)) x->t = gn__to_dtype(e->file, e->line, x->t, before.dtype);   /* ints sum in i64 and wrap */
 }
 
 /* x with its axes in the order of `labels`, reshaped to rank 3. */
@@ -19709,12 +21163,12 @@ static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char 
 }
 
 gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
-    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL };
+    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL, .in = in, .n = n };
     gn__term all = { GN_NONE, "", 0 }, next;
     const char *at = spec, *scan = spec;
-    if (n < 1 || !in) return GN_NONE;
-    if (!gn__usable(e.g)) return GN__DEAD(e.g);
-    if (!spec) return gn__refuse(GN__AT, e.g, GN_BAD_ARGUMENT, "einsum: the text is NULL");
+    if (n < 1 || !in) return gn__nothing((gn__loc){ file, line }, "einsum");
+    if (!gn__usable(e.g)) return gn__dead((gn__loc){ file, line }, "einsum", e.g, in, n);
+    if (!spec) return gn__refuse(GN__AT, e.g, in, n, GN_BAD_ARGUMENT, "einsum: the text is NULL");
     for (int i = 0; i < n; i++) {                       /* sizes and output first: what is summed depends on them */
         if (!gn__einsum_operand(&e, &scan, in[i], &next)) return e.bad;
         if (i + 1 < n ? *scan != ',' : *scan == ',') return gn__einsum_bad(&e, GN_BAD_ARGUMENT, "the number of tensors is not that of the text", 0), e.bad;

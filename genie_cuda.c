@@ -9779,7 +9779,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take, NULL };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {

@@ -36,7 +36,8 @@
  *
  * FILES in the home folder (its owner's, 0700; the files 0600, replaced atomically, changed under a lock on `lock`)
  *   key.pem, cert.pem      the server's key and its self-signed certificate
- *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it, revokes a client.
+ *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it, revokes a client, whose
+ *                          sessions end within two seconds.
  *                          It is told so (one whose line is gone only by the server that let it in before); others never are
  *   servers                "HOST:PORT PIN ID SECRET" a line: the servers that this client is paired with
  *
@@ -1859,7 +1860,19 @@ static gn_result gn__plain_recv(void *self, void *data, size_t max, size_t *out_
     return max == 0 ? GN_BAD_ARGUMENT : gn__sock_recv(self, data, max, out_n, gn__after(timeout_ms));
 }
 
-static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL };
+static gn_result gn__link_wait_any(void *const *selves, size_t n, uint32_t timeout_ms) {
+    struct pollfd p[64];
+    uint64_t deadline = gn__after(timeout_ms);
+    if (n == 0 || n > sizeof p / sizeof *p) return GN_BAD_ARGUMENT;
+    for (size_t i = 0; i < n; i++) p[i] = (struct pollfd){ ((const gn__link *)selves[i])->fd, POLLIN, 0 };
+    for (;;) {
+        int k = poll(p, (nfds_t)n, gn__left_ms(deadline));
+        if (k > 0) return GN_OK;
+        if (k == 0 || errno != EINTR) return k == 0 ? GN_TIMEOUT : GN_IO_ERROR;
+    }
+}
+
+static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL, gn__link_wait_any };
 
 static bool gn__is_loopback(const struct sockaddr_storage *sa) {
     if (sa->ss_family == AF_UNIX) return true;
@@ -2245,7 +2258,7 @@ static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) 
 }
 
 static const gn_transport_i gn__client_i = {
-    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew
+    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew, gn__link_wait_any
 };
 
 /* A line of the file `servers` behind its address: pin, id and secret. */
@@ -2845,7 +2858,7 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
     return revoked ? gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server") : gn__not_accepted(f);
 }
 
-static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew };
+static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew, NULL };
 
 /* The credential, else the code. A spent code says more than an unknown credential. */
 static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
@@ -2854,6 +2867,32 @@ static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char
     if (r != GN_BAD_CREDENTIAL || !(p->flags & GN__PROOF_CODE)) return r;
     r = gn__take_code(l, p->code, peer, f);
     return r == GN_OK ? gn__grant(l, peer, out_tenant, out_grant, out_grant_n, f) : r;
+}
+
+/* What tells one state of `clients` from another. */
+static uint64_t gn__net_clients(void *listener) {
+    gn__listener *l = listener;
+    char path[GN__PATH];
+    struct stat st;
+    if (l->ca.p != NULL || gn__join(path, l->home, "clients", NULL) != GN_OK || stat(path, &st) != 0) return 0;
+    uint64_t h = (uint64_t)st.st_ino * 0x9e3779b97f4a7c15u + (uint64_t)st.st_size;
+#if defined(__APPLE__)
+    h = h * 31 + (uint64_t)st.st_mtimespec.tv_sec * 1000000000u + (uint64_t)st.st_mtimespec.tv_nsec;
+#else
+    h = h * 31 + (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+#endif
+    return h;
+}
+
+/* Of clients with certificates there is no list. */
+static bool gn__net_stays(void *listener, const char *tenant) {
+    gn__listener *l = listener;
+    char value[80];
+    bool found = false;
+    if (l->ca.p != NULL) return true;
+    gn_result r = gn__store_get(l->home, "clients", tenant, value, sizeof value, &found, NULL);
+    gn_wipe(value, sizeof value);
+    return r != GN_OK || found;
 }
 
 static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
@@ -3601,6 +3640,8 @@ static const gn_net_i gn__net = {
     .listen = gn__net_listen,
     .accept = gn__net_accept,
     .authenticate = gn__net_authenticate,
+    .clients = gn__net_clients,
+    .stays = gn__net_stays,
     .url = gn__net_url,
     .port = gn__net_port,
     .unlisten = gn__net_unlisten,

@@ -108,8 +108,8 @@ int main(int argc, char **argv) {
         { "idle-minutes", EX_INT, &idle_minutes, "N", "how long they stay (60)", 1, 525600 },
         { "max-sessions", EX_INT, &sessions, "N", "clients at once (64)", 1, 65535 },
         { "threads", EX_INT, &threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
-        { "record", EX_TEXT, &desc.record_file, "FILE", "add every new plan to this file: graphs of ops and shapes, no values", 0, 0 },
-        { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file before the first client comes", 0, 0 },
+        { "record", EX_TEXT, &desc.record_file, "FILE", "add plans that have run to this file: ops, shapes, constants; no data or weights", 0, 0 },
+        { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file beside the first clients", 0, 0 },
         { "verbose", EX_FLAG, &verbose, NULL, "say on stderr who comes and goes", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };

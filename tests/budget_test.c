@@ -402,7 +402,71 @@ TEST(idle_weights_make_room) {
     host_end(&h);
 }
 
+/* Structures that differ in a constant, each of them run again later: what plans take stays near what is allowed, here and on the server,
+   and the ones that were let go of are made again. */
+TEST(plans_are_kept_within_their_bytes) {
+    enum { N = 3000, ROUNDS = 2 };
+    host h = host_begin((gn_server_desc){ .memory_limit = 4 * MIB }, two_tenants, 1);
+    for (int remote = 0; remote < 2; remote++) {
+        gn_desc d = { .plan_memory = MIB, .threads = 1, .devices = "cpu" };
+        gn_ctx *g = remote ? gn_open_transport(&d, loopback_transport(h.sockets[0]), "") : gn_open(&d);
+        gn_tensor count = gn_state(g, GN_F32, GN_SCALAR, NULL, "count");
+        gn_stats stats;
+        for (int i = 0; i < N * ROUNDS; i++) {
+            float y[2] = { 0, 0 };
+            gn_tensor t[2] = { gn_add_c(gn_scalar(g, GN_F32, 1), i % N), gn_assign(count, gn_add_c(count, 1)) };
+            if (!CHECK_RESULT(gn_read_many(t, 2, (void *[2]){ &y[0], &y[1] }, (size_t[2]){ 4, 4 }), GN_OK)) { printf("%s\n", gn_last_error(g)->text); break; }
+            if (y[0] != (float)(i % N + 1) || y[1] != (float)(i + 1)) test_fail(__FILE__, __LINE__, "step %d gives %g, %g", i, (double)y[0], (double)y[1]);
+            gn_step(g);
+            if (!CHECK(gn__account_held(g->plan_account) <= 2 * MIB)) break;
+        }
+        gn_get_stats(g, &stats);
+        CHECK_INT(stats.plans_made, N * ROUNDS);
+        CHECK(stats.plans_dropped > N && stats.plans_dropped < N * ROUNDS);
+        for (int i = 0; i < 100; i++) {                 /* those that are used stay */
+            float y = 0;
+            CHECK_RESULT(gn_read(gn_mul_c(gn_scalar(g, GN_F32, 1), i % 10), &y, sizeof y), GN_OK);
+            gn_step(g);
+        }
+        gn_stats after;
+        gn_get_stats(g, &after);
+        CHECK_INT(after.plans_made - stats.plans_made, 10);
+        gn_close(g);
+    }
+    host_end(&h);
+}
+
+/* A server lets go of the plans of a client that lets go of none, and makes them again when they are run. */
+TEST(a_session_keeps_the_plans_used_last) {
+    enum { N = 600 };
+    int ends[2];
+    gn_server *s = NULL;
+    gn_stats stats;
+    CHECK_RESULT(gn_server_open(&(gn_server_desc){ .listen = "none", .no_costs = true, .threads = 1, .memory_limit = 4 * MIB }, &s, NULL), GN_OK);
+    make_pair(ends);
+    CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), "guest"), GN_OK);
+    gn_ctx *g = client_on(ends[1]);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < N; i++) {
+            float y = 0;
+            gn_tensor t = gn_scalar(g, GN_F32, 1);
+            for (int k = 0; k < 4; k++) t = gn_sum(gn_mul_c(gn_reshape(t, GN_SHAPE(1)), i), GN_ALL_AXES, false);
+            CHECK_RESULT(gn_read(t, &y, sizeof y), GN_OK);
+            float want = (float)i * (float)i * ((float)i * (float)i);
+            if (y != want && !(y / want > 0.999999f && y / want < 1.000001f)) test_fail(__FILE__, __LINE__, "%g is not %g", (double)y, (double)want);
+            gn_step(g);
+        }
+    gn_get_stats(g, &stats);
+    CHECK_INT(stats.plans_made, N);
+    CHECK_INT(stats.plans_dropped, 0);
+    gn_server_stats(s, &stats);
+    CHECK(stats.plans_dropped > N);
+    gn_close(g);
+    gn_server_close(s);
+}
+
 static const test_entry tests[] = {
+    TEST_ENTRY(plans_are_kept_within_their_bytes), TEST_ENTRY(a_session_keeps_the_plans_used_last),
     TEST_ENTRY(sessions_of_a_tenant_share_its_budget), TEST_ENTRY(tenants_share_the_total_budget), TEST_ENTRY(idle_weights_make_room),
     TEST_ENTRY(memory_that_a_client_causes_stays_within_its_limit),
 };

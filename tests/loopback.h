@@ -97,12 +97,21 @@ static inline gn_result loopback__granted(void *self, const uint8_t *grant, size
     return GN_OK;
 }
 
+static inline gn_result loopback__wait_any(void *const *selves, size_t n, uint32_t timeout_ms)
+{
+    struct pollfd p[32];
+    for (size_t i = 0; i < n; i++) {
+        p[i] = (struct pollfd){ ((const loopback_link *)selves[i])->fd, POLLIN, 0 };
+    }
+    return poll(p, (nfds_t)n, timeout_ms > 600000 ? 600000 : (int)timeout_ms) > 0 ? GN_OK : GN_TIMEOUT;
+}
+
 /* `peer`: what the other end is called; stays valid. */
 static inline gn_transport loopback_transport_to(int fd, const char *peer)
 {
     static const gn_transport_i table = {
         .send = loopback__send, .recv = loopback__recv, .interrupt = loopback__interrupt, .close = loopback__close,
-        .info = loopback__info, .auth = loopback__auth, .granted = loopback__granted,
+        .info = loopback__info, .auth = loopback__auth, .granted = loopback__granted, .wait_any = loopback__wait_any,
     };
     loopback_link *l = calloc(1, sizeof *l);
     if (!l) {

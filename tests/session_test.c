@@ -350,16 +350,17 @@ TEST(a_failed_step_leaves_the_session_alive) {
 
 static void keep_last_line(void *user, gn_log_level level, const char *text) {
     (void)level;
-    snprintf((char *)user, 400, "%s", text);
+    if (strstr(text, " plans of ")) snprintf((char *)user, 400, "%s", text);
 }
 
-/* A server that makes the file's plans: its last line about them. */
+/* A server that makes the file's plans: its line about them. */
 static void warm_with(const char *path, char line[400]) {
     line[0] = 0;
     gn_server *s = open_server((gn_server_desc){ .warm_file = path, .log = keep_last_line, .log_user = line });
     char said[400];
-    memcpy(said, line, sizeof said);
     check_alive(s);
+    for (int i = 0; i < 2000 && !gn__atomic_load(&s->warmed); i++) usleep(1000);
+    memcpy(said, line, sizeof said);
     gn_server_close(s);
     memcpy(line, said, sizeof said);
 }
@@ -404,6 +405,91 @@ TEST(plans_recorded_by_a_server_are_made_by_the_next) {
     unlink(path);
     gn_error error;
     CHECK_RESULT(gn_server_open(&(gn_server_desc){ .listen = "none", .warm_file = path }, &s, &error), GN_IO_ERROR);
+}
+
+/* Whether the file holds these bytes; they are at most a few kilobytes. */
+static bool file_holds(const char *path, const void *p, size_t n, size_t *out_bytes) {
+    uint8_t bytes[8192];
+    FILE *f = fopen(path, "rb");
+    size_t got = f ? fread(bytes, 1, sizeof bytes, f) : 0;
+    bool holds = false;
+    if (f) fclose(f);
+    *out_bytes = got;
+    for (size_t i = 0; i + n <= got; i++) holds = holds || memcmp(bytes + i, p, n) == 0;
+    return holds;
+}
+
+/* A plan is recorded once a step of it has ended well: one that fails, or ends its server, is not made again at the next start. Keys of random
+   numbers are the client's. */
+TEST(plans_are_recorded_after_they_have_run_and_without_keys) {
+    char path[] = "/tmp/genie-test-plans-XXXXXX", line[400];
+    float table[4] = { 1, 2, 3, 4 }, y[8];
+    int32_t far = 9;
+    size_t n = 0;
+    int64_t key = 0;
+    close(mkstemp(path));
+    gn_server *s = open_server((gn_server_desc){ .record_file = path });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ .seed = 0x5eed5eed5eedu });
+    gn_tensor row = gn_embedding(gn_weight(g, GN_F32, GN_SHAPE(4, 1), table, "t"), gn_data(g, GN_I32, GN_SHAPE(1), &far));
+    CHECK_RESULT(gn_read(row, y, 4), GN_INDEX_OUT_OF_RANGE);
+    gn_step(g);
+    file_holds(path, "", 1, &n);
+    CHECK_INT(n, 0);
+    CHECK_RESULT(gn_read(gn_random_normal(g, GN_F32, GN_SHAPE(8)), y, sizeof y), GN_OK);
+    for (uint32_t i = 0; i < g->cut.part.n_nodes; i++)
+        if (g->cut.part.nodes[i].op == GN__OP_RANDOM_NORMAL) key = g->cut.part.attrs[g->cut.part.nodes[i].attrs + 1];
+    CHECK(key != 0);
+    CHECK(!file_holds(path, &key, sizeof key, &n));
+    CHECK(n > 8);
+    gn_close(g);
+    gn_server_close(s);
+    warm_with(path, line);
+    CHECK(strstr(line, "1 plans of") && strstr(line, "0 refused"));
+    unlink(path);
+}
+
+static gn_exec_i slow_table;
+
+static gn_result slow_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    usleep(300000);
+    return gn__cpu_plan_make(self, part, out_plan, f);
+}
+
+static gn_result slow_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
+    gn_result r = gn__cpu_open(d, out, f);
+    out->i = &slow_table;
+    return r;
+}
+
+/* Clients are served while recorded plans are made, and what that may take is bounded: a plan that needs more is refused. */
+TEST(plans_are_made_beside_the_first_clients_within_a_budget) {
+    static const gn_driver_i slow = { .prefix = "slow", .open = slow_open };
+    const gn_driver_i *before = gn__driver;
+    char path[] = "/tmp/genie-test-plans-XXXXXX", line[400] = "";
+    float x[4] = { 1, 2, 3, 4 }, y = 0;
+    close(mkstemp(path));
+    gn_server *s = open_server((gn_server_desc){ .record_file = path });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    for (int i = 0; i < 3; i++) CHECK_RESULT(gn_read(gn_sum(gn_add_c(gn_data(g, GN_F32, GN_SHAPE(4), x), i), GN_ALL_AXES, false), &y, 4), GN_OK);
+    gn_close(g);
+    gn_server_close(s);
+    slow_table = gn__cpu_i;
+    slow_table.plan_make = slow_plan_make;
+    gn_register_driver(&slow);
+    uint64_t begin = gn_now_us();
+    s = open_server((gn_server_desc){ .devices = "cpu,slow:0", .no_costs = true, .warm_file = path, .log = keep_last_line, .log_user = line });
+    check_alive(s);
+    CHECK(gn_now_us() - begin < 600000);                     /* all three take 900 ms */
+    CHECK_INT(gn__atomic_load(&s->warmed), 0);
+    for (int i = 0; i < 4000 && !gn__atomic_load(&s->warmed); i++) usleep(1000);
+    CHECK(strstr(line, "3 plans of") && strstr(line, "0 refused"));
+    gn_server_close(s);
+    gn__driver = before;
+    s = open_server((gn_server_desc){ .warm_file = path, .memory_limit = 1000, .no_costs = true, .log = keep_last_line, .log_user = line });
+    for (int i = 0; i < 4000 && !gn__atomic_load(&s->warmed); i++) usleep(1000);
+    CHECK(strstr(line, "0 plans of") && strstr(line, "3 refused"));
+    gn_server_close(s);
+    unlink(path);
 }
 
 static const gn_net_i *true_net;
@@ -577,6 +663,28 @@ TEST(weights_are_uploaded_once_a_tenant) {
     gn_server_close(s);
 }
 
+/* Here and on a server, until they are released. */
+TEST(weights_count_as_bytes_of_the_device) {
+    enum { N = 1 << 18 };
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g[2] = { gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 }), open_client(s, "a", (gn_desc){ 0 }) };
+    float *host = (float *)calloc(N, 4), y = 1, one = 1;
+    for (int i = 0; i < 2; i++) {
+        gn_tensor w = gn_weight(g[i], GN_F32, GN_SHAPE(N), host, "w");
+        CHECK_RESULT(gn_read(gn_sum(w, GN_ALL_AXES, false), &y, 4), GN_OK);
+        CHECK(y == 0);
+        uint64_t with = client_stats(g[i]).device_bytes;
+        CHECK(with >= N * 4);
+        CHECK_RESULT(gn_release(w), GN_OK);
+        gn_step(g[i]);
+        CHECK_RESULT(gn_read(gn_neg(gn_data(g[i], GN_F32, GN_SCALAR, &one)), &y, 4), GN_OK);
+        CHECK(client_stats(g[i]).device_bytes + N * 4 <= with + 4096);
+        gn_close(g[i]);
+    }
+    free(host);
+    gn_server_close(s);
+}
+
 TEST(equal_weights_travel_once) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
@@ -609,7 +717,7 @@ TEST(poisoned_weights_are_refused) {
     gn__net->sha256(honest, sizeof honest, digest);
     raw *r = raw_open(s, "a");
     raw_weight_piece(r, 2, digest, sizeof evil, 0, evil, sizeof evil);
-    raw_expect(r, 2, GN_BAD_DIGEST, false, "SHA-256");
+    raw_expect(r, 2, GN_BAD_DIGEST, false, "a weight of 32 bytes does not have the SHA-256");
     gn__msg_slot_put m = { 1, 1, GN_LEAF_WEIGHT, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { digest, 32 }, { NULL, 0 } };
     raw_send(r, GN__MSG_SLOT_PUT, 3, &m);
     raw_expect(r, 3, GN_BAD_DIGEST, false, "no weight");
@@ -723,7 +831,9 @@ TEST(a_large_weight_is_what_its_digest_says_or_refused) {
             memcpy(other, digest, 32);
             other[5] ^= (uint8_t)(i + 1);                     /* the store does not have it */
             raw_pieces(r, 50, other, bytes, total, 0, chunks);
-            raw_expect(r, 50 + (uint32_t)chunks - 1, GN_BAD_DIGEST, false, "SHA-256");
+            char size[64];
+            snprintf(size, sizeof size, "a weight of %zu bytes does not have the SHA-256", (size_t)total);
+            raw_expect(r, 50 + (uint32_t)chunks - 1, GN_BAD_DIGEST, false, size);
             bytes[places[i]] ^= 1;
         }
         raw_pieces(r, 80, digest, bytes, total, 0, 5);        /* it leaves in the middle */
@@ -2107,7 +2217,7 @@ static void fake_main(void *arg) {
     fake *x = (fake *)arg;
     raw r;
     gn__msg m = { 0, 0, NULL, 0, 0 };
-    gn__patience w = { 10000, false, NULL };
+    gn__patience w = { 10000, false, NULL, NULL };
     gn_fault f;
     memset(&r, 0, sizeof r);
     gn__link_init(&r.link, loopback_transport(x->fd), SOON_MS, &r.stats);
@@ -2275,7 +2385,7 @@ static void patient_main(void *arg) {
     static const uint8_t zeros[AHEAD_N * 4];
     raw r;
     gn__msg m = { 0, 0, NULL, 0, 0 };
-    gn__patience w = { 10000, false, NULL };
+    gn__patience w = { 10000, false, NULL, NULL };
     gn_fault f;
     uint32_t requests[AHEAD_STEPS], n = 0;
     memset(&r, 0, sizeof r);
@@ -2502,9 +2612,9 @@ int main(int argc, char **argv) {
         TEST_ENTRY(remote_equals_local_bit_for_bit), TEST_ENTRY(reads_without_waiting_give_what_reads_give), TEST_ENTRY(a_read_without_waiting_tells_its_error_when_it_is_waited_for),
         TEST_ENTRY(large_tensors_travel_whole_both_ways), TEST_ENTRY(steps_are_pipelined_and_small),
         TEST_ENTRY(large_answers_do_not_block_large_requests), TEST_ENTRY(many_clients_at_once_are_all_served), TEST_ENTRY(kv_bytes_that_cross_are_counted), TEST_ENTRY(null_device_answers_no_value),
-        TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(idle_weights_go_after_their_time), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit), TEST_ENTRY(what_does_not_fit_is_refused_and_the_session_goes_on), TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next),
+        TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(idle_weights_go_after_their_time), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit), TEST_ENTRY(what_does_not_fit_is_refused_and_the_session_goes_on), TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next), TEST_ENTRY(plans_are_recorded_after_they_have_run_and_without_keys), TEST_ENTRY(plans_are_made_beside_the_first_clients_within_a_budget),
         TEST_ENTRY(unknown_device_is_refused), TEST_ENTRY(sessions_are_limited_and_places_come_free), TEST_ENTRY(a_client_that_vanishes_frees_its_memory),
-        TEST_ENTRY(weights_are_uploaded_once_a_tenant), TEST_ENTRY(equal_weights_travel_once), TEST_ENTRY(poisoned_weights_are_refused),
+        TEST_ENTRY(weights_are_uploaded_once_a_tenant), TEST_ENTRY(equal_weights_travel_once), TEST_ENTRY(weights_count_as_bytes_of_the_device), TEST_ENTRY(poisoned_weights_are_refused),
         TEST_ENTRY(weights_of_others_are_not_there), TEST_ENTRY(an_upload_may_begin_again), TEST_ENTRY(a_large_weight_is_what_its_digest_says_or_refused),
         TEST_ENTRY(weights_hashed_by_several_threads_have_their_own_digests), TEST_ENTRY(sends_tell_what_a_byte_costs),
         TEST_ENTRY(weight_pieces_out_of_place_are_refused), TEST_ENTRY(weight_store_is_bounded),

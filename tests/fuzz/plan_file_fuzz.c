@@ -42,6 +42,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!b.failed && plan_file_write(&b)) {
         gn_result r = gn_server_open(&desc, &server, &error);
         FUZZ_CHECK(r == GN_OK || r == GN_OUT_OF_MEMORY);
+        while (r == GN_OK && !gn__atomic_load(&server->warmed)) {
+            usleep(100);
+        }
         gn_server_close(server);
     }
     gn__buf_deinit(&plan);
