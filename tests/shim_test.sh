@@ -101,10 +101,10 @@ smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee 
 locked_choices_are_not_waited_for() {
     rm -f "$WORK/bits"
     counted 'measured 0 by_blas 1 other 0 faults 0 rejected 0 lost 0 called 1' || return 1
-    flock "$(choice_file).lock" sleep 60 & local keeper=$! from=$SECONDS
+    flock -o "$(choice_file).lock" sleep 60 & local keeper=$! from=$SECONDS
     sleep 0.5
     rm -f "$WORK/bits"
-    GENIE_LOG=1 timeout 50 bash -c "$(declare -f on_shim choice_test); choice_test one_product" >"$WORK/locked" 2>&1
+    GENIE_LOG=1 choice_test one_product >"$WORK/locked" 2>&1
     kill "$keeper"
     cat "$WORK/locked"
     [ $((SECONDS - from)) -lt 30 ] && grep -q 'keeps the lock' "$WORK/locked" && grep -q '^measured 0 by_blas 0 ' "$WORK/locked"
