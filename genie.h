@@ -53,6 +53,8 @@
                      waits for all servers at once, without spinning. Up to 64 steps are under way, and those that are begun hold
                      up to 256 MiB of values between devices and copied data. When a step fails, those behind it are given up: the
                      error is told once, by the next call that submits or waits; waiting for one of those steps is GN_CANCELLED.
+       Sizes         a tensor has at most 2^47 bytes, on a 32-bit host 2^31 - 1; a plan whose results are together more than the host
+                     can address is GN_LIMIT. 32-bit x86 needs -msse2 -mfpmath=sse.
        Budgets       on a server all that a session causes is charged to it, its tenant and the server (gn_server_desc.memory_limit,
                      tenant_memory, total_memory): tensors, scratch of kernels, plans, tables, messages that are not whole yet, uploads, device
                      memory. What does not fit is GN_LIMIT, names the budget, and the session goes on; a step or state that was refused
