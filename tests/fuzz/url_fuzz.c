@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = 0;
     const char *wrong = gn__parse_url(text, &u);
-    FUZZ_CHECK(wrong == NULL || (wrong[0] && strstr(text, wrong) == NULL));
+    FUZZ_CHECK(wrong == NULL || wrong[0]);
     if (wrong == NULL) url_round_trip(&u);
     wrong = gn__parse_listen(text, host, &port);
     FUZZ_CHECK(wrong != NULL || (host[0] && strlen(host) < sizeof host));
