@@ -53,6 +53,8 @@
                      waits for all servers at once, without spinning. Up to 64 steps are under way, and those that are begun hold
                      up to 256 MiB of values between devices and copied data. When a step fails, those behind it are given up: the
                      error is told once, by the next call that submits or waits; waiting for one of those steps is GN_CANCELLED.
+       Sizes         a tensor has at most 2^47 bytes, on a 32-bit host 2^31 - 1; a plan whose results are together more than the host
+                     can address is GN_LIMIT. 32-bit x86 needs -msse2 -mfpmath=sse.
        Budgets       on a server all that a session causes is charged to it, its tenant and the server (gn_server_desc.memory_limit,
                      tenant_memory, total_memory): tensors, scratch of kernels, plans, tables, messages that are not whole yet, uploads, device
                      memory. What does not fit is GN_LIMIT, names the budget, and the session goes on; a step or state that was refused
@@ -1499,6 +1501,7 @@ typedef struct gn_exec_desc {
     gn_log_fn log;           /* as of a context */
     void *log_user;
     const gn_flag *cancel;   /* stays valid until close; NULL: nobody ends work early */
+    const char *tenant;      /* of a server's session: whose it is; NULL: the program's own */
 } gn_exec_desc;
 
 /* ---- transport: an ordered byte stream to one peer ---- */
@@ -13504,7 +13507,7 @@ typedef struct gn__device {          /* one of the devices */
     bool busy;                     /* that run has not been waited for */
     bool sync;                     /* submit returns when the run has ended */
     bool lost;
-    bool absent;                   /* it was never there, and counts as lost */
+    bool absent;                   /* it was never there */
     uint32_t reaches;              /* bits: devices whose kept values it takes over directly */
     char cause[160];               /* lost: why */
     uint64_t next_value;           /* id of the next value kept there */
@@ -14202,11 +14205,12 @@ static gn_result gn__schedule_beside(gn__multi *m, const gn_part *p, gn_schedule
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
 }
 
-/* Which ops the scheduler may place there: none on a device that is lost. */
+/* Which ops the scheduler may place there: none on a device that is lost or absent. */
 static void gn__device_ops(gn__device *u, gn_cluster_device *out) {
-    for (size_t i = 0; i < sizeof u->ops; i++) u->ops[i] = u->lost ? 0 : !out->ops ? 0xff : i < out->n_ops ? out->ops[i] : 0;
+    bool gone = u->lost || u->absent;
+    for (size_t i = 0; i < sizeof u->ops; i++) u->ops[i] = gone ? 0 : !out->ops ? 0xff : i < out->n_ops ? out->ops[i] : 0;
     for (size_t i = 0; i < u->n_refusals; i++) u->ops[gn__ops[u->refusals[i].op].wire / 8] &= (uint8_t)~(1u << (gn__ops[u->refusals[i].op].wire % 8));
-    if (!u->lost && !out->ops && !u->n_refusals) return;
+    if (!gone && !out->ops && !u->n_refusals) return;
     out->ops = u->ops;
     out->n_ops = sizeof u->ops;
 }
@@ -14380,7 +14384,7 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
         else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
         else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
         if (device != GN_UNPLACED && !m->units[device].lost) homes[i] = 1u << device;
-        if (on && on <= m->n_units && m->units[on - 1].lost && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        if (on && on <= m->n_units && (m->units[on - 1].lost || m->units[on - 1].absent) && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
         if (device != GN_UNPLACED && m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
     }
     return GN_OK;
@@ -14830,7 +14834,7 @@ static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *x) {
     gn__piece_run *p;
     gn_result r = gn__device_pop(m, u, &p, &own);
     if (!r || p->run->id >= x->run->id) return;
-    if (r == GN_CANCELLED && p->run->delayed) {      /* it stood behind what failed, and is not to blame */
+    if (r == GN_CANCELLED && p->run->delayed && x->fault.result != r) {      /* it stood behind what failed, and is not to blame */
         p->at = GN__PIECE_WAITS;
         p->run->unsent++;
         m->unsent++;
@@ -15848,6 +15852,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
 
 #define GN__DEADLINE_MS 30000u
 #define GN__SEND_PIECE (32u << 10)          /* bytes sent at once to a server that may be computing */
+#define GN__HEARD_US 1000u                  /* in which a server that was heard is taken to be there */
 #define GN__PEEK_MS 5u                      /* how often who waits looks whether gn_cancel was called */
 #define GN__CANCEL_US 1000000u              /* that a server may take to answer the steps that it was told to end */
 #define GN__SIGN_US 20000u                  /* signs of life that come more often, for long, are a flood */
@@ -16926,11 +16931,12 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
     out_info->remote = true;
 }
 
-/* Also of a server that has gone since. */
+/* Also of a server that has gone since it was heard: a look costs a call of the system, so not of one that was there a moment ago. */
 static uint32_t gn__remote_lost(void *self, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
     gn_fault ignored;
-    while (!r->lost && gn__remote_look(r, 0, &ignored) == GN_OK) { }
+    bool there = gn_now_us() - r->heard_us < GN__HEARD_US;
+    while (!there && !r->lost && gn__remote_look(r, 0, &ignored) == GN_OK) { }
     if (r->lost) gn__remote_is_lost(r, f);
     return r->lost;
 }
@@ -18778,7 +18784,7 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     gn__mutex_unlock(&server->lock);
     if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
     gn__copy_text(s->device, sizeof s->device, server->devices[at]);
-    gn_exec_desc d = { s->device, server->desc.threads, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s, &s->cancel };
+    gn_exec_desc d = { s->device, server->desc.threads, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s, &s->cancel, s->tenant };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -19292,7 +19298,7 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL, NULL };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     if (!s->desc.no_costs) gn__measure(exec, &d, 0, &s->costs[s->n_devices]);
@@ -19346,7 +19352,7 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
         gn_exec exec = { NULL, NULL };
         void *plan = NULL;
         memset(&stats, 0, sizeof stats);
-        gn_exec_desc d = { s->devices[i], 1, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
+        gn_exec_desc d = { s->devices[i], 1, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL, NULL };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -19958,7 +19964,7 @@ static gn_ctx *gn__context_take(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, &g->cancel };
+    *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, &g->cancel, NULL };
 }
 
 #if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
@@ -20100,7 +20106,7 @@ static gn_result gn__place_absent(gn_ctx *g, gn__multi *m, uint32_t i, const cha
     }
     gn_logf(g->desc.log, g->desc.log_user, GN_LOG_WARN, "%s is absent: %s", name, f->text);
     g->stats.devices_absent++;
-    u->absent = u->lost = true;
+    u->absent = true;
     u->exec = (gn_exec){ &gn__absent_i, u };
     u->counts = &u->stats;
     gn__copy_text(u->name, sizeof u->name, name);
