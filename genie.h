@@ -4847,12 +4847,10 @@ static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
 /* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
 #define GN__DEFINE_PIECES(S, T, PIECE, member, ones)                                                         \
     static void gn__pieces_##S(const gn__kernels *k, gn__tree *t, const T *x, int64_t n) {                   \
-        for (int64_t i = 0, some, m; i < n; i += some * m) {                                                 \
-            T s[4] = { 0, 0, 0, 0 };                                                                         \
-            m = GN__MIN(n - i, (int64_t)PIECE);                                                              \
-            some = n - i >= 4 * PIECE ? 4 : 1;                                                               \
-            k->member(s, ones, x + i, PIECE, some, m);                                                       \
-            for (int64_t l = 0; l < some; l++) gn__tree_add(t, (double)s[l]);                                \
+        for (int64_t i = 0; i < n; i += PIECE) {                                                             \
+            T s = 0;                                                                                         \
+            k->member(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)PIECE));                                \
+            gn__tree_add(t, (double)s);                                                                      \
         }                                                                                                    \
     }
 GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, gn__ones)
