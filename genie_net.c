@@ -36,7 +36,8 @@
  *
  * FILES in the home folder (its owner's, 0700; the files 0600, replaced atomically, changed under a lock on `lock`)
  *   key.pem, cert.pem      the server's key and its self-signed certificate
- *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it, revokes a client.
+ *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it, revokes a client, whose
+ *                          sessions end within two seconds.
  *                          It is told so (one whose line is gone only by the server that let it in before); others never are
  *   servers                "HOST:PORT PIN ID SECRET" a line: the servers that this client is paired with
  *
@@ -1805,6 +1806,24 @@ static void gn__link_interrupt(void *self) {
     shutdown(l->fd, SHUT_RDWR);
 }
 
+static uint32_t gn__link_state(void *self, uint32_t timeout_ms) {
+    gn__link *l = self;
+    struct pollfd p = { l->fd, POLLIN | POLLOUT, 0 };
+    uint32_t state = 0;
+#if defined(POLLRDHUP)
+    p.events |= POLLRDHUP;
+    const short gone = POLLERR | POLLHUP | POLLNVAL | POLLRDHUP;
+#else
+    const short gone = POLLERR | POLLHUP | POLLNVAL;
+#endif
+    if (atomic_load(&l->stopped)) return GN_LINK_GONE;
+    if (poll(&p, 1, (int)timeout_ms) <= 0) return 0;
+    if (p.revents & POLLOUT) state |= GN_LINK_WRITABLE;
+    if (p.revents & POLLIN) state |= GN_LINK_READABLE;
+    if (p.revents & gone) state |= GN_LINK_GONE;
+    return state;
+}
+
 static void gn__link_info(void *self, gn_link_info *out) {
     gn__link *l = self;
     memset(out, 0, sizeof *out);
@@ -1871,7 +1890,7 @@ static gn_result gn__link_wait_any(void *const *selves, size_t n, uint32_t timeo
     }
 }
 
-static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL, gn__link_wait_any };
+static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL, gn__link_wait_any, gn__link_state };
 
 static bool gn__is_loopback(const struct sockaddr_storage *sa) {
     if (sa->ss_family == AF_UNIX) return true;
@@ -2257,7 +2276,7 @@ static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) 
 }
 
 static const gn_transport_i gn__client_i = {
-    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew, gn__link_wait_any
+    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew, gn__link_wait_any, gn__link_state
 };
 
 /* A line of the file `servers` behind its address: pin, id and secret. */
@@ -2659,7 +2678,7 @@ static uint64_t gn__failures_delay_us(gn__listener *l, const uint8_t network[GN_
     bool fresh = x->n > 0 && memcmp(x->network, network, GN__NETWORK) == 0 && gn_now_us() - x->last_us < GN__FAILURE_LIFE_US;
     uint32_t n = fresh ? x->n : 0;
     pthread_mutex_unlock(&l->lock);
-    uint32_t ms = n == 0 ? 0 : n > 6 ? GN__FAILURES_MOST_MS : GN__FAILURE_MS << (n - 1);
+    uint32_t ms = n == 0 ? 0u : n > 6 ? (uint32_t)GN__FAILURES_MOST_MS : (uint32_t)GN__FAILURE_MS << (n - 1);
     return (uint64_t)ms * 1000u;
 }
 
@@ -2857,7 +2876,7 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
     return revoked ? gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server") : gn__not_accepted(f);
 }
 
-static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew, NULL };
+static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew, NULL, gn__link_state };
 
 /* The credential, else the code. A spent code says more than an unknown credential. */
 static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
@@ -2866,6 +2885,32 @@ static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char
     if (r != GN_BAD_CREDENTIAL || !(p->flags & GN__PROOF_CODE)) return r;
     r = gn__take_code(l, p->code, peer, f);
     return r == GN_OK ? gn__grant(l, peer, out_tenant, out_grant, out_grant_n, f) : r;
+}
+
+/* What tells one state of `clients` from another. */
+static uint64_t gn__net_clients(void *listener) {
+    gn__listener *l = listener;
+    char path[GN__PATH];
+    struct stat st;
+    if (l->ca.p != NULL || gn__join(path, l->home, "clients", NULL) != GN_OK || stat(path, &st) != 0) return 0;
+    uint64_t h = (uint64_t)st.st_ino * 0x9e3779b97f4a7c15u + (uint64_t)st.st_size;
+#if defined(__APPLE__)
+    h = h * 31 + (uint64_t)st.st_mtimespec.tv_sec * 1000000000u + (uint64_t)st.st_mtimespec.tv_nsec;
+#else
+    h = h * 31 + (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+#endif
+    return h;
+}
+
+/* Of clients with certificates there is no list. */
+static bool gn__net_stays(void *listener, const char *tenant) {
+    gn__listener *l = listener;
+    char value[80];
+    bool found = false;
+    if (l->ca.p != NULL) return true;
+    gn_result r = gn__store_get(l->home, "clients", tenant, value, sizeof value, &found, NULL);
+    gn_wipe(value, sizeof value);
+    return r != GN_OK || found;
 }
 
 static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
@@ -3613,6 +3658,8 @@ static const gn_net_i gn__net = {
     .listen = gn__net_listen,
     .accept = gn__net_accept,
     .authenticate = gn__net_authenticate,
+    .clients = gn__net_clients,
+    .stays = gn__net_stays,
     .url = gn__net_url,
     .port = gn__net_port,
     .unlisten = gn__net_unlisten,

@@ -663,6 +663,28 @@ TEST(weights_are_uploaded_once_a_tenant) {
     gn_server_close(s);
 }
 
+/* Here and on a server, until they are released. */
+TEST(weights_count_as_bytes_of_the_device) {
+    enum { N = 1 << 18 };
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g[2] = { gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 }), open_client(s, "a", (gn_desc){ 0 }) };
+    float *host = (float *)calloc(N, 4), y = 1, one = 1;
+    for (int i = 0; i < 2; i++) {
+        gn_tensor w = gn_weight(g[i], GN_F32, GN_SHAPE(N), host, "w");
+        CHECK_RESULT(gn_read(gn_sum(w, GN_ALL_AXES, false), &y, 4), GN_OK);
+        CHECK(y == 0);
+        uint64_t with = client_stats(g[i]).device_bytes;
+        CHECK(with >= N * 4);
+        CHECK_RESULT(gn_release(w), GN_OK);
+        gn_step(g[i]);
+        CHECK_RESULT(gn_read(gn_neg(gn_data(g[i], GN_F32, GN_SCALAR, &one)), &y, 4), GN_OK);
+        CHECK(client_stats(g[i]).device_bytes + N * 4 <= with + 4096);
+        gn_close(g[i]);
+    }
+    free(host);
+    gn_server_close(s);
+}
+
 TEST(equal_weights_travel_once) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
@@ -2195,7 +2217,7 @@ static void fake_main(void *arg) {
     fake *x = (fake *)arg;
     raw r;
     gn__msg m = { 0, 0, NULL, 0, 0 };
-    gn__patience w = { 10000, false, NULL };
+    gn__patience w = { 10000, false, NULL, NULL };
     gn_fault f;
     memset(&r, 0, sizeof r);
     gn__link_init(&r.link, loopback_transport(x->fd), SOON_MS, &r.stats);
@@ -2363,7 +2385,7 @@ static void patient_main(void *arg) {
     static const uint8_t zeros[AHEAD_N * 4];
     raw r;
     gn__msg m = { 0, 0, NULL, 0, 0 };
-    gn__patience w = { 10000, false, NULL };
+    gn__patience w = { 10000, false, NULL, NULL };
     gn_fault f;
     uint32_t requests[AHEAD_STEPS], n = 0;
     memset(&r, 0, sizeof r);
@@ -2592,7 +2614,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(large_answers_do_not_block_large_requests), TEST_ENTRY(many_clients_at_once_are_all_served), TEST_ENTRY(kv_bytes_that_cross_are_counted), TEST_ENTRY(null_device_answers_no_value),
         TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(idle_weights_go_after_their_time), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit), TEST_ENTRY(what_does_not_fit_is_refused_and_the_session_goes_on), TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next), TEST_ENTRY(plans_are_recorded_after_they_have_run_and_without_keys), TEST_ENTRY(plans_are_made_beside_the_first_clients_within_a_budget),
         TEST_ENTRY(unknown_device_is_refused), TEST_ENTRY(sessions_are_limited_and_places_come_free), TEST_ENTRY(a_client_that_vanishes_frees_its_memory),
-        TEST_ENTRY(weights_are_uploaded_once_a_tenant), TEST_ENTRY(equal_weights_travel_once), TEST_ENTRY(poisoned_weights_are_refused),
+        TEST_ENTRY(weights_are_uploaded_once_a_tenant), TEST_ENTRY(equal_weights_travel_once), TEST_ENTRY(weights_count_as_bytes_of_the_device), TEST_ENTRY(poisoned_weights_are_refused),
         TEST_ENTRY(weights_of_others_are_not_there), TEST_ENTRY(an_upload_may_begin_again), TEST_ENTRY(a_large_weight_is_what_its_digest_says_or_refused),
         TEST_ENTRY(weights_hashed_by_several_threads_have_their_own_digests), TEST_ENTRY(sends_tell_what_a_byte_costs),
         TEST_ENTRY(weight_pieces_out_of_place_are_refused), TEST_ENTRY(weight_store_is_bounded),
