@@ -78,9 +78,14 @@
                      is given the one with the fewest sessions, of those the one that holds the fewest bytes.
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
-                     (gn_get_device) compute equal bits. Every wait has a deadline.
+                     (gn_get_device) compute equal bits. Every wait has a deadline, which means silence: a server that computes,
+                     compiles or measures gives signs of life, four a second, however long that takes (one of an earlier version
+                     does not: then a step must be shorter than the deadline). A server lets one step compute for 600 s
+                     (--max-step-seconds), then it fails with GN_LIMIT; what a client no longer waits for, because it was cancelled or
+                     has gone, ends. gn_status, and the first gn_step after a loss, tell that a server has gone.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
-       Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
+       Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads. gn_cancel alone may
+                     be called from any thread while a call runs: that call ends soon with GN_CANCELLED and the context goes on.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
                      $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its
                      matrix products instead of our own, auto: those of the two that were measured to be faster, once, kept in
@@ -357,7 +362,7 @@ typedef struct gn_desc {
 GN_API gn_ctx *gn_open(const gn_desc *desc);
 /* Ends the context; every handle of it becomes an error (GN_CLOSED_CONTEXT). */
 GN_API void gn_close(gn_ctx *g);
-/* GN_OK, or why the context could not be opened. */
+/* GN_OK, or why the context could not be opened; GN_DEVICE_LOST once no device is left, also when nobody has used it since. */
 GN_API gn_result gn_status(gn_ctx *g);
 /* The last error of this context; valid until the next call that fails. A call that has no context to keep its error in, for all its
    tensors are GN_NONE or its context is NULL, is told by every context of its thread until the next call that fails there. */
@@ -385,10 +390,17 @@ GN_API gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats);
 
 /* Ends a step: pending state updates are submitted, the step's nodes and values are recycled, weights and states stay.
    Does not wait for a server. Returns the first error of a pending update; after one that was refused none has happened, and the
-   next step begins clean. */
+   next step begins clean. Else GN_DEVICE_LOST if a device was lost of which no call has told yet, or none is left: what lived there
+   is gone. */
 GN_API gn_result gn_step(gn_ctx *g);
 /* Waits until everything submitted has run; returns its first error. */
 GN_API gn_result gn_sync(gn_ctx *g);
+/* The one call that is allowed from another thread while a call of the context runs (not beside gn_open and gn_close): the call that
+   runs ends soon with GN_CANCELLED, unless it has as good as ended, and the context goes on. When none runs nothing happens. What the
+   call computes, and what was submitted before and has not ended, ends too where that is possible: on this CPU and on that of a server
+   within milliseconds, on a GPU before its next kernel is launched; an earlier server computes on, and its answer is thrown away. State
+   updates of a step that ended so happened all or not at all, as after any failed step; gn_wait tells GN_CANCELLED of each such ticket. */
+GN_API void gn_cancel(gn_ctx *g);
 
 /* ---- leaves ----------------------------------------------------------------------------------------
  * Shapes are row-major. A label is copied. Builders return at once; errors show at the read. */
@@ -1087,6 +1099,9 @@ typedef struct gn_server_desc {
                                  minutes; NULL: none */
     const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
     uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
+    int32_t max_step_seconds; /* that one step may compute, 0: 600; negative: no end. It ends with GN_LIMIT then; a device on which it does
+                                 not end within ten seconds more is lost (gn_server_run). A plan that would take ten times as long is refused */
+    const char *refused;      /* of gn_server_refused: plans that are not taken again, NULL: none */
 } gn_server_desc;
 
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
@@ -1103,7 +1118,10 @@ GN_API gn_result gn_server_run(gn_server *s);
 /* Ends every session with the cause, and returns the listening socket as a descriptor that stays open across exec, -1 if there is
    none: connections wait there until a server opens with it as listen_fd. Takes at most 2 seconds; what follows is exec or close. */
 GN_API int gn_server_handover(gn_server *s);
-/* Makes gn_server_run return. May be called from any thread and from a signal handler. */
+/* Plans that did not end, which cost the server its device: text for the gn_server_desc.refused of the process that takes over. Returns
+   the text's length; of it cap - 1 bytes at most are written. */
+GN_API size_t gn_server_refused(gn_server *s, char *out_text, size_t cap);
+/* Makes gn_server_run return, and what sessions compute end. May be called from any thread and from a signal handler. */
 GN_API void gn_server_stop(gn_server *s);
 /* Stops, ends every session, frees. */
 GN_API void gn_server_close(gn_server *s);
@@ -1409,7 +1427,11 @@ GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning
                                   gn_schedule *out_schedule, gn_fault *f);
 GN_API void gn_schedule_deinit(gn_schedule *s);
 
-/* ---- executor: a device. Slots of one executor are called by one thread at a time. ---- */
+/* Set by any thread, looked at by the one that computes: 0, or a gn_result that what runs is to end with. */
+typedef struct gn_flag { volatile uint64_t why; } gn_flag;
+
+/* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set, what submit and
+ * wait are at ends as soon as it can with that result: none of the run's state updates happen, or all. ---- */
 typedef struct gn_slot_desc {
     uint32_t slot, gen;
     gn_leaf_kind kind;                 /* GN_LEAF_WEIGHT or GN_LEAF_STATE */
@@ -1460,6 +1482,8 @@ typedef struct gn_exec_i {
        `ended` should be asked again, valid until the next call, and after how many ms at the latest. A peer that has been silent since
        since_us for longer than the deadline is lost from here on: then NULL, `ended` is true, and wait tells. NULL slot: there is none. */
     const struct gn_transport *(*listen)(void *self, uint64_t since_us, uint32_t *out_ms);
+    /* Which of its devices are lost, without waiting: bit i of device i; *f: why the first of them is. NULL slot: none ever is. */
+    uint32_t (*lost)(void *self, gn_fault *f);
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -1472,6 +1496,7 @@ typedef struct gn_exec_desc {
     gn_stats *stats;         /* counters to add to; never NULL */
     gn_log_fn log;           /* as of a context */
     void *log_user;
+    const gn_flag *cancel;   /* stays valid until close; NULL: nobody ends work early */
 } gn_exec_desc;
 
 /* ---- transport: an ordered byte stream to one peer ---- */
@@ -1485,6 +1510,10 @@ typedef struct gn_link_info {
     uint64_t bytes_up, bytes_down;   /* at the socket */
     uint64_t key_updates;    /* times that keys were changed, both ways together */
 } gn_link_info;
+
+/* WRITABLE: some can be sent without waiting for the peer to read. READABLE: bytes have come. GONE: the peer has closed or reset the
+   connection, even if bytes of its are still to be received. */
+enum { GN_LINK_WRITABLE = 1, GN_LINK_READABLE = 2, GN_LINK_GONE = 4 };
 
 typedef struct gn_transport_i {
     /* Sends all n bytes or fails (GN_TIMEOUT, GN_DISCONNECTED, GN_TLS_FAILED). Never raises SIGPIPE. One sender at a time. */
@@ -1504,6 +1533,8 @@ typedef struct gn_transport_i {
     /* From the receivers' thread: waits until one of n transports of this table, of which recv with a timeout of 0 has last said
        GN_TIMEOUT, has more to receive or has ended; else GN_TIMEOUT. NULL slot: it cannot. */
     gn_result (*wait_any)(void *const *selves, size_t n, uint32_t timeout_ms);
+    /* From any thread, beside a send and a recv: GN_LINK_* bits, waiting at most so long until there is one. NULL slot: GN_LINK_WRITABLE. */
+    uint32_t (*state)(void *self, uint32_t timeout_ms);
 } gn_transport_i;
 
 typedef struct gn_transport { const gn_transport_i *i; void *self; } gn_transport;
@@ -1646,6 +1677,7 @@ GN_API gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f);
 GN_API void gn_account_give(gn_account *a, uint64_t bytes);
 GN_API void gn_wipe(void *p, size_t n);          /* overwrites a secret; no compiler leaves it out. p may be NULL when n is 0 */
 GN_API uint64_t gn_now_us(void);                 /* monotonic */
+GN_API gn_result gn_flag_get(const gn_flag *x);  /* GN_OK: not set, or NULL */
 GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *format, ...);
 
 #ifdef __cplusplus
@@ -2235,6 +2267,20 @@ uint64_t gn_now_us(void) {
 #endif
 }
 
+/* What gn_flag.why is used as. */
+GN__UNUSED static gn__atomic *gn__flag_word(const gn_flag *x) { return (gn__atomic *)(uintptr_t)&x->why; }
+/* What is told of work that ended because a flag was set. */
+static const char *gn__stop_text(gn_result why) {
+    switch (why) {
+    case GN_CANCELLED: return "cancelled before it had ended";
+    case GN_LIMIT: return "the step computed for longer than the server lets one step compute (--max-step-seconds): make it smaller";
+    case GN_DISCONNECTED: return "the client has gone";
+    default: return gn__result_text(why);
+    }
+}
+gn_result gn_flag_get(const gn_flag *x) { return x ? (gn_result)gn__atomic_load(gn__flag_word(x)) : GN_OK; }
+static void gn__flag_set(gn_flag *x, gn_result why) { gn__atomic_store(gn__flag_word(x), (uint64_t)why); }
+
 /* Units registered before the first context; read-only afterwards. */
 static const gn_net_i *gn__net;
 static const gn_driver_i *gn__driver;
@@ -2288,7 +2334,7 @@ static gn__isa gn__isa_pick(void) {
 typedef void (*gn__job_fn)(void *arg, int64_t begin, int64_t end);
 
 /* A core that sleeps wakes late: whoever waits looks for this long before it blocks. */
-enum { GN__POOL_SPIN_US = 50 };
+enum { GN__POOL_SPIN_US = 50, GN__POOL_PIECE = 16 };
 
 typedef struct gn__pool {
     gn__mutex lock;
@@ -2298,6 +2344,7 @@ typedef struct gn__pool {
     uint32_t asleep;
     gn__isa isa;                  /* what kernels that run here are compiled for */
     const struct gn__blas *blas;  /* NULL: our own matmul */
+    const gn_flag *cancel;        /* once it is set, no further range begins: what was to be computed is not; NULL: never */
     gn__atomic round, busy, quit; /* rounds begun; threads inside the current one */
     bool open;                    /* the current round may be joined */
     gn__job_fn fn;
@@ -2323,13 +2370,23 @@ static bool gn__spin_while(const gn__atomic *a, uint64_t old) {
     }
 }
 
+/* Whether what runs is to end early. Kernels look once in some microseconds of work and leave their result unfinished: who called
+   them looks again. */
+static bool gn__pool_stops(const gn__pool *p) { return p && p->cancel && gn__atomic_load(gn__flag_word(p->cancel)) != 0; }
+
 /* Takes ranges until none is left. */
 static void gn__pool_drain(gn__pool *p, gn__job_fn fn, void *arg, int64_t total, int64_t grain) {
     for (;;) {
         int64_t begin = (int64_t)gn__atomic_add(&p->next, (uint64_t)grain) - grain;
-        if (begin >= total) return;
+        if (begin >= total || gn__pool_stops(p)) return;
         fn(arg, begin, GN__MIN(begin + grain, total));
     }
+}
+
+/* All of it in this thread, a few ranges at a time where somebody may want it to end. */
+static void gn__pool_alone(const gn__pool *p, gn__job_fn fn, void *arg, int64_t total, int64_t grain) {
+    int64_t piece = p && p->cancel && grain < total / GN__POOL_PIECE ? grain * GN__POOL_PIECE : total;
+    for (int64_t begin = 0; begin < total && !gn__pool_stops(p); begin += piece) fn(arg, begin, GN__MIN(begin + piece, total));
 }
 
 static void gn__pool_main(void *arg) {
@@ -2442,11 +2499,11 @@ static void gn__blas_identity(const gn__blas *b, char *text, size_t cap) {
 }
 GN__COLD_END
 
-/* fn over [0, total) in ranges of `grain`; returns when all is done. A thread that comes late is not waited for. */
+/* fn over [0, total) in ranges of `grain`; returns when all is done, or when it is to end early. A thread that comes late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
     if (total <= 0) return;
     if (grain < 1) grain = 1;
-    if (!p || p->n_threads == 0 || total <= grain) { fn(arg, 0, total); return; }
+    if (!p || p->n_threads == 0 || total <= grain) { gn__pool_alone(p, fn, arg, total, grain); return; }
     gn__mutex_lock(&p->lock);
     p->fn = fn;
     p->arg = arg;
@@ -3758,6 +3815,9 @@ typedef struct gn__call {
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
 
+/* For loops of single elements, each 65,536 of them: whether to end early. */
+GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) { return (i & 0xffff) == 0xffff && gn__pool_stops(c->pool); }
+
 /* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. Vector code goes in whole steps of GN__TILE_STEP:
  * there are that many elements of memory behind every pointer, and n is a multiple of it. */
 enum { GN__TILE_STEP = 32 };
@@ -4067,14 +4127,14 @@ static gn_result gn__cpu_full(const gn__call *c) {
     if (n == 0) return GN_OK;
     if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, one, 1, 1);
     else { int64_t w = gn__f64_int(v, c->out.dtype); gn__store_i64(&w, c->out.dtype, one, 1, 1); }
-    for (int64_t i = 0; i < n; i++) memcpy(c->out.p + i * (int64_t)bytes, one, bytes);
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) memcpy(c->out.p + i * (int64_t)bytes, one, bytes);
     return GN_OK;
 }
 
 static gn_result gn__cpu_arange(const gn__call *c) {
     double start = gn__word_f64(c->attrs[2]), step = gn__word_f64(c->attrs[3]);
     size_t bytes = gn__bytes_of(c->out.dtype);
-    for (int64_t i = 0; i < c->out.dims[0]; i++) {
+    for (int64_t i = 0; i < c->out.dims[0] && !gn__call_stops(c, i); i++) {
         double v = start + (double)i * step;
         int64_t w = gn__f64_int(v, c->out.dtype);
         if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
@@ -4800,7 +4860,7 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     j.partials = (gn__partial *)room;
     j.sums = (double *)room;
     gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? j.runs ? gn__reduce_columns_run : gn__reduce_columns : gn__reduce_range, &j);
-    if (j.blocks > 1) gn__reduce_finish(&j);
+    if (j.blocks > 1 && !gn__pool_stops(c->pool)) gn__reduce_finish(&j);
     gn_free(room);
     return GN_OK;
 }
@@ -5021,6 +5081,7 @@ typedef struct gn__gemm {
     int64_t am, ak, bk, bn;     /* strides in elements */
     const gn_view *bias;       /* (n), or NULL */
     gn_dtype dtype;
+    const gn__pool *pool;       /* it runs in; NULL: none */
 } gn__gemm;
 
 /* Batch axes broadcast; a vector is a row on the left, a column on the right. */
@@ -5113,7 +5174,7 @@ static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
     int mr = j->kernels.mr;
     int64_t padded = (j->rows + mr - 1) / mr * mr;
     for (int64_t p = begin * mr; p < end * mr; p += mr)
-        for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
+        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
             int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
             gn__pack_a(j->a + padded * at + p * k, g, j->row + p, j->rows - p, at, k, mr);
         }
@@ -5156,7 +5217,7 @@ static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int6
     float *edge = scratch, *b = edge + 32 * 64, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC;
     float *c = direct ? (float *)(void *)g->c + (j->row + p) * g->n + col : sums;
     int64_t ldc = direct ? g->n : GN__GEMM_NC;
-    for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
+    for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
         int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
         gn__pack_b(b, g, col, cols, at, k, nr);
         for (int64_t q = 0; q < rows; q += chunk)
@@ -5187,7 +5248,7 @@ static void gn__gemv_row(const gn__gemm_job *j, int64_t row, int64_t col, int64_
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     bool down = g->bk == 1 && g->bn != 1, plain = g->dtype == GN_F32 && (down || g->bn == 1);
     float y[GN__GEMV_N] = { 0 }, x[GN__GEMM_KC], w[GN__GEMV_N];
-    for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
+    for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
         int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
         const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
         gn__load_f32(x, g->dtype, g->a + (row * g->am + at * g->ak) * bytes, g->ak, k);
@@ -5254,7 +5315,7 @@ static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
         memset(&y, 0, sizeof y);
         if (g->bias && real) gn__load_f64(y.f, g->dtype, g->bias->p + col * g->bias->strides[0] * bytes, g->bias->strides[0], n);
         else if (g->bias) gn__load_i64(y.i, g->dtype, g->bias->p + col * g->bias->strides[0] * bytes, g->bias->strides[0], n);
-        for (int64_t l = 0; l < g->k; l++) {
+        for (int64_t l = 0; l < g->k && !(l % GN__GEMM_KC == 0 && gn__pool_stops(g->pool)); l++) {
             const char *pa = g->a + (row * g->am + l * g->ak) * bytes, *pb = g->b + (l * g->bk + col * g->bn) * bytes;
             if (real) {
                 double x;
@@ -5303,10 +5364,11 @@ static bool gn__gemm_blas(const gn__gemm *g, const gn__blas *b) {
 GN__COLD_END
 
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
+    gn__gemm copy = *g;
+    copy.pool = pool;
     if (g->m == 0 || g->n == 0) return true;
     if (pool && pool->blas && gn__gemm_blas(g, pool->blas)) return true;
-    if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(g, pool);
-    gn__gemm copy = *g;
+    if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(&copy, pool);
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1), gn__gemm_wide_range, &copy);
     return true;
 }
@@ -5635,7 +5697,7 @@ static gn_result gn__cpu_gather(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
     size_t bytes = gn__bytes_of(c->out.dtype);
     int64_t n = gn__view_count(&c->out), bad = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         const char *p = gn__selected(&c->in[0], &c->in[1], axis, i, &bad);
         if (!p) return gn__bad_index(c->fault, bad, c->in[0].dims[axis]);
         memcpy(c->out.p + i * (int64_t)bytes, p, bytes);
@@ -5646,7 +5708,7 @@ static gn_result gn__cpu_gather(const gn__call *c) {
 static gn_result gn__cpu_embedding(const gn__call *c) {
     const gn_view *table = &c->in[0], *ids = &c->in[1];
     int64_t bytes = (int64_t)gn__bytes_of(table->dtype), d = table->dims[1], n = gn__view_count(ids);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         int64_t id = gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
         if (id < 0 || id >= table->dims[0]) return gn__bad_index(c->fault, id, table->dims[0]);
         gn__copy_strided(c->out.p + i * d * bytes, 1, table->p + id * table->strides[0] * bytes, table->strides[1], d, (size_t)bytes);
@@ -5659,7 +5721,7 @@ static gn_result gn__cpu_one_hot(const gn__call *c) {
     int64_t bytes = (int64_t)gn__bytes_of(c->out.dtype), depth = c->attrs[0], n = gn__view_count(ids), one_i = 1;
     double one_f = 1;
     memset(c->out.p, 0, (size_t)(gn__view_count(&c->out) * bytes));
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         int64_t id = gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
         if (id < 0 || id >= depth) return gn__bad_index(c->fault, id, depth);
         char *o = c->out.p + (i * depth + id) * bytes;
@@ -5676,7 +5738,7 @@ static gn_result gn__cpu_scatter_add(const gn__call *c) {
     size_t bytes = gn__bytes_of(c->out.dtype);
     bool real = gn__is_float(c->out.dtype);
     gn__copy_view(&c->out, &c->in[0]);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         char *o = gn__selected(&c->out, &c->in[1], axis, i, &bad);
         if (!o) return gn__bad_index(c->fault, bad, c->out.dims[axis]);
         const char *s = c->in[2].p + gn__view_offset(&c->in[2], c->in[2].rank, i) * (int64_t)bytes;
@@ -5715,16 +5777,16 @@ static gn_result gn__infer_mse_loss(const gn__infer_call *c) {
 }
 
 /* -log softmax(row)[target] */
-static double gn__row_loss(const gn_view *logits, int64_t row, int64_t target) {
+static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t row, int64_t target) {
     int64_t n = logits->dims[logits->rank - 1], stride = logits->strides[logits->rank - 1], bytes = (int64_t)gn__bytes_of(logits->dtype);
     const char *p = logits->p + gn__view_offset(logits, logits->rank - 1, row) * bytes;
     double x[GN__CHUNK], top = -INFINITY, sum = 0, hit;
-    for (int64_t i = 0, m; i < n; i += m) {
+    for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
         for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
     }
-    for (int64_t i = 0, m; i < n; i += m) {
+    for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
         for (int64_t l = 0; l < m; l++) sum += exp(x[l] - top);
@@ -5737,10 +5799,10 @@ static gn_result gn__cpu_cross_entropy(const gn__call *c) {
     const gn_view *logits = &c->in[0], *targets = &c->in[1];
     int64_t rows = gn__view_count(targets), classes = logits->dims[logits->rank - 1];
     double sum = 0;
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) {
         int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) * (int64_t)gn__bytes_of(targets->dtype));
         if (t < 0 || t >= classes) return gn__bad_index(c->fault, t, classes);
-        sum += gn__row_loss(logits, i, t);
+        sum += gn__row_loss(c->pool, logits, i, t);
     }
     sum /= (double)rows;
     gn__store_f64(&sum, c->out.dtype, c->out.p, 1, 1);
@@ -5758,7 +5820,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
     int64_t inner = t.shape.rank ? t.shape.dims[last] : 1;
     double sum = 0, x[GN__CHUNK], y[GN__CHUNK];
     for (int64_t row = 0; n && row < n / inner; row++)
-        for (int64_t i = 0, m; i < inner; i += m) {
+        for (int64_t i = 0, m; i < inner && !gn__pool_stops(c->pool); i += m) {
             m = GN__MIN(inner - i, (int64_t)GN__CHUNK);
             int64_t sa = last >= 0 ? va.strides[last] : 1, sb = last >= 0 ? vb.strides[last] : 1;
             gn__load_f64(x, t.dtype, va.p + (gn__view_offset(&va, GN__MAX((int)last, 0), row) + i * sa) * bytes, sa, m);
@@ -5828,7 +5890,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     double top = -INFINITY, sum = 0;
     gn__load_f64(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
-    for (int64_t i = 0; i < seen; i++) {
+    for (int64_t i = 0; i < seen && !gn__pool_stops(j->c->pool); i++) {
         gn__load_f64(w, K->dtype, k + i * K->strides[2] * bytes, K->strides[3], D);
         for (int64_t l = 0; l < D; l++) w[l] *= q[l];
         s[i] = gn__sum_f64(w, D) * j->scale;
@@ -5841,7 +5903,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
         top = GN_M_MAX(top, s[i]);
     }
     memset(o, 0, (size_t)E * sizeof *o);
-    for (int64_t i = 0; i < seen && top != -INFINITY; i++) {       /* nothing seen: zeros */
+    for (int64_t i = 0; i < seen && top != -INFINITY && !gn__pool_stops(j->c->pool); i++) {       /* nothing seen: zeros */
         double e = exp(s[i] - top);
         sum += e;
         if (e == 0) continue;
@@ -5888,7 +5950,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
     gn__load_f32(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
     memset(s, 0, (size_t)seen * sizeof *s);
     memset(o, 0, (size_t)E * sizeof *o);
-    for (int64_t i = 0, n; i < seen; i += n) {
+    for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
         n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
         const float *rows = gn__attention_rows(K, k, i, n, room, &stride);
         kernels->dot(s + i, q, rows, stride, n, D);
@@ -5899,7 +5961,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
     if (top != -INFINITY) {                                        /* nothing seen: zeros */
         kernels->affine(s, s, seen, top, 1);
         gn__exp_f32(j->c->pool, s, s, seen);
-        for (int64_t i = 0, n; i < seen; i += n) {
+        for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
             n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
             const float *rows = gn__attention_rows(V, v, i, n, room, &stride);
             if (!j->mask.p) kernels->axpy(o, s + i, rows, stride, n, E);
@@ -6023,7 +6085,7 @@ static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
 /* False: what is hidden is not finite; the rows are to be done one by one. */
 static bool gn__tile_run(gn__attention_tile *a) {
     int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t), most = gn__keys_seen(a->j, a->t + a->n - 1);
-    for (int64_t key = 0, n; key < most; key += n) {
+    for (int64_t key = 0, n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
         n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
         bool hides = a->j->mask.p || key + n > least;
         for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr);
@@ -6129,6 +6191,7 @@ typedef enum gn__along { GN__ALONG_SUM, GN__ALONG_PROD, GN__ALONG_MAX } gn__alon
 typedef struct gn__along_job {
     gn__along kind;
     gn_view in, out;          /* the axis is last */
+    const gn__pool *pool;
 } gn__along_job;
 
 static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, bool first) {
@@ -6161,7 +6224,7 @@ static void gn__along_range(void *arg, int64_t begin, int64_t end) {
         char *o = out->p + gn__view_offset(out, last, row) * ob;
         double run = j->kind == GN__ALONG_PROD;
         int64_t whole = j->kind == GN__ALONG_PROD;
-        for (int64_t i = 0, m; i < n; i += m) {
+        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {
             m = GN__MIN(n - i, (int64_t)GN__CHUNK);
             if (real) {
                 gn__load_f64(x.f, in->dtype, p + i * is * ib, is, m);
@@ -6178,7 +6241,7 @@ static void gn__along_range(void *arg, int64_t begin, int64_t end) {
 
 static gn_result gn__cpu_along(const gn__call *c, gn__along kind) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__along_job j = { kind, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis) };
+    gn__along_job j = { kind, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->pool };
     int64_t n = c->in[0].dims[axis];
     if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 16384 / n, gn__along_range, &j);
     return GN_OK;
@@ -6204,6 +6267,7 @@ static double gn__cost_argsort(const gn__infer_call *c) {
 typedef struct gn__sort_job {
     gn_view in, out;          /* the axis is last */
     bool descending;
+    const gn__pool *pool;
     gn__atomic failed;         /* no memory for keys; set by any thread */
 } gn__sort_job;
 
@@ -6220,6 +6284,7 @@ static int64_t *gn__sort_positions(const gn__sort_job *j, const gn__key *keys, i
     for (int64_t i = 0; i < n; i++) at[i] = i;
     for (int64_t width = 1; width < n; width *= 2) {
         for (int64_t begin = 0; begin < n; begin += 2 * width) {
+            if (begin % (1 << 16) == 0 && gn__pool_stops(j->pool)) return at;
             int64_t left = begin, mid = GN__MIN(begin + width, n), right = mid, end = GN__MIN(begin + 2 * width, n);
             for (int64_t o = begin; o < end; o++) {
                 bool take = left == mid || (right < end && gn__key_before(j, keys[at[right]], keys[at[left]]));
@@ -6252,7 +6317,7 @@ static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
 
 static gn_result gn__cpu_argsort(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__sort_job j = { gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->attrs[1] != 0, 0 };
+    gn__sort_job j = { gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->attrs[1] != 0, c->pool, 0 };
     int64_t n = c->in[0].dims[axis];
     if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 1024 / n, gn__sort_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the keys of a sort") : GN_OK;
@@ -6277,7 +6342,7 @@ static gn_result gn__scatter_put(const gn__call *c, bool larger) {
     int64_t n = gn__view_count(&c->in[1]), bad = 0;
     size_t bytes = gn__bytes_of(c->out.dtype);
     gn__copy_view(&c->out, &c->in[0]);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         char *o = gn__selected(&c->out, &c->in[1], axis, i, &bad);
         if (!o) return gn__bad_index(c->fault, bad, c->out.dims[axis]);
         const char *s = c->in[2].p + gn__view_offset(&c->in[2], c->in[2].rank, i) * (int64_t)bytes;
@@ -6307,7 +6372,7 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     const gn_view *in = &c->in[0];
     int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype);
     int64_t *out = (int64_t *)(void *)c->out.p;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         if (!gn__is_nonzero(in->dtype, in->p + gn__view_offset(in, in->rank, i) * bytes)) continue;
         if (found == bound) return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
         for (int64_t k = in->rank - 1, at = i; k >= 0; at /= in->dims[k--]) out[found * in->rank + k] = at % in->dims[k];
@@ -6554,6 +6619,7 @@ typedef struct gn__cut {     /* scratch of the latest cut; `part` points into it
 
 struct gn_ctx {
     gn_ctx *next;            /* control blocks are never freed: the generation of a handle outlives its context */
+    gn_flag cancel;          /* of the call that runs; stays when the rest is cleared, since another thread may set it at any time */
     bool open;
     gn_result status;
     uint32_t gen;            /* last generation given out, rising for ever */
@@ -6588,6 +6654,7 @@ struct gn_ctx {
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
     uint32_t failed_effect;  /* first failed assign of this step, 0: none */
+    uint32_t lost_told;      /* bits: devices whose loss a call has told */
     gn__hint hint;           /* what the scopes in force say */
     char *device_names;      /* as given, comma-separated, without what follows a '?' */
 };
@@ -6689,6 +6756,12 @@ static void gn__trace(gn_trace_fn fn, void *user, const char *name, const char *
 }
 
 GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g) { return g->desc.trace ? gn_now_us() : 0; }
+
+/* A call that computes or waits begins: what was cancelled before is over. */
+GN__INLINE uint64_t gn__call_begin(gn_ctx *g) {
+    gn__flag_set(&g->cancel, GN_OK);
+    return gn__trace_begin(g);
+}
 GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_us, uint64_t bytes) {
     if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
 }
@@ -11010,7 +11083,7 @@ GN__COLD_BEGIN
 
 /* Bits of HELLO's and HELLO_OK's features. */
 enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURE_RENEW = 8 /* takes new keys */,
-       GN__FEATURES = 15 };
+       GN__FEATURE_ALIVE = 16, GN__FEATURE_CANCEL = 32, GN__FEATURES = 63 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT };   /* where a slot's first value comes from */
 enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* what a step does with an output */
@@ -11106,6 +11179,11 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, memory_free, (uint64_t)1 << 52, 0, "bytes of them that it does not hold")                         \
     F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server spent on the step answered next")
 
+#define GN__FIELDS_ALIVE(F, M)                                                                                  \
+    F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server has worked at what it does now")
+#define GN__FIELDS_CANCEL_STEPS(F, M)                                                                           \
+    F(M, u64, sequence, UINT64_MAX, 0, "steps up to this one that have not ended end with CANCELLED, soon")
+
 /* X(NAME, name, id, direction, help). Ids are pinned and never reused. UP: client to server. */
 #define GN__MESSAGES(X)                                                                                         \
     X(HELLO, hello, 1, UP, "the first message; nothing else is read before it is answered")                     \
@@ -11123,7 +11201,9 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     X(STEP, step, 13, UP, "runs a plan")                                                                        \
     X(STEP_OK, step_ok, 14, DOWN, "answers STEP")                                                               \
     X(FALLBACK, fallback, 15, DOWN, "feature bit 2: a plan's ops that the device has no kernel for; answers nothing") \
-    X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing")
+    X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing") \
+    X(ALIVE, alive, 17, DOWN, "feature bit 4: the server computes, compiles or measures; some in a second; answers nothing") \
+    X(CANCEL_STEPS, cancel_steps, 18, UP, "feature bit 5: what was asked for is no longer wanted; not answered")
 
 typedef struct gn__span { const uint8_t *p; uint64_t n; } gn__span;   /* n elements of the field's unit */
 
@@ -11961,7 +12041,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 /* ---- cpu ---- */
 
@@ -12478,7 +12558,7 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
     uint32_t node = GN_NO_NODE;
     for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * j->reg_bytes;
     gn__loop_fill(j, own);
-    for (int64_t t = begin; t < end; t++) {
+    for (int64_t t = begin; t < end && !gn__pool_stops(&j->run->cpu->pool); t++) {
         int64_t at = t * GN__TILE_N, n = GN__MIN(total - at, (int64_t)GN__TILE_N);
         gn_result r = gn__loop_tile(j, own, now, at, n, &node);
         if (r != GN_OK) { gn__loop_fail(j, t, r, node); break; }
@@ -12543,17 +12623,28 @@ static void gn__run_undo(gn__run *r, bool restore) {
     gn_free(r->undos);
 }
 
+static bool gn__run_stops(const gn__run *r) { return gn__pool_stops(&r->cpu->pool); }
+
+/* What a kernel wrote before it ended early is not looked at. */
+static gn_result gn__run_stopped(gn__run *r) {
+    gn_result why = gn_flag_get(r->cpu->pool.cancel);
+    return gn__run_fail(r, GN_NO_NODE, why, gn__stop_text(why));
+}
+
 static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
     const gn_part *p = r->plan->part;
     const gn_part_node *n = &p->nodes[s->node];
     gn_view in[GN__MAX_INPUTS];
-    if (s->n_instrs) return gn__run_loop(r, s);
+    if (s->n_instrs) {
+        gn_result looped = gn__run_loop(r, s);
+        return gn__run_stops(r) ? gn__run_stopped(r) : looped;
+    }
     for (uint32_t i = 0; i < n->n_ins; i++) in[i] = gn__run_view(r, p->ins[n->ins + i]);
     gn__call c = { in, (int)n->n_ins, gn__run_view(r, s->node), p->attrs + n->attrs, n->n_attrs, &r->cpu->pool, r->fault };
     gn_result e = r->plan->layout.lay[s->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
     if (e == GN_OK) e = gn__ops[n->op].cpu(&c);
     if (e != GN_OK && r->fault) r->fault->node = s->node;
-    return e;
+    return gn__run_stops(r) ? gn__run_stopped(r) : e;
 }
 
 /* Values from the place `kept` of the list on are dropped: a run that fails keeps none. */
@@ -12655,7 +12746,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -12784,6 +12875,7 @@ static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) 
     gn__cpu *c = (gn__cpu *)gn__alloc_zero(sizeof *c);
     if (!c || !gn__pool_init(&c->pool, gn__thread_count(d->threads))) { gn_free(c); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the CPU executor"); }
     c->stats = d->stats;
+    c->pool.cancel = d->cancel;
     bool measure;
     gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, &measure, f);
     if (r == GN_OK && measure && c->pool.blas) r = gn__blas_choose(c, c->pool.blas, d, f);
@@ -14175,6 +14267,14 @@ static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *x) {
     gn__failure_lost(m, u, x);
 }
 
+/* What was to be kept of the run is no value. */
+static void gn__multi_run_forget(gn__multi *m, const gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
+        gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
+        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
+    }
+}
+
 /* Nothing of the run happens any more. */
 static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
     for (uint32_t i = 0; i < w->s->n_pieces; i++) {
@@ -14185,10 +14285,7 @@ static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
             slot->failed = true;
         }
     }
-    for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
-        gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
-        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
-    }
+    gn__multi_run_forget(m, w);
     m->unsent -= w->unsent;
     m->gone[w->id / 64 % GN__LENGTH(m->gone)] |= 1ull << w->id % 64;
     gn__multi_run_drop(m, w);
@@ -14306,7 +14403,6 @@ static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, 
     gn_result r = gn__piece_take_values(m, w, x, out_blamed, f);
     if (r) return r;
     gn__piece_bind(m, w, x);
-    p->begin_us = gn_now_us();
     r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &ticket, f), f);
     if (r && r != GN_NO_VALUE) {
         *out_blamed = gn__device_blamed(u, ticket);
@@ -14325,6 +14421,7 @@ static bool gn__piece_start(gn__multi *m, gn__multi_run *w, uint32_t at) {
     gn__piece_run *p = &w->pieces[at], *blamed;
     gn__device *u = &m->units[x->device];
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    p->begin_us = gn_now_us();
     gn_result r = gn__piece_submit(m, w, x, p, &blamed, &f);
     if (!r || r == GN_NO_VALUE) {
         w->nothing |= r == GN_NO_VALUE;
@@ -14617,10 +14714,9 @@ static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *p, gn__spl
     gn__device *u = &m->units[x->device];
     gn__piece_run run = { .run = &w, .piece = s->only }, *blamed;
     gn_fault own = { GN_OK, GN_NO_NODE, "" };
-    if (!gn__multi_run_values(m, &w)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
-    gn_result r = gn__piece_submit(m, &w, x, &run, &blamed, &own);
+    gn_result r = gn__multi_run_values(m, &w) ? gn__piece_submit(m, &w, x, &run, &blamed, &own) : gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value");
     if (r && f) *f = gn__piece_fault(x, r, &own);
-    if (r && r != GN_NO_VALUE) return r;
+    if (r && r != GN_NO_VALUE) { gn__multi_run_forget(m, &w); return r; }
     u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = run.ticket;
     u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
     *out_ticket = run.ticket << 5 | x->device;
@@ -14846,10 +14942,25 @@ static gn_result gn__multi_value_take(void *self, uint64_t id, void *from, uint6
     return r;
 }
 
+/* Of one device with the CPU beside it: that one. */
+static uint32_t gn__multi_lost(void *self, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < (m->beside ? 1 : m->n_units); i++) {
+        gn__device *u = &m->units[i];
+        gn_fault why = { GN_OK, GN_NO_NODE, "" };
+        if (u->lost) gn_fail(&why, GN_DEVICE_LOST, "%s is lost: %s", u->name, u->cause);
+        else if (!u->exec.i->lost || !u->exec.i->lost(u->exec.self, &why)) continue;
+        if (!lost && f) *f = why;
+        lost |= 1u << i;
+    }
+    return lost;
+}
+
 static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL };
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
 static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL };
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -15016,6 +15127,7 @@ static bool gn__traced_reaches(void *self, void *from, gn_cluster_link *out_link
     return y->i->reaches == x->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
 static gn_result gn__traced_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) { GN__TRACED("value_take", 0, value_take(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f)); }
+static uint32_t gn__traced_lost(void *self, gn_fault *f) { gn__traced *t = (gn__traced *)self; return t->inner.i->lost(t->inner.self, f); }
 static const gn_transport *gn__traced_listen(void *self, uint64_t since_us, uint32_t *out_ms) { const gn__traced *t = (const gn__traced *)self; return t->inner.i->listen(t->inner.self, since_us, out_ms); }
 static void gn__traced_close(void *self) {
     gn__traced *t = (gn__traced *)self;
@@ -15037,7 +15149,7 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
     t->user = user;
     t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
                             gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL, x->i->ended ? gn__traced_ended : NULL,
-                            x->i->reaches ? gn__traced_reaches : NULL, x->i->value_take ? gn__traced_value_take : NULL, x->i->listen ? gn__traced_listen : NULL };
+                            x->i->reaches ? gn__traced_reaches : NULL, x->i->value_take ? gn__traced_value_take : NULL, x->i->listen ? gn__traced_listen : NULL, x->i->lost ? gn__traced_lost : NULL };
     *x = (gn_exec){ &t->table, t };
 }
 
@@ -15162,6 +15274,16 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
  * protocol in front of a local executor. */
 
 #define GN__DEADLINE_MS 30000u
+#define GN__SEND_PIECE (32u << 10)          /* bytes sent at once to a server that may be computing */
+#define GN__PEEK_MS 5u                      /* how often who waits looks whether gn_cancel was called */
+#define GN__CANCEL_US 1000000u              /* that a server may take to answer the steps that it was told to end */
+#define GN__SIGN_US 20000u                  /* signs of life that come more often, for long, are a flood */
+#define GN__ATTEND_MS 50u                   /* how often a server looks after sessions that compute; a call that ends sooner is left alone */
+#define GN__ALIVE_US 250000u                /* between two signs of life */
+#define GN__GRACE_US 10000000u              /* that work may take to end once it was told to; then its device is given up */
+#define GN__AHEAD ((size_t)1 << 20)         /* bytes received for a session while it computes */
+#define GN__REFUSED_MAX 64u                 /* plans that a server remembers because they did not end */
+#define GN__REFUSED_TENANT 3u               /* so many of one tenant's, and its sessions are refused */
 #define GN__SLICE_MS 100u                   /* how often a waiting server looks whether it is to stop */
 #define GN__LINGER_MS 100u                  /* how long a refused peer may take to read why */
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
@@ -15191,6 +15313,10 @@ typedef struct gn__link {
     bool paced;                             /* wire_ns is measured, not guessed */
     uint64_t burst, sent_us;                /* bytes sent one after another, and when the last of them were */
     uint64_t sent;                          /* bytes of frames, all together */
+    uint8_t *ahead;                         /* bytes [ahead_at, ahead_n) were received for the inbox while its thread computed */
+    size_t ahead_at, ahead_n;
+    gn_result (*before)(void *user);        /* each piece of a large send: waits until the peer reads; NULL: the transport waits */
+    void *before_user;
 } gn__link;
 
 /* What a byte costs on the link, from sends that followed others closely: the first bytes after a pause fill the system's
@@ -15205,12 +15331,19 @@ static void gn__link_pace(gn__link *l, size_t n, uint64_t begin_us, uint64_t end
     l->paced = true;
 }
 
+static uint32_t gn__link_state(const gn__link *l, uint32_t timeout_ms) { return l->t.i->state ? l->t.i->state(l->t.self, timeout_ms) : GN_LINK_WRITABLE; }
+
 static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
     gn__link *l = (gn__link *)user;
+    gn_result e = GN_OK;
     l->sent += n;
     if (n < GN__LARGE_SEND) return l->t.i->send(l->t.self, p, n, l->deadline_ms);
     uint64_t begin = gn_now_us();
-    gn_result e = l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    for (size_t at = 0, piece; !e && at < n; at += piece) {
+        piece = GN__MIN(n - at, l->before ? (size_t)GN__SEND_PIECE : n);
+        if (l->before) e = l->before(l->before_user);
+        if (!e) e = l->t.i->send(l->t.self, p + at, piece, l->deadline_ms);
+    }
     if (!e) gn__link_pace(l, n, begin, gn_now_us());
     return e;
 }
@@ -15234,6 +15367,7 @@ static void gn__link_deinit(gn__link *l) {
     gn__inbox_deinit(&l->in);
     gn__outbox_deinit(&l->out);
     gn__buf_deinit(&l->scratch);
+    gn_free(l->ahead);
     memset(l, 0, sizeof *l);
 }
 
@@ -15256,6 +15390,60 @@ static void gn__link_count(gn__link *l) {
 /* Whether keys may change in the middle of the stream, as counted last. */
 static bool gn__link_renews(const gn__link *l) { return l->t.i->renew && l->info.renews; }
 
+/* What was received ahead comes first. */
+static gn_result gn__link_take(gn__link *l, uint8_t *p, size_t room) {
+    size_t n = GN__MIN(room, l->ahead_n - l->ahead_at);
+    memcpy(p, l->ahead + l->ahead_at, n);
+    l->in.n += n;
+    l->ahead_at += n;
+    if (l->ahead_at < l->ahead_n) return GN_OK;
+    gn_free(l->ahead);
+    l->ahead = NULL;
+    l->ahead_at = l->ahead_n = 0;
+    return GN_OK;
+}
+
+/* Receives what is there already, as long as there is room for it: an error is the transport's, and comes again. */
+static gn_result gn__link_read_ahead(gn__link *l) {
+    gn_result e = GN_OK;
+    while (!e && l->ahead_n < GN__AHEAD) {
+        size_t n = 0;
+        if (!l->ahead) l->ahead = (uint8_t *)gn_alloc(GN__AHEAD);
+        if (!l->ahead) return GN_OK;
+        e = l->t.i->recv(l->t.self, l->ahead + l->ahead_n, GN__AHEAD - l->ahead_n, &n, 0);
+        if (!e) l->ahead_n += n;
+    }
+    if (l->ahead_n > 0) return e == GN_TIMEOUT ? GN_OK : e;
+    gn_free(l->ahead);
+    l->ahead = NULL;
+    return e == GN_TIMEOUT ? GN_OK : e;
+}
+
+/* Byte i of what has come and is not read, i less than how much that is. */
+static uint8_t gn__link_byte(const gn__link *l, size_t i) {
+    size_t inside = l->in.n - l->in.at;
+    return i < inside ? l->in.p[l->in.at + i] : l->ahead[l->ahead_at + i - inside];
+}
+
+static uint64_t gn__link_number(const gn__link *l, size_t at, int bytes) {
+    uint64_t v = 0;
+    for (int i = 0; i < bytes; i++) v |= (uint64_t)gn__link_byte(l, at + (size_t)i) << 8 * i;
+    return v;
+}
+
+/* The largest sequence that a CANCEL_STEPS names among the frames that have come and are not read; 0: there is none. */
+static uint64_t gn__link_cancels(const gn__link *l) {
+    uint64_t found = 0, all = l->in.n - l->in.at + (l->ahead_n - l->ahead_at), at = 0;
+    while (all - at >= GN__FRAME_HEAD) {
+        uint64_t n = gn__link_number(l, (size_t)at, 4), id = gn__link_number(l, (size_t)at + 4, 2), flags = gn__link_number(l, (size_t)at + 6, 2);
+        at += GN__FRAME_HEAD;
+        if (n > l->in.frame_max || n > all - at) break;
+        if (id == GN__MSG_CANCEL_STEPS && n == 8 && !(flags & GN__FRAME_MORE)) found = GN__MAX(found, gn__link_number(l, (size_t)at, 8));
+        at += n;
+    }
+    return found;
+}
+
 /* The buffers that every link has, of bounded size, are nobody's: a block stays with the account that it began with. */
 static bool gn__link_begin(gn__link *l) {
     gn__buf *const own[] = { &l->out.b, &l->out.fields, &l->scratch };
@@ -15272,6 +15460,7 @@ static gn_result gn__link_read(gn__link *l, uint32_t timeout_ms) {
     size_t room = 0, n = 0;
     uint8_t *p = gn__inbox_room(&l->in, &room);
     if (!p) return GN_OUT_OF_MEMORY;
+    if (l->ahead) return gn__link_take(l, p, room);
     gn_result e = l->t.i->recv(l->t.self, p, room, &n, timeout_ms);
     if (!e) l->in.n += n;
     return e;
@@ -15358,6 +15547,7 @@ typedef struct gn__flight {   /* a step without an answer yet, or one behind it 
     gn__want *wants;
     size_t n_wants, cap;
     gn__arrival arrival;
+    uint8_t *waste;           /* nobody waits any more: its outputs go there; else NULL */
 } gn__flight;
 
 typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool hashed, known; } gn__remote_weight;
@@ -15401,7 +15591,11 @@ typedef struct gn__remote {
     gn_fault cause;                    /* lost: why */
     gn_fault error;                    /* failed: the first error not yet returned by wait, and its ticket */
     uint64_t error_ticket;
-    uint64_t cancelled[GN__IN_FLIGHT]; /* the latest steps that the server did not run, for an earlier one had failed */
+    const gn_flag *cancel;             /* the context's; NULL: nobody ends a wait */
+    uint64_t cancel_us;                /* when it was seen in this call, 0: it was not */
+    uint64_t opened_us, signs;         /* signs: of life, since then */
+    bool works;                        /* the latest that came was one */
+    uint64_t cancelled[GN__IN_FLIGHT]; /* the latest steps that the server did not run to their end: an earlier one had failed, or gn_cancel */
     uint32_t n_cancelled;              /* of all times */
 } gn__remote;
 
@@ -15444,6 +15638,8 @@ static gn__flight *gn__remote_find(gn__remote *r, uint32_t request) {
 
 static void gn__remote_land(gn__remote *r, gn__flight *x) {
     x->done = true;
+    gn_free(x->waste);
+    x->waste = NULL;
     r->owed -= x->owed;
     r->read = GN__MAX(r->read, x->sent);
     while (r->n_flights > 0 && r->flights[r->first].done) {
@@ -15467,7 +15663,9 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     uint64_t ticket = r->next - (uint32_t)((uint32_t)r->next - m->request);
     if (ticket >= r->next || ticket == 0 || ticket > UINT64_MAX / 2) return gn__remote_bad(r, f, "an error of an unknown request");
     if (x && d.result != GN_CANCELLED && d.result != GN_NO_VALUE) r->step_errors++;
-    if (!r->failed && d.result != GN_CANCELLED) {
+    bool alone = x && x->waste && r->n_flights == 1 && !r->failed;   /* nobody waits for it, and nothing was queued behind it */
+    if (alone) r->seen = r->step_errors;
+    else if (!r->failed && d.result != GN_CANCELLED) {
         r->failed = true;
         r->error = fault;
         r->error_ticket = ticket;
@@ -15613,7 +15811,20 @@ static gn_result gn__remote_take_fallback(gn__remote *r, const gn__msg *m, gn_fa
     return GN_OK;
 }
 
+/* That it has come is all that it says. */
+static gn_result gn__remote_take_alive(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_alive d;
+    gn_fault fault;
+    if (!(r->features & GN__FEATURE_ALIVE)) return gn__remote_bad(r, f, "ALIVE, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (++r->signs > GN__IN_FLIGHT + (gn_now_us() - r->opened_us) / GN__SIGN_US) return gn__remote_bad(r, f, "more signs of life than a server gives");
+    r->works = true;
+    return GN_OK;
+}
+
 static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    if (m->id == GN__MSG_ALIVE) return gn__remote_take_alive(r, m, f);
+    r->works = false;
     if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK) {   /* at most one a request, and one at the beginning */
         if (++r->unasked > 2 * r->next) return gn__remote_bad(r, f, "more than was asked for");
         return m->id == GN__MSG_COSTS ? gn__remote_take_costs(r, m, f) : gn__remote_take_fallback(r, m, f);
@@ -15662,13 +15873,63 @@ static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
     return gn__remote_lose(r, &cause, f);
 }
 
-/* Receives and takes one message. */
+/* Whether gn_cancel was called and the server has had its time: it is told once, and then answers the steps that it does not run to
+   their end. One that cannot be told has none. */
+static bool gn__remote_leaves(gn__remote *r) {
+    bool can = (r->features & GN__FEATURE_CANCEL) != 0, asked = gn_flag_get(r->cancel) != GN_OK;
+    uint64_t now = asked ? GN__MAX(gn_now_us(), 1u) : 0;
+    if (!asked || r->cancel_us) return asked && (!can || now - r->cancel_us >= GN__CANCEL_US);
+    gn__msg_cancel_steps m = { r->sequence };
+    r->cancel_us = now;
+    r->sent_us = 0;
+    if (can && !gn__outbox_message(&r->link.out, GN__MSG_CANCEL_STEPS, (uint32_t)r->next++, &m)) gn__outbox_flush(&r->link.out);   /* a failure stays there */
+    return !can;
+}
+
+/* Receives and takes one message. What breaks the deadline is silence: a whole frame of whatever kind ends it. GN_CANCELLED: gn_cancel. */
 static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
+    uint64_t start = gn_now_us(), frames = r->link.in.frames, spent = 0;
     gn_fault fault;
-    gn_result e = gn__remote_look(r, deadline_ms, f);
-    if (e != GN_TIMEOUT || r->lost || deadline_ms == 0) return e;
-    gn_fail(&fault, e, "%s gave no answer within %u ms", r->link.info.peer, deadline_ms);
+    for (;;) {
+        uint32_t left = (uint32_t)(deadline_ms - GN__MIN(spent, deadline_ms));
+        if (deadline_ms && gn__remote_leaves(r)) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
+        gn_result e = gn__remote_look(r, r->cancel ? GN__MIN(left, GN__PEEK_MS) : left, f);
+        if (e != GN_TIMEOUT || r->lost || deadline_ms == 0) return e;
+        uint64_t now = gn_now_us();
+        if (r->link.in.frames != frames) start = now;
+        frames = r->link.in.frames;
+        spent = (now - start) / 1000;
+        if (spent >= deadline_ms) break;
+    }
+    gn_fail(&fault, GN_TIMEOUT, "%s gave no answer and no sign of life within %u ms", r->link.info.peer, deadline_ms);
     return gn__remote_lose(r, &fault, f);
+}
+
+/* A step's outputs go where nobody reads them: the program has its memory back. */
+static bool gn__flight_abandon(gn__flight *x) {
+    size_t total = 1, at = 0;
+    for (size_t i = 0; i < x->n_wants; i++) total += x->wants[i].bytes;
+    if (!x->waste) x->waste = (uint8_t *)gn_alloc(total);
+    for (size_t i = 0; i < x->n_wants && x->waste; at += x->wants[i++].bytes) x->wants[i].host = x->waste + at;
+    if (x->waste && x->arrival.want < x->n_wants) x->arrival.blob.to = (uint8_t *)x->wants[x->arrival.want].host;
+    return x->waste != NULL;
+}
+
+/* gn_cancel: steps that are not answered are not waited for. Without memory for what still comes of them they are. */
+static gn_result gn__remote_abandon(gn__remote *r, gn_fault *f) {
+    const gn_flag *cancel = r->cancel;
+    gn_result e = GN_OK;
+    for (uint32_t i = r->n_flights; i-- > 0 && !e;) {
+        gn__flight *x = gn__remote_flight(r, i);
+        if (x->done) continue;
+        r->cancelled[r->n_cancelled++ % GN__IN_FLIGHT] = x->ticket;
+        if (gn__flight_abandon(x)) continue;
+        r->cancel = NULL;
+        while (!e && r->n_flights > 0) e = gn__remote_receive(r, r->link.deadline_ms, f);
+        r->cancel = cancel;
+        break;
+    }
+    return e ? e : gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
 }
 
 /* Waits until no step up to the ticket is without an answer. */
@@ -15677,6 +15938,7 @@ static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
     gn_result e = r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket ? gn__remote_flush(r, f) : GN_OK;
     if (r->sent_us) r->await_us = gn_now_us();
     while (!e && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket) e = gn__remote_receive(r, r->link.deadline_ms, f);
+    if (e == GN_CANCELLED && !r->lost) e = gn__remote_abandon(r, f);
     if (r->link.in.frames != before) r->stats->round_trips++;
     return e;
 }
@@ -15688,6 +15950,8 @@ static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
     if (r->lost) return gn__remote_is_lost(r, f);
     if (r->n_flights == GN__IN_FLIGHT) e = gn__remote_await(r, gn__remote_flight(r, GN__IN_FLIGHT / 2)->ticket, f);   /* half: one wait for many */
     while (!e && r->owed > GN__OWED_MAX && r->n_flights > 0 && (n > GN__OWED_MAX || r->link.sent + r->link.out.b.n - r->read > GN__OWED_MAX - n)) e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
+    /* A server that shows that it works reads again when it has done so: until then nothing large is begun. */
+    while (!e && r->works && r->n_flights > 0 && n > GN__LARGE_SEND && n < UINT64_MAX) e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
     if (!e && ++r->unread >= GN__IN_FLIGHT) {
         r->unread = 0;
         e = gn__remote_flush(r, f);
@@ -15695,6 +15959,22 @@ static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
         if (e == GN_TIMEOUT && !r->lost) e = GN_OK;
     }
     return e;
+}
+
+/* gn__link.before, amidst a message: while the server computes and does not read, its signs of life are received. */
+static gn_result gn__remote_before(void *user) {
+    gn__remote *r = (gn__remote *)user;
+    uint64_t start = gn_now_us(), frames = r->link.in.frames;
+    if (r->n_flights == 0 || !(r->features & GN__FEATURE_ALIVE)) return GN_OK;
+    for (uint32_t state = gn__link_state(&r->link, 0); !(state & GN_LINK_WRITABLE); state = gn__link_state(&r->link, GN__PEEK_MS)) {
+        gn_result e = state & GN_LINK_READABLE ? gn__remote_look(r, 0, NULL) : GN_TIMEOUT;
+        uint64_t now = gn_now_us();
+        if (r->lost || state & GN_LINK_GONE) return GN_DISCONNECTED;
+        if (e == GN_OK || r->link.in.frames != frames) start = now;
+        frames = r->link.in.frames;
+        if (now - start >= (uint64_t)r->link.deadline_ms * 1000) return GN_TIMEOUT;
+    }
+    return GN_OK;
 }
 
 /* Ends the message being written. GN_OUT_OF_MEMORY leaves the executor alive. */
@@ -15714,6 +15994,15 @@ static gn_result gn__remote_message(gn__remote *r, uint16_t id, const void *msg,
 static void gn__remote_blob(gn__remote *r, const void *p, size_t n, int element) {
     r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     r->stats->tensor_bytes_up += n;
+}
+
+/* A message that frees what the program has let go of: gn_cancel does not keep it back. */
+static gn_result gn__remote_drop(gn__remote *r, uint16_t id, const void *msg, gn_fault *f) {
+    const gn_flag *cancel = r->cancel;
+    r->cancel = NULL;
+    gn_result e = gn__remote_message(r, id, msg, f);
+    r->cancel = cancel;
+    return e;
 }
 
 /* SLOT_PUT of a state, or of a weight that the server has by now (digest not NULL). */
@@ -15759,7 +16048,7 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
         r->weights[i] = r->weights[--r->n_weights];
         return GN_OK;
     }
-    return gn__remote_message(r, GN__MSG_SLOT_DROP, &m, NULL);
+    return gn__remote_drop(r, GN__MSG_SLOT_DROP, &m, NULL);
 }
 
 static void gn__digest_range(void *arg, int64_t begin, int64_t end) {
@@ -15822,8 +16111,8 @@ static gn_result gn__remote_upload(gn__remote *r, const gn__remote_weight *w, gn
         m.total = total;
         m.offset = at;
         m.element = (uint8_t)element;
-        e = gn__remote_ready(r, UINT64_MAX, f);
-        if (e) return e;
+        e = gn_flag_get(r->cancel) ? gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED)) : gn__remote_ready(r, UINT64_MAX, f);
+        if (e) return e;   /* between two pieces: the weight is begun again when it is needed */
         gn__outbox_fields(&r->link.out, GN__MSG_WEIGHT_PUT, (uint32_t)r->next++, &m);
         gn__remote_blob(r, (const uint8_t *)w->slot.host + at, n, element);
         e = gn__remote_end(r, f);
@@ -15909,7 +16198,7 @@ static void gn__remote_plan_destroy(void *self, void *plan) {
     gn__remote *r = (gn__remote *)self;
     gn__remote_plan *p = (gn__remote_plan *)plan;
     gn__msg_plan_drop m = { p->id };
-    if (!r->lost) gn__remote_message(r, GN__MSG_PLAN_DROP, &m, NULL);
+    if (!r->lost) gn__remote_drop(r, GN__MSG_PLAN_DROP, &m, NULL);
     gn_free(p->ports.args);
     gn_free(p);
 }
@@ -15965,6 +16254,7 @@ static gn_result gn__remote_told(gn__remote *r, gn_fault *f) {
 static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
     const gn__remote_plan *p = (const gn__remote_plan *)plan;
+    r->cancel_us = 0;
     gn_result e = gn__remote_send_weights(r, f);
     if (!e) e = gn__remote_ready(r, gn__step_bytes(&p->ports), f);
     *out_ticket = r->failed ? r->error_ticket : 0;
@@ -16003,11 +16293,14 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
 static gn_result gn__remote_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
     if (r->lost) return gn__remote_is_lost(r, f);
+    uint32_t before = r->n_cancelled;
+    r->cancel_us = 0;
     gn_result e = gn__remote_await(r, ticket, f);
     gn__link_count(&r->link);
+    if (!e && r->cancel_us && r->n_cancelled != before) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
     if (e) return e;
     if (r->failed && r->error_ticket <= ticket) return gn__remote_told(r, f);
-    return gn__remote_cancelled(r, ticket) ? gn_fail(f, GN_CANCELLED, "this step did not run: one before it has failed, which was told then") : GN_OK;
+    return gn__remote_cancelled(r, ticket) ? gn_fail(f, GN_CANCELLED, "this step did not run to its end: it was cancelled, or one before it has failed, which was told then") : GN_OK;
 }
 
 /* Takes what has come. What it tells of the link counts only when it was being waited for. */
@@ -16019,6 +16312,7 @@ static bool gn__remote_ended(void *self, uint64_t ticket) {
     r->listens = false;
     if (!listened) r->sent_us = 0;
     while (!r->lost && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket && gn__remote_look(r, 0, &f) == GN_OK) { }
+    if (gn__remote_leaves(r)) return true;    /* wait tells */
     if (r->link.in.frames == before) r->sent_us = sent_us;
     else {
         r->stats->round_trips += listened;
@@ -16039,7 +16333,7 @@ static const gn_transport *gn__remote_listen(void *self, uint64_t since_us, uint
     }
     if (r->sent_us && r->await_us < r->sent_us) r->await_us = now;
     r->listens = true;
-    *out_ms = r->link.deadline_ms - (uint32_t)spent;
+    *out_ms = GN__MIN(r->link.deadline_ms - (uint32_t)spent, r->cancel ? GN__PEEK_MS : UINT32_MAX);
     return &r->link.t;
 }
 
@@ -16057,6 +16351,15 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
     gn__copy_text(out_info->cipher, sizeof out_info->cipher, r->link.info.cipher);
     gn__copy_text(out_info->records, sizeof out_info->records, r->link.info.records);
     out_info->remote = true;
+}
+
+/* Also of a server that has gone since. */
+static uint32_t gn__remote_lost(void *self, gn_fault *f) {
+    gn__remote *r = (gn__remote *)self;
+    gn_fault ignored;
+    while (!r->lost && gn__remote_look(r, 0, &ignored) == GN_OK) { }
+    if (r->lost) gn__remote_is_lost(r, f);
+    return r->lost;
 }
 
 static void gn__remote_close(void *self) {
@@ -16077,6 +16380,7 @@ static void gn__remote_close(void *self) {
     gn__link_deinit(&r->link);
     for (uint32_t i = 0; i < GN__IN_FLIGHT; i++) {
         gn_free(r->flights[i].wants);
+        gn_free(r->flights[i].waste);
         gn__buf_deinit(&r->flights[i].arrival.blob.packed);
     }
     gn_free(r->weights);
@@ -16090,7 +16394,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
 
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, gn__remote_ended, NULL, NULL, gn__remote_listen,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, gn__remote_ended, NULL, NULL, gn__remote_listen, gn__remote_lost,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -16251,7 +16555,8 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->link.in.intake = (gn__intake){ gn__arrival_begins, gn__arrival_takes, r };
     r->next = 1;
     r->next_plan = 1;
-    r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+    r->opened_us = gn_now_us();
+    r->features = GN__FEATURE_FALLBACK | GN__FEATURE_ALIVE | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
     if (desc) { r->log = desc->log; r->log_user = desc->log_user; r->threads = desc->threads; }
     gn__link_count(&r->link);
     if (gn__link_renews(&r->link)) r->features |= GN__FEATURE_RENEW;
@@ -16262,6 +16567,8 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
         gn__remote_close(r);
         return e;
     }
+    r->link.before = t.i->state ? gn__remote_before : NULL;
+    r->link.before_user = r;
     out->i = &gn__remote_i;
     out->self = r;
     return GN_OK;
@@ -16537,6 +16844,7 @@ typedef struct gn__upload {
 } gn__upload;
 
 typedef struct gn__running {    /* a step that was submitted and is not answered */
+    uint64_t sequence, hash;    /* hash: of its plan */
     gn__served_plan *plan;
     uint64_t ticket, first_keep, end_keep;   /* ids of what it keeps: from first_keep up to, not including, end_keep */
     uint32_t request;
@@ -16568,6 +16876,15 @@ typedef struct gn__session {
     uint64_t features;          /* that both know */
     int device_at;              /* among the server's */
     uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
+    gn_flag cancel;             /* what the executor is at is to end */
+    gn__atomic step_us;         /* when the oldest step that has not ended began to be the oldest, 0: there is none */
+    gn__mutex attend;           /* of what follows and, while it works, of the link */
+    bool works, parting;        /* its thread is in a call of the executor; all that runs has ended or is to end, for good */
+    uint64_t work_us, sign_us;  /* when the call began; when the client last heard from it */
+    uint64_t cancel_to;         /* steps up to this sequence are not wanted any more */
+    uint64_t work_sequence, work_hash;   /* of the newest step that the call is about, 0: none; of its plan, or the one that is made */
+    bool given_up;              /* its device is, because of it */
+    uint32_t n_ended;           /* of the running steps, those seen to have ended */
     char note[400];             /* of the latest fallback */
     gn__map slots, plans;
     gn__served_plan *newest, *oldest;   /* plans that are made, by their last use */
@@ -16588,6 +16905,8 @@ typedef struct gn__session {
     size_t cap_args, cap_outs;
 } gn__session;
 
+typedef struct gn__refused { char tenant[GN__TENANT]; uint64_t hash; } gn__refused;   /* a plan that did not end, and whose it was */
+
 #define GN__WARM_MOST_S 600u
 enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
 
@@ -16598,9 +16917,9 @@ struct gn_server {
     gn_cluster_device costs[GN__DEVICES_MAX];
     int n_devices;
     void *listener;
-    gn__thread accept;
-    bool accepting;
-    gn__atomic stop, lost;
+    gn__thread accept, attendant;
+    bool accepting, attends;
+    gn__atomic stop, lost, closed;
     gn__mutex lock;             /* of all below */
     gn__cond changed;
     uint32_t lost_devices;      /* bits */
@@ -16619,6 +16938,8 @@ struct gn_server {
     gn__mutex record_lock;      /* of the next three: a file may be slow */
     uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
     uint32_t n_recorded;
+    gn__refused refused[GN__REFUSED_MAX];   /* the oldest first */
+    uint32_t n_refused;
     gn__thread warmer;          /* makes the plans of warm_file */
     uint8_t *warm;
     size_t n_warm;
@@ -16671,6 +16992,118 @@ static void gn__session_show(gn__session *s) {
     gn__mutex_lock(&s->server->lock);
     s->shown = s->stats;
     gn__mutex_unlock(&s->server->lock);
+}
+
+/* ---- a session's thread in a call of the executor. What takes long is attended by the server's attendant, see below ---- */
+
+/* sequence: of the newest step that it is about; 0: none is. */
+static void gn__work_begin(gn__session *s, uint64_t sequence, uint64_t hash) {
+    uint64_t now = gn_now_us();
+    if (sequence && !gn__atomic_load(&s->step_us)) gn__atomic_store(&s->step_us, now);
+    gn__mutex_lock(&s->attend);
+    if (!s->parting) gn__flag_set(&s->cancel, sequence && sequence <= s->cancel_to ? GN_CANCELLED : GN_OK);
+    s->works = true;
+    s->work_us = s->sign_us = now;
+    s->work_sequence = sequence;
+    s->work_hash = hash;
+    gn__mutex_unlock(&s->attend);
+}
+
+static void gn__work_end(gn__session *s) {
+    gn__mutex_lock(&s->attend);
+    s->works = false;
+    gn__mutex_unlock(&s->attend);
+}
+
+/* The oldest of the running steps has ended; `left` have not. */
+static void gn__step_ended(gn__session *s, uint32_t left) { gn__atomic_store(&s->step_us, left > 0 ? gn_now_us() : 0); }
+
+/* ---- plans that did not end ---- */
+
+static void gn__server_refuse(gn_server *server, const char *tenant, uint64_t hash) {
+    gn__mutex_lock(&server->lock);
+    if (server->n_refused == GN__REFUSED_MAX) memmove(server->refused, server->refused + 1, --server->n_refused * sizeof *server->refused);
+    gn__refused *x = &server->refused[server->n_refused++];
+    memset(x, 0, sizeof *x);
+    gn__copy_text(x->tenant, sizeof x->tenant, tenant);
+    x->hash = hash;
+    gn__mutex_unlock(&server->lock);
+}
+
+/* hash 0: of any plan. Returns how many are remembered. */
+static uint32_t gn__server_refuses(gn_server *server, const char *tenant, uint64_t hash) {
+    uint32_t n = 0;
+    gn__mutex_lock(&server->lock);
+    for (uint32_t i = 0; i < server->n_refused; i++)
+        n += strcmp(server->refused[i].tenant, tenant) == 0 && (!hash || server->refused[i].hash == hash);
+    gn__mutex_unlock(&server->lock);
+    return n;
+}
+
+/* As text: for each its hash, a colon, the tenant's bytes, all in hexadecimal, a space. */
+static size_t gn__server_refused_text(gn_server *server, char *out, size_t cap) {
+    size_t n = 0;
+    gn__mutex_lock(&server->lock);
+    for (uint32_t i = 0; i < server->n_refused; i++) {
+        const gn__refused *x = &server->refused[i];
+        char one[20 + 2 * GN__TENANT];
+        size_t k = (size_t)snprintf(one, sizeof one, "%016llx:", (unsigned long long)x->hash);
+        for (const char *t = x->tenant; *t; t++) k += (size_t)snprintf(one + k, sizeof one - k, "%02x", (unsigned)(uint8_t)*t);
+        one[k++] = ' ';
+        if (n + 1 < cap) memcpy(out + n, one, GN__MIN(k, cap - 1 - n));
+        n += k;
+    }
+    gn__mutex_unlock(&server->lock);
+    if (cap > 0) out[GN__MIN(n, cap - 1)] = 0;
+    return n;
+}
+
+static int gn__hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+
+/* False: the text is not one of those above. */
+static bool gn__server_remember(gn_server *server, const char *p) {
+    while (*p) {
+        char tenant[GN__TENANT];
+        uint64_t hash = 0;
+        size_t n = 0;
+        for (int i = 0; i < 16; i++, p++) {
+            if (gn__hex_digit(*p) < 0) return false;
+            hash = hash << 4 | (uint64_t)gn__hex_digit(*p);
+        }
+        if (*p++ != ':') return false;
+        for (; gn__hex_digit(*p) >= 0 && n + 1 < sizeof tenant; p += 2) {
+            if (gn__hex_digit(p[1]) < 0) return false;
+            tenant[n++] = (char)(gn__hex_digit(*p) << 4 | gn__hex_digit(p[1]));
+        }
+        tenant[n] = 0;
+        if (*p++ != ' ') return false;
+        gn__server_refuse(server, tenant, hash);
+    }
+    return true;
+}
+
+/* Seconds that a step of the part takes at least, by what its device was measured to do; 0: not known. */
+static double gn__part_seconds(const gn_part *p, const gn_cluster_device *c) {
+    double seconds = 0, rate = 0;
+    for (int i = 0; i < GN_RATE__COUNT; i++) rate = GN__MAX(rate, c->flops_per_s[i]);
+    for (uint32_t i = 0; i < p->n_nodes && rate > 0; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        gn__type in[GN__MAX_INPUTS], out = gn__part_type(p, i);
+        if (n->leaf != GN_LEAF_NONE || gn__is_view_op(n->op) || n->n_ins > GN__MAX_INPUTS) continue;
+        for (uint32_t k = 0; k < n->n_ins; k++) in[k] = gn__part_type(p, p->ins[n->ins + k]);
+        seconds += gn__op_flops(n->op, in, (int)n->n_ins, &out) / rate;
+    }
+    return seconds;
+}
+
+/* Refused before it is made: it has shown, or it is clear, that it does not end in time. */
+static gn_result gn__served_plan_allowed(gn__session *s, const gn_part *part, gn_fault *f) {
+    gn_server *server = s->server;
+    double seconds = server->desc.max_step_seconds > 0 ? gn__part_seconds(part, &server->costs[s->device_at]) : 0, most = 10.0 * server->desc.max_step_seconds;
+    if (gn__server_refuses(server, s->tenant, part->hash))
+        return gn_fail(f, GN_LIMIT, "this plan did not end within the %d s that the server lets one step compute, and cost it its device: it is not taken again", server->desc.max_step_seconds);
+    if (seconds == 0 || seconds <= most) return GN_OK;
+    return gn_fail(f, GN_LIMIT, "a step of this plan would compute for %.3g s; the server lets one step compute for %d s (--max-step-seconds)", seconds, server->desc.max_step_seconds);
 }
 
 /* ---- weights of a session ---- */
@@ -17163,7 +17596,9 @@ static void gn__served_plan_leave(gn__session *s, gn__served_plan *p) {
 /* The executor's plan, as the one that was used last. */
 static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, gn_fault *f) {
     uint64_t before = gn__account_held(s->host);
+    gn__work_begin(s, 0, p->part->hash);
     gn_result e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
+    gn__work_end(s);
     if (e) { p->plan = NULL; return e; }
     uint64_t after = gn__account_held(s->host);
     p->bytes = after - GN__MIN(after, before);
@@ -17194,10 +17629,13 @@ static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p
 }
 
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
+    gn__work_begin(s, 0, d->hash);
     gn_result e = gn__served_plan_part(s, p, d, f);
+    gn__work_end(s);
     if (e) return e;
     if (p->part->hash != d->hash) return gn_fail(f, GN_BAD_MESSAGE, "the part's hash is not the one announced");
-    e = gn__part_check_slots(s, p->part, f);
+    e = gn__served_plan_allowed(s, p->part, f);
+    if (!e) e = gn__part_check_slots(s, p->part, f);
     if (!e) e = gn__part_check_updates(s, p->part, f);
     if (e) return e;
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
@@ -17385,8 +17823,13 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     gn_result e = gn__step_args(s, p, d, f);
     if (!e) e = gn__step_wants(s, p, d, x, f);
     if (!e) e = gn__step_keeps(s, p, d, x, f);
+    gn__work_begin(s, d->sequence, p->part->hash);
     if (!e) e = s->exec.i->submit(s->exec.self, p->plan, s->args, s->outs, &x->ticket, f);
+    gn__work_end(s);
+    x->sequence = d->sequence;
+    x->hash = p->part->hash;
     if (e) gn__running_undo(s, x);
+    if (e && s->n_running == 0) gn__step_ended(s, 0);
     return e;
 }
 
@@ -17403,7 +17846,7 @@ static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_
         gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, f);
         e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, x, f), f);
         s->n_running += !e;
-        if (e != GN_LIMIT || (spared && s->n_running == 0)) return e;
+        if (e != GN_LIMIT || gn_flag_get(&s->cancel) || (spared && s->n_running == 0)) return e;   /* the flag: it ran for too long */
         e = gn__session_settle(s);
         gn__session_spare(s, 0);
         if (!e) e = gn__session_trim_plans(s, p, 0);
@@ -17424,6 +17867,7 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     s->sequence++;
     s->stats.steps_run++;
     if (d.seen != s->step_failures) return gn_fail(f, GN_CANCELLED, "an earlier step failed");
+    if (d.sequence <= s->cancel_to) return gn_fail(f, GN_CANCELLED, "cancelled before it began");
     gn__served_plan *p = (gn__served_plan *)gn__map_get(&s->plans, d.plan);
     if (!p) return gn_fail(f, GN_NO_PLAN, "plan %u is not there", d.plan);
     if (p->fault.result) return gn__copy_fault(f, &p->fault);
@@ -17493,11 +17937,13 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
+    gn__work_begin(s, x->sequence, x->hash);
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
+    gn__work_end(s);
     if (e == GN_NO_VALUE) x->end_keep = x->first_keep;   /* what it kept counts as kept */
     if (e) {
         fault.result = e = gn__session_blame(s, e, &fault);
-        s->step_failures += e != GN_NO_VALUE;
+        s->step_failures += e != GN_NO_VALUE && e != GN_CANCELLED;
         gn__running_undo(s, x);
         return gn__session_refuse(s, x->request, &fault, false);
     }
@@ -17524,8 +17970,10 @@ static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         gn_result r = gn__running_answer(s, &s->running[i]);
         if (r && !e) e = r;
+        gn__step_ended(s, s->n_running - i - 1);
     }
     s->n_running -= n;
+    s->n_ended = 0;
     memcpy(done, s->running, n * sizeof *done);   /* their memory serves the very next steps: that of others may not be there yet */
     memmove(s->running, s->running + n, s->n_running * sizeof *done);
     memcpy(s->running + s->n_running, done, n * sizeof *done);
@@ -17550,6 +17998,8 @@ static gn_result gn__session_advance(gn__session *s, gn_fault *f) {
     uint32_t n = 0;
     bool wanted = false;
     for (; n < s->n_running && gn__exec_ended(&s->exec, s->running[n].ticket); n++) wanted = wanted || s->running[n].n_wants > 0;
+    if (n > s->n_ended) gn__step_ended(s, s->n_running - n);
+    s->n_ended = n;
     return wanted ? gn__session_reply_first(s, n, f) : GN_OK;
 }
 
@@ -17582,6 +18032,14 @@ static gn_result gn__serve_cancel(gn__session *s, const gn__msg *m, gn_fault *f)
     return e;
 }
 
+/* What was before it has been settled: nothing is left to end. */
+static gn_result gn__serve_cancel_steps(gn__session *s, const gn__msg *m, gn_fault *f) {
+    gn__msg_cancel_steps d;
+    gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
+    if (!e) s->cancel_to = GN__MIN(d.sequence, s->sequence);
+    return e;
+}
+
 static gn_result gn__serve_bye(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_bye d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
@@ -17591,7 +18049,7 @@ static gn_result gn__serve_bye(gn__session *s, const gn__msg *m, gn_fault *f) {
 
 typedef gn_result (*gn__serve_fn)(gn__session *s, const gn__msg *m, gn_fault *f);
 static const gn__serve_fn gn__serve[GN__MSG__COUNT] = {
-    [GN__MSG_BYE] = gn__serve_bye, [GN__MSG_CANCEL] = gn__serve_cancel,
+    [GN__MSG_BYE] = gn__serve_bye, [GN__MSG_CANCEL] = gn__serve_cancel, [GN__MSG_CANCEL_STEPS] = gn__serve_cancel_steps,
     [GN__MSG_WEIGHT_ASK] = gn__serve_weight_ask, [GN__MSG_WEIGHT_PUT] = gn__serve_weight_put,
     [GN__MSG_SLOT_PUT] = gn__serve_slot_put, [GN__MSG_SLOT_DROP] = gn__serve_slot_drop,
     [GN__MSG_PLAN_PUT] = gn__serve_plan_put, [GN__MSG_PLAN_DROP] = gn__serve_plan_drop,
@@ -17611,6 +18069,7 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
     gn__paying.spare = true;
     if (!e && m->id == GN__MSG_STEP) return gn__session_advance(s, f);
     if (!e || e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
+    if (s->parting) return gn_fail(f, e == GN_CANCELLED ? e : GN_DISCONNECTED, "%s", e == GN_CANCELLED ? "the server stops" : "the client has gone");
     if (m->id == GN__MSG_STEP && e != GN_CANCELLED && e != GN_NO_VALUE) s->step_failures++;
     gn_result sent = gn__session_settle(s);   /* earlier steps are answered first */
     if (!sent) sent = gn__session_refuse(s, m->request, f, false);
@@ -17746,7 +18205,7 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     gn__mutex_unlock(&server->lock);
     if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
     gn__copy_text(s->device, sizeof s->device, server->devices[at]);
-    gn_exec_desc d = { s->device, server->desc.threads, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
+    gn_exec_desc d = { s->device, server->desc.threads, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s, &s->cancel };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -17777,7 +18236,9 @@ static gn_result gn__session_admit(gn__session *s, gn_fault *f) {
     s->known = n < server->desc.max_sessions;
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
-    return s->known ? GN_OK : gn_fail(f, GN_LIMIT, "the server has %u sessions, all it takes", n);
+    if (!s->known) return gn_fail(f, GN_LIMIT, "the server has %u sessions, all it takes", n);
+    if (gn__server_refuses(server, s->tenant, 0) < GN__REFUSED_TENANT) return GN_OK;
+    return gn_fail(f, GN_LIMIT, "this client has sent %u plans that did not end and cost the server its device: it takes no more of it until it is started again", GN__REFUSED_TENANT);
 }
 
 static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello, uint32_t request, const gn__span *grant) {
@@ -17872,6 +18333,10 @@ static void gn__session_part(gn__session *s, uint32_t request, const gn_fault *w
 /* Frees what the client had, the executor last. */
 static void gn__session_free_work(gn__session *s) {
     gn_fault ignored;
+    gn__mutex_lock(&s->attend);
+    s->parting = true;
+    gn__flag_set(&s->cancel, GN_DISCONNECTED);
+    gn__mutex_unlock(&s->attend);
     for (uint32_t i = 0; i < s->n_running; i++) s->exec.i->wait(s->exec.self, s->running[i].ticket, &ignored);
     for (size_t i = 0; i < s->plans.cap; i++) {
         gn__served_plan *p = (gn__served_plan *)s->plans.p[i].value;
@@ -17965,6 +18430,9 @@ static void gn__server_reap(gn_server *server) {
         if (!s->done) { p = &s->next; continue; }
         *p = s->next;
         gn__thread_join(&s->thread);
+        gn__mutex_lock(&s->attend);    /* the attendant has looked at it to the end */
+        gn__mutex_unlock(&s->attend);
+        gn__mutex_deinit(&s->attend);
         gn_free(s);
     }
 }
@@ -18014,6 +18482,7 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
     gn__link_init(&s->link, t, server->desc.deadline_ms, &s->stats);
     gn__link_count(&s->link);
     gn__copy_text(s->peer, sizeof s->peer, s->link.info.peer);
+    gn__mutex_init(&s->attend);
     s->server = server;
     s->limit = server->desc.memory_limit;
     s->attached = tenant != NULL;
@@ -18028,8 +18497,120 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
     gn__mutex_unlock(&server->lock);
     if (started) return GN_OK;
     gn__link_deinit(&s->link);
+    gn__mutex_deinit(&s->attend);
     gn_free(s);
     return GN_OUT_OF_MEMORY;
+}
+
+/* ---- the attendant: one thread that looks after the sessions whose own threads compute ---- */
+
+/* Its work is to end, and nothing of it runs again. */
+static void gn__attend_part(gn__session *s, gn_result why) {
+    s->parting = true;
+    if (!gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, why);
+}
+
+/* A small message, past the outbox: that is the session's, and may hold more than can be sent without waiting. */
+static gn_result gn__attend_send(gn__session *s, uint16_t id, uint16_t flags, const void *msg) {
+    uint8_t fields[512], bytes[GN__FRAME_HEAD + sizeof fields];
+    gn__buf f = { fields, 0, sizeof fields, false }, b = { bytes, 0, sizeof bytes, false };
+    gn__msg_encode(&f, id, msg);
+    gn__put_u32(&b, (uint32_t)f.n);
+    gn__put_u16(&b, id);
+    gn__put_u16(&b, flags);
+    gn__put_u32(&b, 0);
+    gn__put_bytes(&b, f.p, f.n);
+    return s->link.t.i->send(s->link.t.self, b.p, b.n, s->link.deadline_ms);
+}
+
+static gn_result gn__attend_sign(gn__session *s, uint64_t now) {
+    gn__msg_alive m = { GN__MIN(now - s->work_us, GN__WAIT_MOST / 1000) * 1000 };
+    s->sign_us = now;
+    return gn__attend_send(s, GN__MSG_ALIVE, GN__FRAME_OPTIONAL, &m);
+}
+
+/* Who has gone needs no results; who waits hears that they come; who wants them no longer is heard. */
+static void gn__attend_link(gn__session *s, uint64_t now) {
+    gn__link *l = &s->link;
+    uint32_t state = gn__link_state(l, 0);
+    gn__paying = (gn__payer){ s->host, s->memory, false };       /* what is read ahead is the session's */
+    gn_result e = state & GN_LINK_GONE ? GN_DISCONNECTED : gn__link_read_ahead(l);
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    bool due = s->features & GN__FEATURE_ALIVE && now - s->sign_us >= GN__ALIVE_US && state & GN_LINK_WRITABLE;
+    if (!e && due) e = gn__attend_sign(s, now);
+    if (e) gn__attend_part(s, GN_DISCONNECTED);
+    else if (gn__atomic_load(&s->server->stop)) gn__attend_part(s, GN_CANCELLED);
+    if (s->features & GN__FEATURE_CANCEL) s->cancel_to = GN__MAX(s->cancel_to, gn__link_cancels(l));
+    if (s->work_sequence && s->work_sequence <= s->cancel_to && !gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, GN_CANCELLED);
+}
+
+/* Whether a step takes longer than `more` us after its time. */
+static bool gn__session_late(const gn__session *s, uint64_t now, uint64_t more) {
+    uint64_t begun = gn__atomic_load(&s->step_us);
+    int32_t most = s->server->desc.max_step_seconds;
+    return begun && most > 0 && now > begun && now - begun >= (uint64_t)most * 1000000 + more;
+}
+
+/* A step that is late is told to end. True: it was, and does not. */
+static bool gn__attend_time(gn__session *s, uint64_t now) {
+    gn_server *server = s->server;
+    if (!gn__session_late(s, now, 0) || s->given_up) return false;
+    if (!gn_flag_get(&s->cancel)) {
+        gn__flag_set(&s->cancel, GN_LIMIT);
+        gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "session %llu of %s: a step of plan %016llx computes for longer than %d s; it is to end",
+                (unsigned long long)s->id, s->peer, (unsigned long long)s->work_hash, server->desc.max_step_seconds);
+    }
+    return s->given_up = gn__session_late(s, now, GN__GRACE_US);
+}
+
+/* The newest session older than `below` that is to be looked after; its `attend` is locked then. */
+static gn__session *gn__attend_next(gn_server *server, uint64_t below, uint64_t now) {
+    gn__mutex_lock(&server->lock);
+    gn__session *s = server->sessions;
+    for (; s; s = s->next) {
+        if (s->id >= below || s->done) continue;
+        gn__mutex_lock(&s->attend);
+        if ((s->works && now > s->work_us && now - s->work_us >= GN__ATTEND_MS * 1000u) || gn__session_late(s, now, 0)) break;
+        gn__mutex_unlock(&s->attend);
+    }
+    gn__mutex_unlock(&server->lock);
+    return s;
+}
+
+/* Its thread cannot tell its client any more. */
+static void gn__attend_give_up(gn__session *s, gn_fault *why) {
+    gn_fail(why, GN_DEVICE_LOST, "a step of plan %016llx did not end within %d s, nor within %u s after it was told to: %s is given up", (unsigned long long)s->work_hash,
+            s->server->desc.max_step_seconds, GN__GRACE_US / 1000000, s->device);
+    gn__msg_error m = { GN_DEVICE_LOST, 1, GN_NO_NODE, gn__span_of_text(why->text, 399) };
+    if (s->works && gn__link_state(&s->link, 0) & GN_LINK_WRITABLE) gn__attend_send(s, GN__MSG_ERROR, 0, &m);
+}
+
+static void gn__attendant_round(gn_server *server) {
+    uint64_t now = gn_now_us();
+    for (gn__session *s = gn__attend_next(server, UINT64_MAX, now); s;) {
+        uint64_t id = s->id, hash = s->work_hash;
+        int device = s->device_at;
+        char tenant[GN__TENANT];
+        gn__copy_text(tenant, sizeof tenant, s->tenant);
+        if (s->works) gn__attend_link(s, now);
+        bool hangs = gn__attend_time(s, now);
+        gn_fault why;
+        if (hangs) gn__attend_give_up(s, &why);
+        gn__mutex_unlock(&s->attend);
+        if (hangs) gn__server_refuse(server, tenant, hash);
+        if (hangs) gn__server_lose(server, device, &why);   /* it can only be had anew, by another process */
+        s = gn__attend_next(server, id, now);
+    }
+}
+
+static void gn__attendant_main(void *arg) {
+    gn_server *server = (gn_server *)arg;
+    while (!gn__atomic_load(&server->closed)) {
+        gn__attendant_round(server);
+        gn__mutex_lock(&server->lock);
+        if (!gn__atomic_load(&server->closed)) gn__cond_wait_ms(&server->changed, &server->lock, GN__ATTEND_MS);
+        gn__mutex_unlock(&server->lock);
+    }
 }
 
 enum { GN__CROWDED_MS = 10 };
@@ -18109,6 +18690,9 @@ static gn_result gn__server_set_desc(gn_server *s, const gn_server_desc *desc, g
     if (d->max_sessions == 0) d->max_sessions = 64;
     if (d->memory_limit == 0) d->memory_limit = (uint64_t)8 << 30;
     if (d->deadline_ms == 0) d->deadline_ms = GN__DEADLINE_MS;
+    if (d->max_step_seconds == 0) d->max_step_seconds = 600;
+    if (d->refused && !gn__server_remember(s, d->refused)) return gn_fail(f, GN_BAD_ARGUMENT, "what is to be refused is not the text of gn_server_refused");
+    d->refused = NULL;
     bool ok = gn__copy_string(&s->listen, &d->listen) && gn__copy_string(&s->key, &d->key) && gn__copy_string(&s->cert, &d->cert) &&
               gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home) &&
               gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file) && gn__copy_string(&s->advertise, &d->advertise);
@@ -18135,7 +18719,7 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     if (!s->desc.no_costs) gn__measure(exec, &d, 0, &s->costs[s->n_devices]);
@@ -18189,7 +18773,7 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
         gn_exec exec = { NULL, NULL };
         void *plan = NULL;
         memset(&stats, 0, sizeof stats);
-        gn_exec_desc d = { s->devices[i], 1, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+        gn_exec_desc d = { s->devices[i], 1, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -18253,7 +18837,10 @@ static void gn__server_close(gn_server *s) {
     for (const gn__session *x = s->sessions; x; x = x->next)
         if (!x->gone) x->link.t.i->interrupt(x->link.t.self);
     for (gn__server_reap(s); s->sessions; gn__server_reap(s)) gn__cond_wait(&s->changed, &s->lock);
+    gn__atomic_store(&s->closed, 1);
+    gn__cond_broadcast(&s->changed);
     gn__mutex_unlock(&s->lock);
+    if (s->attends) gn__thread_join(&s->attendant);
     if (s->listener) gn__net->unlisten(s->listener);
     gn__store_deinit(&s->store);
     gn__account_close(s->host);
@@ -18276,6 +18863,8 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     s->next_session = 1;
     gn_result e = gn__server_set_desc(s, desc, f);
     if (!e) e = gn__server_add_devices(s, f);
+    if (!e) s->attends = gn__thread_start(&s->attendant, gn__attendant_main, s);
+    if (!e && !s->attends) e = gn_fail(f, GN_OUT_OF_MEMORY, "no thread for a server");
     if (!e) e = gn__server_begin_warm(s, f);
     if (!e) e = gn__server_listen(s, f);
     if (e) gn__server_close(s);
@@ -18332,6 +18921,12 @@ gn_result gn_server_run(gn_server *s) {
 }
 
 int gn_server_handover(gn_server *s) { return s ? gn__server_handover(s) : -1; }
+
+size_t gn_server_refused(gn_server *s, char *out_text, size_t cap) {
+    if (s) return gn__server_refused_text(s, out_text, out_text ? cap : 0);
+    if (out_text && cap) out_text[0] = 0;
+    return 0;
+}
 
 void gn_server_stop(gn_server *s) { if (s) gn__atomic_store(&s->stop, 1); }
 void gn_server_close(gn_server *s) { if (s) gn__server_close(s); }
@@ -18670,6 +19265,7 @@ static void gn__plan_note(gn_ctx *g, gn__plan *plan) {
 
 static gn_result gn__run_error(gn_ctx *g, const gn__plan *plan, gn_fault *f) {
     g->stats.faults++;
+    if (f->result == GN_DEVICE_LOST && g->exec.i->lost) g->lost_told |= g->exec.i->lost(g->exec.self, NULL);
     if (plan) gn__blame_largest(plan->part, f);
     const gn__origin *o = plan && f->node < plan->part->n_nodes ? &plan->origins[f->node] : NULL;
     return gn__error_node(g, f, o ? o->file : "", o ? o->line : 0, o ? o->op : -1, o ? o->label : 0);
@@ -18779,9 +19375,7 @@ static gn_ctx *gn__context_take(void) {
     }
     if (g) {
         uint32_t gen = g->gen;
-        gn_ctx *next = g->next;
-        memset(g, 0, sizeof *g);
-        g->next = next;
+        memset(&g->open, 0, sizeof *g - offsetof(gn_ctx, open));
         g->gen = gen + 1;
         g->opened_gen = g->step_gen = g->gen;
         g->open = true;
@@ -18791,7 +19385,7 @@ static gn_ctx *gn__context_take(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
+    *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, &g->cancel };
 }
 
 #if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
@@ -18850,6 +19444,13 @@ static bool gn__device_is_word(const char *device) {
     return false;
 }
 
+/* Its waits end when the context's calls are cancelled. */
+static gn_result gn__remote_start(gn_ctx *g, gn_transport t, const char *on_server, bool several, gn_stats *stats, gn_exec *out, gn_fault *f) {
+    gn_result r = gn__remote_open(&g->desc, t, on_server, several, stats, out, f);
+    if (!r) ((gn__remote *)out->self)->cancel = &g->cancel;
+    return r;
+}
+
 /* One device by the text that names it. `several`: what it costs is worth knowing. */
 static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char on_server[64];
@@ -18871,7 +19472,7 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
     gn_result r = gn__net->connect(device, &nd, &t, on_server, f);
-    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, several, stats, &out->exec, f);
+    return r != GN_OK ? r : gn__remote_start(g, t, on_server, several, stats, &out->exec, f);
 }
 
 /* Transports that were given are the devices after those named. */
@@ -18881,7 +19482,7 @@ static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_s
     char device[512];
     const char *at = p->names;
     memset(out, 0, sizeof *out);
-    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], p->n > 1, stats, &out->exec, f);
+    if (i >= p->n_names) return gn__remote_start(g, p->t[i - p->n_names], p->on_server[i - p->n_names], p->n > 1, stats, &out->exec, f);
     for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
     at += strspn(at, " ");
     size_t n = strcspn(at, ",");
@@ -18977,6 +19578,7 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
     for (uint32_t a = 0; a < p->n; a++)
         for (uint32_t b = 0; b < p->n; b++) m->units[b].reaches |= (uint32_t)gn__multi_reaches(m, a, b, &(gn_cluster_link){ 0, 0 }) << a;
     m->policy = g->desc.policy;
+    g->lost_told = gn__multi_lost(m, NULL);          /* the absent: told by now */
     m->watch = !g->desc.keep_placement && !gn__env_forbids("GENIE_RESCHEDULE") && !gn__env_forbids("GENIE_MEASURE");
     m->measure_us = gn_now_us() + GN__WATCH_US;
     m->trace = g->desc.trace;
@@ -19050,13 +19652,23 @@ static void gn__context_free(gn_ctx *g) {
 #pragma GCC pop_options
 #endif
 
+/* GN_DEVICE_LOST when no device is left, or for the first time since one was lost (`first`); the error says which and why. */
+static gn_result gn__context_lost(gn_ctx *g, bool first) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    uint32_t all = g->multi && g->multi->n_units < 32 ? (1u << g->multi->n_units) - 1 : g->multi ? UINT32_MAX : 1;
+    uint32_t lost = g->exec.i->lost ? g->exec.i->lost(g->exec.self, &f) : 0;
+    if (lost != all && !(first && lost & ~g->lost_told)) return GN_OK;
+    g->lost_told |= lost;
+    return gn__error_set(g, GN_DEVICE_LOST, "", f.text);
+}
+
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
     if (g->failed_effect) r = gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect);
     else if (g->n_pending) r = gn__submit(g, NULL, NULL, 0, NULL);
     if (g->exec.i->values_release) g->exec.i->values_release(g->exec.self, g->next_value);
     gn__step_clear(g);
-    return r;
+    return r == GN_OK && g->exec.i->lost ? gn__context_lost(g, true) : r;
 }
 
 /* A weight or a state that cannot be made. */
@@ -19142,10 +19754,8 @@ void gn_close(gn_ctx *g) {
     gn__context_free(g);
     gn__trace_end(g, "gn_close", begin, 0);
     gn__mutex_lock(&gn__contexts_lock);
-    gn_ctx *next = g->next;
     uint32_t gen = g->gen;
-    memset(g, 0, sizeof *g);
-    g->next = next;
+    memset(&g->open, 0, sizeof *g - offsetof(gn_ctx, open));
     g->gen = gen;
     g->opened_gen = UINT32_MAX;
     g->status = GN_CLOSED_CONTEXT;
@@ -19153,7 +19763,9 @@ void gn_close(gn_ctx *g) {
     gn__mutex_unlock(&gn__contexts_lock);
 }
 
-gn_result gn_status(gn_ctx *g) { return gn__unusable((gn__loc){ "", 0 }, "gn_status", g); }
+gn_result gn_status(gn_ctx *g) {
+    return gn__usable(g) ? gn__context_lost(g, false) : gn__unusable((gn__loc){ "", 0 }, "gn_status", g);
+}
 const gn_error *gn_last_error(gn_ctx *g) {
     static const gn_error none = { .result = GN_BAD_ARGUMENT, .text = "no context was given" };
     if (gn__stray.latest || (!g && gn__stray.serial)) return &gn__stray.errors[(gn__stray.latest ? gn__stray.latest : gn__stray.serial) % GN__STRAYS];
@@ -19222,9 +19834,13 @@ gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
     return r;
 }
 
+void gn_cancel(gn_ctx *g) {
+    if (g && g != &gn__no_context) gn__flag_set(&g->cancel, GN_CANCELLED);
+}
+
 gn_result gn_step(gn_ctx *g) {
     if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_step", g);
-    uint64_t begin = gn__trace_begin(g);
+    uint64_t begin = gn__call_begin(g);
     gn_result r = gn__step_end(g);
     gn__trace_end(g, "gn_step", begin, 0);
     return r;
@@ -19233,7 +19849,7 @@ gn_result gn_step(gn_ctx *g) {
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_sync", g);
-    uint64_t begin = gn__trace_begin(g);
+    uint64_t begin = gn__call_begin(g);
     gn_result r = g->exec.i->wait(g->exec.self, UINT64_MAX, &f);
     gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
@@ -19244,7 +19860,7 @@ gn_result gn_wait(gn_ctx *g, uint64_t ticket) {
     if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_wait", g);
     bool given = ticket <= (g->multi ? g->multi->last_run : g->last_ticket);
     if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_wait", "gn_read_later has given no such ticket");
-    uint64_t begin = gn__trace_begin(g);
+    uint64_t begin = gn__call_begin(g);
     gn_result r = ticket ? g->exec.i->wait(g->exec.self, ticket, &f) : GN_OK;
     gn__trace_end(g, "gn_wait", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
@@ -19350,7 +19966,7 @@ gn_result gn_release(gn_tensor slot) {
     if (why != GN_OK) return gn__error_set(g, why, "gn_release", gn__handle_text(why));
     gn__slot *s = &g->slots[slot.id & ~GN__SLOT_BIT];
     if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_release", "the state has a pending version: end the step first");
-    uint64_t begin = gn__trace_begin(g);
+    uint64_t begin = gn__call_begin(g);
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
     gn__trace_end(g, "gn_release", begin, 0);
     if (s->kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)s->host);
@@ -19759,7 +20375,7 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
         static char nothing;
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
-    uint64_t begin = gn__trace_begin(g), total = 0;
+    uint64_t begin = gn__call_begin(g), total = 0;
     if (r == GN_OK) r = gn__submit(g, roots, outs, n, later);
     for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
     gn__trace_end(g, call, begin, total);

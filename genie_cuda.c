@@ -7383,6 +7383,7 @@ typedef struct executor {
     gn_log_fn log;
     void *log_user;
     bool strict;
+    const gn_flag *cancel;         /* NULL: nobody ends a run early */
     uint64_t held;
     gn_account *account, *host;    /* the session's, of device memory and of pinned memory */
     uint64_t device_limit;         /* $GENIE_CUDA_MEMORY, 0: none */
@@ -8560,11 +8561,20 @@ static gn_result run_blas_launch(executor *x, plan *p, const launch *l, bool *ou
     return other_way(x, f, &x->stats->blas_faults, 1, why.result != GN_OK ? why.text : "cuBLASLt failed before: own kernels compute its products");
 }
 
+/* Whether a run may end between two of its kernels: before the first, and when none writes a state where it lies. */
+static bool run_may_end(const plan *p) {
+    bool may = p->exchanges || p->part->n_updates == 0;
+    for (uint32_t u = 0; u < p->part->n_updates && may; u++) may = p->layout.update_how[u] != GN_UPDATE_INPLACE;
+    return may || !p->began;
+}
+
 static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
     gn_result r = GN_OK;
     bool by_blas = true;
     for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
         const launch *l = &p->emit.launches[i];
+        gn_result why = gn_flag_get(x->cancel);
+        if (why && run_may_end(p)) return gn_fail(f, why, "the run ended before its kernel %zu of %zu: %s", i + 1, p->emit.n_launches, gn_result_text(why));
         if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
         if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
@@ -9312,6 +9322,13 @@ static bool exec_reaches(void *self, void *from, gn_cluster_link *out_link) {
 
 /* >>devices ======================================================================================= */
 
+static uint32_t exec_lost(void *self, gn_fault *f) {
+    const executor *x = (const executor *)self;
+    bool dead = is_dead(x);
+    if (dead || x->lost) gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", dead ? x->device->lost_why : x->lost_why);
+    return dead || x->lost;
+}
+
 static void exec_describe(void *self, gn_device_info *out) {
     const executor *x = (const executor *)self;
     const struct device *d = x->device;
@@ -9456,7 +9473,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take, NULL };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take, NULL, exec_lost };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -9591,6 +9608,7 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->log = desc->log;
     x->log_user = desc->log_user;
     x->strict = desc->strict;
+    x->cancel = desc->cancel;
     x->account = gn_session_account(true);
     x->host = gn_session_account(false);
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");

@@ -1806,6 +1806,24 @@ static void gn__link_interrupt(void *self) {
     shutdown(l->fd, SHUT_RDWR);
 }
 
+static uint32_t gn__link_state(void *self, uint32_t timeout_ms) {
+    gn__link *l = self;
+    struct pollfd p = { l->fd, POLLIN | POLLOUT, 0 };
+    uint32_t state = 0;
+#if defined(POLLRDHUP)
+    p.events |= POLLRDHUP;
+    const short gone = POLLERR | POLLHUP | POLLNVAL | POLLRDHUP;
+#else
+    const short gone = POLLERR | POLLHUP | POLLNVAL;
+#endif
+    if (atomic_load(&l->stopped)) return GN_LINK_GONE;
+    if (poll(&p, 1, (int)timeout_ms) <= 0) return 0;
+    if (p.revents & POLLOUT) state |= GN_LINK_WRITABLE;
+    if (p.revents & POLLIN) state |= GN_LINK_READABLE;
+    if (p.revents & gone) state |= GN_LINK_GONE;
+    return state;
+}
+
 static void gn__link_info(void *self, gn_link_info *out) {
     gn__link *l = self;
     memset(out, 0, sizeof *out);
@@ -1872,7 +1890,7 @@ static gn_result gn__link_wait_any(void *const *selves, size_t n, uint32_t timeo
     }
 }
 
-static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL, gn__link_wait_any };
+static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL, gn__link_wait_any, gn__link_state };
 
 static bool gn__is_loopback(const struct sockaddr_storage *sa) {
     if (sa->ss_family == AF_UNIX) return true;
@@ -2258,7 +2276,7 @@ static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) 
 }
 
 static const gn_transport_i gn__client_i = {
-    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew, gn__link_wait_any
+    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew, gn__link_wait_any, gn__link_state
 };
 
 /* A line of the file `servers` behind its address: pin, id and secret. */
@@ -2858,7 +2876,7 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
     return revoked ? gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server") : gn__not_accepted(f);
 }
 
-static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew, NULL };
+static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew, NULL, gn__link_state };
 
 /* The credential, else the code. A spent code says more than an unknown credential. */
 static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {

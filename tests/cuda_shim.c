@@ -7,7 +7,7 @@
  * events go across.
  *
  * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more fail;
- * "compile WORD", programs that hold the word do not compile; "sticky", the next launch breaks its device's context: all calls after it
+ * "compile WORD", programs that hold the word do not compile; "hang WORD", the launch of a kernel with the word in its name never ends; "sticky", the next launch breaks its device's context: all calls after it
  * fail until the process ends, and the file goes. A test that opens this library itself can let one call fail: shim_fail.
  *
  * $GENIE_SHIM_ORDER=N makes streams real: what is asked for waits in its stream and is done only when the program waits for it, odd
@@ -242,7 +242,7 @@ typedef struct op {
 struct stream { op *first, *last; uint64_t asked, done; op *captured, *captured_last; int captures, open; context *of; };
 typedef struct graph { op *first; context *of; } graph;
 typedef struct module { void *library; context *of; } module;
-typedef struct function { void *call; int params; context *of; } function;
+typedef struct function { void *call; int params; context *of; char name[96]; } function;
 
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static stream streams[STREAMS];
@@ -714,13 +714,14 @@ API int cuModuleGetFunction(void **out, void *handle, const char *name)
     BELONGS("a module", m->of);
     MAY_FAIL();
     snprintf(call, sizeof call, "%s__call", name);
-    function found = { dlsym(m->library, call), 0, here };
+    function found = { dlsym(m->library, call), 0, here, "" };
     snprintf(call, sizeof call, "%s__params", name);
     int *params = dlsym(m->library, call);
     if (!found.call || !params) {
         return 500;
     }
     found.params = *params;
+    snprintf(found.name, sizeof found.name, "%s", name);
     *out = calloc(1, sizeof found);
     *(function *)*out = found;
     return 0;
@@ -751,6 +752,10 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     BELONGS("a stream", ((stream *)stream_handle)->of);
     if (!gx || !gy || gz != 1 || !bx || bx > THREADS || by != 1 || bz != 1) {
         return 1;
+    }
+    const char *word = asked("hang");
+    while (word && strstr(((function *)f)->name, word)) {
+        usleep(100000);
     }
     if (asked("sticky")) {
         broken[here->number] = 1;
