@@ -2678,7 +2678,7 @@ static uint64_t gn__failures_delay_us(gn__listener *l, const uint8_t network[GN_
     bool fresh = x->n > 0 && memcmp(x->network, network, GN__NETWORK) == 0 && gn_now_us() - x->last_us < GN__FAILURE_LIFE_US;
     uint32_t n = fresh ? x->n : 0;
     pthread_mutex_unlock(&l->lock);
-    uint32_t ms = n == 0 ? 0 : n > 6 ? GN__FAILURES_MOST_MS : GN__FAILURE_MS << (n - 1);
+    uint32_t ms = n == 0 ? 0u : n > 6 ? (uint32_t)GN__FAILURES_MOST_MS : (uint32_t)GN__FAILURE_MS << (n - 1);
     return (uint64_t)ms * 1000u;
 }
 
