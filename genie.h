@@ -1694,6 +1694,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #ifdef __cplusplus
 #error "the implementation of genie.h is C11: compile the unit that defines GENIE_IMPLEMENTATION as C"
 #endif
+#if defined(__FLT_EVAL_METHOD__) && (__FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2)
+#error "genie.h needs arithmetic that rounds to the type: on 32-bit x86 compile with -msse2 -mfpmath=sse"
+#endif
 #ifdef __FAST_MATH__
 #error "genie.h does not work under -ffast-math: NaN, infinities and the order of sums are part of its results"
 #endif
@@ -2058,8 +2061,14 @@ static const char *gn__result_text(gn_result r) {
     return "a result of a newer version";
 }
 
+/* Memory for n elements, or n times m of them, of `size` bytes each; NULL when there is none or that is more than can be addressed. */
+static void *gn__alloc_many(uint64_t n, uint64_t m, uint64_t size) {
+    uint64_t bytes = gn_size_mul(gn_size_mul(n, m), size);
+    return gn_size_fits(bytes) ? gn_alloc((size_t)bytes) : NULL;
+}
+
 /* Makes room for `want` elements of `size` bytes in *p, doubling; false when there is no memory. */
-static bool gn__reserve(void **p, size_t *cap, size_t want, size_t size) {
+static bool gn__reserve(void **p, size_t *cap, uint64_t want, size_t size) {
     if (want <= *cap) return true;
     size_t next = *cap ? *cap : 16;
     while (next < want) {
@@ -2068,7 +2077,7 @@ static bool gn__reserve(void **p, size_t *cap, size_t want, size_t size) {
     }
     if (next > SIZE_MAX / size) return false;
     void *q = gn_resize(*p, next * size);
-    if (!q && next > want) q = gn_resize(*p, (next = want) * size);   /* near a limit there is room for less */
+    if (!q && next > want) q = gn_resize(*p, (next = (size_t)want) * size);   /* near a limit there is room for less */
     if (!q) return false;
     *p = q;
     *cap = next;
@@ -2526,7 +2535,13 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
 
 /* >>types ========================================================================================== */
 
-#define GN__MAX_BYTES ((int64_t)1 << 47)   /* of one tensor: sizes and offsets never overflow 64 bits */
+#if SIZE_MAX > UINT32_MAX
+#define GN__MAX_BYTES ((int64_t)1 << 47)   /* of one tensor: its sizes and offsets never overflow 64 bits; sums and products of them go by gn_size_add and gn_size_mul */
+#define GN__SMALL_BITS 23                  /* two numbers of so many bits have a product within it */
+#else
+#define GN__MAX_BYTES ((int64_t)PTRDIFF_MAX)
+#define GN__SMALL_BITS 15
+#endif
 
 typedef enum gn__compute { GN__F32, GN__F64, GN__I32, GN__I64, GN__COMPUTE__COUNT } gn__compute;   /* what scalar bodies are compiled for */
 
@@ -2640,7 +2655,7 @@ static bool gn__shape_ok(const gn_shape *s) {
     for (int i = 0; i < s->rank; i++) {
         int64_t d = s->dims[i];
         if (d < 0 || d > GN__MAX_BYTES) return false;
-        if (((uint64_t)(n | d) >> 23) && d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
+        if (((uint64_t)(n | d) >> GN__SMALL_BITS) && d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
         if (d > 0) n *= d;
     }
     return true;
@@ -4855,7 +4870,7 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn__reduce_how(&j, width);
     int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
-    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    void *room = j.blocks > 1 ? gn__alloc_many((uint64_t)total, (uint64_t)j.blocks, j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials) : NULL;
     if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
     j.partials = (gn__partial *)room;
     j.sums = (double *)room;
@@ -4965,7 +4980,7 @@ static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
     gn__rows_job *j = (gn__rows_job *)arg;
     int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
     bool narrow = gn__dtypes[j->in.dtype].compute == GN__F32;
-    float *row = narrow ? (float *)gn_alloc((size_t)j->n * sizeof *row) : NULL;
+    float *row = narrow ? (float *)gn__alloc_many((uint64_t)j->n, 1, sizeof *row) : NULL;
     if (narrow && !row) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; narrow && i < end; i++)
         gn__softmax_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes, row);
@@ -5047,7 +5062,7 @@ static const float *gn__row_vector(const gn_view *v, float *room) {
 static void gn__layernorm_range_f32(gn__rows_job *j, int64_t begin, int64_t end) {
     const gn__call *c = j->c;
     int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    float *row = (float *)gn_alloc((size_t)j->n * 3 * sizeof *row);
+    float *row = (float *)gn__alloc_many((uint64_t)j->n, 3, sizeof *row);
     if (!row) { gn__atomic_store(&j->failed, 1); return; }
     const float *gain = c->attrs[1] & 1 ? gn__row_vector(&c->in[1], row + j->n) : NULL;
     const float *bias = c->attrs[1] & 2 ? gn__row_vector(&c->in[c->n_in - 1], row + 2 * j->n) : NULL;
@@ -5277,7 +5292,7 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     const gn__gemm *g = j->g;
     int64_t mr = j->kernels.mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
     int64_t most = GN__MAX(GN__GEMM_PANEL / GN__MAX(g->k, 1) / mr * mr, mr), panels = (GN__MIN(g->m, most) + mr - 1) / mr;
-    float *raw = (float *)gn_alloc((size_t)(panels * mr * GN__MAX(g->k, 1)) * sizeof *raw + 64);
+    float *raw = (float *)gn__alloc_many((uint64_t)(panels * mr * GN__MAX(g->k, 1)) + 16, 1, sizeof *raw);
     if (!raw) return false;
     j->a = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     for (j->row = 0; j->row < g->m; j->row += j->rows) {
@@ -5975,7 +5990,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
 
 static void gn__attention_range_f32(gn__attention_job *j, int64_t begin, int64_t end) {
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    float *s = (float *)gn_alloc((size_t)(S + D + E + GN__ATTENTION_ROWS * GN__MAX(D, E)) * sizeof *s);
+    float *s = (float *)gn__alloc_many((uint64_t)(S + D + E + GN__ATTENTION_ROWS * GN__MAX(D, E)), 1, sizeof *s);
     if (!s) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; i < end; i++) gn__attention_row_f32(j, i, s, s + S, s + S + D, s + S + D + E);
     gn_free(s);
@@ -5985,7 +6000,7 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     if (gn__dtypes[((gn__attention_job *)arg)->c->in[0].dtype].compute == GN__F32) { gn__attention_range_f32((gn__attention_job *)arg, begin, end); return; }
     gn__attention_job *j = (gn__attention_job *)arg;
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    double *s = (double *)gn_alloc((size_t)(S + D + GN__MAX(D, E) + E) * sizeof *s);
+    double *s = (double *)gn__alloc_many((uint64_t)(S + D + GN__MAX(D, E) + E), 1, sizeof *s);
     if (!s) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; i < end; i++) gn__attention_row(j, i, s, s + S, s + S + D, s + S + D + GN__MAX(D, E));
     gn_free(s);
@@ -6008,8 +6023,8 @@ typedef struct gn__attention_tile {
     double *weight;            /* sums of the weights; top: the largest score so far, by query */
 } gn__attention_tile;
 
-static size_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
-    return (size_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
+static uint64_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
+    return (uint64_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
 }
 
 static float *gn__tile_take(float **room, int64_t n) {
@@ -6116,7 +6131,7 @@ static void gn__tile_store(const gn__attention_tile *a) {
 static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
     gn__attention_job *j = (gn__attention_job *)arg;
     gn__attention_tile a = { .j = j, .k = gn__kernels_of(j->c->pool) };
-    float *raw = (float *)gn_alloc(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) * sizeof *raw + 64);
+    float *raw = (float *)gn__alloc_many(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) + 16, 1, sizeof *raw);
     if (!raw) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t task = begin; task < end; task++) {
         gn__tile_begin(&a, task, (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
@@ -6302,7 +6317,7 @@ static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
     gn__sort_job *j = (gn__sort_job *)arg;
     int last = j->in.rank - 1;
     int64_t n = j->in.dims[last], bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    gn__key *keys = (gn__key *)gn_alloc((size_t)n * 3 * sizeof *keys);
+    gn__key *keys = (gn__key *)gn__alloc_many((uint64_t)n, 3, sizeof *keys);
     if (!keys) { gn__atomic_store(&j->failed, 1); return; }
     int64_t *at = (int64_t *)(void *)(keys + n);
     for (int64_t row = begin; row < end; row++) {
@@ -8935,20 +8950,41 @@ static void gn__layout_last(gn_layout *l) {
     for (uint32_t i = 0; i < p->n_updates; i++) l->lay[l->lay[p->updates[i].node].base].last = p->n_nodes;
 }
 
-/* The chain of kv_appends from a state's leaf to its new version; its length, 0 when it is something else. */
-static uint32_t gn__append_chain(const gn_part *p, const gn_part_update *u, uint32_t *chain, uint32_t cap) {
-    uint32_t n = 0, at = u->node;
-    for (; p->nodes[at].leaf == GN_LEAF_NONE && p->nodes[at].op == GN__OP_KV_APPEND && n < cap; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
-    return p->nodes[at].leaf == GN_LEAF_STATE && p->nodes[at].slot == u->slot ? n : 0;
+/* The leaves of states, by slot: slot << 32 | node, rising. */
+typedef struct gn__states { uint64_t *leaves; uint32_t n; } gn__states;
+
+static int gn__states_compare(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
 }
 
-/* In place when nothing reads an older version after the append that ends it. */
-static bool gn__layout_inplace(gn_layout *l, const gn_part_update *u) {
+static bool gn__states_init(gn__states *s, const gn_part *p) {
+    *s = (gn__states){ p->n_updates ? (uint64_t *)gn_alloc(p->n_nodes * sizeof *s->leaves) : NULL, 0 };
+    for (uint32_t i = 0; i < p->n_nodes && s->leaves; i++)
+        if (p->nodes[i].leaf == GN_LEAF_STATE) s->leaves[s->n++] = (uint64_t)p->nodes[i].slot << 32 | i;
+    if (s->n > 1) qsort(s->leaves, s->n, sizeof *s->leaves, gn__states_compare);
+    return s->leaves || !p->n_updates;
+}
+
+/* The one leaf of a slot; GN_NO_NODE when there is none or a second one. */
+static uint32_t gn__states_leaf(const gn__states *s, uint32_t slot) {
+    uint32_t lo = 0, hi = s->n;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (s->leaves[mid] >> 32 < slot) lo = mid + 1;
+        else hi = mid;
+    }
+    bool one = lo < s->n && s->leaves[lo] >> 32 == slot && (lo + 1 == s->n || s->leaves[lo + 1] >> 32 != slot);
+    return one ? (uint32_t)s->leaves[lo] : GN_NO_NODE;
+}
+
+/* In place when a chain of appends leads from the state's leaf to its new version, nothing reads an older version after the append that
+ * ends it, and no second leaf of the state could be read later. root: per node 1 + the state leaf that its chain begins at, 0: none. */
+static bool gn__layout_inplace(gn_layout *l, const gn__states *states, const uint32_t *root, const gn_part_update *u) {
     const gn_part *p = l->part;
-    uint32_t *chain = l->scratch, n = gn__append_chain(p, u, chain, p->n_nodes);
-    uint32_t leaf = n ? p->ins[p->nodes[chain[n - 1]].ins] : 0;
-    for (uint32_t i = 0; i < p->n_nodes && n; i++)                 /* a second leaf of the state could be read later */
-        if (i != leaf && p->nodes[i].leaf == GN_LEAF_STATE && p->nodes[i].slot == u->slot) return false;
+    uint32_t *chain = l->scratch, n = 0, leaf = root[u->node] - 1;
+    if (!root[u->node] || leaf == u->node || gn__states_leaf(states, u->slot) != leaf) return false;
+    for (uint32_t at = u->node; at != leaf; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
     for (uint32_t i = n; i-- > 0;) {
         const gn_part_node *node = &p->nodes[chain[i]];
         uint32_t old = p->ins[node->ins], rows = l->lay[p->ins[node->ins + 1]].base;
@@ -8958,64 +8994,145 @@ static bool gn__layout_inplace(gn_layout *l, const gn_part_update *u) {
         l->lay[chain[i]].place = GN_PLACE_INPLACE;
         l->lay[chain[i]].own = leaf;
     }
-    return n > 0;
+    return true;
 }
 
-static void gn__layout_updates(gn_layout *l) {
+static void gn__layout_update(gn_layout *l, uint32_t u, bool inplace) {
     const gn_part *p = l->part;
-    for (uint32_t u = 0; u < p->n_updates; u++) {
-        const gn_part_update *up = &p->updates[u];
-        gn_lay *a = &l->lay[up->node], *base = &l->lay[a->base];
-        gn_view whole = gn__part_view(p, a->base);
-        if (gn__layout_inplace(l, up)) { l->update_how[u] = GN_UPDATE_INPLACE; continue; }
-        bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
-        l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
-        if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
-        if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
-            gn__type t = gn__part_type(p, up->node);
-            l->state_copies++;
-            l->state_copy_bytes += gn__type_bytes(&t);
-        }
+    const gn_part_update *up = &p->updates[u];
+    gn_lay *a = &l->lay[up->node], *base = &l->lay[a->base];
+    gn_view whole = gn__part_view(p, a->base);
+    if (inplace) { l->update_how[u] = GN_UPDATE_INPLACE; return; }
+    bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
+    l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
+    if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
+    if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
+        gn__type t = gn__part_type(p, up->node);
+        l->state_copies++;
+        l->state_copy_bytes = gn_size_add(l->state_copy_bytes, gn__type_bytes(&t));
     }
+}
+
+static bool gn__layout_updates(gn_layout *l) {
+    const gn_part *p = l->part;
+    gn__states states;
+    uint32_t *root = p->n_updates ? (uint32_t *)gn__alloc_zero(p->n_nodes * sizeof *root) : NULL;
+    bool ok = gn__states_init(&states, p) && (root || !p->n_updates);
+    for (uint32_t i = 0; i < p->n_nodes && root; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : n->leaf == GN_LEAF_NONE && n->op == GN__OP_KV_APPEND ? root[p->ins[n->ins]] : 0;
+    }
+    for (uint32_t u = 0; u < p->n_updates && ok; u++) gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
+    gn_free(states.leaves);
+    gn_free(root);
+    return ok;
 }
 
 /* ---- memory: offsets in one block from lifetimes, first fit ---- */
 
-typedef struct gn__hole { uint64_t offset, bytes; } gn__hole;
-typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
+/* Free memory inside the block, as a tree ordered by offset in which each knows the largest below it. Its shape comes from random weights
+ * (a treap: Seidel and Aragon 1996), which differ from run to run, so that no graph can make it deep; what it finds does not depend on it. */
+typedef struct gn__hole { uint64_t offset, bytes, most, weight; uint32_t left, right; } gn__hole;   /* most: of bytes, here and below */
+typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end, seed; uint32_t root, spare; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
+
+static uint64_t gn__hole_most(const gn__holes *h, uint32_t t) { return t ? h->list[t].most : 0; }
+
+static void gn__hole_sum(gn__holes *h, uint32_t t) {
+    gn__hole *x = &h->list[t];
+    uint64_t below = GN__MAX(gn__hole_most(h, x->left), gn__hole_most(h, x->right));
+    x->most = GN__MAX(x->bytes, below);
+}
+
+/* One tree of two, all of `a` before all of `b`. */
+static uint32_t gn__holes_join(gn__holes *h, uint32_t a, uint32_t b) {
+    if (!a || !b) return a ? a : b;
+    bool first = h->list[a].weight > h->list[b].weight;
+    uint32_t top = first ? a : b;
+    if (first) h->list[a].right = gn__holes_join(h, h->list[a].right, b);
+    else h->list[b].left = gn__holes_join(h, a, h->list[b].left);
+    gn__hole_sum(h, top);
+    return top;
+}
+
+/* Those before `offset`, and the others. */
+static void gn__holes_split(gn__holes *h, uint32_t t, uint64_t offset, uint32_t *out_a, uint32_t *out_b) {
+    if (!t) { *out_a = *out_b = 0; return; }
+    gn__hole *x = &h->list[t];
+    if (x->offset < offset) { *out_a = t; gn__holes_split(h, x->right, offset, &x->right, out_b); }
+    else { *out_b = t; gn__holes_split(h, x->left, offset, out_a, &x->left); }
+    gn__hole_sum(h, t);
+}
+
+/* Takes the hole at `offset` out of the tree; it may serve again. */
+static void gn__hole_remove(gn__holes *h, uint64_t offset) {
+    uint32_t before, it, after;
+    gn__holes_split(h, h->root, offset, &before, &it);
+    gn__holes_split(h, it, offset + 1, &it, &after);
+    h->root = gn__holes_join(h, before, after);
+    h->list[it].left = h->spare;
+    h->spare = it;
+}
+
+/* The last hole before `offset`, 0: none. */
+static uint32_t gn__hole_before(const gn__holes *h, uint64_t offset) {
+    uint32_t best = 0;
+    for (uint32_t t = h->root; t; t = h->list[t].offset < offset ? h->list[t].right : h->list[t].left)
+        if (h->list[t].offset < offset) best = t;
+    return best;
+}
+
+/* The first hole from `offset` on, 0: none. */
+static uint32_t gn__hole_from(const gn__holes *h, uint64_t offset) {
+    uint32_t best = 0;
+    for (uint32_t t = h->root; t; t = h->list[t].offset < offset ? h->list[t].right : h->list[t].left)
+        if (h->list[t].offset >= offset) best = t;
+    return best;
+}
+
+/* From the first hole of the tree that is large enough; there is one. */
+static uint64_t gn__holes_carve(gn__holes *h, uint32_t t, uint64_t bytes) {
+    gn__hole *x = &h->list[t];
+    uint64_t at = x->offset;
+    if (x->left && gn__hole_most(h, x->left) >= bytes) at = gn__holes_carve(h, x->left, bytes);
+    else if (x->bytes < bytes) at = gn__holes_carve(h, x->right, bytes);
+    else { x->offset += bytes; x->bytes -= bytes; }
+    gn__hole_sum(h, t);
+    return at;
+}
 
 static uint64_t gn__holes_take(gn__holes *h, uint64_t bytes) {
-    for (size_t i = 0; i < h->n_list; i++) {
-        gn__hole *x = &h->list[i];
-        if (x->bytes < bytes) continue;
-        uint64_t at = x->offset;
-        x->offset += bytes;
-        x->bytes -= bytes;
-        if (!x->bytes) memmove(x, x + 1, (--h->n_list - i) * sizeof *x);
+    if (h->root && gn__hole_most(h, h->root) >= bytes) {
+        uint64_t at = gn__holes_carve(h, h->root, bytes);
+        uint32_t rest = gn__hole_from(h, at);
+        if (bytes && rest && !h->list[rest].bytes) gn__hole_remove(h, h->list[rest].offset);
         return at;
     }
     uint64_t at = h->end;
-    if (h->n_list && h->list[h->n_list - 1].offset + h->list[h->n_list - 1].bytes == h->end) at = h->list[--h->n_list].offset;
+    uint32_t last = gn__hole_before(h, at);
+    if (last && h->list[last].offset + h->list[last].bytes == at) {
+        at = h->list[last].offset;
+        gn__hole_remove(h, at);
+    }
     h->end = gn_size_add(at, bytes);
     return at;
 }
 
 static bool gn__holes_give(gn__holes *h, uint64_t offset, uint64_t bytes) {
-    size_t i = 0;
+    uint32_t before, after;
     if (!bytes) return true;
-    if (!GN__GROW(h, list, 1)) return false;
-    while (i < h->n_list && h->list[i].offset < offset) i++;
-    bool left = i > 0 && h->list[i - 1].offset + h->list[i - 1].bytes == offset;
-    bool right = i < h->n_list && offset + bytes == h->list[i].offset;
-    if (left && right) {
-        h->list[i - 1].bytes += bytes + h->list[i].bytes;
-        memmove(&h->list[i], &h->list[i + 1], (--h->n_list - i) * sizeof *h->list);
-    } else if (left) h->list[i - 1].bytes += bytes;
-    else if (right) { h->list[i].offset = offset; h->list[i].bytes += bytes; }
-    else {
-        memmove(&h->list[i + 1], &h->list[i], (h->n_list++ - i) * sizeof *h->list);
-        h->list[i] = (gn__hole){ offset, bytes };
-    }
+    if (!GN__GROW(h, list, 2)) return false;
+    if (!h->n_list) h->list[h->n_list++] = (gn__hole){ 0 };        /* place 0 stands for none */
+    const gn__hole *left = &h->list[gn__hole_before(h, offset)], *right = &h->list[gn__hole_from(h, offset)];
+    bool joins_left = left->bytes && left->offset + left->bytes == offset, joins_right = right->bytes && right->offset == offset + bytes;
+    uint64_t begin = joins_left ? left->offset : offset, end = joins_right ? right->offset + right->bytes : offset + bytes;
+    if (joins_left) gn__hole_remove(h, begin);
+    if (joins_right) gn__hole_remove(h, offset + bytes);
+    uint32_t it = h->spare ? h->spare : (uint32_t)h->n_list++;
+    if (it == h->spare) h->spare = h->list[it].left;
+    h->seed = gn__mix(h->seed, it);
+    h->list[it] = (gn__hole){ begin, end - begin, end - begin, h->seed, 0, 0 };
+    gn__holes_split(h, h->root, begin, &before, &after);
+    h->root = gn__holes_join(h, gn__holes_join(h, before, it), after);
     return true;
 }
 
@@ -9026,7 +9143,7 @@ static gn_result gn__layout_no_memory(const gn_layout *l, gn_fault *f) { return 
 static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     const gn_part *p = l->part;
     uint32_t *dying = l->scratch;                       /* list heads by kernel: 1 + base; linked through `own` */
-    gn__holes h = { 0 };
+    gn__holes h = { .seed = (uint64_t)(uintptr_t)l->lay ^ gn_now_us() };
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
     for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end); i++) {
@@ -9197,8 +9314,7 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_f
         gn__layout_groups(l, fuse);
         gn__layout_places(l);
         gn__layout_last(l);
-        gn__layout_updates(l);
-        r = gn__layout_memory(l, f);
+        r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
     }
     if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
     if (r != GN_OK) gn__layout_deinit(l);
@@ -13025,7 +13141,7 @@ typedef struct gn__piece {
     gn_out *run_outs;
 } gn__piece;
 
-typedef struct gn__cross { size_t offset, bytes; uint32_t node, piece; } gn__cross;
+typedef struct gn__cross { uint64_t offset; size_t bytes; uint32_t node, piece; } gn__cross;   /* offset: GN_SIZE_FULL when it does not fit */
 
 typedef struct gn__split {         /* one way to run a part */
     gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
@@ -13303,6 +13419,12 @@ static bool gn__piece_take_over(gn__splitter *k, uint32_t piece, uint32_t node, 
     return true;
 }
 
+/* Bytes of all that crosses so far. */
+static uint64_t gn__cross_end(const gn__split *s) {
+    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+    return last ? gn_size_add(last->offset, gn_size_align(last->bytes, 64)) : 0;
+}
+
 /* `piece` reads what a piece of another device computes or fetches. */
 static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
     gn__split *s = k->s;
@@ -13311,16 +13433,16 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
     GN_ASSERT(source < piece);
     if (!GN__GROW(x, needs, 1)) return false;
     x->needs[x->n_needs++] = source;
-    x->in_bytes += gn__type_bytes(&t);
+    x->in_bytes = gn_size_add(x->in_bytes, gn__type_bytes(&t));
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
     if (k->m->units[x->device].reaches >> s->pieces[source].device & 1) return gn__piece_take_over(k, piece, node, source);
     uint32_t o = gn__piece_out_at(&s->pieces[source], node);
     if (o == GN__NOTHING || !GN__GROW(s, crosses, 1)) return false;
     gn__piece_out *out = &s->pieces[source].outs[o];
     if (out->cross == GN__NOTHING) {
-        const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+        uint64_t end = gn__cross_end(s);
         out->cross = (uint32_t)s->n_crosses;
-        s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
+        s->crosses[s->n_crosses++] = (gn__cross){ end, gn__type_bytes(&t), node, source };
     }
     return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
 }
@@ -13581,6 +13703,7 @@ static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_faul
     gn__split *s = k->s;
     bool ok = true;
     for (uint32_t i = 0; i < s->n_pieces && ok; i++) ok = gn__piece_make(k, &s->pieces[i]);
+    if (!gn_size_fits(gn__cross_end(s))) return gn_fail(f, GN_LIMIT, "more bytes cross between devices in one step than can be addressed: read or keep fewer at once");
     if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
     gn_result r = GN_OK;
     for (uint32_t i = 0; i < s->n_pieces && !r; i++) {
@@ -13718,7 +13841,7 @@ static double gn__schedule_moves(const gn_part *p, const gn_cluster *c, const ui
         if (p->nodes[i].leaf != GN_LEAF_STATE || !homes[i] || (homes[i] >> s->device[i] & 1)) continue;
         gn__type t = gn__part_type(p, i);
         const gn_cluster_link *l = &c->links[gn__first_bit(homes[i]) * (c->n_devices + 1) + s->device[i]];
-        *out_bytes += gn__type_bytes(&t);
+        *out_bytes = gn_size_add(*out_bytes, gn__type_bytes(&t));
         seconds += l->latency_s + gn__sched_share((double)gn__type_bytes(&t), l->bytes_per_s);
     }
     return seconds;
@@ -14604,12 +14727,11 @@ static gn__multi_run *gn__multi_run_new(gn__multi *m, gn__multi_plan *plan, gn__
     gn__multi_run *w = s->spare;
     if (w) { s->spare = w->next; m->spare_bytes -= w->bytes + w->data_cap; return w; }
     const gn_part *p = plan->part;
-    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
     size_t at = gn__room(sizeof *w), sizes[5] = { s->n_pieces * sizeof *w->pieces, s->n_temps * sizeof *w->temps, p->n_args * sizeof *w->args, p->n_outs * sizeof *w->outs,
-                                                  last ? last->offset + last->bytes : 0 };
-    size_t total = at;
-    for (int i = 0; i < 5; i++) total += gn__room(sizes[i]);
-    w = (gn__multi_run *)gn__alloc_zero(total);
+                                                  (size_t)gn__cross_end(s) };
+    uint64_t total = at;
+    for (int i = 0; i < 5; i++) total = gn_size_add(total, gn_size_align(sizes[i], 64));
+    w = gn_size_fits(total) ? (gn__multi_run *)gn__alloc_zero((size_t)total) : NULL;
     if (!w) return NULL;
     char *parts[5];
     for (int i = 0; i < 5; i++) { parts[i] = (char *)w + at; at += gn__room(sizes[i]); }
@@ -14620,7 +14742,7 @@ static gn__multi_run *gn__multi_run_new(gn__multi *m, gn__multi_plan *plan, gn__
     w->memory = parts[4];
     w->plan = plan;
     w->s = s;
-    w->bytes = total;
+    w->bytes = (size_t)total;
     return w;
 }
 
@@ -15105,7 +15227,7 @@ static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, 
     if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     for (uint32_t i = 0; i < p->n_args; i++) {
         gn__type type = gn__part_type(p, p->args[i]);
-        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes += gn__type_bytes(&type);
+        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes = gn_size_add(plan->bytes, gn__type_bytes(&type));
     }
     gn_result r = t->inner.i->plan_make(t->inner.self, p, &plan->inner, f);
     gn__trace(t->fn, t->user, "plan_make", t->device, begin, 0);
@@ -17795,9 +17917,9 @@ static gn_result gn__step_args(gn__session *s, const gn__served_plan *p, const g
     gn__rd r = { d->args.p, d->args.p + d->args.n, false };
     void *args = s->args, *bytes = s->args_bytes;
     uint64_t at = 0;
-    if (!gn__reserve(&args, &s->cap_args, (size_t)p->ports.n_args, sizeof *s->args)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
+    if (!gn__reserve(&args, &s->cap_args, p->ports.n_args, sizeof *s->args)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
     s->args = (gn_arg *)args;
-    if (!gn__reserve(&bytes, &s->args_cap, (size_t)p->args_bytes, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
+    if (!gn__reserve(&bytes, &s->args_cap, p->args_bytes, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
     s->args_bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_args; i++) {
         gn_result e = gn__step_arg(s, p, i, &r, s->args_bytes + at, f);
@@ -17816,7 +17938,7 @@ static gn_result gn__step_wants(gn__session *s, const gn__served_plan *p, const 
     if (total > s->limit) return gn__session_full(s, total, f);
     if (!gn__reserve(&wants, &x->cap, p->ports.n_outs, sizeof *x->wants)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     x->wants = (gn__want *)wants;
-    if (!gn__reserve(&bytes, &x->bytes_cap, (size_t)total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
+    if (!gn__reserve(&bytes, &x->bytes_cap, total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     x->bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         const gn__port *port = &p->ports.outs[i];
