@@ -53,6 +53,8 @@
                      waits for all servers at once, without spinning. Up to 64 steps are under way, and those that are begun hold
                      up to 256 MiB of values between devices and copied data. When a step fails, those behind it are given up: the
                      error is told once, by the next call that submits or waits; waiting for one of those steps is GN_CANCELLED.
+       Sizes         a tensor has at most 2^47 bytes, on a 32-bit host 2^31 - 1; a plan whose results are together more than the host
+                     can address is GN_LIMIT. 32-bit x86 needs -msse2 -mfpmath=sse.
        Budgets       on a server all that a session causes is charged to it, its tenant and the server (gn_server_desc.memory_limit,
                      tenant_memory, total_memory): tensors, scratch of kernels, plans, tables, messages that are not whole yet, uploads, device
                      memory. What does not fit is GN_LIMIT, names the budget, and the session goes on; a step or state that was refused
@@ -13064,7 +13066,7 @@ typedef struct gn__device {          /* one of the devices */
     bool busy;                     /* that run has not been waited for */
     bool sync;                     /* submit returns when the run has ended */
     bool lost;
-    bool absent;                   /* it was never there, and counts as lost */
+    bool absent;                   /* it was never there */
     uint32_t reaches;              /* bits: devices whose kept values it takes over directly */
     char cause[160];               /* lost: why */
     uint64_t next_value;           /* id of the next value kept there */
@@ -13762,11 +13764,12 @@ static gn_result gn__schedule_beside(gn__multi *m, const gn_part *p, gn_schedule
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
 }
 
-/* Which ops the scheduler may place there: none on a device that is lost. */
+/* Which ops the scheduler may place there: none on a device that is lost or absent. */
 static void gn__device_ops(gn__device *u, gn_cluster_device *out) {
-    for (size_t i = 0; i < sizeof u->ops; i++) u->ops[i] = u->lost ? 0 : !out->ops ? 0xff : i < out->n_ops ? out->ops[i] : 0;
+    bool gone = u->lost || u->absent;
+    for (size_t i = 0; i < sizeof u->ops; i++) u->ops[i] = gone ? 0 : !out->ops ? 0xff : i < out->n_ops ? out->ops[i] : 0;
     for (size_t i = 0; i < u->n_refusals; i++) u->ops[gn__ops[u->refusals[i].op].wire / 8] &= (uint8_t)~(1u << (gn__ops[u->refusals[i].op].wire % 8));
-    if (!u->lost && !out->ops && !u->n_refusals) return;
+    if (!gone && !out->ops && !u->n_refusals) return;
     out->ops = u->ops;
     out->n_ops = sizeof u->ops;
 }
@@ -13940,7 +13943,7 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
         else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
         else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
         if (device != GN_UNPLACED && !m->units[device].lost) homes[i] = 1u << device;
-        if (on && on <= m->n_units && m->units[on - 1].lost && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        if (on && on <= m->n_units && (m->units[on - 1].lost || m->units[on - 1].absent) && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
         if (device != GN_UNPLACED && m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
     }
     return GN_OK;
@@ -14390,7 +14393,7 @@ static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *x) {
     gn__piece_run *p;
     gn_result r = gn__device_pop(m, u, &p, &own);
     if (!r || p->run->id >= x->run->id) return;
-    if (r == GN_CANCELLED && p->run->delayed) {      /* it stood behind what failed, and is not to blame */
+    if (r == GN_CANCELLED && p->run->delayed && x->fault.result != r) {      /* it stood behind what failed, and is not to blame */
         p->at = GN__PIECE_WAITS;
         p->run->unsent++;
         m->unsent++;
@@ -19706,7 +19709,7 @@ static gn_result gn__place_absent(gn_ctx *g, gn__multi *m, uint32_t i, const cha
     }
     gn_logf(g->desc.log, g->desc.log_user, GN_LOG_WARN, "%s is absent: %s", name, f->text);
     g->stats.devices_absent++;
-    u->absent = u->lost = true;
+    u->absent = true;
     u->exec = (gn_exec){ &gn__absent_i, u };
     u->counts = &u->stats;
     gn__copy_text(u->name, sizeof u->name, name);

@@ -49,12 +49,16 @@ static int search_range(int mem, uint64_t begin, uint64_t end, const char *name,
         ssize_t n = pread(mem, piece + kept, want, (off_t)at);
         if (n <= 0) break;
         size_t have = kept + (size_t)n;
-        for (int k = 0; k < n_needles; k++)
-            for (size_t i = 0; i + needles[k].n <= have; i++)
-                if ((piece[i] ^ 0x5a) == needles[k].masked[0] && needle_at(&needles[k], piece + i)) {
-                    if (counts[k]++ < 2) printf("  %s: in %s at %" PRIx64 "\n", needles[k].what, name[0] ? name : "memory", at - kept + i);
+        for (int k = 0; k < n_needles; k++) {
+            const uint8_t *p = piece, *last = piece + have - (needles[k].n <= have ? needles[k].n : have);
+            while (p <= last && (p = memchr(p, needles[k].masked[0] ^ 0x5a, (size_t)(last - p) + 1)) != NULL) {
+                if (needles[k].n <= have && needle_at(&needles[k], p)) {
+                    if (counts[k]++ < 2) printf("  %s: in %s at %" PRIx64 "\n", needles[k].what, name[0] ? name : "memory", at - kept + (uint64_t)(p - piece));
                     found++;
                 }
+                p++;
+            }
+        }
         kept = have < NEEDLE - 1 ? have : NEEDLE - 1;
         memmove(piece, piece + have - kept, kept);
         at += (uint64_t)n;
@@ -80,6 +84,17 @@ static int search(const char *when)
     fclose(maps);
     close(mem);
     printf("  %s: %d places in %" PRIu64 " MiB\n", when, found, bytes >> 20);
+    return found;
+}
+
+/* The server wipes what it sent a moment after the client has it: looks for two seconds at most. */
+static int search_soon(const char *when)
+{
+    int found = search(when);
+    for (int i = 0; found > 0 && i < 20; i++) {
+        usleep(100000);
+        found = search(when);
+    }
     return found;
 }
 
@@ -159,16 +174,16 @@ TEST(credentials_do_not_stay_in_memory)
         snprintf(path, sizeof path, "%s/servers", client[i]);
         needle_from_file("a credential", path, NULL);
     }
-    CHECK_INT(search("after pairing and coming back"), 0);
+    CHECK_INT(search_soon("after pairing and coming back"), 0);
     gn_ctx *open = gn_open(&(gn_desc){ .devices = address, .home = client[0] });
     CHECK_RESULT(gn_status(open), GN_OK);
-    CHECK_INT(search("while a session is open"), 0);
+    CHECK_INT(search_soon("while a session is open"), 0);
     gn_close(open);
     /* refused: the server does not know the credential any more */
     snprintf(path, sizeof path, "%s/clients", home);
     CHECK(unlink(path) == 0);
     for (int i = 0; i < CLIENTS; i++) CHECK_RESULT(visit(address, client[i]), GN_BAD_CREDENTIAL);
-    CHECK_INT(search("after refusals"), 0);
+    CHECK_INT(search_soon("after refusals"), 0);
     gn_server_close(s);
     CHECK_INT(search("after the server"), 0);
 }
@@ -209,6 +224,10 @@ int main(int argc, char **argv)
     test_begin(argc, argv);
     if (access("/proc/self/mem", R_OK) != 0) {
         printf("SKIP: secrets: no /proc/self/mem here\n0 passed, 0 failed, 1 skipped\n");
+        return 77;
+    }
+    if (TEST_SANITIZED_THREADS) {
+        printf("SKIP: secrets: a thread sanitizer has its own copies of memory, and too many\n0 passed, 0 failed, 1 skipped\n");
         return 77;
     }
     snprintf(work, sizeof work, "/tmp/genie-secrets-XXXXXX");
