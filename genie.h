@@ -16009,10 +16009,15 @@ static bool gn__remote_leaves(gn__remote *r) {
     return !can;
 }
 
+static gn_result gn__remote_silent(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
+    gn_fault fault;
+    gn_fail(&fault, GN_TIMEOUT, "%s gave no answer and no sign of life within %u ms", r->link.info.peer, deadline_ms);
+    return gn__remote_lose(r, &fault, f);
+}
+
 /* Receives and takes one message. What breaks the deadline is silence: a whole frame of whatever kind ends it. GN_CANCELLED: gn_cancel. */
 static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
     uint64_t start = gn_now_us(), frames = r->link.in.frames, spent = 0;
-    gn_fault fault;
     for (;;) {
         uint32_t left = (uint32_t)(deadline_ms - GN__MIN(spent, deadline_ms));
         if (deadline_ms && gn__remote_leaves(r)) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
@@ -16024,8 +16029,7 @@ static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_faul
         spent = (now - start) / 1000;
         if (spent >= deadline_ms) break;
     }
-    gn_fail(&fault, GN_TIMEOUT, "%s gave no answer and no sign of life within %u ms", r->link.info.peer, deadline_ms);
-    return gn__remote_lose(r, &fault, f);
+    return gn__remote_silent(r, deadline_ms, f);
 }
 
 /* A step's outputs go where nobody reads them: the program has its memory back. */
@@ -16450,8 +16454,7 @@ static const gn_transport *gn__remote_listen(void *self, uint64_t since_us, uint
     if (r->lost || gn__remote_flush(r, &f)) return NULL;
     uint64_t now = gn_now_us(), since = GN__MAX(since_us, r->heard_us), spent = now > since ? (now - since) / 1000 : 0;
     if (spent >= r->link.deadline_ms) {
-        gn_fail(&f, GN_TIMEOUT, "%s gave no answer within %u ms", r->link.info.peer, r->link.deadline_ms);
-        gn__remote_lose(r, &f, NULL);
+        gn__remote_silent(r, r->link.deadline_ms, NULL);
         return NULL;
     }
     if (r->sent_us && r->await_us < r->sent_us) r->await_us = now;
