@@ -1,7 +1,6 @@
 /* The files of the home folder, whose lines are "KEY VALUE": what is found in them, what an edit leaves, what a credential's line and a proof
  * in a HELLO say. The first byte chooses the key, the second what the line becomes. */
-#include "fuzz.h"
-#include "net_unit.h"
+#include "fuzz_net.h"
 
 static const char *const credential_keys[] = { "127.0.0.1:5556", "a", "[::1]:1", "00112233445566778899aabbccddeeff", "#", "" };
 
@@ -79,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (line) {
         char found[300];
         size_t len = strcspn(line, "\r\n") - strlen(key) - 1;
-        snprintf(found, sizeof found, "%.*s", (int)GN__MIN(len, sizeof found - 1), line + strlen(key) + 1);
+        snprintf(found, sizeof found, "%.*s", (int)(len < sizeof found - 1 ? len : sizeof found - 1), line + strlen(key) + 1);
         credential_line(found);
     }
     credential_line(text);

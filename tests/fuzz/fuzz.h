@@ -55,4 +55,6 @@ static inline void *fuzz_resize(void *p, size_t n)
 #define GENIE_IMPLEMENTATION
 #include "../../genie.h"
 
+bool fuzz_is_device(const char *text) { return gn__device_is_word(text); }
+
 #endif

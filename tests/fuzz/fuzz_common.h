@@ -13,10 +13,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#define FUZZ_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define FUZZ_MAX(a, b) ((a) > (b) ? (a) : (b))
 #define FUZZ_CHECK(holds) ((holds) ? (void)0 : (printf("%s:%d: does not hold: %s\n", __FILE__, __LINE__, #holds), fflush(stdout), abort()))
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 size_t fuzz_seed(size_t index, uint8_t *out, size_t cap);
+
+/* Of the core, for targets of the network unit: whether a text names a device of this program. */
+bool fuzz_is_device(const char *text);
 
 /* Under libFuzzer: FUZZ_SEEDS=FOLDER writes the seeds there and ends. */
 #ifdef FUZZ_LIBFUZZER

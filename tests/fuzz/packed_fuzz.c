@@ -1,7 +1,6 @@
 /* Packed bytes of tensors. The first byte chooses the codec and the size of an element, two say how large the tensor is; then come packed
  * bytes, or, if bit 5 of the first is set, a tensor's own, which must come back as they were. */
-#include "fuzz.h"
-#include "net_unit.h"
+#include "fuzz_net.h"
 
 enum { PACKED_GUARD = 64 };
 

@@ -1,8 +1,7 @@
 /* TLS records after the handshake. The first byte chooses the suite and the version, the second whether what follows is bytes from the wire, or
  * records to be sealed with the right keys and then, perhaps, altered in one place; the third in which pieces they come and are taken.
  * Whatever comes, what is read is the beginning of what was sent. */
-#include "fuzz.h"
-#include "net_unit.h"
+#include "fuzz_net.h"
 
 enum { RECORD_WIRE = 1 << 17, RECORD_PLAIN = 1 << 16 };
 
@@ -30,7 +29,7 @@ static void record_write(record_tape *t, gn__records *client, fuzz_input *in)
         uint8_t kind = fuzz_byte(in), type = types[kind % sizeof types];
         size_t n = fuzz_byte(in);
         n |= (size_t)(fuzz_byte(in) & 15) << 8;
-        n = GN__MIN(n, in->n);
+        n = n < in->n ? n : in->n;
         if (t->wire_n + 2 * GN__RECORD_ROOM > RECORD_WIRE || t->plain_n + n > RECORD_PLAIN) return;
         if (kind >= 250) t->wire_n += gn__record_renew(client, t->wire + t->wire_n);
         else t->wire_n += gn__record_seal(client, type, in->p, n, t->wire + t->wire_n);
@@ -51,14 +50,14 @@ static size_t record_read(const record_tape *t, gn__records *server, uint8_t how
     size_t at = 0, have = 0, got = 0, piece = pieces[how & 3], room = rooms[how >> 2 & 3];
     gn_result r = GN_OK;
     for (bool more = true; r == GN_OK && more;) {
-        size_t n = 0, max = GN__MIN(room, sizeof out - got);
+        size_t n = 0, left = sizeof out - got, max = room < left ? room : left;
         more = have < t->wire_n;
-        have += GN__MIN(piece, t->wire_n - have);
+        have += FUZZ_MIN(piece, t->wire_n - have);
         do {
             r = max ? gn__records_take(server, t->wire, &at, have, out + got, max, &n) : GN_DISCONNECTED;
             FUZZ_CHECK(n <= max && at <= have);
             got += n;
-            max = GN__MIN(room, sizeof out - got);
+            left = sizeof out - got, max = room < left ? room : left;
         } while (r == GN_OK && n > 0);
     }
     FUZZ_CHECK(!honest || (got <= t->plain_n && memcmp(out, t->plain, got) == 0));
@@ -73,7 +72,7 @@ static void record_two_libraries(int aead, const uint8_t *p, size_t n)
     memset(key, 7, sizeof key);
     memset(nonce, 9, sizeof nonce);
     memset(aad, 3, sizeof aad);
-    n = GN__MIN(n, 500);
+    n = FUZZ_MIN(n, 500);
     void *ctx = gn__aead_make(gn__crypto_use(), aead, key, true);
     FUZZ_CHECK(ctx != NULL && gn__aead_seal(gn__crypto_use(), ctx, nonce, aad, sizeof aad, p, n, NULL, a));
     gn__crypto_use()->EVP_CIPHER_CTX_free(ctx);
@@ -92,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!gn__crypto_use() || !record_ends(&client, &server, aead, suite & 4)) return 0;
     t.wire_n = t.plain_n = 0;
     if (mode & 1) {
-        t.wire_n = GN__MIN(in.n, sizeof t.wire);
+        t.wire_n = FUZZ_MIN(in.n, sizeof t.wire);
         if (in.n) memcpy(t.wire, in.p, t.wire_n);
         FUZZ_CHECK(record_read(&t, &server, how, true, &r) == 0);      /* nobody seals without the keys */
     } else {

@@ -1,6 +1,5 @@
 /* Addresses as users write them and as files hold them: URLs, addresses to listen on and to advertise, words for devices, first lines. */
-#include "fuzz.h"
-#include "net_unit.h"
+#include "fuzz_net.h"
 
 /* What was understood, written as a URL, is understood as the same. */
 static void url_round_trip(const gn__url *u)
@@ -14,7 +13,7 @@ static void url_round_trip(const gn__url *u)
     FUZZ_CHECK(gn__parse_url(again, &v) == NULL);
     FUZZ_CHECK(strcmp(v.host, u->host) == 0 && v.port == u->port && strcmp(v.device, u->device) == 0 && strcmp(v.address, u->address) == 0);
     FUZZ_CHECK(v.has_pin == u->has_pin && v.has_code == u->has_code && memcmp(v.pin, u->pin, GN__PIN) == 0 && memcmp(v.code, u->code, GN__CODE) == 0);
-    FUZZ_CHECK(!gn__device_is_word(again));
+    FUZZ_CHECK(!fuzz_is_device(again));
 }
 
 /* A host to listen on or to advertise stands in a URL that is one. */
@@ -49,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     wrong = gn__parse_listen(text, host, &port);
     FUZZ_CHECK(wrong != NULL || (host[0] && strlen(host) < sizeof host));
     url_of_a_host(text);
-    gn__device_is_word(text);
+    fuzz_is_device(text);
     gn__bytes file = { (uint8_t *)text, size };
     if (gn__first_line(file, line, &f, "a file") == GN_OK) FUZZ_CHECK(strlen(line) < sizeof line && strcspn(line, "\n") == strlen(line));
     gn_free(text);
