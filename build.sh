@@ -48,7 +48,7 @@ parse_arguments() {
             -h | --help) usage; exit 0 ;;
             --no-deps) no_deps=1 ;;
             CC=* | SAN=* | CFLAGS=* | JOBS=* | PREFIX=* | DESTDIR=*) export "${argument?}" ;;
-            kernels) [ "$command" = build ] || die "two commands: $command and $argument"; command=test names=(kernels_test conformance_test gpu_test rows_test gpu_several_test gpu_calls_test gpu_fault_test choice_test shim_test nvrtc12_test sass_test) ;;
+            kernels) [ "$command" = build ] || die "two commands: $command and $argument"; command=test names=(kernels_test conformance_test gpu_test rows_test gpu_several_test gpu_calls_test gpu_fault_test choice_test exact_test gpu_limits_test shim_test nvrtc12_test sass_test) ;;
             build | test | bench | fuzz | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
             -*) die "unknown option $argument; see --help" ;;
             *) [ "$command" = test ] || [ "$command" = fuzz ] || die "unknown command $argument; see --help"; names+=("$argument") ;;

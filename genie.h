@@ -80,7 +80,9 @@
                      is given the one with the fewest sessions, of those the one that holds the fewest bytes.
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
-                     (gn_get_device) compute equal bits. Every wait has a deadline, which means silence: a server that computes,
+                     (gn_get_device) compute equal bits. A CPU adds in an order that the shapes give, however operands lie
+                     in memory; a GPU's kernels depend on strides too, so a view and its realised copy may differ there.
+                     Every wait has a deadline, which means silence: a server that computes,
                      compiles or measures gives signs of life, four a second, however long that takes (one of an earlier version
                      does not: then a step must be shorter than the deadline). A server lets one step compute for 600 s
                      (--max-step-seconds), then it fails with GN_LIMIT; what a client no longer waits for, because it was cancelled or
@@ -351,7 +353,7 @@ typedef struct gn_desc {
     bool keep_placement;    /* plans over several devices stay where they were placed first, whatever devices and links cost later
                                ($GENIE_RESCHEDULE=0) */
     const char *home;       /* folder of keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
-    const char *label;      /* named in logs */
+    const char *label;      /* what servers name this context in their logs; at most 63 bytes of it */
     gn_log_fn log;          /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
     void *log_user;
     gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
@@ -1499,6 +1501,7 @@ typedef struct gn_exec_desc {
     gn_log_fn log;           /* as of a context */
     void *log_user;
     const gn_flag *cancel;   /* stays valid until close; NULL: nobody ends work early */
+    const char *tenant;      /* of a server's session: whose it is; NULL: the program's own */
 } gn_exec_desc;
 
 /* ---- transport: an ordered byte stream to one peer ---- */
@@ -1583,6 +1586,12 @@ typedef struct gn_net_i {
     /* Writes a line about the libraries that encrypt, hash and pack; returns its length. */
     int (*about)(char *out_text, size_t cap);
 } gn_net_i;
+
+/* gelu_tanh(x) = x / (1 + e^-(c1 x + c3 x^3)): c1 = sqrt(8 / pi), c3 = 0.044715 c1, and what their doubles leave of them. */
+#define GN_GELU_1 1.5957691216057307118
+#define GN_GELU_1_REST -9.96930880911092e-17
+#define GN_GELU_3 0.071354816272600248776
+#define GN_GELU_3_REST -6.175149918155315e-19
 
 /* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
  * columns are named in >>ops. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
@@ -2976,7 +2985,12 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define GN_M_SQRT(a) GN__PASTE(gn__m_sqrt_, GN__SUFFIX)(a)
 #define GN_M_TANH(a) GN__PASTE(gn__m_tanh_, GN__LONG)(a)
 #define GN_M_ERFC(a) GN__PASTE(gn__m_erfc_, GN__LONG)(a)
-#define GN_M_OVER1P(a, b) ((a) / (GN_C(1) + (b)))   /* b >= 0; a GPU's may be 2 ulp off */
+/* m / (1 + e^-a), m Phi(a) with the normal distribution's function, x / (1 + e^-(c1 x + c3 x^3)) and x tanh(log(1 + e^x)): of all a and x, results that
+ * are not normal too, which are rounded once; -infinity gives what m 0 gives. */
+#define GN_M_LOGISTIC(m, a) GN__PASTE(gn__m_logistic_, GN__LONG)(m, a)
+#define GN_M_NORMAL(m, a) GN__PASTE(gn__m_normal_, GN__LONG)(m, a)
+#define GN_M_GELU_TANH(a) GN__PASTE(gn__m_gelu_tanh_, GN__LONG)(a)
+#define GN_M_MISH(a) GN__PASTE(gn__m_mish_, GN__LONG)(a)
 /* Further ones. Floats, as in C99 <math.h>: FLOOR CEIL TRUNC EXP2 EXPM1 LOG2 LOG10 LOG1P SIN COS TAN ASIN ACOS ATAN SINH COSH ASINH
  * ACOSH ATANH ERF ATAN2(y, x) HYPOT COPYSIGN(magnitude, sign); RINT rounds to nearest, ties to even. All compute types:
  *   FMA(a, b, c)     a b + c rounded once; ints: wrapped
@@ -3023,7 +3037,7 @@ float sqrtf(float) __attribute__((const));
 
 /* ---- mathematics of f32 without branches or calls, so that loops over it become vector code. Polynomials are minimax fits made
  * for this file; additions and multiplications are never contracted, so every instruction path gives the same bits. Errors are
- * below 3 units in the last place (erfc: 4), over all floats; tests/math_test.c prints and bounds them ---- */
+ * below 3 units in the last place (erfc, gelu: 4), over all floats; tests/math_test.c prints and bounds them ---- */
 
 /* 2^n r, n in [-252, 254]: in two steps, so that results below the normal range are rounded once. */
 GN__INLINE float gn__v_scale(float r, int32_t n) {
@@ -3039,13 +3053,16 @@ GN__INLINE float gn__v_exp_tail(float r) {
 #define GN__V_LN2_HI 0.693145751953125f        /* 15 bits: its product with a small integer is exact */
 #define GN__V_LN2_LO 1.428606820309417e-6f
 #define GN__V_ROUND 12582912.0f                /* 1.5 2^23: adding it rounds to the nearest integer */
+#define GN__W_ROUND 0x1.8p52                   /* the same in f64 */
 
-/* exp(hi + lo), hi in [-104.1, 89], |lo| small. */
-GN__INLINE float gn__v_exp_parts(float hi, float lo) {
+/* m exp(hi + lo), hi in [-104.1, 89], |lo| small; a result below the normal range is rounded once. */
+GN__INLINE float gn__v_exp_times(float m, float hi, float lo) {
     float t = hi * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND;
     float r = ((hi - n * GN__V_LN2_HI) - n * GN__V_LN2_LO) + lo;
-    return gn__v_scale(1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND)));
+    return gn__v_scale(m * (1.0f + (r + r * r * gn__v_exp_tail(r))), (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND)));
 }
+
+GN__INLINE float gn__v_exp_parts(float hi, float lo) { return gn__v_exp_times(1.0f, hi, lo); }
 
 GN__INLINE float gn__v_exp(float x) {
     float c = x > 89.0f ? 89.0f : x;
@@ -3110,15 +3127,61 @@ GN__INLINE float gn__v_log1p(float x) {
     return x == 0.0f ? x : u > 0.0f && u < INFINITY ? y + lost : y;
 }
 
-/* exp(-x^2) erfcx(x), with x^2 in two parts; erfcx(x) (1 + x) is a polynomial in (x - 3) / (x + 3). */
-GN__INLINE float gn__v_erfc(float x) {
-    float a = fabsf(x), c = a > 10.2f ? 10.2f : a, u = (c - 3.0f) / (c + 3.0f);
+/* erfcx(c) (1 + c) for c >= 0: a polynomial in (c - 3) / (c + 3). */
+GN__INLINE float gn__v_erfc_head(float c) {
+    float u = (c - 3.0f) / (c + 3.0f);
     float h = -0.0003720098398f + u * -0.0001050804546f;
     h = 0.02195093979f + u * (-0.009765114925f + u * (0.001640394093f + u * (0.0007045800821f + u * h)));
-    h = 0.7160046053f + u * (-0.2309273514f + u * (0.09902068922f + u * (-0.01023469215f + u * (-0.0238023969f + u * h))));
+    return 0.7160046053f + u * (-0.2309273514f + u * (0.09902068922f + u * (-0.01023469215f + u * (-0.0238023969f + u * h))));
+}
+
+/* exp(-x^2) erfcx(x), with x^2 in two parts. */
+GN__INLINE float gn__v_erfc(float x) {
+    float a = fabsf(x), c = a > 10.2f ? 10.2f : a, h = gn__v_erfc_head(c);
     float top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
-    float y = gn__v_exp_parts(-top * top, -(c - top) * (c + top)) * (h / (1.0f + c));
+    float y = gn__v_exp_times(h / (1.0f + c), -top * top, -(c - top) * (c + top));
     return x < 0.0f ? 2.0f - y : x != x ? x : y;
+}
+
+/* m Phi(x) = m erfc(-x / sqrt 2) / 2. The square of x is halved, not that of a rounded x / sqrt 2. */
+GN__INLINE float gn__v_normal(float m, float x) {
+    float a = fabsf(x), c = a > 14.4f ? 14.4f : a, z = c * 0.707106781f, top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
+    float below = x > 14.4f ? 0.0f : m, y = gn__v_exp_times(0.5f * below * (gn__v_erfc_head(z) / (1.0f + z)), -0.5f * top * top, -0.5f * (c - top) * (c + top));
+    y = a > 14.4f ? below * 0.0f : y;
+    return x <= 0.0f ? y : m - y;
+}
+
+/* m / (1 + 2^n e), n an integer in [-126, 186], e near 1; 186 stands for infinity. Where the power is large, 1 is nothing and the quotient is
+ * formed 2^58 times too large. */
+GN__INLINE float gn__v_quotient(float m, float e, float n) {
+    bool low = n > 115.0f;
+    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f, k = (low ? n - 58.0f : n) + GN__V_ROUND;
+    return m / (one + e * gn__bits_f32((gn__f32_bits(k) - gn__f32_bits(GN__V_ROUND) + 127u) << 23)) * by;
+}
+
+GN__INLINE float gn__v_logistic(float m, float a) {
+    float x = a > 87.0f ? -87.0f : -a, c = x > 129.0f ? 129.0f : x;
+    float n = (c * 1.44269504f + GN__V_ROUND) - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
+    return gn__v_quotient(m, 1.0f + (r + r * r * gn__v_exp_tail(r)), n);
+}
+
+/* The exponent in f64, in powers of 2: an error of it is a relative one of the result. */
+GN__INLINE float gn__v_gelu_tanh(float a) {
+    float c = a > 9.9f ? 9.9f : a;
+    double x = (double)(c < -11.565f ? -11.565f : c), t = x * (-GN_GELU_1 * 1.44269504088896340736 + (-GN_GELU_3 * 1.44269504088896340736) * (x * x));
+    double n = (t + GN__W_ROUND) - GN__W_ROUND;
+    float r = (float)((t - n) * 0.69314718055994530942);
+    return gn__v_quotient(a, 1.0f + (r + r * r * gn__v_exp_tail(r)), (float)n);
+}
+
+/* tanh(log(1 + 1 / v)) = 1 / (1 + 2 v / (1 / v + 2)), v = e^-a; both divisions as in gn__v_quotient. */
+GN__INLINE float gn__v_mish(float a) {
+    float x = a > 87.0f ? -87.0f : -a, c = x > 129.0f ? 129.0f : x;
+    float n = (c * 1.44269504f + GN__V_ROUND) - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
+    bool low = n > 115.0f;
+    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f, k = (low ? n - 58.0f : n) + GN__V_ROUND;
+    float v = (1.0f + (r + r * r * gn__v_exp_tail(r))) * gn__bits_f32((gn__f32_bits(k) - gn__f32_bits(GN__V_ROUND) + 127u) << 23);
+    return a / (one + 2.0f * v / (one / v + 2.0f)) * by;
 }
 
 GN__INLINE float gn__v_erf(float x) {
@@ -3230,12 +3293,16 @@ GN__INLINE float gn__v_atan2(float y, float x) {
     float b = fabsf(y), a = fabsf(x), most = b > a ? b : a, scale = most > 0x1p100f ? 0.25f : most < 0x1p-100f ? 0x1p60f : 1.0f;
     bool same = b == a;                            /* zeros and infinities too */
     float r = gn__v_angle(same ? (a == 0.0f ? 0.0f : 1.0f) : b * scale, same ? 1.0f : a * scale, gn__f32_bits(x) >> 31);
-    return x != x || y != y ? x + y : copysignf(r, y);
+    r = copysignf(r, y);
+    r = x != x ? x : r;                            /* of two NaN always the same one: a sum gives either */
+    return y != y ? y : r;
 }
 
 /* In f64 nothing can overflow, and the sum is exact enough. */
 GN__INLINE float gn__v_hypot(float a, float b) {
     float y = (float)sqrt((double)a * (double)a + (double)b * (double)b);
+    y = b != b ? b : y;
+    y = a != a ? a : y;
     return fabsf(a) == INFINITY || fabsf(b) == INFINITY ? INFINITY : y;
 }
 
@@ -3249,12 +3316,11 @@ GN__INLINE float gn__v_tan(float x) {
     return (float)((odd ? -c : s) / (odd ? s : c));
 }
 
-/* ---- the same of f64, errors below 3 units in the last place (erfc: 5). gn__w_NAME is gn__v_NAME with longer polynomials, and what is
+/* ---- the same of f64, errors below 3 units in the last place (erfc: 5, gelu: 6, mish: 4). gn__w_NAME is gn__v_NAME with longer polynomials, and what is
  * said there holds here ---- */
 
 #define GN__W_LN2_HI 0x1.62e42fefa2p-1         /* 40 bits */
 #define GN__W_LN2_LO 0x1.9ef35793c7673p-41
-#define GN__W_ROUND 0x1.8p52
 
 /* 2^n r, n in [-1080, 1030] in two's complement. */
 GN__INLINE double gn__w_scale(double r, uint64_t n) {
@@ -3268,12 +3334,14 @@ GN__INLINE double gn__w_exp_tail(double r) {
     return 0.5000000000000011 + r * (0.1666666666666641 + r * (0.04166666666652973 + r * (0.00833333333349498 + r * (0.001388888894375879 + r * p))));
 }
 
-/* exp(hi + lo), hi in [-746, 711], |lo| small. */
-GN__INLINE double gn__w_exp_parts(double hi, double lo) {
+/* m exp(hi + lo), hi in [-746, 711], |lo| small. */
+GN__INLINE double gn__w_exp_times(double m, double hi, double lo) {
     double t = hi * 1.44269504088896340736 + GN__W_ROUND, n = t - GN__W_ROUND;
     double r = ((hi - n * GN__W_LN2_HI) - n * GN__W_LN2_LO) + lo;
-    return gn__w_scale(1.0 + (r + r * r * gn__w_exp_tail(r)), gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND));
+    return gn__w_scale(m * (1.0 + (r + r * r * gn__w_exp_tail(r))), gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND));
 }
+
+GN__INLINE double gn__w_exp_parts(double hi, double lo) { return gn__w_exp_times(1.0, hi, lo); }
 
 GN__INLINE double gn__w_exp(double x) {
     double c = x > 710.0 ? 710.0 : x;
@@ -3452,7 +3520,9 @@ GN__INLINE double gn__w_atan2(double y, double x) {
     double b = fabs(y), a = fabs(x), most = b > a ? b : a, scale = most > 0x1p1000 ? 0.25 : most < 0x1p-900 ? 0x1p200 : 1.0;
     bool same = b == a;
     double r = gn__w_angle(same ? (a == 0.0 ? 0.0 : 1.0) : b * scale, same ? 1.0 : a * scale, gn__f64_bits(x) >> 63);
-    return x != x || y != y ? x + y : copysign(r, y);
+    r = copysign(r, y);
+    r = x != x ? x : r;
+    return y != y ? y : r;
 }
 
 GN__INLINE double gn__w_hypot(double a, double b) {
@@ -3460,21 +3530,57 @@ GN__INLINE double gn__w_hypot(double a, double b) {
     double scale = most > 0x1p500 ? 0x1p-600 : most < 0x1p-400 ? 0x1p600 : 1.0, back = most > 0x1p500 ? 0x1p600 : most < 0x1p-400 ? 0x1p-600 : 1.0;
     x *= scale;
     y *= scale;
-    return fabs(a) == (double)INFINITY || fabs(b) == (double)INFINITY ? (double)INFINITY : sqrt(x * x + y * y) * back;
+    double r = sqrt(x * x + y * y) * back;
+    r = b != b ? b : r;
+    r = a != a ? a : r;
+    return fabs(a) == (double)INFINITY || fabs(b) == (double)INFINITY ? (double)INFINITY : r;
 }
 
-/* As in f32; the polynomial is in (x - 4) / (x + 4). */
-GN__INLINE double gn__w_erfc(double x) {
-    double a = fabs(x), c = a > 27.3 ? 27.3 : a, u = (c - 4.0) / (c + 4.0);
+/* As in f32; the polynomial is in (c - 4) / (c + 4). */
+GN__INLINE double gn__w_erfc_head(double c) {
+    double u = (c - 4.0) / (c + 4.0);
     double h = 4.458203241552779e-8 + u * (4.940418988502122e-8 + u * (-5.607768386876324e-9 + u * (-5.790551365747248e-9 + u * -5.813800315170287e-10)));
     h = -4.1401736538582805e-6 + u * (2.6538181852235067e-6 + u * (8.440191216448979e-9 + u * (-3.685051141686623e-7 + u * h)));
     h = -3.8976755898301397e-4 + u * (-6.013626583522273e-5 + u * (6.403317497199975e-5 + u * (-1.3152838122831966e-5 + u * h)));
     h = -0.017515654647021574 + u * (0.012161784763372712 + u * (-0.00606873521203106 + u * (0.0021164214902772475 + u * h)));
     h = 0.11704966551044219 + u * (-0.04808038122129025 + u * (0.003962055681308038 + u * (0.015312509678670877 + u * h)));
-    h = 0.6849972881253069 + u * (-0.19934458280036724 + u * h);
+    return 0.6849972881253069 + u * (-0.19934458280036724 + u * h);
+}
+
+GN__INLINE double gn__w_erfc(double x) {
+    double a = fabs(x), c = a > 27.3 ? 27.3 : a;
     double top = gn__bits_f64(gn__f64_bits(c) & 0xfffffffff8000000u);
-    double y = gn__w_exp_parts(-top * top, -(c - top) * (c + top)) * (h / (1.0 + c));
+    double y = gn__w_exp_times(gn__w_erfc_head(c) / (1.0 + c), -top * top, -(c - top) * (c + top));
     return x < 0.0 ? 2.0 - y : x != x ? x : y;
+}
+
+GN__INLINE double gn__w_normal(double m, double x) {
+    double a = fabs(x), c = a > 38.6 ? 38.6 : a, z = c * 0.70710678118654752440, top = gn__bits_f64(gn__f64_bits(c) & 0xfffffffff8000000u);
+    double below = x > 38.6 ? 0.0 : m, y = gn__w_exp_times(0.5 * below * (gn__w_erfc_head(z) / (1.0 + z)), -0.5 * top * top, -0.5 * (c - top) * (c + top));
+    y = a > 38.6 ? below * 0.0 : y;
+    return x <= 0.0 ? y : m - y;
+}
+
+/* m / (1 + v) by way of the quotient: v = 2^n e, n in [-1022, 1152]; 1152 stands for infinity. */
+typedef struct gn__w_power { double one, v, by; } gn__w_power;
+
+GN__INLINE gn__w_power gn__w_power_of(double hi, double lo) {
+    double x = hi < -708.0 ? -708.0 : hi, c = x > 798.5 ? 798.5 : x;
+    double n = (c * 1.44269504088896340736 + GN__W_ROUND) - GN__W_ROUND, r = ((c - n * GN__W_LN2_HI) - n * GN__W_LN2_LO) + lo;
+    bool low = n > 900.0;
+    double k = (low ? n - 128.0 : n) + GN__W_ROUND;
+    double v = (1.0 + (r + r * r * gn__w_exp_tail(r))) * gn__bits_f64((gn__f64_bits(k) - gn__f64_bits(GN__W_ROUND) + 1023u) << 52);
+    return (gn__w_power){ low ? 0.0 : 1.0, v, low ? 0x1p-128 : 1.0 };
+}
+
+GN__INLINE double gn__w_logistic(double m, double a) {
+    gn__w_power p = gn__w_power_of(-a, 0.0);
+    return m / (p.one + p.v) * p.by;
+}
+
+GN__INLINE double gn__w_mish(double a) {
+    gn__w_power p = gn__w_power_of(-a, 0.0);
+    return a / (p.one + 2.0 * p.v / (p.one / p.v + 2.0)) * p.by;
 }
 
 GN__INLINE double gn__w_erf(double x) {
@@ -3497,6 +3603,16 @@ GN__INLINE gn__w_pair gn__w_product(double a, double b) {
     double a1 = gn__bits_f64(gn__f64_bits(a) & 0xfffffffff8000000u), a2 = a - a1;
     double b1 = gn__bits_f64(gn__f64_bits(b) & 0xfffffffff8000000u), b2 = b - b1, p = a * b;
     return (gn__w_pair){ p, ((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2 };
+}
+
+/* The exponent in two doubles. */
+GN__INLINE double gn__w_gelu_tanh(double a) {
+    double x = fabs(a) <= 40.0 ? a : copysign(40.0, a);
+    gn__w_pair s = gn__w_product(x, x), u = gn__w_product(s.hi, GN_GELU_3);
+    double w = GN_GELU_1 + u.hi, back = w - GN_GELU_1, lo = (GN_GELU_1 - (w - back)) + (u.hi - back) + (u.lo + s.lo * GN_GELU_3 + s.hi * GN_GELU_3_REST + GN_GELU_1_REST);
+    gn__w_pair p = gn__w_product(x, w);
+    gn__w_power e = gn__w_power_of(-p.hi, -(p.lo + x * lo));
+    return a / (e.one + e.v) * e.by;
 }
 
 /* log2 of x > 0 and finite, to 2^-63 of it: 2 / ln 2 (s + s^3 (1/3 + z (1/5 + ...))), s = (m - 1) / (m + 1), z = s^2. */
@@ -3530,8 +3646,8 @@ GN__INLINE gn__w_pair gn__w_log2_pair(double x) {
         r = whole > even ? copysign##F(r, x) : r;                                                            \
         T below = whole > 0 ? r : (T)NAN, finite = x < 0 ? below : r;                                        \
         r = a == (T)INFINITY ? r : finite;                                                                   \
-        r = x != x ? x + y : r;                                                                              \
-        r = y != y ? x + y : r;                                                                              \
+        r = y != y ? y : r;                                                                                  \
+        r = x != x ? x : r;                                                                                  \
         r = x == 1 ? (T)1 : r;                                                                               \
         return y == 0 ? (T)1 : r;                                                                            \
     }
@@ -3557,6 +3673,21 @@ GN__INLINE float gn__v_pow(float x, float y) {
     double q = 0.05550327215498386 + r * (0.009617994531983809 + r * (0.0013400431862620847 + r * 0.0001547801837711194));
     q = 0.9999999999190358 + r * (0.6931472067092896 + r * (0.24022651504866055 + r * q));
     return gn__v_pow_edges(x, y, (float)(q * gn__bits_f64((gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND) + 1023) << 52)));
+}
+
+/* Of several NaN the first: the instruction gives another one than the library's function. */
+GN__INLINE float gn__v_fma(float a, float b, float c) {
+    float y = fmaf(a, b, c);
+    y = c != c ? c : y;
+    y = b != b ? b : y;
+    return a != a ? a : y;
+}
+
+GN__INLINE double gn__w_fma(double a, double b, double c) {
+    double y = fma(a, b, c);
+    y = c != c ? c : y;
+    y = b != b ? b : y;
+    return a != a ? a : y;
 }
 
 /* a - b trunc(a / b) where |a / b| is below a limit, else what gn__tile_far_f32 and _f64 put right. The nearest whole quotient has few bits: its
@@ -3587,6 +3718,10 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_sqrt_f32(a) sqrtf(a)
 #define gn__m_tanh_f32(a) gn__v_tanh(a)
 #define gn__m_erfc_f32(a) gn__v_erfc(a)
+#define gn__m_logistic_f32(m, a) gn__v_logistic(m, a)
+#define gn__m_normal_f32(m, a) gn__v_normal(m, a)
+#define gn__m_gelu_tanh_f32(a) gn__v_gelu_tanh(a)
+#define gn__m_mish_f32(a) gn__v_mish(a)
 
 #define gn__m_add_f64(a, b) ((a) + (b))
 #define gn__m_sub_f64(a, b) ((a) - (b))
@@ -3600,6 +3735,10 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_sqrt_f64(a) sqrt(a)
 #define gn__m_tanh_f64(a) gn__w_tanh(a)
 #define gn__m_erfc_f64(a) gn__w_erfc(a)
+#define gn__m_logistic_f64(m, a) gn__w_logistic(m, a)
+#define gn__m_normal_f64(m, a) gn__w_normal(m, a)
+#define gn__m_gelu_tanh_f64(a) gn__w_gelu_tanh(a)
+#define gn__m_mish_f64(a) gn__w_mish(a)
 
 #define gn__m_floor_f32(a) floorf(a)
 #define gn__m_ceil_f32(a) ceilf(a)
@@ -3625,7 +3764,7 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_atan2_f32(a, b) gn__v_atan2(a, b)
 #define gn__m_hypot_f32(a, b) gn__v_hypot(a, b)
 #define gn__m_copysign_f32(a, b) copysignf(a, b)
-#define gn__m_fma_f32(a, b, c) fmaf(a, b, c)
+#define gn__m_fma_f32(a, b, c) gn__v_fma(a, b, c)
 #define gn__m_fmod_f32(a, b) gn__v_fmod(a, b)
 #define gn__m_floor_f64(a) floor(a)
 #define gn__m_ceil_f64(a) ceil(a)
@@ -3651,7 +3790,7 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_atan2_f64(a, b) gn__w_atan2(a, b)
 #define gn__m_hypot_f64(a, b) gn__w_hypot(a, b)
 #define gn__m_copysign_f64(a, b) copysign(a, b)
-#define gn__m_fma_f64(a, b, c) fma(a, b, c)
+#define gn__m_fma_f64(a, b, c) gn__w_fma(a, b, c)
 #define gn__m_fmod_f64(a, b) gn__w_fmod(a, b)
 /* remainder and floordiv from m = fmod(a, b). */
 #define GN__DEFINE_FLOAT_MATH(S, T, F)                                                                       \
@@ -3669,7 +3808,7 @@ GN__DEFINE_FLOAT_MATH(f64, double, )
 #if GN__X86
 #define GN__LONG_MATH(X, Y) \
     X(exp) X(log) X(tanh) X(erfc) X(exp2) X(expm1) X(log2) X(log10) X(log1p) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) \
-    X(asinh) X(acosh) X(atanh) X(erf) Y(pow) Y(atan2) Y(hypot)
+    X(asinh) X(acosh) X(atanh) X(erf) X(gelu_tanh) X(mish) Y(pow) Y(atan2) Y(hypot) Y(logistic) Y(normal)
 #define GN__X(name)                                                                                          \
     static float gn__m_##name##_f32_small(float a) { return gn__m_##name##_f32(a); }        \
     static double gn__m_##name##_f64_small(double a) { return gn__m_##name##_f64(a); }
@@ -3732,11 +3871,11 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( SQRT,      sqrt,      0x1b, S, GN__FLOATS,  4,  1, GN_M_SQRT(a), gn__div(k, gn__mul(k, gy, gn__num(k, 0.5)), y))              \
     U( RSQRT,     rsqrt,     0x1c, S, GN__FLOATS,  5,  2, GN_C(1) / GN_M_SQRT(a), gn__mul(k, gn__mul(k, gy, gn__num(k, -0.5)), gn__div(k, y, x0))) \
     U( TANH,      tanh,      0x1d, F, GN__FLOATS, 12,  4, GN_M_TANH(a), gn__mul(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, y, y)))) \
-    U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_M_OVER1P(GN_C(1), GN_M_EXP(-a)), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
+    U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_M_LOGISTIC(GN_C(1), a), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
     U( RELU,      relu,      0x1f, A, GN__NUMBERS, 1,  1, a < GN_C(0) ? GN_C(0) : a, gn__choose(k, gn__gt(k, x0, gn__num(k, 0)), gy)) \
-    U( GELU,      gelu,      0x20, F, GN__FLOATS, 20,  8, GN_C(0.5) * a * GN_M_ERFC(a * GN_C(-0.70710678118654752440)), gn__gelu_grad(k)) \
-    U( GELU_TANH, gelu_tanh, 0x21, F, GN__FLOATS, 20,  8, GN_M_OVER1P(a, GN_M_EXP(a * (GN_C(-1.5957691216057307117) + GN_C(-0.071354816272600009) * a * a))), gn__gelu_tanh_grad(k)) \
-    U( SILU,      silu,      0x22, F, GN__FLOATS, 14,  4, GN_M_OVER1P(a, GN_M_EXP(-a)), gn__silu_grad(k))                            \
+    U( GELU,      gelu,      0x20, F, GN__FLOATS, 20,  8, GN_M_NORMAL(a, a), gn__gelu_grad(k)) \
+    U( GELU_TANH, gelu_tanh, 0x21, F, GN__FLOATS, 20,  8, GN_M_GELU_TANH(a), gn__gelu_tanh_grad(k)) \
+    U( SILU,      silu,      0x22, F, GN__FLOATS, 14,  4, GN_M_LOGISTIC(a, a), gn__silu_grad(k))                            \
     C( EQ,        eq,        0x23, A, GN__ALL,     1,  1, a == b)                                                                    \
     C( NE,        ne,        0x24, A, GN__ALL,     1,  1, a != b)                                                                    \
     C( LT,        lt,        0x25, A, GN__ALL,     1,  1, a < b)                                                                     \
@@ -3773,12 +3912,12 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( ATANH,        atanh,        0x96, F, GN__FLOATS, 16,  4, GN_M_ATANH(a), gn__div(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
     U( ERF,          erf,          0x97, F, GN__FLOATS, 16,  4, GN_M_ERF(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, 1.12837916709551257390)))) \
     U( ERFC,         erfc,         0x98, F, GN__FLOATS, 16,  8, GN_M_ERFC(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, -1.12837916709551257390)))) \
-    U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
+    U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, a != a ? a : GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
     U( SOFTSIGN,     softsign,     0x9a, S, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
     U( HARD_SIGMOID, hard_sigmoid, 0x9b, S, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
     U( HARD_SWISH,   hard_swish,   0x9c, S, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
     U( SELU,         selu,         0x9d, F, GN__FLOATS, 10,  4, GN_C(1.0507009873554804934) * (a > GN_C(0) ? a : GN_C(1.6732632423543772848) * GN_M_EXPM1(a)), gn__selu_grad(k)) \
-    U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, a * GN_M_TANH(GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a)))), gn__mish_grad(k)) \
+    U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, GN_M_MISH(a), gn__mish_grad(k)) \
     U( LOG_SIGMOID,  log_sigmoid,  0x9f, F, GN__FLOATS, 20,  4, GN_M_MIN(a, GN_C(0)) - GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, gn__neg(k, x0)))) \
     B( ATAN2,        atan2,        0xa0, F, GN__FLOATS, 20,  4, GN_M_ATAN2(a, b), gn__div(k, gn__mul(k, gy, x1), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))), gn__neg(k, gn__div(k, gn__mul(k, gy, x0), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))))) \
     B( FMOD,         fmod,         0xa1, M, GN__NUMBERS,  8,  1, GN_M_FMOD(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__trunc(k, gn__div(k, x0, x1))))) \
@@ -4257,6 +4396,7 @@ typedef struct gn__reduce_job {
     int64_t n, inner;          /* reduced elements, and of its last dim */
     int64_t blocks;            /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever the number of threads */
     bool integer, columns;
+    bool floats;               /* a sum or mean of floats */
     bool runs;                 /* by gn__runners: integers, and the extremes that no f32 kernel finds */
     gn__compute compute;       /* what those run in */
     struct gn__partial *partials;   /* results by blocks, when these are several */
@@ -4265,7 +4405,9 @@ typedef struct gn__reduce_job {
 
 enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
 
-enum { GN__LANES = 32 };       /* running sums of a row */
+/* How floats are added, whatever they lie in and whoever adds them: element i of a piece goes to running sum i mod GN__LANES, the upper half of
+ * these is added to the lower until one is left, and pieces are joined by a gn__tree. So the number of elements alone gives the order. */
+enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 128, GN__PIECE64 = 64, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
 
 /* The innermost loops of f32 rows and products, for one instruction path. */
 typedef struct gn__kernels {
@@ -4276,6 +4418,13 @@ typedef struct gn__kernels {
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
     /* y[rows] += x . b[row]; GN__LANES running sums, combined in a fixed order */
     void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
+    void (*dot64)(double *y, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t k);
+    /* The same down n columns, n <= GN__CHUNK: running sum r mod GN__LANES, a row of `slots`, += x[r] b[r][n]; the first ones are set where `fresh`.
+     * Then y[n] += what `lanes` of them (those that were set) come to. */
+    void (*down)(float *slots, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*join)(float *y, const float *slots, int64_t lanes, int64_t n);
+    void (*down64)(double *slots, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*join64)(double *y, const double *slots, int64_t lanes, int64_t n);
     float (*top)(const float *x, int64_t n, float sign);             /* largest of sign * x, NaN if there is one */
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul);   /* (x - sub) * mul */
     void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; one of them may be NULL */
@@ -4296,11 +4445,7 @@ typedef struct gn__kernels {
 #endif
 
 /* Half the lanes onto the other half, until one is left. */
-GN__INLINE float gn__lanes_sum(float *s) {
-    for (int w = GN__LANES / 2; w > 0; w /= 2)
-        for (int l = 0; l < w; l++) s[l] += s[l + w];
-    return s[0];
-}
+#define GN__LANES_SUM(s) (((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])))
 
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                            \
@@ -4322,21 +4467,77 @@ GN__INLINE float gn__lanes_sum(float *s) {
             }                                                                                                \
         }                                                                                                    \
     }
-#define GN__DEFINE_DOT(S, attribute, W)                                                                      \
-    attribute static void gn__dot_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k) { \
-        GN__CONTRACT                                                                                         \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
-        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
-            vec acc[GN__LANES / W];                                                                          \
-            float s[GN__LANES];                                                                              \
-            int64_t l = 0;                                                                                   \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] = (vec){ 0 };                          \
-            for (; l + GN__LANES <= k; l += GN__LANES) {                                                     \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] += *(const vec *)(x + l + v * W) * *(const vec *)(b + l + v * W); \
+/* Four rows at a time, so that there are as many chains of additions. */
+#define GN__DOT_ROWS(T, W, ROWS)                                                                             \
+    for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, y += ROWS) {                                         \
+        vec acc[ROWS][GN__LANES / W];                                                                        \
+        T s[ROWS][GN__LANES];                                                                                \
+        int64_t l = 0;                                                                                       \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) { GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[r][v] = (vec){ 0 }; } \
+        for (; l + GN__LANES <= k; l += GN__LANES) {                                                         \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                vec w = *(const vec *)(x + l + v * W);                                                       \
+                GN__UNROLL for (int r = 0; r < ROWS; r++) acc[r][v] += w * *(const vec *)(b + r * ldb + l + v * W); \
             }                                                                                                \
-            memcpy(s, acc, sizeof s);                                                                        \
-            for (int i = 0; l < k; l++, i++) s[i] += x[l] * b[l];                                            \
-            y[r] += gn__lanes_sum(s);                                                                        \
+        }                                                                                                    \
+        memcpy(s, acc, sizeof s);                                                                            \
+        for (int r = 0; r < ROWS; r++) {                                                                     \
+            for (int64_t i = l; i < k; i++) s[r][i - l] += x[i] * b[r * ldb + i];                            \
+            y[r] += GN__LANES_SUM(s[r]);                                                                     \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_DOT(name, attribute, T, W)                                                                \
+    attribute static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
+        GN__CONTRACT                                                                                         \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        GN__DOT_ROWS(T, W, 4)                                                                                \
+        GN__DOT_ROWS(T, W, 1)                                                                                \
+    }
+/* Four rows of a running sum at a time. */
+#define GN__DEFINE_DOWN(name, attribute, T, W)                                                               \
+    attribute static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, bool fresh) { \
+        GN__CONTRACT                                                                                         \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        const int64_t step = GN__LANES * ldb;                                                                \
+        int64_t r = 0;                                                                                       \
+        for (; r + 4 * GN__LANES <= rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {           \
+            for (int l = 0; l < GN__LANES; l++, x++, b += ldb) {                                             \
+                const T *b1 = b + step, *b2 = b1 + step, *b3 = b2 + step, x0 = x[0], x1 = x[GN__LANES], x2 = x[2 * GN__LANES], x3 = x[3 * GN__LANES]; \
+                T *s = slots + l * GN__SLOT;                                                                 \
+                int64_t i = 0;                                                                               \
+                for (; i + W <= n; i += W) {                                                                 \
+                    vec t = { 0 };                                                                           \
+                    if (!fresh) t = *(const vec *)(s + i);                                                   \
+                    t += x0 * *(const vec *)(b + i);                                                         \
+                    t += x1 * *(const vec *)(b1 + i);                                                        \
+                    t += x2 * *(const vec *)(b2 + i);                                                        \
+                    t += x3 * *(const vec *)(b3 + i);                                                        \
+                    *(vec *)(s + i) = t;                                                                     \
+                }                                                                                            \
+                for (; i < n; i++) { T t = fresh ? 0 : s[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; s[i] = t; } \
+            }                                                                                                \
+            fresh = false;                                                                                   \
+        }                                                                                                    \
+        for (; r < rows; r++, x++, b += ldb) {                                                               \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                        \
+            int64_t i = 0;                                                                                   \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                 \
+            for (; i + W <= n; i += W) *(vec *)(s + i) += x[0] * *(const vec *)(b + i);                      \
+            for (; i < n; i++) s[i] += x[0] * b[i];                                                          \
+        }                                                                                                    \
+    }                                                                                                        \
+    attribute static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                  \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= n && lanes == GN__LANES; i += W) {                                                   \
+            vec s[GN__LANES];                                                                                \
+            GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i); \
+            *(vec *)(y + i) += GN__LANES_SUM(s);                                                             \
+        }                                                                                                    \
+        for (; i < n; i++) {                                                                                 \
+            T s[GN__LANES] = { 0 };                                                                          \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
+            y[i] += GN__LANES_SUM(s);                                                                        \
         }                                                                                                    \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
@@ -4389,12 +4590,27 @@ GN__INLINE float gn__lanes_sum(float *s) {
         for (int i = 0; i < MR; i++)                                                                         \
             for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v];  \
     }
-#define GN__DEFINE_DOT(S, attribute, W)                                                                      \
-    static void gn__dot_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k) { \
+#define GN__DEFINE_DOT(name, attribute, T, W)                                                                \
+    static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) {         \
         for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
-            float s[GN__LANES] = { 0 };                                                                      \
+            T s[GN__LANES] = { 0 };                                                                          \
             for (int64_t l = 0; l < k; l++) s[l % GN__LANES] += x[l] * b[l];                                 \
-            y[r] += gn__lanes_sum(s);                                                                        \
+            y[r] += GN__LANES_SUM(s);                                                                        \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_DOWN(name, attribute, T, W)                                                               \
+    static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, bool fresh) { \
+        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                        \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                 \
+            for (int64_t i = 0; i < n; i++) s[i] += x[r] * b[i];                                             \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                            \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            T s[GN__LANES] = { 0 };                                                                          \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
+            y[i] += GN__LANES_SUM(s);                                                                        \
         }                                                                                                    \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
@@ -4415,12 +4631,12 @@ GN__INLINE float gn__lanes_sum(float *s) {
     attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                              \
         typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
         typedef int32_t ivec __attribute__((vector_size(W * 4)));                                            \
-        vec m[GN__LANES / W];                                                                                \
-        float s[GN__LANES], best;                                                                            \
+        vec m[GN__ABREAST / W];                                                                                \
+        float s[GN__ABREAST], best;                                                                            \
         int64_t i = 0;                                                                                       \
-        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) m[v] = (vec){ 0 } - INFINITY;                     \
-        for (; i + GN__LANES <= n; i += GN__LANES) {                                                         \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+        GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) m[v] = (vec){ 0 } - INFINITY;                     \
+        for (; i + GN__ABREAST <= n; i += GN__ABREAST) {                                                         \
+            GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) {                                             \
                 vec t = sign * *(const vec *)(x + i + v * W);                                                \
                 ivec take = (t > m[v]) | (t != t);                                                           \
                 m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                                       \
@@ -4428,7 +4644,7 @@ GN__INLINE float gn__lanes_sum(float *s) {
         }                                                                                                    \
         memcpy(s, m, sizeof s);                                                                              \
         best = s[0];                                                                                         \
-        for (int l = 1; l < GN__LANES; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best;                \
+        for (int l = 1; l < GN__ABREAST; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best;                \
         for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;                   \
         return best;                                                                                         \
     }
@@ -4444,9 +4660,12 @@ GN__INLINE float gn__lanes_sum(float *s) {
     GN__DEFINE_TOP(S, attribute, W)                 \
     GN__DEFINE_MAPS(S, attribute, W)                \
     GN__DEFINE_MICRO(S, attribute, W, MR, NV)       \
-    GN__DEFINE_DOT(S, attribute, W)                 \
-    GN__DEFINE_AXPY(S, attribute, W)
-#define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
+    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES)) \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2)) \
+    GN__DEFINE_AXPY(S, attribute, W)                \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W)   \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2))
+#define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_f32_##S, gn__dot_f64_##S, gn__down_f32_##S, gn__join_f32_##S, gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
 
 #if defined(__aarch64__)
 #define GN__BASE_SHAPE 4, 8, 2        /* NEON: 16 of 32 registers hold sums */
@@ -4566,56 +4785,162 @@ static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
     return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2][t];
 }
 
-/* y = exp(x), n elements of f32. */
-static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) {
+/* y = exp(x), n elements. */
 #if GN__X86
-    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32, gn__tile_EXP_f32_avx2, gn__tile_EXP_f32_avx2 };
+#define GN__EXP_TILES(S) { gn__tile_EXP_##S, gn__tile_EXP_##S##_avx2, gn__tile_EXP_##S##_avx2 }
 #else
-    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32 };
+#define GN__EXP_TILES(S) { gn__tile_EXP_##S }
 #endif
-    float rest[GN__TILE_STEP] = { 0 };
-    const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };
-    const double none[2] = { 0, 0 };
-    int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);
-    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, whole);
-    memcpy(rest, x + whole, (size_t)(n - whole) * sizeof *rest);
-    tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0);
-    memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);
+#define GN__DEFINE_EXP(S, T)                                                                                 \
+    static void gn__exp_##S(const gn__pool *p, T *y, const T *x, int64_t n) {                                \
+        static const gn__tile_fn tiles[GN__ISA__COUNT] = GN__EXP_TILES(S);                                   \
+        T rest[GN__TILE_STEP] = { 0 };                                                                       \
+        const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };                                    \
+        const double none[2] = { 0, 0 };                                                                     \
+        int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);                                                   \
+        tiles[p ? p->isa : GN__ISA_BASE](y, in, none, whole);                                                \
+        memcpy(rest, x + whole, (size_t)(n - whole) * sizeof *rest);                                         \
+        tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0);                   \
+        memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);                                         \
+    }
+GN__DEFINE_EXP(f32, float)
+GN__DEFINE_EXP(f64, double)
+
+/* A sum of pieces, neighbours first: blocks of 2^n pieces, summed apart, join to the same sum, and it is off by the logarithm of their number. */
+typedef struct gn__tree { uint64_t n; int depth; double at[64]; } gn__tree;
+
+GN__INLINE void gn__tree_add(gn__tree *t, double v) {
+    for (uint64_t b = t->n++; b & 1; b >>= 1) v = t->at[--t->depth] + v;
+    t->at[t->depth++] = v;
 }
 
-/* Sum over a row of f32: lanes within pieces, pieces in f64. */
-enum { GN__PIECE = 256 };
+static double gn__tree_sum(const gn__tree *t) {
+    int at = t->depth;
+    double v = at > 0 ? t->at[--at] : 0;
+    while (at > 0) v = t->at[--at] + v;
+    return v;
+}
 
-static double gn__sum_f32(const gn__kernels *k, const float *x, int64_t n) {
+/* n trees side by side, in rows of n: piece `index` of each. The rows hold as many levels as the number of pieces has bits. */
+static void gn__trees_add(double *rows, int64_t n, uint64_t index, const double *piece) {
+    double *to = rows;
+    for (uint64_t b = index; b; b &= b - 1) to += n;
+    memcpy(to, piece, (size_t)n * sizeof *to);
+    for (uint64_t b = index; b & 1; b >>= 1, to -= n)
+        for (int64_t i = 0; i < n; i++) to[i - n] += to[i];
+}
+
+/* The sums of `pieces` pieces, in the first row. */
+static void gn__trees_sum(double *rows, int64_t n, uint64_t pieces) {
+    double *to = rows;
+    for (uint64_t b = pieces & (pieces - 1); b; b &= b - 1) to += n;
+    for (; to > rows; to -= n)
+        for (int64_t i = 0; i < n; i++) to[i - n] += to[i];
+    if (pieces == 0) memset(rows, 0, (size_t)n * sizeof *rows);
+}
+
 #define GN__ONES8 1, 1, 1, 1, 1, 1, 1, 1
 #define GN__ONES64 GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8
-    static const float ones[GN__PIECE] = { GN__ONES64, GN__ONES64, GN__ONES64, GN__ONES64 };
-    double sum = 0;
-    for (int64_t i = 0; i < n; i += GN__PIECE) {
-        float s = 0;
-        k->dot(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
-        sum += (double)s;
+static const float gn__ones[GN__PIECE] = { GN__ONES64, GN__ONES64 };
+static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
+
+/* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
+#define GN__DEFINE_PIECES(S, T, PIECE, member, ones)                                                         \
+    static void gn__pieces_##S(const gn__kernels *k, gn__tree *t, const T *x, int64_t n) {                   \
+        for (int64_t i = 0; i < n; i += PIECE) {                                                             \
+            T s = 0;                                                                                         \
+            k->member(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)PIECE));                                \
+            gn__tree_add(t, (double)s);                                                                      \
+        }                                                                                                    \
     }
-    return sum;
+GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, gn__ones)
+GN__DEFINE_PIECES(f64, double, GN__PIECE64, dot64, gn__ones64)
+
+static double gn__sum_f64(const gn__kernels *k, const double *x, int64_t n) {
+    gn__tree t;
+    t.n = 0, t.depth = 0;
+    gn__pieces_f64(k, &t, x, n);
+    return gn__tree_sum(&t);
 }
 
-
-/* Eight running sums, combined in a fixed order: independent of threads, and vectorisable. */
-static double gn__sum_f64(const double *x, int64_t n) {
-    double s[8] = { 0 };
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int l = 0; l < 8; l++) s[l] += x[i + l];
-    for (; i < n; i++) s[i & 7] += x[i];
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+static double gn__sum_f32(const gn__kernels *k, const float *x, int64_t n) {
+    gn__tree t;
+    t.n = 0, t.depth = 0;
+    gn__pieces_f32(k, &t, x, n);
+    return gn__tree_sum(&t);
 }
+
+/* Rows of a matrix to be summed down its columns: f32, f16 or bf16, or f64. Row r begins at r * down, or where `rows` has its element first + r. */
+typedef struct gn__down {
+    const char *p;
+    gn_dtype dtype;
+    int64_t down, along;       /* strides in elements */
+    const gn_view *rows;
+    int64_t first;
+} gn__down;
+
+static const char *gn__down_at(const gn__down *d, int64_t row) {
+    int64_t at = d->rows ? gn__view_offset(d->rows, d->rows->rank, d->first + row) : row * d->down;
+    return d->p + at * (int64_t)gn__bytes_of(d->dtype);
+}
+
+/* y[i] += the sum of x[r] times row r's element i, at most a piece of rows, as `dot` adds along a row. */
+#define GN__DEFINE_DOWN_OF(S, T, DTYPE, member, finish, load)                                                \
+    static void gn__down_##S(const gn__kernels *k, T *y, const T *x, const gn__down *d, int64_t rows, int64_t n) { \
+        T slots[GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];                                          \
+        bool direct = d->dtype == DTYPE && d->along == 1 && !d->rows;                                        \
+        if (direct) k->member(slots, x, (const T *)(const void *)d->p, d->down, rows, n, true);              \
+        for (int64_t r = 0, some; r < rows && !direct; r += some) {                                          \
+            some = GN__MIN(rows - r, (int64_t)GN__LANES);                                                    \
+            for (int64_t l = 0; l < some; l++) load(room[l], d->dtype, gn__down_at(d, r + l), d->along, n);  \
+            k->member(slots, x + r, room[0], GN__CHUNK, some, n, r == 0);                                    \
+        }                                                                                                    \
+        k->finish(y, slots, GN__MIN(rows, (int64_t)GN__LANES), n);                                           \
+    }
+GN__DEFINE_DOWN_OF(f32, float, GN_F32, down, join, gn__load_f32)
+GN__DEFINE_DOWN_OF(f64, double, GN_F64, down64, join64, gn__load_f64)
 
 typedef struct gn__best { double f; int64_t i, at; bool any; } gn__best;
 
-/* What is known after some elements of one result. */
-typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__partial;
+/* A product in two parts, whose rounding errors are kept: n factors are not off by n roundings. */
+static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
+    gn__w_pair p = gn__w_product(a->hi, b->hi);
+    *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
+}
 
-enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8 };
+/* n elements, GN__LANES of them abreast. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#endif
+static void gn__prod_f64(gn__w_pair *a, const double *x, int64_t n) {
+    double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];
+    for (int l = 0; l < GN__LANES; l++) hi[l] = 1;
+    for (int64_t i = 0; i < n; i += GN__LANES) {
+        const double *from = x + i;
+        if (i + GN__LANES > n) {
+            for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;
+            from = last;
+        }
+        for (int l = 0; l < GN__LANES; l++) {
+            gn__w_pair p = gn__w_product(hi[l], from[l]);
+            hi[l] = p.hi;
+            lo[l] = p.lo + lo[l] * from[l];
+        }
+    }
+    for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* Where an error cannot be told (infinities, and products so small that their parts are below the smallest number) it is not. */
+static double gn__prod_value(const gn__w_pair *a) { return fabs(a->lo) < fabs(a->hi) * 0x1p-10 && fabs(a->hi) < (double)INFINITY ? a->hi + a->lo : a->hi; }
+
+/* What is known after some elements of one result. */
+typedef struct gn__partial { double sum; gn__w_pair prod; uint64_t isum; gn__best best; } gn__partial;
+
+enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8, GN__REDUCE_LEVELS = 5 };   /* levels: of 1024 / GN__PIECE64 pieces */
 
 /* Whether one of 64 elements is v. */
 static bool gn__among(const float *x, float v) {
@@ -4672,7 +4997,7 @@ static gn__partial gn__runs_result(const gn__reduce_job *j, const gn__runs *a, i
     gn__compute t = j->compute;
     int64_t whole = t == GN__I32 ? (int64_t)a->y.i[i] : t == GN__I64 ? a->y.l[i] : 0, at = t == GN__F64 || t == GN__I64 ? a->at.l[i] : (int64_t)a->at.i[i];
     double real = t == GN__F32 ? (double)a->y.s[i] : t == GN__F64 ? a->y.f[i] : 0;
-    return (gn__partial){ real, (uint64_t)whole, { real, whole, at * step + first, true } };
+    return (gn__partial){ 0, { 1, 0 }, (uint64_t)whole, { real, whole, at * step + first, true } };
 }
 
 static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
@@ -4680,7 +5005,7 @@ static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__p
 /* m elements of one result: several running results abreast, element i in number i mod lanes, then put together. */
 static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m, int64_t at) {
     gn__runs a;
-    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__LANES);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__ABREAST);
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = GN__MIN(m - i, (int64_t)GN__CHUNK);
         const char *x = (const char *)gn__runs_load(j, &a, p, stride, n);
@@ -4699,32 +5024,67 @@ static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const 
 static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m, int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && d == GN_F32;
     union { float s[GN__CHUNK]; double f[GN__CHUNK]; } x;
     if (j->runs) { gn__reduce_abreast(j, a, p, stride, m, at); return; }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
         const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
-        const double *f = direct && d == GN_F64 ? (const double *)(const void *)p : x.f;
         if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
-        else if (!f32 && f == x.f) gn__load_f64(x.f, d, p, stride, n);
-        if (f32 && j->kind >= GN__REDUCE_MAX) gn__best_f32(j, &a->best, s, n, at + i);
-        else if (f32) a->sum += gn__sum_f32(gn__kernels_of(j->c->pool), s, n);
-        else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < n; l++) a->sum *= f[l];
-        else a->sum += gn__sum_f64(f, n);
+        else if (!f32) gn__load_f64(x.f, d, p, stride, n);
+        if (f32) gn__best_f32(j, &a->best, s, n, at + i);
+        else if (d == GN_F64) gn__prod_f64(&a->prod, x.f, n);
+        else for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l];      /* exact enough for what it is rounded to */
     }
+}
+
+/* The address of element i of the reduced ones of a result that begins at `base`, and how many follow it in its row. */
+static const char *gn__reduce_at(const gn__reduce_job *j, const char *base, int64_t i, int64_t *out_run) {
+    int last = GN__MAX(j->reduced.rank - 1, 0);
+    int64_t col = i % j->inner, stride = j->reduced.rank ? j->reduced.strides[last] : 1;
+    *out_run = j->inner - col;
+    return base + (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
+}
+
+/* Sums of floats: pieces where they lie, or gathered from rows of any length. */
+static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end) {
+    gn_dtype d = j->c->in[0].dtype;
+    bool f32 = gn__dtypes[d].compute == GN__F32;
+    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1, piece = f32 ? GN__PIECE : GN__PIECE64, run;
+    bool direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union { float s[GN__CHUNK]; double f[GN__CHUNK]; } x;
+    gn__tree t;
+    t.n = 0, t.depth = 0;
+    for (int64_t i = begin, n; i < end && !gn__pool_stops(j->c->pool); i += n) {
+        const char *p = gn__reduce_at(j, base, i, &run);
+        run = GN__MIN(run, end - i);
+        n = i + run == end ? run : run / piece * piece;
+        if (!direct || n == 0) {
+            n = GN__MIN(end - i, (int64_t)GN__CHUNK);
+            for (int64_t have = 0, some; have < n; have += some) {
+                p = gn__reduce_at(j, base, i + have, &run);
+                some = GN__MIN(run, n - have);
+                if (f32) gn__load_f32(x.s + have, d, p, stride, some);
+                else gn__load_f64(x.f + have, d, p, stride, some);
+            }
+            p = (const char *)&x;
+        }
+        if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
+        else gn__pieces_f64(gn__kernels_of(j->c->pool), &t, (const double *)(const void *)p, n);
+    }
+    return gn__tree_sum(&t);
 }
 
 /* Elements [begin, end) of the reduced ones of result `at`. */
 static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
-    gn__partial a = { j->kind == GN__REDUCE_PROD, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
-    int last = GN__MAX(j->reduced.rank - 1, 0);
-    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), stride = j->reduced.rank ? j->reduced.strides[last] : 1;
-    const char *base = j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * bytes;
-    for (int64_t i = begin, m; i < end; i += m) {
-        int64_t col = i % j->inner;
-        m = GN__MIN(end - i, j->inner - col);
-        gn__reduce_run(j, &a, base + (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * bytes, stride, m, i);
+    gn__partial a = { 0, { 1, 0 }, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
+    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
+    const char *base = j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
+    if (j->floats) a.sum = gn__reduce_sum(j, base, begin, end);
+    for (int64_t i = begin, m; i < end && !j->floats; i += m) {
+        const char *p = gn__reduce_at(j, base, i, &m);
+        m = GN__MIN(m, end - i);
+        gn__reduce_run(j, &a, p, stride, m, i);
     }
     return a;
 }
@@ -4740,8 +5100,8 @@ static bool gn__best_is(const gn__reduce_job *j, const gn__best *b, const gn__be
 }
 
 static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b) {
-    if (j->kind == GN__REDUCE_PROD) { a->sum *= b->sum; a->isum *= b->isum; }
-    else { a->sum += b->sum; a->isum += b->isum; }
+    if (j->kind == GN__REDUCE_PROD) { gn__prod_join(&a->prod, &b->prod); a->isum *= b->isum; }
+    else a->isum += b->isum;
     if (j->kind >= GN__REDUCE_MAX && gn__best_is(j, &b->best, &a->best)) a->best = b->best;
 }
 
@@ -4749,7 +5109,7 @@ static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__part
     const gn_view *out = &j->c->out;
     char *o = out->p + at * (int64_t)gn__bytes_of(out->dtype);
     int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at : j->kind >= GN__REDUCE_MAX ? a->best.i : (int64_t)a->isum;
-    double real = j->kind >= GN__REDUCE_MAX ? a->best.f : j->kind == GN__REDUCE_MEAN ? a->sum / (double)j->n : a->sum;
+    double real = j->kind >= GN__REDUCE_MAX ? a->best.f : j->kind == GN__REDUCE_MEAN ? a->sum / (double)j->n : j->kind == GN__REDUCE_PROD ? gn__prod_value(&a->prod) : a->sum;
     if (gn__is_float(out->dtype)) gn__store_f64(&real, out->dtype, o, 1, 1);
     else gn__store_i64(&whole, out->dtype, o, 1, 1);
 }
@@ -4765,26 +5125,27 @@ static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Rows [begin, end) of m neighbouring columns, added to f64 sums: a few rows in f32, then those sums. */
-static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end, int64_t m, double *sum) {
-    static const float ones[GN__REDUCE_DEEP] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+/* Rows [begin, end) of m neighbouring columns, at most GN__REDUCE_ROWS: their sums in the first m of `rows`. */
+static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end, int64_t m, double *rows) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
     gn_dtype d = j->c->in[0].dtype;
-    int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = gn__dtypes[d].compute == GN__F32, direct = d == GN_F32 && j->reduced.rank == 1;
-    union { float s[2][GN__CHUNK]; double f[GN__CHUNK]; } x;
-    for (int64_t r = begin, n; r < end; r += n) {
-        n = f32 ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
-        if (f32) memset(x.s[0], 0, sizeof x.s[0]);
-        if (direct) k->axpy(x.s[0], ones, (const float *)(const void *)(base + r * j->reduced.strides[0] * bytes), j->reduced.strides[0], n, m);
-        for (int64_t l = 0; l < n && !direct; l++) {
-            const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r + l) * bytes;
-            if (f32) gn__load_f32(x.s[1], d, p, 1, m);
-            else gn__load_f64(x.f, d, p, 1, m);
-            if (f32) k->axpy(x.s[0], ones, x.s[1], 0, 1, m);
-        }
-        for (int64_t i = 0; i < m; i++) sum[i] += f32 ? (double)x.s[0][i] : x.f[i];
+    int64_t down = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
+    bool f32 = gn__dtypes[d].compute == GN__F32;
+    int64_t piece = f32 ? GN__PIECE : GN__PIECE64;
+    float narrow[GN__CHUNK];
+    double wide[GN__CHUNK];
+    uint64_t pieces = 0;
+    for (int64_t r = begin; r < end; r += piece, pieces++) {
+        gn__down from = { base + r * down * (int64_t)gn__bytes_of(d), d, down, 1, j->reduced.rank == 1 ? NULL : &j->reduced, r };
+        int64_t n = GN__MIN(end - r, piece);
+        if (f32) memset(narrow, 0, (size_t)m * sizeof *narrow);
+        else memset(wide, 0, (size_t)m * sizeof *wide);
+        if (f32) gn__down_f32(k, narrow, gn__ones, &from, n, m);
+        else gn__down_f64(k, wide, gn__ones64, &from, n, m);
+        for (int64_t i = 0; i < m && f32; i++) wide[i] = (double)narrow[i];
+        gn__trees_add(rows, m, pieces, wide);
     }
+    gn__trees_sum(rows, m, pieces);
 }
 
 /* The same for what runs in gn__runners: GN__REDUCE_DEEP rows at a time where they lie in a row, else one. */
@@ -4820,10 +5181,9 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
     const gn_view *in = &j->c->in[0], *out = &j->c->out;
     int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), wide = (width + GN__CHUNK - 1) / GN__CHUNK;
-    double sum[GN__CHUNK];
+    double sum[GN__REDUCE_LEVELS * GN__CHUNK];
     for (int64_t t = begin; t < end; t++) {
         int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
-        memset(sum, 0, sizeof sum);
         gn__columns_add(j, in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m, sum);
         if (j->blocks > 1) { memcpy(j->sums + (t % j->blocks * gn__view_count(out) + outer * width + col), sum, (size_t)m * sizeof *sum); continue; }
         for (int64_t i = 0; i < m && j->kind == GN__REDUCE_MEAN; i++) sum[i] /= (double)j->n;
@@ -4831,19 +5191,18 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Blocks of a result put together, in order. */
+/* Blocks of a result put together, in order; sums of floats by the tree that pieces are joined by. */
 static void gn__reduce_finish(const gn__reduce_job *j) {
-    int64_t total = gn__view_count(&j->c->out), bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    for (int64_t i = 0; i < total && (!j->columns || j->runs); i++) {
-        gn__partial a = j->partials[i * j->blocks];
-        for (int64_t b = 1; b < j->blocks; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
+    int64_t total = gn__view_count(&j->c->out);
+    for (int64_t i = 0; i < total; i++) {
+        gn__partial a = { 0, { 1, 0 }, 0, { 0, 0, 0, false } };
+        gn__tree t;
+        t.n = 0, t.depth = 0;
+        for (int64_t b = 0; b < j->blocks && j->floats; b++) gn__tree_add(&t, j->columns ? j->sums[b * total + i] : j->partials[i * j->blocks + b].sum);
+        if (j->floats) a.sum = gn__tree_sum(&t);
+        else a = j->partials[i * j->blocks];
+        for (int64_t b = 1; b < j->blocks && !j->floats; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
         gn__reduce_store(j, i, &a);
-    }
-    for (int64_t i = 0; i < total && j->columns && !j->runs; i++) {
-        double sum = 0;
-        for (int64_t b = 0; b < j->blocks; b++) sum += j->sums[b * total + i];
-        if (j->kind == GN__REDUCE_MEAN) sum /= (double)j->n;
-        gn__store_f64(&sum, j->c->out.dtype, j->c->out.p + i * bytes, 1, 1);
     }
 }
 
@@ -4854,6 +5213,7 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     j->compute = (gn__compute)gn__dtypes[d].compute;
     if (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)) j->compute = GN__I64;     /* else a block's sum fits i32 */
     j->columns = (best || sums || j->integer) && j->reduced.rank && width >= 8 && j->kept.strides[j->kept.rank - 1] == 1 && j->reduced.strides[j->reduced.rank - 1] != 1;
+    j->floats = sums && !j->integer;
     j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
@@ -4927,9 +5287,11 @@ static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
 
 GN__COLD_BEGIN
 static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
-    double x[GN__CHUNK], top = -INFINITY, sum = 0;
+    double x[GN__CHUNK], top = -INFINITY;
     int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
     int64_t ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
@@ -4938,13 +5300,17 @@ static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) sum += exp(x[l] - top);
+        for (int64_t l = 0; l < m; l++) x[l] -= top;
+        gn__exp_f64(j->c->pool, x, x, m);
+        gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, x, m);
     }
-    double lsum = log(sum);
+    double sum = gn__tree_sum(&sums), lsum = log(sum);
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = j->log ? (x[l] - top) - lsum : exp(x[l] - top) / sum;
+        for (int64_t l = 0; l < m; l++) x[l] -= top;
+        if (!j->log) gn__exp_f64(j->c->pool, x, x, m);
+        for (int64_t l = 0; l < m; l++) x[l] = j->log ? x[l] - lsum : x[l] / sum;
         gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
     }
 }
@@ -4960,16 +5326,17 @@ static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, f
     if (!whole_in) gn__load_f32(row, j->in.dtype, p, is, n);
     float top = k->top(x, n, 1);
     if (j->log) {
-        double sum = 0;
         float e[GN__CHUNK];
+        gn__tree sums;
+        sums.n = 0, sums.depth = 0;
         for (int64_t i = 0, m; i < n; i += m) {
             m = GN__MIN(n - i, (int64_t)GN__CHUNK);
             k->affine(e, x + i, m, top, 1);
             gn__exp_f32(j->c->pool, e, e, m);
-            sum += gn__sum_f32(k, e, m);
+            gn__pieces_f32(k, &sums, e, m);
         }
         k->affine(y, x, n, top, 1);
-        k->affine(y, y, n, (float)log(sum), 1);
+        k->affine(y, y, n, (float)log(gn__tree_sum(&sums)), 1);
     } else {
         k->affine(y, x, n, top, 1);
         gn__exp_f32(j->c->pool, y, y, n);
@@ -5004,22 +5371,24 @@ static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, 
 GN__COLD_BEGIN
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
-    double x[GN__CHUNK], w[GN__CHUNK], sum = 0, square = 0, eps = gn__word_f64(c->attrs[0]);
+    double x[GN__CHUNK], w[GN__CHUNK], eps = gn__word_f64(c->attrs[0]);
+    gn__tree sums, squares;
+    sums.n = squares.n = 0, sums.depth = squares.depth = 0;
     const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
     int64_t is = j->in.strides[j->in.rank - 1], ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        sum += gn__sum_f64(x, m);
+        gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, m);
     }
-    double mean = sum / (double)n;
+    double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
         for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * (x[l] - mean);
-        square += gn__sum_f64(x, m);
+        gn__pieces_f64(gn__kernels_of(c->pool), &squares, x, m);
     }
-    double scale = 1.0 / sqrt(square / (double)n + eps);
+    double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + eps);
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
@@ -5041,15 +5410,16 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     float *y = j->out.dtype == GN_F32 ? (float *)(void *)o : row;
     if (x == row) gn__load_f32(row, j->in.dtype, p, is, n);
     float mean = (float)(gn__sum_f32(k, x, n) / (double)n);
-    double square = 0;
+    gn__tree squares;
+    squares.n = 0, squares.depth = 0;
     k->affine(y, x, n, mean, 1);
     double off = gn__sum_f32(k, y, n) / (double)n;                 /* what rounding the mean to f32 has left */
     for (int64_t i = 0; i < n; i += GN__PIECE) {
         float s = 0;
         k->dot(&s, y + i, y + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
-        square += (double)s;
+        gn__tree_add(&squares, (double)s);
     }
-    double variance = square / (double)n - off * off;
+    double variance = gn__tree_sum(&squares) / (double)n - off * off;
     k->affine(y, y, n, (float)off, (float)(1.0 / sqrt((variance > 0 ? variance : variance != variance ? variance : 0) + gn__word_f64(j->c->attrs[0]))));
     if (gain || bias) k->gain(y, gain, bias, n);
     if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
@@ -5096,10 +5466,16 @@ typedef struct gn__gemm {
     const char *a, *b;          /* first elements */
     char *c;                    /* dense rows of n */
     int64_t am, ak, bk, bn;     /* strides in elements */
+    const gn_view *lead;       /* rows of A that no stride am tells: these; or NULL */
     const gn_view *bias;       /* (n), or NULL */
     gn_dtype dtype;
     const gn__pool *pool;       /* it runs in; NULL: none */
 } gn__gemm;
+
+static const char *gn__gemm_a(const gn__gemm *g, int64_t row, int64_t at) {
+    int64_t from = g->lead ? gn__view_offset(g->lead, g->lead->rank, row) : row * g->am;
+    return g->a + (from + at * g->ak) * (int64_t)gn__bytes_of(g->dtype);
+}
 
 /* Batch axes broadcast; a vector is a row on the left, a column on the right. */
 static gn_result gn__infer_matmul(const gn__infer_call *c) {
@@ -5134,6 +5510,7 @@ static double gn__cost_matmul(const gn__infer_call *c) {
     return 2.0 * (double)gn__count(&c->out->shape) * (double)c->in[0].shape.dims[c->in[0].shape.rank - 1];
 }
 
+enum { GN__GEMM_N64 = 256, GN__GEMM_LEVELS = 48 };      /* columns of a task in f64; 2^48 pieces are more than memory can show */
 enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048 };
 
 typedef struct gn__gemm_job {
@@ -5148,10 +5525,9 @@ typedef struct gn__gemm_job {
 
 /* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
 static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k, int mr) {
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     float line[GN__GEMM_KC];
     for (int i = 0; i < mr; i++) {
-        const char *p = g->a + ((row + i) * g->am + at * g->ak) * bytes;
+        const char *p = i < rows ? gn__gemm_a(g, row + i, at) : NULL;
         const float *from = (const float *)(const void *)p;
         if (i >= rows) memset(line, 0, (size_t)k * sizeof *line);
         else if (g->dtype != GN_F32 || g->ak != 1) gn__load_f32(line, g->dtype, p, g->ak, k);
@@ -5259,34 +5635,37 @@ static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* Few rows: no packing; B streams through once for all of them. */
-static void gn__gemv_row(const gn__gemm_job *j, int64_t row, int64_t col, int64_t n) {
+/* y += row `row` of A from `at` on by n columns of B from `col` on, k deep: along the columns or down the rows. */
+static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t at, int64_t k, int64_t col, int64_t n) {
     const gn__gemm *g = j->g;
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
-    bool down = g->bk == 1 && g->bn != 1, plain = g->dtype == GN_F32 && (down || g->bn == 1);
-    float y[GN__GEMV_N] = { 0 }, x[GN__GEMM_KC], w[GN__GEMV_N];
-    for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
-        int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
-        const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
-        gn__load_f32(x, g->dtype, g->a + (row * g->am + at * g->ak) * bytes, g->ak, k);
-        if (plain && down) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
-        else if (plain) j->kernels.axpy(y, x, (const float *)(const void *)b, g->bk, k, n);
-        else if (down) for (int64_t i = 0; i < n; i++) {
-            gn__load_f32(w, g->dtype, b + i * g->bn * bytes, 1, k);
-            j->kernels.dot(y + i, x, w, 0, 1, k);
-        } else for (int64_t l = 0; l < k; l++) {
-            gn__load_f32(w, g->dtype, b + l * g->bk * bytes, g->bn, n);
-            j->kernels.axpy(y, x + l, w, 0, 1, n);
-        }
+    bool along = n < 8 || (g->bk == 1 && g->bn != 1), plain = g->dtype == GN_F32 && g->bk == 1;
+    const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
+    float x[GN__GEMM_KC], w[GN__GEMM_KC];
+    gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
+    if (along && plain) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
+    for (int64_t i = 0; i < n && along && !plain; i++) {
+        gn__load_f32(w, g->dtype, b + i * g->bn * bytes, g->bk, k);
+        j->kernels.dot(y + i, x, w, 0, 1, k);
     }
-    gn__gemm_store(g, y, row, col, n);
+    for (int64_t i = 0, m; i < n && !along; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__down_f32(&j->kernels, y + i, x, &(gn__down){ b + i * g->bn * bytes, g->dtype, g->bk, g->bn, NULL, 0 }, k, m);
+    }
 }
 
+/* Few rows: no packing. A block of B, KC deep, is read for all of them. */
 static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
-    for (int64_t t = begin; t < end; t++)
-        for (int64_t row = 0; row < j->g->m; row++)
-            gn__gemv_row(j, row, t * j->width, GN__MIN(j->g->n - t * j->width, j->width));
+    const gn__gemm *g = j->g;
+    float y[GN__GEMM_SMALL * GN__GEMV_N];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t col = t * j->width, n = GN__MIN(g->n - col, j->width);
+        memset(y, 0, (size_t)(g->m * n) * sizeof *y);
+        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC)
+            for (int64_t row = 0; row < g->m; row++) gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__GEMM_KC), col, n);
+        for (int64_t row = 0; row < g->m; row++) gn__gemm_store(g, y + row * n, row, col, n);
+    }
 }
 
 /* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
@@ -5319,35 +5698,47 @@ static bool gn__gemm_f32(const gn__gemm *g, gn__pool *pool) {
     return true;
 }
 
-GN__COLD_BEGIN
-/* f64 and integers. */
-static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
-    const gn__gemm *g = (const gn__gemm *)arg;
-    bool real = gn__is_float(g->dtype);
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
-    union { double f[GN__GEMM_NC]; int64_t i[GN__GEMM_NC]; } y, w;
+/* f64: rows of C by pieces of K, which a gn__tree joins. */
+static void gn__gemm_f64_range(void *arg, int64_t begin, int64_t end) {
+    const gn__gemm_job *j = (const gn__gemm_job *)arg;
+    const gn__gemm *g = j->g;
+    double levels[GN__GEMM_LEVELS * GN__GEMM_N64], sum[GN__GEMM_N64], x[GN__PIECE64];
+    int64_t blocks = (g->n + GN__GEMM_N64 - 1) / GN__GEMM_N64;
     for (int64_t t = begin; t < end; t++) {
-        int64_t blocks = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC, row = t / blocks, col = t % blocks * GN__GEMM_NC;
-        int64_t n = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC);
-        memset(&y, 0, sizeof y);
-        if (g->bias && real) gn__load_f64(y.f, g->dtype, g->bias->p + col * g->bias->strides[0] * bytes, g->bias->strides[0], n);
-        else if (g->bias) gn__load_i64(y.i, g->dtype, g->bias->p + col * g->bias->strides[0] * bytes, g->bias->strides[0], n);
-        for (int64_t l = 0; l < g->k && !(l % GN__GEMM_KC == 0 && gn__pool_stops(g->pool)); l++) {
-            const char *pa = g->a + (row * g->am + l * g->ak) * bytes, *pb = g->b + (l * g->bk + col * g->bn) * bytes;
-            if (real) {
-                double x;
-                gn__load_f64(&x, g->dtype, pa, 1, 1);
-                gn__load_f64(w.f, g->dtype, pb, g->bn, n);
-                for (int64_t i = 0; i < n; i++) y.f[i] += x * w.f[i];
-            } else {
-                uint64_t x = (uint64_t)gn__read_int(g->dtype, pa);
-                gn__load_i64(w.i, g->dtype, pb, g->bn, n);
-                for (int64_t i = 0; i < n; i++) y.i[i] = (int64_t)((uint64_t)y.i[i] + x * (uint64_t)w.i[i]);
-            }
+        int64_t row = t / blocks, col = t % blocks * GN__GEMM_N64, n = GN__MIN(g->n - col, (int64_t)GN__GEMM_N64);
+        uint64_t pieces = 0;
+        for (int64_t at = 0; at < g->k && !(at % 4096 == 0 && gn__pool_stops(g->pool)); at += GN__PIECE64, pieces++) {
+            int64_t k = GN__MIN(g->k - at, (int64_t)GN__PIECE64);
+            gn__load_f64(x, GN_F64, gn__gemm_a(g, row, at), g->ak, k);
+            memset(sum, 0, (size_t)n * sizeof *sum);
+            const char *b = g->b + (at * g->bk + col * g->bn) * 8;
+            if (g->bk == 1) j->kernels.dot64(sum, x, (const double *)(const void *)b, g->bn, n, k);
+            else gn__down_f64(&j->kernels, sum, x, &(gn__down){ b, GN_F64, g->bk, g->bn, NULL, 0 }, k, n);
+            gn__trees_add(levels, n, pieces, sum);
         }
-        char *o = g->c + (row * g->n + col) * bytes;
-        if (real) gn__store_f64(y.f, g->dtype, o, 1, n);
-        else gn__store_i64(y.i, g->dtype, o, 1, n);
+        gn__trees_sum(levels, n, pieces);
+        if (g->bias) gn__load_f64(sum, GN_F64, g->bias->p + col * g->bias->strides[0] * 8, g->bias->strides[0], n);
+        for (int64_t i = 0; i < n && g->bias; i++) levels[i] += sum[i];
+        gn__store_f64(levels, GN_F64, g->c + (row * g->n + col) * 8, 1, n);
+    }
+}
+
+GN__COLD_BEGIN
+/* Integers; sums wrap. */
+static void gn__gemm_int_range(void *arg, int64_t begin, int64_t end) {
+    const gn__gemm *g = ((const gn__gemm_job *)arg)->g;
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), blocks = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC;
+    int64_t y[GN__GEMM_NC] = { 0 }, w[GN__GEMM_NC];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t row = t / blocks, col = t % blocks * GN__GEMM_NC, n = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC);
+        if (g->bias) gn__load_i64(y, g->dtype, g->bias->p + col * g->bias->strides[0] * bytes, g->bias->strides[0], n);
+        else memset(y, 0, sizeof y);
+        for (int64_t l = 0; l < g->k && !(l % GN__GEMM_KC == 0 && gn__pool_stops(g->pool)); l++) {
+            uint64_t x = (uint64_t)gn__read_int(g->dtype, gn__gemm_a(g, row, l));
+            gn__load_i64(w, g->dtype, g->b + (l * g->bk + col * g->bn) * bytes, g->bn, n);
+            for (int64_t i = 0; i < n; i++) y[i] = (int64_t)((uint64_t)y[i] + x * (uint64_t)w[i]);
+        }
+        gn__store_i64(y, g->dtype, g->c + (row * g->n + col) * bytes, 1, n);
     }
 }
 GN__COLD_END
@@ -5364,29 +5755,52 @@ static bool gn__blas_side(int64_t rows, int64_t cols, int64_t row, int64_t col, 
     return ld >= GN__MAX(least, 1);
 }
 
-/* f32 and f64 products of more than a few rows. False when they are not for BLAS. */
+/* What is for BLAS: f32 and f64 products of more than a few rows. By shape alone. */
+static bool gn__is_for_blas(const gn__gemm *g) {
+    return (g->dtype == GN_F32 || g->dtype == GN_F64) && g->m > GN__GEMM_SMALL && g->k > 0 && g->m <= INT_MAX && g->n <= INT_MAX && g->k <= INT_MAX;
+}
+
+/* A side that BLAS cannot be told is copied: it computes the product all the same, since the bits may not depend on how an operand lies. */
+static char *gn__blas_dense(const gn__gemm *g, bool left, int *out_flip, int *out_ld) {
+    int64_t rows = left ? g->m : g->k, cols = left ? g->k : g->n;
+    size_t bytes = gn__bytes_of(g->dtype);
+    char *room = (char *)gn__alloc_many((uint64_t)rows, (uint64_t)cols, bytes);
+    for (int64_t i = 0; i < rows && room; i++)
+        gn__copy_strided(room + (size_t)(i * cols) * bytes, 1, left ? gn__gemm_a(g, i, 0) : g->b + i * g->bk * (int64_t)bytes, left ? g->ak : g->bn, cols, bytes);
+    *out_flip = 111;
+    *out_ld = (int)cols;
+    return room;
+}
+
 static bool gn__gemm_blas(const gn__gemm *g, const gn__blas *b) {
     int ta, tb, lda, ldb;
-    if ((g->dtype != GN_F32 && g->dtype != GN_F64) || g->m <= GN__GEMM_SMALL || g->k == 0 || g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX) return false;
-    if (!gn__blas_side(g->m, g->k, g->am, g->ak, &ta, &lda) || !gn__blas_side(g->k, g->n, g->bk, g->bn, &tb, &ldb)) return false;
-    for (int64_t i = 0; i < g->m && g->bias; i++) {
+    bool dense_a = g->lead || !gn__blas_side(g->m, g->k, g->am, g->ak, &ta, &lda), dense_b = !gn__blas_side(g->k, g->n, g->bk, g->bn, &tb, &ldb);
+    char *copy_a = dense_a ? gn__blas_dense(g, true, &ta, &lda) : NULL, *copy_b = dense_b ? gn__blas_dense(g, false, &tb, &ldb) : NULL;
+    const void *pa = dense_a ? copy_a : g->a, *pb = dense_b ? copy_b : g->b;
+    bool ok = (!dense_a || copy_a) && (!dense_b || copy_b);
+    for (int64_t i = 0; i < g->m && g->bias && ok; i++) {
         if (g->dtype == GN_F32) gn__load_f32((float *)(void *)g->c + i * g->n, GN_F32, g->bias->p, g->bias->strides[0], g->n);
         else gn__load_f64((double *)(void *)g->c + i * g->n, GN_F64, g->bias->p, g->bias->strides[0], g->n);
     }
     int m = (int)g->m, n = (int)g->n, k = (int)g->k, add = g->bias != NULL;
-    if (g->dtype == GN_F32) b->sgemm(101, ta, tb, m, n, k, 1, (const float *)(const void *)g->a, lda, (const float *)(const void *)g->b, ldb, (float)add, (float *)(void *)g->c, n);
-    else b->dgemm(101, ta, tb, m, n, k, 1, (const double *)(const void *)g->a, lda, (const double *)(const void *)g->b, ldb, add, (double *)(void *)g->c, n);
-    return true;
+    if (ok && g->dtype == GN_F32) b->sgemm(101, ta, tb, m, n, k, 1, (const float *)pa, lda, (const float *)pb, ldb, (float)add, (float *)(void *)g->c, n);
+    else if (ok) b->dgemm(101, ta, tb, m, n, k, 1, (const double *)pa, lda, (const double *)pb, ldb, add, (double *)(void *)g->c, n);
+    gn_free(copy_a);
+    gn_free(copy_b);
+    return ok;
 }
 GN__COLD_END
 
+/* False: no memory for scratch. */
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     gn__gemm copy = *g;
     copy.pool = pool;
     if (g->m == 0 || g->n == 0) return true;
-    if (pool && pool->blas && gn__gemm_blas(g, pool->blas)) return true;
+    if (pool && pool->blas && gn__is_for_blas(g)) return gn__gemm_blas(g, pool->blas);
     if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(&copy, pool);
-    gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1), gn__gemm_wide_range, &copy);
+    gn__gemm_job j = { .g = &copy, .kernels = *gn__kernels_of(pool) };
+    int64_t width = g->dtype == GN_F64 ? GN__GEMM_N64 : GN__GEMM_NC;
+    gn__pool_for(pool, g->m * ((g->n + width - 1) / width), 1 + 16384 / GN__MAX(g->k * 8, 1), g->dtype == GN_F64 ? gn__gemm_f64_range : gn__gemm_int_range, &j);
     return true;
 }
 
@@ -5411,7 +5825,16 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
                    .am = ra > 1 ? a.strides[ra - 2] : 0, .ak = a.strides[ra - 1],
                    .bk = rb > 1 ? b.strides[rb - 2] : b.strides[0], .bn = rb > 1 ? b.strides[rb - 1] : 0, .bias = bias, .dtype = a.dtype };
     int64_t rows, stride, dims[GN_MAX_RANK] = { 0 };
-    if (rb <= 2 && ra > 2 && gn__rows_of(&a, &rows, &stride)) { g.m = rows; g.am = stride; batch = 0; }
+    gn_view lead = a;
+    lead.rank = ra - 1;
+    if (rb <= 2 && ra > 2) {                       /* the rows of all batches are those of one product, however they lie */
+        bool even = gn__rows_of(&a, &rows, &stride);
+        lead = gn__view_collapse(&lead);
+        g.m = even ? rows : gn__view_count(&lead);
+        g.am = even ? stride : 0;
+        g.lead = even ? NULL : &lead;
+        batch = 0;
+    }
     for (int i = 0; i < batch; i++) dims[i] = c->out.dims[i];
     if (ra > 2) a.rank = ra - 2; else a.rank = 0;
     if (rb > 2) b.rank = rb - 2; else b.rank = 0;
@@ -5797,7 +6220,9 @@ static gn_result gn__infer_mse_loss(const gn__infer_call *c) {
 static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t row, int64_t target) {
     int64_t n = logits->dims[logits->rank - 1], stride = logits->strides[logits->rank - 1], bytes = (int64_t)gn__bytes_of(logits->dtype);
     const char *p = logits->p + gn__view_offset(logits, logits->rank - 1, row) * bytes;
-    double x[GN__CHUNK], top = -INFINITY, sum = 0, hit;
+    double x[GN__CHUNK], top = -INFINITY, hit;
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
@@ -5806,23 +6231,26 @@ static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t 
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        for (int64_t l = 0; l < m; l++) sum += exp(x[l] - top);
+        for (int64_t l = 0; l < m; l++) x[l] -= top;
+        gn__exp_f64(pool, x, x, m);
+        gn__pieces_f64(gn__kernels_of(pool), &sums, x, m);
     }
     gn__load_f64(&hit, logits->dtype, p + target * stride * bytes, 1, 1);
-    return log(sum) - (hit - top);
+    return log(gn__tree_sum(&sums)) - (hit - top);
 }
 
 static gn_result gn__cpu_cross_entropy(const gn__call *c) {
     const gn_view *logits = &c->in[0], *targets = &c->in[1];
     int64_t rows = gn__view_count(targets), classes = logits->dims[logits->rank - 1];
-    double sum = 0;
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
     for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) {
         int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) * (int64_t)gn__bytes_of(targets->dtype));
         if (t < 0 || t >= classes) return gn__bad_index(c->fault, t, classes);
-        sum += gn__row_loss(c->pool, logits, i, t);
+        gn__tree_add(&sums, gn__row_loss(c->pool, logits, i, t));
     }
-    sum /= (double)rows;
-    gn__store_f64(&sum, c->out.dtype, c->out.p, 1, 1);
+    double mean = gn__tree_sum(&sums) / (double)rows;
+    gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
     return GN_OK;
 }
 
@@ -5834,19 +6262,24 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
     gn__broadcast_shapes(&a, &b, &t.shape);
     gn_view va = gn__view_broadcast(&c->in[0], t.shape.rank, t.shape.dims), vb = gn__view_broadcast(&c->in[1], t.shape.rank, t.shape.dims);
     int64_t n = gn__count(&t.shape), bytes = (int64_t)gn__bytes_of(t.dtype), last = t.shape.rank - 1;
-    int64_t inner = t.shape.rank ? t.shape.dims[last] : 1;
-    double sum = 0, x[GN__CHUNK], y[GN__CHUNK];
+    int64_t inner = t.shape.rank ? t.shape.dims[last] : 1, have = 0;
+    double x[GN__CHUNK], y[GN__CHUNK];
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
     for (int64_t row = 0; n && row < n / inner; row++)
         for (int64_t i = 0, m; i < inner && !gn__pool_stops(c->pool); i += m) {
-            m = GN__MIN(inner - i, (int64_t)GN__CHUNK);
+            m = GN__MIN(inner - i, (int64_t)GN__CHUNK - have);
             int64_t sa = last >= 0 ? va.strides[last] : 1, sb = last >= 0 ? vb.strides[last] : 1;
-            gn__load_f64(x, t.dtype, va.p + (gn__view_offset(&va, GN__MAX((int)last, 0), row) + i * sa) * bytes, sa, m);
-            gn__load_f64(y, t.dtype, vb.p + (gn__view_offset(&vb, GN__MAX((int)last, 0), row) + i * sb) * bytes, sb, m);
-            for (int64_t l = 0; l < m; l++) x[l] = (x[l] - y[l]) * (x[l] - y[l]);
-            sum += gn__sum_f64(x, m);
+            gn__load_f64(x + have, t.dtype, va.p + (gn__view_offset(&va, GN__MAX((int)last, 0), row) + i * sa) * bytes, sa, m);
+            gn__load_f64(y + have, t.dtype, vb.p + (gn__view_offset(&vb, GN__MAX((int)last, 0), row) + i * sb) * bytes, sb, m);
+            have += m;
+            if (have < GN__CHUNK && (row + 1 < n / inner || i + m < inner)) continue;
+            for (int64_t l = 0; l < have; l++) x[l] = (x[l] - y[l]) * (x[l] - y[l]);
+            gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, have);
+            have = 0;
         }
-    sum /= (double)n;
-    gn__store_f64(&sum, c->out.dtype, c->out.p, 1, 1);
+    double mean = gn__tree_sum(&sums) / (double)n;
+    gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
     return GN_OK;
 }
 
@@ -5898,9 +6331,10 @@ static int64_t gn__keys_seen(const gn__attention_job *j, int64_t t) {
 }
 
 GN__COLD_BEGIN
-/* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
+/* One query row: scores (S) in `s`, in f64; then the weighted sum of v in `o`, which holds 3 E. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
+    const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype);
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
     int64_t seen = gn__keys_seen(j, t);
@@ -5910,7 +6344,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     for (int64_t i = 0; i < seen && !gn__pool_stops(j->c->pool); i++) {
         gn__load_f64(w, K->dtype, k + i * K->strides[2] * bytes, K->strides[3], D);
         for (int64_t l = 0; l < D; l++) w[l] *= q[l];
-        s[i] = gn__sum_f64(w, D) * j->scale;
+        s[i] = gn__sum_f64(kernels, w, D) * j->scale;
         if (j->mask.p) {
             const char *m = j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2] + i * j->mask.strides[3]) * (int64_t)gn__bytes_of(j->mask.dtype);
             double x = 0;
@@ -5919,15 +6353,24 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
         }
         top = GN_M_MAX(top, s[i]);
     }
-    memset(o, 0, (size_t)E * sizeof *o);
-    for (int64_t i = 0; i < seen && top != -INFINITY && !gn__pool_stops(j->c->pool); i++) {       /* nothing seen: zeros */
-        double e = exp(s[i] - top);
-        sum += e;
-        if (e == 0) continue;
-        gn__load_f64(w, V->dtype, v + i * V->strides[2] * bytes, V->strides[3], E);
-        for (int64_t l = 0; l < E; l++) o[l] += e * w[l];
+    /* nothing seen: zeros. What a sum of GN__PIECE64 keys loses where it is added to the others is kept beside it. */
+    memset(o, 0, (size_t)E * 3 * sizeof *o);
+    for (int64_t i = 0; i < seen && top != -INFINITY; i++) s[i] -= top;
+    if (top != -INFINITY) gn__exp_f64(j->c->pool, s, s, seen);
+    for (int64_t i = 0; i < seen && top != -INFINITY && !gn__pool_stops(j->c->pool); i++) {
+        double e = s[i], *part = o + E, *lost = part + E;
+        bool ends = i + 1 == seen || (i + 1) % GN__PIECE64 == 0;
+        if (e != 0) gn__load_f64(w, V->dtype, v + i * V->strides[2] * bytes, V->strides[3], E);
+        for (int64_t l = 0; l < E && e != 0; l++) part[l] += e * w[l];
+        for (int64_t l = 0; l < E && ends; l++) {
+            double to = o[l] + part[l], back = to - o[l];
+            lost[l] += (o[l] - (to - back)) + (part[l] - back);
+            o[l] = to;
+            part[l] = 0;
+        }
     }
-    for (int64_t l = 0; l < E && sum != 0; l++) o[l] /= sum;
+    sum = top != -INFINITY ? gn__sum_f64(kernels, s, seen) : 0;
+    for (int64_t l = 0; l < E && sum != 0; l++) o[l] = (fabs(o[l]) < (double)INFINITY ? o[l] + o[2 * E + l] : o[l]) / sum;
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
 GN__COLD_END
@@ -6002,7 +6445,7 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     if (gn__dtypes[((gn__attention_job *)arg)->c->in[0].dtype].compute == GN__F32) { gn__attention_range_f32((gn__attention_job *)arg, begin, end); return; }
     gn__attention_job *j = (gn__attention_job *)arg;
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    double *s = (double *)gn__alloc_many((uint64_t)(S + D + GN__MAX(D, E) + E), 1, sizeof *s);
+    double *s = (double *)gn__alloc_many((uint64_t)(S + D + GN__MAX(D, E) + 3 * E), 1, sizeof *s);
     if (!s) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; i < end; i++) gn__attention_row(j, i, s, s + S, s + S + D, s + S + D + GN__MAX(D, E));
     gn_free(s);
@@ -6211,10 +6654,17 @@ typedef struct gn__along_job {
     const gn__pool *pool;
 } gn__along_job;
 
-static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, bool first) {
+/* Of sums what the additions lost is kept, and added to each result. */
+static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, double *lost, bool first) {
     for (int64_t i = 0; i < n; i++) {
-        if (kind == GN__ALONG_SUM) *run += x[i];
-        else if (kind == GN__ALONG_PROD) *run *= x[i];
+        if (kind == GN__ALONG_SUM) {
+            double sum = *run + x[i], back = sum - *run;
+            *lost += (*run - (sum - back)) + (x[i] - back);
+            *run = sum;
+            x[i] = fabs(sum) < (double)INFINITY ? sum + *lost : sum;
+            continue;
+        }
+        if (kind == GN__ALONG_PROD) *run *= x[i];
         else if ((first && i == 0) || x[i] > *run || x[i] != x[i]) *run = x[i];
         x[i] = *run;
     }
@@ -6239,13 +6689,13 @@ static void gn__along_range(void *arg, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         const char *p = in->p + gn__view_offset(in, last, row) * ib;
         char *o = out->p + gn__view_offset(out, last, row) * ob;
-        double run = j->kind == GN__ALONG_PROD;
+        double run = j->kind == GN__ALONG_PROD, lost = 0;
         int64_t whole = j->kind == GN__ALONG_PROD;
         for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {
             m = GN__MIN(n - i, (int64_t)GN__CHUNK);
             if (real) {
                 gn__load_f64(x.f, in->dtype, p + i * is * ib, is, m);
-                gn__along_f64(j->kind, x.f, m, &run, i == 0);
+                gn__along_f64(j->kind, x.f, m, &run, &lost, i == 0);
                 gn__store_f64(x.f, out->dtype, o + i * os * ob, os, m);
             } else {
                 gn__load_i64(x.i, in->dtype, p + i * is * ib, is, m);
@@ -7390,8 +7840,8 @@ static uint32_t gn__gelu_grad(gn__grads *k) {              /* Phi(x) + x phi(x);
 }
 static uint32_t gn__gelu_tanh_grad(gn__grads *k) {         /* y = x s(u), u = c1 x + c3 x^3: s + x s (1-s) (c1 + 3 c3 x^2) */
     uint32_t x = k->x[0], xx = gn__mul(k, x, x);
-    uint32_t u = gn__mul(k, x, gn__add(k, gn__num(k, 1.5957691216057307117), gn__mul(k, xx, gn__num(k, 0.071354816272600009))));
-    uint32_t s = gn__sigmoid(k, u), du = gn__add(k, gn__num(k, 1.5957691216057307117), gn__mul(k, xx, gn__num(k, 0.214064448817800027)));
+    uint32_t u = gn__mul(k, x, gn__add(k, gn__num(k, GN_GELU_1), gn__mul(k, xx, gn__num(k, GN_GELU_3))));
+    uint32_t s = gn__sigmoid(k, u), du = gn__add(k, gn__num(k, GN_GELU_1), gn__mul(k, xx, gn__num(k, 3 * GN_GELU_3)));
     uint32_t tail = gn__mul(k, gn__mul(k, x, du), gn__mul(k, s, gn__sub(k, gn__num(k, 1), s)));
     return gn__mul(k, k->gy, gn__add(k, s, tail));
 }
@@ -11201,7 +11651,7 @@ GN__COLD_BEGIN
 
 /* Bits of HELLO's and HELLO_OK's features. */
 enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURE_RENEW = 8 /* takes new keys */,
-       GN__FEATURE_ALIVE = 16, GN__FEATURE_CANCEL = 32, GN__FEATURES = 63 };
+       GN__FEATURE_ALIVE = 16, GN__FEATURE_CANCEL = 32, GN__FEATURE_LABEL = 64, GN__FEATURE_COUNTS = 128, GN__FEATURES = 255 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT };   /* where a slot's first value comes from */
 enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* what a step does with an output */
@@ -11285,6 +11735,7 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u32, plan, UINT32_MAX, 0, "of PLAN_PUT")                                                               \
     F(M, u32, ops, GN__WIRE_NODES, 0, "how many ops of it run elsewhere")                                       \
     F(M, array, text, 399, 1, "one sentence: which, and why")
+#define GN__COUNT_MOST ((uint64_t)1 << 52)
 #define GN__FIELDS_COSTS(F, M)                                                                                  \
     F(M, u64, f32, GN__RATE_MOST, 0, "f32 arithmetic of matrix products a second; 0, here and below: not known") \
     F(M, u64, half, GN__RATE_MOST, 0, "f16 and bf16")                                                           \
@@ -11301,6 +11752,14 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server has worked at what it does now")
 #define GN__FIELDS_CANCEL_STEPS(F, M)                                                                           \
     F(M, u64, sequence, UINT64_MAX, 0, "steps up to this one that have not ended end with CANCELLED, soon")
+
+#define GN__FIELDS_LABEL(F, M)                                                                                  \
+    F(M, array, text, 63, 1, "gn_desc.label")
+#define GN__FIELDS_COUNTS(F, M)                                                                                 \
+    F(M, u64, kernels, GN__COUNT_MOST, 0, "kernels or loops executed")                                          \
+    F(M, u64, fused, GN__COUNT_MOST, 0, "nodes that ran inside another node's loop")                            \
+    F(M, u64, copies, GN__COUNT_MOST, 0, "states copied because an old version had a later reader")             \
+    F(M, u64, copy_bytes, GN__COUNT_MOST, 0, "bytes of those")
 
 /* X(NAME, name, id, direction, help). Ids are pinned and never reused. UP: client to server. */
 #define GN__MESSAGES(X)                                                                                         \
@@ -11321,7 +11780,9 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     X(FALLBACK, fallback, 15, DOWN, "feature bit 2: a plan's ops that the device has no kernel for; answers nothing") \
     X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing") \
     X(ALIVE, alive, 17, DOWN, "feature bit 4: the server computes, compiles or measures; some in a second; answers nothing") \
-    X(CANCEL_STEPS, cancel_steps, 18, UP, "feature bit 5: what was asked for is no longer wanted; not answered")
+    X(CANCEL_STEPS, cancel_steps, 18, UP, "feature bit 5: what was asked for is no longer wanted; not answered") \
+    X(LABEL, label, 19, UP, "feature bit 6: what the program calls itself, for the server's log; not answered")      \
+    X(COUNTS, counts, 20, DOWN, "feature bit 7: what each run of a plan counts; precedes the first STEP_OK of that plan; answers nothing")
 
 typedef struct gn__span { const uint8_t *p; uint64_t n; } gn__span;   /* n elements of the field's unit */
 
@@ -15400,6 +15861,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
 
 #define GN__DEADLINE_MS 30000u
 #define GN__SEND_PIECE (32u << 10)          /* bytes sent at once to a server that may be computing */
+#define GN__HEARD_US 1000u                  /* in which a server that was heard is taken to be there */
 #define GN__PEEK_MS 5u                      /* how often who waits looks whether gn_cancel was called */
 #define GN__CANCEL_US 1000000u              /* that a server may take to answer the steps that it was told to end */
 #define GN__SIGN_US 20000u                  /* signs of life that come more often, for long, are a flood */
@@ -15672,6 +16134,7 @@ typedef struct gn__flight {   /* a step without an answer yet, or one behind it 
     gn__want *wants;
     size_t n_wants, cap;
     gn__arrival arrival;
+    struct gn__remote_plan *plan;   /* NULL: it is gone */
     uint8_t *waste;           /* nobody waits any more: its outputs go there; else NULL */
 } gn__flight;
 
@@ -15724,7 +16187,7 @@ typedef struct gn__remote {
     uint32_t n_cancelled;              /* of all times */
 } gn__remote;
 
-typedef struct gn__remote_plan { uint32_t id; gn__ports ports; } gn__remote_plan;
+typedef struct gn__remote_plan { uint32_t id; gn__ports ports; gn__msg_counts counts; } gn__remote_plan;   /* counts: of each run, once told */
 
 static gn_result gn__copy_fault(gn_fault *to, const gn_fault *from) {
     if (to) *to = *from;
@@ -15891,7 +16354,26 @@ static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault 
     gn__remote_learn(r, x);
     r->stats->device_bytes += d.held - r->held;
     r->held = d.held;
+    if (x->plan) {
+        const gn__msg_counts *c = &x->plan->counts;
+        r->stats->kernels_run += c->kernels;
+        r->stats->nodes_fused += c->fused;
+        r->stats->state_copies += c->copies;
+        r->stats->state_copy_bytes += c->copy_bytes;
+    }
     gn__remote_land(r, x);
+    return GN_OK;
+}
+
+/* COUNTS: what each run of the plan of this step counts. */
+static gn_result gn__remote_take_counts(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_counts d;
+    gn_fault fault;
+    gn__flight *x = gn__remote_find(r, m->request);
+    if (!(r->features & GN__FEATURE_COUNTS)) return gn__remote_bad(r, f, "COUNTS, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (!x) return gn__remote_bad(r, f, "the counts of a step that was not sent");
+    if (x->plan) x->plan->counts = d;
     return GN_OK;
 }
 
@@ -15950,8 +16432,9 @@ static gn_result gn__remote_take_alive(gn__remote *r, const gn__msg *m, gn_fault
 static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
     if (m->id == GN__MSG_ALIVE) return gn__remote_take_alive(r, m, f);
     r->works = false;
-    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK) {   /* at most one a request, and one at the beginning */
-        if (++r->unasked > 2 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK || m->id == GN__MSG_COUNTS) {   /* at most one a request, and one at the beginning */
+        if (++r->unasked > 3 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+        if (m->id == GN__MSG_COUNTS) return gn__remote_take_counts(r, m, f);
         return m->id == GN__MSG_COSTS ? gn__remote_take_costs(r, m, f) : gn__remote_take_fallback(r, m, f);
     }
     if (++r->answers >= r->next) return gn__remote_bad(r, f, "more answers than there were requests");
@@ -16011,10 +16494,15 @@ static bool gn__remote_leaves(gn__remote *r) {
     return !can;
 }
 
+static gn_result gn__remote_silent(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
+    gn_fault fault;
+    gn_fail(&fault, GN_TIMEOUT, "%s gave no answer and no sign of life within %u ms", r->link.info.peer, deadline_ms);
+    return gn__remote_lose(r, &fault, f);
+}
+
 /* Receives and takes one message. What breaks the deadline is silence: a whole frame of whatever kind ends it. GN_CANCELLED: gn_cancel. */
 static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
     uint64_t start = gn_now_us(), frames = r->link.in.frames, spent = 0;
-    gn_fault fault;
     for (;;) {
         uint32_t left = (uint32_t)(deadline_ms - GN__MIN(spent, deadline_ms));
         if (deadline_ms && gn__remote_leaves(r)) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
@@ -16026,8 +16514,7 @@ static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_faul
         spent = (now - start) / 1000;
         if (spent >= deadline_ms) break;
     }
-    gn_fail(&fault, GN_TIMEOUT, "%s gave no answer and no sign of life within %u ms", r->link.info.peer, deadline_ms);
-    return gn__remote_lose(r, &fault, f);
+    return gn__remote_silent(r, deadline_ms, f);
 }
 
 /* A step's outputs go where nobody reads them: the program has its memory back. */
@@ -16303,7 +16790,7 @@ static gn_result gn__remote_plan_make(void *self, const gn_part *part, void **ou
     gn_result e = gn__remote_supports(r, part, f);
     if (!e) e = gn__remote_send_weights(r, f);
     if (e) return e;
-    gn__remote_plan *p = (gn__remote_plan *)gn_alloc(sizeof *p);
+    gn__remote_plan *p = (gn__remote_plan *)gn__alloc_zero(sizeof *p);
     if (!p || !gn__ports_init(&p->ports, part)) {
         gn_free(p);
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
@@ -16323,6 +16810,8 @@ static void gn__remote_plan_destroy(void *self, void *plan) {
     gn__remote *r = (gn__remote *)self;
     gn__remote_plan *p = (gn__remote_plan *)plan;
     gn__msg_plan_drop m = { p->id };
+    for (uint32_t i = 0; i < r->n_flights; i++)
+        if (gn__remote_flight(r, i)->plan == p) gn__remote_flight(r, i)->plan = NULL;
     if (!r->lost) gn__remote_drop(r, GN__MSG_PLAN_DROP, &m, NULL);
     gn_free(p->ports.args);
     gn_free(p);
@@ -16378,7 +16867,7 @@ static gn_result gn__remote_told(gn__remote *r, gn_fault *f) {
 
 static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
-    const gn__remote_plan *p = (const gn__remote_plan *)plan;
+    gn__remote_plan *p = (gn__remote_plan *)plan;
     r->cancel_us = 0;
     gn_result e = gn__remote_send_weights(r, f);
     if (!e) e = gn__remote_ready(r, gn__step_bytes(&p->ports), f);
@@ -16394,6 +16883,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     gn__msg_step m = { p->id, r->sequence + 1, r->release, r->seen, { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 }, { NULL, 0 } };
     uint64_t packed = r->stats->packed_bytes_up;
     x->ticket = r->next++;
+    x->plan = p;
     gn__outbox_fields(&r->link.out, GN__MSG_STEP, (uint32_t)x->ticket, &m);
     gn__remote_put_args(r, &p->ports, args);
     e = gn__remote_end(r, f);
@@ -16452,8 +16942,7 @@ static const gn_transport *gn__remote_listen(void *self, uint64_t since_us, uint
     if (r->lost || gn__remote_flush(r, &f)) return NULL;
     uint64_t now = gn_now_us(), since = GN__MAX(since_us, r->heard_us), spent = now > since ? (now - since) / 1000 : 0;
     if (spent >= r->link.deadline_ms) {
-        gn_fail(&f, GN_TIMEOUT, "%s gave no answer within %u ms", r->link.info.peer, r->link.deadline_ms);
-        gn__remote_lose(r, &f, NULL);
+        gn__remote_silent(r, r->link.deadline_ms, NULL);
         return NULL;
     }
     if (r->sent_us && r->await_us < r->sent_us) r->await_us = now;
@@ -16478,11 +16967,12 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
     out_info->remote = true;
 }
 
-/* Also of a server that has gone since. */
+/* Also of a server that has gone since it was heard: a look costs a call of the system, so not of one that was there a moment ago. */
 static uint32_t gn__remote_lost(void *self, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
     gn_fault ignored;
-    while (!r->lost && gn__remote_look(r, 0, &ignored) == GN_OK) { }
+    bool there = gn_now_us() - r->heard_us < GN__HEARD_US;
+    while (!there && !r->lost && gn__remote_look(r, 0, &ignored) == GN_OK) { }
     if (r->lost) gn__remote_is_lost(r, f);
     return r->lost;
 }
@@ -16681,11 +17171,16 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->next = 1;
     r->next_plan = 1;
     r->opened_us = gn_now_us();
-    r->features = GN__FEATURE_FALLBACK | GN__FEATURE_ALIVE | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+    r->features = GN__FEATURE_FALLBACK | GN__FEATURE_LABEL | GN__FEATURE_COUNTS | GN__FEATURE_ALIVE | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
     if (desc) { r->log = desc->log; r->log_user = desc->log_user; r->threads = desc->threads; }
     gn__link_count(&r->link);
     if (gn__link_renews(&r->link)) r->features |= GN__FEATURE_RENEW;
     gn_result e = gn__remote_greet(r, device, f);
+    if (!e && desc && desc->label && r->features & GN__FEATURE_LABEL) {
+        gn__msg_label m = { gn__span_of_text(desc->label, 63) };
+        e = gn__remote_message(r, GN__MSG_LABEL, &m, f);
+        if (!e) e = gn__remote_flush(r, f);
+    }
     if (!e && several) e = gn__remote_probe(r, f);
     if (e) {
         r->lost = true;   /* nobody to say goodbye to */
@@ -16935,7 +17430,7 @@ typedef struct gn__served_plan {
     uint64_t bytes;             /* that making `plan` took */
     struct gn__served_plan *newer, *older;   /* among those that are made; newer: used later */
     uint64_t args_bytes;        /* of its data, each rounded up to 64 */
-    bool ran;                   /* a step of it has ended well */
+    bool ran, told;             /* a step of it has ended well; the client knows what a run counts */
     uint64_t slots_seen;        /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;             /* as of a slot */
 } gn__served_plan;
@@ -16971,6 +17466,7 @@ typedef struct gn__upload {
 typedef struct gn__running {    /* a step that was submitted and is not answered */
     uint64_t sequence, hash;    /* hash: of its plan */
     gn__served_plan *plan;
+    gn__msg_counts counts;
     uint64_t ticket, first_keep, end_keep;   /* ids of what it keeps: from first_keep up to, not including, end_keep */
     uint32_t request;
     gn__want *wants;
@@ -17011,6 +17507,7 @@ typedef struct gn__session {
     bool given_up;              /* its device is, because of it */
     uint32_t n_ended;           /* of the running steps, those seen to have ended */
     char note[400];             /* of the latest fallback */
+    char label[64];             /* what the client calls itself, "" when it does not say */
     gn__map slots, plans;
     gn__served_plan *newest, *oldest;   /* plans that are made, by their last use */
     uint64_t plan_bytes;        /* of those */
@@ -17948,9 +18445,12 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     gn_result e = gn__step_args(s, p, d, f);
     if (!e) e = gn__step_wants(s, p, d, x, f);
     if (!e) e = gn__step_keeps(s, p, d, x, f);
+    const gn_stats before = s->stats;
     gn__work_begin(s, d->sequence, p->part->hash);
     if (!e) e = s->exec.i->submit(s->exec.self, p->plan, s->args, s->outs, &x->ticket, f);
     gn__work_end(s);
+    x->counts = (gn__msg_counts){ s->stats.kernels_run - before.kernels_run, s->stats.nodes_fused - before.nodes_fused,
+                                  s->stats.state_copies - before.state_copies, s->stats.state_copy_bytes - before.state_copy_bytes };
     x->sequence = d->sequence;
     x->hash = p->part->hash;
     if (e) gn__running_undo(s, x);
@@ -18077,6 +18577,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
     uint64_t spent = gn__session_busy(s, false);
     if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
+    if (!x->plan->told && s->features & GN__FEATURE_COUNTS && (e = gn__outbox_message(&s->link.out, GN__MSG_COUNTS, x->request, &x->counts)) != GN_OK) return e;
+    x->plan->told = true;
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
@@ -18165,6 +18667,16 @@ static gn_result gn__serve_cancel_steps(gn__session *s, const gn__msg *m, gn_fau
     return e;
 }
 
+static gn_result gn__serve_label(gn__session *s, const gn__msg *m, gn_fault *f) {
+    gn__msg_label d;
+    gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
+    if (e) return e;
+    if (s->label[0]) return gn_fail(f, GN_BAD_MESSAGE, "a session has one label");
+    gn__span_text(&d.text, s->label, sizeof s->label);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, GN_LOG_INFO, "session %llu of %s is '%s'", (unsigned long long)s->id, s->peer, s->label);
+    return GN_OK;
+}
+
 static gn_result gn__serve_bye(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_bye d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
@@ -18174,7 +18686,7 @@ static gn_result gn__serve_bye(gn__session *s, const gn__msg *m, gn_fault *f) {
 
 typedef gn_result (*gn__serve_fn)(gn__session *s, const gn__msg *m, gn_fault *f);
 static const gn__serve_fn gn__serve[GN__MSG__COUNT] = {
-    [GN__MSG_BYE] = gn__serve_bye, [GN__MSG_CANCEL] = gn__serve_cancel, [GN__MSG_CANCEL_STEPS] = gn__serve_cancel_steps,
+    [GN__MSG_LABEL] = gn__serve_label, [GN__MSG_BYE] = gn__serve_bye, [GN__MSG_CANCEL] = gn__serve_cancel, [GN__MSG_CANCEL_STEPS] = gn__serve_cancel_steps,
     [GN__MSG_WEIGHT_ASK] = gn__serve_weight_ask, [GN__MSG_WEIGHT_PUT] = gn__serve_weight_put,
     [GN__MSG_SLOT_PUT] = gn__serve_slot_put, [GN__MSG_SLOT_DROP] = gn__serve_slot_drop,
     [GN__MSG_PLAN_PUT] = gn__serve_plan_put, [GN__MSG_PLAN_DROP] = gn__serve_plan_drop,
@@ -18293,7 +18805,7 @@ static void gn__session_allow(gn__session *s, bool begins) {
 static void gn__session_note(void *user, gn_log_level level, const char *text) {
     gn__session *s = (gn__session *)user;
     gn__copy_text(s->note, sizeof s->note, text);
-    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu: %s", (unsigned long long)s->id, text);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu%s%s%s: %s", (unsigned long long)s->id, s->label[0] ? " ('" : "", s->label, s->label[0] ? "')" : "", text);
 }
 
 /* The device with the fewest sessions, of those with the fewest bytes, of those the first; a lost one when all are: it says so. Under the lock. */
@@ -18330,7 +18842,7 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     gn__mutex_unlock(&server->lock);
     if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
     gn__copy_text(s->device, sizeof s->device, server->devices[at]);
-    gn_exec_desc d = { s->device, server->desc.threads, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s, &s->cancel };
+    gn_exec_desc d = { s->device, server->desc.threads, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s, &s->cancel, s->tenant };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -18510,8 +19022,8 @@ static void gn__session_settle_up(gn__session *s) {
 static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn_server *server = s->server;
     if (s->known)
-        gn_logf(server->desc.log, server->desc.log_user, why->result == GN_DISCONNECTED ? GN_LOG_INFO : GN_LOG_WARN, "session %llu of %s on %s is over: %s",
-                (unsigned long long)s->id, s->peer, s->device, why->text);
+        gn_logf(server->desc.log, server->desc.log_user, why->result == GN_DISCONNECTED ? GN_LOG_INFO : GN_LOG_WARN, "session %llu%s%s%s of %s on %s is over: %s",
+                (unsigned long long)s->id, s->label[0] ? " ('" : "", s->label, s->label[0] ? "')" : "", s->peer, s->device, why->text);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s", (unsigned long long)s->id, s->peer, why->text);
     gn__session_busy(s, false);
@@ -18844,7 +19356,7 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL, NULL };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     if (!s->desc.no_costs) gn__measure(exec, &d, 0, &s->costs[s->n_devices]);
@@ -18898,7 +19410,7 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
         gn_exec exec = { NULL, NULL };
         void *plan = NULL;
         memset(&stats, 0, sizeof stats);
-        gn_exec_desc d = { s->devices[i], 1, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL };
+        gn_exec_desc d = { s->devices[i], 1, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL, NULL };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -19510,7 +20022,7 @@ static gn_ctx *gn__context_take(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, &g->cancel };
+    *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, &g->cancel, NULL };
 }
 
 #if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */

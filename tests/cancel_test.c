@@ -517,6 +517,7 @@ static void a_loss_is_told_by_status_and_by_the_first_step(void)
     check_works(g);
     CHECK_RESULT(gn_status(g), GN_OK);
     gn_server_close(s);
+    wait_ms(5);
     CHECK_RESULT(gn_step(g), GN_DEVICE_LOST);
     CHECK(strstr(gn_last_error(g)->text, "is lost") != NULL);
     CHECK_RESULT(gn_status(g), GN_DEVICE_LOST);
@@ -538,6 +539,7 @@ static void the_loss_of_one_of_several_is_told_once(void)
     CHECK_RESULT(gn_status(g), GN_OK);
     CHECK_RESULT(gn_step(g), GN_OK);
     gn_server_close(s);
+    wait_ms(5);
     CHECK_RESULT(gn_status(g), GN_OK);
     CHECK_RESULT(gn_step(g), GN_DEVICE_LOST);
     CHECK_RESULT(gn_step(g), GN_OK);
