@@ -353,7 +353,7 @@ typedef struct gn_desc {
     bool keep_placement;    /* plans over several devices stay where they were placed first, whatever devices and links cost later
                                ($GENIE_RESCHEDULE=0) */
     const char *home;       /* folder of keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
-    const char *label;      /* named in logs */
+    const char *label;      /* what servers name this context in their logs; at most 63 bytes of it */
     gn_log_fn log;          /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
     void *log_user;
     gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
@@ -11651,7 +11651,7 @@ GN__COLD_BEGIN
 
 /* Bits of HELLO's and HELLO_OK's features. */
 enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURE_RENEW = 8 /* takes new keys */,
-       GN__FEATURE_ALIVE = 16, GN__FEATURE_CANCEL = 32, GN__FEATURES = 63 };
+       GN__FEATURE_ALIVE = 16, GN__FEATURE_CANCEL = 32, GN__FEATURE_LABEL = 64, GN__FEATURE_COUNTS = 128, GN__FEATURES = 255 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT };   /* where a slot's first value comes from */
 enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* what a step does with an output */
@@ -11735,6 +11735,7 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u32, plan, UINT32_MAX, 0, "of PLAN_PUT")                                                               \
     F(M, u32, ops, GN__WIRE_NODES, 0, "how many ops of it run elsewhere")                                       \
     F(M, array, text, 399, 1, "one sentence: which, and why")
+#define GN__COUNT_MOST ((uint64_t)1 << 52)
 #define GN__FIELDS_COSTS(F, M)                                                                                  \
     F(M, u64, f32, GN__RATE_MOST, 0, "f32 arithmetic of matrix products a second; 0, here and below: not known") \
     F(M, u64, half, GN__RATE_MOST, 0, "f16 and bf16")                                                           \
@@ -11751,6 +11752,14 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server has worked at what it does now")
 #define GN__FIELDS_CANCEL_STEPS(F, M)                                                                           \
     F(M, u64, sequence, UINT64_MAX, 0, "steps up to this one that have not ended end with CANCELLED, soon")
+
+#define GN__FIELDS_LABEL(F, M)                                                                                  \
+    F(M, array, text, 63, 1, "gn_desc.label")
+#define GN__FIELDS_COUNTS(F, M)                                                                                 \
+    F(M, u64, kernels, GN__COUNT_MOST, 0, "kernels or loops executed")                                          \
+    F(M, u64, fused, GN__COUNT_MOST, 0, "nodes that ran inside another node's loop")                            \
+    F(M, u64, copies, GN__COUNT_MOST, 0, "states copied because an old version had a later reader")             \
+    F(M, u64, copy_bytes, GN__COUNT_MOST, 0, "bytes of those")
 
 /* X(NAME, name, id, direction, help). Ids are pinned and never reused. UP: client to server. */
 #define GN__MESSAGES(X)                                                                                         \
@@ -11771,7 +11780,9 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     X(FALLBACK, fallback, 15, DOWN, "feature bit 2: a plan's ops that the device has no kernel for; answers nothing") \
     X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing") \
     X(ALIVE, alive, 17, DOWN, "feature bit 4: the server computes, compiles or measures; some in a second; answers nothing") \
-    X(CANCEL_STEPS, cancel_steps, 18, UP, "feature bit 5: what was asked for is no longer wanted; not answered")
+    X(CANCEL_STEPS, cancel_steps, 18, UP, "feature bit 5: what was asked for is no longer wanted; not answered") \
+    X(LABEL, label, 19, UP, "feature bit 6: what the program calls itself, for the server's log; not answered")      \
+    X(COUNTS, counts, 20, DOWN, "feature bit 7: what each run of a plan counts; precedes the first STEP_OK of that plan; answers nothing")
 
 typedef struct gn__span { const uint8_t *p; uint64_t n; } gn__span;   /* n elements of the field's unit */
 
@@ -16123,6 +16134,7 @@ typedef struct gn__flight {   /* a step without an answer yet, or one behind it 
     gn__want *wants;
     size_t n_wants, cap;
     gn__arrival arrival;
+    struct gn__remote_plan *plan;   /* NULL: it is gone */
     uint8_t *waste;           /* nobody waits any more: its outputs go there; else NULL */
 } gn__flight;
 
@@ -16175,7 +16187,7 @@ typedef struct gn__remote {
     uint32_t n_cancelled;              /* of all times */
 } gn__remote;
 
-typedef struct gn__remote_plan { uint32_t id; gn__ports ports; } gn__remote_plan;
+typedef struct gn__remote_plan { uint32_t id; gn__ports ports; gn__msg_counts counts; } gn__remote_plan;   /* counts: of each run, once told */
 
 static gn_result gn__copy_fault(gn_fault *to, const gn_fault *from) {
     if (to) *to = *from;
@@ -16342,7 +16354,26 @@ static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault 
     gn__remote_learn(r, x);
     r->stats->device_bytes += d.held - r->held;
     r->held = d.held;
+    if (x->plan) {
+        const gn__msg_counts *c = &x->plan->counts;
+        r->stats->kernels_run += c->kernels;
+        r->stats->nodes_fused += c->fused;
+        r->stats->state_copies += c->copies;
+        r->stats->state_copy_bytes += c->copy_bytes;
+    }
     gn__remote_land(r, x);
+    return GN_OK;
+}
+
+/* COUNTS: what each run of the plan of this step counts. */
+static gn_result gn__remote_take_counts(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_counts d;
+    gn_fault fault;
+    gn__flight *x = gn__remote_find(r, m->request);
+    if (!(r->features & GN__FEATURE_COUNTS)) return gn__remote_bad(r, f, "COUNTS, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (!x) return gn__remote_bad(r, f, "the counts of a step that was not sent");
+    if (x->plan) x->plan->counts = d;
     return GN_OK;
 }
 
@@ -16401,8 +16432,9 @@ static gn_result gn__remote_take_alive(gn__remote *r, const gn__msg *m, gn_fault
 static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
     if (m->id == GN__MSG_ALIVE) return gn__remote_take_alive(r, m, f);
     r->works = false;
-    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK) {   /* at most one a request, and one at the beginning */
-        if (++r->unasked > 2 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK || m->id == GN__MSG_COUNTS) {   /* at most one a request, and one at the beginning */
+        if (++r->unasked > 3 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+        if (m->id == GN__MSG_COUNTS) return gn__remote_take_counts(r, m, f);
         return m->id == GN__MSG_COSTS ? gn__remote_take_costs(r, m, f) : gn__remote_take_fallback(r, m, f);
     }
     if (++r->answers >= r->next) return gn__remote_bad(r, f, "more answers than there were requests");
@@ -16462,10 +16494,15 @@ static bool gn__remote_leaves(gn__remote *r) {
     return !can;
 }
 
+static gn_result gn__remote_silent(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
+    gn_fault fault;
+    gn_fail(&fault, GN_TIMEOUT, "%s gave no answer and no sign of life within %u ms", r->link.info.peer, deadline_ms);
+    return gn__remote_lose(r, &fault, f);
+}
+
 /* Receives and takes one message. What breaks the deadline is silence: a whole frame of whatever kind ends it. GN_CANCELLED: gn_cancel. */
 static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
     uint64_t start = gn_now_us(), frames = r->link.in.frames, spent = 0;
-    gn_fault fault;
     for (;;) {
         uint32_t left = (uint32_t)(deadline_ms - GN__MIN(spent, deadline_ms));
         if (deadline_ms && gn__remote_leaves(r)) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
@@ -16477,8 +16514,7 @@ static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_faul
         spent = (now - start) / 1000;
         if (spent >= deadline_ms) break;
     }
-    gn_fail(&fault, GN_TIMEOUT, "%s gave no answer and no sign of life within %u ms", r->link.info.peer, deadline_ms);
-    return gn__remote_lose(r, &fault, f);
+    return gn__remote_silent(r, deadline_ms, f);
 }
 
 /* A step's outputs go where nobody reads them: the program has its memory back. */
@@ -16754,7 +16790,7 @@ static gn_result gn__remote_plan_make(void *self, const gn_part *part, void **ou
     gn_result e = gn__remote_supports(r, part, f);
     if (!e) e = gn__remote_send_weights(r, f);
     if (e) return e;
-    gn__remote_plan *p = (gn__remote_plan *)gn_alloc(sizeof *p);
+    gn__remote_plan *p = (gn__remote_plan *)gn__alloc_zero(sizeof *p);
     if (!p || !gn__ports_init(&p->ports, part)) {
         gn_free(p);
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
@@ -16774,6 +16810,8 @@ static void gn__remote_plan_destroy(void *self, void *plan) {
     gn__remote *r = (gn__remote *)self;
     gn__remote_plan *p = (gn__remote_plan *)plan;
     gn__msg_plan_drop m = { p->id };
+    for (uint32_t i = 0; i < r->n_flights; i++)
+        if (gn__remote_flight(r, i)->plan == p) gn__remote_flight(r, i)->plan = NULL;
     if (!r->lost) gn__remote_drop(r, GN__MSG_PLAN_DROP, &m, NULL);
     gn_free(p->ports.args);
     gn_free(p);
@@ -16829,7 +16867,7 @@ static gn_result gn__remote_told(gn__remote *r, gn_fault *f) {
 
 static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
-    const gn__remote_plan *p = (const gn__remote_plan *)plan;
+    gn__remote_plan *p = (gn__remote_plan *)plan;
     r->cancel_us = 0;
     gn_result e = gn__remote_send_weights(r, f);
     if (!e) e = gn__remote_ready(r, gn__step_bytes(&p->ports), f);
@@ -16845,6 +16883,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     gn__msg_step m = { p->id, r->sequence + 1, r->release, r->seen, { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 }, { NULL, 0 } };
     uint64_t packed = r->stats->packed_bytes_up;
     x->ticket = r->next++;
+    x->plan = p;
     gn__outbox_fields(&r->link.out, GN__MSG_STEP, (uint32_t)x->ticket, &m);
     gn__remote_put_args(r, &p->ports, args);
     e = gn__remote_end(r, f);
@@ -16903,8 +16942,7 @@ static const gn_transport *gn__remote_listen(void *self, uint64_t since_us, uint
     if (r->lost || gn__remote_flush(r, &f)) return NULL;
     uint64_t now = gn_now_us(), since = GN__MAX(since_us, r->heard_us), spent = now > since ? (now - since) / 1000 : 0;
     if (spent >= r->link.deadline_ms) {
-        gn_fail(&f, GN_TIMEOUT, "%s gave no answer within %u ms", r->link.info.peer, r->link.deadline_ms);
-        gn__remote_lose(r, &f, NULL);
+        gn__remote_silent(r, r->link.deadline_ms, NULL);
         return NULL;
     }
     if (r->sent_us && r->await_us < r->sent_us) r->await_us = now;
@@ -17133,11 +17171,16 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->next = 1;
     r->next_plan = 1;
     r->opened_us = gn_now_us();
-    r->features = GN__FEATURE_FALLBACK | GN__FEATURE_ALIVE | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+    r->features = GN__FEATURE_FALLBACK | GN__FEATURE_LABEL | GN__FEATURE_COUNTS | GN__FEATURE_ALIVE | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
     if (desc) { r->log = desc->log; r->log_user = desc->log_user; r->threads = desc->threads; }
     gn__link_count(&r->link);
     if (gn__link_renews(&r->link)) r->features |= GN__FEATURE_RENEW;
     gn_result e = gn__remote_greet(r, device, f);
+    if (!e && desc && desc->label && r->features & GN__FEATURE_LABEL) {
+        gn__msg_label m = { gn__span_of_text(desc->label, 63) };
+        e = gn__remote_message(r, GN__MSG_LABEL, &m, f);
+        if (!e) e = gn__remote_flush(r, f);
+    }
     if (!e && several) e = gn__remote_probe(r, f);
     if (e) {
         r->lost = true;   /* nobody to say goodbye to */
@@ -17387,7 +17430,7 @@ typedef struct gn__served_plan {
     uint64_t bytes;             /* that making `plan` took */
     struct gn__served_plan *newer, *older;   /* among those that are made; newer: used later */
     uint64_t args_bytes;        /* of its data, each rounded up to 64 */
-    bool ran;                   /* a step of it has ended well */
+    bool ran, told;             /* a step of it has ended well; the client knows what a run counts */
     uint64_t slots_seen;        /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;             /* as of a slot */
 } gn__served_plan;
@@ -17423,6 +17466,7 @@ typedef struct gn__upload {
 typedef struct gn__running {    /* a step that was submitted and is not answered */
     uint64_t sequence, hash;    /* hash: of its plan */
     gn__served_plan *plan;
+    gn__msg_counts counts;
     uint64_t ticket, first_keep, end_keep;   /* ids of what it keeps: from first_keep up to, not including, end_keep */
     uint32_t request;
     gn__want *wants;
@@ -17463,6 +17507,7 @@ typedef struct gn__session {
     bool given_up;              /* its device is, because of it */
     uint32_t n_ended;           /* of the running steps, those seen to have ended */
     char note[400];             /* of the latest fallback */
+    char label[64];             /* what the client calls itself, "" when it does not say */
     gn__map slots, plans;
     gn__served_plan *newest, *oldest;   /* plans that are made, by their last use */
     uint64_t plan_bytes;        /* of those */
@@ -18400,9 +18445,12 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     gn_result e = gn__step_args(s, p, d, f);
     if (!e) e = gn__step_wants(s, p, d, x, f);
     if (!e) e = gn__step_keeps(s, p, d, x, f);
+    const gn_stats before = s->stats;
     gn__work_begin(s, d->sequence, p->part->hash);
     if (!e) e = s->exec.i->submit(s->exec.self, p->plan, s->args, s->outs, &x->ticket, f);
     gn__work_end(s);
+    x->counts = (gn__msg_counts){ s->stats.kernels_run - before.kernels_run, s->stats.nodes_fused - before.nodes_fused,
+                                  s->stats.state_copies - before.state_copies, s->stats.state_copy_bytes - before.state_copy_bytes };
     x->sequence = d->sequence;
     x->hash = p->part->hash;
     if (e) gn__running_undo(s, x);
@@ -18529,6 +18577,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
     uint64_t spent = gn__session_busy(s, false);
     if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
+    if (!x->plan->told && s->features & GN__FEATURE_COUNTS && (e = gn__outbox_message(&s->link.out, GN__MSG_COUNTS, x->request, &x->counts)) != GN_OK) return e;
+    x->plan->told = true;
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
@@ -18617,6 +18667,16 @@ static gn_result gn__serve_cancel_steps(gn__session *s, const gn__msg *m, gn_fau
     return e;
 }
 
+static gn_result gn__serve_label(gn__session *s, const gn__msg *m, gn_fault *f) {
+    gn__msg_label d;
+    gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
+    if (e) return e;
+    if (s->label[0]) return gn_fail(f, GN_BAD_MESSAGE, "a session has one label");
+    gn__span_text(&d.text, s->label, sizeof s->label);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, GN_LOG_INFO, "session %llu of %s is '%s'", (unsigned long long)s->id, s->peer, s->label);
+    return GN_OK;
+}
+
 static gn_result gn__serve_bye(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_bye d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
@@ -18626,7 +18686,7 @@ static gn_result gn__serve_bye(gn__session *s, const gn__msg *m, gn_fault *f) {
 
 typedef gn_result (*gn__serve_fn)(gn__session *s, const gn__msg *m, gn_fault *f);
 static const gn__serve_fn gn__serve[GN__MSG__COUNT] = {
-    [GN__MSG_BYE] = gn__serve_bye, [GN__MSG_CANCEL] = gn__serve_cancel, [GN__MSG_CANCEL_STEPS] = gn__serve_cancel_steps,
+    [GN__MSG_LABEL] = gn__serve_label, [GN__MSG_BYE] = gn__serve_bye, [GN__MSG_CANCEL] = gn__serve_cancel, [GN__MSG_CANCEL_STEPS] = gn__serve_cancel_steps,
     [GN__MSG_WEIGHT_ASK] = gn__serve_weight_ask, [GN__MSG_WEIGHT_PUT] = gn__serve_weight_put,
     [GN__MSG_SLOT_PUT] = gn__serve_slot_put, [GN__MSG_SLOT_DROP] = gn__serve_slot_drop,
     [GN__MSG_PLAN_PUT] = gn__serve_plan_put, [GN__MSG_PLAN_DROP] = gn__serve_plan_drop,
@@ -18745,7 +18805,7 @@ static void gn__session_allow(gn__session *s, bool begins) {
 static void gn__session_note(void *user, gn_log_level level, const char *text) {
     gn__session *s = (gn__session *)user;
     gn__copy_text(s->note, sizeof s->note, text);
-    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu: %s", (unsigned long long)s->id, text);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu%s%s%s: %s", (unsigned long long)s->id, s->label[0] ? " ('" : "", s->label, s->label[0] ? "')" : "", text);
 }
 
 /* The device with the fewest sessions, of those with the fewest bytes, of those the first; a lost one when all are: it says so. Under the lock. */
@@ -18962,8 +19022,8 @@ static void gn__session_settle_up(gn__session *s) {
 static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn_server *server = s->server;
     if (s->known)
-        gn_logf(server->desc.log, server->desc.log_user, why->result == GN_DISCONNECTED ? GN_LOG_INFO : GN_LOG_WARN, "session %llu of %s on %s is over: %s",
-                (unsigned long long)s->id, s->peer, s->device, why->text);
+        gn_logf(server->desc.log, server->desc.log_user, why->result == GN_DISCONNECTED ? GN_LOG_INFO : GN_LOG_WARN, "session %llu%s%s%s of %s on %s is over: %s",
+                (unsigned long long)s->id, s->label[0] ? " ('" : "", s->label, s->label[0] ? "')" : "", s->peer, s->device, why->text);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s", (unsigned long long)s->id, s->peer, why->text);
     gn__session_busy(s, false);

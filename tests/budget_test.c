@@ -240,6 +240,50 @@ static gn_result attack_nodes(int fd) {
     return first;
 }
 
+/* A plan that fits as it travels, but not with its layout. */
+static gn_result attack_layout(int fd) {
+    gn_ctx *g = builder();
+    raw *r = raw_greet(raw_on(fd));
+    gn_tensor t = gn_scalar(g, GN_F32, 1);
+    for (int i = 0; i < 300000; i++) t = gn_sum(gn_reshape(t, GN_SHAPE(1)), GN_ALL_AXES, false);
+    gn__buf b = part_of(g, &t, 1);
+    gn_close(g);
+    raw_plan(r, 2, 1, b, 0);
+    raw_ping(r, 1000);
+    gn_result first = raw_first_error(r, 1000);
+    raw_close(r);
+    return first;
+}
+
+/* Messages that never end, as many as there may be, and a weight of which the last byte never comes. */
+static gn_result attack_unfinished(int fd) {
+    enum { PIECE = MIB, PIECES = 60 };
+    raw *r = raw_greet(raw_on(fd));
+    uint8_t *p = (uint8_t *)calloc(1, PIECE + 5), digest[32] = { 1 };
+    p[3] = 16;                                            /* { codec 0, 2^20 bytes } */
+    for (uint64_t i = 0; i < PIECES; i++) {
+        gn__msg_weight_put m = { { 0 }, (uint64_t)PIECES * PIECE + 1, i * PIECE, 4, { p, PIECE + 5 } };
+        memcpy(m.digest, digest, 32);
+        raw_send(r, GN__MSG_WEIGHT_PUT, (uint32_t)(2 + i), &m);
+    }
+    for (uint32_t k = 0; k < 28; k++)
+        for (uint32_t i = 0; i < GN__OPEN_MESSAGES; i++) {
+            gn__buf b = { NULL, 0, 0, false };
+            gn__put_u32(&b, GN__FRAME_MAX);
+            gn__put_u16(&b, GN__MSG_SLOT_PUT);
+            gn__put_u16(&b, GN__FRAME_MORE);
+            gn__put_u32(&b, 100 + i);
+            gn__put_bytes(&b, p, GN__FRAME_MAX);
+            raw_bytes(r, b.p, b.n);
+            gn__buf_deinit(&b);
+        }
+    raw_ping(r, 1000);
+    gn_result first = raw_first_error(r, 1000);
+    raw_close(r);
+    free(p);
+    return first;
+}
+
 /* A state of 60 MiB, with its first value. */
 static gn_result attack_state(int fd) {
     enum { N = 60 * MIB };
@@ -268,10 +312,8 @@ static gn_result attack_small_weights(int fd) {
         gn__net->sha256(&i, 8, m.digest);
         gn__outbox_message(&r->link.out, GN__MSG_WEIGHT_PUT, request++, &m);
         if (i % 1000 < 999) continue;
-        gn__msg_plan_put unpin = { 0, 0, 0, { NULL, 0 } };          /* refused, but weights that were promised no slot uses are let go of */
         gn__msg_step step = { 99, i / 1000 + 1, 0, r->seen++, { NULL, 0 }, { NULL, 0 }, { NULL, 0 } };
-        (void)unpin;
-        raw_send(r, GN__MSG_STEP, request++, &step);
+        raw_send(r, GN__MSG_STEP, request++, &step);                /* refused; but weights that were promised and that no slot uses are let go of */
         raw_ping(r, request);
         gn_result e = raw_first_error(r, request++);
         if (!first && e != GN_NO_PLAN) first = e;
@@ -301,6 +343,8 @@ static const attack attacks[] = {
     { "kept values of no bytes", attack_empty_values, true },
     { "a slot in the last place", attack_last_slot, false },
     { "a plan of 2^21 nodes", attack_nodes, true },
+    { "a plan of 600,000 nodes", attack_layout, true },
+    { "messages and a weight that never end", attack_unfinished, false },
     { "a state of 60 MiB", attack_state, false },
     { "200,000 weights of 8 bytes", attack_small_weights, false },
     { "20,000 plans that differ in a constant", attack_constants, false },

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REPLAY_INPUTS = 16384, REPLAY_BYTES = 1 << 20, REPLAY_SECONDS = 20 };
+enum { REPLAY_INPUTS = 16384, REPLAY_BYTES = 1 << 20, REPLAY_SECONDS = 120 };
 
 typedef struct replay_target {
     const char *name;
@@ -206,7 +206,9 @@ static bool replay_one(const replay_target *t, size_t alterations, const char *f
     struct timespec begin, end;
     volatile replay_place *at = mmap(NULL, sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int status = 0;
-    replay_n = 0;
+    while (replay_n > 0) {
+        free(replay_inputs[--replay_n].p);
+    }
     replay_collect(t);
     if (at == MAP_FAILED || replay_n == 0) {
         printf("FAIL %s: %s\n", t->name, replay_n ? "no memory" : "no input");
