@@ -23,7 +23,7 @@ usage: ./build.sh [command] [NAME=VALUE ...] [--no-deps]
   fuzz NAME [SECONDS]
                   the target tests/fuzz/NAME_fuzz.c under clang's libFuzzer, with the address and undefined sanitizers (60 s); what it finds
                   is left in build/fuzz/NAME and becomes a file of tests/fuzz/corpus/NAME, which fuzz_test replays
-  install         header, sources, static library, genie.pc and genie_serve under DESTDIR/PREFIX
+  install         header, sources, static and shared library, genie.pc and genie_serve under DESTDIR/PREFIX
   clean           remove all that was built
 
   CC=clang        compiler (cc); a compiler other than cc has a build folder of its own
@@ -48,7 +48,7 @@ parse_arguments() {
             -h | --help) usage; exit 0 ;;
             --no-deps) no_deps=1 ;;
             CC=* | SAN=* | CFLAGS=* | JOBS=* | PREFIX=* | DESTDIR=*) export "${argument?}" ;;
-            kernels) [ "$command" = build ] || die "two commands: $command and $argument"; command=test names=(kernels_test conformance_test gpu_test rows_test gpu_several_test gpu_calls_test gpu_fault_test choice_test shim_test nvrtc12_test sass_test) ;;
+            kernels) [ "$command" = build ] || die "two commands: $command and $argument"; command=test names=(kernels_test conformance_test gpu_test rows_test gpu_several_test gpu_calls_test gpu_fault_test choice_test exact_test gpu_limits_test shim_test nvrtc12_test sass_test) ;;
             build | test | bench | fuzz | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
             -*) die "unknown option $argument; see --help" ;;
             *) [ "$command" = test ] || [ "$command" = fuzz ] || die "unknown command $argument; see --help"; names+=("$argument") ;;
@@ -74,6 +74,8 @@ choose_flags() {
         export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
     fi
     FLAGS="$FLAGS ${CFLAGS:-}"
+    # For the library alone, which may become a part of a shared one.
+    PIC='-fPIC -fno-semantic-interposition'
     OBJECTS=$OUT/genie.o
     local unit
     for unit in genie_net genie_cuda; do [ ! -f $unit.c ] || OBJECTS="$OBJECTS $OUT/$unit.o"; done
@@ -192,6 +194,7 @@ make_unit() {
 compile() {
     local source=$1 out=$OUT/${1%.*}.o language=
     [ "$source" != genie.h ] || language='-DGENIE_IMPLEMENTATION -x c'
+    case " $OBJECTS " in *" $out "*) language="$PIC $language" ;; esac
     make_unit "$out" "$CC $FLAGS -MMD -MP -MF $out.d $language -c $source -o $out"
     # A header removed since has an empty rule in the .d file; a rule line without files is dropped.
     sed -i '/^[^ ]*:$/d' "$out.d"
@@ -213,6 +216,20 @@ archive() {
     make_unit "$out" "$CC ${SAN:+-fsanitize=$SAN} -nostdlib -r $OBJECTS -o $OUT/genie_all.o && rm -f $out && ar rcs $out $OUT/genie_all.o"
 }
 
+# What programs ask for when they start: before 1.0 each minor version may be another.
+shared_name() { echo "libgenie.so.$(version | cut -d. -f1,2)"; }
+
+# The same as a shared library, which offers the public functions alone. Not of static libraries unpacked under build/deps,
+# which cannot become a part of one, nor with sanitizers.
+has_shared() { [ -z "${SAN:-}" ] && [ ! -d "$DEPS/usr" ]; }
+shared() {
+    local out=$OUT/libgenie.so
+    has_shared || return 0
+    printf '%s: %s\n' "$out" "$OBJECTS" >"$out.d"
+    printf '{ global: gn_*; local: *; };\n' >"$out.symbols"
+    make_unit "$out" "$CC $FLAGS -shared -Wl,-soname,$(shared_name) -Wl,--version-script=$out.symbols -Wl,-Bsymbolic-functions -Wl,-z,defs $OBJECTS -o $out $LIBS"
+}
+
 # The sources to make programs of: all, or the examples and those tests that the command line names.
 list_sources() {
     local source sources='examples/*.c tests/*_test.c'
@@ -220,6 +237,7 @@ list_sources() {
         build) sources="$sources bench/*.c" ;;
         install) sources=examples/genie_serve.c ;;
         bench) sources='bench/*.c' ;;
+        test) ! is_wanted tests/programs_test.sh || sources="$sources bench/*.c" ;;
     esac
     for source in $sources; do
         if [ -f "$source" ] && is_wanted "$source"; then echo "$source"; fi
@@ -231,7 +249,7 @@ is_wanted() {
     local name
     for name in "${names[@]}"; do
         case $name:$1 in
-            *:examples/* | programs:*.c | "$(basename "${1%.*}")":*) return 0 ;;
+            *:examples/* | programs_test:bench/* | programs:*.c | "$(basename "${1%.*}")":*) return 0 ;;
             quick:*) ! grep -q 'not in the quick run' "$1" || continue; return 0 ;;
         esac
     done
@@ -245,11 +263,11 @@ build_all() {
     ! command -v flock >/dev/null || flock 9
     units=$(ls genie.h genie_net.c genie_cuda.c 2>/dev/null || true)
     sources=$(list_sources)
-    export OUT FLAGS CC OBJECTS LIBS
+    export OUT FLAGS PIC CC OBJECTS LIBS
     export -f say is_stale make_unit compile link
     printf '%s\n' $units $sources | xargs -n 1 -P "$jobs" bash -eu -c 'compile "$1"' unit || broken=1
     [ -z "$sources" ] || printf '%s\n' "$sources" | xargs -n 1 -P "$jobs" bash -eu -c 'link "$1"' unit || broken=1
-    archive || die "the library did not build"
+    archive && shared || die "the library did not build"
     [ "$broken" = 0 ] || [ "$command" = test ] || die "the build failed"
     # examples/NAME is the last build without sanitizers.
     local program
@@ -338,14 +356,21 @@ run_tests() {
 
 # fuzz NAME [SECONDS]: new inputs are kept in build/fuzz/NAME, the one that failed as build/fuzz/NAME-crash-... or the like.
 fuzz() {
-    local name=${1:-} seconds=${2:-60} source folder
+    local name=${1:-} seconds=${2:-60} source folder other
     source=tests/fuzz/${name}_fuzz.c folder=build/fuzz/$name
     [ -f "$source" ] || die "no fuzz target '$name'; there are: $(cd tests/fuzz && ls ./*_fuzz.c | sed -E 's#./(.*)_fuzz.c#\1#' | xargs)"
     [[ $seconds =~ ^[0-9]+$ ]] || die "'$seconds' is no number of seconds"
     CC=clang OUT=build/fuzz
     mkdir -p "$folder" "tests/fuzz/corpus/$name"
     find_dependencies
-    make_unit "$folder.run" "clang -std=gnu11 -O1 -g -ffp-contract=off -pthread -Wall -Wextra -I. -DFUZZ_LIBFUZZER -MMD -MF $folder.run.d -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $source -o $folder.run $LIBS"
+    # The other unit is linked beside: the network, or the core with the memory that fuzz.h counts.
+    other=genie_net.c
+    ! grep -q '^#include "fuzz_net.h"' "$source" || other='-x c tests/fuzz/fuzz.h'
+    FLAGS='-std=gnu11 -O1 -g -ffp-contract=off -pthread -Wall -Wextra -I. -fsanitize=address,undefined -fno-sanitize-recover=all'
+    make_unit "$folder.o" "clang $FLAGS -DFUZZ_LIBFUZZER -fsanitize=fuzzer-no-link -MMD -MF $folder.o.d -c $source -o $folder.o"
+    make_unit "${folder}_other.o" "clang $FLAGS -fsanitize=fuzzer-no-link -MMD -MF ${folder}_other.o.d -c $other -o ${folder}_other.o"
+    printf '%s: %s %s\n' "$folder.run" "$folder.o" "${folder}_other.o" >"$folder.run.d"
+    make_unit "$folder.run" "clang $FLAGS -fsanitize=fuzzer $folder.o ${folder}_other.o -o $folder.run $LIBS"
     FUZZ_SEEDS=$folder "$folder.run" 2>/dev/null
     ASAN_OPTIONS=allocator_may_return_null=1 "$folder.run" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
         -artifact_prefix="$folder-" -print_final_stats=1 "$folder" "tests/fuzz/corpus/$name"
@@ -361,12 +386,16 @@ check_install() {
 }
 
 install_all() {
-    local prefix=${PREFIX:-/usr/local} to=${DESTDIR:-}${PREFIX:-/usr/local} folder=
+    local prefix=${PREFIX:-/usr/local} to=${DESTDIR:-}${PREFIX:-/usr/local} folder="" shared; shared=$(shared_name)
     mkdir -p "$to/include" "$to/lib/pkgconfig" "$to/bin" "$to/share/genie"
     install -m 644 genie.h "$to/include/"
     install -m 644 genie.h genie_net.c LICENSE "$to/share/genie/"
     [ ! -f genie_cuda.c ] || install -m 644 genie_cuda.c "$to/share/genie/"
     install -m 644 "$OUT/libgenie.a" "$to/lib/"
+    if has_shared; then
+        install -m 755 "$OUT/libgenie.so" "$to/lib/$shared"
+        ln -sf "$shared" "$to/lib/libgenie.so"
+    fi
     install -m 755 "$OUT/examples/genie_serve" "$to/bin/"
     if [ -d "$DEPS/usr" ]; then   # unpacked static libraries are of no use to others where they are
         mkdir -p "$to/lib/genie"
@@ -374,7 +403,7 @@ install_all() {
         folder='-L${libdir}/genie '
     fi
     write_pc "$prefix" "$folder" >"$to/lib/pkgconfig/genie.pc"
-    say "installed under $to"
+    say "installed under $to$(! has_shared || echo '; programs find libgenie.so there after ldconfig, if its folder is one of those that it reads')"
 }
 
 # write_pc PREFIX FOLDER_FLAG
@@ -388,7 +417,7 @@ Name: genie
 Description: tensor programs on GPUs that sit elsewhere
 Version: $(version)
 Cflags: -I\${includedir}
-Libs: -L\${libdir} -lgenie $2$LIBS
+$(if has_shared; then printf 'Libs: -L${libdir} -lgenie\nLibs.private: %s' "$2$LIBS"; else printf 'Libs: -L${libdir} -lgenie %s' "$2$LIBS"; fi)
 TEXT
 }
 

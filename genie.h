@@ -36,8 +36,8 @@
                      several in one go, gn_realize computes without reading, gn_read_later reads without waiting: gn_wait does.
        States        gn_assign gives a new version; whatever was built on the old one keeps seeing the old value. Updates happen
                      with the next read, realise or step, all of them or none. Over several devices a step may fail on one when another has
-                     written, and on a GPU between two kernels (its driver refuses a launch): those states are failed then
-                     (GN_STATE_FAILED) until they are released and made again.
+                     written for it, or already for steps behind it, and on a GPU between two kernels (its driver refuses a launch):
+                     those states are failed then (GN_STATE_FAILED) until they are released and made again.
        Plans         found by the structure of the graph. Numbers that change from step to step (learning rate, position) are
                      gn_scalar or data; numbers given as C constants are part of the plan.
        Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host memory,
@@ -47,6 +47,18 @@
                      gn_host_alloc it copies by itself; those of plain memory pass through pinned pieces (16 MiB a direction), copied
                      by up to four threads. gn_stats counts copies_aside, and copies_waited where that is not possible. For each
                      direction the device holds two areas as large as the largest.
+                     Several devices work at the same time: on parts of one step that do not need each other, and on different steps, if
+                     the program waits later than it submits (gn_read_later a few steps ahead of gn_wait, or steps without reads). What
+                     one device needs of another is sent on when it arrives, within whatever call the program makes next; gn_wait
+                     waits for all servers at once, without spinning. Up to 64 steps are under way, and those that are begun hold
+                     up to 256 MiB of values between devices and copied data. When a step fails, those behind it are given up: the
+                     error is told once, by the next call that submits or waits; waiting for one of those steps is GN_CANCELLED.
+       Sizes         a tensor has at most 2^47 bytes, on a 32-bit host 2^31 - 1; a plan whose results are together more than the host
+                     can address is GN_LIMIT. 32-bit x86 needs -msse2 -mfpmath=sse.
+       Budgets       on a server all that a session causes is charged to it, its tenant and the server (gn_server_desc.memory_limit,
+                     tenant_memory, total_memory): tensors, scratch of kernels, plans, tables, messages that are not whole yet, uploads, device
+                     memory. What does not fit is GN_LIMIT, names the budget, and the session goes on; a step or state that was refused
+                     has changed nothing. Room is made by weights that no session uses (idle_memory, idle_minutes).
        Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV append, norm, residual,
                      loss, optimiser step, head; prefill, decode, training; text, vision. Such blocks run and are placed as units. A
                      program may say it (gn_role, gn_phase, gn_residency, gn_modality), and what is said wins; where it
@@ -61,12 +73,23 @@
                      model says that it then takes a sixth less; a state moves only if that pays within as many steps as the
                      plan has run. Counted (reschedules), traced and logged; gn_desc.keep_placement forbids it. An op that a device has
                      no kernel for runs on another, or on the CPU beside it: logged and counted (fallbacks); with gn_desc.strict
-                     it is an error (GN_STRICT).
+                     it is an error (GN_STRICT). A device of several that is not there when the context is opened (no such device,
+                     no answer, a server that is full) keeps its index, and nothing runs there: logged, counted (devices_absent), told by
+                     gn_get_device_at and gn_explain; with gn_desc.strict, and when none is there, gn_open fails. A wrong key,
+                     credential or name is an error as ever. On a server that lends several devices a client that names none
+                     is given the one with the fewest sessions, of those the one that holds the fewest bytes.
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
-                     (gn_get_device) compute equal bits. Every wait has a deadline.
+                     (gn_get_device) compute equal bits. A CPU adds in an order that the shapes give, however operands lie
+                     in memory; a GPU's kernels depend on strides too, so a view and its realised copy may differ there.
+                     Every wait has a deadline, which means silence: a server that computes,
+                     compiles or measures gives signs of life, four a second, however long that takes (one of an earlier version
+                     does not: then a step must be shorter than the deadline). A server lets one step compute for 600 s
+                     (--max-step-seconds), then it fails with GN_LIMIT; what a client no longer waits for, because it was cancelled or
+                     has gone, ends. gn_status, and the first gn_step after a loss, tell that a server has gone.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
-       Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
+       Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads. gn_cancel alone may
+                     be called from any thread while a call runs: that call ends soon with GN_CANCELLED and the context goes on.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
                      $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew, $GENIE_BLAS=openblas: its
                      matrix products instead of our own, auto: those of the two that were measured to be faster, once, kept in
@@ -197,7 +220,8 @@ typedef struct gn_shape {
     int64_t dims[GN_MAX_RANK];
 } gn_shape;
 
-/* Axes of a reduction or permutation; negative ones count from the end. n = 0 means all axes. */
+/* Axes of a reduction or permutation; negative ones count from the end. n = 0 means all axes, n = -1 none (GN_NO_AXES): a reduction
+   then leaves each element alone, of which a sum is the element and an argmax 0. */
 typedef struct gn_axes {
     int32_t n;
     int32_t axis[GN_MAX_RANK];
@@ -214,14 +238,17 @@ typedef struct gn_axes {
 #define GN_SCALAR GN__MAKE(gn_shape, { 0, { 0 } })
 #define GN_AXES(...) GN__MAKE(gn_axes, { GN__COUNT(__VA_ARGS__), { __VA_ARGS__ } })
 #define GN_ALL_AXES GN__MAKE(gn_axes, { 0, { 0 } })
+#define GN__NO_AXES (-1)
+#define GN_NO_AXES GN__MAKE(gn_axes, { GN__NO_AXES, { 0 } })
 #define GN_NONE GN__MAKE(gn_tensor, { NULL, 0, 0 })
 #define GN_HERE __FILE__, __LINE__
 
-/* Why something failed. Strings are NUL-terminated, never NULL. */
+/* Why something failed. Strings are NUL-terminated, never NULL. An error of a builder has its op, the line it was called on and the
+   types of what it was given; one of another call has the call's name, "gn_read", in place of the op. */
 typedef struct gn_error {
     gn_result result;
     int line;          /* of the user's source; 0 if unknown */
-    char op[24];       /* name of the op, "" if none */
+    char op[24];       /* name of the op or of the call, "" if none */
     char label[64];    /* label of the tensor, "" if none */
     char file[128];    /* the user's source, "" if unknown */
     char text[512];    /* one sentence: shapes, sizes, what to do next */
@@ -233,6 +260,7 @@ typedef struct gn_error {
     X(steps_run,          "steps",  "plans submitted to a device")                                 \
     X(plans_made,         "plans",  "plans made because no equal structure was known")             \
     X(plans_found,        "plans",  "plans found by structural hash")                              \
+    X(plans_dropped,      "plans",  "plans let go of for those used later: more than gn_desc.plan_memory, or a quarter of a session's memory") \
     X(round_trips,        "trips",  "times the program waited for a reply")                        \
     X(frames_up,          "frames", "frames sent")                                                 \
     X(frames_down,        "frames", "frames received")                                             \
@@ -263,6 +291,7 @@ typedef struct gn_error {
     X(blas_faults,        "faults", "errors of cuBLASLt; own kernels computed instead")            \
     X(choices_rejected,   "files",  "damaged files of stored choices: measured anew")              \
     X(choices_lost,       "products", "products whose stored choice could not be followed")        \
+    X(devices_absent,     "devices", "devices that were named and could not be opened, while others could") \
     X(fallbacks,          "ops",    "ops of plans that were placed elsewhere because a device has no kernel for them") \
     X(transfers,          "values", "values brought from one device to another")                    \
     X(transfers_direct,   "values", "of them: from one GPU to another of this machine, not through the program's memory") \
@@ -279,7 +308,7 @@ typedef struct gn_error {
     X(bytes_to_host,      "bytes",  "tensor bytes copied from a GPU to host memory")               \
     X(copies_aside,       "copies", "large arguments and results that a GPU copied in streams of their own") \
     X(copies_waited,      "copies", "large arguments and results in plain memory that a step waited for: overlap is off, or memory was short") \
-    X(device_bytes,       "bytes",  "bytes held now on the device for this context")
+    X(device_bytes,       "bytes",  "bytes held now on the device for this context: weights, states, values, and room for steps")
 
 typedef struct gn_stats {
 #define GN__X(name, unit, help) uint64_t name;
@@ -300,7 +329,8 @@ typedef enum gn_policy {
 
 /* A call that computes, waits or closes, what a device was asked to do, a node that was built. Valid during the callback. */
 typedef struct gn_trace_event {
-    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "matmul" for a node */
+    const char *name;              /* "gn_read"; "submit", "wait", "plan_make"… of a device; "run": from a submission to one of several
+                                      devices until its end was seen; "matmul" for a node */
     const char *device;            /* "" for the program's own */
     uint64_t begin_us, end_us;     /* monotonic; of a node both are the same */
     uint64_t bytes;                /* of the tensors that are read, sent or kept; 0 where it has none */
@@ -312,21 +342,23 @@ typedef void (*gn_trace_fn)(void *user, const gn_trace_event *event);
 
 typedef struct gn_desc {
     const char *devices;    /* comma-separated, at most 32: "cpu", "null", "cuda:0", a server's URL, "host:port", "@FILE" with a URL.
-                               NULL: $GENIE_DEVICES, else "cpu". With several each part of a graph runs where the policy wants it */
+                               NULL: $GENIE_DEVICES, else "cpu". With several each part of a graph runs where the policy wants it;
+                               one that is not there does not keep the others from being opened */
     gn_policy policy;       /* of several devices */
     uint32_t deadline_ms;   /* longest wait for a server, 0: 30,000 */
     uint32_t max_nodes;     /* nodes of one step, 0: 2^21 */
     uint32_t threads;       /* of the CPU executor, 0: all cores ($GENIE_THREADS) */
     uint64_t seed;          /* of gn_random_*; equal seeds give equal numbers */
-    bool strict;            /* a fallback is an error, not a counted event */
+    bool strict;            /* a fallback is an error, not a counted event; so is a device of several that is absent (GN_NO_DEVICE) */
     bool keep_placement;    /* plans over several devices stay where they were placed first, whatever devices and links cost later
                                ($GENIE_RESCHEDULE=0) */
     const char *home;       /* folder of keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
-    const char *label;      /* named in logs */
+    const char *label;      /* what servers name this context in their logs; at most 63 bytes of it */
     gn_log_fn log;          /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
     void *log_user;
     gn_trace_fn trace;      /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs nothing */
     void *trace_user;
+    uint64_t plan_memory;   /* bytes of plans kept, those used last; one that is gone is made again when it is needed. 0: 256 MiB */
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed answers every call with its cause.
@@ -334,9 +366,10 @@ typedef struct gn_desc {
 GN_API gn_ctx *gn_open(const gn_desc *desc);
 /* Ends the context; every handle of it becomes an error (GN_CLOSED_CONTEXT). */
 GN_API void gn_close(gn_ctx *g);
-/* GN_OK, or why the context could not be opened. */
+/* GN_OK, or why the context could not be opened; GN_DEVICE_LOST once no device is left, also when nobody has used it since. */
 GN_API gn_result gn_status(gn_ctx *g);
-/* The last error of this context; valid until the next call that fails. */
+/* The last error of this context; valid until the next call that fails. A call that has no context to keep its error in, for all its
+   tensors are GN_NONE or its context is NULL, is told by every context of its thread until the next call that fails there. */
 GN_API const gn_error *gn_last_error(gn_ctx *g);
 GN_API const char *gn_result_name(gn_result r);   /* "GN_BAD_SHAPE" */
 GN_API const char *gn_result_text(gn_result r);   /* one sentence */
@@ -349,9 +382,10 @@ typedef struct gn_device_info {
     char cipher[64];
     char records[64];     /* the library that encrypts: "OpenSSL 3.0.17", or "mbedTLS 2.28.3", which takes ten times as long */
     bool remote;
+    bool absent;          /* it could not be opened: it runs nothing, and has a name alone */
 } gn_device_info;
 
-GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);   /* the first */
+GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info);   /* the first that is there */
 /* Devices in the order of gn_desc.devices; 0 for a context that is not open. */
 GN_API int gn_device_count(gn_ctx *g);
 GN_API gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info);
@@ -359,10 +393,18 @@ GN_API gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info
 GN_API gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats);
 
 /* Ends a step: pending state updates are submitted, the step's nodes and values are recycled, weights and states stay.
-   Does not wait for a server. Returns the first error of a pending update. */
+   Does not wait for a server. Returns the first error of a pending update; after one that was refused none has happened, and the
+   next step begins clean. Else GN_DEVICE_LOST if a device was lost of which no call has told yet, or none is left: what lived there
+   is gone. */
 GN_API gn_result gn_step(gn_ctx *g);
 /* Waits until everything submitted has run; returns its first error. */
 GN_API gn_result gn_sync(gn_ctx *g);
+/* The one call that is allowed from another thread while a call of the context runs (not beside gn_open and gn_close): the call that
+   runs ends soon with GN_CANCELLED, unless it has as good as ended, and the context goes on. When none runs nothing happens. What the
+   call computes, and what was submitted before and has not ended, ends too where that is possible: on this CPU and on that of a server
+   within milliseconds, on a GPU before its next kernel is launched; an earlier server computes on, and its answer is thrown away. State
+   updates of a step that ended so happened all or not at all, as after any failed step; gn_wait tells GN_CANCELLED of each such ticket. */
+GN_API void gn_cancel(gn_ctx *g);
 
 /* ---- leaves ----------------------------------------------------------------------------------------
  * Shapes are row-major. A label is copied. Builders return at once; errors show at the read. */
@@ -376,6 +418,8 @@ GN_API gn_tensor gn_data_copy_at(const char *file, int line, gn_ctx *g, gn_dtype
 /* A running number of this step (learning rate, position): 0-d, its value is not part of the plan. */
 GN_API gn_tensor gn_scalar_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, double value);
 #define gn_scalar(...) gn_scalar_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_scalar_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t value);   /* the same, exact past 2^53 */
+#define gn_scalar_i64(...) gn_scalar_i64_at(GN_HERE, __VA_ARGS__)
 /* A resident constant, content-addressed: uploaded at most once. Borrows `host`, unchanged, until gn_close. */
 GN_API gn_tensor gn_weight_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host, const char *label);
 #define gn_weight(...) gn_weight_at(GN_HERE, __VA_ARGS__)
@@ -386,11 +430,18 @@ GN_API gn_tensor gn_state_at(const char *file, int line, gn_ctx *g, gn_dtype dty
 /* Releases a weight or a state, on the device too; its handle becomes stale. */
 GN_API gn_result gn_release(gn_tensor slot);
 
-/* Generators: made where they are used, never sent. */
+/* Generators: made where they are used, never sent. A number that the dtype cannot hold is GN_BAD_ARGUMENT, here, in gn_scalar, gn_like,
+   the ops with a C number (…_c) and all that take a value: for ints one that is not whole or out of range, for bool all but 0 and 1,
+   for floats one so large that it would become an infinity; others are rounded. A double holds whole numbers up to 2^53; those
+   beyond are given to …_i64, and to ops by gn_add(a, gn_like_i64(a, n)). */
 GN_API gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value);
 #define gn_full(...) gn_full_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_full_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, int64_t value);
+#define gn_full_i64(...) gn_full_i64_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_arange_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, double start, double step); /* start + i*step, (n) */
 #define gn_arange(...) gn_arange_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_arange_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, int64_t start, int64_t step);
+#define gn_arange_i64(...) gn_arange_i64_at(GN_HERE, __VA_ARGS__)
 /* Philox4x32-10 (Salmon et al., SC'11). Uniform in [0, 1); normal with mean 0 and variance 1. Floats only. Two calls differ. */
 GN_API gn_tensor gn_random_uniform_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape);
 #define gn_random_uniform(...) gn_random_uniform_at(GN_HERE, __VA_ARGS__)
@@ -400,7 +451,10 @@ GN_API gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_d
 /* ---- states ----------------------------------------------------------------------------------------*/
 
 /* A new version of `state` (a state or a version of one) holding `value` (same shape and dtype). Takes part in the next
-   read, realise or step, exactly once. Older versions keep their value for nodes built on them. */
+   read, realise or step, exactly once. Older versions keep their value for nodes built on them.
+   Updates of a step happen all or not at all: an assign or append that is refused (or whose value failed) holds back every other
+   update of the step, and each read, realise, explanation and the step itself returns its error until gn_step has ended that step.
+   States keep their values and can be read after it; a value of the step that is needed in any case is read before. */
 GN_API gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor value);
 #define gn_assign(...) gn_assign_at(GN_HERE, __VA_ARGS__)
 /* cache (B,H,S,D) with rows (B,H,T,D) written at [pos, pos+T) of S; pos is a 0-d i32 or i64. If `cache` is a state or a
@@ -410,7 +464,8 @@ GN_API gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn
 
 /* ---- values ----------------------------------------------------------------------------------------*/
 
-/* Computes `t` and copies it to `out`; `bytes` must be its exact size. Waits. After an error `out` may hold a part of it. */
+/* Computes `t` and copies it to `out`; `bytes` must be its exact size. Waits. After an error `out` may hold a part of it. While a
+   refused assign or append of the step stands, that is the error of every read. */
 GN_API gn_result gn_read(gn_tensor t, void *out, size_t bytes);
 /* Several at once: one plan, one round trip. */
 GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes);
@@ -418,7 +473,8 @@ GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const
    belong to the context, also after gn_step. A GPU copies large ones while it computes later steps (Overlap, above). What fails in the
    run is told by the wait. */
 GN_API gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket);
-/* Waits for the reads of that ticket and what was submitted before them; 0: for nothing. Returns the first error of those runs. */
+/* Waits for the reads of that ticket and what was submitted before them, on all devices; 0: for nothing. Returns the first error of those
+   runs that has not been told; GN_CANCELLED when these reads did not happen because of one that was. */
 GN_API gn_result gn_wait(gn_ctx *g, uint64_t ticket);
 /* Computes and keeps the values on the device until gn_step; does not wait for a server. */
 GN_API gn_result gn_realize(const gn_tensor *t, int n);
@@ -462,9 +518,9 @@ GN__DECL2(div)      /* a / b; ints: towards zero, INT_MIN / -1 wraps, a zero div
 #define gn_div(...) gn_div_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(pow)      /* a ** b, floats (C99 pow) */
 #define gn_pow(...) gn_pow_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(minimum)  /* NaN if either is NaN */
+GN__DECL2(minimum)  /* NaN if either is NaN; the gradient is shared evenly between equals */
 #define gn_minimum(...) gn_minimum_at(GN_HERE, __VA_ARGS__)
-GN__DECL2(maximum)  /* NaN if either is NaN */
+GN__DECL2(maximum)  /* as minimum */
 #define gn_maximum(...) gn_maximum_at(GN_HERE, __VA_ARGS__)
 GN__DECL1(neg)  /* -a; INT_MIN wraps */
 #define gn_neg(...) gn_neg_at(GN_HERE, __VA_ARGS__)
@@ -601,7 +657,7 @@ GN_API gn_tensor gn_where_at(const char *file, int line, gn_tensor cond, gn_tens
 /* Float to int truncates towards zero and saturates, NaN gives 0; int to int wraps; to bool: a != 0. */
 GN_API gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype);
 #define gn_cast(...) gn_cast_at(GN_HERE, __VA_ARGS__)
-/* min(max(a, lo), hi), NaN stays; lo and hi are baked in, converted to a's dtype like gn_cast */
+/* min(max(a, lo), hi), NaN stays; lo and hi are baked in with a's dtype, which must hold them; -INFINITY and INFINITY are no bound. */
 GN_API gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi);
 #define gn_clamp(...) gn_clamp_at(GN_HERE, __VA_ARGS__)
 
@@ -620,7 +676,7 @@ GN__DECL2(logical_or)  /* one or both */
 #define gn_logical_or(...) gn_logical_or_at(GN_HERE, __VA_ARGS__)
 GN__DECL2(logical_xor)  /* one alone */
 #define gn_logical_xor(...) gn_logical_xor_at(GN_HERE, __VA_ARGS__)
-/* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts, for channels of
+/* Floats. a where a >= 0, else slope * a (Maas et al. 2013); prelu: slope is a tensor that broadcasts and promotes, for channels of
    (N,C,H,W) of shape (C,1,1) (He et al. 2015). */
 GN_API gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope);
 #define gn_leaky_relu(...) gn_leaky_relu_at(GN_HERE, __VA_ARGS__)
@@ -632,7 +688,7 @@ GN_API gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha
 GN_API gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha);
 #define gn_celu(...) gn_celu_at(GN_HERE, __VA_ARGS__)
 
-/* The ops above with a C number as b, baked in with a's dtype as by gn_like. */
+/* The ops above with a C number as b, baked in with a's dtype as by gn_like: 0.5 and an int are an error, not 0. */
 #define GN__DECLN(name) GN_API gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c);
 GN__DECLN(add)
 #define gn_add_c(...) gn_add_c_at(GN_HERE, __VA_ARGS__)
@@ -660,9 +716,11 @@ GN__DECLN(gt)
 #define gn_gt_c(...) gn_gt_c_at(GN_HERE, __VA_ARGS__)
 GN__DECLN(ge)
 #define gn_ge_c(...) gn_ge_c_at(GN_HERE, __VA_ARGS__)
-/* A 0-d constant of a's dtype, converted like gn_cast. */
+/* A 0-d constant of a's dtype, which must be able to hold it. */
 GN_API gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value);
 #define gn_like(...) gn_like_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_like_i64_at(const char *file, int line, gn_tensor a, int64_t value);   /* exact past 2^53 */
+#define gn_like_i64(...) gn_like_i64_at(GN_HERE, __VA_ARGS__)
 
 /* ---- reductions: over the given axes; keep leaves them with size 1 ------------------------------------
  * Sums of ints and bool are i64. max and min: NaN wins; over nothing they are an error. mean over nothing is NaN. */
@@ -993,7 +1051,8 @@ typedef struct gn_explain_desc {
 } gn_explain_desc;
 
 /* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and what
-   does not have to, in how many seconds the cost model expects it. A plan that is known keeps the placement it was made with until
+   does not have to, in how many seconds the cost model expects it. A context over one device measures it, and the link to it, with
+   its first explanation (some milliseconds; $GENIE_MEASURE=0: not). A plan that is known keeps the placement it was made with until
    costs have changed enough (see Devices above).
    Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices, arrows
    transfers, order goes from left to right. Writes at most cap bytes, a NUL
@@ -1019,22 +1078,34 @@ typedef struct gn_server gn_server;
 
 typedef struct gn_server_desc {
     const char *listen;       /* "host:port", NULL: 127.0.0.1:5556; port 0: any free port */
-    const char *devices;      /* NULL: "cpu" */
+    const char *devices;      /* NULL: "cpu". A client that names none is given the one with the fewest sessions, of those the one that
+                                 holds the fewest bytes, of those the first; one that is lost only when all are */
     const char *key, *cert, *ca; /* PEM files of an own PKI; all NULL: a P-256 key of our own, made at first start */
     const char *url_file;     /* the URL is written here, mode 0600; GN_BAD_ARGUMENT when it is that of another server that runs */
     const char *home;         /* keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
     uint32_t max_sessions;    /* 0: 64 */
     uint32_t threads;         /* of the CPU executor of each session, 0: all cores */
-    uint64_t memory_limit;    /* bytes of tensors one session may hold, 0: 8 GiB */
+    uint64_t memory_limit;    /* bytes that one session may cause in host memory (tensors, scratch, messages, plans, tables), and as many
+                                 on its device; 0: 8 GiB. Up to 8 MiB of messages under way and 3 of its link come on top */
+    uint64_t tenant_memory;   /* the same of all sessions of a tenant with the weights that it has left here; 0: four times memory_limit */
+    uint64_t total_memory;    /* the same of all tenants; 0: three quarters of this machine's memory, and no limit on devices but their own */
+    uint64_t idle_memory;     /* bytes of weights that no session uses; those that were used longest ago go first. 0: memory_limit */
+    uint32_t idle_minutes;    /* how long they stay at most, 0: 60 */
     uint32_t deadline_ms;     /* longest wait for a peer that has begun a message, 0: 30,000 */
     bool no_costs;            /* the devices are not measured at the start, and clients learn nothing of their speed */
     int listen_fd;            /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log;            /* NULL: as for a context */
     void *log_user;
-    const char *record_file;  /* every new plan is added to it, NULL: none. It holds graphs: ops and shapes, no values */
-    const char *warm_file;    /* plans that an earlier server recorded are made before the first client comes, NULL: none */
+    const char *record_file;  /* every plan is added to it once a step of it has ended well, NULL: none. It holds graphs: ops, shapes and
+                                 the constants that a program writes into them, which are part of kernels; no data, weights or states, and
+                                 no keys of random numbers */
+    const char *warm_file;    /* plans that an earlier server recorded are made beside the first clients, within memory_limit and ten
+                                 minutes; NULL: none */
     const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
     uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
+    int32_t max_step_seconds; /* that one step may compute, 0: 600; negative: no end. It ends with GN_LIMIT then; a device on which it does
+                                 not end within ten seconds more is lost (gn_server_run). A plan that would take ten times as long is refused */
+    const char *refused;      /* of gn_server_refused: plans that are not taken again, NULL: none */
 } gn_server_desc;
 
 /* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used and what to
@@ -1051,7 +1122,10 @@ GN_API gn_result gn_server_run(gn_server *s);
 /* Ends every session with the cause, and returns the listening socket as a descriptor that stays open across exec, -1 if there is
    none: connections wait there until a server opens with it as listen_fd. Takes at most 2 seconds; what follows is exec or close. */
 GN_API int gn_server_handover(gn_server *s);
-/* Makes gn_server_run return. May be called from any thread and from a signal handler. */
+/* Plans that did not end, which cost the server its device: text for the gn_server_desc.refused of the process that takes over. Returns
+   the text's length; of it cap - 1 bytes at most are written. */
+GN_API size_t gn_server_refused(gn_server *s, char *out_text, size_t cap);
+/* Makes gn_server_run return, and what sessions compute end. May be called from any thread and from a signal handler. */
 GN_API void gn_server_stop(gn_server *s);
 /* Stops, ends every session, frees. */
 GN_API void gn_server_close(gn_server *s);
@@ -1357,7 +1431,11 @@ GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning
                                   gn_schedule *out_schedule, gn_fault *f);
 GN_API void gn_schedule_deinit(gn_schedule *s);
 
-/* ---- executor: a device. Slots of one executor are called by one thread at a time. ---- */
+/* Set by any thread, looked at by the one that computes: 0, or a gn_result that what runs is to end with. */
+typedef struct gn_flag { volatile uint64_t why; } gn_flag;
+
+/* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set, what submit and
+ * wait are at ends as soon as it can with that result: none of the run's state updates happen, or all. ---- */
 typedef struct gn_slot_desc {
     uint32_t slot, gen;
     gn_leaf_kind kind;                 /* GN_LEAF_WEIGHT or GN_LEAF_STATE */
@@ -1368,7 +1446,7 @@ typedef struct gn_slot_desc {
 } gn_slot_desc;
 
 typedef struct gn_arg { const void *host; size_t bytes; uint64_t value; } gn_arg;   /* DATA: host, bytes; VALUE: value */
-typedef struct gn_out { void *host; size_t bytes; uint64_t keep; } gn_out;          /* host NULL: not copied; keep 0: not kept */
+typedef struct gn_out { void *host; size_t bytes; uint64_t keep; } gn_out;          /* host NULL: not copied; keep 0: not kept, else at most 2^64 - 2 */
 
 typedef struct gn_exec_i {
     void (*close)(void *self);
@@ -1379,9 +1457,11 @@ typedef struct gn_exec_i {
     gn_result (*plan_make)(void *self, const gn_part *part, void **out_plan, gn_fault *f);
     void (*plan_destroy)(void *self, void *plan);
     /* Starts a run. Argument bytes are consumed before it returns; out hosts are written by the time wait returns. All
-       state updates of a run happen, or none. Ids of kept values are chosen by the caller, rising, never reused. */
+       state updates of a run happen, or none. Ids of kept values are chosen by the caller, rising, never reused. An error may be that of
+       an earlier run, which is then told here and not by wait: *out_ticket is that run's, else no earlier run's. */
     gn_result (*submit)(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f);
-    /* Blocks until that run and all before it have ended; their first error. */
+    /* Blocks until that run and all before it have ended (UINT64_MAX: all); their first error that has not been told. GN_CANCELLED: that run did not run,
+       for an earlier one had failed. */
     gn_result (*wait)(void *self, uint64_t ticket, gn_fault *f);
     /* Kept values with id < below are no longer needed. */
     void (*values_release)(void *self, uint64_t below);
@@ -1402,6 +1482,12 @@ typedef struct gn_exec_i {
        submitted here from now on wait for it on the device. The run is waited for only if it can still end with an error of its own;
        then GN_STALE_HANDLE, and that run's wait tells the cause. GN_UNSUPPORTED: it lies where this does not reach. */
     gn_result (*value_take)(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f);
+    /* For who waits for several executors at once, which `ended` has just said have not: the transport that has something to receive when
+       `ended` should be asked again, valid until the next call, and after how many ms at the latest. A peer that has been silent since
+       since_us for longer than the deadline is lost from here on: then NULL, `ended` is true, and wait tells. NULL slot: there is none. */
+    const struct gn_transport *(*listen)(void *self, uint64_t since_us, uint32_t *out_ms);
+    /* Which of its devices are lost, without waiting: bit i of device i; *f: why the first of them is. NULL slot: none ever is. */
+    uint32_t (*lost)(void *self, gn_fault *f);
 } gn_exec_i;
 
 typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
@@ -1409,12 +1495,13 @@ typedef struct gn_exec { const gn_exec_i *i; void *self; } gn_exec;
 typedef struct gn_exec_desc {
     const char *device;      /* "cpu:0", "cuda:1" */
     uint32_t threads;
-    uint64_t memory_limit;   /* bytes, 0: none */
     uint32_t deadline_ms;
     bool strict;
     gn_stats *stats;         /* counters to add to; never NULL */
     gn_log_fn log;           /* as of a context */
     void *log_user;
+    const gn_flag *cancel;   /* stays valid until close; NULL: nobody ends work early */
+    const char *tenant;      /* of a server's session: whose it is; NULL: the program's own */
 } gn_exec_desc;
 
 /* ---- transport: an ordered byte stream to one peer ---- */
@@ -1428,6 +1515,10 @@ typedef struct gn_link_info {
     uint64_t bytes_up, bytes_down;   /* at the socket */
     uint64_t key_updates;    /* times that keys were changed, both ways together */
 } gn_link_info;
+
+/* WRITABLE: some can be sent without waiting for the peer to read. READABLE: bytes have come. GONE: the peer has closed or reset the
+   connection, even if bytes of its are still to be received. */
+enum { GN_LINK_WRITABLE = 1, GN_LINK_READABLE = 2, GN_LINK_GONE = 4 };
 
 typedef struct gn_transport_i {
     /* Sends all n bytes or fails (GN_TIMEOUT, GN_DISCONNECTED, GN_TLS_FAILED). Never raises SIGPIPE. One sender at a time. */
@@ -1444,6 +1535,11 @@ typedef struct gn_transport_i {
     gn_result (*granted)(void *self, const uint8_t *grant, size_t n);
     /* From the sender's thread: the peer said that its link renews, so keys may be changed before they wear out. NULL slot: never. */
     void (*renew)(void *self);
+    /* From the receivers' thread: waits until one of n transports of this table, of which recv with a timeout of 0 has last said
+       GN_TIMEOUT, has more to receive or has ended; else GN_TIMEOUT. NULL slot: it cannot. */
+    gn_result (*wait_any)(void *const *selves, size_t n, uint32_t timeout_ms);
+    /* From any thread, beside a send and a recv: GN_LINK_* bits, waiting at most so long until there is one. NULL slot: GN_LINK_WRITABLE. */
+    uint32_t (*state)(void *self, uint32_t timeout_ms);
 } gn_transport_i;
 
 typedef struct gn_transport { const gn_transport_i *i; void *self; } gn_transport;
@@ -1453,7 +1549,7 @@ typedef struct gn_net_desc { const char *home; uint32_t timeout_ms; gn_log_fn lo
 
 typedef struct gn_net_i {
     /* Connects and shakes hands. `where` is a URL, "host:port", "@FILE" or "-"; *out_device is the device asked for on that
-       server ("" for its first). GN_UNREACHABLE, GN_TIMEOUT, GN_BAD_PIN, GN_BAD_CREDENTIAL, GN_TLS_FAILED, GN_BAD_ARGUMENT. */
+       server ("" for its least loaded). GN_UNREACHABLE, GN_TIMEOUT, GN_BAD_PIN, GN_BAD_CREDENTIAL, GN_TLS_FAILED, GN_BAD_ARGUMENT. */
     gn_result (*connect)(const char *where, const gn_net_desc *d, gn_transport *out, char out_device[64], gn_fault *f);
     /* GN_PORT_IN_USE, GN_INSECURE, GN_IO_ERROR, GN_BAD_ARGUMENT */
     gn_result (*listen)(const gn_server_desc *d, void **out_listener, gn_fault *f);
@@ -1464,6 +1560,10 @@ typedef struct gn_net_i {
     /* Checks a HELLO's proof; *out_tenant names the client's namespace; a pairing returns the bytes to grant. *f may be told to the
        peer. Thread-safe. */
     gn_result (*authenticate)(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f);
+    /* A number that changes when the list of clients does; whether a tenant that was let in is still there (when the list cannot be read, it
+       is). Thread-safe. NULL slots: nobody leaves it. */
+    uint64_t (*clients)(void *listener);
+    bool (*stays)(void *listener, const char *tenant);
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
@@ -1486,6 +1586,12 @@ typedef struct gn_net_i {
     /* Writes a line about the libraries that encrypt, hash and pack; returns its length. */
     int (*about)(char *out_text, size_t cap);
 } gn_net_i;
+
+/* gelu_tanh(x) = x / (1 + e^-(c1 x + c3 x^3)): c1 = sqrt(8 / pi), c3 = 0.044715 c1, and what their doubles leave of them. */
+#define GN_GELU_1 1.5957691216057307118
+#define GN_GELU_1_REST -9.96930880911092e-17
+#define GN_GELU_3 0.071354816272600248776
+#define GN_GELU_3_REST -6.175149918155315e-19
 
 /* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
  * columns are named in >>ops. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
@@ -1572,8 +1678,17 @@ static inline bool gn_size_fits(uint64_t n) { return n <= (uint64_t)PTRDIFF_MAX;
 GN_API void *gn_alloc(size_t bytes);             /* GN_MALLOC; not zeroed; NULL when there is none */
 GN_API void *gn_resize(void *p, size_t bytes);
 GN_API void gn_free(void *p);
+/* A budget: gn_alloc charges host memory to that of the session for which the calling thread works, and to its tenant's and the server's.
+   Memory of a device, and of the host that comes from elsewhere, is charged by the executor that takes it. gn_session_account: for the one or
+   the other, that of the calling thread; NULL: nobody's, which is never refused. It stays until all that was charged is given back. GN_LIMIT:
+   nothing was charged. Any thread. */
+typedef struct gn_account gn_account;
+GN_API gn_account *gn_session_account(bool device);
+GN_API gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f);
+GN_API void gn_account_give(gn_account *a, uint64_t bytes);
 GN_API void gn_wipe(void *p, size_t n);          /* overwrites a secret; no compiler leaves it out. p may be NULL when n is 0 */
 GN_API uint64_t gn_now_us(void);                 /* monotonic */
+GN_API gn_result gn_flag_get(const gn_flag *x);  /* GN_OK: not set, or NULL */
 GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *format, ...);
 
 #ifdef __cplusplus
@@ -1589,6 +1704,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 /* >>config ========================================================================================= */
 #ifdef __cplusplus
 #error "the implementation of genie.h is C11: compile the unit that defines GENIE_IMPLEMENTATION as C"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && (__FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2)
+#error "genie.h needs arithmetic that rounds to the type: on 32-bit x86 compile with -msse2 -mfpmath=sse"
 #endif
 #ifdef __FAST_MATH__
 #error "genie.h does not work under -ffast-math: NaN, infinities and the order of sums are part of its results"
@@ -1690,20 +1808,28 @@ static void gn__assert_failed(const char *what, int line) {
     abort();
 }
 
-void *gn_alloc(size_t bytes) { return GN_MALLOC(bytes ? bytes : 1); }
-void *gn_resize(void *p, size_t bytes) { return GN_REALLOC(p, bytes ? bytes : 1); }
-void gn_free(void *p) { GN_FREE(p); }
-
 void gn_wipe(void *p, size_t n) {
     volatile uint8_t *at = (volatile uint8_t *)p;      /* each write counts, even of memory that is freed next */
     while (n-- > 0) *at++ = 0;
 }
 
-static void *gn__alloc_zero(size_t bytes) {
-    void *p = gn_alloc(bytes);
-    if (p) memset(p, 0, bytes ? bytes : 1);
-    return p;
+/* Under the address sanitizer a buffer that is shorter than its shape says is told where it is given: what reads it later (a hash,
+ * a compressor, a driver) is not always watched. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GN__WATCHED
+#endif
+#endif
+#if defined(GN__WATCHED) || defined(__SANITIZE_ADDRESS__)
+#define GN__READABLE(p, n) gn__readable(p, n)
+void *__asan_region_is_poisoned(void *p, size_t n);
+static void gn__readable(const void *p, size_t n) {
+    const volatile char *bad = p && n ? (const volatile char *)__asan_region_is_poisoned((void *)(uintptr_t)p, n) : NULL;
+    if (bad) (void)*bad;
 }
+#else
+#define GN__READABLE(p, n) ((void)0)
+#endif
 
 static void gn__copy_text(char *dst, size_t cap, const char *src) {
     size_t n = src ? strlen(src) : 0;
@@ -1725,6 +1851,196 @@ GN__PRINTF(3, 4) gn_result gn_fail(gn_fault *f, gn_result r, const char *format,
     gn__fail_v(f, r, format, args);
     va_end(args);
     return r;
+}
+
+/* Counters that several threads add to. */
+#if defined(__GNUC__) || defined(__clang__)
+typedef uint64_t gn__atomic;
+GN__UNUSED static uint64_t gn__atomic_load(const gn__atomic *a) { return __atomic_load_n(a, __ATOMIC_ACQUIRE); }
+GN__UNUSED static void gn__atomic_store(gn__atomic *a, uint64_t v) { __atomic_store_n(a, v, __ATOMIC_RELEASE); }
+GN__UNUSED static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return __atomic_add_fetch(a, v, __ATOMIC_ACQ_REL); }
+/* Stores `v` if `*seen` is there; otherwise false, and *seen is what was. */
+GN__UNUSED static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) { return __atomic_compare_exchange_n(a, seen, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE); }
+#elif defined(_WIN32)
+typedef volatile LONG64 gn__atomic;
+static uint64_t gn__atomic_load(const gn__atomic *a) { return (uint64_t)InterlockedCompareExchange64((LONG64 *)a, 0, 0); }
+static void gn__atomic_store(gn__atomic *a, uint64_t v) { InterlockedExchange64((LONG64 *)a, (LONG64)v); }
+static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return (uint64_t)InterlockedAdd64((LONG64 *)a, (LONG64)v); }
+static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) {
+    uint64_t was = (uint64_t)InterlockedCompareExchange64((LONG64 *)a, (LONG64)v, (LONG64)*seen);
+    bool swapped = was == *seen;
+    *seen = was;
+    return swapped;
+}
+#else
+#error "genie.h needs 64-bit atomics: GCC, clang or MSVC"
+#endif
+
+/* ---- accounts: who pays for memory. What a thread allocates while it works for an account is charged to that account and to those
+ * above it (a session, its tenant, the server) until it is freed, by whatever thread. Threads inherit whom they work for. ---- */
+
+#define GN__BLOCK_HEAD 16u                  /* keeps what malloc aligns aligned */
+#define GN__BLOCK_COST 32u                  /* bytes that a block is charged besides its own: head, and what the allocator adds */
+#define GN__SESSION_SPARE (8u << 20)        /* bytes that a session has beyond every limit for messages under way: refusals travel too */
+
+struct gn_account {
+    gn_account *above;                      /* that pays too; it lives longer */
+    const char *what, *flag;                /* "the session", "--memory" */
+    gn__atomic held;                        /* bytes, and 1 while it is open */
+    gn__atomic limit, spare;                /* limit 0: none; spare: beyond it, for messages */
+    gn__atomic refused_by, refused;         /* of the one that was to pay first: which of the chain had no room, for how many bytes */
+    bool (*reclaim)(void *user, uint64_t bytes);   /* makes room by what can be had again, false: there is nothing; NULL: the same */
+    void *user;
+};
+
+typedef struct gn__payer { gn_account *host, *device; bool spare; } gn__payer;   /* spare: for a message */
+static GN__THREAD_LOCAL gn__payer gn__paying;
+
+typedef struct gn__block { gn_account *account; size_t bytes; } gn__block;       /* before each block */
+
+/* Charges this account alone. */
+static bool gn__account_take(gn_account *a, uint64_t bytes, bool spare) {
+    uint64_t now = gn__atomic_load(&a->held), limit = gn__atomic_load(&a->limit);
+    uint64_t more = spare ? gn__atomic_load(&a->spare) : 0;
+    uint64_t most = limit == 0 || limit > UINT64_MAX - more ? UINT64_MAX : limit + more;
+    for (;;) {
+        if (bytes > most || now > most - bytes) return false;
+        if (gn__atomic_swap(&a->held, &now, now + bytes)) return true;
+    }
+}
+
+/* Gives bytes back to the account and those above it, up to `end` (NULL: all). One that is closed goes with its last byte. */
+static void gn__account_give(gn_account *a, uint64_t bytes, const gn_account *end) {
+    while (a && a != end) {
+        gn_account *above = a->above;
+        if (gn__atomic_add(&a->held, 0 - bytes) == 0) {
+            GN_FREE(a);
+            bytes++;                        /* that it held of those above by being there */
+        }
+        a = above;
+    }
+}
+
+/* Charges the account and all above it, or none. */
+static bool gn__account_charge(gn_account *a, uint64_t bytes, bool spare) {
+    bool live = a == gn__paying.host;        /* its own thread: nobody above is closed */
+    gn_account *x = a;
+    while (x) {
+        bool ok = gn__account_take(x, bytes, spare);
+        while (!ok && live && x->reclaim && x->reclaim(x->user, bytes)) ok = gn__account_take(x, bytes, spare);
+        if (!ok) break;
+        x = x->above;
+    }
+    if (!x) return true;
+    gn__account_give(a, bytes, x);
+    gn__atomic_store(&a->refused, bytes);
+    gn__atomic_store(&a->refused_by, (uint64_t)(uintptr_t)x);
+    return false;
+}
+
+/* NULL: no memory. gn__account_close ends it. */
+static gn_account *gn__account_open(gn_account *above, const char *what, const char *flag, uint64_t limit) {
+    gn_account *a = (gn_account *)GN_MALLOC(sizeof *a);
+    if (!a) return NULL;
+    memset((void *)a, 0, sizeof *a);
+    for (gn_account *x = above; x; x = x->above) gn__atomic_add(&x->held, 1);
+    a->above = above;
+    a->what = what;
+    a->flag = flag;
+    gn__atomic_store(&a->limit, limit);
+    gn__atomic_store(&a->held, 1);
+    return a;
+}
+
+/* What is still charged keeps it there, with those above it, until it is freed. */
+static void gn__account_close(gn_account *a) {
+    gn_account *above = a ? a->above : NULL;
+    if (!a || gn__atomic_add(&a->held, UINT64_MAX) != 0) return;
+    GN_FREE(a);
+    gn__account_give(above, 1, NULL);
+}
+
+static uint64_t gn__account_held(const gn_account *a) { return gn__atomic_load(&a->held) - 1; }
+
+/* What a client is told: GN_LIMIT, which of the budgets it was and what there is of it. */
+static gn_result gn__account_refusal(const gn_account *a, const char *why, uint64_t bytes, gn_fault *f) {
+    return gn_fail(f, GN_LIMIT, "%.200s%s%llu bytes more; %s holds %llu of the %llu allowed (%s): release what is not needed, or ask whoever runs the server for more",
+                   why, why[0] ? ": " : "", (unsigned long long)bytes, a->what, (unsigned long long)gn__account_held(a), (unsigned long long)gn__atomic_load(&a->limit), a->flag);
+}
+
+/* A block of the account's; NULL account: nobody's. */
+static void *gn__block_make(gn_account *a, size_t bytes, bool spare) {
+    bytes = bytes ? bytes : 1;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (a && !gn__account_charge(a, (uint64_t)bytes + GN__BLOCK_COST, spare))) return NULL;
+    char *p = (char *)GN_MALLOC(bytes + GN__BLOCK_HEAD);
+    gn__block head = { a, bytes };
+    if (!p) { gn__account_give(a, (uint64_t)bytes + GN__BLOCK_COST, NULL); return NULL; }
+    memcpy(p, &head, sizeof head);
+    return p + GN__BLOCK_HEAD;
+}
+
+static gn__block gn__block_head(const void *p) {
+    gn__block head;
+    memcpy(&head, (const char *)p - GN__BLOCK_HEAD, sizeof head);
+    return head;
+}
+
+void *gn_alloc(size_t bytes) { return gn__block_make(gn__paying.host, bytes, gn__paying.spare); }
+
+void *gn_resize(void *p, size_t bytes) {
+    if (!p) return gn_alloc(bytes);
+    gn__block head = gn__block_head(p);
+    bytes = bytes ? bytes : 1;
+    uint64_t more = bytes > head.bytes ? bytes - head.bytes : 0, less = bytes < head.bytes ? head.bytes - bytes : 0;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (more && head.account && !gn__account_charge(head.account, more, gn__paying.spare))) return NULL;
+    char *q = (char *)GN_REALLOC((char *)p - GN__BLOCK_HEAD, bytes + GN__BLOCK_HEAD);
+    gn__account_give(head.account, q ? less : more, NULL);
+    if (!q) return NULL;
+    head.bytes = bytes;
+    memcpy(q, &head, sizeof head);
+    return q + GN__BLOCK_HEAD;
+}
+
+void gn_free(void *p) {
+    if (!p) return;
+    gn__block head = gn__block_head(p);
+    GN_FREE((char *)p - GN__BLOCK_HEAD);
+    gn__account_give(head.account, (uint64_t)head.bytes + GN__BLOCK_COST, NULL);
+}
+
+/* The account that refused for `a` since that was last asked, and for how many bytes; NULL: none. */
+static const gn_account *gn__account_refused(gn_account *a, uint64_t *out_bytes) {
+    const gn_account *by = a ? (const gn_account *)(uintptr_t)gn__atomic_load(&a->refused_by) : NULL;
+    *out_bytes = by ? gn__atomic_load(&a->refused) : 0;
+    if (by) gn__atomic_store(&a->refused_by, 0);
+    return by;
+}
+
+gn_account *gn_session_account(bool device) { return device ? gn__paying.device : gn__paying.host; }
+
+gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f) {
+    uint64_t asked;
+    if (!a || gn__account_charge(a, bytes, false)) return GN_OK;
+    const gn_account *by = gn__account_refused(a, &asked);
+    return gn__account_refusal(by ? by : a, "", bytes, f);
+}
+
+void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_give(a, bytes, NULL); }
+
+/* From the account that pays to the one right above it, which pays already. */
+static void gn__block_raise(void *p) {
+    gn__block head = gn__block_head(p);
+    if (!head.account || !head.account->above) return;
+    gn_account *from = head.account;
+    head.account = from->above;
+    memcpy((char *)p - GN__BLOCK_HEAD, &head, sizeof head);
+    gn__account_give(from, (uint64_t)head.bytes + GN__BLOCK_COST, from->above);
+}
+
+static void *gn__alloc_zero(size_t bytes) {
+    void *p = gn_alloc(bytes);
+    if (p) memset(p, 0, bytes ? bytes : 1);
+    return p;
 }
 
 GN__PRINTF(4, 5) void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *format, ...) {
@@ -1756,8 +2072,14 @@ static const char *gn__result_text(gn_result r) {
     return "a result of a newer version";
 }
 
+/* Memory for n elements, or n times m of them, of `size` bytes each; NULL when there is none or that is more than can be addressed. */
+static void *gn__alloc_many(uint64_t n, uint64_t m, uint64_t size) {
+    uint64_t bytes = gn_size_mul(gn_size_mul(n, m), size);
+    return gn_size_fits(bytes) ? gn_alloc((size_t)bytes) : NULL;
+}
+
 /* Makes room for `want` elements of `size` bytes in *p, doubling; false when there is no memory. */
-static bool gn__reserve(void **p, size_t *cap, size_t want, size_t size) {
+static bool gn__reserve(void **p, size_t *cap, uint64_t want, size_t size) {
     if (want <= *cap) return true;
     size_t next = *cap ? *cap : 16;
     while (next < want) {
@@ -1766,6 +2088,7 @@ static bool gn__reserve(void **p, size_t *cap, size_t want, size_t size) {
     }
     if (next > SIZE_MAX / size) return false;
     void *q = gn_resize(*p, next * size);
+    if (!q && next > want) q = gn_resize(*p, (next = (size_t)want) * size);   /* near a limit there is room for less */
     if (!q) return false;
     *p = q;
     *cap = next;
@@ -1876,11 +2199,12 @@ static void gn__cond_broadcast(gn__cond *c) { pthread_cond_broadcast(c); }
 typedef struct gn__thread { pthread_t h; } gn__thread;
 #endif
 
-typedef struct gn__thread_start_args { void (*fn)(void *); void *arg; } gn__thread_start_args;
+typedef struct gn__thread_start_args { void (*fn)(void *); void *arg; gn__payer paying; } gn__thread_start_args;
 
 static void gn__thread_enter(void *p) {
     gn__thread_start_args a = *(gn__thread_start_args *)p;
     gn_free(p);
+    gn__paying = a.paying;
     a.fn(a.arg);
 }
 
@@ -1895,6 +2219,8 @@ static bool gn__thread_start(gn__thread *t, void (*fn)(void *), void *arg) {
     if (!a) return false;
     a->fn = fn;
     a->arg = arg;
+    a->paying = gn__paying;
+    a->paying.spare = false;
 #ifdef _WIN32
     t->h = CreateThread(NULL, 0, gn__thread_main, a, 0, NULL);
     bool ok = t->h != NULL;
@@ -1925,6 +2251,29 @@ static uint32_t gn__core_count(void) {
 #endif
 }
 
+/* Seconds that all threads of this process have computed; 0 where the system does not tell finely enough. */
+static double gn__cpu_seconds(void) {
+#ifdef CLOCK_PROCESS_CPUTIME_ID
+    struct timespec t;
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0) return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+#endif
+    return 0;
+}
+
+/* Bytes of this machine; 0: not known. */
+static uint64_t gn__host_memory(void) {
+#ifdef _WIN32
+    MEMORYSTATUSEX m;
+    m.dwLength = sizeof m;
+    return GlobalMemoryStatusEx(&m) ? m.ullTotalPhys : 0;
+#elif defined(_SC_PHYS_PAGES)
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : 0;
+#else
+    return 0;
+#endif
+}
+
 uint64_t gn_now_us(void) {
 #ifdef _WIN32
     LARGE_INTEGER f, c;
@@ -1938,20 +2287,19 @@ uint64_t gn_now_us(void) {
 #endif
 }
 
-/* Counters that several threads add to. */
-#if defined(__GNUC__) || defined(__clang__)
-typedef uint64_t gn__atomic;
-GN__UNUSED static uint64_t gn__atomic_load(const gn__atomic *a) { return __atomic_load_n(a, __ATOMIC_ACQUIRE); }
-GN__UNUSED static void gn__atomic_store(gn__atomic *a, uint64_t v) { __atomic_store_n(a, v, __ATOMIC_RELEASE); }
-GN__UNUSED static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return __atomic_add_fetch(a, v, __ATOMIC_ACQ_REL); }
-#elif defined(_WIN32)
-typedef volatile LONG64 gn__atomic;
-static uint64_t gn__atomic_load(const gn__atomic *a) { return (uint64_t)InterlockedCompareExchange64((LONG64 *)a, 0, 0); }
-static void gn__atomic_store(gn__atomic *a, uint64_t v) { InterlockedExchange64((LONG64 *)a, (LONG64)v); }
-static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return (uint64_t)InterlockedAdd64((LONG64 *)a, (LONG64)v); }
-#else
-#error "genie.h needs 64-bit atomics: GCC, clang or MSVC"
-#endif
+/* What gn_flag.why is used as. */
+GN__UNUSED static gn__atomic *gn__flag_word(const gn_flag *x) { return (gn__atomic *)(uintptr_t)&x->why; }
+/* What is told of work that ended because a flag was set. */
+static const char *gn__stop_text(gn_result why) {
+    switch (why) {
+    case GN_CANCELLED: return "cancelled before it had ended";
+    case GN_LIMIT: return "the step computed for longer than the server lets one step compute (--max-step-seconds): make it smaller";
+    case GN_DISCONNECTED: return "the client has gone";
+    default: return gn__result_text(why);
+    }
+}
+gn_result gn_flag_get(const gn_flag *x) { return x ? (gn_result)gn__atomic_load(gn__flag_word(x)) : GN_OK; }
+static void gn__flag_set(gn_flag *x, gn_result why) { gn__atomic_store(gn__flag_word(x), (uint64_t)why); }
 
 /* Units registered before the first context; read-only afterwards. */
 static const gn_net_i *gn__net;
@@ -2006,7 +2354,7 @@ static gn__isa gn__isa_pick(void) {
 typedef void (*gn__job_fn)(void *arg, int64_t begin, int64_t end);
 
 /* A core that sleeps wakes late: whoever waits looks for this long before it blocks. */
-enum { GN__POOL_SPIN_US = 50 };
+enum { GN__POOL_SPIN_US = 50, GN__POOL_PIECE = 16 };
 
 typedef struct gn__pool {
     gn__mutex lock;
@@ -2016,6 +2364,7 @@ typedef struct gn__pool {
     uint32_t asleep;
     gn__isa isa;                  /* what kernels that run here are compiled for */
     const struct gn__blas *blas;  /* NULL: our own matmul */
+    const gn_flag *cancel;        /* once it is set, no further range begins: what was to be computed is not; NULL: never */
     gn__atomic round, busy, quit; /* rounds begun; threads inside the current one */
     bool open;                    /* the current round may be joined */
     gn__job_fn fn;
@@ -2041,13 +2390,23 @@ static bool gn__spin_while(const gn__atomic *a, uint64_t old) {
     }
 }
 
+/* Whether what runs is to end early. Kernels look once in some microseconds of work and leave their result unfinished: who called
+   them looks again. */
+static bool gn__pool_stops(const gn__pool *p) { return p && p->cancel && gn__atomic_load(gn__flag_word(p->cancel)) != 0; }
+
 /* Takes ranges until none is left. */
 static void gn__pool_drain(gn__pool *p, gn__job_fn fn, void *arg, int64_t total, int64_t grain) {
     for (;;) {
         int64_t begin = (int64_t)gn__atomic_add(&p->next, (uint64_t)grain) - grain;
-        if (begin >= total) return;
+        if (begin >= total || gn__pool_stops(p)) return;
         fn(arg, begin, GN__MIN(begin + grain, total));
     }
+}
+
+/* All of it in this thread, a few ranges at a time where somebody may want it to end. */
+static void gn__pool_alone(const gn__pool *p, gn__job_fn fn, void *arg, int64_t total, int64_t grain) {
+    int64_t piece = p && p->cancel && grain < total / GN__POOL_PIECE ? grain * GN__POOL_PIECE : total;
+    for (int64_t begin = 0; begin < total && !gn__pool_stops(p); begin += piece) fn(arg, begin, GN__MIN(begin + piece, total));
 }
 
 static void gn__pool_main(void *arg) {
@@ -2160,11 +2519,11 @@ static void gn__blas_identity(const gn__blas *b, char *text, size_t cap) {
 }
 GN__COLD_END
 
-/* fn over [0, total) in ranges of `grain`; returns when all is done. A thread that comes late is not waited for. */
+/* fn over [0, total) in ranges of `grain`; returns when all is done, or when it is to end early. A thread that comes late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
     if (total <= 0) return;
     if (grain < 1) grain = 1;
-    if (!p || p->n_threads == 0 || total <= grain) { fn(arg, 0, total); return; }
+    if (!p || p->n_threads == 0 || total <= grain) { gn__pool_alone(p, fn, arg, total, grain); return; }
     gn__mutex_lock(&p->lock);
     p->fn = fn;
     p->arg = arg;
@@ -2187,7 +2546,13 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
 
 /* >>types ========================================================================================== */
 
-#define GN__MAX_BYTES ((int64_t)1 << 47)   /* of one tensor: sizes and offsets never overflow 64 bits */
+#if SIZE_MAX > UINT32_MAX
+#define GN__MAX_BYTES ((int64_t)1 << 47)   /* of one tensor: its sizes and offsets never overflow 64 bits; sums and products of them go by gn_size_add and gn_size_mul */
+#define GN__SMALL_BITS 23                  /* two numbers of so many bits have a product within it */
+#else
+#define GN__MAX_BYTES ((int64_t)PTRDIFF_MAX)
+#define GN__SMALL_BITS 15
+#endif
 
 typedef enum gn__compute { GN__F32, GN__F64, GN__I32, GN__I64, GN__COMPUTE__COUNT } gn__compute;   /* what scalar bodies are compiled for */
 
@@ -2271,6 +2636,16 @@ static int64_t gn__f64_int(double v, gn_dtype d) {
     }
 }
 
+/* Floats round; a whole number, or a truth value, is there exactly or not at all. */
+static bool gn__holds(gn_dtype d, double v) {
+    if (d == GN_F16) return !isfinite(v) || (gn__f32_f16(gn__f64_f32_odd(v)) & 0x7fff) < 0x7c00;
+    if (d == GN_BF16) return !isfinite(v) || (gn__f32_bf16(gn__f64_f32_odd(v)) & 0x7fff) < 0x7f80;
+    if (d == GN_F32) return !isfinite(v) || isfinite((float)v);
+    if (gn__is_float(d) || !gn__dtype_ok((int)d)) return true;      /* an unknown dtype is another error */
+    if (d == GN_BOOL) return v == 0 || v == 1;
+    return v == trunc(v) && v < 9223372036854775808.0 && (double)gn__f64_int(v, d) == v;
+}
+
 /* Integer wrapped to dtype d. */
 static int64_t gn__wrap(int64_t v, gn_dtype d) {
     switch (d) {
@@ -2291,7 +2666,7 @@ static bool gn__shape_ok(const gn_shape *s) {
     for (int i = 0; i < s->rank; i++) {
         int64_t d = s->dims[i];
         if (d < 0 || d > GN__MAX_BYTES) return false;
-        if (((uint64_t)(n | d) >> 23) && d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
+        if (((uint64_t)(n | d) >> GN__SMALL_BITS) && d > 0 && n > GN__MAX_BYTES / d) return false;   /* a zero elsewhere does not excuse an overflow */
         if (d > 0) n *= d;
     }
     return true;
@@ -2318,6 +2693,7 @@ GN__INLINE bool gn__shape_equal(const gn_shape *a, const gn_shape *b) {
 
 static bool gn__type_equal(const gn__type *a, const gn__type *b) { return a->dtype == b->dtype && gn__shape_equal(&a->shape, &b->shape); }
 
+enum { GN__DIMS_TEXT = 8 + GN_MAX_RANK * 22 };   /* bytes for a dtype and eight numbers of 64 bits */
 /* "f32 (64, 784)" */
 static const char *gn__type_text(const gn__type *t, char *out, size_t cap) {
     int n = snprintf(out, cap, "%s (", gn__dtype_ok((int)t->dtype) ? gn__dtypes[t->dtype].name : "?");
@@ -2609,7 +2985,12 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
 #define GN_M_SQRT(a) GN__PASTE(gn__m_sqrt_, GN__SUFFIX)(a)
 #define GN_M_TANH(a) GN__PASTE(gn__m_tanh_, GN__LONG)(a)
 #define GN_M_ERFC(a) GN__PASTE(gn__m_erfc_, GN__LONG)(a)
-#define GN_M_OVER1P(a, b) ((a) / (GN_C(1) + (b)))   /* b >= 0; a GPU's may be 2 ulp off */
+/* m / (1 + e^-a), m Phi(a) with the normal distribution's function, x / (1 + e^-(c1 x + c3 x^3)) and x tanh(log(1 + e^x)): of all a and x, results that
+ * are not normal too, which are rounded once; -infinity gives what m 0 gives. */
+#define GN_M_LOGISTIC(m, a) GN__PASTE(gn__m_logistic_, GN__LONG)(m, a)
+#define GN_M_NORMAL(m, a) GN__PASTE(gn__m_normal_, GN__LONG)(m, a)
+#define GN_M_GELU_TANH(a) GN__PASTE(gn__m_gelu_tanh_, GN__LONG)(a)
+#define GN_M_MISH(a) GN__PASTE(gn__m_mish_, GN__LONG)(a)
 /* Further ones. Floats, as in C99 <math.h>: FLOOR CEIL TRUNC EXP2 EXPM1 LOG2 LOG10 LOG1P SIN COS TAN ASIN ACOS ATAN SINH COSH ASINH
  * ACOSH ATANH ERF ATAN2(y, x) HYPOT COPYSIGN(magnitude, sign); RINT rounds to nearest, ties to even. All compute types:
  *   FMA(a, b, c)     a b + c rounded once; ints: wrapped
@@ -2656,7 +3037,7 @@ float sqrtf(float) __attribute__((const));
 
 /* ---- mathematics of f32 without branches or calls, so that loops over it become vector code. Polynomials are minimax fits made
  * for this file; additions and multiplications are never contracted, so every instruction path gives the same bits. Errors are
- * below 3 units in the last place (erfc: 4), over all floats; tests/math_test.c prints and bounds them ---- */
+ * below 3 units in the last place (erfc, gelu: 4), over all floats; tests/math_test.c prints and bounds them ---- */
 
 /* 2^n r, n in [-252, 254]: in two steps, so that results below the normal range are rounded once. */
 GN__INLINE float gn__v_scale(float r, int32_t n) {
@@ -2672,13 +3053,16 @@ GN__INLINE float gn__v_exp_tail(float r) {
 #define GN__V_LN2_HI 0.693145751953125f        /* 15 bits: its product with a small integer is exact */
 #define GN__V_LN2_LO 1.428606820309417e-6f
 #define GN__V_ROUND 12582912.0f                /* 1.5 2^23: adding it rounds to the nearest integer */
+#define GN__W_ROUND 0x1.8p52                   /* the same in f64 */
 
-/* exp(hi + lo), hi in [-104.1, 89], |lo| small. */
-GN__INLINE float gn__v_exp_parts(float hi, float lo) {
+/* m exp(hi + lo), hi in [-104.1, 89], |lo| small; a result below the normal range is rounded once. */
+GN__INLINE float gn__v_exp_times(float m, float hi, float lo) {
     float t = hi * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND;
     float r = ((hi - n * GN__V_LN2_HI) - n * GN__V_LN2_LO) + lo;
-    return gn__v_scale(1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND)));
+    return gn__v_scale(m * (1.0f + (r + r * r * gn__v_exp_tail(r))), (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND)));
 }
+
+GN__INLINE float gn__v_exp_parts(float hi, float lo) { return gn__v_exp_times(1.0f, hi, lo); }
 
 GN__INLINE float gn__v_exp(float x) {
     float c = x > 89.0f ? 89.0f : x;
@@ -2743,15 +3127,61 @@ GN__INLINE float gn__v_log1p(float x) {
     return x == 0.0f ? x : u > 0.0f && u < INFINITY ? y + lost : y;
 }
 
-/* exp(-x^2) erfcx(x), with x^2 in two parts; erfcx(x) (1 + x) is a polynomial in (x - 3) / (x + 3). */
-GN__INLINE float gn__v_erfc(float x) {
-    float a = fabsf(x), c = a > 10.2f ? 10.2f : a, u = (c - 3.0f) / (c + 3.0f);
+/* erfcx(c) (1 + c) for c >= 0: a polynomial in (c - 3) / (c + 3). */
+GN__INLINE float gn__v_erfc_head(float c) {
+    float u = (c - 3.0f) / (c + 3.0f);
     float h = -0.0003720098398f + u * -0.0001050804546f;
     h = 0.02195093979f + u * (-0.009765114925f + u * (0.001640394093f + u * (0.0007045800821f + u * h)));
-    h = 0.7160046053f + u * (-0.2309273514f + u * (0.09902068922f + u * (-0.01023469215f + u * (-0.0238023969f + u * h))));
+    return 0.7160046053f + u * (-0.2309273514f + u * (0.09902068922f + u * (-0.01023469215f + u * (-0.0238023969f + u * h))));
+}
+
+/* exp(-x^2) erfcx(x), with x^2 in two parts. */
+GN__INLINE float gn__v_erfc(float x) {
+    float a = fabsf(x), c = a > 10.2f ? 10.2f : a, h = gn__v_erfc_head(c);
     float top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
-    float y = gn__v_exp_parts(-top * top, -(c - top) * (c + top)) * (h / (1.0f + c));
+    float y = gn__v_exp_times(h / (1.0f + c), -top * top, -(c - top) * (c + top));
     return x < 0.0f ? 2.0f - y : x != x ? x : y;
+}
+
+/* m Phi(x) = m erfc(-x / sqrt 2) / 2. The square of x is halved, not that of a rounded x / sqrt 2. */
+GN__INLINE float gn__v_normal(float m, float x) {
+    float a = fabsf(x), c = a > 14.4f ? 14.4f : a, z = c * 0.707106781f, top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
+    float below = x > 14.4f ? 0.0f : m, y = gn__v_exp_times(0.5f * below * (gn__v_erfc_head(z) / (1.0f + z)), -0.5f * top * top, -0.5f * (c - top) * (c + top));
+    y = a > 14.4f ? below * 0.0f : y;
+    return x <= 0.0f ? y : m - y;
+}
+
+/* m / (1 + 2^n e), n an integer in [-126, 186], e near 1; 186 stands for infinity. Where the power is large, 1 is nothing and the quotient is
+ * formed 2^58 times too large. */
+GN__INLINE float gn__v_quotient(float m, float e, float n) {
+    bool low = n > 115.0f;
+    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f, k = (low ? n - 58.0f : n) + GN__V_ROUND;
+    return m / (one + e * gn__bits_f32((gn__f32_bits(k) - gn__f32_bits(GN__V_ROUND) + 127u) << 23)) * by;
+}
+
+GN__INLINE float gn__v_logistic(float m, float a) {
+    float x = a > 87.0f ? -87.0f : -a, c = x > 129.0f ? 129.0f : x;
+    float n = (c * 1.44269504f + GN__V_ROUND) - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
+    return gn__v_quotient(m, 1.0f + (r + r * r * gn__v_exp_tail(r)), n);
+}
+
+/* The exponent in f64, in powers of 2: an error of it is a relative one of the result. */
+GN__INLINE float gn__v_gelu_tanh(float a) {
+    float c = a > 9.9f ? 9.9f : a;
+    double x = (double)(c < -11.565f ? -11.565f : c), t = x * (-GN_GELU_1 * 1.44269504088896340736 + (-GN_GELU_3 * 1.44269504088896340736) * (x * x));
+    double n = (t + GN__W_ROUND) - GN__W_ROUND;
+    float r = (float)((t - n) * 0.69314718055994530942);
+    return gn__v_quotient(a, 1.0f + (r + r * r * gn__v_exp_tail(r)), (float)n);
+}
+
+/* tanh(log(1 + 1 / v)) = 1 / (1 + 2 v / (1 / v + 2)), v = e^-a; both divisions as in gn__v_quotient. */
+GN__INLINE float gn__v_mish(float a) {
+    float x = a > 87.0f ? -87.0f : -a, c = x > 129.0f ? 129.0f : x;
+    float n = (c * 1.44269504f + GN__V_ROUND) - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
+    bool low = n > 115.0f;
+    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f, k = (low ? n - 58.0f : n) + GN__V_ROUND;
+    float v = (1.0f + (r + r * r * gn__v_exp_tail(r))) * gn__bits_f32((gn__f32_bits(k) - gn__f32_bits(GN__V_ROUND) + 127u) << 23);
+    return a / (one + 2.0f * v / (one / v + 2.0f)) * by;
 }
 
 GN__INLINE float gn__v_erf(float x) {
@@ -2863,12 +3293,16 @@ GN__INLINE float gn__v_atan2(float y, float x) {
     float b = fabsf(y), a = fabsf(x), most = b > a ? b : a, scale = most > 0x1p100f ? 0.25f : most < 0x1p-100f ? 0x1p60f : 1.0f;
     bool same = b == a;                            /* zeros and infinities too */
     float r = gn__v_angle(same ? (a == 0.0f ? 0.0f : 1.0f) : b * scale, same ? 1.0f : a * scale, gn__f32_bits(x) >> 31);
-    return x != x || y != y ? x + y : copysignf(r, y);
+    r = copysignf(r, y);
+    r = x != x ? x : r;                            /* of two NaN always the same one: a sum gives either */
+    return y != y ? y : r;
 }
 
 /* In f64 nothing can overflow, and the sum is exact enough. */
 GN__INLINE float gn__v_hypot(float a, float b) {
     float y = (float)sqrt((double)a * (double)a + (double)b * (double)b);
+    y = b != b ? b : y;
+    y = a != a ? a : y;
     return fabsf(a) == INFINITY || fabsf(b) == INFINITY ? INFINITY : y;
 }
 
@@ -2882,12 +3316,11 @@ GN__INLINE float gn__v_tan(float x) {
     return (float)((odd ? -c : s) / (odd ? s : c));
 }
 
-/* ---- the same of f64, errors below 3 units in the last place (erfc: 5). gn__w_NAME is gn__v_NAME with longer polynomials, and what is
+/* ---- the same of f64, errors below 3 units in the last place (erfc: 5, gelu: 6, mish: 4). gn__w_NAME is gn__v_NAME with longer polynomials, and what is
  * said there holds here ---- */
 
 #define GN__W_LN2_HI 0x1.62e42fefa2p-1         /* 40 bits */
 #define GN__W_LN2_LO 0x1.9ef35793c7673p-41
-#define GN__W_ROUND 0x1.8p52
 
 /* 2^n r, n in [-1080, 1030] in two's complement. */
 GN__INLINE double gn__w_scale(double r, uint64_t n) {
@@ -2901,12 +3334,14 @@ GN__INLINE double gn__w_exp_tail(double r) {
     return 0.5000000000000011 + r * (0.1666666666666641 + r * (0.04166666666652973 + r * (0.00833333333349498 + r * (0.001388888894375879 + r * p))));
 }
 
-/* exp(hi + lo), hi in [-746, 711], |lo| small. */
-GN__INLINE double gn__w_exp_parts(double hi, double lo) {
+/* m exp(hi + lo), hi in [-746, 711], |lo| small. */
+GN__INLINE double gn__w_exp_times(double m, double hi, double lo) {
     double t = hi * 1.44269504088896340736 + GN__W_ROUND, n = t - GN__W_ROUND;
     double r = ((hi - n * GN__W_LN2_HI) - n * GN__W_LN2_LO) + lo;
-    return gn__w_scale(1.0 + (r + r * r * gn__w_exp_tail(r)), gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND));
+    return gn__w_scale(m * (1.0 + (r + r * r * gn__w_exp_tail(r))), gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND));
 }
+
+GN__INLINE double gn__w_exp_parts(double hi, double lo) { return gn__w_exp_times(1.0, hi, lo); }
 
 GN__INLINE double gn__w_exp(double x) {
     double c = x > 710.0 ? 710.0 : x;
@@ -3085,7 +3520,9 @@ GN__INLINE double gn__w_atan2(double y, double x) {
     double b = fabs(y), a = fabs(x), most = b > a ? b : a, scale = most > 0x1p1000 ? 0.25 : most < 0x1p-900 ? 0x1p200 : 1.0;
     bool same = b == a;
     double r = gn__w_angle(same ? (a == 0.0 ? 0.0 : 1.0) : b * scale, same ? 1.0 : a * scale, gn__f64_bits(x) >> 63);
-    return x != x || y != y ? x + y : copysign(r, y);
+    r = copysign(r, y);
+    r = x != x ? x : r;
+    return y != y ? y : r;
 }
 
 GN__INLINE double gn__w_hypot(double a, double b) {
@@ -3093,21 +3530,57 @@ GN__INLINE double gn__w_hypot(double a, double b) {
     double scale = most > 0x1p500 ? 0x1p-600 : most < 0x1p-400 ? 0x1p600 : 1.0, back = most > 0x1p500 ? 0x1p600 : most < 0x1p-400 ? 0x1p-600 : 1.0;
     x *= scale;
     y *= scale;
-    return fabs(a) == (double)INFINITY || fabs(b) == (double)INFINITY ? (double)INFINITY : sqrt(x * x + y * y) * back;
+    double r = sqrt(x * x + y * y) * back;
+    r = b != b ? b : r;
+    r = a != a ? a : r;
+    return fabs(a) == (double)INFINITY || fabs(b) == (double)INFINITY ? (double)INFINITY : r;
 }
 
-/* As in f32; the polynomial is in (x - 4) / (x + 4). */
-GN__INLINE double gn__w_erfc(double x) {
-    double a = fabs(x), c = a > 27.3 ? 27.3 : a, u = (c - 4.0) / (c + 4.0);
+/* As in f32; the polynomial is in (c - 4) / (c + 4). */
+GN__INLINE double gn__w_erfc_head(double c) {
+    double u = (c - 4.0) / (c + 4.0);
     double h = 4.458203241552779e-8 + u * (4.940418988502122e-8 + u * (-5.607768386876324e-9 + u * (-5.790551365747248e-9 + u * -5.813800315170287e-10)));
     h = -4.1401736538582805e-6 + u * (2.6538181852235067e-6 + u * (8.440191216448979e-9 + u * (-3.685051141686623e-7 + u * h)));
     h = -3.8976755898301397e-4 + u * (-6.013626583522273e-5 + u * (6.403317497199975e-5 + u * (-1.3152838122831966e-5 + u * h)));
     h = -0.017515654647021574 + u * (0.012161784763372712 + u * (-0.00606873521203106 + u * (0.0021164214902772475 + u * h)));
     h = 0.11704966551044219 + u * (-0.04808038122129025 + u * (0.003962055681308038 + u * (0.015312509678670877 + u * h)));
-    h = 0.6849972881253069 + u * (-0.19934458280036724 + u * h);
+    return 0.6849972881253069 + u * (-0.19934458280036724 + u * h);
+}
+
+GN__INLINE double gn__w_erfc(double x) {
+    double a = fabs(x), c = a > 27.3 ? 27.3 : a;
     double top = gn__bits_f64(gn__f64_bits(c) & 0xfffffffff8000000u);
-    double y = gn__w_exp_parts(-top * top, -(c - top) * (c + top)) * (h / (1.0 + c));
+    double y = gn__w_exp_times(gn__w_erfc_head(c) / (1.0 + c), -top * top, -(c - top) * (c + top));
     return x < 0.0 ? 2.0 - y : x != x ? x : y;
+}
+
+GN__INLINE double gn__w_normal(double m, double x) {
+    double a = fabs(x), c = a > 38.6 ? 38.6 : a, z = c * 0.70710678118654752440, top = gn__bits_f64(gn__f64_bits(c) & 0xfffffffff8000000u);
+    double below = x > 38.6 ? 0.0 : m, y = gn__w_exp_times(0.5 * below * (gn__w_erfc_head(z) / (1.0 + z)), -0.5 * top * top, -0.5 * (c - top) * (c + top));
+    y = a > 38.6 ? below * 0.0 : y;
+    return x <= 0.0 ? y : m - y;
+}
+
+/* m / (1 + v) by way of the quotient: v = 2^n e, n in [-1022, 1152]; 1152 stands for infinity. */
+typedef struct gn__w_power { double one, v, by; } gn__w_power;
+
+GN__INLINE gn__w_power gn__w_power_of(double hi, double lo) {
+    double x = hi < -708.0 ? -708.0 : hi, c = x > 798.5 ? 798.5 : x;
+    double n = (c * 1.44269504088896340736 + GN__W_ROUND) - GN__W_ROUND, r = ((c - n * GN__W_LN2_HI) - n * GN__W_LN2_LO) + lo;
+    bool low = n > 900.0;
+    double k = (low ? n - 128.0 : n) + GN__W_ROUND;
+    double v = (1.0 + (r + r * r * gn__w_exp_tail(r))) * gn__bits_f64((gn__f64_bits(k) - gn__f64_bits(GN__W_ROUND) + 1023u) << 52);
+    return (gn__w_power){ low ? 0.0 : 1.0, v, low ? 0x1p-128 : 1.0 };
+}
+
+GN__INLINE double gn__w_logistic(double m, double a) {
+    gn__w_power p = gn__w_power_of(-a, 0.0);
+    return m / (p.one + p.v) * p.by;
+}
+
+GN__INLINE double gn__w_mish(double a) {
+    gn__w_power p = gn__w_power_of(-a, 0.0);
+    return a / (p.one + 2.0 * p.v / (p.one / p.v + 2.0)) * p.by;
 }
 
 GN__INLINE double gn__w_erf(double x) {
@@ -3130,6 +3603,16 @@ GN__INLINE gn__w_pair gn__w_product(double a, double b) {
     double a1 = gn__bits_f64(gn__f64_bits(a) & 0xfffffffff8000000u), a2 = a - a1;
     double b1 = gn__bits_f64(gn__f64_bits(b) & 0xfffffffff8000000u), b2 = b - b1, p = a * b;
     return (gn__w_pair){ p, ((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2 };
+}
+
+/* The exponent in two doubles. */
+GN__INLINE double gn__w_gelu_tanh(double a) {
+    double x = fabs(a) <= 40.0 ? a : copysign(40.0, a);
+    gn__w_pair s = gn__w_product(x, x), u = gn__w_product(s.hi, GN_GELU_3);
+    double w = GN_GELU_1 + u.hi, back = w - GN_GELU_1, lo = (GN_GELU_1 - (w - back)) + (u.hi - back) + (u.lo + s.lo * GN_GELU_3 + s.hi * GN_GELU_3_REST + GN_GELU_1_REST);
+    gn__w_pair p = gn__w_product(x, w);
+    gn__w_power e = gn__w_power_of(-p.hi, -(p.lo + x * lo));
+    return a / (e.one + e.v) * e.by;
 }
 
 /* log2 of x > 0 and finite, to 2^-63 of it: 2 / ln 2 (s + s^3 (1/3 + z (1/5 + ...))), s = (m - 1) / (m + 1), z = s^2. */
@@ -3163,8 +3646,8 @@ GN__INLINE gn__w_pair gn__w_log2_pair(double x) {
         r = whole > even ? copysign##F(r, x) : r;                                                            \
         T below = whole > 0 ? r : (T)NAN, finite = x < 0 ? below : r;                                        \
         r = a == (T)INFINITY ? r : finite;                                                                   \
-        r = x != x ? x + y : r;                                                                              \
-        r = y != y ? x + y : r;                                                                              \
+        r = y != y ? y : r;                                                                                  \
+        r = x != x ? x : r;                                                                                  \
         r = x == 1 ? (T)1 : r;                                                                               \
         return y == 0 ? (T)1 : r;                                                                            \
     }
@@ -3190,6 +3673,21 @@ GN__INLINE float gn__v_pow(float x, float y) {
     double q = 0.05550327215498386 + r * (0.009617994531983809 + r * (0.0013400431862620847 + r * 0.0001547801837711194));
     q = 0.9999999999190358 + r * (0.6931472067092896 + r * (0.24022651504866055 + r * q));
     return gn__v_pow_edges(x, y, (float)(q * gn__bits_f64((gn__f64_bits(t) - gn__f64_bits(GN__W_ROUND) + 1023) << 52)));
+}
+
+/* Of several NaN the first: the instruction gives another one than the library's function. */
+GN__INLINE float gn__v_fma(float a, float b, float c) {
+    float y = fmaf(a, b, c);
+    y = c != c ? c : y;
+    y = b != b ? b : y;
+    return a != a ? a : y;
+}
+
+GN__INLINE double gn__w_fma(double a, double b, double c) {
+    double y = fma(a, b, c);
+    y = c != c ? c : y;
+    y = b != b ? b : y;
+    return a != a ? a : y;
 }
 
 /* a - b trunc(a / b) where |a / b| is below a limit, else what gn__tile_far_f32 and _f64 put right. The nearest whole quotient has few bits: its
@@ -3220,6 +3718,10 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_sqrt_f32(a) sqrtf(a)
 #define gn__m_tanh_f32(a) gn__v_tanh(a)
 #define gn__m_erfc_f32(a) gn__v_erfc(a)
+#define gn__m_logistic_f32(m, a) gn__v_logistic(m, a)
+#define gn__m_normal_f32(m, a) gn__v_normal(m, a)
+#define gn__m_gelu_tanh_f32(a) gn__v_gelu_tanh(a)
+#define gn__m_mish_f32(a) gn__v_mish(a)
 
 #define gn__m_add_f64(a, b) ((a) + (b))
 #define gn__m_sub_f64(a, b) ((a) - (b))
@@ -3233,6 +3735,10 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_sqrt_f64(a) sqrt(a)
 #define gn__m_tanh_f64(a) gn__w_tanh(a)
 #define gn__m_erfc_f64(a) gn__w_erfc(a)
+#define gn__m_logistic_f64(m, a) gn__w_logistic(m, a)
+#define gn__m_normal_f64(m, a) gn__w_normal(m, a)
+#define gn__m_gelu_tanh_f64(a) gn__w_gelu_tanh(a)
+#define gn__m_mish_f64(a) gn__w_mish(a)
 
 #define gn__m_floor_f32(a) floorf(a)
 #define gn__m_ceil_f32(a) ceilf(a)
@@ -3258,7 +3764,7 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_atan2_f32(a, b) gn__v_atan2(a, b)
 #define gn__m_hypot_f32(a, b) gn__v_hypot(a, b)
 #define gn__m_copysign_f32(a, b) copysignf(a, b)
-#define gn__m_fma_f32(a, b, c) fmaf(a, b, c)
+#define gn__m_fma_f32(a, b, c) gn__v_fma(a, b, c)
 #define gn__m_fmod_f32(a, b) gn__v_fmod(a, b)
 #define gn__m_floor_f64(a) floor(a)
 #define gn__m_ceil_f64(a) ceil(a)
@@ -3284,7 +3790,7 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_atan2_f64(a, b) gn__w_atan2(a, b)
 #define gn__m_hypot_f64(a, b) gn__w_hypot(a, b)
 #define gn__m_copysign_f64(a, b) copysign(a, b)
-#define gn__m_fma_f64(a, b, c) fma(a, b, c)
+#define gn__m_fma_f64(a, b, c) gn__w_fma(a, b, c)
 #define gn__m_fmod_f64(a, b) gn__w_fmod(a, b)
 /* remainder and floordiv from m = fmod(a, b). */
 #define GN__DEFINE_FLOAT_MATH(S, T, F)                                                                       \
@@ -3302,7 +3808,7 @@ GN__DEFINE_FLOAT_MATH(f64, double, )
 #if GN__X86
 #define GN__LONG_MATH(X, Y) \
     X(exp) X(log) X(tanh) X(erfc) X(exp2) X(expm1) X(log2) X(log10) X(log1p) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) \
-    X(asinh) X(acosh) X(atanh) X(erf) Y(pow) Y(atan2) Y(hypot)
+    X(asinh) X(acosh) X(atanh) X(erf) X(gelu_tanh) X(mish) Y(pow) Y(atan2) Y(hypot) Y(logistic) Y(normal)
 #define GN__X(name)                                                                                          \
     static float gn__m_##name##_f32_small(float a) { return gn__m_##name##_f32(a); }        \
     static double gn__m_##name##_f64_small(double a) { return gn__m_##name##_f64(a); }
@@ -3356,8 +3862,8 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     B( MUL,       mul,       0x12, A, GN__ALL,     1,  1, GN_M_MUL(a, b), gn__mul(k, gy, x1), gn__mul(k, gy, x0))                    \
     B( DIV,       div,       0x13, A, GN__NUMBERS, 4,  1, GN_M_DIV(a, b), gn__div(k, gy, x1), gn__neg(k, gn__div(k, gn__mul(k, gy, y), x1))) \
     B( POW,       pow,       0x14, F, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
-    B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__choose(k, gn__le(k, x0, x1), gy), gn__choose(k, gn__gt(k, x0, x1), gy)) \
-    B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__choose(k, gn__ge(k, x0, x1), gy), gn__choose(k, gn__lt(k, x0, x1), gy)) \
+    B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__share(k, gn__gt(k, x0, x1)), gn__share(k, gn__lt(k, x0, x1))) \
+    B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__share(k, gn__lt(k, x0, x1)), gn__share(k, gn__gt(k, x0, x1))) \
     U( NEG,       neg,       0x17, A, GN__NUMBERS, 1,  1, GN_M_NEG(a), gn__neg(k, gy))                                               \
     U( ABS,       abs,       0x18, A, GN__NUMBERS, 1,  1, GN_M_ABS(a), gn__where(k, gn__lt(k, x0, gn__num(k, 0)), gn__neg(k, gy), gn__choose(k, gn__ne(k, x0, gn__num(k, 0)), gy))) \
     U( EXP,       exp,       0x19, F, GN__FLOATS,  8,  2, GN_M_EXP(a), gn__mul(k, gy, y))                                            \
@@ -3365,11 +3871,11 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( SQRT,      sqrt,      0x1b, S, GN__FLOATS,  4,  1, GN_M_SQRT(a), gn__div(k, gn__mul(k, gy, gn__num(k, 0.5)), y))              \
     U( RSQRT,     rsqrt,     0x1c, S, GN__FLOATS,  5,  2, GN_C(1) / GN_M_SQRT(a), gn__mul(k, gn__mul(k, gy, gn__num(k, -0.5)), gn__div(k, y, x0))) \
     U( TANH,      tanh,      0x1d, F, GN__FLOATS, 12,  4, GN_M_TANH(a), gn__mul(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, y, y)))) \
-    U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_M_OVER1P(GN_C(1), GN_M_EXP(-a)), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
+    U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_M_LOGISTIC(GN_C(1), a), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
     U( RELU,      relu,      0x1f, A, GN__NUMBERS, 1,  1, a < GN_C(0) ? GN_C(0) : a, gn__choose(k, gn__gt(k, x0, gn__num(k, 0)), gy)) \
-    U( GELU,      gelu,      0x20, F, GN__FLOATS, 20,  8, GN_C(0.5) * a * GN_M_ERFC(a * GN_C(-0.70710678118654752440)), gn__gelu_grad(k)) \
-    U( GELU_TANH, gelu_tanh, 0x21, F, GN__FLOATS, 20,  8, GN_M_OVER1P(a, GN_M_EXP(a * (GN_C(-1.5957691216057307117) + GN_C(-0.071354816272600009) * a * a))), gn__gelu_tanh_grad(k)) \
-    U( SILU,      silu,      0x22, F, GN__FLOATS, 14,  4, GN_M_OVER1P(a, GN_M_EXP(-a)), gn__silu_grad(k))                            \
+    U( GELU,      gelu,      0x20, F, GN__FLOATS, 20,  8, GN_M_NORMAL(a, a), gn__gelu_grad(k)) \
+    U( GELU_TANH, gelu_tanh, 0x21, F, GN__FLOATS, 20,  8, GN_M_GELU_TANH(a), gn__gelu_tanh_grad(k)) \
+    U( SILU,      silu,      0x22, F, GN__FLOATS, 14,  4, GN_M_LOGISTIC(a, a), gn__silu_grad(k))                            \
     C( EQ,        eq,        0x23, A, GN__ALL,     1,  1, a == b)                                                                    \
     C( NE,        ne,        0x24, A, GN__ALL,     1,  1, a != b)                                                                    \
     C( LT,        lt,        0x25, A, GN__ALL,     1,  1, a < b)                                                                     \
@@ -3406,12 +3912,12 @@ GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
     U( ATANH,        atanh,        0x96, F, GN__FLOATS, 16,  4, GN_M_ATANH(a), gn__div(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
     U( ERF,          erf,          0x97, F, GN__FLOATS, 16,  4, GN_M_ERF(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, 1.12837916709551257390)))) \
     U( ERFC,         erfc,         0x98, F, GN__FLOATS, 16,  8, GN_M_ERFC(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, -1.12837916709551257390)))) \
-    U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
+    U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, a != a ? a : GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
     U( SOFTSIGN,     softsign,     0x9a, S, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
     U( HARD_SIGMOID, hard_sigmoid, 0x9b, S, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
     U( HARD_SWISH,   hard_swish,   0x9c, S, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
     U( SELU,         selu,         0x9d, F, GN__FLOATS, 10,  4, GN_C(1.0507009873554804934) * (a > GN_C(0) ? a : GN_C(1.6732632423543772848) * GN_M_EXPM1(a)), gn__selu_grad(k)) \
-    U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, a * GN_M_TANH(GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a)))), gn__mish_grad(k)) \
+    U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, GN_M_MISH(a), gn__mish_grad(k)) \
     U( LOG_SIGMOID,  log_sigmoid,  0x9f, F, GN__FLOATS, 20,  4, GN_M_MIN(a, GN_C(0)) - GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, gn__neg(k, x0)))) \
     B( ATAN2,        atan2,        0xa0, F, GN__FLOATS, 20,  4, GN_M_ATAN2(a, b), gn__div(k, gn__mul(k, gy, x1), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))), gn__neg(k, gn__div(k, gn__mul(k, gy, x0), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))))) \
     B( FMOD,         fmod,         0xa1, M, GN__NUMBERS,  8,  1, GN_M_FMOD(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__trunc(k, gn__div(k, x0, x1))))) \
@@ -3464,6 +3970,9 @@ typedef struct gn__call {
     gn_fault *fault;
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
+
+/* For loops of single elements, each 65,536 of them: whether to end early. */
+GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) { return (i & 0xffff) == 0xffff && gn__pool_stops(c->pool); }
 
 /* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. Vector code goes in whole steps of GN__TILE_STEP:
  * there are that many elements of memory behind every pointer, and n is a multiple of it. */
@@ -3673,10 +4182,14 @@ static gn_result gn__infer_axis(const gn__infer_call *c, int64_t attr, int *out_
     return gn_fail(c->fault, GN_BAD_RANK, "axis %lld is outside a tensor of rank %d", (long long)attr, c->in[0].shape.rank);
 }
 
-static gn_result gn__bad_shapes(const gn__infer_call *c, const char *why) {
-    char text[3][96] = { "", "", "" };
-    for (int i = 0; i < c->n_in && i < 3; i++) gn__type_text(&c->in[i], text[i], sizeof text[i]);
-    return gn_fail(c->fault, GN_BAD_SHAPE, "%s: %s%s%s%s%s", why, text[0], c->n_in > 1 ? " with " : "", text[1], c->n_in > 2 ? " and " : "", text[2]);
+/* The inputs' types follow, as behind every error of a rule (gn__infer). */
+static gn_result gn__bad_shapes(const gn__infer_call *c, const char *why) { return gn_fail(c->fault, GN_BAD_SHAPE, "%s", why); }
+
+/* Dims as they were asked for: "(4, -1)". */
+static const char *gn__dims_text(const int64_t *dims, int n, char *out, size_t cap) {
+    gn__type t = { GN_DTYPE_NONE, { GN__MIN(n, GN_MAX_RANK), { 0 } } };
+    for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = dims[i];
+    return gn__type_text(&t, out, cap) + strlen("? ");
 }
 
 static gn_result gn__want_dtype(const gn__infer_call *c, int i, uint32_t mask, const char *what) {
@@ -3732,7 +4245,8 @@ static gn_result gn__infer_dims(const gn__infer_call *c, int first, gn_shape *ou
     if (rank < 0 || rank > GN_MAX_RANK) return gn_fail(c->fault, GN_BAD_RANK, "rank %d is outside 0 to %d", rank, GN_MAX_RANK);
     out->rank = rank;
     for (int i = 0; i < rank; i++) out->dims[i] = c->attrs[first + i];
-    return gn__shape_ok(out) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension is negative or the tensor too large");
+    char text[GN__DIMS_TEXT];
+    return gn__shape_ok(out) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension of %s is negative or the tensor too large", gn__dims_text(out->dims, rank, text, sizeof text));
 }
 
 GN__COLD_BEGIN
@@ -3748,7 +4262,7 @@ static gn_result gn__infer_arange(const gn__infer_call *c) {
     gn_result r = gn__infer_dtype_attr(c, c->attrs[0], GN__NUMBERS, &c->out->dtype);
     if (r != GN_OK) return r;
     c->out->shape = GN_SHAPE(c->attrs[1]);
-    return gn__shape_ok(&c->out->shape) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "%lld elements are not possible", (long long)c->attrs[1]);
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn_fail(c->fault, GN_BAD_SHAPE, "(%lld) elements are not possible", (long long)c->attrs[1]);
 }
 
 static gn_result gn__infer_random(const gn__infer_call *c) {
@@ -3769,14 +4283,14 @@ static gn_result gn__cpu_full(const gn__call *c) {
     if (n == 0) return GN_OK;
     if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, one, 1, 1);
     else { int64_t w = gn__f64_int(v, c->out.dtype); gn__store_i64(&w, c->out.dtype, one, 1, 1); }
-    for (int64_t i = 0; i < n; i++) memcpy(c->out.p + i * (int64_t)bytes, one, bytes);
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) memcpy(c->out.p + i * (int64_t)bytes, one, bytes);
     return GN_OK;
 }
 
 static gn_result gn__cpu_arange(const gn__call *c) {
     double start = gn__word_f64(c->attrs[2]), step = gn__word_f64(c->attrs[3]);
     size_t bytes = gn__bytes_of(c->out.dtype);
-    for (int64_t i = 0; i < c->out.dims[0]; i++) {
+    for (int64_t i = 0; i < c->out.dims[0] && !gn__call_stops(c, i); i++) {
         double v = start + (double)i * step;
         int64_t w = gn__f64_int(v, c->out.dtype);
         if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
@@ -3882,6 +4396,7 @@ typedef struct gn__reduce_job {
     int64_t n, inner;          /* reduced elements, and of its last dim */
     int64_t blocks;            /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever the number of threads */
     bool integer, columns;
+    bool floats;               /* a sum or mean of floats */
     bool runs;                 /* by gn__runners: integers, and the extremes that no f32 kernel finds */
     gn__compute compute;       /* what those run in */
     struct gn__partial *partials;   /* results by blocks, when these are several */
@@ -3890,7 +4405,9 @@ typedef struct gn__reduce_job {
 
 enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
 
-enum { GN__LANES = 32 };       /* running sums of a row */
+/* How floats are added, whatever they lie in and whoever adds them: element i of a piece goes to running sum i mod GN__LANES, the upper half of
+ * these is added to the lower until one is left, and pieces are joined by a gn__tree. So the number of elements alone gives the order. */
+enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 128, GN__PIECE64 = 64, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
 
 /* The innermost loops of f32 rows and products, for one instruction path. */
 typedef struct gn__kernels {
@@ -3901,6 +4418,13 @@ typedef struct gn__kernels {
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
     /* y[rows] += x . b[row]; GN__LANES running sums, combined in a fixed order */
     void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
+    void (*dot64)(double *y, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t k);
+    /* The same down n columns, n <= GN__CHUNK: running sum r mod GN__LANES, a row of `slots`, += x[r] b[r][n]; the first ones are set where `fresh`.
+     * Then y[n] += what `lanes` of them (those that were set) come to. */
+    void (*down)(float *slots, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*join)(float *y, const float *slots, int64_t lanes, int64_t n);
+    void (*down64)(double *slots, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*join64)(double *y, const double *slots, int64_t lanes, int64_t n);
     float (*top)(const float *x, int64_t n, float sign);             /* largest of sign * x, NaN if there is one */
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul);   /* (x - sub) * mul */
     void (*gain)(float *y, const float *g, const float *b, int64_t n);           /* y * g + b; one of them may be NULL */
@@ -3921,11 +4445,7 @@ typedef struct gn__kernels {
 #endif
 
 /* Half the lanes onto the other half, until one is left. */
-GN__INLINE float gn__lanes_sum(float *s) {
-    for (int w = GN__LANES / 2; w > 0; w /= 2)
-        for (int l = 0; l < w; l++) s[l] += s[l + w];
-    return s[0];
-}
+#define GN__LANES_SUM(s) (((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])))
 
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                            \
@@ -3947,21 +4467,77 @@ GN__INLINE float gn__lanes_sum(float *s) {
             }                                                                                                \
         }                                                                                                    \
     }
-#define GN__DEFINE_DOT(S, attribute, W)                                                                      \
-    attribute static void gn__dot_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k) { \
-        GN__CONTRACT                                                                                         \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
-        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
-            vec acc[GN__LANES / W];                                                                          \
-            float s[GN__LANES];                                                                              \
-            int64_t l = 0;                                                                                   \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] = (vec){ 0 };                          \
-            for (; l + GN__LANES <= k; l += GN__LANES) {                                                     \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] += *(const vec *)(x + l + v * W) * *(const vec *)(b + l + v * W); \
+/* Four rows at a time, so that there are as many chains of additions. */
+#define GN__DOT_ROWS(T, W, ROWS)                                                                             \
+    for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, y += ROWS) {                                         \
+        vec acc[ROWS][GN__LANES / W];                                                                        \
+        T s[ROWS][GN__LANES];                                                                                \
+        int64_t l = 0;                                                                                       \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) { GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[r][v] = (vec){ 0 }; } \
+        for (; l + GN__LANES <= k; l += GN__LANES) {                                                         \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                vec w = *(const vec *)(x + l + v * W);                                                       \
+                GN__UNROLL for (int r = 0; r < ROWS; r++) acc[r][v] += w * *(const vec *)(b + r * ldb + l + v * W); \
             }                                                                                                \
-            memcpy(s, acc, sizeof s);                                                                        \
-            for (int i = 0; l < k; l++, i++) s[i] += x[l] * b[l];                                            \
-            y[r] += gn__lanes_sum(s);                                                                        \
+        }                                                                                                    \
+        memcpy(s, acc, sizeof s);                                                                            \
+        for (int r = 0; r < ROWS; r++) {                                                                     \
+            for (int64_t i = l; i < k; i++) s[r][i - l] += x[i] * b[r * ldb + i];                            \
+            y[r] += GN__LANES_SUM(s[r]);                                                                     \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_DOT(name, attribute, T, W)                                                                \
+    attribute static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
+        GN__CONTRACT                                                                                         \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        GN__DOT_ROWS(T, W, 4)                                                                                \
+        GN__DOT_ROWS(T, W, 1)                                                                                \
+    }
+/* Four rows of a running sum at a time. */
+#define GN__DEFINE_DOWN(name, attribute, T, W)                                                               \
+    attribute static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, bool fresh) { \
+        GN__CONTRACT                                                                                         \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        const int64_t step = GN__LANES * ldb;                                                                \
+        int64_t r = 0;                                                                                       \
+        for (; r + 4 * GN__LANES <= rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {           \
+            for (int l = 0; l < GN__LANES; l++, x++, b += ldb) {                                             \
+                const T *b1 = b + step, *b2 = b1 + step, *b3 = b2 + step, x0 = x[0], x1 = x[GN__LANES], x2 = x[2 * GN__LANES], x3 = x[3 * GN__LANES]; \
+                T *s = slots + l * GN__SLOT;                                                                 \
+                int64_t i = 0;                                                                               \
+                for (; i + W <= n; i += W) {                                                                 \
+                    vec t = { 0 };                                                                           \
+                    if (!fresh) t = *(const vec *)(s + i);                                                   \
+                    t += x0 * *(const vec *)(b + i);                                                         \
+                    t += x1 * *(const vec *)(b1 + i);                                                        \
+                    t += x2 * *(const vec *)(b2 + i);                                                        \
+                    t += x3 * *(const vec *)(b3 + i);                                                        \
+                    *(vec *)(s + i) = t;                                                                     \
+                }                                                                                            \
+                for (; i < n; i++) { T t = fresh ? 0 : s[i]; t += x0 * b[i]; t += x1 * b1[i]; t += x2 * b2[i]; t += x3 * b3[i]; s[i] = t; } \
+            }                                                                                                \
+            fresh = false;                                                                                   \
+        }                                                                                                    \
+        for (; r < rows; r++, x++, b += ldb) {                                                               \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                        \
+            int64_t i = 0;                                                                                   \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                 \
+            for (; i + W <= n; i += W) *(vec *)(s + i) += x[0] * *(const vec *)(b + i);                      \
+            for (; i < n; i++) s[i] += x[0] * b[i];                                                          \
+        }                                                                                                    \
+    }                                                                                                        \
+    attribute static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                  \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        int64_t i = 0;                                                                                       \
+        for (; i + W <= n && lanes == GN__LANES; i += W) {                                                   \
+            vec s[GN__LANES];                                                                                \
+            GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i); \
+            *(vec *)(y + i) += GN__LANES_SUM(s);                                                             \
+        }                                                                                                    \
+        for (; i < n; i++) {                                                                                 \
+            T s[GN__LANES] = { 0 };                                                                          \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
+            y[i] += GN__LANES_SUM(s);                                                                        \
         }                                                                                                    \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
@@ -4014,12 +4590,27 @@ GN__INLINE float gn__lanes_sum(float *s) {
         for (int i = 0; i < MR; i++)                                                                         \
             for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v];  \
     }
-#define GN__DEFINE_DOT(S, attribute, W)                                                                      \
-    static void gn__dot_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k) { \
+#define GN__DEFINE_DOT(name, attribute, T, W)                                                                \
+    static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) {         \
         for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
-            float s[GN__LANES] = { 0 };                                                                      \
+            T s[GN__LANES] = { 0 };                                                                          \
             for (int64_t l = 0; l < k; l++) s[l % GN__LANES] += x[l] * b[l];                                 \
-            y[r] += gn__lanes_sum(s);                                                                        \
+            y[r] += GN__LANES_SUM(s);                                                                        \
+        }                                                                                                    \
+    }
+#define GN__DEFINE_DOWN(name, attribute, T, W)                                                               \
+    static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, bool fresh) { \
+        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                       \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                        \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                 \
+            for (int64_t i = 0; i < n; i++) s[i] += x[r] * b[i];                                             \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                            \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            T s[GN__LANES] = { 0 };                                                                          \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
+            y[i] += GN__LANES_SUM(s);                                                                        \
         }                                                                                                    \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                     \
@@ -4040,12 +4631,12 @@ GN__INLINE float gn__lanes_sum(float *s) {
     attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                              \
         typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
         typedef int32_t ivec __attribute__((vector_size(W * 4)));                                            \
-        vec m[GN__LANES / W];                                                                                \
-        float s[GN__LANES], best;                                                                            \
+        vec m[GN__ABREAST / W];                                                                                \
+        float s[GN__ABREAST], best;                                                                            \
         int64_t i = 0;                                                                                       \
-        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) m[v] = (vec){ 0 } - INFINITY;                     \
-        for (; i + GN__LANES <= n; i += GN__LANES) {                                                         \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+        GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) m[v] = (vec){ 0 } - INFINITY;                     \
+        for (; i + GN__ABREAST <= n; i += GN__ABREAST) {                                                         \
+            GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) {                                             \
                 vec t = sign * *(const vec *)(x + i + v * W);                                                \
                 ivec take = (t > m[v]) | (t != t);                                                           \
                 m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                                       \
@@ -4053,7 +4644,7 @@ GN__INLINE float gn__lanes_sum(float *s) {
         }                                                                                                    \
         memcpy(s, m, sizeof s);                                                                              \
         best = s[0];                                                                                         \
-        for (int l = 1; l < GN__LANES; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best;                \
+        for (int l = 1; l < GN__ABREAST; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best;                \
         for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;                   \
         return best;                                                                                         \
     }
@@ -4069,9 +4660,12 @@ GN__INLINE float gn__lanes_sum(float *s) {
     GN__DEFINE_TOP(S, attribute, W)                 \
     GN__DEFINE_MAPS(S, attribute, W)                \
     GN__DEFINE_MICRO(S, attribute, W, MR, NV)       \
-    GN__DEFINE_DOT(S, attribute, W)                 \
-    GN__DEFINE_AXPY(S, attribute, W)
-#define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
+    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES)) \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2)) \
+    GN__DEFINE_AXPY(S, attribute, W)                \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W)   \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2))
+#define GN__KERNELS(S, W, MR, NV) { MR, W * NV, gn__micro_##S, gn__axpy_##S, gn__dot_f32_##S, gn__dot_f64_##S, gn__down_f32_##S, gn__join_f32_##S, gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S }
 
 #if defined(__aarch64__)
 #define GN__BASE_SHAPE 4, 8, 2        /* NEON: 16 of 32 registers hold sums */
@@ -4191,56 +4785,162 @@ static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
     return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2][t];
 }
 
-/* y = exp(x), n elements of f32. */
-static void gn__exp_f32(const gn__pool *p, float *y, const float *x, int64_t n) {
+/* y = exp(x), n elements. */
 #if GN__X86
-    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32, gn__tile_EXP_f32_avx2, gn__tile_EXP_f32_avx2 };
+#define GN__EXP_TILES(S) { gn__tile_EXP_##S, gn__tile_EXP_##S##_avx2, gn__tile_EXP_##S##_avx2 }
 #else
-    static const gn__tile_fn tiles[GN__ISA__COUNT] = { gn__tile_EXP_f32 };
+#define GN__EXP_TILES(S) { gn__tile_EXP_##S }
 #endif
-    float rest[GN__TILE_STEP] = { 0 };
-    const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };
-    const double none[2] = { 0, 0 };
-    int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);
-    tiles[p ? p->isa : GN__ISA_BASE](y, in, none, whole);
-    memcpy(rest, x + whole, (size_t)(n - whole) * sizeof *rest);
-    tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0);
-    memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);
+#define GN__DEFINE_EXP(S, T)                                                                                 \
+    static void gn__exp_##S(const gn__pool *p, T *y, const T *x, int64_t n) {                                \
+        static const gn__tile_fn tiles[GN__ISA__COUNT] = GN__EXP_TILES(S);                                   \
+        T rest[GN__TILE_STEP] = { 0 };                                                                       \
+        const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };                                    \
+        const double none[2] = { 0, 0 };                                                                     \
+        int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);                                                   \
+        tiles[p ? p->isa : GN__ISA_BASE](y, in, none, whole);                                                \
+        memcpy(rest, x + whole, (size_t)(n - whole) * sizeof *rest);                                         \
+        tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0);                   \
+        memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);                                         \
+    }
+GN__DEFINE_EXP(f32, float)
+GN__DEFINE_EXP(f64, double)
+
+/* A sum of pieces, neighbours first: blocks of 2^n pieces, summed apart, join to the same sum, and it is off by the logarithm of their number. */
+typedef struct gn__tree { uint64_t n; int depth; double at[64]; } gn__tree;
+
+GN__INLINE void gn__tree_add(gn__tree *t, double v) {
+    for (uint64_t b = t->n++; b & 1; b >>= 1) v = t->at[--t->depth] + v;
+    t->at[t->depth++] = v;
 }
 
-/* Sum over a row of f32: lanes within pieces, pieces in f64. */
-enum { GN__PIECE = 256 };
+static double gn__tree_sum(const gn__tree *t) {
+    int at = t->depth;
+    double v = at > 0 ? t->at[--at] : 0;
+    while (at > 0) v = t->at[--at] + v;
+    return v;
+}
 
-static double gn__sum_f32(const gn__kernels *k, const float *x, int64_t n) {
+/* n trees side by side, in rows of n: piece `index` of each. The rows hold as many levels as the number of pieces has bits. */
+static void gn__trees_add(double *rows, int64_t n, uint64_t index, const double *piece) {
+    double *to = rows;
+    for (uint64_t b = index; b; b &= b - 1) to += n;
+    memcpy(to, piece, (size_t)n * sizeof *to);
+    for (uint64_t b = index; b & 1; b >>= 1, to -= n)
+        for (int64_t i = 0; i < n; i++) to[i - n] += to[i];
+}
+
+/* The sums of `pieces` pieces, in the first row. */
+static void gn__trees_sum(double *rows, int64_t n, uint64_t pieces) {
+    double *to = rows;
+    for (uint64_t b = pieces & (pieces - 1); b; b &= b - 1) to += n;
+    for (; to > rows; to -= n)
+        for (int64_t i = 0; i < n; i++) to[i - n] += to[i];
+    if (pieces == 0) memset(rows, 0, (size_t)n * sizeof *rows);
+}
+
 #define GN__ONES8 1, 1, 1, 1, 1, 1, 1, 1
 #define GN__ONES64 GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8, GN__ONES8
-    static const float ones[GN__PIECE] = { GN__ONES64, GN__ONES64, GN__ONES64, GN__ONES64 };
-    double sum = 0;
-    for (int64_t i = 0; i < n; i += GN__PIECE) {
-        float s = 0;
-        k->dot(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
-        sum += (double)s;
+static const float gn__ones[GN__PIECE] = { GN__ONES64, GN__ONES64 };
+static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
+
+/* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
+#define GN__DEFINE_PIECES(S, T, PIECE, member, ones)                                                         \
+    static void gn__pieces_##S(const gn__kernels *k, gn__tree *t, const T *x, int64_t n) {                   \
+        for (int64_t i = 0; i < n; i += PIECE) {                                                             \
+            T s = 0;                                                                                         \
+            k->member(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)PIECE));                                \
+            gn__tree_add(t, (double)s);                                                                      \
+        }                                                                                                    \
     }
-    return sum;
+GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, gn__ones)
+GN__DEFINE_PIECES(f64, double, GN__PIECE64, dot64, gn__ones64)
+
+static double gn__sum_f64(const gn__kernels *k, const double *x, int64_t n) {
+    gn__tree t;
+    t.n = 0, t.depth = 0;
+    gn__pieces_f64(k, &t, x, n);
+    return gn__tree_sum(&t);
 }
 
-
-/* Eight running sums, combined in a fixed order: independent of threads, and vectorisable. */
-static double gn__sum_f64(const double *x, int64_t n) {
-    double s[8] = { 0 };
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int l = 0; l < 8; l++) s[l] += x[i + l];
-    for (; i < n; i++) s[i & 7] += x[i];
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+static double gn__sum_f32(const gn__kernels *k, const float *x, int64_t n) {
+    gn__tree t;
+    t.n = 0, t.depth = 0;
+    gn__pieces_f32(k, &t, x, n);
+    return gn__tree_sum(&t);
 }
+
+/* Rows of a matrix to be summed down its columns: f32, f16 or bf16, or f64. Row r begins at r * down, or where `rows` has its element first + r. */
+typedef struct gn__down {
+    const char *p;
+    gn_dtype dtype;
+    int64_t down, along;       /* strides in elements */
+    const gn_view *rows;
+    int64_t first;
+} gn__down;
+
+static const char *gn__down_at(const gn__down *d, int64_t row) {
+    int64_t at = d->rows ? gn__view_offset(d->rows, d->rows->rank, d->first + row) : row * d->down;
+    return d->p + at * (int64_t)gn__bytes_of(d->dtype);
+}
+
+/* y[i] += the sum of x[r] times row r's element i, at most a piece of rows, as `dot` adds along a row. */
+#define GN__DEFINE_DOWN_OF(S, T, DTYPE, member, finish, load)                                                \
+    static void gn__down_##S(const gn__kernels *k, T *y, const T *x, const gn__down *d, int64_t rows, int64_t n) { \
+        T slots[GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];                                          \
+        bool direct = d->dtype == DTYPE && d->along == 1 && !d->rows;                                        \
+        if (direct) k->member(slots, x, (const T *)(const void *)d->p, d->down, rows, n, true);              \
+        for (int64_t r = 0, some; r < rows && !direct; r += some) {                                          \
+            some = GN__MIN(rows - r, (int64_t)GN__LANES);                                                    \
+            for (int64_t l = 0; l < some; l++) load(room[l], d->dtype, gn__down_at(d, r + l), d->along, n);  \
+            k->member(slots, x + r, room[0], GN__CHUNK, some, n, r == 0);                                    \
+        }                                                                                                    \
+        k->finish(y, slots, GN__MIN(rows, (int64_t)GN__LANES), n);                                           \
+    }
+GN__DEFINE_DOWN_OF(f32, float, GN_F32, down, join, gn__load_f32)
+GN__DEFINE_DOWN_OF(f64, double, GN_F64, down64, join64, gn__load_f64)
 
 typedef struct gn__best { double f; int64_t i, at; bool any; } gn__best;
 
-/* What is known after some elements of one result. */
-typedef struct gn__partial { double sum; uint64_t isum; gn__best best; } gn__partial;
+/* A product in two parts, whose rounding errors are kept: n factors are not off by n roundings. */
+static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
+    gn__w_pair p = gn__w_product(a->hi, b->hi);
+    *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
+}
 
-enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8 };
+/* n elements, GN__LANES of them abreast. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#endif
+static void gn__prod_f64(gn__w_pair *a, const double *x, int64_t n) {
+    double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];
+    for (int l = 0; l < GN__LANES; l++) hi[l] = 1;
+    for (int64_t i = 0; i < n; i += GN__LANES) {
+        const double *from = x + i;
+        if (i + GN__LANES > n) {
+            for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;
+            from = last;
+        }
+        for (int l = 0; l < GN__LANES; l++) {
+            gn__w_pair p = gn__w_product(hi[l], from[l]);
+            hi[l] = p.hi;
+            lo[l] = p.lo + lo[l] * from[l];
+        }
+    }
+    for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* Where an error cannot be told (infinities, and products so small that their parts are below the smallest number) it is not. */
+static double gn__prod_value(const gn__w_pair *a) { return fabs(a->lo) < fabs(a->hi) * 0x1p-10 && fabs(a->hi) < (double)INFINITY ? a->hi + a->lo : a->hi; }
+
+/* What is known after some elements of one result. */
+typedef struct gn__partial { double sum; gn__w_pair prod; uint64_t isum; gn__best best; } gn__partial;
+
+enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8, GN__REDUCE_LEVELS = 5 };   /* levels: of 1024 / GN__PIECE64 pieces */
 
 /* Whether one of 64 elements is v. */
 static bool gn__among(const float *x, float v) {
@@ -4297,7 +4997,7 @@ static gn__partial gn__runs_result(const gn__reduce_job *j, const gn__runs *a, i
     gn__compute t = j->compute;
     int64_t whole = t == GN__I32 ? (int64_t)a->y.i[i] : t == GN__I64 ? a->y.l[i] : 0, at = t == GN__F64 || t == GN__I64 ? a->at.l[i] : (int64_t)a->at.i[i];
     double real = t == GN__F32 ? (double)a->y.s[i] : t == GN__F64 ? a->y.f[i] : 0;
-    return (gn__partial){ real, (uint64_t)whole, { real, whole, at * step + first, true } };
+    return (gn__partial){ 0, { 1, 0 }, (uint64_t)whole, { real, whole, at * step + first, true } };
 }
 
 static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
@@ -4305,7 +5005,7 @@ static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__p
 /* m elements of one result: several running results abreast, element i in number i mod lanes, then put together. */
 static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m, int64_t at) {
     gn__runs a;
-    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__LANES);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__ABREAST);
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = GN__MIN(m - i, (int64_t)GN__CHUNK);
         const char *x = (const char *)gn__runs_load(j, &a, p, stride, n);
@@ -4324,32 +5024,67 @@ static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const 
 static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m, int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && d == GN_F32;
     union { float s[GN__CHUNK]; double f[GN__CHUNK]; } x;
     if (j->runs) { gn__reduce_abreast(j, a, p, stride, m, at); return; }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
         const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
-        const double *f = direct && d == GN_F64 ? (const double *)(const void *)p : x.f;
         if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
-        else if (!f32 && f == x.f) gn__load_f64(x.f, d, p, stride, n);
-        if (f32 && j->kind >= GN__REDUCE_MAX) gn__best_f32(j, &a->best, s, n, at + i);
-        else if (f32) a->sum += gn__sum_f32(gn__kernels_of(j->c->pool), s, n);
-        else if (j->kind == GN__REDUCE_PROD) for (int64_t l = 0; l < n; l++) a->sum *= f[l];
-        else a->sum += gn__sum_f64(f, n);
+        else if (!f32) gn__load_f64(x.f, d, p, stride, n);
+        if (f32) gn__best_f32(j, &a->best, s, n, at + i);
+        else if (d == GN_F64) gn__prod_f64(&a->prod, x.f, n);
+        else for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l];      /* exact enough for what it is rounded to */
     }
+}
+
+/* The address of element i of the reduced ones of a result that begins at `base`, and how many follow it in its row. */
+static const char *gn__reduce_at(const gn__reduce_job *j, const char *base, int64_t i, int64_t *out_run) {
+    int last = GN__MAX(j->reduced.rank - 1, 0);
+    int64_t col = i % j->inner, stride = j->reduced.rank ? j->reduced.strides[last] : 1;
+    *out_run = j->inner - col;
+    return base + (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
+}
+
+/* Sums of floats: pieces where they lie, or gathered from rows of any length. */
+static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end) {
+    gn_dtype d = j->c->in[0].dtype;
+    bool f32 = gn__dtypes[d].compute == GN__F32;
+    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1, piece = f32 ? GN__PIECE : GN__PIECE64, run;
+    bool direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union { float s[GN__CHUNK]; double f[GN__CHUNK]; } x;
+    gn__tree t;
+    t.n = 0, t.depth = 0;
+    for (int64_t i = begin, n; i < end && !gn__pool_stops(j->c->pool); i += n) {
+        const char *p = gn__reduce_at(j, base, i, &run);
+        run = GN__MIN(run, end - i);
+        n = i + run == end ? run : run / piece * piece;
+        if (!direct || n == 0) {
+            n = GN__MIN(end - i, (int64_t)GN__CHUNK);
+            for (int64_t have = 0, some; have < n; have += some) {
+                p = gn__reduce_at(j, base, i + have, &run);
+                some = GN__MIN(run, n - have);
+                if (f32) gn__load_f32(x.s + have, d, p, stride, some);
+                else gn__load_f64(x.f + have, d, p, stride, some);
+            }
+            p = (const char *)&x;
+        }
+        if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
+        else gn__pieces_f64(gn__kernels_of(j->c->pool), &t, (const double *)(const void *)p, n);
+    }
+    return gn__tree_sum(&t);
 }
 
 /* Elements [begin, end) of the reduced ones of result `at`. */
 static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
-    gn__partial a = { j->kind == GN__REDUCE_PROD, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
-    int last = GN__MAX(j->reduced.rank - 1, 0);
-    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), stride = j->reduced.rank ? j->reduced.strides[last] : 1;
-    const char *base = j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * bytes;
-    for (int64_t i = begin, m; i < end; i += m) {
-        int64_t col = i % j->inner;
-        m = GN__MIN(end - i, j->inner - col);
-        gn__reduce_run(j, &a, base + (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * bytes, stride, m, i);
+    gn__partial a = { 0, { 1, 0 }, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
+    int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
+    const char *base = j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
+    if (j->floats) a.sum = gn__reduce_sum(j, base, begin, end);
+    for (int64_t i = begin, m; i < end && !j->floats; i += m) {
+        const char *p = gn__reduce_at(j, base, i, &m);
+        m = GN__MIN(m, end - i);
+        gn__reduce_run(j, &a, p, stride, m, i);
     }
     return a;
 }
@@ -4365,8 +5100,8 @@ static bool gn__best_is(const gn__reduce_job *j, const gn__best *b, const gn__be
 }
 
 static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b) {
-    if (j->kind == GN__REDUCE_PROD) { a->sum *= b->sum; a->isum *= b->isum; }
-    else { a->sum += b->sum; a->isum += b->isum; }
+    if (j->kind == GN__REDUCE_PROD) { gn__prod_join(&a->prod, &b->prod); a->isum *= b->isum; }
+    else a->isum += b->isum;
     if (j->kind >= GN__REDUCE_MAX && gn__best_is(j, &b->best, &a->best)) a->best = b->best;
 }
 
@@ -4374,7 +5109,7 @@ static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__part
     const gn_view *out = &j->c->out;
     char *o = out->p + at * (int64_t)gn__bytes_of(out->dtype);
     int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at : j->kind >= GN__REDUCE_MAX ? a->best.i : (int64_t)a->isum;
-    double real = j->kind >= GN__REDUCE_MAX ? a->best.f : j->kind == GN__REDUCE_MEAN ? a->sum / (double)j->n : a->sum;
+    double real = j->kind >= GN__REDUCE_MAX ? a->best.f : j->kind == GN__REDUCE_MEAN ? a->sum / (double)j->n : j->kind == GN__REDUCE_PROD ? gn__prod_value(&a->prod) : a->sum;
     if (gn__is_float(out->dtype)) gn__store_f64(&real, out->dtype, o, 1, 1);
     else gn__store_i64(&whole, out->dtype, o, 1, 1);
 }
@@ -4390,26 +5125,27 @@ static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Rows [begin, end) of m neighbouring columns, added to f64 sums: a few rows in f32, then those sums. */
-static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end, int64_t m, double *sum) {
-    static const float ones[GN__REDUCE_DEEP] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+/* Rows [begin, end) of m neighbouring columns, at most GN__REDUCE_ROWS: their sums in the first m of `rows`. */
+static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end, int64_t m, double *rows) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
     gn_dtype d = j->c->in[0].dtype;
-    int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = gn__dtypes[d].compute == GN__F32, direct = d == GN_F32 && j->reduced.rank == 1;
-    union { float s[2][GN__CHUNK]; double f[GN__CHUNK]; } x;
-    for (int64_t r = begin, n; r < end; r += n) {
-        n = f32 ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
-        if (f32) memset(x.s[0], 0, sizeof x.s[0]);
-        if (direct) k->axpy(x.s[0], ones, (const float *)(const void *)(base + r * j->reduced.strides[0] * bytes), j->reduced.strides[0], n, m);
-        for (int64_t l = 0; l < n && !direct; l++) {
-            const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r + l) * bytes;
-            if (f32) gn__load_f32(x.s[1], d, p, 1, m);
-            else gn__load_f64(x.f, d, p, 1, m);
-            if (f32) k->axpy(x.s[0], ones, x.s[1], 0, 1, m);
-        }
-        for (int64_t i = 0; i < m; i++) sum[i] += f32 ? (double)x.s[0][i] : x.f[i];
+    int64_t down = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
+    bool f32 = gn__dtypes[d].compute == GN__F32;
+    int64_t piece = f32 ? GN__PIECE : GN__PIECE64;
+    float narrow[GN__CHUNK];
+    double wide[GN__CHUNK];
+    uint64_t pieces = 0;
+    for (int64_t r = begin; r < end; r += piece, pieces++) {
+        gn__down from = { base + r * down * (int64_t)gn__bytes_of(d), d, down, 1, j->reduced.rank == 1 ? NULL : &j->reduced, r };
+        int64_t n = GN__MIN(end - r, piece);
+        if (f32) memset(narrow, 0, (size_t)m * sizeof *narrow);
+        else memset(wide, 0, (size_t)m * sizeof *wide);
+        if (f32) gn__down_f32(k, narrow, gn__ones, &from, n, m);
+        else gn__down_f64(k, wide, gn__ones64, &from, n, m);
+        for (int64_t i = 0; i < m && f32; i++) wide[i] = (double)narrow[i];
+        gn__trees_add(rows, m, pieces, wide);
     }
+    gn__trees_sum(rows, m, pieces);
 }
 
 /* The same for what runs in gn__runners: GN__REDUCE_DEEP rows at a time where they lie in a row, else one. */
@@ -4445,10 +5181,9 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
     const gn_view *in = &j->c->in[0], *out = &j->c->out;
     int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype), wide = (width + GN__CHUNK - 1) / GN__CHUNK;
-    double sum[GN__CHUNK];
+    double sum[GN__REDUCE_LEVELS * GN__CHUNK];
     for (int64_t t = begin; t < end; t++) {
         int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK, m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
-        memset(sum, 0, sizeof sum);
         gn__columns_add(j, in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m, sum);
         if (j->blocks > 1) { memcpy(j->sums + (t % j->blocks * gn__view_count(out) + outer * width + col), sum, (size_t)m * sizeof *sum); continue; }
         for (int64_t i = 0; i < m && j->kind == GN__REDUCE_MEAN; i++) sum[i] /= (double)j->n;
@@ -4456,19 +5191,18 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Blocks of a result put together, in order. */
+/* Blocks of a result put together, in order; sums of floats by the tree that pieces are joined by. */
 static void gn__reduce_finish(const gn__reduce_job *j) {
-    int64_t total = gn__view_count(&j->c->out), bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    for (int64_t i = 0; i < total && (!j->columns || j->runs); i++) {
-        gn__partial a = j->partials[i * j->blocks];
-        for (int64_t b = 1; b < j->blocks; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
+    int64_t total = gn__view_count(&j->c->out);
+    for (int64_t i = 0; i < total; i++) {
+        gn__partial a = { 0, { 1, 0 }, 0, { 0, 0, 0, false } };
+        gn__tree t;
+        t.n = 0, t.depth = 0;
+        for (int64_t b = 0; b < j->blocks && j->floats; b++) gn__tree_add(&t, j->columns ? j->sums[b * total + i] : j->partials[i * j->blocks + b].sum);
+        if (j->floats) a.sum = gn__tree_sum(&t);
+        else a = j->partials[i * j->blocks];
+        for (int64_t b = 1; b < j->blocks && !j->floats; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
         gn__reduce_store(j, i, &a);
-    }
-    for (int64_t i = 0; i < total && j->columns && !j->runs; i++) {
-        double sum = 0;
-        for (int64_t b = 0; b < j->blocks; b++) sum += j->sums[b * total + i];
-        if (j->kind == GN__REDUCE_MEAN) sum /= (double)j->n;
-        gn__store_f64(&sum, j->c->out.dtype, j->c->out.p + i * bytes, 1, 1);
     }
 }
 
@@ -4479,6 +5213,7 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     j->compute = (gn__compute)gn__dtypes[d].compute;
     if (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)) j->compute = GN__I64;     /* else a block's sum fits i32 */
     j->columns = (best || sums || j->integer) && j->reduced.rank && width >= 8 && j->kept.strides[j->kept.rank - 1] == 1 && j->reduced.strides[j->reduced.rank - 1] != 1;
+    j->floats = sums && !j->integer;
     j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
@@ -4497,12 +5232,12 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn__reduce_how(&j, width);
     int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK, tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
-    void *room = j.blocks > 1 ? gn_alloc((size_t)(total * j.blocks) * (j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)) : NULL;
+    void *room = j.blocks > 1 ? gn__alloc_many((uint64_t)total, (uint64_t)j.blocks, j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials) : NULL;
     if (j.blocks > 1 && !room) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
     j.partials = (gn__partial *)room;
     j.sums = (double *)room;
     gn__pool_for(c->pool, tasks * j.blocks, 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1), j.columns ? j.runs ? gn__reduce_columns_run : gn__reduce_columns : gn__reduce_range, &j);
-    if (j.blocks > 1) gn__reduce_finish(&j);
+    if (j.blocks > 1 && !gn__pool_stops(c->pool)) gn__reduce_finish(&j);
     gn_free(room);
     return GN_OK;
 }
@@ -4552,9 +5287,11 @@ static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
 
 GN__COLD_BEGIN
 static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
-    double x[GN__CHUNK], top = -INFINITY, sum = 0;
+    double x[GN__CHUNK], top = -INFINITY;
     int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
     int64_t ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
@@ -4563,13 +5300,17 @@ static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) sum += exp(x[l] - top);
+        for (int64_t l = 0; l < m; l++) x[l] -= top;
+        gn__exp_f64(j->c->pool, x, x, m);
+        gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, x, m);
     }
-    double lsum = log(sum);
+    double sum = gn__tree_sum(&sums), lsum = log(sum);
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = j->log ? (x[l] - top) - lsum : exp(x[l] - top) / sum;
+        for (int64_t l = 0; l < m; l++) x[l] -= top;
+        if (!j->log) gn__exp_f64(j->c->pool, x, x, m);
+        for (int64_t l = 0; l < m; l++) x[l] = j->log ? x[l] - lsum : x[l] / sum;
         gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
     }
 }
@@ -4585,16 +5326,17 @@ static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, f
     if (!whole_in) gn__load_f32(row, j->in.dtype, p, is, n);
     float top = k->top(x, n, 1);
     if (j->log) {
-        double sum = 0;
         float e[GN__CHUNK];
+        gn__tree sums;
+        sums.n = 0, sums.depth = 0;
         for (int64_t i = 0, m; i < n; i += m) {
             m = GN__MIN(n - i, (int64_t)GN__CHUNK);
             k->affine(e, x + i, m, top, 1);
             gn__exp_f32(j->c->pool, e, e, m);
-            sum += gn__sum_f32(k, e, m);
+            gn__pieces_f32(k, &sums, e, m);
         }
         k->affine(y, x, n, top, 1);
-        k->affine(y, y, n, (float)log(sum), 1);
+        k->affine(y, y, n, (float)log(gn__tree_sum(&sums)), 1);
     } else {
         k->affine(y, x, n, top, 1);
         gn__exp_f32(j->c->pool, y, y, n);
@@ -4607,7 +5349,7 @@ static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
     gn__rows_job *j = (gn__rows_job *)arg;
     int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
     bool narrow = gn__dtypes[j->in.dtype].compute == GN__F32;
-    float *row = narrow ? (float *)gn_alloc((size_t)j->n * sizeof *row) : NULL;
+    float *row = narrow ? (float *)gn__alloc_many((uint64_t)j->n, 1, sizeof *row) : NULL;
     if (narrow && !row) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; narrow && i < end; i++)
         gn__softmax_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes, row);
@@ -4629,22 +5371,24 @@ static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, 
 GN__COLD_BEGIN
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
-    double x[GN__CHUNK], w[GN__CHUNK], sum = 0, square = 0, eps = gn__word_f64(c->attrs[0]);
+    double x[GN__CHUNK], w[GN__CHUNK], eps = gn__word_f64(c->attrs[0]);
+    gn__tree sums, squares;
+    sums.n = squares.n = 0, sums.depth = squares.depth = 0;
     const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
     int64_t is = j->in.strides[j->in.rank - 1], ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        sum += gn__sum_f64(x, m);
+        gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, m);
     }
-    double mean = sum / (double)n;
+    double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
         for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * (x[l] - mean);
-        square += gn__sum_f64(x, m);
+        gn__pieces_f64(gn__kernels_of(c->pool), &squares, x, m);
     }
-    double scale = 1.0 / sqrt(square / (double)n + eps);
+    double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + eps);
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
@@ -4666,15 +5410,16 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     float *y = j->out.dtype == GN_F32 ? (float *)(void *)o : row;
     if (x == row) gn__load_f32(row, j->in.dtype, p, is, n);
     float mean = (float)(gn__sum_f32(k, x, n) / (double)n);
-    double square = 0;
+    gn__tree squares;
+    squares.n = 0, squares.depth = 0;
     k->affine(y, x, n, mean, 1);
     double off = gn__sum_f32(k, y, n) / (double)n;                 /* what rounding the mean to f32 has left */
     for (int64_t i = 0; i < n; i += GN__PIECE) {
         float s = 0;
         k->dot(&s, y + i, y + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
-        square += (double)s;
+        gn__tree_add(&squares, (double)s);
     }
-    double variance = square / (double)n - off * off;
+    double variance = gn__tree_sum(&squares) / (double)n - off * off;
     k->affine(y, y, n, (float)off, (float)(1.0 / sqrt((variance > 0 ? variance : variance != variance ? variance : 0) + gn__word_f64(j->c->attrs[0]))));
     if (gain || bias) k->gain(y, gain, bias, n);
     if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
@@ -4689,7 +5434,7 @@ static const float *gn__row_vector(const gn_view *v, float *room) {
 static void gn__layernorm_range_f32(gn__rows_job *j, int64_t begin, int64_t end) {
     const gn__call *c = j->c;
     int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    float *row = (float *)gn_alloc((size_t)j->n * 3 * sizeof *row);
+    float *row = (float *)gn__alloc_many((uint64_t)j->n, 3, sizeof *row);
     if (!row) { gn__atomic_store(&j->failed, 1); return; }
     const float *gain = c->attrs[1] & 1 ? gn__row_vector(&c->in[1], row + j->n) : NULL;
     const float *bias = c->attrs[1] & 2 ? gn__row_vector(&c->in[c->n_in - 1], row + 2 * j->n) : NULL;
@@ -4721,9 +5466,16 @@ typedef struct gn__gemm {
     const char *a, *b;          /* first elements */
     char *c;                    /* dense rows of n */
     int64_t am, ak, bk, bn;     /* strides in elements */
+    const gn_view *lead;       /* rows of A that no stride am tells: these; or NULL */
     const gn_view *bias;       /* (n), or NULL */
     gn_dtype dtype;
+    const gn__pool *pool;       /* it runs in; NULL: none */
 } gn__gemm;
+
+static const char *gn__gemm_a(const gn__gemm *g, int64_t row, int64_t at) {
+    int64_t from = g->lead ? gn__view_offset(g->lead, g->lead->rank, row) : row * g->am;
+    return g->a + (from + at * g->ak) * (int64_t)gn__bytes_of(g->dtype);
+}
 
 /* Batch axes broadcast; a vector is a row on the left, a column on the right. */
 static gn_result gn__infer_matmul(const gn__infer_call *c) {
@@ -4758,6 +5510,7 @@ static double gn__cost_matmul(const gn__infer_call *c) {
     return 2.0 * (double)gn__count(&c->out->shape) * (double)c->in[0].shape.dims[c->in[0].shape.rank - 1];
 }
 
+enum { GN__GEMM_N64 = 256, GN__GEMM_LEVELS = 48 };      /* columns of a task in f64; 2^48 pieces are more than memory can show */
 enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048 };
 
 typedef struct gn__gemm_job {
@@ -4772,10 +5525,9 @@ typedef struct gn__gemm_job {
 
 /* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
 static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k, int mr) {
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     float line[GN__GEMM_KC];
     for (int i = 0; i < mr; i++) {
-        const char *p = g->a + ((row + i) * g->am + at * g->ak) * bytes;
+        const char *p = i < rows ? gn__gemm_a(g, row + i, at) : NULL;
         const float *from = (const float *)(const void *)p;
         if (i >= rows) memset(line, 0, (size_t)k * sizeof *line);
         else if (g->dtype != GN_F32 || g->ak != 1) gn__load_f32(line, g->dtype, p, g->ak, k);
@@ -4815,7 +5567,7 @@ static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
     int mr = j->kernels.mr;
     int64_t padded = (j->rows + mr - 1) / mr * mr;
     for (int64_t p = begin * mr; p < end * mr; p += mr)
-        for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
+        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
             int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
             gn__pack_a(j->a + padded * at + p * k, g, j->row + p, j->rows - p, at, k, mr);
         }
@@ -4858,7 +5610,7 @@ static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int6
     float *edge = scratch, *b = edge + 32 * 64, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC;
     float *c = direct ? (float *)(void *)g->c + (j->row + p) * g->n + col : sums;
     int64_t ldc = direct ? g->n : GN__GEMM_NC;
-    for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
+    for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
         int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
         gn__pack_b(b, g, col, cols, at, k, nr);
         for (int64_t q = 0; q < rows; q += chunk)
@@ -4883,34 +5635,37 @@ static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* Few rows: no packing; B streams through once for all of them. */
-static void gn__gemv_row(const gn__gemm_job *j, int64_t row, int64_t col, int64_t n) {
+/* y += row `row` of A from `at` on by n columns of B from `col` on, k deep: along the columns or down the rows. */
+static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t at, int64_t k, int64_t col, int64_t n) {
     const gn__gemm *g = j->g;
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
-    bool down = g->bk == 1 && g->bn != 1, plain = g->dtype == GN_F32 && (down || g->bn == 1);
-    float y[GN__GEMV_N] = { 0 }, x[GN__GEMM_KC], w[GN__GEMV_N];
-    for (int64_t at = 0; at < g->k; at += GN__GEMM_KC) {
-        int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
-        const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
-        gn__load_f32(x, g->dtype, g->a + (row * g->am + at * g->ak) * bytes, g->ak, k);
-        if (plain && down) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
-        else if (plain) j->kernels.axpy(y, x, (const float *)(const void *)b, g->bk, k, n);
-        else if (down) for (int64_t i = 0; i < n; i++) {
-            gn__load_f32(w, g->dtype, b + i * g->bn * bytes, 1, k);
-            j->kernels.dot(y + i, x, w, 0, 1, k);
-        } else for (int64_t l = 0; l < k; l++) {
-            gn__load_f32(w, g->dtype, b + l * g->bk * bytes, g->bn, n);
-            j->kernels.axpy(y, x + l, w, 0, 1, n);
-        }
+    bool along = n < 8 || (g->bk == 1 && g->bn != 1), plain = g->dtype == GN_F32 && g->bk == 1;
+    const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
+    float x[GN__GEMM_KC], w[GN__GEMM_KC];
+    gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
+    if (along && plain) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
+    for (int64_t i = 0; i < n && along && !plain; i++) {
+        gn__load_f32(w, g->dtype, b + i * g->bn * bytes, g->bk, k);
+        j->kernels.dot(y + i, x, w, 0, 1, k);
     }
-    gn__gemm_store(g, y, row, col, n);
+    for (int64_t i = 0, m; i < n && !along; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        gn__down_f32(&j->kernels, y + i, x, &(gn__down){ b + i * g->bn * bytes, g->dtype, g->bk, g->bn, NULL, 0 }, k, m);
+    }
 }
 
+/* Few rows: no packing. A block of B, KC deep, is read for all of them. */
 static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
-    for (int64_t t = begin; t < end; t++)
-        for (int64_t row = 0; row < j->g->m; row++)
-            gn__gemv_row(j, row, t * j->width, GN__MIN(j->g->n - t * j->width, j->width));
+    const gn__gemm *g = j->g;
+    float y[GN__GEMM_SMALL * GN__GEMV_N];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t col = t * j->width, n = GN__MIN(g->n - col, j->width);
+        memset(y, 0, (size_t)(g->m * n) * sizeof *y);
+        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC)
+            for (int64_t row = 0; row < g->m; row++) gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__GEMM_KC), col, n);
+        for (int64_t row = 0; row < g->m; row++) gn__gemm_store(g, y + row * n, row, col, n);
+    }
 }
 
 /* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
@@ -4918,7 +5673,7 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     const gn__gemm *g = j->g;
     int64_t mr = j->kernels.mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
     int64_t most = GN__MAX(GN__GEMM_PANEL / GN__MAX(g->k, 1) / mr * mr, mr), panels = (GN__MIN(g->m, most) + mr - 1) / mr;
-    float *raw = (float *)gn_alloc((size_t)(panels * mr * GN__MAX(g->k, 1)) * sizeof *raw + 64);
+    float *raw = (float *)gn__alloc_many((uint64_t)(panels * mr * GN__MAX(g->k, 1)) + 16, 1, sizeof *raw);
     if (!raw) return false;
     j->a = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     for (j->row = 0; j->row < g->m; j->row += j->rows) {
@@ -4943,35 +5698,47 @@ static bool gn__gemm_f32(const gn__gemm *g, gn__pool *pool) {
     return true;
 }
 
-GN__COLD_BEGIN
-/* f64 and integers. */
-static void gn__gemm_wide_range(void *arg, int64_t begin, int64_t end) {
-    const gn__gemm *g = (const gn__gemm *)arg;
-    bool real = gn__is_float(g->dtype);
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
-    union { double f[GN__GEMM_NC]; int64_t i[GN__GEMM_NC]; } y, w;
+/* f64: rows of C by pieces of K, which a gn__tree joins. */
+static void gn__gemm_f64_range(void *arg, int64_t begin, int64_t end) {
+    const gn__gemm_job *j = (const gn__gemm_job *)arg;
+    const gn__gemm *g = j->g;
+    double levels[GN__GEMM_LEVELS * GN__GEMM_N64], sum[GN__GEMM_N64], x[GN__PIECE64];
+    int64_t blocks = (g->n + GN__GEMM_N64 - 1) / GN__GEMM_N64;
     for (int64_t t = begin; t < end; t++) {
-        int64_t blocks = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC, row = t / blocks, col = t % blocks * GN__GEMM_NC;
-        int64_t n = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC);
-        memset(&y, 0, sizeof y);
-        if (g->bias && real) gn__load_f64(y.f, g->dtype, g->bias->p + col * g->bias->strides[0] * bytes, g->bias->strides[0], n);
-        else if (g->bias) gn__load_i64(y.i, g->dtype, g->bias->p + col * g->bias->strides[0] * bytes, g->bias->strides[0], n);
-        for (int64_t l = 0; l < g->k; l++) {
-            const char *pa = g->a + (row * g->am + l * g->ak) * bytes, *pb = g->b + (l * g->bk + col * g->bn) * bytes;
-            if (real) {
-                double x;
-                gn__load_f64(&x, g->dtype, pa, 1, 1);
-                gn__load_f64(w.f, g->dtype, pb, g->bn, n);
-                for (int64_t i = 0; i < n; i++) y.f[i] += x * w.f[i];
-            } else {
-                uint64_t x = (uint64_t)gn__read_int(g->dtype, pa);
-                gn__load_i64(w.i, g->dtype, pb, g->bn, n);
-                for (int64_t i = 0; i < n; i++) y.i[i] = (int64_t)((uint64_t)y.i[i] + x * (uint64_t)w.i[i]);
-            }
+        int64_t row = t / blocks, col = t % blocks * GN__GEMM_N64, n = GN__MIN(g->n - col, (int64_t)GN__GEMM_N64);
+        uint64_t pieces = 0;
+        for (int64_t at = 0; at < g->k && !(at % 4096 == 0 && gn__pool_stops(g->pool)); at += GN__PIECE64, pieces++) {
+            int64_t k = GN__MIN(g->k - at, (int64_t)GN__PIECE64);
+            gn__load_f64(x, GN_F64, gn__gemm_a(g, row, at), g->ak, k);
+            memset(sum, 0, (size_t)n * sizeof *sum);
+            const char *b = g->b + (at * g->bk + col * g->bn) * 8;
+            if (g->bk == 1) j->kernels.dot64(sum, x, (const double *)(const void *)b, g->bn, n, k);
+            else gn__down_f64(&j->kernels, sum, x, &(gn__down){ b, GN_F64, g->bk, g->bn, NULL, 0 }, k, n);
+            gn__trees_add(levels, n, pieces, sum);
         }
-        char *o = g->c + (row * g->n + col) * bytes;
-        if (real) gn__store_f64(y.f, g->dtype, o, 1, n);
-        else gn__store_i64(y.i, g->dtype, o, 1, n);
+        gn__trees_sum(levels, n, pieces);
+        if (g->bias) gn__load_f64(sum, GN_F64, g->bias->p + col * g->bias->strides[0] * 8, g->bias->strides[0], n);
+        for (int64_t i = 0; i < n && g->bias; i++) levels[i] += sum[i];
+        gn__store_f64(levels, GN_F64, g->c + (row * g->n + col) * 8, 1, n);
+    }
+}
+
+GN__COLD_BEGIN
+/* Integers; sums wrap. */
+static void gn__gemm_int_range(void *arg, int64_t begin, int64_t end) {
+    const gn__gemm *g = ((const gn__gemm_job *)arg)->g;
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), blocks = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC;
+    int64_t y[GN__GEMM_NC] = { 0 }, w[GN__GEMM_NC];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t row = t / blocks, col = t % blocks * GN__GEMM_NC, n = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC);
+        if (g->bias) gn__load_i64(y, g->dtype, g->bias->p + col * g->bias->strides[0] * bytes, g->bias->strides[0], n);
+        else memset(y, 0, sizeof y);
+        for (int64_t l = 0; l < g->k && !(l % GN__GEMM_KC == 0 && gn__pool_stops(g->pool)); l++) {
+            uint64_t x = (uint64_t)gn__read_int(g->dtype, gn__gemm_a(g, row, l));
+            gn__load_i64(w, g->dtype, g->b + (l * g->bk + col * g->bn) * bytes, g->bn, n);
+            for (int64_t i = 0; i < n; i++) y[i] = (int64_t)((uint64_t)y[i] + x * (uint64_t)w[i]);
+        }
+        gn__store_i64(y, g->dtype, g->c + (row * g->n + col) * bytes, 1, n);
     }
 }
 GN__COLD_END
@@ -4988,28 +5755,52 @@ static bool gn__blas_side(int64_t rows, int64_t cols, int64_t row, int64_t col, 
     return ld >= GN__MAX(least, 1);
 }
 
-/* f32 and f64 products of more than a few rows. False when they are not for BLAS. */
+/* What is for BLAS: f32 and f64 products of more than a few rows. By shape alone. */
+static bool gn__is_for_blas(const gn__gemm *g) {
+    return (g->dtype == GN_F32 || g->dtype == GN_F64) && g->m > GN__GEMM_SMALL && g->k > 0 && g->m <= INT_MAX && g->n <= INT_MAX && g->k <= INT_MAX;
+}
+
+/* A side that BLAS cannot be told is copied: it computes the product all the same, since the bits may not depend on how an operand lies. */
+static char *gn__blas_dense(const gn__gemm *g, bool left, int *out_flip, int *out_ld) {
+    int64_t rows = left ? g->m : g->k, cols = left ? g->k : g->n;
+    size_t bytes = gn__bytes_of(g->dtype);
+    char *room = (char *)gn__alloc_many((uint64_t)rows, (uint64_t)cols, bytes);
+    for (int64_t i = 0; i < rows && room; i++)
+        gn__copy_strided(room + (size_t)(i * cols) * bytes, 1, left ? gn__gemm_a(g, i, 0) : g->b + i * g->bk * (int64_t)bytes, left ? g->ak : g->bn, cols, bytes);
+    *out_flip = 111;
+    *out_ld = (int)cols;
+    return room;
+}
+
 static bool gn__gemm_blas(const gn__gemm *g, const gn__blas *b) {
     int ta, tb, lda, ldb;
-    if ((g->dtype != GN_F32 && g->dtype != GN_F64) || g->m <= GN__GEMM_SMALL || g->k == 0 || g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX) return false;
-    if (!gn__blas_side(g->m, g->k, g->am, g->ak, &ta, &lda) || !gn__blas_side(g->k, g->n, g->bk, g->bn, &tb, &ldb)) return false;
-    for (int64_t i = 0; i < g->m && g->bias; i++) {
+    bool dense_a = g->lead || !gn__blas_side(g->m, g->k, g->am, g->ak, &ta, &lda), dense_b = !gn__blas_side(g->k, g->n, g->bk, g->bn, &tb, &ldb);
+    char *copy_a = dense_a ? gn__blas_dense(g, true, &ta, &lda) : NULL, *copy_b = dense_b ? gn__blas_dense(g, false, &tb, &ldb) : NULL;
+    const void *pa = dense_a ? copy_a : g->a, *pb = dense_b ? copy_b : g->b;
+    bool ok = (!dense_a || copy_a) && (!dense_b || copy_b);
+    for (int64_t i = 0; i < g->m && g->bias && ok; i++) {
         if (g->dtype == GN_F32) gn__load_f32((float *)(void *)g->c + i * g->n, GN_F32, g->bias->p, g->bias->strides[0], g->n);
         else gn__load_f64((double *)(void *)g->c + i * g->n, GN_F64, g->bias->p, g->bias->strides[0], g->n);
     }
     int m = (int)g->m, n = (int)g->n, k = (int)g->k, add = g->bias != NULL;
-    if (g->dtype == GN_F32) b->sgemm(101, ta, tb, m, n, k, 1, (const float *)(const void *)g->a, lda, (const float *)(const void *)g->b, ldb, (float)add, (float *)(void *)g->c, n);
-    else b->dgemm(101, ta, tb, m, n, k, 1, (const double *)(const void *)g->a, lda, (const double *)(const void *)g->b, ldb, add, (double *)(void *)g->c, n);
-    return true;
+    if (ok && g->dtype == GN_F32) b->sgemm(101, ta, tb, m, n, k, 1, (const float *)pa, lda, (const float *)pb, ldb, (float)add, (float *)(void *)g->c, n);
+    else if (ok) b->dgemm(101, ta, tb, m, n, k, 1, (const double *)pa, lda, (const double *)pb, ldb, add, (double *)(void *)g->c, n);
+    gn_free(copy_a);
+    gn_free(copy_b);
+    return ok;
 }
 GN__COLD_END
 
+/* False: no memory for scratch. */
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
-    if (g->m == 0 || g->n == 0) return true;
-    if (pool && pool->blas && gn__gemm_blas(g, pool->blas)) return true;
-    if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(g, pool);
     gn__gemm copy = *g;
-    gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1), gn__gemm_wide_range, &copy);
+    copy.pool = pool;
+    if (g->m == 0 || g->n == 0) return true;
+    if (pool && pool->blas && gn__is_for_blas(g)) return gn__gemm_blas(g, pool->blas);
+    if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(&copy, pool);
+    gn__gemm_job j = { .g = &copy, .kernels = *gn__kernels_of(pool) };
+    int64_t width = g->dtype == GN_F64 ? GN__GEMM_N64 : GN__GEMM_NC;
+    gn__pool_for(pool, g->m * ((g->n + width - 1) / width), 1 + 16384 / GN__MAX(g->k * 8, 1), g->dtype == GN_F64 ? gn__gemm_f64_range : gn__gemm_int_range, &j);
     return true;
 }
 
@@ -5034,7 +5825,16 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
                    .am = ra > 1 ? a.strides[ra - 2] : 0, .ak = a.strides[ra - 1],
                    .bk = rb > 1 ? b.strides[rb - 2] : b.strides[0], .bn = rb > 1 ? b.strides[rb - 1] : 0, .bias = bias, .dtype = a.dtype };
     int64_t rows, stride, dims[GN_MAX_RANK] = { 0 };
-    if (rb <= 2 && ra > 2 && gn__rows_of(&a, &rows, &stride)) { g.m = rows; g.am = stride; batch = 0; }
+    gn_view lead = a;
+    lead.rank = ra - 1;
+    if (rb <= 2 && ra > 2) {                       /* the rows of all batches are those of one product, however they lie */
+        bool even = gn__rows_of(&a, &rows, &stride);
+        lead = gn__view_collapse(&lead);
+        g.m = even ? rows : gn__view_count(&lead);
+        g.am = even ? stride : 0;
+        g.lead = even ? NULL : &lead;
+        batch = 0;
+    }
     for (int i = 0; i < batch; i++) dims[i] = c->out.dims[i];
     if (ra > 2) a.rank = ra - 2; else a.rank = 0;
     if (rb > 2) b.rank = rb - 2; else b.rank = 0;
@@ -5057,6 +5857,11 @@ GN__COLD_BEGIN
 
 /* ---- movement. Reshape, permute, slice and broadcast are views where they can be; their kernels are copies ---- */
 
+static gn_result gn__bad_new_shape(const gn__infer_call *c, const char *why) {
+    char text[GN__DIMS_TEXT];
+    return gn_fail(c->fault, GN_BAD_SHAPE, "the new shape %s is not possible, %s; there are %lld elements", gn__dims_text(c->attrs, c->n_attrs, text, sizeof text), why, (long long)gn__count(&c->in[0].shape));
+}
+
 static gn_result gn__infer_reshape(const gn__infer_call *c) {
     gn_shape s;
     int64_t have = gn__count(&c->in[0].shape), known = 1;
@@ -5067,19 +5872,14 @@ static gn_result gn__infer_reshape(const gn__infer_call *c) {
         s.dims[i] = c->attrs[i];
         if (s.dims[i] == -1 && open < 0) { open = i; s.dims[i] = 1; }
     }
-    if (!gn__shape_ok(&s)) return gn__bad_shapes(c, "a dimension of the new shape is not valid");
+    if (!gn__shape_ok(&s)) return gn__bad_new_shape(c, "a dimension of it is not valid");
     known = gn__count(&s);
     if (open >= 0) {
-        if (known == 0 || have % known) return gn__bad_shapes(c, "the open dimension of the new shape cannot be found");
+        if (known == 0 || have % known) return gn__bad_new_shape(c, "its open dimension cannot be found");
         s.dims[open] = have / known;
         known = have;
     }
-    if (known != have) {
-        char text[96];
-        gn__type t = { c->in[0].dtype, s };
-        char from[96];
-        return gn_fail(c->fault, GN_BAD_SHAPE, "%s has %lld elements, %s has %lld", gn__type_text(&c->in[0], from, sizeof from), (long long)have, gn__type_text(&t, text, sizeof text), (long long)known);
-    }
+    if (known != have) return gn__bad_new_shape(c, "it has another number of elements");
     c->out->dtype = c->in[0].dtype;
     c->out->shape = s;
     return GN_OK;
@@ -5152,7 +5952,10 @@ static gn_result gn__infer_broadcast(const gn__infer_call *c) {
     gn_shape s, both;
     gn_result r = gn__infer_dims(c, 0, &s);
     if (r != GN_OK) return r;
-    if (!gn__broadcast_shapes(&c->in[0].shape, &s, &both) || !gn__shape_equal(&both, &s)) return gn__bad_shapes(c, "the tensor does not broadcast to that shape");
+    if (!gn__broadcast_shapes(&c->in[0].shape, &s, &both) || !gn__shape_equal(&both, &s)) {
+        char text[GN__DIMS_TEXT];
+        return gn_fail(c->fault, GN_BAD_SHAPE, "the tensor does not broadcast to %s", gn__dims_text(c->attrs, s.rank, text, sizeof text));
+    }
     c->out->dtype = c->in[0].dtype;
     c->out->shape = s;
     return GN_OK;
@@ -5334,7 +6137,7 @@ static gn_result gn__cpu_gather(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
     size_t bytes = gn__bytes_of(c->out.dtype);
     int64_t n = gn__view_count(&c->out), bad = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         const char *p = gn__selected(&c->in[0], &c->in[1], axis, i, &bad);
         if (!p) return gn__bad_index(c->fault, bad, c->in[0].dims[axis]);
         memcpy(c->out.p + i * (int64_t)bytes, p, bytes);
@@ -5345,7 +6148,7 @@ static gn_result gn__cpu_gather(const gn__call *c) {
 static gn_result gn__cpu_embedding(const gn__call *c) {
     const gn_view *table = &c->in[0], *ids = &c->in[1];
     int64_t bytes = (int64_t)gn__bytes_of(table->dtype), d = table->dims[1], n = gn__view_count(ids);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         int64_t id = gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
         if (id < 0 || id >= table->dims[0]) return gn__bad_index(c->fault, id, table->dims[0]);
         gn__copy_strided(c->out.p + i * d * bytes, 1, table->p + id * table->strides[0] * bytes, table->strides[1], d, (size_t)bytes);
@@ -5358,7 +6161,7 @@ static gn_result gn__cpu_one_hot(const gn__call *c) {
     int64_t bytes = (int64_t)gn__bytes_of(c->out.dtype), depth = c->attrs[0], n = gn__view_count(ids), one_i = 1;
     double one_f = 1;
     memset(c->out.p, 0, (size_t)(gn__view_count(&c->out) * bytes));
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         int64_t id = gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
         if (id < 0 || id >= depth) return gn__bad_index(c->fault, id, depth);
         char *o = c->out.p + (i * depth + id) * bytes;
@@ -5375,7 +6178,7 @@ static gn_result gn__cpu_scatter_add(const gn__call *c) {
     size_t bytes = gn__bytes_of(c->out.dtype);
     bool real = gn__is_float(c->out.dtype);
     gn__copy_view(&c->out, &c->in[0]);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         char *o = gn__selected(&c->out, &c->in[1], axis, i, &bad);
         if (!o) return gn__bad_index(c->fault, bad, c->out.dims[axis]);
         const char *s = c->in[2].p + gn__view_offset(&c->in[2], c->in[2].rank, i) * (int64_t)bytes;
@@ -5414,35 +6217,40 @@ static gn_result gn__infer_mse_loss(const gn__infer_call *c) {
 }
 
 /* -log softmax(row)[target] */
-static double gn__row_loss(const gn_view *logits, int64_t row, int64_t target) {
+static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t row, int64_t target) {
     int64_t n = logits->dims[logits->rank - 1], stride = logits->strides[logits->rank - 1], bytes = (int64_t)gn__bytes_of(logits->dtype);
     const char *p = logits->p + gn__view_offset(logits, logits->rank - 1, row) * bytes;
-    double x[GN__CHUNK], top = -INFINITY, sum = 0, hit;
-    for (int64_t i = 0, m; i < n; i += m) {
+    double x[GN__CHUNK], top = -INFINITY, hit;
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
+    for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
         for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
     }
-    for (int64_t i = 0, m; i < n; i += m) {
+    for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        for (int64_t l = 0; l < m; l++) sum += exp(x[l] - top);
+        for (int64_t l = 0; l < m; l++) x[l] -= top;
+        gn__exp_f64(pool, x, x, m);
+        gn__pieces_f64(gn__kernels_of(pool), &sums, x, m);
     }
     gn__load_f64(&hit, logits->dtype, p + target * stride * bytes, 1, 1);
-    return log(sum) - (hit - top);
+    return log(gn__tree_sum(&sums)) - (hit - top);
 }
 
 static gn_result gn__cpu_cross_entropy(const gn__call *c) {
     const gn_view *logits = &c->in[0], *targets = &c->in[1];
     int64_t rows = gn__view_count(targets), classes = logits->dims[logits->rank - 1];
-    double sum = 0;
-    for (int64_t i = 0; i < rows; i++) {
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
+    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) {
         int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) * (int64_t)gn__bytes_of(targets->dtype));
         if (t < 0 || t >= classes) return gn__bad_index(c->fault, t, classes);
-        sum += gn__row_loss(logits, i, t);
+        gn__tree_add(&sums, gn__row_loss(c->pool, logits, i, t));
     }
-    sum /= (double)rows;
-    gn__store_f64(&sum, c->out.dtype, c->out.p, 1, 1);
+    double mean = gn__tree_sum(&sums) / (double)rows;
+    gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
     return GN_OK;
 }
 
@@ -5454,19 +6262,24 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
     gn__broadcast_shapes(&a, &b, &t.shape);
     gn_view va = gn__view_broadcast(&c->in[0], t.shape.rank, t.shape.dims), vb = gn__view_broadcast(&c->in[1], t.shape.rank, t.shape.dims);
     int64_t n = gn__count(&t.shape), bytes = (int64_t)gn__bytes_of(t.dtype), last = t.shape.rank - 1;
-    int64_t inner = t.shape.rank ? t.shape.dims[last] : 1;
-    double sum = 0, x[GN__CHUNK], y[GN__CHUNK];
+    int64_t inner = t.shape.rank ? t.shape.dims[last] : 1, have = 0;
+    double x[GN__CHUNK], y[GN__CHUNK];
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
     for (int64_t row = 0; n && row < n / inner; row++)
-        for (int64_t i = 0, m; i < inner; i += m) {
-            m = GN__MIN(inner - i, (int64_t)GN__CHUNK);
+        for (int64_t i = 0, m; i < inner && !gn__pool_stops(c->pool); i += m) {
+            m = GN__MIN(inner - i, (int64_t)GN__CHUNK - have);
             int64_t sa = last >= 0 ? va.strides[last] : 1, sb = last >= 0 ? vb.strides[last] : 1;
-            gn__load_f64(x, t.dtype, va.p + (gn__view_offset(&va, GN__MAX((int)last, 0), row) + i * sa) * bytes, sa, m);
-            gn__load_f64(y, t.dtype, vb.p + (gn__view_offset(&vb, GN__MAX((int)last, 0), row) + i * sb) * bytes, sb, m);
-            for (int64_t l = 0; l < m; l++) x[l] = (x[l] - y[l]) * (x[l] - y[l]);
-            sum += gn__sum_f64(x, m);
+            gn__load_f64(x + have, t.dtype, va.p + (gn__view_offset(&va, GN__MAX((int)last, 0), row) + i * sa) * bytes, sa, m);
+            gn__load_f64(y + have, t.dtype, vb.p + (gn__view_offset(&vb, GN__MAX((int)last, 0), row) + i * sb) * bytes, sb, m);
+            have += m;
+            if (have < GN__CHUNK && (row + 1 < n / inner || i + m < inner)) continue;
+            for (int64_t l = 0; l < have; l++) x[l] = (x[l] - y[l]) * (x[l] - y[l]);
+            gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, have);
+            have = 0;
         }
-    sum /= (double)n;
-    gn__store_f64(&sum, c->out.dtype, c->out.p, 1, 1);
+    double mean = gn__tree_sum(&sums) / (double)n;
+    gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
     return GN_OK;
 }
 
@@ -5518,19 +6331,20 @@ static int64_t gn__keys_seen(const gn__attention_job *j, int64_t t) {
 }
 
 GN__COLD_BEGIN
-/* One query row: scores (S) in `s`, in f64; then the weighted sum of v. `w` holds one key or value row. */
+/* One query row: scores (S) in `s`, in f64; then the weighted sum of v in `o`, which holds 3 E. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
+    const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype);
     int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
     int64_t seen = gn__keys_seen(j, t);
     const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes, *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
     double top = -INFINITY, sum = 0;
     gn__load_f64(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
-    for (int64_t i = 0; i < seen; i++) {
+    for (int64_t i = 0; i < seen && !gn__pool_stops(j->c->pool); i++) {
         gn__load_f64(w, K->dtype, k + i * K->strides[2] * bytes, K->strides[3], D);
         for (int64_t l = 0; l < D; l++) w[l] *= q[l];
-        s[i] = gn__sum_f64(w, D) * j->scale;
+        s[i] = gn__sum_f64(kernels, w, D) * j->scale;
         if (j->mask.p) {
             const char *m = j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2] + i * j->mask.strides[3]) * (int64_t)gn__bytes_of(j->mask.dtype);
             double x = 0;
@@ -5539,15 +6353,24 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
         }
         top = GN_M_MAX(top, s[i]);
     }
-    memset(o, 0, (size_t)E * sizeof *o);
-    for (int64_t i = 0; i < seen && top != -INFINITY; i++) {       /* nothing seen: zeros */
-        double e = exp(s[i] - top);
-        sum += e;
-        if (e == 0) continue;
-        gn__load_f64(w, V->dtype, v + i * V->strides[2] * bytes, V->strides[3], E);
-        for (int64_t l = 0; l < E; l++) o[l] += e * w[l];
+    /* nothing seen: zeros. What a sum of GN__PIECE64 keys loses where it is added to the others is kept beside it. */
+    memset(o, 0, (size_t)E * 3 * sizeof *o);
+    for (int64_t i = 0; i < seen && top != -INFINITY; i++) s[i] -= top;
+    if (top != -INFINITY) gn__exp_f64(j->c->pool, s, s, seen);
+    for (int64_t i = 0; i < seen && top != -INFINITY && !gn__pool_stops(j->c->pool); i++) {
+        double e = s[i], *part = o + E, *lost = part + E;
+        bool ends = i + 1 == seen || (i + 1) % GN__PIECE64 == 0;
+        if (e != 0) gn__load_f64(w, V->dtype, v + i * V->strides[2] * bytes, V->strides[3], E);
+        for (int64_t l = 0; l < E && e != 0; l++) part[l] += e * w[l];
+        for (int64_t l = 0; l < E && ends; l++) {
+            double to = o[l] + part[l], back = to - o[l];
+            lost[l] += (o[l] - (to - back)) + (part[l] - back);
+            o[l] = to;
+            part[l] = 0;
+        }
     }
-    for (int64_t l = 0; l < E && sum != 0; l++) o[l] /= sum;
+    sum = top != -INFINITY ? gn__sum_f64(kernels, s, seen) : 0;
+    for (int64_t l = 0; l < E && sum != 0; l++) o[l] = (fabs(o[l]) < (double)INFINITY ? o[l] + o[2 * E + l] : o[l]) / sum;
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
 GN__COLD_END
@@ -5587,7 +6410,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
     gn__load_f32(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3], D);
     memset(s, 0, (size_t)seen * sizeof *s);
     memset(o, 0, (size_t)E * sizeof *o);
-    for (int64_t i = 0, n; i < seen; i += n) {
+    for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
         n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
         const float *rows = gn__attention_rows(K, k, i, n, room, &stride);
         kernels->dot(s + i, q, rows, stride, n, D);
@@ -5598,7 +6421,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
     if (top != -INFINITY) {                                        /* nothing seen: zeros */
         kernels->affine(s, s, seen, top, 1);
         gn__exp_f32(j->c->pool, s, s, seen);
-        for (int64_t i = 0, n; i < seen; i += n) {
+        for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
             n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
             const float *rows = gn__attention_rows(V, v, i, n, room, &stride);
             if (!j->mask.p) kernels->axpy(o, s + i, rows, stride, n, E);
@@ -5612,7 +6435,7 @@ static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float 
 
 static void gn__attention_range_f32(gn__attention_job *j, int64_t begin, int64_t end) {
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    float *s = (float *)gn_alloc((size_t)(S + D + E + GN__ATTENTION_ROWS * GN__MAX(D, E)) * sizeof *s);
+    float *s = (float *)gn__alloc_many((uint64_t)(S + D + E + GN__ATTENTION_ROWS * GN__MAX(D, E)), 1, sizeof *s);
     if (!s) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; i < end; i++) gn__attention_row_f32(j, i, s, s + S, s + S + D, s + S + D + E);
     gn_free(s);
@@ -5622,7 +6445,7 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     if (gn__dtypes[((gn__attention_job *)arg)->c->in[0].dtype].compute == GN__F32) { gn__attention_range_f32((gn__attention_job *)arg, begin, end); return; }
     gn__attention_job *j = (gn__attention_job *)arg;
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    double *s = (double *)gn_alloc((size_t)(S + D + GN__MAX(D, E) + E) * sizeof *s);
+    double *s = (double *)gn__alloc_many((uint64_t)(S + D + GN__MAX(D, E) + 3 * E), 1, sizeof *s);
     if (!s) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t i = begin; i < end; i++) gn__attention_row(j, i, s, s + S, s + S + D, s + S + D + GN__MAX(D, E));
     gn_free(s);
@@ -5645,8 +6468,8 @@ typedef struct gn__attention_tile {
     double *weight;            /* sums of the weights; top: the largest score so far, by query */
 } gn__attention_tile;
 
-static size_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
-    return (size_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
+static uint64_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
+    return (uint64_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) + GN__TILE_KEYS * (E + k->mr)) + 16 * 8;
 }
 
 static float *gn__tile_take(float **room, int64_t n) {
@@ -5722,7 +6545,7 @@ static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
 /* False: what is hidden is not finite; the rows are to be done one by one. */
 static bool gn__tile_run(gn__attention_tile *a) {
     int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t), most = gn__keys_seen(a->j, a->t + a->n - 1);
-    for (int64_t key = 0, n; key < most; key += n) {
+    for (int64_t key = 0, n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
         n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
         bool hides = a->j->mask.p || key + n > least;
         for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr);
@@ -5753,7 +6576,7 @@ static void gn__tile_store(const gn__attention_tile *a) {
 static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
     gn__attention_job *j = (gn__attention_job *)arg;
     gn__attention_tile a = { .j = j, .k = gn__kernels_of(j->c->pool) };
-    float *raw = (float *)gn_alloc(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) * sizeof *raw + 64);
+    float *raw = (float *)gn__alloc_many(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) + 16, 1, sizeof *raw);
     if (!raw) { gn__atomic_store(&j->failed, 1); return; }
     for (int64_t task = begin; task < end; task++) {
         gn__tile_begin(&a, task, (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
@@ -5828,12 +6651,20 @@ typedef enum gn__along { GN__ALONG_SUM, GN__ALONG_PROD, GN__ALONG_MAX } gn__alon
 typedef struct gn__along_job {
     gn__along kind;
     gn_view in, out;          /* the axis is last */
+    const gn__pool *pool;
 } gn__along_job;
 
-static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, bool first) {
+/* Of sums what the additions lost is kept, and added to each result. */
+static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, double *lost, bool first) {
     for (int64_t i = 0; i < n; i++) {
-        if (kind == GN__ALONG_SUM) *run += x[i];
-        else if (kind == GN__ALONG_PROD) *run *= x[i];
+        if (kind == GN__ALONG_SUM) {
+            double sum = *run + x[i], back = sum - *run;
+            *lost += (*run - (sum - back)) + (x[i] - back);
+            *run = sum;
+            x[i] = fabs(sum) < (double)INFINITY ? sum + *lost : sum;
+            continue;
+        }
+        if (kind == GN__ALONG_PROD) *run *= x[i];
         else if ((first && i == 0) || x[i] > *run || x[i] != x[i]) *run = x[i];
         x[i] = *run;
     }
@@ -5858,13 +6689,13 @@ static void gn__along_range(void *arg, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         const char *p = in->p + gn__view_offset(in, last, row) * ib;
         char *o = out->p + gn__view_offset(out, last, row) * ob;
-        double run = j->kind == GN__ALONG_PROD;
+        double run = j->kind == GN__ALONG_PROD, lost = 0;
         int64_t whole = j->kind == GN__ALONG_PROD;
-        for (int64_t i = 0, m; i < n; i += m) {
+        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {
             m = GN__MIN(n - i, (int64_t)GN__CHUNK);
             if (real) {
                 gn__load_f64(x.f, in->dtype, p + i * is * ib, is, m);
-                gn__along_f64(j->kind, x.f, m, &run, i == 0);
+                gn__along_f64(j->kind, x.f, m, &run, &lost, i == 0);
                 gn__store_f64(x.f, out->dtype, o + i * os * ob, os, m);
             } else {
                 gn__load_i64(x.i, in->dtype, p + i * is * ib, is, m);
@@ -5877,7 +6708,7 @@ static void gn__along_range(void *arg, int64_t begin, int64_t end) {
 
 static gn_result gn__cpu_along(const gn__call *c, gn__along kind) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__along_job j = { kind, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis) };
+    gn__along_job j = { kind, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->pool };
     int64_t n = c->in[0].dims[axis];
     if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 16384 / n, gn__along_range, &j);
     return GN_OK;
@@ -5903,6 +6734,7 @@ static double gn__cost_argsort(const gn__infer_call *c) {
 typedef struct gn__sort_job {
     gn_view in, out;          /* the axis is last */
     bool descending;
+    const gn__pool *pool;
     gn__atomic failed;         /* no memory for keys; set by any thread */
 } gn__sort_job;
 
@@ -5919,6 +6751,7 @@ static int64_t *gn__sort_positions(const gn__sort_job *j, const gn__key *keys, i
     for (int64_t i = 0; i < n; i++) at[i] = i;
     for (int64_t width = 1; width < n; width *= 2) {
         for (int64_t begin = 0; begin < n; begin += 2 * width) {
+            if (begin % (1 << 16) == 0 && gn__pool_stops(j->pool)) return at;
             int64_t left = begin, mid = GN__MIN(begin + width, n), right = mid, end = GN__MIN(begin + 2 * width, n);
             for (int64_t o = begin; o < end; o++) {
                 bool take = left == mid || (right < end && gn__key_before(j, keys[at[right]], keys[at[left]]));
@@ -5936,7 +6769,7 @@ static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
     gn__sort_job *j = (gn__sort_job *)arg;
     int last = j->in.rank - 1;
     int64_t n = j->in.dims[last], bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    gn__key *keys = (gn__key *)gn_alloc((size_t)n * 3 * sizeof *keys);
+    gn__key *keys = (gn__key *)gn__alloc_many((uint64_t)n, 3, sizeof *keys);
     if (!keys) { gn__atomic_store(&j->failed, 1); return; }
     int64_t *at = (int64_t *)(void *)(keys + n);
     for (int64_t row = begin; row < end; row++) {
@@ -5951,7 +6784,7 @@ static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
 
 static gn_result gn__cpu_argsort(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__sort_job j = { gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->attrs[1] != 0, 0 };
+    gn__sort_job j = { gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->attrs[1] != 0, c->pool, 0 };
     int64_t n = c->in[0].dims[axis];
     if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 1024 / n, gn__sort_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the keys of a sort") : GN_OK;
@@ -5976,7 +6809,7 @@ static gn_result gn__scatter_put(const gn__call *c, bool larger) {
     int64_t n = gn__view_count(&c->in[1]), bad = 0;
     size_t bytes = gn__bytes_of(c->out.dtype);
     gn__copy_view(&c->out, &c->in[0]);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         char *o = gn__selected(&c->out, &c->in[1], axis, i, &bad);
         if (!o) return gn__bad_index(c->fault, bad, c->out.dims[axis]);
         const char *s = c->in[2].p + gn__view_offset(&c->in[2], c->in[2].rank, i) * (int64_t)bytes;
@@ -6006,7 +6839,7 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     const gn_view *in = &c->in[0];
     int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype);
     int64_t *out = (int64_t *)(void *)c->out.p;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
         if (!gn__is_nonzero(in->dtype, in->p + gn__view_offset(in, in->rank, i) * bytes)) continue;
         if (found == bound) return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
         for (int64_t k = in->rank - 1, at = i; k >= 0; at /= in->dims[k--]) out[found * in->rank + k] = at % in->dims[k];
@@ -6123,9 +6956,16 @@ static bool gn__is_view_op(int op) {
 /* Integer divisors of 0 are a fault. */
 static bool gn__op_divides(int op) { return op == GN__OP_DIV || op == GN__OP_FMOD || op == GN__OP_REMAINDER || op == GN__OP_FLOOR_DIVIDE; }
 
-/* The dtype and shape of op(in…; attrs…). Builders and servers both come through here: nothing else decides a shape.
-   Checks everything; the inputs' own types are valid. */
-static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
+/* Appended to an error: the types of what an op was given. */
+static void gn__tell_types(gn_fault *f, const gn__type *in, int n_in) {
+    char text[GN__DIMS_TEXT];
+    for (int i = 0; f && i < n_in && i < 3; i++) {
+        size_t used = strlen(f->text);
+        snprintf(f->text + used, sizeof f->text - used, "%s%s", i == 0 ? ": " : i == 1 ? " with " : " and ", gn__type_text(&in[i], text, sizeof text));
+    }
+}
+
+static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
     if (op <= GN__OP_FAILED || op >= GN__OP__COUNT || !gn__ops[op].infer) return gn_fail(f, GN_UNSUPPORTED, "this is not an operation");
     const gn__op_row *row = &gn__ops[op];
     if (n_in < row->least || n_in > row->most) return gn_fail(f, GN_BAD_ARGUMENT, "%s takes %d to %d inputs, not %d", row->name, row->least, row->most, n_in);
@@ -6136,9 +6976,24 @@ static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *
     if (n_in > 0 && !(GN__BIT(in[0].dtype) & row->dtypes)) return gn_fail(f, GN_BAD_DTYPE, "%s does not take %s", row->name, gn__dtypes[in[0].dtype].name);
     gn_result r = row->infer(&c);
     if (r != GN_OK) return r;
-    if (!gn__type_ok(&t)) return gn__bad_shapes(&c, "the result is too large");
+    char text[GN__DIMS_TEXT];
+    if (!gn__type_ok(&t)) return gn_fail(f, GN_BAD_SHAPE, "the result is too large, %s", gn__type_text(&t, text, sizeof text));
     *out = t;
     return GN_OK;
+}
+
+/* The dtype and shape of op(in…; attrs…). Builders and servers both come through here: nothing else decides a shape.
+   Checks everything; the inputs' own types are valid. */
+static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
+    gn_result r = gn__infer_checked(op, in, n_in, attrs, n_attrs, out, f);
+    if (r != GN_OK && gn__ops[op].kind != GN_CLASS_GENERATOR) gn__tell_types(f, in, n_in);
+    else if (r != GN_OK && f) {
+        char text[GN__DIMS_TEXT];
+        size_t used = strlen(f->text);
+        int first = op == GN__OP_ARANGE ? 1 : 2, last = op == GN__OP_ARANGE ? 2 : n_attrs;
+        snprintf(f->text + used, sizeof f->text - used, ": of shape %s", gn__dims_text(attrs + GN__MIN(first, n_attrs), GN__MAX(GN__MIN(last, n_attrs) - first, 0), text, sizeof text));
+    }
+    return r;
 }
 
 static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type *out) {
@@ -6171,6 +7026,8 @@ typedef struct gn__node {    /* 64 bytes: a line of the cache */
     gn__hint hint;           /* what the program said */
 } gn__node;
 
+typedef struct gn__loc { const char *file; int line; } gn__loc;    /* in the user's source */
+
 typedef struct gn__data { const void *host; void *owned; size_t bytes; uint8_t small[8]; } gn__data;
 
 typedef struct gn__slot {
@@ -6183,6 +7040,7 @@ typedef struct gn__slot {
     uint32_t cut_node, cut_serial;           /* part node of the current version in the latest cut that met it */
     bool on_device, kv;
     gn__hint hint;                           /* said where it was made */
+    gn__loc at;                              /* where that was */
 } gn__slot;
 
 typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op; } gn__origin;
@@ -6193,6 +7051,7 @@ typedef struct gn__plan {
     void *exec_plan;
     gn__origin *origins;     /* per node, of the latest step that used the plan */
     uint32_t next;           /* 1 + index of the plan that came after it the last time, 0: none did */
+    uint64_t used, bytes;    /* the step that used it last; what making it took */
 } gn__plan;
 
 #define GN__ARRAY(T, name) T *name; size_t n_##name, cap_##name
@@ -6227,6 +7086,7 @@ typedef struct gn__cut {     /* scratch of the latest cut; `part` points into it
 
 struct gn_ctx {
     gn_ctx *next;            /* control blocks are never freed: the generation of a handle outlives its context */
+    gn_flag cancel;          /* of the call that runs; stays when the rest is cleared, since another thread may set it at any time */
     bool open;
     gn_result status;
     uint32_t gen;            /* last generation given out, rising for ever */
@@ -6235,6 +7095,8 @@ struct gn_ctx {
     gn_desc desc;
     gn_exec exec;
     struct gn__multi *multi; /* what exec is when several devices were named, else NULL */
+    gn_cluster_device costs; /* of the one device, once `measured` */
+    bool measured;
     gn_stats stats;
     gn_error error;
     GN__ARRAY(gn__node, nodes);
@@ -6253,18 +7115,19 @@ struct gn_ctx {
     uint64_t next_value;     /* id of the next kept value */
     uint64_t last_ticket;
     uint32_t latest_plan;    /* 1 + index of the plan of the latest step, 0: none */
+    uint64_t plan_bytes, plan_clock;   /* of all plans; steps so far */
+    gn_account *plan_account;          /* measures what a plan takes */
     uint64_t run_counter;    /* of the random generators, one a step */
     uint32_t n_random;       /* generators built in this step */
     uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
     uint32_t failed_effect;  /* first failed assign of this step, 0: none */
+    uint32_t lost_told;      /* bits: devices whose loss a call has told */
     gn__hint hint;           /* what the scopes in force say */
     char *device_names;      /* as given, comma-separated, without what follows a '?' */
 };
 
 #define GN__SLOT_BIT 0x80000000u    /* of a handle's id: a weight or state, not a node */
-#define GN__DEAD(g) ((gn_tensor){ g, 0, 0 })   /* what a builder returns on a context that cannot be used */
 
-typedef struct gn__loc { const char *file; int line; } gn__loc;
 
 /* ---- open-addressing tables of 1 + index, keyed by hash ---- */
 
@@ -6360,15 +7223,38 @@ static void gn__trace(gn_trace_fn fn, void *user, const char *name, const char *
 }
 
 GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g) { return g->desc.trace ? gn_now_us() : 0; }
+
+/* A call that computes or waits begins: what was cancelled before is over. */
+GN__INLINE uint64_t gn__call_begin(gn_ctx *g) {
+    gn__flag_set(&g->cancel, GN_OK);
+    return gn__trace_begin(g);
+}
 GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_us, uint64_t bytes) {
     if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
+}
+
+/* Why node 0 stands for a node: told once a step, of the first that could not be built. */
+static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dtype, uint32_t shape, bool full) {
+    gn_error *e = &g->errors[0];
+    gn__type t = { dtype, shape == UINT32_MAX ? GN_SCALAR : g->shapes[shape] };
+    char text[GN__DIMS_TEXT];
+    if (e->result != GN_OK) return;
+    memset(e, 0, sizeof *e);
+    e->result = full ? GN_TOO_MANY_NODES : GN_OUT_OF_MEMORY;
+    e->line = at.line;
+    gn__copy_text(e->op, sizeof e->op, op);
+    gn__copy_text(e->file, sizeof e->file, at.file);
+    if (dtype != GN_DTYPE_NONE) gn__type_text(&t, text, sizeof text);
+    else gn__copy_text(text, sizeof text, "a node that says why another failed");
+    if (full) snprintf(e->text, sizeof e->text, "no room for %s: the step holds %u nodes, all that gn_desc.max_nodes allows; end it with gn_step, or allow more", text, g->max_nodes);
+    else snprintf(e->text, sizeof e->text, "no memory for the node of %s, after %llu others of this step", text, (unsigned long long)g->n_nodes);
 }
 
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
     if (full || shape == UINT32_MAX || !GN__GROW(g, nodes, 1) || !GN__GROW(g, ins, (size_t)n_in) || !GN__GROW(g, attrs, (size_t)n_attrs)) {
-        g->errors[0].result = full ? GN_TOO_MANY_NODES : GN_OUT_OF_MEMORY;
+        gn__node_refused(g, at, op == GN__OP_FAILED ? "" : gn__ops[op].name, dtype, shape, full);
         return 0;
     }
     gn__node *n = &g->nodes[g->n_nodes];
@@ -6401,21 +7287,23 @@ static void gn__node_hash(gn_ctx *g, uint32_t id) {
 }
 
 /* A failed node that carries its first cause; ops on it return it unchanged. */
-static uint32_t gn__failed(gn_ctx *g, gn__loc at, int op, const gn_fault *f) {
+static uint32_t gn__failed_named(gn_ctx *g, gn__loc at, const char *op, const gn_fault *f) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
-    if (!GN__GROW(g, errors, 1)) return 0;
-    uint32_t id = gn__node_new(g, at, GN__OP_FAILED, &none, 0, 0);
-    if (!id) return 0;
+    bool full = g->n_nodes >= g->max_nodes;
+    uint32_t id = !full && GN__GROW(g, errors, 1) ? gn__node_new(g, at, GN__OP_FAILED, &none, 0, 0) : 0;
+    if (!id) { gn__node_refused(g, at, op, GN_DTYPE_NONE, UINT32_MAX, full); return 0; }
     gn_error *e = &g->errors[g->n_errors];
     memset(e, 0, sizeof *e);
     e->result = f->result;
     e->line = at.line;
-    gn__copy_text(e->op, sizeof e->op, op > 0 ? gn__ops[op].name : "");
+    gn__copy_text(e->op, sizeof e->op, op);
     gn__copy_text(e->file, sizeof e->file, at.file);
     gn__copy_text(e->text, sizeof e->text, f->text);
     g->nodes[id].extra = (uint32_t)g->n_errors++;
     return id;
 }
+
+static uint32_t gn__failed(gn_ctx *g, gn__loc at, int op, const gn_fault *f) { return gn__failed_named(g, at, op > 0 ? gn__ops[op].name : "", f); }
 
 GN__PRINTF(5, 6) static uint32_t gn__failed_with(gn_ctx *g, gn__loc at, int op, gn_result r, const char *format, ...) {
     gn_fault f;
@@ -6491,11 +7379,12 @@ static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, cons
 /* ---- leaves ---- */
 
 static uint32_t gn__data_leaf(gn_ctx *g, gn__loc at, const gn__type *t, const void *host, const void *small, size_t small_bytes) {
-    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large");
-    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_ARGUMENT, "the data is NULL");
-    if (!GN__GROW(g, data, 1)) return 0;
-    uint32_t id = gn__node_new(g, at, GN__OP_DATA, t, 0, 0);
-    if (!id) return 0;
+    char text[GN__DIMS_TEXT];
+    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large: %s of rank %d", gn__type_text(t, text, sizeof text), t->shape.rank);
+    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_ARGUMENT, "the data is NULL: %s", gn__type_text(t, text, sizeof text));
+    GN__READABLE(host, gn__type_bytes(t));
+    uint32_t id = GN__GROW(g, data, 1) ? gn__node_new(g, at, GN__OP_DATA, t, 0, 0) : 0;
+    if (!id) { gn__node_refused(g, at, gn__ops[GN__OP_DATA].name, t->dtype, gn__shape_intern(g, &t->shape), false); return 0; }
     gn__data *d = &g->data[g->n_data];
     memset(d, 0, sizeof *d);
     d->host = host;
@@ -6540,8 +7429,7 @@ static uint32_t gn__random_node(gn_ctx *g, gn__loc at, int op, gn_dtype d, const
 static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
     gn__slot *s = &g->slots[slot];
     if (s->leaf && s->leaf_gen == g->step_gen && s->leaf_version == s->version) return s->leaf;
-    gn__loc nowhere = { "", 0 };
-    uint32_t id = gn__node_new(g, nowhere, gn__op_leaf(s->kind), &s->type, 0, 0);
+    uint32_t id = gn__node_new(g, s->at, gn__op_leaf(s->kind), &s->type, 0, 0);
     if (!id) return 0;
     gn__node *n = &g->nodes[id];
     n->leaf = (uint8_t)s->kind;
@@ -6894,6 +7782,11 @@ static uint32_t gn__num(gn__grads *k, double v) {          /* 0-d, of the gradie
 static uint32_t gn__op_in(gn__grads *k, int op, uint32_t a, int n_attrs, const int64_t *attrs) { return gn__build(k->g, k->at, op, 1, &a, n_attrs, attrs); }
 static uint32_t gn__where(gn__grads *k, uint32_t c, uint32_t a, uint32_t b) { uint32_t in[3] = { c, a, b }; return gn__build(k->g, k->at, GN__OP_WHERE, 3, in, 0, NULL); }
 static uint32_t gn__choose(gn__grads *k, uint32_t c, uint32_t a) { return gn__where(k, c, a, gn__num(k, 0)); }
+/* Of a choice between two: nothing where the other was taken, half where both are equal, else all (both have it where one is NaN). */
+static uint32_t gn__share(gn__grads *k, uint32_t other) {
+    uint32_t both = gn__eq(k, k->x[0], k->x[1]);
+    return gn__where(k, other, gn__num(k, 0), gn__where(k, both, gn__mul(k, k->gy, gn__num(k, 0.5)), k->gy));
+}
 static uint32_t gn__matmul_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN__OP_MATMUL, 2, in, 0, NULL); }
 
 static uint32_t gn__reduce_of(gn__grads *k, int op, uint32_t a, int64_t axes, bool keep) {
@@ -6947,8 +7840,8 @@ static uint32_t gn__gelu_grad(gn__grads *k) {              /* Phi(x) + x phi(x);
 }
 static uint32_t gn__gelu_tanh_grad(gn__grads *k) {         /* y = x s(u), u = c1 x + c3 x^3: s + x s (1-s) (c1 + 3 c3 x^2) */
     uint32_t x = k->x[0], xx = gn__mul(k, x, x);
-    uint32_t u = gn__mul(k, x, gn__add(k, gn__num(k, 1.5957691216057307117), gn__mul(k, xx, gn__num(k, 0.071354816272600009))));
-    uint32_t s = gn__sigmoid(k, u), du = gn__add(k, gn__num(k, 1.5957691216057307117), gn__mul(k, xx, gn__num(k, 0.214064448817800027)));
+    uint32_t u = gn__mul(k, x, gn__add(k, gn__num(k, GN_GELU_1), gn__mul(k, xx, gn__num(k, GN_GELU_3))));
+    uint32_t s = gn__sigmoid(k, u), du = gn__add(k, gn__num(k, GN_GELU_1), gn__mul(k, xx, gn__num(k, 3 * GN_GELU_3)));
     uint32_t tail = gn__mul(k, gn__mul(k, x, du), gn__mul(k, s, gn__sub(k, gn__num(k, 1), s)));
     return gn__mul(k, k->gy, gn__add(k, s, tail));
 }
@@ -8509,20 +9402,41 @@ static void gn__layout_last(gn_layout *l) {
     for (uint32_t i = 0; i < p->n_updates; i++) l->lay[l->lay[p->updates[i].node].base].last = p->n_nodes;
 }
 
-/* The chain of kv_appends from a state's leaf to its new version; its length, 0 when it is something else. */
-static uint32_t gn__append_chain(const gn_part *p, const gn_part_update *u, uint32_t *chain, uint32_t cap) {
-    uint32_t n = 0, at = u->node;
-    for (; p->nodes[at].leaf == GN_LEAF_NONE && p->nodes[at].op == GN__OP_KV_APPEND && n < cap; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
-    return p->nodes[at].leaf == GN_LEAF_STATE && p->nodes[at].slot == u->slot ? n : 0;
+/* The leaves of states, by slot: slot << 32 | node, rising. */
+typedef struct gn__states { uint64_t *leaves; uint32_t n; } gn__states;
+
+static int gn__states_compare(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
 }
 
-/* In place when nothing reads an older version after the append that ends it. */
-static bool gn__layout_inplace(gn_layout *l, const gn_part_update *u) {
+static bool gn__states_init(gn__states *s, const gn_part *p) {
+    *s = (gn__states){ p->n_updates ? (uint64_t *)gn_alloc(p->n_nodes * sizeof *s->leaves) : NULL, 0 };
+    for (uint32_t i = 0; i < p->n_nodes && s->leaves; i++)
+        if (p->nodes[i].leaf == GN_LEAF_STATE) s->leaves[s->n++] = (uint64_t)p->nodes[i].slot << 32 | i;
+    if (s->n > 1) qsort(s->leaves, s->n, sizeof *s->leaves, gn__states_compare);
+    return s->leaves || !p->n_updates;
+}
+
+/* The one leaf of a slot; GN_NO_NODE when there is none or a second one. */
+static uint32_t gn__states_leaf(const gn__states *s, uint32_t slot) {
+    uint32_t lo = 0, hi = s->n;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (s->leaves[mid] >> 32 < slot) lo = mid + 1;
+        else hi = mid;
+    }
+    bool one = lo < s->n && s->leaves[lo] >> 32 == slot && (lo + 1 == s->n || s->leaves[lo + 1] >> 32 != slot);
+    return one ? (uint32_t)s->leaves[lo] : GN_NO_NODE;
+}
+
+/* In place when a chain of appends leads from the state's leaf to its new version, nothing reads an older version after the append that
+ * ends it, and no second leaf of the state could be read later. root: per node 1 + the state leaf that its chain begins at, 0: none. */
+static bool gn__layout_inplace(gn_layout *l, const gn__states *states, const uint32_t *root, const gn_part_update *u) {
     const gn_part *p = l->part;
-    uint32_t *chain = l->scratch, n = gn__append_chain(p, u, chain, p->n_nodes);
-    uint32_t leaf = n ? p->ins[p->nodes[chain[n - 1]].ins] : 0;
-    for (uint32_t i = 0; i < p->n_nodes && n; i++)                 /* a second leaf of the state could be read later */
-        if (i != leaf && p->nodes[i].leaf == GN_LEAF_STATE && p->nodes[i].slot == u->slot) return false;
+    uint32_t *chain = l->scratch, n = 0, leaf = root[u->node] - 1;
+    if (!root[u->node] || leaf == u->node || gn__states_leaf(states, u->slot) != leaf) return false;
+    for (uint32_t at = u->node; at != leaf; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
     for (uint32_t i = n; i-- > 0;) {
         const gn_part_node *node = &p->nodes[chain[i]];
         uint32_t old = p->ins[node->ins], rows = l->lay[p->ins[node->ins + 1]].base;
@@ -8532,64 +9446,145 @@ static bool gn__layout_inplace(gn_layout *l, const gn_part_update *u) {
         l->lay[chain[i]].place = GN_PLACE_INPLACE;
         l->lay[chain[i]].own = leaf;
     }
-    return n > 0;
+    return true;
 }
 
-static void gn__layout_updates(gn_layout *l) {
+static void gn__layout_update(gn_layout *l, uint32_t u, bool inplace) {
     const gn_part *p = l->part;
-    for (uint32_t u = 0; u < p->n_updates; u++) {
-        const gn_part_update *up = &p->updates[u];
-        gn_lay *a = &l->lay[up->node], *base = &l->lay[a->base];
-        gn_view whole = gn__part_view(p, a->base);
-        if (gn__layout_inplace(l, up)) { l->update_how[u] = GN_UPDATE_INPLACE; continue; }
-        bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
-        l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
-        if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
-        if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
-            gn__type t = gn__part_type(p, up->node);
-            l->state_copies++;
-            l->state_copy_bytes += gn__type_bytes(&t);
-        }
+    const gn_part_update *up = &p->updates[u];
+    gn_lay *a = &l->lay[up->node], *base = &l->lay[a->base];
+    gn_view whole = gn__part_view(p, a->base);
+    if (inplace) { l->update_how[u] = GN_UPDATE_INPLACE; return; }
+    bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
+    l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
+    if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
+    if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
+        gn__type t = gn__part_type(p, up->node);
+        l->state_copies++;
+        l->state_copy_bytes = gn_size_add(l->state_copy_bytes, gn__type_bytes(&t));
     }
+}
+
+static bool gn__layout_updates(gn_layout *l) {
+    const gn_part *p = l->part;
+    gn__states states;
+    uint32_t *root = p->n_updates ? (uint32_t *)gn__alloc_zero(p->n_nodes * sizeof *root) : NULL;
+    bool ok = gn__states_init(&states, p) && (root || !p->n_updates);
+    for (uint32_t i = 0; i < p->n_nodes && root; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : n->leaf == GN_LEAF_NONE && n->op == GN__OP_KV_APPEND ? root[p->ins[n->ins]] : 0;
+    }
+    for (uint32_t u = 0; u < p->n_updates && ok; u++) gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
+    gn_free(states.leaves);
+    gn_free(root);
+    return ok;
 }
 
 /* ---- memory: offsets in one block from lifetimes, first fit ---- */
 
-typedef struct gn__hole { uint64_t offset, bytes; } gn__hole;
-typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
+/* Free memory inside the block, as a tree ordered by offset in which each knows the largest below it. Its shape comes from random weights
+ * (a treap: Seidel and Aragon 1996), which differ from run to run, so that no graph can make it deep; what it finds does not depend on it. */
+typedef struct gn__hole { uint64_t offset, bytes, most, weight; uint32_t left, right; } gn__hole;   /* most: of bytes, here and below */
+typedef struct gn__holes { GN__ARRAY(gn__hole, list); uint64_t end, seed; uint32_t root, spare; } gn__holes;   /* end: GN_SIZE_FULL once it does not fit */
+
+static uint64_t gn__hole_most(const gn__holes *h, uint32_t t) { return t ? h->list[t].most : 0; }
+
+static void gn__hole_sum(gn__holes *h, uint32_t t) {
+    gn__hole *x = &h->list[t];
+    uint64_t below = GN__MAX(gn__hole_most(h, x->left), gn__hole_most(h, x->right));
+    x->most = GN__MAX(x->bytes, below);
+}
+
+/* One tree of two, all of `a` before all of `b`. */
+static uint32_t gn__holes_join(gn__holes *h, uint32_t a, uint32_t b) {
+    if (!a || !b) return a ? a : b;
+    bool first = h->list[a].weight > h->list[b].weight;
+    uint32_t top = first ? a : b;
+    if (first) h->list[a].right = gn__holes_join(h, h->list[a].right, b);
+    else h->list[b].left = gn__holes_join(h, a, h->list[b].left);
+    gn__hole_sum(h, top);
+    return top;
+}
+
+/* Those before `offset`, and the others. */
+static void gn__holes_split(gn__holes *h, uint32_t t, uint64_t offset, uint32_t *out_a, uint32_t *out_b) {
+    if (!t) { *out_a = *out_b = 0; return; }
+    gn__hole *x = &h->list[t];
+    if (x->offset < offset) { *out_a = t; gn__holes_split(h, x->right, offset, &x->right, out_b); }
+    else { *out_b = t; gn__holes_split(h, x->left, offset, out_a, &x->left); }
+    gn__hole_sum(h, t);
+}
+
+/* Takes the hole at `offset` out of the tree; it may serve again. */
+static void gn__hole_remove(gn__holes *h, uint64_t offset) {
+    uint32_t before, it, after;
+    gn__holes_split(h, h->root, offset, &before, &it);
+    gn__holes_split(h, it, offset + 1, &it, &after);
+    h->root = gn__holes_join(h, before, after);
+    h->list[it].left = h->spare;
+    h->spare = it;
+}
+
+/* The last hole before `offset`, 0: none. */
+static uint32_t gn__hole_before(const gn__holes *h, uint64_t offset) {
+    uint32_t best = 0;
+    for (uint32_t t = h->root; t; t = h->list[t].offset < offset ? h->list[t].right : h->list[t].left)
+        if (h->list[t].offset < offset) best = t;
+    return best;
+}
+
+/* The first hole from `offset` on, 0: none. */
+static uint32_t gn__hole_from(const gn__holes *h, uint64_t offset) {
+    uint32_t best = 0;
+    for (uint32_t t = h->root; t; t = h->list[t].offset < offset ? h->list[t].right : h->list[t].left)
+        if (h->list[t].offset >= offset) best = t;
+    return best;
+}
+
+/* From the first hole of the tree that is large enough; there is one. */
+static uint64_t gn__holes_carve(gn__holes *h, uint32_t t, uint64_t bytes) {
+    gn__hole *x = &h->list[t];
+    uint64_t at = x->offset;
+    if (x->left && gn__hole_most(h, x->left) >= bytes) at = gn__holes_carve(h, x->left, bytes);
+    else if (x->bytes < bytes) at = gn__holes_carve(h, x->right, bytes);
+    else { x->offset += bytes; x->bytes -= bytes; }
+    gn__hole_sum(h, t);
+    return at;
+}
 
 static uint64_t gn__holes_take(gn__holes *h, uint64_t bytes) {
-    for (size_t i = 0; i < h->n_list; i++) {
-        gn__hole *x = &h->list[i];
-        if (x->bytes < bytes) continue;
-        uint64_t at = x->offset;
-        x->offset += bytes;
-        x->bytes -= bytes;
-        if (!x->bytes) memmove(x, x + 1, (--h->n_list - i) * sizeof *x);
+    if (h->root && gn__hole_most(h, h->root) >= bytes) {
+        uint64_t at = gn__holes_carve(h, h->root, bytes);
+        uint32_t rest = gn__hole_from(h, at);
+        if (bytes && rest && !h->list[rest].bytes) gn__hole_remove(h, h->list[rest].offset);
         return at;
     }
     uint64_t at = h->end;
-    if (h->n_list && h->list[h->n_list - 1].offset + h->list[h->n_list - 1].bytes == h->end) at = h->list[--h->n_list].offset;
+    uint32_t last = gn__hole_before(h, at);
+    if (last && h->list[last].offset + h->list[last].bytes == at) {
+        at = h->list[last].offset;
+        gn__hole_remove(h, at);
+    }
     h->end = gn_size_add(at, bytes);
     return at;
 }
 
 static bool gn__holes_give(gn__holes *h, uint64_t offset, uint64_t bytes) {
-    size_t i = 0;
+    uint32_t before, after;
     if (!bytes) return true;
-    if (!GN__GROW(h, list, 1)) return false;
-    while (i < h->n_list && h->list[i].offset < offset) i++;
-    bool left = i > 0 && h->list[i - 1].offset + h->list[i - 1].bytes == offset;
-    bool right = i < h->n_list && offset + bytes == h->list[i].offset;
-    if (left && right) {
-        h->list[i - 1].bytes += bytes + h->list[i].bytes;
-        memmove(&h->list[i], &h->list[i + 1], (--h->n_list - i) * sizeof *h->list);
-    } else if (left) h->list[i - 1].bytes += bytes;
-    else if (right) { h->list[i].offset = offset; h->list[i].bytes += bytes; }
-    else {
-        memmove(&h->list[i + 1], &h->list[i], (h->n_list++ - i) * sizeof *h->list);
-        h->list[i] = (gn__hole){ offset, bytes };
-    }
+    if (!GN__GROW(h, list, 2)) return false;
+    if (!h->n_list) h->list[h->n_list++] = (gn__hole){ 0 };        /* place 0 stands for none */
+    const gn__hole *left = &h->list[gn__hole_before(h, offset)], *right = &h->list[gn__hole_from(h, offset)];
+    bool joins_left = left->bytes && left->offset + left->bytes == offset, joins_right = right->bytes && right->offset == offset + bytes;
+    uint64_t begin = joins_left ? left->offset : offset, end = joins_right ? right->offset + right->bytes : offset + bytes;
+    if (joins_left) gn__hole_remove(h, begin);
+    if (joins_right) gn__hole_remove(h, offset + bytes);
+    uint32_t it = h->spare ? h->spare : (uint32_t)h->n_list++;
+    if (it == h->spare) h->spare = h->list[it].left;
+    h->seed = gn__mix(h->seed, it);
+    h->list[it] = (gn__hole){ begin, end - begin, end - begin, h->seed, 0, 0 };
+    gn__holes_split(h, h->root, begin, &before, &after);
+    h->root = gn__holes_join(h, gn__holes_join(h, before, it), after);
     return true;
 }
 
@@ -8600,7 +9595,7 @@ static gn_result gn__layout_no_memory(const gn_layout *l, gn_fault *f) { return 
 static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     const gn_part *p = l->part;
     uint32_t *dying = l->scratch;                       /* list heads by kernel: 1 + base; linked through `own` */
-    gn__holes h = { 0 };
+    gn__holes h = { .seed = (uint64_t)(uintptr_t)l->lay ^ gn_now_us() };
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
     for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end); i++) {
@@ -8771,8 +9766,7 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_f
         gn__layout_groups(l, fuse);
         gn__layout_places(l);
         gn__layout_last(l);
-        gn__layout_updates(l);
-        r = gn__layout_memory(l, f);
+        r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
     }
     if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
     if (r != GN_OK) gn__layout_deinit(l);
@@ -10006,7 +11000,9 @@ static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
         for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
             uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
             if (o->device[v] == GN_UNPLACED) o->device[v] = s->dev[i];
-            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE) continue;
+            uint32_t bit = 1u << s->dev[i];
+            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE || (s->stamp[v] & bit)) continue;
+            s->stamp[v] |= bit;                            /* counted once a device, however many units read it */
             gn__hop *h = gn__hop_find(s, v, s->dev[i]);
             o->avoided[s->p->nodes[v].leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES] += h && h->why != GN__RESIDENT ? 0 : s->size[v];
         }
@@ -10055,6 +11051,7 @@ static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
     }
     o->recomputed = n - ops;
     gn__sched_transfers(s, o);
+    memset(s->stamp, 0, s->n * sizeof *s->stamp);
     gn__sched_devices(s, o);
     gn__sched_numbers(s, o);
     return GN_OK;
@@ -10130,6 +11127,7 @@ typedef struct gn__story {
     const char *(*label)(const void *owner, uint32_t node);
     const void *owner;
     uint64_t fallbacks, reschedules;   /* of the context, so far */
+    char absent[400];              /* devices that could not be opened, and why; "": none */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -10388,6 +11386,7 @@ static void gn__tell_notes(gn__story *k) {
     if (k->s->overruled) gn__say(k, "overruled: %u ops write states that live on another device than they were said to run on\n", k->s->overruled);
     for (size_t i = 0; i < k->n_items; i++) lacking += k->s->why[k->items[i].group] == GN_PLACED_OPS ? k->items[i].n : 0;
     if (lacking) gn__say(k, "fallback: %u ops run where they do because the other devices lack them\n", lacking);
+    if (k->absent[0]) gn__say(k, "absent: %s\n", k->absent);
     if (k->fallbacks) gn__say(k, "fallback: %llu ops of the plans so far run elsewhere than chosen, because a device has no kernel for them\n", (unsigned long long)k->fallbacks);
     if (k->reschedules) gn__say(k, "placed anew: %llu times so far a plan of this program, because costs had changed\n", (unsigned long long)k->reschedules);
     for (uint32_t d = 0; d < k->c->n_devices; d++) unmeasured += !(k->c->devices[d].bytes_per_s > 0) && !(k->c->devices[d].flops_per_s[GN_RATE_F32] > 0);
@@ -10652,7 +11651,7 @@ GN__COLD_BEGIN
 
 /* Bits of HELLO's and HELLO_OK's features. */
 enum { GN__FEATURE_COSTS = 1, GN__FEATURE_STRICT = 2 /* a fallback is an error */, GN__FEATURE_FALLBACK = 4, GN__FEATURE_RENEW = 8 /* takes new keys */,
-       GN__FEATURES = 15 };
+       GN__FEATURE_ALIVE = 16, GN__FEATURE_CANCEL = 32, GN__FEATURE_LABEL = 64, GN__FEATURE_COUNTS = 128, GN__FEATURES = 255 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT };   /* where a slot's first value comes from */
 enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* what a step does with an output */
@@ -10726,7 +11725,7 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, release, UINT64_MAX, 0, "kept values with smaller ids are dropped first")                         \
     F(M, u32, seen, UINT32_MAX, 0, "failed steps the client knows of; fewer than there were: CANCELLED")        \
     F(M, array, outs, GN__WIRE_NODES, 1, "of each output: 1: wanted back, 2: kept")                             \
-    F(M, array, keeps, GN__WIRE_NODES, 8, "u64 id of each kept output, rising, never used before")              \
+    F(M, array, keeps, GN__WIRE_NODES, 8, "u64 id of each kept output, rising, never used before, at most 2^64-2")              \
     F(M, tail, args, 0, 1, "arguments in order: a blob, or the u64 id of a value")
 #define GN__FIELDS_STEP_OK(F, M)                                                                                \
     F(M, u64, held, UINT64_MAX, 0, "bytes held on the device for the session")                                  \
@@ -10736,6 +11735,7 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u32, plan, UINT32_MAX, 0, "of PLAN_PUT")                                                               \
     F(M, u32, ops, GN__WIRE_NODES, 0, "how many ops of it run elsewhere")                                       \
     F(M, array, text, 399, 1, "one sentence: which, and why")
+#define GN__COUNT_MOST ((uint64_t)1 << 52)
 #define GN__FIELDS_COSTS(F, M)                                                                                  \
     F(M, u64, f32, GN__RATE_MOST, 0, "f32 arithmetic of matrix products a second; 0, here and below: not known") \
     F(M, u64, half, GN__RATE_MOST, 0, "f16 and bf16")                                                           \
@@ -10747,6 +11747,19 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     F(M, u64, memory, (uint64_t)1 << 52, 0, "bytes the session may hold")                                       \
     F(M, u64, memory_free, (uint64_t)1 << 52, 0, "bytes of them that it does not hold")                         \
     F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server spent on the step answered next")
+
+#define GN__FIELDS_ALIVE(F, M)                                                                                  \
+    F(M, u64, busy, GN__WAIT_MOST, 0, "ns that the server has worked at what it does now")
+#define GN__FIELDS_CANCEL_STEPS(F, M)                                                                           \
+    F(M, u64, sequence, UINT64_MAX, 0, "steps up to this one that have not ended end with CANCELLED, soon")
+
+#define GN__FIELDS_LABEL(F, M)                                                                                  \
+    F(M, array, text, 63, 1, "gn_desc.label")
+#define GN__FIELDS_COUNTS(F, M)                                                                                 \
+    F(M, u64, kernels, GN__COUNT_MOST, 0, "kernels or loops executed")                                          \
+    F(M, u64, fused, GN__COUNT_MOST, 0, "nodes that ran inside another node's loop")                            \
+    F(M, u64, copies, GN__COUNT_MOST, 0, "states copied because an old version had a later reader")             \
+    F(M, u64, copy_bytes, GN__COUNT_MOST, 0, "bytes of those")
 
 /* X(NAME, name, id, direction, help). Ids are pinned and never reused. UP: client to server. */
 #define GN__MESSAGES(X)                                                                                         \
@@ -10765,7 +11778,11 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                               /* 
     X(STEP, step, 13, UP, "runs a plan")                                                                        \
     X(STEP_OK, step_ok, 14, DOWN, "answers STEP")                                                               \
     X(FALLBACK, fallback, 15, DOWN, "feature bit 2: a plan's ops that the device has no kernel for; answers nothing") \
-    X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing")
+    X(COSTS, costs, 16, DOWN, "feature bit 0: what the device costs; follows HELLO_OK, then precedes STEP_OK; answers nothing") \
+    X(ALIVE, alive, 17, DOWN, "feature bit 4: the server computes, compiles or measures; some in a second; answers nothing") \
+    X(CANCEL_STEPS, cancel_steps, 18, UP, "feature bit 5: what was asked for is no longer wanted; not answered") \
+    X(LABEL, label, 19, UP, "feature bit 6: what the program calls itself, for the server's log; not answered")      \
+    X(COUNTS, counts, 20, DOWN, "feature bit 7: what each run of a plan counts; precedes the first STEP_OK of that plan; answers nothing")
 
 typedef struct gn__span { const uint8_t *p; uint64_t n; } gn__span;   /* n elements of the field's unit */
 
@@ -11603,7 +12620,7 @@ static void gn__null_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 /* ---- cpu ---- */
 
@@ -11613,7 +12630,6 @@ typedef struct gn__cpu_value { uint64_t id; gn__type type; char *mem; } gn__cpu_
 typedef struct gn__cpu {
     gn__pool pool;
     gn_stats *stats;
-    uint64_t limit, held;          /* bytes of slots, values and blocks */
     char *block;                   /* one for all plans: runs do not overlap */
     size_t block_bytes;
     GN__ARRAY(gn__cpu_slot, slots);
@@ -11629,26 +12645,20 @@ typedef struct gn__cpu_plan {
 
 static size_t gn__room(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
-/* Memory that counts against the limit. */
+/* Memory of slots, values and blocks. */
 static char *gn__cpu_take(gn__cpu *c, size_t bytes, bool zero, gn_fault *f) {
     bytes = gn__room(bytes);
-    if (c->limit && c->held + bytes > c->limit) {
-        gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(c->held + bytes - c->limit), (unsigned long long)c->limit);
-        return NULL;
-    }
     char *raw = bytes < SIZE_MAX - 128 ? (char *)gn_alloc(bytes + 64 + sizeof raw) : NULL;   /* lines of caches, the block's start just below */
     char *p = raw ? (char *)(((uintptr_t)raw + sizeof raw + 63) & ~(uintptr_t)63) : NULL;
     if (p) memcpy(p - sizeof raw, &raw, sizeof raw);
     if (p && zero) memset(p, 0, bytes);
     if (!p) { gn_fail(f, GN_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes); return NULL; }
-    c->held += bytes;
     c->stats->device_bytes += bytes;
     return p;
 }
 
 static void gn__cpu_give(gn__cpu *c, char *p, size_t bytes) {
     if (!p) return;
-    c->held -= gn__room(bytes);
     c->stats->device_bytes -= gn__room(bytes);
     memcpy(&p, p - sizeof p, sizeof p);
     gn_free(p);
@@ -11656,6 +12666,7 @@ static void gn__cpu_give(gn__cpu *c, char *p, size_t bytes) {
 
 static void gn__cpu_slot_free(gn__cpu *c, gn__cpu_slot *s) {
     if (s->owned) gn__cpu_give(c, s->mem, gn__type_bytes(&s->type));
+    else if (s->kind) c->stats->device_bytes -= gn__room(gn__type_bytes(&s->type));
     memset(s, 0, sizeof *s);
 }
 
@@ -11701,6 +12712,7 @@ static gn_result gn__cpu_slot_put(void *self, const gn_slot_desc *d, gn_fault *f
         if (d->host) memcpy(mem, d->host, gn__type_bytes(&t));
     }
     *s = (gn__cpu_slot){ t, mem, d->gen, (uint8_t)d->kind, d->kind == GN_LEAF_STATE || !aligned };
+    if (!s->owned) c->stats->device_bytes += gn__room(gn__type_bytes(&t));   /* the caller's memory is this device's */
     return GN_OK;
 }
 
@@ -12125,7 +13137,7 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
     uint32_t node = GN_NO_NODE;
     for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * j->reg_bytes;
     gn__loop_fill(j, own);
-    for (int64_t t = begin; t < end; t++) {
+    for (int64_t t = begin; t < end && !gn__pool_stops(&j->run->cpu->pool); t++) {
         int64_t at = t * GN__TILE_N, n = GN__MIN(total - at, (int64_t)GN__TILE_N);
         gn_result r = gn__loop_tile(j, own, now, at, n, &node);
         if (r != GN_OK) { gn__loop_fail(j, t, r, node); break; }
@@ -12190,37 +13202,61 @@ static void gn__run_undo(gn__run *r, bool restore) {
     gn_free(r->undos);
 }
 
+static bool gn__run_stops(const gn__run *r) { return gn__pool_stops(&r->cpu->pool); }
+
+/* What a kernel wrote before it ended early is not looked at. */
+static gn_result gn__run_stopped(gn__run *r) {
+    gn_result why = gn_flag_get(r->cpu->pool.cancel);
+    return gn__run_fail(r, GN_NO_NODE, why, gn__stop_text(why));
+}
+
 static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
     const gn_part *p = r->plan->part;
     const gn_part_node *n = &p->nodes[s->node];
     gn_view in[GN__MAX_INPUTS];
-    if (s->n_instrs) return gn__run_loop(r, s);
+    if (s->n_instrs) {
+        gn_result looped = gn__run_loop(r, s);
+        return gn__run_stops(r) ? gn__run_stopped(r) : looped;
+    }
     for (uint32_t i = 0; i < n->n_ins; i++) in[i] = gn__run_view(r, p->ins[n->ins + i]);
     gn__call c = { in, (int)n->n_ins, gn__run_view(r, s->node), p->attrs + n->attrs, n->n_attrs, &r->cpu->pool, r->fault };
     gn_result e = r->plan->layout.lay[s->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
     if (e == GN_OK) e = gn__ops[n->op].cpu(&c);
     if (e != GN_OK && r->fault) r->fault->node = s->node;
-    return e;
+    return gn__run_stops(r) ? gn__run_stopped(r) : e;
+}
+
+/* Values from the place `kept` of the list on are dropped: a run that fails keeps none. */
+static void gn__cpu_values_cut(gn__cpu *c, size_t kept) {
+    for (; c->n_values > kept; c->n_values--) gn__cpu_give(c, c->values[c->n_values - 1].mem, gn__type_bytes(&c->values[c->n_values - 1].type));
+}
+
+static gn_result gn__run_keep(gn__run *r, uint32_t node, uint64_t id, const gn_view *from) {
+    gn__cpu *c = r->cpu;
+    gn__type t = gn__part_type(r->plan->part, node);
+    if (id == UINT64_MAX || (c->n_values && id <= c->values[c->n_values - 1].id)) return gn__run_fail(r, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
+    if (!GN__GROW(c, values, 1)) return gn__run_fail(r, node, GN_OUT_OF_MEMORY, "no memory to keep a value");
+    char *mem = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
+    if (!mem) return r->fault->result;
+    gn_view to = gn__view_dense(&t, mem);
+    gn__copy_view(&to, from);
+    c->values[c->n_values++] = (gn__cpu_value){ id, t, mem };
+    return GN_OK;
 }
 
 static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
     const gn_part *p = r->plan->part;
-    gn__cpu *c = r->cpu;
-    size_t kept = c->n_values;
-    for (uint32_t i = 0; i < p->n_outs; i++) {
+    size_t kept = r->cpu->n_values;
+    gn_result e = GN_OK;
+    for (uint32_t i = 0; i < p->n_outs && e == GN_OK; i++) {
         gn__type t = gn__part_type(p, p->outs[i]);
         gn_view from = gn__run_view(r, p->outs[i]), to = gn__view_dense(&t, outs[i].host);
-        if (outs[i].host && outs[i].bytes != gn__type_bytes(&t)) return gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
-        if (outs[i].host && from.p != to.p) gn__copy_view(&to, &from);
-        if (!outs[i].keep) continue;
-        if ((c->n_values && outs[i].keep <= c->values[c->n_values - 1].id) || !GN__GROW(c, values, 1)) { kept = SIZE_MAX; break; }
-        char *mem = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
-        if (!mem) { while (c->n_values > kept) { c->n_values--; gn__cpu_give(c, c->values[c->n_values].mem, gn__type_bytes(&c->values[c->n_values].type)); } return r->fault ? r->fault->result : GN_OUT_OF_MEMORY; }
-        to.p = mem;
-        gn__copy_view(&to, &from);
-        c->values[c->n_values++] = (gn__cpu_value){ outs[i].keep, t, mem };
+        if (outs[i].host && outs[i].bytes != gn__type_bytes(&t)) e = gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
+        else if (outs[i].host && from.p != to.p) gn__copy_view(&to, &from);
+        if (e == GN_OK && outs[i].keep) e = gn__run_keep(r, p->outs[i], outs[i].keep, &from);
     }
-    return kept == SIZE_MAX ? gn__run_fail(r, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise") : GN_OK;
+    if (e != GN_OK) gn__cpu_values_cut(r->cpu, kept);
+    return e;
 }
 
 /* New versions become the states' values: first every copy is made, then all are exchanged, so that none sees another's. */
@@ -12289,7 +13325,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 }
 
 static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -12418,7 +13454,7 @@ static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) 
     gn__cpu *c = (gn__cpu *)gn__alloc_zero(sizeof *c);
     if (!c || !gn__pool_init(&c->pool, gn__thread_count(d->threads))) { gn_free(c); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the CPU executor"); }
     c->stats = d->stats;
-    c->limit = d->memory_limit;
+    c->pool.cancel = d->cancel;
     bool measure;
     gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, &measure, f);
     if (r == GN_OK && measure && c->pool.blas) r = gn__blas_choose(c, c->pool.blas, d, f);
@@ -12461,16 +13497,26 @@ typedef struct gn__probe { void *plan; float *x, *y; size_t bytes; } gn__probe;
 /* A quantity measured again and again: the median of the last three, averaged. One odd value changes nothing. */
 typedef struct gn__steady { double last[3]; uint32_t n; } gn__steady;
 
+typedef struct gn__piece_run {       /* a piece in one run */
+    struct gn__piece_run *next;      /* that the device was given after it */
+    struct gn__multi_run *run;
+    uint64_t ticket, begin_us;       /* begin_us: when it was submitted */
+    uint32_t piece;
+    uint8_t at;
+} gn__piece_run;
+
 typedef struct gn__device {          /* one of the devices */
     gn_exec exec;
     char name[96];
     gn_stats stats, *counts;       /* its own counters, when several devices were named; those that count */
     uint64_t last;                 /* ticket of its latest run */
+    gn__piece_run *oldest, *latest;   /* what it was given and has not been seen to end, in that order */
     struct { uint64_t ticket; const struct gn__piece *piece; } recent[16];   /* whose nodes an error names */
     uint32_t n_recent;
     bool busy;                     /* that run has not been waited for */
     bool sync;                     /* submit returns when the run has ended */
     bool lost;
+    bool absent;                   /* it was never there */
     uint32_t reaches;              /* bits: devices whose kept values it takes over directly */
     char cause[160];               /* lost: why */
     uint64_t next_value;           /* id of the next value kept there */
@@ -12493,7 +13539,11 @@ typedef struct gn__multi_slot {
     bool failed;                   /* written by a step that failed elsewhere */
 } gn__multi_slot;
 
+/* own: its id on the device, 0: the run that makes it is not there yet. */
 typedef struct gn__multi_value { uint64_t id, own; uint32_t device; } gn__multi_value;
+
+enum { GN__RUNS = 64 };                   /* that are under way at once */
+#define GN__RUNS_BYTES (256ull << 20)     /* of what crosses in them; and of runs kept for later use */
 
 typedef struct gn__multi {
     gn__device *units;
@@ -12508,6 +13558,13 @@ typedef struct gn__multi {
     uint64_t measure_us;           /* when */
     gn_trace_fn trace;
     void *trace_user;
+    struct gn__multi_run *runs[GN__RUNS], *dead;   /* a ring, oldest first; dead: given up when the context closes */
+    uint32_t first_run, n_runs, unsent;   /* unsent: pieces of runs that are not submitted */
+    uint64_t last_run, run_bytes, spare_bytes;
+    uint64_t told;                 /* failed runs whose error the program knows */
+    uint64_t failed, nothing;      /* the run whose error is not told yet; the latest that the null executor ran: their numbers, 0: none */
+    gn_fault fault;                /* failed: why */
+    uint64_t gone[16];             /* bit n: the run of that number, modulo their count, failed or was given up */
     GN__ARRAY(gn__multi_slot, slots);
     GN__ARRAY(gn__multi_value, values);   /* ids rise */
 } gn__multi;
@@ -12516,7 +13573,7 @@ enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS, GN__IN_TAKEN };   /* 
 /* from: argument of the part, temp or crossing; of what is taken over directly its temp here, the piece that makes it and its temp there. */
 typedef struct gn__piece_in { uint32_t node, from; uint8_t how; uint32_t piece, theirs; } gn__piece_in;
 typedef struct gn__piece_out { uint32_t node, temp, cross, whole; } gn__piece_out;   /* whole: output of the part. GN__NOTHING: not that */
-enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE };
+enum { GN__PIECE_WAITS, GN__PIECE_SENT, GN__PIECE_DONE, GN__PIECE_FAILED };
 
 typedef struct gn__piece {
     uint32_t device, n_scheduled;
@@ -12530,23 +13587,20 @@ typedef struct gn__piece {
     void *plan;
     uint64_t in_bytes;             /* of needs */
     uint32_t n_taken;              /* of its leaves */
-    bool sends;                    /* another device takes values of it */
+    bool reads_states;
     uint32_t *origin;              /* node of the whole part, per node */
-    gn_arg *args;
+    gn_arg *args;                  /* of the run that is being submitted */
     gn_out *run_outs;
-    uint64_t ticket;
-    uint8_t at;
 } gn__piece;
 
-typedef struct gn__cross { size_t offset, bytes; uint32_t node, piece; } gn__cross;
+typedef struct gn__cross { uint64_t offset; size_t bytes; uint32_t node, piece; } gn__cross;   /* offset: GN_SIZE_FULL when it does not fit */
 
 typedef struct gn__split {         /* one way to run a part */
     gn__piece *pieces;             /* those that fetch leaves, one a device; the segments; those that write states, one a device */
     uint32_t n_pieces, n_run, only;       /* n_run: that do something; only: the one, if it is one */
     uint32_t devices;              /* bits */
-    uint32_t n_temps, n_updates;
-    uint64_t *temps;               /* ids of this run */
-    char *memory;                  /* of the crossings */
+    uint32_t n_temps, n_live;      /* n_live: runs that are under way */
+    struct gn__multi_run *spare;         /* runs that are over */
     gn_schedule schedule;
     uint32_t *stamps;              /* per node: device of a value, generation of a slot's leaf: the split is for these */
     uint32_t *update_stamps;
@@ -12564,6 +13618,25 @@ typedef struct gn__multi_plan {
     gn__split *splits[GN__SPLITS_MAX];
     uint32_t n_splits;
 } gn__multi_plan;
+
+typedef struct gn__multi_run {
+    struct gn__multi_run *next;    /* of those that are over */
+    gn__multi_plan *plan;
+    gn__split *s;
+    uint64_t id;                   /* its number, which is its ticket */
+    uint32_t unsent, left;         /* pieces that are not submitted; that have not ended */
+    bool nothing;                  /* the null executor ran a piece */
+    bool delayed;                  /* pieces were left when submit returned; what they read of the program's memory was copied */
+    gn_arg *args;                  /* of the whole part */
+    gn_out *outs;
+    uint64_t *temps;               /* ids */
+    gn__piece_run *pieces;
+    char *memory, *data;           /* of the crossings; of copied arguments */
+    size_t data_cap;
+    uint64_t bytes, data_bytes;
+    uint64_t least_value;          /* of the kept values that it reads */
+    uint64_t first_own[GN__UNITS_MAX];   /* per device: ids of its own values begin here */
+} gn__multi_run;
 
 /* ---- tables while a split is made ---- */
 
@@ -12591,16 +13664,26 @@ static void gn__piece_free(gn__multi *m, gn__piece *x) {
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
 }
 
+static void gn__multi_run_free(gn__multi_run *w) {
+    gn_free(w->data);
+    gn_free(w);
+}
+
 static void gn__split_free(gn__multi *m, gn__split *s) {
     if (!s) return;
+    for (gn__multi_run *w = s->spare, *next; w; w = next) {
+        next = w->next;
+        m->spare_bytes -= w->bytes + w->data_cap;
+        gn__multi_run_free(w);
+    }
     for (uint32_t i = 0; s->pieces && i < s->n_pieces; i++) gn__piece_free(m, &s->pieces[i]);
-    void *const arrays[] = { s->pieces, s->temps, s->memory, s->stamps, s->update_stamps, s->devices_then, s->links_then, s->crosses };
+    void *const arrays[] = { s->pieces, s->stamps, s->update_stamps, s->devices_then, s->links_then, s->crosses };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
     gn__schedule_deinit(&s->schedule);
     gn_free(s);
 }
 
-static const gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
+static gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
     size_t lo = 0, hi = m->n_values;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
@@ -12643,9 +13726,9 @@ static gn_result gn__device_error(gn__device *u, gn_result r, gn_fault *f) {
 }
 
 static gn_result gn__device_is_lost(const gn__device *u, uint32_t node, const char *what, gn_fault *f) {
-    gn_fail(f, GN_DEVICE_LOST, "%s %s, which is lost: %s", what, u->name, u->cause);
+    gn_result r = gn_fail(f, u->absent ? GN_NO_DEVICE : GN_DEVICE_LOST, "%s %s, which is %s: %s", what, u->name, u->absent ? "absent" : "lost", u->cause);
     if (f) f->node = node;
-    return GN_DEVICE_LOST;
+    return r;
 }
 
 /* Waits for what the device was given before. */
@@ -12697,10 +13780,14 @@ static gn_result gn__multi_slot_put(void *self, const gn_slot_desc *d, gn_fault 
     return r;
 }
 
+static void gn__multi_drain(gn__multi *m);
+static gn_result gn__multi_tell(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f);
+
 static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
     gn__multi *m = (gn__multi *)self;
     gn__multi_slot *s = gn__multi_slot_find(m, slot, gen);
     if (!s) return GN_STALE_HANDLE;
+    if (m->unsent) gn__multi_drain(m);            /* it may be read by what is not submitted yet */
     for (uint32_t d = 0; d < m->n_units; d++)
         if ((s->on >> d & 1) && !m->units[d].lost) m->units[d].exec.i->slot_drop(m->units[d].exec.self, slot, s->own);
     if (s->d.kind == GN_LEAF_STATE && !m->beside) gn_free((void *)(uintptr_t)s->d.host);
@@ -12711,6 +13798,8 @@ static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 
 /* Takes a state from its home to another device, where it stays. */
 static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fault *f) {
+    gn__multi_drain(m);
+    if (m->failed) return gn__multi_tell(m, UINT64_MAX, 0, f);
     gn__multi_slot *s = &m->slots[slot];
     gn__device *u = &m->units[s->home];
     gn_part_node leaf = { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)s->d.dtype, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s->d.shape.rank, .slot = slot, .gen = s->own };
@@ -12779,7 +13868,13 @@ static bool gn__piece_take_over(gn__splitter *k, uint32_t piece, uint32_t node, 
     x->ins[x->n_ins - 1].piece = source;
     x->ins[x->n_ins - 1].theirs = theirs;
     x->n_taken++;
-    return k->s->pieces[source].sends = true;
+    return true;
+}
+
+/* Bytes of all that crosses so far. */
+static uint64_t gn__cross_end(const gn__split *s) {
+    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+    return last ? gn_size_add(last->offset, gn_size_align(last->bytes, 64)) : 0;
 }
 
 /* `piece` reads what a piece of another device computes or fetches. */
@@ -12790,16 +13885,16 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
     GN_ASSERT(source < piece);
     if (!GN__GROW(x, needs, 1)) return false;
     x->needs[x->n_needs++] = source;
-    x->in_bytes += gn__type_bytes(&t);
+    x->in_bytes = gn_size_add(x->in_bytes, gn__type_bytes(&t));
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
     if (k->m->units[x->device].reaches >> s->pieces[source].device & 1) return gn__piece_take_over(k, piece, node, source);
     uint32_t o = gn__piece_out_at(&s->pieces[source], node);
     if (o == GN__NOTHING || !GN__GROW(s, crosses, 1)) return false;
     gn__piece_out *out = &s->pieces[source].outs[o];
     if (out->cross == GN__NOTHING) {
-        const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
+        uint64_t end = gn__cross_end(s);
         out->cross = (uint32_t)s->n_crosses;
-        s->crosses[s->n_crosses++] = (gn__cross){ last ? last->offset + gn__room(last->bytes) : 0, gn__type_bytes(&t), node, source };
+        s->crosses[s->n_crosses++] = (gn__cross){ end, gn__type_bytes(&t), node, source };
     }
     return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
 }
@@ -12856,7 +13951,7 @@ static bool gn__view_is_remade(const gn_part *p, uint32_t node) {
     return gn__type_bytes(&from) <= gn__type_bytes(&to);
 }
 
-static bool gn__piece_run(gn__splitter *k, uint32_t piece, uint32_t node) {
+static bool gn__piece_compute(gn__splitter *k, uint32_t piece, uint32_t node) {
     gn__piece *x = &k->s->pieces[piece];
     if (!GN__GROW(x, ops, 1)) return false;
     x->ops[x->n_ops++] = node;
@@ -12874,7 +13969,7 @@ static bool gn__piece_import(gn__splitter *k, uint32_t piece, uint32_t node) {
         node = k->part->ins[k->part->nodes[node].ins];
     }
     bool ok = gn__piece_import_value(k, piece, node);
-    while (n > 0 && ok) ok = gn__piece_run(k, piece, views[--n]);
+    while (n > 0 && ok) ok = gn__piece_compute(k, piece, views[--n]);
     return ok;
 }
 
@@ -12921,7 +14016,6 @@ static bool gn__split_updates(gn__splitter *k) {
         if (!GN__GROW(x, updates, 1)) return false;
         x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->slots[up->slot].own, up->node };
     }
-    s->n_updates = k->part->n_updates;
     return true;
 }
 
@@ -12933,7 +14027,7 @@ static bool gn__split_inputs(gn__splitter *k) {
         for (uint32_t o = 0; o < x->n_scheduled && ok; o++) {
             const gn_part_node *n = &k->part->nodes[x->scheduled[o]];
             for (uint32_t e = 0; e < n->n_ins && ok; e++) ok = gn__piece_import(k, i, k->part->ins[n->ins + e]);
-            ok = ok && gn__piece_run(k, i, x->scheduled[o]);
+            ok = ok && gn__piece_compute(k, i, x->scheduled[o]);
         }
         for (size_t u = 0; u < x->n_updates && ok && !x->n_scheduled; u++) ok = gn__piece_import(k, i, x->updates[u].node);
     }
@@ -13061,10 +14155,8 @@ static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_faul
     gn__split *s = k->s;
     bool ok = true;
     for (uint32_t i = 0; i < s->n_pieces && ok; i++) ok = gn__piece_make(k, &s->pieces[i]);
-    const gn__cross *last = s->n_crosses ? &s->crosses[s->n_crosses - 1] : NULL;
-    s->temps = (uint64_t *)gn__alloc_zero((s->n_temps + 1) * sizeof *s->temps);
-    s->memory = (char *)gn__alloc_zero(last ? last->offset + gn__room(last->bytes) : 0);
-    if (!ok || !s->temps || !s->memory) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
+    if (!gn_size_fits(gn__cross_end(s))) return gn_fail(f, GN_LIMIT, "more bytes cross between devices in one step than can be addressed: read or keep fewer at once");
+    if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
     gn_result r = GN_OK;
     for (uint32_t i = 0; i < s->n_pieces && !r; i++) {
         gn__piece *x = &s->pieces[i];
@@ -13074,8 +14166,7 @@ static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_faul
         s->devices |= 1u << x->device;
         *out_device = x->device;
         r = gn__piece_plan(k, x, f);
-        for (size_t a = 0; a < x->n_ins; a++)
-            if (x->ins[a].how == GN__IN_CROSS) x->args[x->part->nodes[a].arg] = (gn_arg){ s->memory + s->crosses[x->ins[a].from].offset, s->crosses[x->ins[a].from].bytes, 0 };
+        for (size_t a = 0; a < x->n_ins; a++) x->reads_states |= x->part->nodes[a].leaf == GN_LEAF_STATE;
     }
     return r;
 }
@@ -13123,11 +14214,12 @@ static gn_result gn__schedule_beside(gn__multi *m, const gn_part *p, gn_schedule
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
 }
 
-/* Which ops the scheduler may place there: none on a device that is lost. */
+/* Which ops the scheduler may place there: none on a device that is lost or absent. */
 static void gn__device_ops(gn__device *u, gn_cluster_device *out) {
-    for (size_t i = 0; i < sizeof u->ops; i++) u->ops[i] = u->lost ? 0 : !out->ops ? 0xff : i < out->n_ops ? out->ops[i] : 0;
+    bool gone = u->lost || u->absent;
+    for (size_t i = 0; i < sizeof u->ops; i++) u->ops[i] = gone ? 0 : !out->ops ? 0xff : i < out->n_ops ? out->ops[i] : 0;
     for (size_t i = 0; i < u->n_refusals; i++) u->ops[gn__ops[u->refusals[i].op].wire / 8] &= (uint8_t)~(1u << (gn__ops[u->refusals[i].op].wire % 8));
-    if (!u->lost && !out->ops && !u->n_refusals) return;
+    if (!gone && !out->ops && !u->n_refusals) return;
     out->ops = u->ops;
     out->n_ops = sizeof u->ops;
 }
@@ -13202,7 +14294,7 @@ static double gn__schedule_moves(const gn_part *p, const gn_cluster *c, const ui
         if (p->nodes[i].leaf != GN_LEAF_STATE || !homes[i] || (homes[i] >> s->device[i] & 1)) continue;
         gn__type t = gn__part_type(p, i);
         const gn_cluster_link *l = &c->links[gn__first_bit(homes[i]) * (c->n_devices + 1) + s->device[i]];
-        *out_bytes += gn__type_bytes(&t);
+        *out_bytes = gn_size_add(*out_bytes, gn__type_bytes(&t));
         seconds += l->latency_s + gn__sched_share((double)gn__type_bytes(&t), l->bytes_per_s);
     }
     return seconds;
@@ -13301,7 +14393,7 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
         else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
         else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
         if (device != GN_UNPLACED && !m->units[device].lost) homes[i] = 1u << device;
-        if (on && on <= m->n_units && m->units[on - 1].lost && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
+        if (on && on <= m->n_units && (m->units[on - 1].lost || m->units[on - 1].absent) && device == GN_UNPLACED) return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
         if (device != GN_UNPLACED && m->units[device].lost) return gn__device_is_lost(&m->units[device], i, n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
     }
     return GN_OK;
@@ -13429,8 +14521,11 @@ static gn_result gn__split_make(gn__multi *m, const gn_part *p, const uint32_t *
 /* ---- plans ---- */
 
 static void gn__multi_plan_destroy(void *self, void *plan) {
+    gn__multi *m = (gn__multi *)self;
     gn__multi_plan *p = (gn__multi_plan *)plan;
-    for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free((gn__multi *)self, p->splits[i]);
+    for (uint32_t i = 0; i < p->n_splits && m->n_runs; i++)
+        if (p->splits[i]->n_live) gn__multi_drain(m);
+    for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free(m, p->splits[i]);
     gn_free(p->part);
     gn_free(p);
 }
@@ -13488,12 +14583,15 @@ static gn_result gn__multi_check(gn__multi *m, const gn_part *p, const gn_arg *a
 
 /* The split for where everything is now. */
 static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
+    bool full = p->n_splits == GN__SPLITS_MAX;
+    if (full && p->splits[0]->n_live) gn__multi_drain(m);
+    if (m->failed) return gn__multi_tell(m, UINT64_MAX, 0, f);      /* before what follows from it */
     uint32_t *value_home = (uint32_t *)gn__alloc_zero((p->part->n_nodes + 1) * sizeof *value_home);
     gn_result r = value_home ? gn__multi_check(m, p->part, args, value_home, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     if (!r) r = gn__split_make(m, p->part, value_home, out, f);
     gn_free(value_home);
     if (r) return r;
-    if (p->n_splits == GN__SPLITS_MAX) {
+    if (full) {
         gn__split_free(m, p->splits[0]);
         memmove(p->splits, p->splits + 1, --p->n_splits * sizeof p->splits[0]);
     }
@@ -13530,8 +14628,6 @@ static bool gn__split_is_due(gn__multi *m, gn__split *s) {
     gn_cluster c;
     bool pays = s->pays_at && s->runs >= s->pays_at;
     if ((s->round == m->round && !pays) || !s->devices_then) return false;
-    for (uint32_t d = 0; d < n; d++)
-        if (m->units[d].busy) return false;                /* its plans may be at work */
     s->pays_at = pays ? 0 : s->pays_at;
     if (pays) return true;
     gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
@@ -13612,80 +14708,210 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
     return r;
 }
 
-/* ---- runs ---- */
+/* UINT64_MAX: all that was submitted. */
+static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
 
-typedef struct gn__multi_run { gn__multi *m; gn__multi_plan *plan; gn__split *s; const gn_arg *args; const gn_out *outs; gn_fault *f; } gn__multi_run;
+/* ---- runs ----
+ * A run is one submission of a part; its ticket is its number. A piece is submitted when all that it reads is there, or on its way on the
+ * devices, whatever other runs wait for: so that one device works on one step while another works on the next. All of it happens on the
+ * program's thread, within submit, wait and values_release; devices go on meanwhile with what they were given.
+ *
+ * When a piece fails, its run has failed, and later ones are given up: what of them was not submitted never is, and the states that they
+ * have written by then, on other devices, are failed. Earlier runs go on; what a server did not run of them, because of that error,
+ * it is given again. */
 
-static gn_result gn__piece_fault(const gn__piece *x, gn_result r, gn_fault *f) {
-    if (f) f->node = f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
-    return r;
-}
+static gn__multi_run *gn__multi_run_at(const gn__multi *m, uint32_t i) { return m->runs[(m->first_run + i) % GN__RUNS]; }
 
-/* Fills arguments and outputs of this run. */
-static void gn__piece_bind(gn__multi_run *w, gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
+/* Fills arguments and outputs of a piece. */
+static void gn__piece_bind(gn__multi *m, gn__multi_run *w, gn__piece *x) {
+    gn__device *u = &m->units[x->device];
     for (size_t i = 0; i < x->n_ins; i++) {
         const gn__piece_in *in = &x->ins[i];
+        if (in->how == GN__IN_SLOT) continue;
         gn_arg *a = &x->args[x->part->nodes[i].arg];
-        if (in->how == GN__IN_TEMP || in->how == GN__IN_TAKEN) *a = (gn_arg){ NULL, 0, w->s->temps[in->from] };
-        else if (in->how == GN__IN_ARG) {
+        if (in->how == GN__IN_CROSS) *a = (gn_arg){ w->memory + w->s->crosses[in->from].offset, w->s->crosses[in->from].bytes, 0 };
+        else if (in->how != GN__IN_ARG) *a = (gn_arg){ NULL, 0, w->temps[in->from] };
+        else {
             *a = w->args[in->from];
-            const gn__multi_value *v = x->part->nodes[i].leaf == GN_LEAF_VALUE ? gn__multi_value_find(w->m, a->value) : NULL;
+            const gn__multi_value *v = x->part->nodes[i].leaf == GN_LEAF_VALUE ? gn__multi_value_find(m, a->value) : NULL;
             if (v) a->value = v->own;
         }
     }
     for (size_t i = 0; i < x->n_outs; i++) {
         const gn__piece_out *o = &x->outs[i];
-        const gn_out *whole = o->whole != GN__NOTHING ? &w->outs[o->whole] : NULL;
         gn_out *out = &x->run_outs[i];
-        *out = whole ? *whole : (gn_out){ NULL, 0, 0 };
-        if (o->cross != GN__NOTHING) { out->host = w->s->memory + w->s->crosses[o->cross].offset; out->bytes = w->s->crosses[o->cross].bytes; }
+        *out = o->whole != GN__NOTHING ? w->outs[o->whole] : (gn_out){ NULL, 0, 0 };
+        if (o->cross != GN__NOTHING) { out->host = w->memory + w->s->crosses[o->cross].offset; out->bytes = w->s->crosses[o->cross].bytes; }
         if (out->keep || o->temp != GN__NOTHING) out->keep = u->next_value++;
-        if (o->temp != GN__NOTHING) w->s->temps[o->temp] = out->keep;
+        if (o->temp != GN__NOTHING) w->temps[o->temp] = out->keep;
     }
 }
 
-/* What of the caller's outputs a piece has made, after it was submitted (values) and when it has ended (bytes). */
-static gn_result gn__piece_values(gn__multi_run *w, const gn__piece *x) {
-    gn__multi *m = w->m;
+/* What the program keeps of a piece that was submitted has its place on the device now. */
+static void gn__piece_values(gn__multi *m, const gn__multi_run *w, const gn__piece *x) {
     for (size_t i = 0; i < x->n_outs; i++) {
         const gn_out *whole = x->outs[i].whole != GN__NOTHING ? &w->outs[x->outs[i].whole] : NULL;
-        if (!whole || !whole->keep) continue;
-        if (!GN__GROW(m, values, 1)) return gn_fail(w->f, GN_OUT_OF_MEMORY, "no memory for a kept value");
-        size_t at = m->n_values++;
-        for (; at > 0 && m->values[at - 1].id > whole->keep; at--) m->values[at] = m->values[at - 1];
-        m->values[at] = (gn__multi_value){ whole->keep, x->run_outs[i].keep, x->device };
+        gn__multi_value *v = whole && whole->keep ? gn__multi_value_find(m, whole->keep) : NULL;
+        if (v) v->own = x->run_outs[i].keep;
     }
+}
+
+/* Results that other devices read, and the program too. */
+static void gn__piece_bytes(const gn__multi_run *w, const gn__piece *x) {
+    for (size_t i = 0; i < x->n_outs; i++) {
+        const gn__piece_out *o = &x->outs[i];
+        const gn__cross *c = o->cross != GN__NOTHING ? &w->s->crosses[o->cross] : NULL;
+        const gn_out *whole = o->whole != GN__NOTHING ? &w->outs[o->whole] : NULL;
+        if (c && whole && whole->host && whole->bytes == c->bytes) memcpy(whole->host, w->memory + c->offset, c->bytes);
+    }
+}
+
+/* Waits for the oldest piece that the device was given and takes it off the list. An error may also be that of an earlier request. */
+static gn_result gn__device_pop(gn__multi *m, gn__device *u, gn__piece_run **out, gn_fault *f) {
+    gn__piece_run *x = *out = u->oldest;
+    gn__multi_run *w = x->run;
+    const gn__piece *piece = &w->s->pieces[x->piece];
+    bool told = x->at == GN__PIECE_FAILED;
+    gn_result r = told ? gn_fail(f, GN_CANCELLED, "this was told") : u->exec.i->wait(u->exec.self, x->ticket, f);
+    if (!told) r = gn__device_error(u, r, f);
+    u->oldest = x->next;
+    u->busy = u->oldest != NULL;
+    if (m->trace) gn__trace(m->trace, m->trace_user, "run", u->name, x->begin_us, 0);
+    x->at = r && r != GN_NO_VALUE ? GN__PIECE_FAILED : GN__PIECE_DONE;
+    if (x->at == GN__PIECE_FAILED) return r;
+    w->left--;
+    w->nothing |= r == GN_NO_VALUE;
+    gn__piece_bytes(w, piece);
+    u->counts->transfers += piece->n_needs;
+    u->counts->transfer_bytes += piece->in_bytes;
     return GN_OK;
 }
 
-static void gn__piece_bytes(gn__multi_run *w, const gn__piece *x) {
-    for (size_t i = 0; i < x->n_outs; i++) {
-        const gn__piece_out *o = &x->outs[i];
-        if (o->cross != GN__NOTHING && o->whole != GN__NOTHING && w->outs[o->whole].host && w->outs[o->whole].bytes == x->run_outs[i].bytes)
-            memcpy(w->outs[o->whole].host, x->run_outs[i].host, x->run_outs[i].bytes);
+/* The run is used again for the next one of its split. */
+static void gn__multi_run_drop(gn__multi *m, gn__multi_run *w) {
+    gn__split *s = w->s;
+    m->run_bytes -= w->bytes + w->data_bytes;
+    w->data_bytes = 0;
+    s->n_live--;
+    if (m->spare_bytes + w->bytes + w->data_cap > GN__RUNS_BYTES) { gn__multi_run_free(w); return; }
+    m->spare_bytes += w->bytes + w->data_cap;
+    w->next = s->spare;
+    s->spare = w;
+}
+
+static void gn__multi_retire(gn__multi *m) {
+    while (m->n_runs && gn__multi_run_at(m, 0)->left == 0) {
+        gn__multi_run *w = gn__multi_run_at(m, 0);
+        if (w->nothing) m->nothing = w->id;
+        m->first_run = (m->first_run + 1) % GN__RUNS;
+        m->n_runs--;
+        gn__multi_run_drop(m, w);
     }
 }
 
-/* The piece that an error of its device is of, when it was told at the submission of `x`: one of this run that was sent before. */
-static const gn__piece *gn__piece_blamed(const gn__multi_run *w, const gn__piece *x) {
-    for (uint32_t i = 0; i < w->s->n_pieces; i++)
-        if (w->s->pieces[i].part && w->s->pieces[i].device == x->device && w->s->pieces[i].at == GN__PIECE_SENT) return &w->s->pieces[i];
-    return x;
+/* ---- errors of runs ---- */
+
+GN__COLD_BEGIN
+
+typedef struct gn__failure { gn__multi_run *run; gn_fault fault; } gn__failure;   /* the earliest run that fails, and why */
+
+static gn_fault gn__piece_fault(const gn__piece *x, gn_result r, const gn_fault *f) {
+    gn_fault fault = *f;
+    fault.result = r;
+    fault.node = x && x->part && f->node < x->part->n_nodes ? x->origin[f->node] : GN_NO_NODE;
+    return fault;
 }
 
-static gn_result gn__piece_wait(gn__multi_run *w, gn__piece *x, gn_fault *f) {
-    gn__device *u = &w->m->units[x->device];
-    if (x->at != GN__PIECE_SENT) return GN_OK;
-    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, x->ticket, f), f);
-    if (u->last == x->ticket) u->busy = false;
-    if (r && r != GN_NO_VALUE) { x->at = GN__PIECE_WAITS; return gn__piece_fault(x, r, f); }
-    x->at = GN__PIECE_DONE;
-    gn__piece_bytes(w, x);
+/* What a lost device had to do for the earliest run that is not over fails with it. */
+static void gn__failure_lost(const gn__multi *m, const gn__device *u, gn__failure *x) {
+    for (uint32_t i = 0; u->lost && i < m->n_runs; i++) {
+        gn__multi_run *w = gn__multi_run_at(m, i);
+        if (w->id >= x->run->id) return;
+        for (uint32_t k = 0; k < w->s->n_pieces; k++) {
+            const gn__piece *p = &w->s->pieces[k];
+            if (!p->part || &m->units[p->device] != u || w->pieces[k].at == GN__PIECE_DONE) continue;
+            x->run = w;
+            x->fault.node = GN_NO_NODE;
+            return;
+        }
+    }
+}
+
+/* The end of one piece while runs are given up. */
+static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *x) {
+    gn_fault own = { GN_OK, GN_NO_NODE, "" };
+    gn__piece_run *p;
+    gn_result r = gn__device_pop(m, u, &p, &own);
+    if (!r || p->run->id >= x->run->id) return;
+    if (r == GN_CANCELLED && p->run->delayed && x->fault.result != r) {      /* it stood behind what failed, and is not to blame */
+        p->at = GN__PIECE_WAITS;
+        p->run->unsent++;
+        m->unsent++;
+        return;
+    }
+    x->run = p->run;
+    x->fault = gn__piece_fault(&p->run->s->pieces[p->piece], r, &own);
+    gn__failure_lost(m, u, x);
+}
+
+/* What was to be kept of the run is no value. */
+static void gn__multi_run_forget(gn__multi *m, const gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
+        gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
+        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
+    }
+}
+
+/* Nothing of the run happens any more. */
+static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->s->n_pieces; i++) {
+        const gn__piece *x = &w->s->pieces[i];
+        for (size_t u = 0; u < x->n_updates && w->pieces[i].at == GN__PIECE_DONE; u++) {
+            gn__multi_slot *slot = &m->slots[x->updates[u].slot];
+            m->n_failed += !slot->failed;
+            slot->failed = true;
+        }
+    }
+    gn__multi_run_forget(m, w);
+    m->unsent -= w->unsent;
+    m->gone[w->id / 64 % GN__LENGTH(m->gone)] |= 1ull << w->id % 64;
+    gn__multi_run_drop(m, w);
+}
+
+/* A run has failed, by one of its pieces or none. When this returns nothing writes into the program's memory for it or a later one. */
+static void gn__multi_fail(gn__multi *m, gn__multi_run *run, const gn__piece *piece, gn_result r, const gn_fault *why) {
+    gn__failure x = { run, gn__piece_fault(piece, r, why) };
+    uint32_t first = 0;
+    for (uint32_t d = 0; d < m->n_units; d++) gn__failure_lost(m, &m->units[d], &x);
+    for (uint32_t d = 0; d < m->n_units; d++)
+        while (m->units[d].oldest) gn__failure_end(m, &m->units[d], &x);
+    if (!m->failed || x.run->id < m->failed) { m->failed = x.run->id; m->fault = x.fault; }
+    while (gn__multi_run_at(m, first) != x.run) first++;
+    for (uint32_t i = first; i < m->n_runs; i++) gn__multi_run_abort(m, gn__multi_run_at(m, i));
+    m->n_runs = first;
+    gn__multi_retire(m);
+}
+
+/* The error of a run up to that one, once. `mine`: the run whose nodes the program knows. */
+static gn_result gn__multi_tell(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f) {
+    if (!m->failed || m->failed > upto) return GN_OK;
+    gn_result r = m->fault.result;
+    if (m->failed != mine) m->fault.node = GN_NO_NODE;
+    if (f) *f = m->fault;
+    m->failed = 0;
+    m->told++;
     return r;
 }
 
-GN__COLD_BEGIN
+/* ---- values that do not go through the program ---- */
+
+/* All that the device was given has ended. */
+static gn_result gn__device_finish(gn__multi *m, gn__device *u, gn__piece_run **out_blamed, gn_fault *f) {
+    gn_result r = GN_OK;
+    while (u->oldest && !r) r = gn__device_pop(m, u, out_blamed, f);
+    return r;
+}
+
 /* A run of one leaf on a device: a kept value that is read, or data that is kept. */
 static gn_result gn__device_carry(gn__device *u, const gn_part_node *leaf, const int64_t *dims, const gn_arg *arg, const gn_out *out, gn_fault *f) {
     uint32_t node = 0;
@@ -13700,202 +14926,413 @@ static gn_result gn__device_carry(gn__device *u, const gn_part_node *leaf, const
 }
 
 /* The way through the program for what lies where the other device does not reach: an op that a GPU refused, beside it. */
-static gn_result gn__piece_carry(gn__multi_run *w, const gn__piece *x, const gn__piece_in *in, uint64_t id) {
+static gn_result gn__piece_carry(gn__multi *m, gn__multi_run *w, const gn__piece *x, const gn__piece_in *in, uint64_t id, gn__piece_run **out_blamed, gn_fault *f) {
     const gn_part *p = w->plan->part;
+    gn__device *source = &m->units[w->s->pieces[in->piece].device], *u = &m->units[x->device];
     gn_part_node leaf = p->nodes[in->node];
     gn__type t = gn__part_type(p, in->node);
     size_t bytes = gn__type_bytes(&t);
+    gn_result r = gn__device_finish(m, source, out_blamed, f);
+    if (!r) r = gn__device_finish(m, u, out_blamed, f);
+    if (r) return r;
     void *host = gn__alloc_zero(bytes);
-    if (!host) return gn_fail(w->f, GN_OUT_OF_MEMORY, "no memory for a value of %zu bytes", bytes);
+    if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a value of %zu bytes", bytes);
     leaf = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_VALUE), .dtype = leaf.dtype, .leaf = GN_LEAF_VALUE, .rank = leaf.rank };
-    gn_arg from = { NULL, 0, w->s->temps[in->theirs] }, data = { host, bytes, 0 };
+    gn_arg from = { NULL, 0, w->temps[in->theirs] }, data = { host, bytes, 0 };
     gn_out out = { host, bytes, 0 }, keep = { NULL, 0, id };
-    gn_result r = gn__device_carry(&w->m->units[w->s->pieces[in->piece].device], &leaf, t.shape.dims, &from, &out, w->f);
+    r = gn__device_carry(source, &leaf, t.shape.dims, &from, &out, f);
     leaf.leaf = GN_LEAF_DATA;
     leaf.op = (uint16_t)gn__op_leaf(GN_LEAF_DATA);
-    if (!r) r = gn__device_carry(&w->m->units[x->device], &leaf, t.shape.dims, &data, &keep, w->f);
+    if (!r) r = gn__device_carry(u, &leaf, t.shape.dims, &data, &keep, f);
     gn_free(host);
     return r;
 }
+
 GN__COLD_END
 
-/* Values of other devices that the piece reads become values of its own. An error of the piece that makes one is told as that. */
-static gn_result gn__piece_take_values(gn__multi_run *w, const gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
+/* Values of other devices that the piece reads become values of its own. *out_blamed: an error is of that piece. */
+static gn_result gn__piece_take_values(gn__multi *m, gn__multi_run *w, const gn__piece *x, gn__piece_run **out_blamed, gn_fault *f) {
+    gn__device *u = &m->units[x->device];
     for (size_t i = 0; i < x->n_ins && x->n_taken; i++) {
         const gn__piece_in *in = &x->ins[i];
         if (in->how != GN__IN_TAKEN) continue;
-        gn__piece *source = &w->s->pieces[in->piece];
+        gn__device *source = &m->units[w->s->pieces[in->piece].device];
         uint64_t id = u->next_value++;
-        gn_result r = u->exec.i->value_take(u->exec.self, id, w->m->units[source->device].exec.self, w->s->temps[in->theirs], w->f);
-        if (r == GN_UNSUPPORTED) r = gn__piece_carry(w, x, in, id);
+        gn_result r = u->exec.i->value_take(u->exec.self, id, source->exec.self, w->temps[in->theirs], f);
+        if (r == GN_UNSUPPORTED) r = gn__piece_carry(m, w, x, in, id, out_blamed, f);
         else u->counts->transfers_direct += !r;
+        if (r && *out_blamed) return r;
         if (r) {
             gn_fault own = { GN_OK, GN_NO_NODE, "" };
-            gn_result theirs = gn__piece_wait(w, source, &own);
-            if (theirs && theirs != GN_NO_VALUE) { if (w->f) *w->f = own; return theirs; }
-            if (w->f) w->f->node = in->node;
-            return gn__device_error(u, r, w->f);
+            gn_result theirs = gn__device_finish(m, source, out_blamed, &own);
+            if (theirs) { *f = own; return theirs; }
+            *out_blamed = NULL;
+            f->node = GN_NO_NODE;
+            return gn__device_error(u, r, f);
         }
-        w->s->temps[in->from] = id;
+        w->temps[in->from] = id;
     }
     return GN_OK;
 }
 
-static gn_result gn__piece_submit(gn__multi_run *w, gn__piece *x) {
-    gn__device *u = &w->m->units[x->device];
-    gn_result r = gn__piece_take_values(w, x);
+/* The piece of an earlier submission that an error of this one is of, if it says so. */
+static gn__piece_run *gn__device_blamed(const gn__device *u, uint64_t ticket) {
+    gn__piece_run *x = ticket ? u->oldest : NULL;
+    while (x && x->ticket != ticket) x = x->next;
+    return x;
+}
+
+/* Submits a piece. An error is of *out_blamed; NULL: of the piece itself. */
+static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, gn__piece_run *p, gn__piece_run **out_blamed, gn_fault *f) {
+    gn__device *u = &m->units[x->device];
+    uint64_t ticket = 0;
+    *out_blamed = NULL;
+    gn_result r = gn__piece_take_values(m, w, x, out_blamed, f);
     if (r) return r;
-    gn__piece_bind(w, x);
-    x->at = GN__PIECE_WAITS;
-    r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &x->ticket, w->f), w->f);
-    if (r && r != GN_NO_VALUE) return gn__piece_fault(gn__piece_blamed(w, x), r, w->f);
-    x->at = GN__PIECE_SENT;
-    u->last = x->ticket;
+    gn__piece_bind(m, w, x);
+    r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &ticket, f), f);
+    if (r && r != GN_NO_VALUE) {
+        *out_blamed = gn__device_blamed(u, ticket);
+        if (*out_blamed) (*out_blamed)->at = GN__PIECE_FAILED;
+        return r;
+    }
+    p->ticket = u->last = ticket;
     u->busy = true;
-    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = x->ticket;
-    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
-    gn_result kept = gn__piece_values(w, x);
-    return kept ? kept : r;
-}
-
-/* The first earlier piece of the same device that must be submitted, or must have ended, before this one is submitted. Where states
-   are written nothing is queued: so it is known what has run when something fails. */
-static uint32_t gn__piece_before(const gn__split *s, uint32_t i) {
-    const gn__piece *x = &s->pieces[i];
-    for (uint32_t b = 0; b < i; b++) {
-        const gn__piece *y = &s->pieces[b];
-        if (!y->part || y->device != x->device || y->at == GN__PIECE_DONE) continue;
-        if (y->at == GN__PIECE_WAITS || x->n_updates || y->n_updates) return b;
-    }
-    return GN__NOTHING;
-}
-
-/* The piece has to end before the other begins, on the host's side too: it is not one whose values are taken over on the devices. */
-static bool gn__piece_is_awaited(const gn__multi *m, const gn__piece *source, const gn__piece *x) {
-    return source->at != GN__PIECE_DONE && !(source->at == GN__PIECE_SENT && (m->units[x->device].reaches >> source->device & 1));
-}
-
-/* All that the piece reads has arrived, or is on its way on the devices, and nothing has to go before it. */
-static bool gn__piece_ready(const gn__multi *m, const gn__split *s, uint32_t i) {
-    const gn__piece *x = &s->pieces[i];
-    for (size_t n = 0; n < x->n_needs; n++)
-        if (gn__piece_is_awaited(m, &s->pieces[x->needs[n]], x)) return false;
-    return gn__piece_before(s, i) == GN__NOTHING;
-}
-
-/* Submits all that is ready: to devices that work on their own first, then one piece to a device that works while we wait.
-   *out_left: pieces that are not submitted; *out_sent: that were just now. */
-static gn_result gn__split_send(gn__multi_run *w, uint32_t *out_left, uint32_t *out_sent, bool *out_void) {
-    gn__split *s = w->s;
-    *out_sent = 0;
-    for (int sync = 0; sync < 2; sync++) {
-        *out_left = 0;
-        for (uint32_t i = 0; i < s->n_pieces; i++) {
-            gn__piece *x = &s->pieces[i];
-            if (!x->part || x->at != GN__PIECE_WAITS) continue;
-            ++*out_left;
-            if (w->m->units[x->device].sync != (bool)sync || (sync && *out_sent) || !gn__piece_ready(w->m, s, i)) continue;
-            gn_result r = gn__piece_submit(w, x);
-            *out_void |= r == GN_NO_VALUE;
-            if (r && r != GN_NO_VALUE) return r;
-            if (sync && (r = gn__piece_wait(w, x, w->f)) != GN_OK && r != GN_NO_VALUE) return r;
-            ++*out_sent;
-            --*out_left;
-        }
-    }
-    return GN_OK;
-}
-
-/* Waits for the first piece that one not yet submitted waits for. */
-static gn_result gn__split_receive(gn__multi_run *w) {
-    gn__split *s = w->s;
-    for (uint32_t i = 0; i < s->n_pieces; i++) {
-        gn__piece *x = &s->pieces[i];
-        if (!x->part || x->at != GN__PIECE_WAITS) continue;
-        for (size_t n = 0; n < x->n_needs; n++)
-            if (s->pieces[x->needs[n]].at == GN__PIECE_SENT && gn__piece_is_awaited(w->m, &s->pieces[x->needs[n]], x)) return gn__piece_wait(w, &s->pieces[x->needs[n]], w->f);
-        uint32_t before = gn__piece_before(s, i);
-        if (before != GN__NOTHING && s->pieces[before].at == GN__PIECE_SENT) return gn__piece_wait(w, &s->pieces[before], w->f);
-    }
-    return gn_fail(w->f, GN_INTERNAL, "the pieces of a step wait for each other");
-}
-
-static bool gn__piece_wanted(const gn__multi_run *w, const gn__piece *x) {
-    bool wanted = w->s->n_updates > 0 || x->sends;      /* what took its values over cannot tell that it failed */
-    for (size_t i = 0; i < x->n_outs && !wanted; i++) wanted = x->outs[i].whole != GN__NOTHING && w->outs[x->outs[i].whole].host;
-    return wanted;
-}
-
-/* Nothing writes into the program's memory any more; states that were written although the step failed are failed from here on. */
-static void gn__split_abort(gn__multi_run *w) {
-    gn__split *s = w->s;
-    for (uint32_t i = 0; i < s->n_pieces; i++) {
-        gn__piece *x = &s->pieces[i];
-        gn_fault ignored = { GN_OK, GN_NO_NODE, "" };
-        if (!x->part) continue;
-        gn__piece_wait(w, x, &ignored);
-        for (size_t u = 0; u < x->n_updates && x->at == GN__PIECE_DONE; u++) {
-            w->m->slots[x->updates[u].slot].failed = true;
-            w->m->n_failed++;
-        }
-    }
-}
-
-static gn_result gn__split_run(gn__multi_run *w) {
-    gn__split *s = w->s;
-    uint32_t left = 0, sent = 0;
-    bool nothing = false;
-    gn_result r = GN_OK;
-    for (uint32_t d = 0; d < w->m->n_units && !r && s->n_updates; d++)   /* an error of an earlier step is told before anything of this one runs */
-        if (s->devices >> d & 1) r = gn__device_settle(&w->m->units[d], w->f);
-    if (r) return r;
-    for (uint32_t i = 0; i < s->n_pieces; i++) s->pieces[i].at = GN__PIECE_WAITS;
-    do {
-        r = gn__split_send(w, &left, &sent, &nothing);
-        if (!r && left && !sent) r = gn__split_receive(w);
-        if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
-    } while (!r && left);
-    for (uint32_t i = 0; i < s->n_pieces && !r; i++)
-        if (s->pieces[i].part && gn__piece_wanted(w, &s->pieces[i])) {
-            r = gn__piece_wait(w, &s->pieces[i], w->f);
-            if (r == GN_NO_VALUE) { nothing = true; r = GN_OK; }
-        }
-    if (r) { gn__split_abort(w); return r; }
-    for (uint32_t i = 0; i < s->n_pieces; i++) {
-        if (!s->pieces[i].part) continue;                      /* its device may never have been opened */
-        w->m->units[s->pieces[i].device].counts->transfers += s->pieces[i].n_needs;
-        w->m->units[s->pieces[i].device].counts->transfer_bytes += s->pieces[i].in_bytes;
-    }
-    return nothing ? gn_fail(w->f, GN_NO_VALUE, "the null executor computes no values") : GN_OK;
-}
-
-/* Tickets: of a run on one device, its own with the device in the low bits; 0: the run has ended. */
-static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
-    gn__multi *m = (gn__multi *)self;
-    gn__multi_plan *p = (gn__multi_plan *)plan;
-    gn__multi_run w = { m, p, NULL, args, outs, f };
-    gn_result r = GN_OK;
-    uint32_t at;
-    *out_ticket = 0;
-    if (m->watch) gn__multi_measure(m);
-    w.s = gn__split_fitting(m, p, args, &at);
-    if (w.s && m->watch && gn__split_is_due(m, w.s)) {
-        gn__split_replace(m, p, at, args);
-        w.s = gn__split_fitting(m, p, args, &at);   /* states may have moved although it failed */
-    }
-    if (!w.s) r = gn__split_find(m, p, args, &w.s, f);
-    else if (m->n_failed) r = gn__multi_check(m, p->part, args, NULL, f);
-    if (r) return r;
-    w.s->runs++;
-    if (w.s->n_run != 1) return gn__split_run(&w);
-    gn__piece *x = &w.s->pieces[w.s->only];
-    r = gn__piece_submit(&w, x);
-    *out_ticket = x->ticket << 5 | x->device;
+    gn__piece_values(m, w, x);
     return r;
 }
 
-/* For one run; an error's node becomes one of the whole part. */
+/* The same, of a run that is waited for; false: it or an earlier one has failed. */
+static bool gn__piece_start(gn__multi *m, gn__multi_run *w, uint32_t at) {
+    gn__piece *x = &w->s->pieces[at];
+    gn__piece_run *p = &w->pieces[at], *blamed;
+    gn__device *u = &m->units[x->device];
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    p->begin_us = gn_now_us();
+    gn_result r = gn__piece_submit(m, w, x, p, &blamed, &f);
+    if (!r || r == GN_NO_VALUE) {
+        w->nothing |= r == GN_NO_VALUE;
+        w->unsent--;
+        m->unsent--;
+        p->at = GN__PIECE_SENT;
+        p->next = NULL;
+        if (u->oldest) u->latest->next = p;
+        else u->oldest = p;
+        u->latest = p;
+        r = u->sync ? gn__device_pop(m, u, &blamed, &f) : GN_OK;
+    }
+    if (!r) return true;
+    if (blamed) gn__multi_fail(m, blamed->run, &blamed->run->s->pieces[blamed->piece], r, &f);
+    else gn__multi_fail(m, w, x, r, &f);
+    return false;
+}
+
+/* ---- which pieces can go ---- */
+
+/* The piece has to end before the other begins, on the host's side too: it is not one whose values are taken over on the devices. */
+static bool gn__piece_is_awaited(const gn__multi *m, const gn__multi_run *w, uint32_t source, const gn__piece *x) {
+    uint8_t at = w->pieces[source].at;
+    return at != GN__PIECE_DONE && !(at == GN__PIECE_SENT && (m->units[x->device].reaches >> w->s->pieces[source].device & 1));
+}
+
+/* One writes states, the other reads or writes some. */
+static bool gn__pieces_clash(const gn__piece *a, const gn__piece *b) {
+    return (a->n_updates && (b->n_updates || b->reads_states)) || (b->n_updates && a->reads_states);
+}
+
+/* Nothing that was to go before it waits: pieces of its run, of those before it what it shares states with. */
+static bool gn__piece_is_next(const gn__multi *m, uint32_t run, uint32_t at) {
+    const gn__multi_run *w = gn__multi_run_at(m, run);
+    const gn__piece *x = &w->s->pieces[at];
+    for (uint32_t i = 0; i <= run; i++) {
+        const gn__multi_run *v = gn__multi_run_at(m, i);
+        for (uint32_t k = 0; v->unsent && k < (v == w ? at : v->s->n_pieces); k++) {
+            const gn__piece *y = &v->s->pieces[k];
+            if (y->part && y->device == x->device && v->pieces[k].at == GN__PIECE_WAITS && (v == w || gn__pieces_clash(x, y))) return false;
+        }
+    }
+    return true;
+}
+
+/* All that the piece reads has arrived, or is on its way on the devices, and nothing has to go before it. */
+static bool gn__piece_ready(const gn__multi *m, uint32_t run, uint32_t at) {
+    const gn__multi_run *w = gn__multi_run_at(m, run);
+    const gn__piece *x = &w->s->pieces[at];
+    for (size_t n = 0; n < x->n_needs; n++)
+        if (gn__piece_is_awaited(m, w, x->needs[n], x)) return false;
+    for (size_t i = 0; i < x->n_ins; i++) {
+        if (x->ins[i].how != GN__IN_ARG || x->part->nodes[i].leaf != GN_LEAF_VALUE) continue;
+        const gn__multi_value *v = gn__multi_value_find(m, w->args[x->ins[i].from].value);
+        if (v && !v->own) return false;                       /* an earlier run is to make it */
+    }
+    return gn__piece_is_next(m, run, at);
+}
+
+/* Submits what is ready: all of it to devices that work on their own, or one piece to a device that works while we wait. Whether something
+   has changed. */
+static bool gn__multi_send(gn__multi *m, bool sync) {
+    bool sent = false;
+    for (uint32_t i = 0; i < m->n_runs && m->unsent; i++) {
+        gn__multi_run *w = gn__multi_run_at(m, i);
+        for (uint32_t k = 0; k < w->s->n_pieces && w->unsent; k++) {
+            const gn__piece *x = &w->s->pieces[k];
+            if (!x->part || w->pieces[k].at != GN__PIECE_WAITS || m->units[x->device].sync != sync || !gn__piece_ready(m, i, k)) continue;
+            if (!gn__piece_start(m, w, k) || sync) return true;      /* runs may be gone */
+            sent = true;
+        }
+    }
+    return sent;
+}
+
+/* Waits for the oldest piece that the device was given. */
+static void gn__multi_end_one(gn__multi *m, gn__device *u) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn__piece_run *x;
+    gn_result r = gn__device_pop(m, u, &x, &f);
+    if (r) gn__multi_fail(m, x->run, &x->run->s->pieces[x->piece], r, &f);
+    else gn__multi_retire(m);
+}
+
+/* Takes what has ended, without waiting. */
+static bool gn__multi_collect(gn__multi *m) {
+    bool any = false;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        while (u->oldest && gn__exec_ended(&u->exec, u->oldest->ticket)) {
+            gn__multi_end_one(m, u);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Everything that can be done without waiting, but for the work of devices that work while we wait. */
+static void gn__multi_progress(gn__multi *m) {
+    while (m->unsent && (gn__multi_send(m, false) || (m->unsent && (gn__multi_collect(m) || gn__multi_send(m, true))))) { }
+    gn__multi_retire(m);
+}
+
+/* ---- waiting ---- */
+
+/* The device of the earliest piece that is under way. */
+static gn__device *gn__multi_awaited(const gn__multi *m) {
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        const gn__multi_run *w = gn__multi_run_at(m, i);
+        for (uint32_t k = 0; k < w->s->n_pieces; k++)
+            if (w->s->pieces[k].part && w->pieces[k].at == GN__PIECE_SENT) return &m->units[w->s->pieces[k].device];
+    }
+    return NULL;
+}
+
+/* Blocks until one of the devices that are at work has something to tell, or is lost. False: they cannot be waited for together. */
+static bool gn__multi_listen(gn__multi *m, uint64_t begin_us) {
+    void *selves[GN__UNITS_MAX];
+    const gn_transport_i *table = NULL;
+    uint32_t n = 0, least = UINT32_MAX;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        gn__device *u = &m->units[d];
+        uint32_t ms = 0;
+        if (!u->oldest) continue;
+        if (!u->exec.i->listen) return false;
+        const gn_transport *t = u->exec.i->listen(u->exec.self, GN__MAX(begin_us, u->oldest->begin_us), &ms);
+        if (!t) return true;                                  /* it is lost */
+        if (!t->i->wait_any || (table && table != t->i)) return false;
+        table = t->i;
+        selves[n++] = t->self;
+        least = GN__MIN(least, ms);
+    }
+    if (n) table->wait_any(selves, n, least);
+    return n > 0;
+}
+
+/* Something that is under way ends, or may have. */
+static void gn__multi_await(gn__multi *m, uint64_t begin_us) {
+    gn__device *u = gn__multi_awaited(m);
+    uint32_t busy = 0;
+    for (uint32_t d = 0; d < m->n_units; d++) busy += m->units[d].oldest != NULL;
+    if (!u) {
+        gn_fault f;
+        gn_fail(&f, GN_INTERNAL, "the pieces of a step wait for each other");
+        gn__multi_fail(m, gn__multi_run_at(m, 0), NULL, GN_INTERNAL, &f);
+        return;
+    }
+    if (busy > 1 && (gn__multi_collect(m) || gn__multi_listen(m, begin_us))) gn__multi_collect(m);
+    else gn__multi_end_one(m, u);
+}
+
+/* Until that run and all before it are over, or given up. */
+static void gn__multi_drive(gn__multi *m, uint64_t id) {
+    uint64_t begin = gn_now_us();
+    for (;;) {
+        gn__multi_progress(m);
+        if (!m->n_runs || gn__multi_run_at(m, 0)->id > id) return;
+        gn__multi_await(m, begin);
+    }
+}
+
+/* Nothing is under way; an error is told later. */
+static void gn__multi_drain(gn__multi *m) { gn__multi_drive(m, UINT64_MAX); }
+
+/* ---- a run begins ---- */
+
+/* Room for one more run, with its own copies of what the caller's arrays say. NULL: no memory. */
+static gn__multi_run *gn__multi_run_new(gn__multi *m, gn__multi_plan *plan, gn__split *s) {
+    gn__multi_run *w = s->spare;
+    if (w) { s->spare = w->next; m->spare_bytes -= w->bytes + w->data_cap; return w; }
+    const gn_part *p = plan->part;
+    size_t at = gn__room(sizeof *w), sizes[5] = { s->n_pieces * sizeof *w->pieces, s->n_temps * sizeof *w->temps, p->n_args * sizeof *w->args, p->n_outs * sizeof *w->outs,
+                                                  (size_t)gn__cross_end(s) };
+    uint64_t total = at;
+    for (int i = 0; i < 5; i++) total = gn_size_add(total, gn_size_align(sizes[i], 64));
+    w = gn_size_fits(total) ? (gn__multi_run *)gn__alloc_zero((size_t)total) : NULL;
+    if (!w) return NULL;
+    char *parts[5];
+    for (int i = 0; i < 5; i++) { parts[i] = (char *)w + at; at += gn__room(sizes[i]); }
+    w->pieces = (gn__piece_run *)(void *)parts[0];
+    w->temps = (uint64_t *)(void *)parts[1];
+    w->args = (gn_arg *)(void *)parts[2];
+    w->outs = (gn_out *)(void *)parts[3];
+    w->memory = parts[4];
+    w->plan = plan;
+    w->s = s;
+    w->bytes = (size_t)total;
+    return w;
+}
+
+/* The values that the program keeps of this run are known from here on. */
+static bool gn__multi_run_values(gn__multi *m, const gn__multi_run *w) {
+    for (uint32_t i = 0; i < w->s->n_pieces; i++) {
+        const gn__piece *x = &w->s->pieces[i];
+        for (size_t o = 0; o < x->n_outs; o++) {
+            uint64_t id = x->outs[o].whole != GN__NOTHING ? w->outs[x->outs[o].whole].keep : 0;
+            if (!id || !x->part) continue;
+            if (!GN__GROW(m, values, 1)) return false;
+            size_t at = m->n_values++;
+            for (; at > 0 && m->values[at - 1].id > id; at--) m->values[at] = m->values[at - 1];
+            m->values[at] = (gn__multi_value){ id, 0, x->device };
+        }
+    }
+    return true;
+}
+
+/* Enters a run as the latest. It has an entry even when it fails at once. */
+static gn_result gn__multi_run_begin(gn__multi *m, gn__multi_run *w, const gn_arg *args, const gn_out *outs, gn_fault *f) {
+    const gn_part *p = w->plan->part;
+    gn__split *s = w->s;
+    w->id = ++m->last_run;
+    w->unsent = s->n_run;
+    w->left = s->n_run;
+    w->nothing = w->delayed = false;
+    w->least_value = UINT64_MAX;
+    if (p->n_args) memcpy(w->args, args, p->n_args * sizeof *args);
+    if (p->n_outs) memcpy(w->outs, outs, p->n_outs * sizeof *outs);
+    for (uint32_t i = 0; i < p->n_args; i++)
+        if (args[i].value) w->least_value = GN__MIN(w->least_value, args[i].value);
+    for (uint32_t d = 0; d < m->n_units; d++) w->first_own[d] = m->units[d].next_value;
+    for (uint32_t i = 0; i < s->n_pieces; i++) w->pieces[i] = (gn__piece_run){ .run = w, .piece = i, .at = GN__PIECE_WAITS };
+    m->runs[(m->first_run + m->n_runs++) % GN__RUNS] = w;
+    m->gone[w->id / 64 % GN__LENGTH(m->gone)] &= ~(1ull << w->id % 64);
+    m->unsent += w->unsent;
+    m->run_bytes += w->bytes;
+    s->n_live++;
+    if (gn__multi_run_values(m, w)) return GN_OK;
+    gn_fault own;
+    gn__multi_fail(m, w, NULL, gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value"), &own);
+    return gn__multi_tell(m, UINT64_MAX, w->id, f);
+}
+
+/* The run goes on when submit has returned: what it still reads of the program's memory is copied. False: no memory. */
+static bool gn__multi_run_keep(gn__multi *m, gn__multi_run *w) {
+    size_t total = 0, at = 0;
+    for (int copy = 0; copy < 2; copy++) {
+        for (uint32_t k = 0; k < w->s->n_pieces; k++) {
+            const gn__piece *x = &w->s->pieces[k];
+            for (size_t i = 0; x->part && w->pieces[k].at == GN__PIECE_WAITS && i < x->n_ins; i++) {
+                gn_arg *a = x->ins[i].how == GN__IN_ARG ? &w->args[x->ins[i].from] : NULL;
+                if (!a || !a->host || (copy && a->host >= (const void *)w->data && a->host < (const void *)(w->data + total))) continue;
+                if (copy) { memcpy(w->data + at, a->host, a->bytes); a->host = w->data + at; }
+                *(copy ? &at : &total) += gn__room(a->bytes);
+            }
+        }
+        void *data = w->data;
+        if (!copy && !gn__reserve(&data, &w->data_cap, total, 1)) return false;
+        w->data = (char *)data;
+    }
+    w->data_bytes = total;
+    m->run_bytes += total;
+    w->delayed = true;
+    return true;
+}
+
+/* Submits all that can go now. Without memory to go on later it waits until all is submitted. */
+static gn_result gn__multi_run_go(gn__multi *m, gn__multi_run *w, gn_fault *f) {
+    uint64_t id = w->id, begin = gn_now_us();
+    gn__multi_progress(m);
+    if (m->beside) gn__multi_drive(m, id);
+    while (m->n_runs && gn__multi_run_at(m, m->n_runs - 1) == w && w->id == id && w->unsent && !gn__multi_run_keep(m, w)) {
+        gn__multi_await(m, begin);
+        gn__multi_progress(m);
+    }
+    gn_result r = gn__multi_tell(m, UINT64_MAX, id, f);
+    if (r || m->nothing != id) return r;
+    m->nothing = 0;
+    return gn_fail(f, GN_NO_VALUE, "the null executor computes no values");
+}
+
+/* The split to run, for where everything is now. */
+static gn_result gn__multi_choose(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
+    uint32_t at;
+    *out = gn__split_fitting(m, p, args, &at);
+    if (*out && m->watch && gn__split_is_due(m, *out)) {
+        gn__multi_drain(m);                              /* plans that are at work stay */
+        gn__split_replace(m, p, at, args);
+        *out = gn__split_fitting(m, p, args, &at);       /* states may have moved although it failed */
+    }
+    gn_result r = gn__multi_tell(m, UINT64_MAX, 0, f);
+    if (r) return r;
+    return !*out ? gn__split_find(m, p, args, out, f) : m->n_failed ? gn__multi_check(m, p->part, args, NULL, f) : GN_OK;
+}
+
+/* Of a device with the CPU beside it, which does all: tickets are its own. */
+static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *p, gn__split *s, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    gn__multi_run w = { .plan = p, .s = s, .args = (gn_arg *)(uintptr_t)args, .outs = (gn_out *)(uintptr_t)outs };
+    gn__piece *x = &s->pieces[s->only];
+    gn__device *u = &m->units[x->device];
+    gn__piece_run run = { .run = &w, .piece = s->only }, *blamed;
+    gn_fault own = { GN_OK, GN_NO_NODE, "" };
+    gn_result r = gn__multi_run_values(m, &w) ? gn__piece_submit(m, &w, x, &run, &blamed, &own) : gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value");
+    if (r && f) *f = gn__piece_fault(x, r, &own);
+    if (r && r != GN_NO_VALUE) { gn__multi_run_forget(m, &w); return r; }
+    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = run.ticket;
+    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
+    *out_ticket = run.ticket << 5 | x->device;
+    return r;
+}
+
+static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    gn__multi_plan *p = (gn__multi_plan *)plan;
+    gn__split *s;
+    *out_ticket = 0;
+    if (m->watch) gn__multi_measure(m);
+    gn_result r = gn__multi_choose(m, p, args, &s, f);
+    if (r) return r;
+    s->runs++;
+    if (m->beside && s->n_run == 1) return gn__multi_submit_alone(m, p, s, args, outs, out_ticket, f);
+    for (uint32_t d = 0; d < m->n_units && m->beside; d++)      /* an error of an earlier step is told before anything of this one runs */
+        if ((s->devices >> d & 1) && (r = gn__device_settle(&m->units[d], f)) != GN_OK) return r;
+    while (m->n_runs == GN__RUNS || (m->n_runs && m->run_bytes > GN__RUNS_BYTES)) gn__multi_drive(m, gn__multi_run_at(m, 0)->id);
+    if ((r = gn__multi_tell(m, UINT64_MAX, 0, f)) != GN_OK) return r;
+    gn__multi_run *w = gn__multi_run_new(m, p, s);
+    if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
+    uint64_t id = m->last_run + 1;
+    r = gn__multi_run_begin(m, w, args, outs, f);
+    if (!r) r = gn__multi_run_go(m, w, f);
+    if (!m->beside) *out_ticket = id;
+    return r;
+}
+
+/* Of a device with the CPU beside it: an error's node becomes one of the whole part. */
 static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
     const gn__piece *piece = NULL;
     if (u->last == ticket) u->busy = false;
@@ -13906,12 +15343,14 @@ static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
     return r;
 }
 
-/* UINT64_MAX: all that was submitted. */
-static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
-
 static bool gn__multi_ended(void *self, uint64_t ticket) {
     gn__multi *m = (gn__multi *)self;
-    if (ticket != UINT64_MAX) return ticket == 0 || gn__exec_ended(&m->units[ticket & 31].exec, ticket >> 5);
+    if (m->beside && ticket != UINT64_MAX) return ticket == 0 || gn__exec_ended(&m->units[ticket & 31].exec, ticket >> 5);
+    if (!m->beside) {
+        gn__multi_progress(m);
+        gn__multi_collect(m);
+        return !m->n_runs || gn__multi_run_at(m, 0)->id > ticket;
+    }
     for (uint32_t d = 0; d < m->n_units; d++)
         if (m->units[d].exec.i && !gn__exec_ended(&m->units[d].exec, UINT64_MAX)) return false;
     return true;
@@ -13919,20 +15358,29 @@ static bool gn__multi_ended(void *self, uint64_t ticket) {
 
 static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
-    gn_result first = GN_OK;
     if (ticket == 0) return GN_OK;
-    if (ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
-    for (uint32_t d = 0; d < m->n_units; d++) {
-        gn_fault own = { GN_OK, GN_NO_NODE, "" };
-        gn_result r = gn__device_settle(&m->units[d], &own);
-        if (r && !first) { first = r; if (f) *f = own; }
-    }
-    return first;
+    if (m->beside && ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
+    if (m->beside) return gn__device_settle(&m->units[0], f);
+    gn__multi_drive(m, ticket);
+    gn_result r = gn__multi_tell(m, ticket, ticket, f);
+    if (r) return r;
+    if (ticket <= m->last_run && m->last_run - ticket < 64 * GN__LENGTH(m->gone) && (m->gone[ticket / 64 % GN__LENGTH(m->gone)] >> ticket % 64 & 1))
+        return gn_fail(f, GN_CANCELLED, "this step did not run to its end: it, or one before it, has failed, which was told then");
+    if (!m->nothing || m->nothing > ticket) return GN_OK;
+    m->nothing = 0;
+    return gn_fail(f, GN_NO_VALUE, "the null executor computes no values");
 }
 
+/* What runs that are under way may still read is not released. */
 static void gn__multi_values_release(void *self, uint64_t below) {
     gn__multi *m = (gn__multi *)self;
     size_t n = 0;
+    gn__multi_progress(m);
+    if (m->n_runs && gn__multi_run_at(m, 0)->delayed) gn__multi_collect(m);
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        const gn__multi_run *w = gn__multi_run_at(m, i);
+        if (w->delayed && w->left) below = GN__MIN(below, w->least_value);
+    }
     while (n < m->n_values && m->values[n].id < below) n++;
     if (n) memmove(m->values, m->values + n, (m->n_values - n) * sizeof *m->values);
     m->n_values -= n;
@@ -13940,13 +15388,16 @@ static void gn__multi_values_release(void *self, uint64_t below) {
         gn__device *u = &m->units[d];
         uint64_t least = u->next_value;
         for (size_t i = 0; i < m->n_values; i++)
-            if (m->values[i].device == d) least = GN__MIN(least, m->values[i].own);
+            if (m->values[i].device == d && m->values[i].own) least = GN__MIN(least, m->values[i].own);
+        for (uint32_t i = 0; i < m->n_runs; i++)
+            if (gn__multi_run_at(m, i)->delayed && gn__multi_run_at(m, i)->left) least = GN__MIN(least, gn__multi_run_at(m, i)->first_own[d]);
         if (u->exec.i && u->exec.i->values_release) u->exec.i->values_release(u->exec.self, least);
     }
 }
 
 static void gn__multi_describe(void *self, gn_device_info *out) {
-    const gn__device *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = ((gn__multi *)self)->units;
+    while (u->absent) u++;                       /* not all are */
     u->exec.i->describe(u->exec.self, out);
 }
 
@@ -14012,10 +15463,25 @@ static double gn__device_work(void *self) {
 }
 GN__COLD_END
 
+/* Before a context's plans are destroyed: nothing more is submitted, and what is under way is not waited for, but on GPUs, which may
+   still read what another one holds. Its memory stays until the devices are closed. */
+static void gn__multi_abandon(gn__multi *m) {
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_settle(&m->units[d], NULL);
+        m->units[d].oldest = NULL;
+    }
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        gn__multi_run *w = gn__multi_run_at(m, i);
+        w->s->n_live--;
+        w->next = m->dead;
+        m->dead = w;
+    }
+    m->n_runs = m->unsent = 0;
+}
+
 static void gn__multi_close(void *self) {
     gn__multi *m = (gn__multi *)self;
-    for (uint32_t d = 0; d < m->n_units; d++)
-        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_settle(&m->units[d], NULL);      /* GPUs: one may still read what another one holds */
+    gn__multi_abandon(m);
     for (size_t i = 0; i < m->n_slots && !m->beside; i++)
         if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
     for (uint32_t d = 0; m->units && d < m->n_units; d++) {
@@ -14023,6 +15489,10 @@ static void gn__multi_close(void *self) {
         gn__probe_free(&u->again, u->exec);
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
+    }
+    for (gn__multi_run *w = m->dead, *next; w; w = next) {
+        next = w->next;
+        gn__multi_run_free(w);
     }
     gn_free(m->given);
     gn_free(m->given_links);
@@ -14058,10 +15528,25 @@ static gn_result gn__multi_value_take(void *self, uint64_t id, void *from, uint6
     return r;
 }
 
+/* Of one device with the CPU beside it: that one. */
+static uint32_t gn__multi_lost(void *self, gn_fault *f) {
+    gn__multi *m = (gn__multi *)self;
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < (m->beside ? 1 : m->n_units); i++) {
+        gn__device *u = &m->units[i];
+        gn_fault why = { GN_OK, GN_NO_NODE, "" };
+        if (u->lost) gn_fail(&why, GN_DEVICE_LOST, "%s is lost: %s", u->name, u->cause);
+        else if (!u->exec.i->lost || !u->exec.i->lost(u->exec.self, &why)) continue;
+        if (!lost && f) *f = why;
+        lost |= 1u << i;
+    }
+    return lost;
+}
+
 static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take };
+                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
 static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take };
+                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -14074,6 +15559,44 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
         if (m->slots[slot].on >> d & 1) return m->units[d].name;
     return "";
 }
+
+/* ---- the place of a device that is absent: nothing is placed there ---- */
+
+static gn_result gn__absent_fail(const void *self, gn_fault *f) {
+    const gn__device *u = (const gn__device *)self;
+    return gn_fail(f, GN_NO_DEVICE, "%s is absent: %s", u->name, u->cause);
+}
+
+static void gn__absent_close(void *self) { (void)self; }
+static gn_result gn__absent_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) { (void)d; return gn__absent_fail(self, f); }
+static gn_result gn__absent_slot_drop(void *self, uint32_t slot, uint32_t gen) { (void)slot; (void)gen; return gn__absent_fail(self, NULL); }
+static gn_result gn__absent_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) { (void)part; *out_plan = NULL; return gn__absent_fail(self, f); }
+static void gn__absent_plan_destroy(void *self, void *plan) { (void)self; (void)plan; }
+static gn_result gn__absent_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+    (void)plan; (void)args; (void)outs;
+    *out_ticket = 0;
+    return gn__absent_fail(self, f);
+}
+static gn_result gn__absent_wait(void *self, uint64_t ticket, gn_fault *f) { (void)self; (void)ticket; (void)f; return GN_OK; }
+static void gn__absent_describe(void *self, gn_device_info *out) {
+    memset(out, 0, sizeof *out);
+    gn__copy_text(out->name, sizeof out->name, ((const gn__device *)self)->name);
+    out->absent = true;
+}
+
+/* The devices that are absent, and why. */
+static void gn__multi_absent(const gn__multi *m, char *out, size_t cap) {
+    size_t n = 0;
+    out[0] = 0;
+    for (uint32_t d = 0; d < m->n_units; d++) {
+        if (!m->units[d].absent || n + 1 >= cap) continue;
+        int k = snprintf(out + n, cap - n, "%s%s (%s)", n ? ", " : "", m->units[d].name, m->units[d].cause);
+        n += GN__MIN(k > 0 ? (size_t)k : 0, cap - 1 - n);
+    }
+}
+
+static const gn_exec_i gn__absent_i = { .close = gn__absent_close, .slot_put = gn__absent_slot_put, .slot_drop = gn__absent_slot_drop, .plan_make = gn__absent_plan_make,
+                                        .plan_destroy = gn__absent_plan_destroy, .submit = gn__absent_submit, .wait = gn__absent_wait, .describe = gn__absent_describe };
 
 /* Room for n devices, which are opened one by one. */
 static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
@@ -14157,7 +15680,7 @@ static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, 
     if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     for (uint32_t i = 0; i < p->n_args; i++) {
         gn__type type = gn__part_type(p, p->args[i]);
-        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes += gn__type_bytes(&type);
+        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes = gn_size_add(plan->bytes, gn__type_bytes(&type));
     }
     gn_result r = t->inner.i->plan_make(t->inner.self, p, &plan->inner, f);
     gn__trace(t->fn, t->user, "plan_make", t->device, begin, 0);
@@ -14190,6 +15713,8 @@ static bool gn__traced_reaches(void *self, void *from, gn_cluster_link *out_link
     return y->i->reaches == x->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
 static gn_result gn__traced_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) { GN__TRACED("value_take", 0, value_take(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f)); }
+static uint32_t gn__traced_lost(void *self, gn_fault *f) { gn__traced *t = (gn__traced *)self; return t->inner.i->lost(t->inner.self, f); }
+static const gn_transport *gn__traced_listen(void *self, uint64_t since_us, uint32_t *out_ms) { const gn__traced *t = (const gn__traced *)self; return t->inner.i->listen(t->inner.self, since_us, out_ms); }
 static void gn__traced_close(void *self) {
     gn__traced *t = (gn__traced *)self;
     uint64_t begin = gn_now_us();
@@ -14210,81 +15735,92 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
     t->user = user;
     t->table = (gn_exec_i){ gn__traced_close, gn__traced_slot_put, gn__traced_slot_drop, gn__traced_plan_make, gn__traced_plan_destroy, gn__traced_submit, gn__traced_wait, gn__traced_values_release,
                             gn__traced_describe, x->i->host_alloc ? gn__traced_host_alloc : NULL, x->i->host_free ? gn__traced_host_free : NULL, x->i->costs ? gn__traced_costs : NULL, x->i->rates ? gn__traced_rates : NULL, x->i->ended ? gn__traced_ended : NULL,
-                            x->i->reaches ? gn__traced_reaches : NULL, x->i->value_take ? gn__traced_value_take : NULL };
+                            x->i->reaches ? gn__traced_reaches : NULL, x->i->value_take ? gn__traced_value_take : NULL, x->i->listen ? gn__traced_listen : NULL, x->i->lost ? gn__traced_lost : NULL };
     *x = (gn_exec){ &t->table, t };
 }
+
+/* The executor behind its trace. */
+static gn_exec gn__exec_bare(gn_exec x) { return x.i && x.i->describe == gn__traced_describe ? ((gn__traced *)x.self)->inner : x; }
 
 /* ---- what a device costs, measured ---- */
 
 enum { GN__MEASURE_CHAIN = 16 };
 
-/* Runs "state = op(state, state)", `chain` times over in one run, until it has been seen long enough; seconds of the quickest run,
-   0: it cannot. */
-static double gn__measure_op(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, uint32_t chain) {
-    gn_slot_desc desc = { slot, 1, GN_LEAF_STATE, d, s, NULL, 0 };
+/* Runs "state = op(state, state)", `chain` times over in one run, until the quickest has been met twice again or it has been seen
+   long enough; seconds of the quickest run, 0: it cannot. On a host that is busy with other programs a run may take as long as
+   these do: a CPU needs no longer than what this process has computed meanwhile, all threads together. */
+static double gn__measure_op(gn_exec x, uint32_t slot, uint32_t *gen, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, uint32_t chain) {
+    gn_slot_desc desc = { slot, ++*gen, GN_LEAF_STATE, d, s, NULL, 0 };
     gn_part_node nodes[GN__MEASURE_CHAIN + 1];
     uint32_t ins[2 * GN__MEASURE_CHAIN];
     for (uint32_t i = 0; i <= chain; i++) nodes[i] = (gn_part_node){ .op = op, .dtype = (uint8_t)d, .rank = (uint8_t)s.rank, .n_ins = n_ins, .ins = i ? 2 * (i - 1) : 0 };
     for (uint32_t i = 0; i < 2 * chain; i++) ins[i] = i / 2;
-    nodes[0] = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = 1 };
-    gn_part_update update = { slot, 1, chain };
+    nodes[0] = (gn_part_node){ .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE), .dtype = (uint8_t)d, .leaf = GN_LEAF_STATE, .rank = (uint8_t)s.rank, .slot = slot, .gen = desc.gen };
+    gn_part_update update = { slot, desc.gen, chain };
     gn_part part = { .n_nodes = chain + 1, .n_ins = 2 * chain, .n_dims = (uint32_t)s.rank, .n_updates = 1, .nodes = nodes, .ins = ins, .dims = s.dims, .updates = &update };
     gn__type t = { d, s };
     void *plan = NULL;
     uint64_t ticket = 0, begin, last;
     double least = 0;
+    bool cpu = x.i == &gn__cpu_i;
+    int near = 0;
     desc.bytes = gn__type_bytes(&t);
     part.hash = gn__part_hash(&part);
     bool ok = x.i->slot_put(x.self, &desc, NULL) == GN_OK && x.i->plan_make(x.self, &part, &plan, NULL) == GN_OK;
     begin = last = gn_now_us();                                                       /* compiling is no part of it */
-    for (int i = 0; ok && i < 6 && (i < 4 || last - begin < GN__MEASURE_US); i++) {   /* the first run warms up */
+    for (int i = 0; ok && i < 40 && (i < 4 || near < 2 || (i < 6 && last - begin < GN__MEASURE_US)); i++) {   /* the first run warms up */
         uint64_t from = gn_now_us();
+        double used = gn__cpu_seconds();
         ok = x.i->submit(x.self, plan, NULL, NULL, &ticket, NULL) == GN_OK && x.i->wait(x.self, ticket, NULL) == GN_OK;
         last = gn_now_us();
         double spent = (double)GN__MAX(last - from, 1u) * 1e-6;
+        used = gn__cpu_seconds() - used;
+        if (cpu && used > 0) spent = GN__MIN(spent, GN__MAX(used, 1e-6));
+        if (i <= 1) near = 0;
+        near = i > 1 && spent > 0.8 * least && spent < 1.25 * least ? near + 1 : spent < least ? 0 : near;
         if (i <= 1 || spent < least) least = spent;
-        if (last - begin > 8 * GN__MEASURE_US) break;
+        if (i > 1 && last - begin > 8 * GN__MEASURE_US) break;
     }
     if (plan) x.i->plan_destroy(x.self, plan);
-    x.i->slot_drop(x.self, slot, 1);
+    x.i->slot_drop(x.self, slot, desc.gen);
     return ok ? least : 0;
 }
 
 /* The same without what every run costs, which cannot be more than a part of it. */
-static double gn__measure_net(gn_exec x, uint32_t slot, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, double run_s) {
-    double spent = gn__measure_op(x, slot, op, d, s, n_ins, 1);
+static double gn__measure_net(gn_exec x, uint32_t slot, uint32_t *gen, uint16_t op, gn_dtype d, gn_shape s, uint32_t n_ins, double run_s) {
+    double spent = gn__measure_op(x, slot, gen, op, d, s, n_ins, 1);
     return GN__MAX(spent - run_s, spent / 8);
 }
 
 /* Matrix products large enough to be work for it, small enough to end within milliseconds. */
-static double gn__measure_flops(gn_exec x, uint32_t slot, gn_dtype d, double run_s) {
+static double gn__measure_flops(gn_exec x, uint32_t slot, uint32_t *gen, gn_dtype d, double run_s) {
     int64_t n = 128, most = 2048;
-    double spent = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
+    double spent = gn__measure_net(x, slot, gen, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
     if (!(spent > 0)) return 0;
     if (spent > 20e-6) most = GN__MIN((int64_t)(128 * cbrt(1e-3 / spent)) / 128 * 128, (int64_t)1024);
     if (most <= n) return work / spent;
-    double more = gn__measure_net(x, slot, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
+    double more = gn__measure_net(x, slot, gen, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
     return more > 0 ? 2.0 * (double)(most * most * most) / more : work / spent;
 }
 
 /* Negation of n f32, read and written. */
-static double gn__measure_bytes(gn_exec x, uint32_t slot, double run_s) {
+static double gn__measure_bytes(gn_exec x, uint32_t slot, uint32_t *gen, double run_s) {
     int64_t n = 1 << 21;
-    double spent = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
-    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
+    double spent = gn__measure_net(x, slot, gen, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
+    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, gen, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
     return more > 0 ? 128.0 * (double)n / more : spent > 0 ? 8.0 * (double)n / spent : 0;
 }
 
 /* What a run costs before it begins, and each kernel in it. */
-static void gn__measure_all(gn_exec x, gn_cluster_device *c) {
+static void gn__measure_all(gn_exec x, uint32_t slot, uint32_t *gen, gn_cluster_device *c) {
     static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
     gn_shape tiny = GN_SHAPE(4, 4);
-    double one = gn__measure_op(x, 0, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, 1, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
+    double one = gn__measure_op(x, slot, gen, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, slot + 1, gen, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
     c->launch_s = GN__MAX((many - one) / (GN__MEASURE_CHAIN - 1), 1e-7);
     c->queue_s = GN__MAX(one - c->launch_s, 0);
     if (x.i->rates && x.i->rates(x.self, c->flops_per_s, &c->bytes_per_s) == GN_OK) return;
-    for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, 2 + i, dtypes[i], c->queue_s);
-    c->bytes_per_s = gn__measure_bytes(x, 2 + GN_RATE__COUNT, c->queue_s);
+    for (uint32_t i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] = gn__measure_flops(x, slot + 2 + i, gen, dtypes[i], c->queue_s);
+    c->bytes_per_s = gn__measure_bytes(x, slot + 2 + GN_RATE__COUNT, gen, c->queue_s);
 }
 
 static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
@@ -14295,11 +15831,13 @@ static bool gn__env_forbids(const char *name) {
     return env && strcmp(env, "0") == 0;
 }
 
-/* Some milliseconds of a CPU; a GPU compiles five small kernels for it, once. $GENIE_MEASURE=0: nothing is measured, so nothing is known. */
-static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *out) {
+/* Some milliseconds of a CPU; a GPU compiles five small kernels for it, once. `slot`: from here on seven are free. $GENIE_MEASURE=0:
+   nothing is measured, so nothing is known. */
+static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_cluster_device *out) {
     bool cpu = !gn__driver_serves(desc->device);
     char key[96];
     size_t at = 0;
+    uint32_t gen = 0;
     memset(out, 0, sizeof *out);
     if (gn__env_forbids("GENIE_MEASURE") || strcmp(desc->device, "null") == 0) return;
     snprintf(key, sizeof key, "%s %u", cpu ? "cpu" : desc->device, cpu ? gn__thread_count(desc->threads) : 0);
@@ -14308,7 +15846,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
     if (strcmp(gn__measured[at].key, key) != 0) {
         gn_cluster_device *c = &gn__measured[at].costs;
         memset(c, 0, sizeof *c);
-        gn__measure_all(x, c);
+        gn__measure_all(x, slot, &gen, c);
         gn__copy_text(gn__measured[at].key, sizeof key, key);
     }
     *out = gn__measured[at].costs;
@@ -14322,6 +15860,17 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, gn_cluster_device *
  * protocol in front of a local executor. */
 
 #define GN__DEADLINE_MS 30000u
+#define GN__SEND_PIECE (32u << 10)          /* bytes sent at once to a server that may be computing */
+#define GN__HEARD_US 1000u                  /* in which a server that was heard is taken to be there */
+#define GN__PEEK_MS 5u                      /* how often who waits looks whether gn_cancel was called */
+#define GN__CANCEL_US 1000000u              /* that a server may take to answer the steps that it was told to end */
+#define GN__SIGN_US 20000u                  /* signs of life that come more often, for long, are a flood */
+#define GN__ATTEND_MS 50u                   /* how often a server looks after sessions that compute; a call that ends sooner is left alone */
+#define GN__ALIVE_US 250000u                /* between two signs of life */
+#define GN__GRACE_US 10000000u              /* that work may take to end once it was told to; then its device is given up */
+#define GN__AHEAD ((size_t)1 << 20)         /* bytes received for a session while it computes */
+#define GN__REFUSED_MAX 64u                 /* plans that a server remembers because they did not end */
+#define GN__REFUSED_TENANT 3u               /* so many of one tenant's, and its sessions are refused */
 #define GN__SLICE_MS 100u                   /* how often a waiting server looks whether it is to stop */
 #define GN__LINGER_MS 100u                  /* how long a refused peer may take to read why */
 #define GN__IN_FLIGHT 64u                   /* steps that a client leaves unanswered */
@@ -14351,6 +15900,10 @@ typedef struct gn__link {
     bool paced;                             /* wire_ns is measured, not guessed */
     uint64_t burst, sent_us;                /* bytes sent one after another, and when the last of them were */
     uint64_t sent;                          /* bytes of frames, all together */
+    uint8_t *ahead;                         /* bytes [ahead_at, ahead_n) were received for the inbox while its thread computed */
+    size_t ahead_at, ahead_n;
+    gn_result (*before)(void *user);        /* each piece of a large send: waits until the peer reads; NULL: the transport waits */
+    void *before_user;
 } gn__link;
 
 /* What a byte costs on the link, from sends that followed others closely: the first bytes after a pause fill the system's
@@ -14365,12 +15918,19 @@ static void gn__link_pace(gn__link *l, size_t n, uint64_t begin_us, uint64_t end
     l->paced = true;
 }
 
+static uint32_t gn__link_state(const gn__link *l, uint32_t timeout_ms) { return l->t.i->state ? l->t.i->state(l->t.self, timeout_ms) : GN_LINK_WRITABLE; }
+
 static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
     gn__link *l = (gn__link *)user;
+    gn_result e = GN_OK;
     l->sent += n;
     if (n < GN__LARGE_SEND) return l->t.i->send(l->t.self, p, n, l->deadline_ms);
     uint64_t begin = gn_now_us();
-    gn_result e = l->t.i->send(l->t.self, p, n, l->deadline_ms);
+    for (size_t at = 0, piece; !e && at < n; at += piece) {
+        piece = GN__MIN(n - at, l->before ? (size_t)GN__SEND_PIECE : n);
+        if (l->before) e = l->before(l->before_user);
+        if (!e) e = l->t.i->send(l->t.self, p + at, piece, l->deadline_ms);
+    }
     if (!e) gn__link_pace(l, n, begin, gn_now_us());
     return e;
 }
@@ -14394,6 +15954,7 @@ static void gn__link_deinit(gn__link *l) {
     gn__inbox_deinit(&l->in);
     gn__outbox_deinit(&l->out);
     gn__buf_deinit(&l->scratch);
+    gn_free(l->ahead);
     memset(l, 0, sizeof *l);
 }
 
@@ -14416,10 +15977,77 @@ static void gn__link_count(gn__link *l) {
 /* Whether keys may change in the middle of the stream, as counted last. */
 static bool gn__link_renews(const gn__link *l) { return l->t.i->renew && l->info.renews; }
 
+/* What was received ahead comes first. */
+static gn_result gn__link_take(gn__link *l, uint8_t *p, size_t room) {
+    size_t n = GN__MIN(room, l->ahead_n - l->ahead_at);
+    memcpy(p, l->ahead + l->ahead_at, n);
+    l->in.n += n;
+    l->ahead_at += n;
+    if (l->ahead_at < l->ahead_n) return GN_OK;
+    gn_free(l->ahead);
+    l->ahead = NULL;
+    l->ahead_at = l->ahead_n = 0;
+    return GN_OK;
+}
+
+/* Receives what is there already, as long as there is room for it: an error is the transport's, and comes again. */
+static gn_result gn__link_read_ahead(gn__link *l) {
+    gn_result e = GN_OK;
+    while (!e && l->ahead_n < GN__AHEAD) {
+        size_t n = 0;
+        if (!l->ahead) l->ahead = (uint8_t *)gn_alloc(GN__AHEAD);
+        if (!l->ahead) return GN_OK;
+        e = l->t.i->recv(l->t.self, l->ahead + l->ahead_n, GN__AHEAD - l->ahead_n, &n, 0);
+        if (!e) l->ahead_n += n;
+    }
+    if (l->ahead_n > 0) return e == GN_TIMEOUT ? GN_OK : e;
+    gn_free(l->ahead);
+    l->ahead = NULL;
+    return e == GN_TIMEOUT ? GN_OK : e;
+}
+
+/* Byte i of what has come and is not read, i less than how much that is. */
+static uint8_t gn__link_byte(const gn__link *l, size_t i) {
+    size_t inside = l->in.n - l->in.at;
+    return i < inside ? l->in.p[l->in.at + i] : l->ahead[l->ahead_at + i - inside];
+}
+
+static uint64_t gn__link_number(const gn__link *l, size_t at, int bytes) {
+    uint64_t v = 0;
+    for (int i = 0; i < bytes; i++) v |= (uint64_t)gn__link_byte(l, at + (size_t)i) << 8 * i;
+    return v;
+}
+
+/* The largest sequence that a CANCEL_STEPS names among the frames that have come and are not read; 0: there is none. */
+static uint64_t gn__link_cancels(const gn__link *l) {
+    uint64_t found = 0, all = l->in.n - l->in.at + (l->ahead_n - l->ahead_at), at = 0;
+    while (all - at >= GN__FRAME_HEAD) {
+        uint64_t n = gn__link_number(l, (size_t)at, 4), id = gn__link_number(l, (size_t)at + 4, 2), flags = gn__link_number(l, (size_t)at + 6, 2);
+        at += GN__FRAME_HEAD;
+        if (n > l->in.frame_max || n > all - at) break;
+        if (id == GN__MSG_CANCEL_STEPS && n == 8 && !(flags & GN__FRAME_MORE)) found = GN__MAX(found, gn__link_number(l, (size_t)at, 8));
+        at += n;
+    }
+    return found;
+}
+
+/* The buffers that every link has, of bounded size, are nobody's: a block stays with the account that it began with. */
+static bool gn__link_begin(gn__link *l) {
+    gn__buf *const own[] = { &l->out.b, &l->out.fields, &l->scratch };
+    bool ok = true;
+    for (size_t i = 0; i < GN__LENGTH(own); i++) {
+        void *p = own[i]->p;
+        ok = gn__reserve(&p, &own[i]->cap, 1, 1) && ok;
+        own[i]->p = (uint8_t *)p;
+    }
+    return ok;
+}
+
 static gn_result gn__link_read(gn__link *l, uint32_t timeout_ms) {
     size_t room = 0, n = 0;
     uint8_t *p = gn__inbox_room(&l->in, &room);
     if (!p) return GN_OUT_OF_MEMORY;
+    if (l->ahead) return gn__link_take(l, p, room);
     gn_result e = l->t.i->recv(l->t.self, p, room, &n, timeout_ms);
     if (!e) l->in.n += n;
     return e;
@@ -14429,7 +16057,12 @@ typedef struct gn__patience {
     uint32_t deadline_ms;   /* for the next whole frame */
     bool idle;              /* waits for ever while no message has begun */
     const gn__atomic *stop; /* NULL: none; non-zero: GN_CANCELLED */
+    const gn__atomic *revoked;   /* NULL: none; non-zero: GN_BAD_CREDENTIAL */
 } gn__patience;
+
+static gn_result gn__session_revoked(gn_fault *f) {
+    return gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server");
+}
 
 /* The next message. *f is filled for what the peer did wrong and left alone for what the transport returned. */
 static gn_result gn__link_receive(gn__link *l, const gn__patience *w, gn__msg *out, gn_fault *f) {
@@ -14443,6 +16076,7 @@ static gn_result gn__link_receive(gn__link *l, const gn__patience *w, gn__msg *o
         uint64_t spent = (now - start) / 1000;
         uint32_t left = spent < w->deadline_ms ? w->deadline_ms - (uint32_t)spent : 0;
         if (w->stop && gn__atomic_load(w->stop)) return gn_fail(f, GN_CANCELLED, "the server stops");
+        if (w->revoked && gn__atomic_load(w->revoked)) return gn__session_revoked(f);
         e = gn__link_read(l, w->stop ? GN__MIN(left, GN__SLICE_MS) : left);
         if (e == GN_TIMEOUT && left == 0) return gn_fail(f, e, "no whole frame within %u ms", w->deadline_ms);
         if (e && e != GN_TIMEOUT) return gn_fail(f, e, "%s", gn__result_text(e));
@@ -14500,6 +16134,8 @@ typedef struct gn__flight {   /* a step without an answer yet, or one behind it 
     gn__want *wants;
     size_t n_wants, cap;
     gn__arrival arrival;
+    struct gn__remote_plan *plan;   /* NULL: it is gone */
+    uint8_t *waste;           /* nobody waits any more: its outputs go there; else NULL */
 } gn__flight;
 
 typedef struct gn__remote_weight { gn_slot_desc slot; uint8_t digest[32]; bool hashed, known; } gn__remote_weight;
@@ -14529,6 +16165,8 @@ typedef struct gn__remote {
     gn_cluster_device costs;           /* as the server told */
     gn_cluster_link link_up, link_down;   /* as measured here */
     uint64_t busy, sent_us, await_us;  /* ns of the latest step there; when a step alone was sent, when its answer was waited for */
+    uint64_t heard_us;                 /* when something came last */
+    bool listens;                      /* it is being waited for, with others */
     uint64_t sent_ticket;
     uint64_t sent_up, sent_down;       /* bytes of tensors of that step */
     gn__steady latency, rate_up, rate_down;
@@ -14541,9 +16179,15 @@ typedef struct gn__remote {
     gn_fault cause;                    /* lost: why */
     gn_fault error;                    /* failed: the first error not yet returned by wait, and its ticket */
     uint64_t error_ticket;
+    const gn_flag *cancel;             /* the context's; NULL: nobody ends a wait */
+    uint64_t cancel_us;                /* when it was seen in this call, 0: it was not */
+    uint64_t opened_us, signs;         /* signs: of life, since then */
+    bool works;                        /* the latest that came was one */
+    uint64_t cancelled[GN__IN_FLIGHT]; /* the latest steps that the server did not run to their end: an earlier one had failed, or gn_cancel */
+    uint32_t n_cancelled;              /* of all times */
 } gn__remote;
 
-typedef struct gn__remote_plan { uint32_t id; gn__ports ports; } gn__remote_plan;
+typedef struct gn__remote_plan { uint32_t id; gn__ports ports; gn__msg_counts counts; } gn__remote_plan;   /* counts: of each run, once told */
 
 static gn_result gn__copy_fault(gn_fault *to, const gn_fault *from) {
     if (to) *to = *from;
@@ -14582,6 +16226,8 @@ static gn__flight *gn__remote_find(gn__remote *r, uint32_t request) {
 
 static void gn__remote_land(gn__remote *r, gn__flight *x) {
     x->done = true;
+    gn_free(x->waste);
+    x->waste = NULL;
     r->owed -= x->owed;
     r->read = GN__MAX(r->read, x->sent);
     while (r->n_flights > 0 && r->flights[r->first].done) {
@@ -14605,14 +16251,24 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     uint64_t ticket = r->next - (uint32_t)((uint32_t)r->next - m->request);
     if (ticket >= r->next || ticket == 0 || ticket > UINT64_MAX / 2) return gn__remote_bad(r, f, "an error of an unknown request");
     if (x && d.result != GN_CANCELLED && d.result != GN_NO_VALUE) r->step_errors++;
-    if (!r->failed && d.result != GN_CANCELLED) {
+    bool alone = x && x->waste && r->n_flights == 1 && !r->failed;   /* nobody waits for it, and nothing was queued behind it */
+    if (alone) r->seen = r->step_errors;
+    else if (!r->failed && d.result != GN_CANCELLED) {
         r->failed = true;
         r->error = fault;
         r->error_ticket = ticket;
     }
+    if (d.result == GN_CANCELLED) r->cancelled[r->n_cancelled++ % GN__IN_FLIGHT] = ticket;
     if (r->asked == ticket) r->asked = 0;
     if (x) gn__remote_land(r, x);
     return GN_OK;
+}
+
+static bool gn__remote_cancelled(const gn__remote *r, uint64_t ticket) {
+    uint32_t n = GN__MIN(r->n_cancelled, (uint32_t)GN__IN_FLIGHT);
+    for (uint32_t i = 0; i < n; i++)
+        if (r->cancelled[i] == ticket) return true;
+    return false;
 }
 
 static void gn__remote_latency(gn__remote *r, double seconds) {
@@ -14698,7 +16354,26 @@ static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault 
     gn__remote_learn(r, x);
     r->stats->device_bytes += d.held - r->held;
     r->held = d.held;
+    if (x->plan) {
+        const gn__msg_counts *c = &x->plan->counts;
+        r->stats->kernels_run += c->kernels;
+        r->stats->nodes_fused += c->fused;
+        r->stats->state_copies += c->copies;
+        r->stats->state_copy_bytes += c->copy_bytes;
+    }
     gn__remote_land(r, x);
+    return GN_OK;
+}
+
+/* COUNTS: what each run of the plan of this step counts. */
+static gn_result gn__remote_take_counts(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_counts d;
+    gn_fault fault;
+    gn__flight *x = gn__remote_find(r, m->request);
+    if (!(r->features & GN__FEATURE_COUNTS)) return gn__remote_bad(r, f, "COUNTS, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (!x) return gn__remote_bad(r, f, "the counts of a step that was not sent");
+    if (x->plan) x->plan->counts = d;
     return GN_OK;
 }
 
@@ -14743,9 +16418,23 @@ static gn_result gn__remote_take_fallback(gn__remote *r, const gn__msg *m, gn_fa
     return GN_OK;
 }
 
+/* That it has come is all that it says. */
+static gn_result gn__remote_take_alive(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_alive d;
+    gn_fault fault;
+    if (!(r->features & GN__FEATURE_ALIVE)) return gn__remote_bad(r, f, "ALIVE, which nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (++r->signs > GN__IN_FLIGHT + (gn_now_us() - r->opened_us) / GN__SIGN_US) return gn__remote_bad(r, f, "more signs of life than a server gives");
+    r->works = true;
+    return GN_OK;
+}
+
 static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
-    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK) {   /* at most one a request, and one at the beginning */
-        if (++r->unasked > 2 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+    if (m->id == GN__MSG_ALIVE) return gn__remote_take_alive(r, m, f);
+    r->works = false;
+    if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK || m->id == GN__MSG_COUNTS) {   /* at most one a request, and one at the beginning */
+        if (++r->unasked > 3 * r->next) return gn__remote_bad(r, f, "more than was asked for");
+        if (m->id == GN__MSG_COUNTS) return gn__remote_take_counts(r, m, f);
         return m->id == GN__MSG_COSTS ? gn__remote_take_costs(r, m, f) : gn__remote_take_fallback(r, m, f);
     }
     if (++r->answers >= r->next) return gn__remote_bad(r, f, "more answers than there were requests");
@@ -14759,7 +16448,7 @@ static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
 
 /* A server that closes says why first: looks for that before the executor is given up. */
 static gn_result gn__remote_broken(gn__remote *r, gn_result e, gn_fault *f) {
-    gn__patience w = { GN__LINGER_MS, false, NULL };
+    gn__patience w = { GN__LINGER_MS, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     for (uint32_t i = 0; e == GN_DISCONNECTED && !r->lost && i < GN__IN_FLIGHT; i++) {
@@ -14778,11 +16467,13 @@ static gn_result gn__remote_flush(gn__remote *r, gn_fault *f) {
 
 /* Receives and takes one message; without one in that time GN_TIMEOUT, and nothing is lost. */
 static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
-    gn__patience w = { ms, false, NULL };
+    gn__patience w = { ms, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
+    uint64_t frames = r->link.in.frames;
     r->link.in.limit = r->owed + GN__HELLO_MAX;   /* no honest answer is larger */
     gn_result e = gn__link_receive(&r->link, &w, &m, &fault);
+    if (r->link.in.frames != frames) r->heard_us = gn_now_us();
     if (!e) return gn__remote_take(r, &m, f);
     if (e == GN_TIMEOUT) return e;
     gn_fault cause;
@@ -14790,13 +16481,67 @@ static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
     return gn__remote_lose(r, &cause, f);
 }
 
-/* Receives and takes one message. */
-static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
+/* Whether gn_cancel was called and the server has had its time: it is told once, and then answers the steps that it does not run to
+   their end. One that cannot be told has none. */
+static bool gn__remote_leaves(gn__remote *r) {
+    bool can = (r->features & GN__FEATURE_CANCEL) != 0, asked = gn_flag_get(r->cancel) != GN_OK;
+    uint64_t now = asked ? GN__MAX(gn_now_us(), 1u) : 0;
+    if (!asked || r->cancel_us) return asked && (!can || now - r->cancel_us >= GN__CANCEL_US);
+    gn__msg_cancel_steps m = { r->sequence };
+    r->cancel_us = now;
+    r->sent_us = 0;
+    if (can && !gn__outbox_message(&r->link.out, GN__MSG_CANCEL_STEPS, (uint32_t)r->next++, &m)) gn__outbox_flush(&r->link.out);   /* a failure stays there */
+    return !can;
+}
+
+static gn_result gn__remote_silent(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
     gn_fault fault;
-    gn_result e = gn__remote_look(r, deadline_ms, f);
-    if (e != GN_TIMEOUT || r->lost || deadline_ms == 0) return e;
-    gn_fail(&fault, e, "%s gave no answer within %u ms", r->link.info.peer, deadline_ms);
+    gn_fail(&fault, GN_TIMEOUT, "%s gave no answer and no sign of life within %u ms", r->link.info.peer, deadline_ms);
     return gn__remote_lose(r, &fault, f);
+}
+
+/* Receives and takes one message. What breaks the deadline is silence: a whole frame of whatever kind ends it. GN_CANCELLED: gn_cancel. */
+static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
+    uint64_t start = gn_now_us(), frames = r->link.in.frames, spent = 0;
+    for (;;) {
+        uint32_t left = (uint32_t)(deadline_ms - GN__MIN(spent, deadline_ms));
+        if (deadline_ms && gn__remote_leaves(r)) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
+        gn_result e = gn__remote_look(r, r->cancel ? GN__MIN(left, GN__PEEK_MS) : left, f);
+        if (e != GN_TIMEOUT || r->lost || deadline_ms == 0) return e;
+        uint64_t now = gn_now_us();
+        if (r->link.in.frames != frames) start = now;
+        frames = r->link.in.frames;
+        spent = (now - start) / 1000;
+        if (spent >= deadline_ms) break;
+    }
+    return gn__remote_silent(r, deadline_ms, f);
+}
+
+/* A step's outputs go where nobody reads them: the program has its memory back. */
+static bool gn__flight_abandon(gn__flight *x) {
+    size_t total = 1, at = 0;
+    for (size_t i = 0; i < x->n_wants; i++) total += x->wants[i].bytes;
+    if (!x->waste) x->waste = (uint8_t *)gn_alloc(total);
+    for (size_t i = 0; i < x->n_wants && x->waste; at += x->wants[i++].bytes) x->wants[i].host = x->waste + at;
+    if (x->waste && x->arrival.want < x->n_wants) x->arrival.blob.to = (uint8_t *)x->wants[x->arrival.want].host;
+    return x->waste != NULL;
+}
+
+/* gn_cancel: steps that are not answered are not waited for. Without memory for what still comes of them they are. */
+static gn_result gn__remote_abandon(gn__remote *r, gn_fault *f) {
+    const gn_flag *cancel = r->cancel;
+    gn_result e = GN_OK;
+    for (uint32_t i = r->n_flights; i-- > 0 && !e;) {
+        gn__flight *x = gn__remote_flight(r, i);
+        if (x->done) continue;
+        r->cancelled[r->n_cancelled++ % GN__IN_FLIGHT] = x->ticket;
+        if (gn__flight_abandon(x)) continue;
+        r->cancel = NULL;
+        while (!e && r->n_flights > 0) e = gn__remote_receive(r, r->link.deadline_ms, f);
+        r->cancel = cancel;
+        break;
+    }
+    return e ? e : gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
 }
 
 /* Waits until no step up to the ticket is without an answer. */
@@ -14805,6 +16550,7 @@ static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
     gn_result e = r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket ? gn__remote_flush(r, f) : GN_OK;
     if (r->sent_us) r->await_us = gn_now_us();
     while (!e && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket) e = gn__remote_receive(r, r->link.deadline_ms, f);
+    if (e == GN_CANCELLED && !r->lost) e = gn__remote_abandon(r, f);
     if (r->link.in.frames != before) r->stats->round_trips++;
     return e;
 }
@@ -14816,6 +16562,8 @@ static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
     if (r->lost) return gn__remote_is_lost(r, f);
     if (r->n_flights == GN__IN_FLIGHT) e = gn__remote_await(r, gn__remote_flight(r, GN__IN_FLIGHT / 2)->ticket, f);   /* half: one wait for many */
     while (!e && r->owed > GN__OWED_MAX && r->n_flights > 0 && (n > GN__OWED_MAX || r->link.sent + r->link.out.b.n - r->read > GN__OWED_MAX - n)) e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
+    /* A server that shows that it works reads again when it has done so: until then nothing large is begun. */
+    while (!e && r->works && r->n_flights > 0 && n > GN__LARGE_SEND && n < UINT64_MAX) e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
     if (!e && ++r->unread >= GN__IN_FLIGHT) {
         r->unread = 0;
         e = gn__remote_flush(r, f);
@@ -14823,6 +16571,22 @@ static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
         if (e == GN_TIMEOUT && !r->lost) e = GN_OK;
     }
     return e;
+}
+
+/* gn__link.before, amidst a message: while the server computes and does not read, its signs of life are received. */
+static gn_result gn__remote_before(void *user) {
+    gn__remote *r = (gn__remote *)user;
+    uint64_t start = gn_now_us(), frames = r->link.in.frames;
+    if (r->n_flights == 0 || !(r->features & GN__FEATURE_ALIVE)) return GN_OK;
+    for (uint32_t state = gn__link_state(&r->link, 0); !(state & GN_LINK_WRITABLE); state = gn__link_state(&r->link, GN__PEEK_MS)) {
+        gn_result e = state & GN_LINK_READABLE ? gn__remote_look(r, 0, NULL) : GN_TIMEOUT;
+        uint64_t now = gn_now_us();
+        if (r->lost || state & GN_LINK_GONE) return GN_DISCONNECTED;
+        if (e == GN_OK || r->link.in.frames != frames) start = now;
+        frames = r->link.in.frames;
+        if (now - start >= (uint64_t)r->link.deadline_ms * 1000) return GN_TIMEOUT;
+    }
+    return GN_OK;
 }
 
 /* Ends the message being written. GN_OUT_OF_MEMORY leaves the executor alive. */
@@ -14842,6 +16606,15 @@ static gn_result gn__remote_message(gn__remote *r, uint16_t id, const void *msg,
 static void gn__remote_blob(gn__remote *r, const void *p, size_t n, int element) {
     r->stats->packed_bytes_up += gn__blob_put(&r->link.out, p, n, element, r->link.codecs, r->link.wire_ns, &r->link.scratch);
     r->stats->tensor_bytes_up += n;
+}
+
+/* A message that frees what the program has let go of: gn_cancel does not keep it back. */
+static gn_result gn__remote_drop(gn__remote *r, uint16_t id, const void *msg, gn_fault *f) {
+    const gn_flag *cancel = r->cancel;
+    r->cancel = NULL;
+    gn_result e = gn__remote_message(r, id, msg, f);
+    r->cancel = cancel;
+    return e;
 }
 
 /* SLOT_PUT of a state, or of a weight that the server has by now (digest not NULL). */
@@ -14887,7 +16660,7 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
         r->weights[i] = r->weights[--r->n_weights];
         return GN_OK;
     }
-    return gn__remote_message(r, GN__MSG_SLOT_DROP, &m, NULL);
+    return gn__remote_drop(r, GN__MSG_SLOT_DROP, &m, NULL);
 }
 
 static void gn__digest_range(void *arg, int64_t begin, int64_t end) {
@@ -14950,8 +16723,8 @@ static gn_result gn__remote_upload(gn__remote *r, const gn__remote_weight *w, gn
         m.total = total;
         m.offset = at;
         m.element = (uint8_t)element;
-        e = gn__remote_ready(r, UINT64_MAX, f);
-        if (e) return e;
+        e = gn_flag_get(r->cancel) ? gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED)) : gn__remote_ready(r, UINT64_MAX, f);
+        if (e) return e;   /* between two pieces: the weight is begun again when it is needed */
         gn__outbox_fields(&r->link.out, GN__MSG_WEIGHT_PUT, (uint32_t)r->next++, &m);
         gn__remote_blob(r, (const uint8_t *)w->slot.host + at, n, element);
         e = gn__remote_end(r, f);
@@ -15017,7 +16790,7 @@ static gn_result gn__remote_plan_make(void *self, const gn_part *part, void **ou
     gn_result e = gn__remote_supports(r, part, f);
     if (!e) e = gn__remote_send_weights(r, f);
     if (e) return e;
-    gn__remote_plan *p = (gn__remote_plan *)gn_alloc(sizeof *p);
+    gn__remote_plan *p = (gn__remote_plan *)gn__alloc_zero(sizeof *p);
     if (!p || !gn__ports_init(&p->ports, part)) {
         gn_free(p);
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
@@ -15037,7 +16810,9 @@ static void gn__remote_plan_destroy(void *self, void *plan) {
     gn__remote *r = (gn__remote *)self;
     gn__remote_plan *p = (gn__remote_plan *)plan;
     gn__msg_plan_drop m = { p->id };
-    if (!r->lost) gn__remote_message(r, GN__MSG_PLAN_DROP, &m, NULL);
+    for (uint32_t i = 0; i < r->n_flights; i++)
+        if (gn__remote_flight(r, i)->plan == p) gn__remote_flight(r, i)->plan = NULL;
+    if (!r->lost) gn__remote_drop(r, GN__MSG_PLAN_DROP, &m, NULL);
     gn_free(p->ports.args);
     gn_free(p);
 }
@@ -15092,9 +16867,11 @@ static gn_result gn__remote_told(gn__remote *r, gn_fault *f) {
 
 static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
-    const gn__remote_plan *p = (const gn__remote_plan *)plan;
+    gn__remote_plan *p = (gn__remote_plan *)plan;
+    r->cancel_us = 0;
     gn_result e = gn__remote_send_weights(r, f);
     if (!e) e = gn__remote_ready(r, gn__step_bytes(&p->ports), f);
+    *out_ticket = r->failed ? r->error_ticket : 0;
     if (!e && r->failed) e = gn__remote_told(r, f);   /* an earlier step failed: what was queued behind it did not run */
     if (e) return e;
     for (uint32_t i = 0; i < p->ports.n_args; i++)
@@ -15106,6 +16883,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     gn__msg_step m = { p->id, r->sequence + 1, r->release, r->seen, { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 }, { NULL, 0 } };
     uint64_t packed = r->stats->packed_bytes_up;
     x->ticket = r->next++;
+    x->plan = p;
     gn__outbox_fields(&r->link.out, GN__MSG_STEP, (uint32_t)x->ticket, &m);
     gn__remote_put_args(r, &p->ports, args);
     e = gn__remote_end(r, f);
@@ -15130,10 +16908,47 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
 static gn_result gn__remote_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__remote *r = (gn__remote *)self;
     if (r->lost) return gn__remote_is_lost(r, f);
+    uint32_t before = r->n_cancelled;
+    r->cancel_us = 0;
     gn_result e = gn__remote_await(r, ticket, f);
     gn__link_count(&r->link);
+    if (!e && r->cancel_us && r->n_cancelled != before) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
     if (e) return e;
-    return r->failed && r->error_ticket <= ticket ? gn__remote_told(r, f) : GN_OK;
+    if (r->failed && r->error_ticket <= ticket) return gn__remote_told(r, f);
+    return gn__remote_cancelled(r, ticket) ? gn_fail(f, GN_CANCELLED, "this step did not run to its end: it was cancelled, or one before it has failed, which was told then") : GN_OK;
+}
+
+/* Takes what has come. What it tells of the link counts only when it was being waited for. */
+static bool gn__remote_ended(void *self, uint64_t ticket) {
+    gn__remote *r = (gn__remote *)self;
+    uint64_t sent_us = r->sent_us, before = r->link.in.frames;
+    bool listened = r->listens;
+    gn_fault f;
+    r->listens = false;
+    if (!listened) r->sent_us = 0;
+    while (!r->lost && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket && gn__remote_look(r, 0, &f) == GN_OK) { }
+    if (gn__remote_leaves(r)) return true;    /* wait tells */
+    if (r->link.in.frames == before) r->sent_us = sent_us;
+    else {
+        r->stats->round_trips += listened;
+        gn__link_count(&r->link);
+    }
+    return r->lost || r->n_flights == 0 || gn__remote_flight(r, 0)->ticket > ticket;
+}
+
+static const gn_transport *gn__remote_listen(void *self, uint64_t since_us, uint32_t *out_ms) {
+    gn__remote *r = (gn__remote *)self;
+    gn_fault f;
+    if (r->lost || gn__remote_flush(r, &f)) return NULL;
+    uint64_t now = gn_now_us(), since = GN__MAX(since_us, r->heard_us), spent = now > since ? (now - since) / 1000 : 0;
+    if (spent >= r->link.deadline_ms) {
+        gn__remote_silent(r, r->link.deadline_ms, NULL);
+        return NULL;
+    }
+    if (r->sent_us && r->await_us < r->sent_us) r->await_us = now;
+    r->listens = true;
+    *out_ms = GN__MIN(r->link.deadline_ms - (uint32_t)spent, r->cancel ? GN__PEEK_MS : UINT32_MAX);
+    return &r->link.t;
 }
 
 static void gn__remote_values_release(void *self, uint64_t below) {
@@ -15150,6 +16965,16 @@ static void gn__remote_describe(void *self, gn_device_info *out_info) {
     gn__copy_text(out_info->cipher, sizeof out_info->cipher, r->link.info.cipher);
     gn__copy_text(out_info->records, sizeof out_info->records, r->link.info.records);
     out_info->remote = true;
+}
+
+/* Also of a server that has gone since it was heard: a look costs a call of the system, so not of one that was there a moment ago. */
+static uint32_t gn__remote_lost(void *self, gn_fault *f) {
+    gn__remote *r = (gn__remote *)self;
+    gn_fault ignored;
+    bool there = gn_now_us() - r->heard_us < GN__HEARD_US;
+    while (!there && !r->lost && gn__remote_look(r, 0, &ignored) == GN_OK) { }
+    if (r->lost) gn__remote_is_lost(r, f);
+    return r->lost;
 }
 
 static void gn__remote_close(void *self) {
@@ -15170,6 +16995,7 @@ static void gn__remote_close(void *self) {
     gn__link_deinit(&r->link);
     for (uint32_t i = 0; i < GN__IN_FLIGHT; i++) {
         gn_free(r->flights[i].wants);
+        gn_free(r->flights[i].waste);
         gn__buf_deinit(&r->flights[i].arrival.blob.packed);
     }
     gn_free(r->weights);
@@ -15183,7 +17009,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
 
 static const gn_exec_i gn__remote_i = {
     gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, NULL, NULL, NULL,
+    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, gn__remote_ended, NULL, NULL, gn__remote_listen, gn__remote_lost,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -15236,7 +17062,7 @@ static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault
 }
 
 static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f) {
-    gn__patience w = { r->link.deadline_ms, false, NULL };
+    gn__patience w = { r->link.deadline_ms, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     gn_result e = gn__remote_send_hello(r, device, f);
@@ -15258,6 +17084,7 @@ static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     void *weights = gn__alloc_zero(GN__WIRE_ASK * sizeof *r->weights);
     if (!weights) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure a link");
+    gn__remote_weight *own = r->weights;
     r->weights = (gn__remote_weight *)weights;
     for (int i = 0; i <= SMALL && !e; i++) {
         uint64_t begin = gn_now_us();
@@ -15266,7 +17093,7 @@ static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
         if (i < SMALL) least = GN__MIN(least, spent);
     }
     gn_free(weights);
-    r->weights = NULL;
+    r->weights = own;
     double more = GN__MAX(spent - least, 1e-6);
     r->link_up = r->link_down = (gn_cluster_link){ GN__MAX(least, 1e-6) / 2, GN__WIRE_ASK * 40 / more };
     return e;
@@ -15329,7 +17156,7 @@ static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_clust
     *out_down = r->link_down;
 }
 
-/* Opens `device` of the server at the other end ("" or NULL: its first). Takes ownership of the transport, whatever it returns.
+/* Opens `device` of the server at the other end ("" or NULL: its least loaded). Takes ownership of the transport, whatever it returns.
    `several`: the scheduler has a choice, so it is worth time to learn what the device and the link cost. */
 static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char *device, bool several, gn_stats *stats, gn_exec *out, gn_fault *f) {
     gn__remote *r = (gn__remote *)gn__alloc_zero(sizeof *r);
@@ -15343,95 +17170,198 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->link.in.intake = (gn__intake){ gn__arrival_begins, gn__arrival_takes, r };
     r->next = 1;
     r->next_plan = 1;
-    r->features = GN__FEATURE_FALLBACK | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+    r->opened_us = gn_now_us();
+    r->features = GN__FEATURE_FALLBACK | GN__FEATURE_LABEL | GN__FEATURE_COUNTS | GN__FEATURE_ALIVE | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
     if (desc) { r->log = desc->log; r->log_user = desc->log_user; r->threads = desc->threads; }
     gn__link_count(&r->link);
     if (gn__link_renews(&r->link)) r->features |= GN__FEATURE_RENEW;
     gn_result e = gn__remote_greet(r, device, f);
+    if (!e && desc && desc->label && r->features & GN__FEATURE_LABEL) {
+        gn__msg_label m = { gn__span_of_text(desc->label, 63) };
+        e = gn__remote_message(r, GN__MSG_LABEL, &m, f);
+        if (!e) e = gn__remote_flush(r, f);
+    }
     if (!e && several) e = gn__remote_probe(r, f);
     if (e) {
         r->lost = true;   /* nobody to say goodbye to */
         gn__remote_close(r);
         return e;
     }
+    r->link.before = t.i->state ? gn__remote_before : NULL;
+    r->link.before_user = r;
     out->i = &gn__remote_i;
     out->self = r;
     return GN_OK;
 }
 
-/* ---- server: the weight store. Per tenant, content-addressed; unreferenced weights stay until room is needed ---- */
+/* ---- server: tenants and the weight store. A tenant sees its own weights only, found by content and length. What no session uses stays,
+ * charged to the tenant, until it has been idle too long, there are too many bytes of it, or its room is needed ---- */
 
 #define GN__TENANT 64
-#define GN__STORE_BUCKETS 256
+#define GN__LOOK_MS 500u          /* between two looks at the list of clients */
+#define GN__LOOKS_MOST 10u        /* after which the session of a client that is not there is cut off */
+#define GN__TRIM_MOST 1000u                 /* idle weights that are dropped at a time, under the server's lock */
+
+typedef struct gn__tenant gn__tenant;
 
 typedef struct gn__weight {
-    struct gn__weight *next;
-    char tenant[GN__TENANT];
+    struct gn__weight *next;             /* in its chain */
+    struct gn__weight *newer, *older;    /* among the idle ones of its tenant */
+    gn__tenant *tenant;
     uint8_t digest[32];
-    uint64_t bytes, used;      /* used: time of the last release */
+    uint64_t bytes, used;                /* used: when it was last let go of, us */
     uint32_t refs;
     uint8_t *data;
 } gn__weight;
 
+struct gn__tenant {
+    gn__tenant *next;
+    char name[GN__TENANT];
+    uint64_t refs;                       /* sessions and weights; it goes with the last */
+    gn_account *host, *device;
+    gn__weight *newest, *oldest;         /* idle weights */
+};
+
 typedef struct gn__store {
-    gn__weight *buckets[GN__STORE_BUCKETS];   /* by the digest's first byte */
-    uint64_t idle, limit;                     /* bytes of unreferenced weights, held and allowed */
+    gn__weight **chains;                 /* a power of two of them, about as many as weights */
+    size_t n_chains, n;
+    uint64_t salt;                       /* clients choose digests, not chains */
+    uint64_t idle, limit, age_us;        /* bytes of idle weights, held and allowed; how long they stay */
+    uint64_t dropped;
+    gn__tenant *tenants;
 } gn__store;
 
-/* A tenant sees its own weights only; the length is part of the name. */
-static gn__weight *gn__store_find(gn__store *s, const char *tenant, const uint8_t *digest, uint64_t bytes) {
-    for (gn__weight *w = s->buckets[digest[0]]; w; w = w->next)
-        if (w->bytes == bytes && memcmp(w->digest, digest, 32) == 0 && strcmp(w->tenant, tenant) == 0) return w;
+static uint64_t gn__weight_cost(const gn__weight *w) { return w->bytes + sizeof *w + 2 * GN__BLOCK_COST; }
+
+/* The tenant of a name, with one reference more; NULL: no memory. */
+static gn__tenant *gn__tenant_take(gn__store *s, const char *name) {
+    gn__tenant *t = s->tenants;
+    while (t && strcmp(t->name, name) != 0) t = t->next;
+    if (!t) {
+        t = (gn__tenant *)gn__alloc_zero(sizeof *t);
+        if (!t) return NULL;
+        gn__copy_text(t->name, sizeof t->name, name);
+        t->next = s->tenants;
+        s->tenants = t;
+    }
+    t->refs++;
+    return t;
+}
+
+static void gn__tenant_give(gn__store *s, gn__tenant *t) {
+    if (!t || --t->refs > 0) return;
+    gn__tenant **p = &s->tenants;
+    while (*p != t) p = &(*p)->next;
+    *p = t->next;
+    gn__account_close(t->host);
+    gn__account_close(t->device);
+    gn_free(t);
+}
+
+static gn__weight **gn__store_chain(const gn__store *s, const gn__tenant *tenant, const uint8_t *digest) {
+    uint64_t key;
+    memcpy(&key, digest, sizeof key);
+    return &s->chains[gn__mix(key ^ s->salt, (uint64_t)(uintptr_t)tenant) & (s->n_chains - 1)];
+}
+
+static gn__weight *gn__store_find(const gn__store *s, const gn__tenant *tenant, const uint8_t *digest, uint64_t bytes) {
+    if (!s->n_chains) return NULL;
+    for (gn__weight *w = *gn__store_chain(s, tenant, digest); w; w = w->next)
+        if (w->tenant == tenant && w->bytes == bytes && memcmp(w->digest, digest, 32) == 0) return w;
     return NULL;
 }
 
+/* Chains for one more; false: no memory for the first of them. */
+static bool gn__store_room(gn__store *s) {
+    size_t n = s->n_chains ? s->n_chains * 2 : 256;
+    if (s->n < s->n_chains) return true;
+    gn__store old = *s;
+    gn__weight **chains = (gn__weight **)gn__block_make(NULL, n * sizeof *chains, true);   /* the server's; under its lock nothing is charged */
+    if (!chains) return s->n_chains > 0;          /* longer chains are slower, that is all */
+    memset((void *)chains, 0, n * sizeof *chains);
+    s->chains = chains;
+    s->n_chains = n;
+    for (size_t i = 0; i < old.n_chains; i++)
+        for (gn__weight *w = old.chains[i], *next; w; w = next) {
+            gn__weight **p = gn__store_chain(s, w->tenant, w->digest);
+            next = w->next;
+            w->next = *p;
+            *p = w;
+        }
+    gn_free(old.chains);
+    return true;
+}
+
+/* Takes it out of the idle ones of its tenant. */
+static void gn__store_wake(gn__store *s, gn__weight *w) {
+    *(w->newer ? &w->newer->older : &w->tenant->newest) = w->older;
+    *(w->older ? &w->older->newer : &w->tenant->oldest) = w->newer;
+    w->newer = w->older = NULL;
+    s->idle -= gn__weight_cost(w);
+}
+
+/* An idle one. */
 static void gn__store_remove(gn__store *s, gn__weight *w) {
-    gn__weight **p = &s->buckets[w->digest[0]];
+    gn__weight **p = gn__store_chain(s, w->tenant, w->digest);
     while (*p != w) p = &(*p)->next;
     *p = w->next;
+    s->n--;
+    s->dropped++;
+    gn__store_wake(s, w);
+    gn__tenant_give(s, w->tenant);
     gn_free(w->data);
     gn_free(w);
 }
 
-static void gn__store_trim(gn__store *s) {
-    while (s->idle > s->limit) {
-        gn__weight *oldest = NULL;
-        for (int i = 0; i < GN__STORE_BUCKETS; i++)
-            for (gn__weight *w = s->buckets[i]; w; w = w->next)
-                if (w->refs == 0 && (!oldest || w->used < oldest->used)) oldest = w;
-        s->idle -= oldest->bytes;
-        gn__store_remove(s, oldest);
+/* The weight that has been idle for longest, of all tenants. */
+static gn__weight *gn__store_oldest(const gn__store *s) {
+    gn__weight *oldest = NULL;
+    for (const gn__tenant *t = s->tenants; t; t = t->next)
+        if (t->oldest && (!oldest || t->oldest->used < oldest->used)) oldest = t->oldest;
+    return oldest;
+}
+
+/* Removes at most `most` of those that are too many or too old; false: there are none left. */
+static bool gn__store_trim(gn__store *s, uint32_t most) {
+    uint64_t now = gn_now_us();
+    for (uint32_t i = 0; i < most; i++) {
+        gn__weight *w = gn__store_oldest(s);
+        if (!w || (s->idle <= s->limit && now - w->used < s->age_us)) return false;
+        gn__store_remove(s, w);
     }
+    return true;
 }
 
 static void gn__store_ref(gn__store *s, gn__weight *w) {
-    if (w->refs++ == 0) s->idle -= w->bytes;
+    if (w->refs++ == 0) gn__store_wake(s, w);
 }
 
 static void gn__store_unref(gn__store *s, gn__weight *w) {
+    gn__tenant *t = w->tenant;
     if (--w->refs > 0) return;
     w->used = gn_now_us();
-    s->idle += w->bytes;
-    gn__store_trim(s);
+    w->older = t->newest;
+    *(t->newest ? &t->newest->newer : &t->oldest) = w;
+    t->newest = w;
+    s->idle += gn__weight_cost(w);
+    gn__store_trim(s, GN__TRIM_MOST);
 }
 
-/* Takes the bytes over; they are referenced once. NULL: no memory. */
-static gn__weight *gn__store_add(gn__store *s, const char *tenant, const uint8_t *digest, uint64_t bytes, uint8_t *data) {
-    gn__weight *w = (gn__weight *)gn__alloc_zero(sizeof *w);
-    if (!w) return NULL;
-    gn__copy_text(w->tenant, sizeof w->tenant, tenant);
-    memcpy(w->digest, digest, 32);
-    w->bytes = bytes;
+/* Enters a weight, which has its data; it is referenced once. False: no memory. */
+static bool gn__store_add(gn__store *s, gn__weight *w) {
+    if (!gn__store_room(s)) return false;
+    gn__weight **p = gn__store_chain(s, w->tenant, w->digest);
+    w->tenant->refs++;
     w->refs = 1;
-    w->data = data;
-    w->next = s->buckets[digest[0]];
-    s->buckets[digest[0]] = w;
-    return w;
+    w->next = *p;
+    *p = w;
+    s->n++;
+    return true;
 }
 
 static void gn__store_deinit(gn__store *s) {
-    for (int i = 0; i < GN__STORE_BUCKETS; i++)
-        while (s->buckets[i]) gn__store_remove(s, s->buckets[i]);
+    for (gn__weight *w = gn__store_oldest(s); w; w = gn__store_oldest(s)) gn__store_remove(s, w);
+    gn_free(s->chains);
 }
 
 /* ---- server: sessions ---- */
@@ -15442,19 +17372,19 @@ static void gn__store_deinit(gn__store *s) {
 #define GN__TURNED_AWAY_LINES 8   /* connections turned away that are logged one by one, in each second */
 #define GN__DEVICES_MAX 32
 
-/* From numbers that a client chose to what they stand for. Open addressing, a power of two of places. */
-typedef struct gn__map { struct gn__map_entry { uint32_t key; void *value; } *p; size_t n, cap; } gn__map;
+/* From numbers (those that a client chose, addresses) to what they stand for. Open addressing, a power of two of places. */
+typedef struct gn__map { struct gn__map_entry { uint64_t key; void *value; } *p; size_t n, cap; } gn__map;
 
-static size_t gn__map_place(const gn__map *t, uint32_t key) {
+static size_t gn__map_place(const gn__map *t, uint64_t key) {
     size_t i = (size_t)gn__mix(key, 0) & (t->cap - 1);
     while (t->p[i].value && t->p[i].key != key) i = (i + 1) & (t->cap - 1);
     return i;
 }
 
-static void *gn__map_get(const gn__map *t, uint32_t key) { return t->cap ? t->p[gn__map_place(t, key)].value : NULL; }
+static void *gn__map_get(const gn__map *t, uint64_t key) { return t->cap ? t->p[gn__map_place(t, key)].value : NULL; }
 
 /* The key is not there yet. */
-static bool gn__map_put(gn__map *t, uint32_t key, void *value) {
+static bool gn__map_put(gn__map *t, uint64_t key, void *value) {
     if ((t->n + 1) * 2 > t->cap) {
         gn__map old = *t;
         t->cap = old.cap ? old.cap * 2 : 16;
@@ -15471,7 +17401,7 @@ static bool gn__map_put(gn__map *t, uint32_t key, void *value) {
     return true;
 }
 
-static void gn__map_remove(gn__map *t, uint32_t key) {
+static void gn__map_remove(gn__map *t, uint64_t key) {
     size_t hole = gn__map_place(t, key);
     t->p[hole].value = NULL;
     t->n--;
@@ -15488,8 +17418,7 @@ typedef struct gn__served_slot {
     uint64_t mark;              /* of the last check of updates that met it */
     gn_leaf_kind kind;
     gn__type type;
-    uint64_t held;              /* bytes charged to the session */
-    gn__weight *weight;
+    struct gn__held_weight *weight;
     gn_fault fault;             /* result GN_OK: it is there; otherwise why it could not be made */
 } gn__served_slot;
 
@@ -15497,14 +17426,23 @@ typedef struct gn__served_plan {
     uint32_t id;
     gn_part *part;
     gn__ports ports;
-    void *plan;                 /* of the local executor */
-    uint64_t held, args_bytes;  /* args_bytes: of its data, each rounded up to 64 */
+    void *plan;                 /* of the local executor; NULL: it was let go of and is made again by the next step */
+    uint64_t bytes;             /* that making `plan` took */
+    struct gn__served_plan *newer, *older;   /* among those that are made; newer: used later */
+    uint64_t args_bytes;        /* of its data, each rounded up to 64 */
+    bool ran, told;             /* a step of it has ended well; the client knows what a run counts */
     uint64_t slots_seen;        /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;             /* as of a slot */
 } gn__served_plan;
 
-typedef struct gn__kept { uint64_t id, bytes; gn__type type; } gn__kept;
-typedef struct gn__held_weight { gn__weight *weight; uint32_t slots; bool pinned; } gn__held_weight;   /* pinned: promised to the client */
+typedef struct gn__kept { uint64_t id; gn__type type; } gn__kept;
+
+typedef struct gn__held_weight {
+    gn__weight *weight;
+    struct gn__held_weight *next;   /* among the pinned */
+    uint32_t slots;
+    bool pinned;                    /* promised to the client */
+} gn__held_weight;
 
 typedef struct gn__hasher {     /* hashes a large weight while it arrives, on a thread of its own */
     gn__thread thread;
@@ -15526,7 +17464,10 @@ typedef struct gn__upload {
 } gn__upload;
 
 typedef struct gn__running {    /* a step that was submitted and is not answered */
-    uint64_t ticket, first_keep, last_keep, held;
+    uint64_t sequence, hash;    /* hash: of its plan */
+    gn__served_plan *plan;
+    gn__msg_counts counts;
+    uint64_t ticket, first_keep, end_keep;   /* ids of what it keeps: from first_keep up to, not including, end_keep */
     uint32_t request;
     gn__want *wants;
     size_t n_wants, cap;
@@ -15539,6 +17480,7 @@ typedef struct gn__session {
     gn_server *server;
     gn__thread thread;
     bool known, gone, done;     /* under the server's lock. known: authenticated; gone: its transport is being closed */
+    bool placed;                /* under the server's lock: it has its device */
     bool heard, cut;            /* under the server's lock. heard: its HELLO is here; cut: it is closed for others */
     uint64_t came_us;
     bool attached, open;        /* open: the transport's handshake is over */
@@ -15547,19 +17489,34 @@ typedef struct gn__session {
     char peer[96], tenant[GN__TENANT], device[64];
     gn_exec exec;
     gn_stats stats, shown;      /* shown: a copy under the server's lock */
-    uint64_t held, limit;       /* bytes */
+    uint64_t limit;             /* bytes of host memory, and of device memory */
+    gn__tenant *owner;          /* the tenant; NULL: not known yet */
+    gn_account *host, *memory;  /* what it pays with: of the host, of the device */
+    gn__atomic revoked;         /* its client is not let in any more */
+    uint32_t doubts;            /* looks at the list of clients, one after the other, that did not find it; under the server's lock */
     uint64_t features;          /* that both know */
     int device_at;              /* among the server's */
     uint64_t begun_us;          /* when the first step not yet answered came, 0: none */
+    gn_flag cancel;             /* what the executor is at is to end */
+    gn__atomic step_us;         /* when the oldest step that has not ended began to be the oldest, 0: there is none */
+    gn__mutex attend;           /* of what follows and, while it works, of the link */
+    bool works, parting;        /* its thread is in a call of the executor; all that runs has ended or is to end, for good */
+    uint64_t work_us, sign_us;  /* when the call began; when the client last heard from it */
+    uint64_t cancel_to;         /* steps up to this sequence are not wanted any more */
+    uint64_t work_sequence, work_hash;   /* of the newest step that the call is about, 0: none; of its plan, or the one that is made */
+    bool given_up;              /* its device is, because of it */
+    uint32_t n_ended;           /* of the running steps, those seen to have ended */
     char note[400];             /* of the latest fallback */
+    char label[64];             /* what the client calls itself, "" when it does not say */
     gn__map slots, plans;
+    gn__served_plan *newest, *oldest;   /* plans that are made, by their last use */
+    uint64_t plan_bytes;        /* of those */
     uint64_t slot_changes, update_checks, sequence, released, last_keep;
     uint32_t step_failures;
     gn__kept *kept;             /* ids rise */
     size_t n_kept, cap_kept;
-    gn__held_weight *weights;
-    size_t n_weights, cap_weights;
-    bool any_pinned;
+    gn__map weights;            /* gn__held_weight by the weight's address */
+    gn__held_weight *pinned;
     gn__upload upload;
     gn__running running[GN__SERVER_QUEUE];
     uint32_t n_running;
@@ -15570,6 +17527,9 @@ typedef struct gn__session {
     size_t cap_args, cap_outs;
 } gn__session;
 
+typedef struct gn__refused { char tenant[GN__TENANT]; uint64_t hash; } gn__refused;   /* a plan that did not end, and whose it was */
+
+#define GN__WARM_MOST_S 600u
 enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };   /* plans, bytes of one, bytes of all */
 
 struct gn_server {
@@ -15579,14 +17539,17 @@ struct gn_server {
     gn_cluster_device costs[GN__DEVICES_MAX];
     int n_devices;
     void *listener;
-    gn__thread accept;
-    bool accepting;
-    gn__atomic stop, lost;
+    gn__thread accept, attendant;
+    bool accepting, attends;
+    gn__atomic stop, lost, closed;
     gn__mutex lock;             /* of all below */
     gn__cond changed;
     uint32_t lost_devices;      /* bits */
     gn_fault lost_why;          /* of the first of them */
+    uint64_t looked_us, seen_clients;   /* of the accepting thread: when it last looked at the list of clients, and what that was */
+    bool doubts;                /* somebody was not found */
     gn__session *sessions;
+    gn_account *host, *memory;  /* of all tenants: of the host, of the devices */
     gn__store store;
     uint32_t busy[GN__DEVICES_MAX];      /* sessions that run steps on the device now */
     uint64_t step_us[GN__DEVICES_MAX];   /* running average of their length */
@@ -15594,25 +17557,56 @@ struct gn_server {
     uint64_t next_session;
     uint64_t turned_us;         /* since when connections turned away are counted, and how many were */
     uint32_t turned;
+    gn__mutex record_lock;      /* of the next three: a file may be slow */
     uint64_t recorded[GN__RECORD_PLANS], record_bytes;   /* hashes of the plans in the record */
     uint32_t n_recorded;
+    gn__refused refused[GN__REFUSED_MAX];   /* the oldest first */
+    uint32_t n_refused;
+    gn__thread warmer;          /* makes the plans of warm_file */
+    uint8_t *warm;
+    size_t n_warm;
+    bool warms;                 /* there is such a thread */
+    gn__atomic warmed;          /* it has ended */
 };
 
-static bool gn__session_charge(gn__session *s, uint64_t bytes) {
-    if (bytes > s->limit || s->held > s->limit - bytes) return false;
-    s->held += bytes;
-    return true;
+/* Bytes that the session may still cause. */
+static uint64_t gn__session_left(const gn__session *s) {
+    return s->limit - GN__MIN(gn__account_held(s->host), s->limit);
 }
 
 /* What unfinished messages may hold: a piece of a weight always comes, for where it goes is counted. */
 static uint64_t gn__session_room(const gn__session *s) {
-    uint64_t left = s->limit - s->held;
+    uint64_t left = gn__session_left(s);
     return left + GN__MIN((uint64_t)GN__SPARE, UINT64_MAX - left);
 }
 
-static gn_result gn__session_full(const gn__session *s, uint64_t bytes, gn_fault *f) {
-    return gn_fail(f, GN_LIMIT, "%llu bytes more; the session holds %llu of the %llu allowed", (unsigned long long)bytes,
-                   (unsigned long long)s->held, (unsigned long long)s->limit);
+static gn_result gn__session_full(const gn__session *s, uint64_t bytes, gn_fault *f) { return gn__account_refusal(s->host, "", bytes, f); }
+
+/* Says which budget it was, when memory was short because of one. */
+static gn_result gn__session_blame(gn__session *s, gn_result e, gn_fault *f) {
+    uint64_t bytes;
+    const gn_account *by = gn__account_refused(s->host, &bytes);
+    gn_fault why = *f;
+    if (e != GN_OUT_OF_MEMORY || !by) return e;
+    e = gn__account_refusal(by, why.text, bytes, f);
+    f->node = why.node;
+    return e;
+}
+
+/* Memory that answered steps have left for the next ones: at most `most` bytes of it stay. */
+static void gn__session_spare(gn__session *s, uint64_t most) {
+    for (uint32_t i = s->n_running; i < GN__SERVER_QUEUE; i++) {
+        gn__running *x = &s->running[i];
+        if (x->bytes_cap <= most) { most -= x->bytes_cap; continue; }
+        gn_free(x->bytes);
+        x->bytes = NULL;
+        x->bytes_cap = 0;
+    }
+    if (s->args_cap <= most) return;
+    gn_free(s->args_bytes);
+    s->args_bytes = NULL;
+    s->args_cap = 0;
+    gn__buf_deinit(&s->link.in.spare);
 }
 
 static void gn__session_show(gn__session *s) {
@@ -15622,50 +17616,177 @@ static void gn__session_show(gn__session *s) {
     gn__mutex_unlock(&s->server->lock);
 }
 
+/* ---- a session's thread in a call of the executor. What takes long is attended by the server's attendant, see below ---- */
+
+/* sequence: of the newest step that it is about; 0: none is. */
+static void gn__work_begin(gn__session *s, uint64_t sequence, uint64_t hash) {
+    uint64_t now = gn_now_us();
+    if (sequence && !gn__atomic_load(&s->step_us)) gn__atomic_store(&s->step_us, now);
+    gn__mutex_lock(&s->attend);
+    if (!s->parting) gn__flag_set(&s->cancel, sequence && sequence <= s->cancel_to ? GN_CANCELLED : GN_OK);
+    s->works = true;
+    s->work_us = s->sign_us = now;
+    s->work_sequence = sequence;
+    s->work_hash = hash;
+    gn__mutex_unlock(&s->attend);
+}
+
+static void gn__work_end(gn__session *s) {
+    gn__mutex_lock(&s->attend);
+    s->works = false;
+    gn__mutex_unlock(&s->attend);
+}
+
+/* The oldest of the running steps has ended; `left` have not. */
+static void gn__step_ended(gn__session *s, uint32_t left) { gn__atomic_store(&s->step_us, left > 0 ? gn_now_us() : 0); }
+
+/* ---- plans that did not end ---- */
+
+static void gn__server_refuse(gn_server *server, const char *tenant, uint64_t hash) {
+    gn__mutex_lock(&server->lock);
+    if (server->n_refused == GN__REFUSED_MAX) memmove(server->refused, server->refused + 1, --server->n_refused * sizeof *server->refused);
+    gn__refused *x = &server->refused[server->n_refused++];
+    memset(x, 0, sizeof *x);
+    gn__copy_text(x->tenant, sizeof x->tenant, tenant);
+    x->hash = hash;
+    gn__mutex_unlock(&server->lock);
+}
+
+/* hash 0: of any plan. Returns how many are remembered. */
+static uint32_t gn__server_refuses(gn_server *server, const char *tenant, uint64_t hash) {
+    uint32_t n = 0;
+    gn__mutex_lock(&server->lock);
+    for (uint32_t i = 0; i < server->n_refused; i++)
+        n += strcmp(server->refused[i].tenant, tenant) == 0 && (!hash || server->refused[i].hash == hash);
+    gn__mutex_unlock(&server->lock);
+    return n;
+}
+
+/* As text: for each its hash, a colon, the tenant's bytes, all in hexadecimal, a space. */
+static size_t gn__server_refused_text(gn_server *server, char *out, size_t cap) {
+    size_t n = 0;
+    gn__mutex_lock(&server->lock);
+    for (uint32_t i = 0; i < server->n_refused; i++) {
+        const gn__refused *x = &server->refused[i];
+        char one[20 + 2 * GN__TENANT];
+        size_t k = (size_t)snprintf(one, sizeof one, "%016llx:", (unsigned long long)x->hash);
+        for (const char *t = x->tenant; *t; t++) k += (size_t)snprintf(one + k, sizeof one - k, "%02x", (unsigned)(uint8_t)*t);
+        one[k++] = ' ';
+        if (n + 1 < cap) memcpy(out + n, one, GN__MIN(k, cap - 1 - n));
+        n += k;
+    }
+    gn__mutex_unlock(&server->lock);
+    if (cap > 0) out[GN__MIN(n, cap - 1)] = 0;
+    return n;
+}
+
+static int gn__hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+
+/* False: the text is not one of those above. */
+static bool gn__server_remember(gn_server *server, const char *p) {
+    while (*p) {
+        char tenant[GN__TENANT];
+        uint64_t hash = 0;
+        size_t n = 0;
+        for (int i = 0; i < 16; i++, p++) {
+            if (gn__hex_digit(*p) < 0) return false;
+            hash = hash << 4 | (uint64_t)gn__hex_digit(*p);
+        }
+        if (*p++ != ':') return false;
+        for (; gn__hex_digit(*p) >= 0 && n + 1 < sizeof tenant; p += 2) {
+            if (gn__hex_digit(p[1]) < 0) return false;
+            tenant[n++] = (char)(gn__hex_digit(*p) << 4 | gn__hex_digit(p[1]));
+        }
+        tenant[n] = 0;
+        if (*p++ != ' ') return false;
+        gn__server_refuse(server, tenant, hash);
+    }
+    return true;
+}
+
+/* Seconds that a step of the part takes at least, by what its device was measured to do; 0: not known. */
+static double gn__part_seconds(const gn_part *p, const gn_cluster_device *c) {
+    double seconds = 0, rate = 0;
+    for (int i = 0; i < GN_RATE__COUNT; i++) rate = GN__MAX(rate, c->flops_per_s[i]);
+    for (uint32_t i = 0; i < p->n_nodes && rate > 0; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        gn__type in[GN__MAX_INPUTS], out = gn__part_type(p, i);
+        if (n->leaf != GN_LEAF_NONE || gn__is_view_op(n->op) || n->n_ins > GN__MAX_INPUTS) continue;
+        for (uint32_t k = 0; k < n->n_ins; k++) in[k] = gn__part_type(p, p->ins[n->ins + k]);
+        seconds += gn__op_flops(n->op, in, (int)n->n_ins, &out) / rate;
+    }
+    return seconds;
+}
+
+/* Refused before it is made: it has shown, or it is clear, that it does not end in time. */
+static gn_result gn__served_plan_allowed(gn__session *s, const gn_part *part, gn_fault *f) {
+    gn_server *server = s->server;
+    double seconds = server->desc.max_step_seconds > 0 ? gn__part_seconds(part, &server->costs[s->device_at]) : 0, most = 10.0 * server->desc.max_step_seconds;
+    if (gn__server_refuses(server, s->tenant, part->hash))
+        return gn_fail(f, GN_LIMIT, "this plan did not end within the %d s that the server lets one step compute, and cost it its device: it is not taken again", server->desc.max_step_seconds);
+    if (seconds == 0 || seconds <= most) return GN_OK;
+    return gn_fail(f, GN_LIMIT, "a step of this plan would compute for %.3g s; the server lets one step compute for %d s (--max-step-seconds)", seconds, server->desc.max_step_seconds);
+}
+
 /* ---- weights of a session ---- */
 
-/* Holds a weight for the session, charged once however many slots use it; `weight` has one reference, which is taken over. */
-static gn__held_weight *gn__session_hold(gn__session *s, gn__weight *weight) {
-    void *p = s->weights;
-    gn__held_weight *h = NULL;
-    for (size_t i = 0; i < s->n_weights && !h; i++)
-        if (s->weights[i].weight == weight) h = &s->weights[i];
-    if (!h && gn__reserve(&p, &s->cap_weights, s->n_weights + 1, sizeof *s->weights)) {
-        s->weights = (gn__held_weight *)p;
-        if (gn__session_charge(s, weight->bytes)) {
-            s->weights[s->n_weights] = (gn__held_weight){ weight, 0, false };
-            return &s->weights[s->n_weights++];
-        }
-    }
+/* Takes back a reference to a weight. */
+static void gn__session_unref(gn__session *s, gn__weight *weight) {
     gn__mutex_lock(&s->server->lock);
     gn__store_unref(&s->server->store, weight);
     gn__mutex_unlock(&s->server->lock);
+}
+
+/* Holds a weight for the session, charged once however many slots use it; `weight` has one reference, which is taken over. NULL: there
+   is no room for it. */
+static gn__held_weight *gn__session_hold(gn__session *s, gn__weight *weight) {
+    uint64_t key = (uint64_t)(uintptr_t)weight;
+    gn__held_weight *h = (gn__held_weight *)gn__map_get(&s->weights, key);
+    if (!h && gn__account_take(s->host, weight->bytes, false)) {
+        h = (gn__held_weight *)gn__alloc_zero(sizeof *h);
+        if (h) h->weight = weight;
+        if (h && gn__map_put(&s->weights, key, h)) return h;
+        gn_free(h);
+        h = NULL;
+        gn__account_give(s->host, weight->bytes, s->host->above);
+    }
+    gn__session_unref(s, weight);
     return h;
 }
 
 /* Finds a weight of the tenant's and holds it; NULL: it is not there or there is no room for it. */
 static gn__held_weight *gn__session_find_weight(gn__session *s, const uint8_t *digest, uint64_t bytes) {
     gn__mutex_lock(&s->server->lock);
-    gn__weight *w = gn__store_find(&s->server->store, s->tenant, digest, bytes);
+    gn__weight *w = gn__store_find(&s->server->store, s->owner, digest, bytes);
     if (w) gn__store_ref(&s->server->store, w);
     gn__mutex_unlock(&s->server->lock);
     return w ? gn__session_hold(s, w) : NULL;
 }
 
-/* Lets go of weights that no slot uses and that are not promised any more. */
-static void gn__session_sweep(gn__session *s, bool unpin) {
-    size_t kept = 0;
-    if (unpin) s->any_pinned = false;
-    for (size_t i = 0; i < s->n_weights; i++) {
-        gn__held_weight h = s->weights[i];
-        h.pinned = h.pinned && !unpin;
-        if (h.pinned || h.slots > 0) { s->weights[kept++] = h; continue; }
-        s->held -= h.weight->bytes;
-        gn__mutex_lock(&s->server->lock);
-        gn__store_unref(&s->server->store, h.weight);
-        gn__mutex_unlock(&s->server->lock);
+/* Lets go of a weight that no slot uses and that is not promised any more. */
+static void gn__session_let_go(gn__session *s, gn__held_weight *h) {
+    if (h->pinned || h->slots > 0) return;
+    gn__map_remove(&s->weights, (uint64_t)(uintptr_t)h->weight);
+    gn__account_give(s->host, h->weight->bytes, s->host->above);
+    gn__session_unref(s, h->weight);
+    gn_free(h);
+}
+
+static void gn__session_pin(gn__session *s, gn__held_weight *h) {
+    if (h->pinned) return;
+    h->pinned = true;
+    h->next = s->pinned;
+    s->pinned = h;
+}
+
+/* What was promised has been used, or will not be. */
+static void gn__session_unpin(gn__session *s) {
+    while (s->pinned) {
+        gn__held_weight *h = s->pinned;
+        s->pinned = h->next;
+        h->pinned = false;
+        gn__session_let_go(s, h);
     }
-    s->n_weights = kept;
 }
 
 static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault *f) {
@@ -15678,9 +17799,10 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
         gn__rd r = { d.digests.p + i * 40 + 32, d.digests.p + i * 40 + 40, false };
         gn__held_weight *h = gn__session_find_weight(s, d.digests.p + i * 40, gn__get_u64(&r));
         if (!h) continue;
-        h->pinned = s->any_pinned = true;
+        gn__session_pin(s, h);
         have[i / 8] |= (uint8_t)(1u << (i % 8));
     }
+    gn__paying.spare = true;
     gn__msg_weight_have answer = { { have, (d.digests.n + 7) / 8 } };
     return gn__outbox_message(&s->link.out, GN__MSG_WEIGHT_HAVE, m->request, &answer);
 }
@@ -15759,9 +17881,30 @@ static void gn__upload_free(gn__upload *u) {
 }
 
 static void gn__upload_end(gn__session *s) {
-    if (!s->upload.refused) s->held -= s->upload.at;
     gn__upload_free(&s->upload);
     memset(&s->upload, 0, sizeof s->upload);
+}
+
+/* The weight in the store, with a reference; from here on its bytes are the tenant's. NULL: no memory. */
+static gn__weight *gn__upload_enter(gn__session *s, const uint8_t digest[32]) {
+    gn__store *store = &s->server->store;
+    gn__upload *u = &s->upload;
+    gn__weight *made = (gn__weight *)gn__alloc_zero(sizeof *made);
+    if (!made) return NULL;
+    memcpy(made->digest, digest, 32);
+    made->tenant = s->owner;
+    made->bytes = u->total;
+    made->data = u->data;
+    gn__mutex_lock(&s->server->lock);
+    gn__weight *w = gn__store_find(store, s->owner, digest, u->total);
+    if (w) gn__store_ref(store, w);   /* another session of the tenant was faster */
+    else if (gn__store_add(store, made)) w = made;
+    gn__mutex_unlock(&s->server->lock);
+    if (w != made) { gn_free(made); return w; }
+    gn__block_raise(made);
+    gn__block_raise(made->data);
+    u->data = NULL;
+    return w;
 }
 
 /* All bytes are there: they must be what the digest says. */
@@ -15771,34 +17914,32 @@ static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     if (u->hasher) gn__hasher_end(u->hasher, false, digest);
     else gn__net->sha256(u->data, (size_t)u->total, digest);
     u->hasher = NULL;
+    uint64_t total = u->total;                    /* the upload is cleared when it ends */
     if (memcmp(digest, u->digest, 32) != 0) {
         gn__upload_end(s);
-        return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)u->total);
+        return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with", (unsigned long long)total);
     }
-    uint64_t total = u->total;
-    gn__mutex_lock(&s->server->lock);
-    gn__weight *w = gn__store_find(&s->server->store, s->tenant, digest, total);
-    if (w) gn__store_ref(&s->server->store, w);   /* another session of the tenant was faster */
-    else if ((w = gn__store_add(&s->server->store, s->tenant, digest, total, u->data)) != NULL) u->data = NULL;
-    gn__mutex_unlock(&s->server->lock);
+    gn__weight *w = gn__upload_enter(s, digest);
     gn__upload_end(s);
-    gn__held_weight *h = w ? gn__session_hold(s, w) : NULL;
-    if (!h) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)total);
-    h->pinned = s->any_pinned = true;
+    if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)total);
+    gn__held_weight *h = gn__session_hold(s, w);
+    if (!h) return gn__session_full(s, total, f);
+    gn__session_pin(s, h);
     return GN_OK;
 }
 
 /* Room for n bytes more: memory grows with what has come. */
 static gn_result gn__upload_grow(gn__session *s, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
-    void *data = u->data;
-    if (u->total > s->limit || !gn__session_charge(s, n)) return gn__session_full(s, u->total, f);
-    if (u->hasher && u->at + n > u->cap) gn__hasher_wait(u->hasher);   /* the bytes may move */
-    if (!gn__reserve(&data, &u->cap, (size_t)(u->at + n), 1)) {
-        s->held -= n;
-        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
-    }
-    u->data = (uint8_t *)data;
+    uint64_t want = u->at + n, cap = GN__MIN(u->total, GN__MAX(want, (uint64_t)u->cap * 2));
+    if (u->total > s->limit) return gn__session_full(s, u->total, f);
+    if (want <= u->cap) return GN_OK;
+    if (u->hasher) gn__hasher_wait(u->hasher);   /* the bytes may move */
+    uint8_t *data = (uint8_t *)gn_resize(u->data, (size_t)cap);
+    if (!data && cap > want) data = (uint8_t *)gn_resize(u->data, (size_t)(cap = want));
+    if (!data) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
+    u->data = data;
+    u->cap = (size_t)cap;
     return GN_OK;
 }
 
@@ -15809,7 +17950,6 @@ static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *d, u
     gn_result e = gn__upload_grow(s, n, f);
     if (e) {
         gn__upload_free(u);
-        s->held -= u->at;
         u->refused = true;
         return e;
     }
@@ -15853,18 +17993,16 @@ static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x,
     gn_result e = s->exec.i->slot_put(s->exec.self, desc, f);
     if (e) return e;
     h->slots++;
-    x->weight = h->weight;
+    x->weight = h;
     return GN_OK;
 }
 
-static gn_result gn__served_slot_fill_state(gn__session *s, gn__served_slot *x, const gn__msg_slot_put *d, gn_slot_desc *desc, gn_fault *f) {
+static gn_result gn__served_slot_fill_state(gn__session *s, const gn__msg_slot_put *d, gn_slot_desc *desc, gn_fault *f) {
     gn__rd r = { d->blob.p, d->blob.p + d->blob.n, false };
     uint8_t *host = NULL;
     if (d->fill == GN__FILL_DIGEST || d->digest.n != 0 || (d->fill == GN__FILL_ZEROS && d->blob.n != 0))
         return gn_fail(f, GN_BAD_MESSAGE, "a state begins with zeros or with its bytes");
     if (d->fill == GN__FILL_BYTES && d->blob.n < gn__blob_least(desc->bytes)) return gn_fail(f, GN_BAD_MESSAGE, "the bytes of a state are cut");
-    if (!gn__session_charge(s, desc->bytes)) return gn__session_full(s, desc->bytes, f);
-    x->held += desc->bytes;
     if (d->fill == GN__FILL_BYTES) {
         host = (uint8_t *)gn_alloc(desc->bytes);
         if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a state of %zu bytes", desc->bytes);
@@ -15880,19 +18018,16 @@ static gn_result gn__served_slot_fill_state(gn__session *s, gn__served_slot *x, 
 
 /* Gives up what a slot holds; the executor has let go of it. */
 static void gn__served_slot_clear(gn__session *s, gn__served_slot *x) {
-    for (size_t i = 0; x->weight && i < s->n_weights; i++)
-        if (s->weights[i].weight == x->weight) s->weights[i].slots--;
-    if (x->weight) gn__session_sweep(s, false);
+    gn__held_weight *h = x->weight;
     x->weight = NULL;
-    s->held -= x->held;
-    x->held = 0;
+    if (!h) return;
+    h->slots--;
+    gn__session_let_go(s, h);
 }
 
 static gn__served_slot *gn__served_slot_new(gn__session *s, uint32_t slot) {
-    if (!gn__session_charge(s, sizeof(gn__served_slot))) return NULL;
     gn__served_slot *x = (gn__served_slot *)gn__alloc_zero(sizeof *x);
     if (x && gn__map_put(&s->slots, slot, x)) return x;
-    s->held -= sizeof *x;
     gn_free(x);
     return NULL;
 }
@@ -15902,7 +18037,7 @@ static gn_result gn__served_slot_enter(gn__session *s, const gn__msg_slot_put *d
     gn__served_slot *x = (gn__served_slot *)gn__map_get(&s->slots, d->slot);
     if (x && (!x->dropped || d->gen <= x->gen)) return gn_fail(f, GN_BAD_MESSAGE, "slot %u of generation %u is or was there already", d->slot, x->gen);
     if (!x) x = gn__served_slot_new(s, d->slot);
-    if (!x) return gn_fail(f, GN_LIMIT, "no memory for a slot");
+    if (!x) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a slot");
     x->slot = d->slot;
     x->gen = d->gen;
     x->dropped = false;
@@ -15935,9 +18070,9 @@ static gn_result gn__serve_slot_put(gn__session *s, const gn__msg *m, gn_fault *
     s->slot_changes++;
     gn_slot_desc desc = { d.slot, d.gen, x->kind, t.dtype, t.shape, NULL, gn__type_bytes(&t) };
     if (m->over) e = gn__session_full(s, m->over, &own);
-    else e = x->kind == GN_LEAF_WEIGHT ? gn__served_slot_fill_weight(s, x, &d, &desc, &own) : gn__served_slot_fill_state(s, x, &d, &desc, &own);
+    else e = x->kind == GN_LEAF_WEIGHT ? gn__served_slot_fill_weight(s, x, &d, &desc, &own) : gn__served_slot_fill_state(s, &d, &desc, &own);
     if (!e) return GN_OK;
-    own.result = e;
+    own.result = gn__session_blame(s, e, &own);
     gn__served_slot_clear(s, x);
     x->fault = own;   /* what is built on the slot fails for this reason */
     return gn__copy_fault(f, &own);
@@ -16003,15 +18138,9 @@ static gn_result gn__part_check_updates(gn__session *s, const gn_part *part, gn_
 
 static uint64_t gn__round64(uint64_t n) { return (n + 63) & ~(uint64_t)63; }
 
-/* Charges the plan's memory and checks that its arguments can ever fit. */
-static gn_result gn__served_plan_charge(gn__session *s, gn__served_plan *p, gn_fault *f) {
-    const gn_part *part = p->part;
-    uint64_t bytes = sizeof *part + (uint64_t)part->n_nodes * sizeof *part->nodes + (uint64_t)part->n_updates * sizeof *part->updates +
-                     ((uint64_t)part->n_attrs + part->n_dims) * 8 + ((uint64_t)part->n_ins + part->n_args + part->n_outs) * 4 +
-                     ((uint64_t)part->n_args + part->n_outs) * sizeof(gn__port);
-    if (!gn__session_charge(s, bytes)) return gn__session_full(s, bytes, f);
-    p->held += bytes;
-    for (uint32_t i = 0; i < part->n_args; i++) {
+/* What its arguments take, which has to fit at all. */
+static gn_result gn__served_plan_room(gn__session *s, gn__served_plan *p, gn_fault *f) {
+    for (uint32_t i = 0; i < p->part->n_args; i++) {
         p->args_bytes += p->ports.args[i].value ? 0 : gn__round64(p->ports.args[i].bytes);
         if (p->args_bytes > s->limit) return gn__session_full(s, p->args_bytes, f);
     }
@@ -16029,63 +18158,122 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
-/* Adds a plan that is not there yet. What does not fit is left out: a record is a help, not a promise. */
-static void gn__server_record(gn_server *s, const gn_part *part, const uint8_t *p, uint64_t n) {
-    if (!s->record_file || n > GN__RECORD_PLAN) return;
-    gn__mutex_lock(&s->lock);
-    bool leave = s->n_recorded == GN__RECORD_PLANS || s->record_bytes + n > GN__RECORD_BYTES;
-    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == part->hash;
-    bool ok = leave || gn__record_add(s->record_file, !s->n_recorded, p, (size_t)n);
-    if (ok && !leave) {
-        s->recorded[s->n_recorded++] = part->hash;
-        s->record_bytes += n;
+/* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
+static bool gn__record_encode(const gn_part *part, gn__buf *out) {
+    gn_part *copy = gn__part_copy(part);
+    for (uint32_t i = 0; copy && i < copy->n_nodes; i++) {
+        const gn_part_node *n = &copy->nodes[i];
+        bool random = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_RANDOM_UNIFORM || n->op == GN__OP_RANDOM_NORMAL);
+        if (random && n->n_attrs > 1) ((int64_t *)(uintptr_t)copy->attrs)[n->attrs + 1] = 0;
     }
-    gn__mutex_unlock(&s->lock);
+    bool ok = copy && gn__part_encode(out, copy, NULL) == GN_OK && !out->failed;
+    gn_free(copy);
+    return ok;
+}
+
+/* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a promise. */
+static void gn__server_record(gn_server *s, const gn_part *part) {
+    gn__buf b = { NULL, 0, 0, false };
+    if (!s->record_file) return;
+    bool ok = gn__record_encode(part, &b), leave = b.n > GN__RECORD_PLAN;
+    uint64_t hash = ok ? gn__hash_bytes(b.p, b.n, 0) : 0;
+    gn__mutex_lock(&s->record_lock);
+    leave = leave || s->n_recorded == GN__RECORD_PLANS || s->record_bytes + b.n > GN__RECORD_BYTES;
+    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == hash;
+    if (ok && !leave) ok = gn__record_add(s->record_file, !s->n_recorded, b.p, b.n);
+    if (ok && !leave) {
+        s->recorded[s->n_recorded++] = hash;
+        s->record_bytes += b.n;
+    }
+    gn__mutex_unlock(&s->record_lock);
+    gn__buf_deinit(&b);
     if (!ok) gn_logf(s->desc.log, s->desc.log_user, GN_LOG_WARN, "a plan could not be added to %s", s->record_file);
 }
 
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
     gn__rd r = { d->part.p, d->part.p + d->part.n, false };
-    if (!d->packed) {
-        gn_result raw = gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
-        if (!raw) gn__server_record(s->server, p->part, d->part.p, d->part.n);
-        return raw;
-    }
-    if (d->packed > s->limit - GN__MIN(s->held, s->limit)) return gn__session_full(s, d->packed, f);
+    if (!d->packed) return gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
     if (!e) e = gn__part_decode(bytes, d->packed, GN__WIRE_NODES, &p->part, f);
-    if (!e) gn__server_record(s->server, p->part, bytes, d->packed);
     gn_free(bytes);
     return e;
 }
 
+static void gn__served_plan_enter(gn__session *s, gn__served_plan *p) {
+    p->newer = NULL;
+    p->older = s->newest;
+    *(s->newest ? &s->newest->newer : &s->oldest) = p;
+    s->newest = p;
+}
+
+static void gn__served_plan_leave(gn__session *s, gn__served_plan *p) {
+    *(p->newer ? &p->newer->older : &s->newest) = p->older;
+    *(p->older ? &p->older->newer : &s->oldest) = p->newer;
+}
+
+/* The executor's plan, as the one that was used last. */
+static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, gn_fault *f) {
+    uint64_t before = gn__account_held(s->host);
+    gn__work_begin(s, 0, p->part->hash);
+    gn_result e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
+    gn__work_end(s);
+    if (e) { p->plan = NULL; return e; }
+    uint64_t after = gn__account_held(s->host);
+    p->bytes = after - GN__MIN(after, before);
+    s->plan_bytes += p->bytes;
+    gn__served_plan_enter(s, p);
+    return GN_OK;
+}
+
+static void gn__served_plan_unmake(gn__session *s, gn__served_plan *p) {
+    if (!p->plan) return;
+    s->exec.i->plan_destroy(s->exec.self, p->plan);
+    s->plan_bytes -= p->bytes;
+    gn__served_plan_leave(s, p);
+    p->plan = NULL;
+}
+
+static gn_result gn__session_settle(gn__session *s);
+
+/* Lets go of the plans that were used longest ago, but for p, until `most` bytes are left. */
+static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p, uint64_t most) {
+    if (s->plan_bytes <= most || s->oldest == p) return GN_OK;
+    gn_result e = gn__session_settle(s);         /* a step may run one of them */
+    while (!e && s->plan_bytes > most && s->oldest && s->oldest != p) {
+        gn__served_plan_unmake(s, s->oldest);
+        s->stats.plans_dropped++;
+    }
+    return e;
+}
+
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
+    gn__work_begin(s, 0, d->hash);
     gn_result e = gn__served_plan_part(s, p, d, f);
+    gn__work_end(s);
     if (e) return e;
     if (p->part->hash != d->hash) return gn_fail(f, GN_BAD_MESSAGE, "the part's hash is not the one announced");
-    e = gn__part_check_slots(s, p->part, f);
+    e = gn__served_plan_allowed(s, p->part, f);
+    if (!e) e = gn__part_check_slots(s, p->part, f);
     if (!e) e = gn__part_check_updates(s, p->part, f);
     if (e) return e;
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    e = gn__served_plan_charge(s, p, f);
-    if (!e) e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
+    e = gn__served_plan_room(s, p, f);
+    if (!e) e = gn__session_trim_plans(s, NULL, s->limit / 4);
+    if (!e) e = gn__served_plan_make(s, p, f);
     p->slots_seen = s->slot_changes;
     return e;
 }
 
 /* Frees all but the entry itself. */
 static void gn__served_plan_clear(gn__session *s, gn__served_plan *p) {
-    if (p->plan) s->exec.i->plan_destroy(s->exec.self, p->plan);
+    gn__served_plan_unmake(s, p);
     gn_free(p->ports.args);
     gn_free(p->part);
-    s->held -= p->held;
-    p->plan = NULL;
     p->part = NULL;
-    p->held = 0;
     memset(&p->ports, 0, sizeof p->ports);
 }
 
@@ -16094,24 +18282,24 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
     gn_fault own = { GN_OK, GN_NO_NODE, "" };
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e) return e;
-    if (s->any_pinned) gn__session_sweep(s, true);
+    gn__session_unpin(s);
     if (d.plan == 0 || gn__map_get(&s->plans, d.plan)) return gn_fail(f, GN_BAD_MESSAGE, "plan %u is there already, or 0", d.plan);
     gn__served_plan *p = (gn__served_plan *)gn__alloc_zero(sizeof *p);
     if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     p->id = d.plan;
-    p->held = sizeof *p;
-    if (!gn__session_charge(s, p->held) || !gn__map_put(&s->plans, d.plan, p)) {
+    if (!gn__map_put(&s->plans, d.plan, p)) {
         gn_free(p);
-        return gn_fail(f, GN_LIMIT, "no memory for a plan");
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     }
     uint64_t fallbacks = s->stats.fallbacks;
     e = m->over ? gn__session_full(s, m->over, &own) : gn__served_plan_build(s, p, &d, &own);
     if (!e && s->stats.fallbacks != fallbacks && (s->features & GN__FEATURE_FALLBACK)) {
         gn__msg_fallback note = { d.plan, (uint32_t)GN__MIN(s->stats.fallbacks - fallbacks, GN__WIRE_NODES), gn__span_of_text(s->note, 399) };
+        gn__paying.spare = true;
         return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
     }
     if (!e) return GN_OK;
-    own.result = e;
+    own.result = gn__session_blame(s, e, &own);
     gn__served_plan_clear(s, p);
     p->fault = own;   /* a step of this plan fails for this reason */
     return gn__copy_fault(f, &own);
@@ -16164,7 +18352,6 @@ static size_t gn__kept_lower(const gn__session *s, uint64_t id) {   /* the first
 
 /* Forgets the kept values [from, to) of the list. */
 static void gn__kept_remove(gn__session *s, size_t from, size_t to) {
-    for (size_t i = from; i < to; i++) s->held -= s->kept[i].bytes;
     if (from < to) memmove(s->kept + from, s->kept + to, (s->n_kept - to) * sizeof *s->kept);
     s->n_kept -= to - from;
 }
@@ -16188,9 +18375,9 @@ static gn_result gn__step_args(gn__session *s, const gn__served_plan *p, const g
     gn__rd r = { d->args.p, d->args.p + d->args.n, false };
     void *args = s->args, *bytes = s->args_bytes;
     uint64_t at = 0;
-    if (!gn__reserve(&args, &s->cap_args, (size_t)p->ports.n_args, sizeof *s->args)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
+    if (!gn__reserve(&args, &s->cap_args, p->ports.n_args, sizeof *s->args)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
     s->args = (gn_arg *)args;
-    if (!gn__reserve(&bytes, &s->args_cap, (size_t)p->args_bytes, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
+    if (!gn__reserve(&bytes, &s->args_cap, p->args_bytes, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for arguments");
     s->args_bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_args; i++) {
         gn_result e = gn__step_arg(s, p, i, &r, s->args_bytes + at, f);
@@ -16206,11 +18393,10 @@ static gn_result gn__step_wants(gn__session *s, const gn__served_plan *p, const 
     uint64_t total = 0, at = 0;
     for (uint32_t i = 0; i < p->ports.n_outs && total <= s->limit; i++)
         if (d->outs.p[i] & GN__OUT_WANTED) total += gn__round64(p->ports.outs[i].bytes);
-    if (!gn__session_charge(s, total)) return gn__session_full(s, total, f);
-    x->held = total;
+    if (total > s->limit) return gn__session_full(s, total, f);
     if (!gn__reserve(&wants, &x->cap, p->ports.n_outs, sizeof *x->wants)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     x->wants = (gn__want *)wants;
-    if (!gn__reserve(&bytes, &x->bytes_cap, (size_t)total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
+    if (!gn__reserve(&bytes, &x->bytes_cap, total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     x->bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         const gn__port *port = &p->ports.outs[i];
@@ -16229,32 +18415,28 @@ static gn_result gn__step_keeps(gn__session *s, const gn__served_plan *p, const 
     uint64_t k = 0;
     if (!gn__reserve(&kept, &s->cap_kept, s->n_kept + (size_t)d->keeps.n, sizeof *s->kept)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for values");
     s->kept = (gn__kept *)kept;
-    x->first_keep = s->last_keep + 1;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         if (!(d->outs.p[i] & GN__OUT_KEPT)) continue;
         uint64_t id = k < d->keeps.n ? gn__span_u64(&d->keeps, k) : 0;
         k++;
-        if (id <= s->last_keep) return gn_fail(f, GN_BAD_MESSAGE, "ids of kept values are missing or do not rise");
-        if (!gn__session_charge(s, p->ports.outs[i].bytes)) return gn__session_full(s, p->ports.outs[i].bytes, f);
+        if (id <= s->last_keep || id == UINT64_MAX) return gn_fail(f, GN_BAD_MESSAGE, "ids of kept values are missing, do not rise or are too large");
         gn__kept *v = &s->kept[s->n_kept++];
-        *v = (gn__kept){ id, p->ports.outs[i].bytes, gn__part_type(p->part, p->part->outs[i]) };
-        s->outs[i].keep = s->last_keep = x->last_keep = id;
+        *v = (gn__kept){ id, gn__part_type(p->part, p->part->outs[i]) };
+        s->outs[i].keep = s->last_keep = id;
+        x->end_keep = id + 1;
     }
     return k == d->keeps.n ? GN_OK : gn_fail(f, GN_BAD_MESSAGE, "more ids than kept values");
 }
 
 /* A step that failed: nothing of it stays. */
 static void gn__running_undo(gn__session *s, gn__running *x) {
-    gn__kept_remove(s, gn__kept_lower(s, x->first_keep), gn__kept_lower(s, x->last_keep + 1));
-    s->held -= x->held;
-    x->held = 0;
+    gn__kept_remove(s, gn__kept_lower(s, x->first_keep), gn__kept_lower(s, x->end_keep));
 }
 
 static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, gn__running *x, gn_fault *f) {
     void *outs = s->outs;
     x->n_wants = 0;
-    x->held = 0;
-    x->first_keep = x->last_keep = s->last_keep + 1;
+    x->first_keep = x->end_keep = s->last_keep + 1;
     if (d->outs.n != p->ports.n_outs) return gn_fail(f, GN_BAD_MESSAGE, "%llu outputs of a plan with %u", (unsigned long long)d->outs.n, p->ports.n_outs);
     for (uint32_t i = 0; i < p->ports.n_outs; i++)
         if (d->outs.p[i] & ~(GN__OUT_WANTED | GN__OUT_KEPT)) return gn_fail(f, GN_BAD_MESSAGE, "an output with unknown flags");
@@ -16263,24 +18445,37 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     gn_result e = gn__step_args(s, p, d, f);
     if (!e) e = gn__step_wants(s, p, d, x, f);
     if (!e) e = gn__step_keeps(s, p, d, x, f);
+    const gn_stats before = s->stats;
+    gn__work_begin(s, d->sequence, p->part->hash);
     if (!e) e = s->exec.i->submit(s->exec.self, p->plan, s->args, s->outs, &x->ticket, f);
+    gn__work_end(s);
+    x->counts = (gn__msg_counts){ s->stats.kernels_run - before.kernels_run, s->stats.nodes_fused - before.nodes_fused,
+                                  s->stats.state_copies - before.state_copies, s->stats.state_copy_bytes - before.state_copy_bytes };
+    x->sequence = d->sequence;
+    x->hash = p->part->hash;
     if (e) gn__running_undo(s, x);
+    if (e && s->n_running == 0) gn__step_ended(s, 0);
     return e;
 }
 
-static gn_result gn__session_settle(gn__session *s);
-
-/* Starts the step as the last of those that run. Results that wait to be sent may hold the memory it needs: then they go first. */
-static gn_result gn__step_run(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
+/* Starts the step as the last of those that run. What earlier ones have left, and results that wait to be sent, may hold the memory it
+   needs: then they go first. */
+static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_step *d, uint32_t request, gn_fault *f) {
     uint64_t last_keep = s->last_keep;
+    bool spared = false;
     for (;;) {
         gn__running *x = &s->running[s->n_running];
         x->request = request;
+        x->plan = p;
         gn__session_busy(s, true);
-        gn_result e = gn__step_start(s, p, d, x, f);
+        gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, f);
+        e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, x, f), f);
         s->n_running += !e;
-        if (e != GN_LIMIT || s->n_running == 0) return e;
+        if (e != GN_LIMIT || gn_flag_get(&s->cancel) || (spared && s->n_running == 0)) return e;   /* the flag: it ran for too long */
         e = gn__session_settle(s);
+        gn__session_spare(s, 0);
+        if (!e) e = gn__session_trim_plans(s, p, 0);
+        spared = true;
         s->last_keep = last_keep;
         if (e) return gn_fail(f, e, "%s", gn__result_text(e));
         if (d->seen != s->step_failures) return gn_fail(f, GN_CANCELLED, "an earlier step failed");
@@ -16291,12 +18486,13 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_step d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e && !m->over) return e;
-    if (s->any_pinned) gn__session_sweep(s, true);
+    gn__session_unpin(s);
     if (d.sequence != s->sequence + 1)
         return gn_fail(f, GN_BAD_MESSAGE, "step %llu came when %llu was next", (unsigned long long)d.sequence, (unsigned long long)s->sequence + 1);
     s->sequence++;
     s->stats.steps_run++;
     if (d.seen != s->step_failures) return gn_fail(f, GN_CANCELLED, "an earlier step failed");
+    if (d.sequence <= s->cancel_to) return gn_fail(f, GN_CANCELLED, "cancelled before it began");
     gn__served_plan *p = (gn__served_plan *)gn__map_get(&s->plans, d.plan);
     if (!p) return gn_fail(f, GN_NO_PLAN, "plan %u is not there", d.plan);
     if (p->fault.result) return gn__copy_fault(f, &p->fault);
@@ -16312,7 +18508,12 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
         if (e) return e;
         p->slots_seen = s->slot_changes;
     }
-    return gn__step_run(s, p, &d, m->request, f);
+    if (p->plan && s->newest != p) {
+        gn__served_plan_leave(s, p);
+        gn__served_plan_enter(s, p);
+    }
+    e = gn__session_trim_plans(s, p, s->limit / 4);
+    return e ? gn_fail(f, e, "%s", gn__result_text(e)) : gn__step_run(s, p, &d, m->request, f);
 }
 
 /* ---- answers ---- */
@@ -16353,7 +18554,7 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
     double queue = (double)server->busy[s->device_at] * (double)server->step_us[s->device_at] * 1e3 + c->queue_s * 1e9;
     gn__mutex_unlock(&server->lock);
     gn__msg_costs m = { .bytes = gn__cost_on_wire(c->bytes_per_s, GN__RATE_MOST), .launch = gn__cost_on_wire(c->launch_s * 1e9, GN__WAIT_MOST), .queue = gn__cost_on_wire(queue, GN__WAIT_MOST),
-                        .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(s->limit - GN__MIN(s->held, s->limit), (uint64_t)1 << 52), .busy = busy_ns };
+                        .memory = GN__MIN(s->limit, (uint64_t)1 << 52), .memory_free = GN__MIN(gn__session_left(s), (uint64_t)1 << 52), .busy = busy_ns };
     uint64_t *const rates[GN_RATE__COUNT] = { &m.f32, &m.half, &m.f64, &m.integer };
     for (int i = 0; i < GN_RATE__COUNT; i++) *rates[i] = gn__cost_on_wire(c->flops_per_s[i], GN__RATE_MOST);
     return gn__outbox_message(&s->link.out, GN__MSG_COSTS, request, &m);
@@ -16361,54 +18562,51 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
+    gn__work_begin(s, x->sequence, x->hash);
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
-    if (e == GN_NO_VALUE) x->last_keep = x->first_keep - 1;   /* what it kept counts as kept */
+    gn__work_end(s);
+    if (e == GN_NO_VALUE) x->end_keep = x->first_keep;   /* what it kept counts as kept */
     if (e) {
-        fault.result = e;
-        s->step_failures += e != GN_NO_VALUE;
+        fault.result = e = gn__session_blame(s, e, &fault);
+        s->step_failures += e != GN_NO_VALUE && e != GN_CANCELLED;
         gn__running_undo(s, x);
         return gn__session_refuse(s, x->request, &fault, false);
     }
+    if (!x->plan->ran) gn__server_record(s->server, x->plan->part);
+    x->plan->ran = true;
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
     uint64_t spent = gn__session_busy(s, false);
     if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
+    if (!x->plan->told && s->features & GN__FEATURE_COUNTS && (e = gn__outbox_message(&s->link.out, GN__MSG_COUNTS, x->request, &x->counts)) != GN_OK) return e;
+    x->plan->told = true;
     gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
     for (size_t i = 0; i < x->n_wants; i++) {
         const gn__want *w = &x->wants[i];
         s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs, s->link.wire_ns, &s->link.scratch);
         s->stats.tensor_bytes_up += w->bytes;
     }
-    s->held -= x->held;
-    x->held = 0;
     return gn__outbox_end(&s->link.out);
-}
-
-/* What answered steps leave behind for the next ones is no more than the session may hold. */
-static void gn__session_spare(gn__session *s) {
-    uint64_t left = s->limit - s->held;
-    for (uint32_t i = s->n_running; i < GN__SERVER_QUEUE; i++) {
-        gn__running *x = &s->running[i];
-        if (x->bytes_cap <= left) { left -= x->bytes_cap; continue; }
-        gn_free(x->bytes);
-        x->bytes = NULL;
-        x->bytes_cap = 0;
-    }
 }
 
 /* Answers the first n of the steps that were submitted. */
 static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
     gn__running done[GN__SERVER_QUEUE];
     gn_result e = GN_OK;
+    bool spare = gn__paying.spare;
+    gn__paying.spare = true;             /* answers go whatever the session holds */
     for (uint32_t i = 0; i < n; i++) {
         gn_result r = gn__running_answer(s, &s->running[i]);
         if (r && !e) e = r;
+        gn__step_ended(s, s->n_running - i - 1);
     }
     s->n_running -= n;
+    s->n_ended = 0;
     memcpy(done, s->running, n * sizeof *done);   /* their memory serves the very next steps: that of others may not be there yet */
     memmove(s->running, s->running + n, s->n_running * sizeof *done);
     memcpy(s->running + s->n_running, done, n * sizeof *done);
-    gn__session_spare(s);
+    gn__session_spare(s, s->limit / 4);
     gn__session_busy(s, s->n_running > 0);
+    gn__paying.spare = spare;
     return e;
 }
 
@@ -16427,6 +18625,8 @@ static gn_result gn__session_advance(gn__session *s, gn_fault *f) {
     uint32_t n = 0;
     bool wanted = false;
     for (; n < s->n_running && gn__exec_ended(&s->exec, s->running[n].ticket); n++) wanted = wanted || s->running[n].n_wants > 0;
+    if (n > s->n_ended) gn__step_ended(s, s->n_running - n);
+    s->n_ended = n;
     return wanted ? gn__session_reply_first(s, n, f) : GN_OK;
 }
 
@@ -16459,6 +18659,24 @@ static gn_result gn__serve_cancel(gn__session *s, const gn__msg *m, gn_fault *f)
     return e;
 }
 
+/* What was before it has been settled: nothing is left to end. */
+static gn_result gn__serve_cancel_steps(gn__session *s, const gn__msg *m, gn_fault *f) {
+    gn__msg_cancel_steps d;
+    gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
+    if (!e) s->cancel_to = GN__MIN(d.sequence, s->sequence);
+    return e;
+}
+
+static gn_result gn__serve_label(gn__session *s, const gn__msg *m, gn_fault *f) {
+    gn__msg_label d;
+    gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
+    if (e) return e;
+    if (s->label[0]) return gn_fail(f, GN_BAD_MESSAGE, "a session has one label");
+    gn__span_text(&d.text, s->label, sizeof s->label);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, GN_LOG_INFO, "session %llu of %s is '%s'", (unsigned long long)s->id, s->peer, s->label);
+    return GN_OK;
+}
+
 static gn_result gn__serve_bye(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_bye d;
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
@@ -16468,7 +18686,7 @@ static gn_result gn__serve_bye(gn__session *s, const gn__msg *m, gn_fault *f) {
 
 typedef gn_result (*gn__serve_fn)(gn__session *s, const gn__msg *m, gn_fault *f);
 static const gn__serve_fn gn__serve[GN__MSG__COUNT] = {
-    [GN__MSG_BYE] = gn__serve_bye, [GN__MSG_CANCEL] = gn__serve_cancel,
+    [GN__MSG_LABEL] = gn__serve_label, [GN__MSG_BYE] = gn__serve_bye, [GN__MSG_CANCEL] = gn__serve_cancel, [GN__MSG_CANCEL_STEPS] = gn__serve_cancel_steps,
     [GN__MSG_WEIGHT_ASK] = gn__serve_weight_ask, [GN__MSG_WEIGHT_PUT] = gn__serve_weight_put,
     [GN__MSG_SLOT_PUT] = gn__serve_slot_put, [GN__MSG_SLOT_DROP] = gn__serve_slot_drop,
     [GN__MSG_PLAN_PUT] = gn__serve_plan_put, [GN__MSG_PLAN_DROP] = gn__serve_plan_drop,
@@ -16481,10 +18699,14 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
     if (m->id != GN__MSG_STEP) e = gn__session_settle(s);
     else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_settle_first(s, GN__SERVER_QUEUE / 2);   /* half: the device has work meanwhile */
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
-    if (gn__serve[m->id]) e = gn__serve[m->id](s, m, f);
+    if (m->id != GN__MSG_STEP && gn__session_left(s) < s->limit / 2) gn__session_spare(s, 0);
+    gn__paying.spare = false;
+    if (gn__serve[m->id]) e = gn__session_blame(s, gn__serve[m->id](s, m, f), f);
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s does not belong here", gn__msgs[m->id - 1].name);
+    gn__paying.spare = true;
     if (!e && m->id == GN__MSG_STEP) return gn__session_advance(s, f);
     if (!e || e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
+    if (s->parting) return gn_fail(f, e == GN_CANCELLED ? e : GN_DISCONNECTED, "%s", e == GN_CANCELLED ? "the server stops" : "the client has gone");
     if (m->id == GN__MSG_STEP && e != GN_CANCELLED && e != GN_NO_VALUE) s->step_failures++;
     gn_result sent = gn__session_settle(s);   /* earlier steps are answered first */
     if (!sent) sent = gn__session_refuse(s, m->request, f, false);
@@ -16500,13 +18722,14 @@ static void gn__session_give(void *user) {
 
 /* Until the client goes, errs or the server stops; the reason is in *f, *out_request is the request to blame. */
 static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fault *f) {
-    gn__patience w = { s->link.deadline_ms, true, &s->server->stop };
+    gn__patience w = { s->link.deadline_ms, true, &s->server->stop, &s->revoked };
     gn__msg m;
     s->link.in.cuts = 1u << GN__MSG_SLOT_PUT | 1u << GN__MSG_PLAN_PUT | 1u << GN__MSG_STEP;
     s->link.in.give = gn__session_give;
     s->link.in.user = s;
     for (;;) {
         *out_request = 0;
+        if (gn__atomic_load(&s->revoked)) return gn__session_revoked(f);     /* also for a client that never pauses */
         s->link.in.limit = gn__session_room(s);
         gn_result e = gn__inbox_next(&s->link.in, &m, f);
         if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
@@ -16536,11 +18759,73 @@ static void gn__device_name(char out[64], const char *text, size_t n) {
     snprintf(out, 64, "%.*s%s", (int)GN__MIN(n, (size_t)60), text, bare ? ":0" : "");
 }
 
+/* gn_account.reclaim of a tenant and of the server: the oldest idle weights make room. */
+static bool gn__tenant_reclaim(void *user, uint64_t bytes) {
+    gn__tenant *t = (gn__tenant *)user;
+    gn_server *server = (gn_server *)t->host->above->user;
+    uint64_t freed = 0;
+    gn__mutex_lock(&server->lock);
+    for (uint32_t i = 0; i < GN__TRIM_MOST && freed < bytes && t->oldest; i++) {
+        freed += gn__weight_cost(t->oldest);
+        gn__store_remove(&server->store, t->oldest);
+    }
+    gn__mutex_unlock(&server->lock);
+    return freed > 0;
+}
+
+static bool gn__server_reclaim(void *user, uint64_t bytes) {
+    gn_server *server = (gn_server *)user;
+    uint64_t freed = 0;
+    gn__mutex_lock(&server->lock);
+    for (uint32_t i = 0; i < GN__TRIM_MOST && freed < bytes; i++) {
+        gn__weight *w = gn__store_oldest(&server->store);
+        if (!w) break;
+        freed += gn__weight_cost(w);
+        gn__store_remove(&server->store, w);
+    }
+    gn__mutex_unlock(&server->lock);
+    return freed > 0;
+}
+
+static bool gn__tenant_open(gn_server *server, gn__tenant *t) {
+    t->host = gn__account_open(server->host, "the tenant", "--tenant-memory", server->desc.tenant_memory);
+    t->device = gn__account_open(server->memory, "the tenant on devices", "--tenant-memory", server->desc.tenant_memory);
+    if (!t->host || !t->device) return false;
+    t->host->reclaim = gn__tenant_reclaim;
+    t->host->user = t;
+    return true;
+}
+
+/* Adds what a session has beyond the limits, or takes it back. */
+static void gn__session_allow(gn__session *s, bool begins) {
+    for (gn_account *a = s->host; a; a = a->above) gn__atomic_add(&a->spare, begins ? GN__SESSION_SPARE : 0 - (uint64_t)GN__SESSION_SPARE);
+}
+
 /* What the executor has to say, to the log and, of a fallback, to the client. */
 static void gn__session_note(void *user, gn_log_level level, const char *text) {
     gn__session *s = (gn__session *)user;
     gn__copy_text(s->note, sizeof s->note, text);
-    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu: %s", (unsigned long long)s->id, text);
+    gn_logf(s->server->desc.log, s->server->desc.log_user, level, "session %llu%s%s%s: %s", (unsigned long long)s->id, s->label[0] ? " ('" : "", s->label, s->label[0] ? "')" : "", text);
+}
+
+/* The device with the fewest sessions, of those with the fewest bytes, of those the first; a lost one when all are: it says so. Under the lock. */
+static int gn__server_least_loaded(const gn_server *server) {
+    struct { uint64_t lost, sessions, bytes; } best = { 2, 0, 0 };
+    int at = 0;
+    for (int d = 0; d < server->n_devices; d++) {
+        uint64_t lost = server->lost_devices >> d & 1, sessions = 0, bytes = 0;
+        for (const gn__session *x = server->sessions; x; x = x->next) {
+            if (!x->placed || x->gone || x->device_at != d) continue;
+            sessions++;
+            bytes += x->shown.device_bytes;
+        }
+        if (lost != best.lost ? lost > best.lost : sessions != best.sessions ? sessions > best.sessions : bytes >= best.bytes) continue;
+        best.lost = lost;
+        best.sessions = sessions;
+        best.bytes = bytes;
+        at = d;
+    }
+    return at;
 }
 
 static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_fault *f) {
@@ -16550,14 +18835,33 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
     gn__span_text(wanted, text, sizeof text);
     gn__device_name(name, text, strlen(text));
     gn__mutex_lock(&server->lock);
-    while (at < server->n_devices && (name[0] ? strcmp(name, server->devices[at]) != 0 : server->lost_devices >> at & 1)) at++;
-    if (!name[0] && at == server->n_devices) at = 0;      /* all are lost: the first one says so */
-    if (at < server->n_devices) s->device_at = at;
+    if (!name[0]) at = gn__server_least_loaded(server);
+    while (name[0] && at < server->n_devices && strcmp(name, server->devices[at]) != 0) at++;
+    s->placed = at < server->n_devices;
+    if (s->placed) s->device_at = at;
     gn__mutex_unlock(&server->lock);
     if (at == server->n_devices) return gn_fail(f, GN_NO_DEVICE, "this server does not offer %s", name);
     gn__copy_text(s->device, sizeof s->device, server->devices[at]);
-    gn_exec_desc d = { s->device, server->desc.threads, s->limit, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s };
+    gn_exec_desc d = { s->device, server->desc.threads, s->link.deadline_ms, (s->features & GN__FEATURE_STRICT) != 0, &s->stats, gn__session_note, s, &s->cancel, s->tenant };
     return gn__exec_open(&d, &s->exec, f);
+}
+
+/* From here on the session pays for what its threads allocate, and its tenant and the server with it. */
+static gn_result gn__session_charge_to(gn__session *s, gn_fault *f) {
+    gn_server *server = s->server;
+    gn__mutex_lock(&server->lock);
+    gn__tenant *t = s->owner = gn__tenant_take(&server->store, s->tenant);
+    bool ok = t && (t->host || gn__tenant_open(server, t));
+    if (ok) {
+        s->host = gn__account_open(t->host, "the session", "--memory", s->limit);
+        s->memory = gn__account_open(t->device, "the session on the device", "--memory", s->limit);
+    }
+    ok = ok && s->host && s->memory && gn__link_begin(&s->link);
+    if (ok) gn__session_allow(s, true);
+    gn__mutex_unlock(&server->lock);
+    if (!ok) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a session");
+    gn__paying = (gn__payer){ s->host, s->memory, true };
+    return GN_OK;
 }
 
 /* Counts the session in, unless there are too many. */
@@ -16569,7 +18873,9 @@ static gn_result gn__session_admit(gn__session *s, gn_fault *f) {
     s->known = n < server->desc.max_sessions;
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
-    return s->known ? GN_OK : gn_fail(f, GN_LIMIT, "the server has %u sessions, all it takes", n);
+    if (!s->known) return gn_fail(f, GN_LIMIT, "the server has %u sessions, all it takes", n);
+    if (gn__server_refuses(server, s->tenant, 0) < GN__REFUSED_TENANT) return GN_OK;
+    return gn_fail(f, GN_LIMIT, "this client has sent %u plans that did not end and cost the server its device: it takes no more of it until it is started again", GN__REFUSED_TENANT);
 }
 
 static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello, uint32_t request, const gn__span *grant) {
@@ -16601,7 +18907,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
 
 static gn_result gn__session_hello(gn__session *s, uint32_t *out_request, gn_fault *f) {
     gn_server *server = s->server;
-    gn__patience w = { s->link.deadline_ms, false, &server->stop };
+    gn__patience w = { s->link.deadline_ms, false, &server->stop, NULL };
     uint8_t grant[256];
     size_t n_grant = 0;
     gn__msg_hello d;
@@ -16626,6 +18932,7 @@ static gn_result gn__session_hello(gn__session *s, uint32_t *out_request, gn_fau
     if (!gn__link_renews(&s->link)) s->features &= ~(uint64_t)GN__FEATURE_RENEW;
     if (s->features & GN__FEATURE_RENEW) s->link.t.i->renew(s->link.t.self);
     e = gn__session_admit(s, f);
+    if (!e) e = gn__session_charge_to(s, f);
     if (!e) e = gn__session_device(s, &d.device, f);
     if (e) gn_wipe(grant, sizeof grant);
     if (e) return e;
@@ -16663,6 +18970,10 @@ static void gn__session_part(gn__session *s, uint32_t request, const gn_fault *w
 /* Frees what the client had, the executor last. */
 static void gn__session_free_work(gn__session *s) {
     gn_fault ignored;
+    gn__mutex_lock(&s->attend);
+    s->parting = true;
+    gn__flag_set(&s->cancel, GN_DISCONNECTED);
+    gn__mutex_unlock(&s->attend);
     for (uint32_t i = 0; i < s->n_running; i++) s->exec.i->wait(s->exec.self, s->running[i].ticket, &ignored);
     for (size_t i = 0; i < s->plans.cap; i++) {
         gn__served_plan *p = (gn__served_plan *)s->plans.p[i].value;
@@ -16676,15 +18987,14 @@ static void gn__session_free_work(gn__session *s) {
         gn_free(x);
     }
     if (s->exec.i) s->exec.i->close(s->exec.self);
-    for (size_t i = 0; i < s->n_weights; i++) s->weights[i].slots = 0;
-    gn__session_sweep(s, true);
+    gn__session_unpin(s);
     for (int i = 0; i < GN__SERVER_QUEUE; i++) {
         gn_free(s->running[i].wants);
         gn_free(s->running[i].bytes);
     }
     gn_free(s->plans.p);
     gn_free(s->slots.p);
-    gn_free(s->weights);
+    gn_free(s->weights.p);
     gn__upload_free(&s->upload);
     gn_free(s->kept);
     gn_free(s->args_bytes);
@@ -16698,11 +19008,22 @@ static void gn__stats_add(gn_stats *to, const gn_stats *from) {
 #undef GN__X
 }
 
+/* It pays for nothing more. */
+static void gn__session_settle_up(gn__session *s) {
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    if (s->host) gn__session_allow(s, false);
+    gn__account_close(s->host);
+    gn__account_close(s->memory);
+    gn__mutex_lock(&s->server->lock);
+    gn__tenant_give(&s->server->store, s->owner);
+    gn__mutex_unlock(&s->server->lock);
+}
+
 static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn_server *server = s->server;
     if (s->known)
-        gn_logf(server->desc.log, server->desc.log_user, why->result == GN_DISCONNECTED ? GN_LOG_INFO : GN_LOG_WARN, "session %llu of %s on %s is over: %s",
-                (unsigned long long)s->id, s->peer, s->device, why->text);
+        gn_logf(server->desc.log, server->desc.log_user, why->result == GN_DISCONNECTED ? GN_LOG_INFO : GN_LOG_WARN, "session %llu%s%s%s of %s on %s is over: %s",
+                (unsigned long long)s->id, s->label[0] ? " ('" : "", s->label, s->label[0] ? "')" : "", s->peer, s->device, why->text);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s", (unsigned long long)s->id, s->peer, why->text);
     gn__session_busy(s, false);
@@ -16713,6 +19034,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     if (s->stats.sessions == 0) s->stats.sessions_refused++;
     gn__mutex_unlock(&server->lock);
     gn__link_deinit(&s->link);
+    gn__session_settle_up(s);
     gn__mutex_lock(&server->lock);
     s->done = true;
     s->stats.device_bytes = 0;
@@ -16745,6 +19067,9 @@ static void gn__server_reap(gn_server *server) {
         if (!s->done) { p = &s->next; continue; }
         *p = s->next;
         gn__thread_join(&s->thread);
+        gn__mutex_lock(&s->attend);    /* the attendant has looked at it to the end */
+        gn__mutex_unlock(&s->attend);
+        gn__mutex_deinit(&s->attend);
         gn_free(s);
     }
 }
@@ -16794,6 +19119,7 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
     gn__link_init(&s->link, t, server->desc.deadline_ms, &s->stats);
     gn__link_count(&s->link);
     gn__copy_text(s->peer, sizeof s->peer, s->link.info.peer);
+    gn__mutex_init(&s->attend);
     s->server = server;
     s->limit = server->desc.memory_limit;
     s->attached = tenant != NULL;
@@ -16808,11 +19134,161 @@ static gn_result gn__server_take(gn_server *server, gn_transport t, const char *
     gn__mutex_unlock(&server->lock);
     if (started) return GN_OK;
     gn__link_deinit(&s->link);
+    gn__mutex_deinit(&s->attend);
     gn_free(s);
     return GN_OUT_OF_MEMORY;
 }
 
+/* ---- the attendant: one thread that looks after the sessions whose own threads compute ---- */
+
+/* Its work is to end, and nothing of it runs again. */
+static void gn__attend_part(gn__session *s, gn_result why) {
+    s->parting = true;
+    if (!gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, why);
+}
+
+/* A small message, past the outbox: that is the session's, and may hold more than can be sent without waiting. */
+static gn_result gn__attend_send(gn__session *s, uint16_t id, uint16_t flags, const void *msg) {
+    uint8_t fields[512], bytes[GN__FRAME_HEAD + sizeof fields];
+    gn__buf f = { fields, 0, sizeof fields, false }, b = { bytes, 0, sizeof bytes, false };
+    gn__msg_encode(&f, id, msg);
+    gn__put_u32(&b, (uint32_t)f.n);
+    gn__put_u16(&b, id);
+    gn__put_u16(&b, flags);
+    gn__put_u32(&b, 0);
+    gn__put_bytes(&b, f.p, f.n);
+    return s->link.t.i->send(s->link.t.self, b.p, b.n, s->link.deadline_ms);
+}
+
+static gn_result gn__attend_sign(gn__session *s, uint64_t now) {
+    gn__msg_alive m = { GN__MIN(now - s->work_us, GN__WAIT_MOST / 1000) * 1000 };
+    s->sign_us = now;
+    return gn__attend_send(s, GN__MSG_ALIVE, GN__FRAME_OPTIONAL, &m);
+}
+
+/* Who has gone needs no results; who waits hears that they come; who wants them no longer is heard. */
+static void gn__attend_link(gn__session *s, uint64_t now) {
+    gn__link *l = &s->link;
+    uint32_t state = gn__link_state(l, 0);
+    gn__paying = (gn__payer){ s->host, s->memory, false };       /* what is read ahead is the session's */
+    gn_result e = state & GN_LINK_GONE ? GN_DISCONNECTED : gn__link_read_ahead(l);
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    bool due = s->features & GN__FEATURE_ALIVE && now - s->sign_us >= GN__ALIVE_US && state & GN_LINK_WRITABLE;
+    if (!e && due) e = gn__attend_sign(s, now);
+    if (e) gn__attend_part(s, GN_DISCONNECTED);
+    else if (gn__atomic_load(&s->server->stop)) gn__attend_part(s, GN_CANCELLED);
+    if (s->features & GN__FEATURE_CANCEL) s->cancel_to = GN__MAX(s->cancel_to, gn__link_cancels(l));
+    if (s->work_sequence && s->work_sequence <= s->cancel_to && !gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, GN_CANCELLED);
+}
+
+/* Whether a step takes longer than `more` us after its time. */
+static bool gn__session_late(const gn__session *s, uint64_t now, uint64_t more) {
+    uint64_t begun = gn__atomic_load(&s->step_us);
+    int32_t most = s->server->desc.max_step_seconds;
+    return begun && most > 0 && now > begun && now - begun >= (uint64_t)most * 1000000 + more;
+}
+
+/* A step that is late is told to end. True: it was, and does not. */
+static bool gn__attend_time(gn__session *s, uint64_t now) {
+    gn_server *server = s->server;
+    if (!gn__session_late(s, now, 0) || s->given_up) return false;
+    if (!gn_flag_get(&s->cancel)) {
+        gn__flag_set(&s->cancel, GN_LIMIT);
+        gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "session %llu of %s: a step of plan %016llx computes for longer than %d s; it is to end",
+                (unsigned long long)s->id, s->peer, (unsigned long long)s->work_hash, server->desc.max_step_seconds);
+    }
+    return s->given_up = gn__session_late(s, now, GN__GRACE_US);
+}
+
+/* The newest session older than `below` that is to be looked after; its `attend` is locked then. */
+static gn__session *gn__attend_next(gn_server *server, uint64_t below, uint64_t now) {
+    gn__mutex_lock(&server->lock);
+    gn__session *s = server->sessions;
+    for (; s; s = s->next) {
+        if (s->id >= below || s->done) continue;
+        gn__mutex_lock(&s->attend);
+        if ((s->works && now > s->work_us && now - s->work_us >= GN__ATTEND_MS * 1000u) || gn__session_late(s, now, 0)) break;
+        gn__mutex_unlock(&s->attend);
+    }
+    gn__mutex_unlock(&server->lock);
+    return s;
+}
+
+/* Its thread cannot tell its client any more. */
+static void gn__attend_give_up(gn__session *s, gn_fault *why) {
+    gn_fail(why, GN_DEVICE_LOST, "a step of plan %016llx did not end within %d s, nor within %u s after it was told to: %s is given up", (unsigned long long)s->work_hash,
+            s->server->desc.max_step_seconds, GN__GRACE_US / 1000000, s->device);
+    gn__msg_error m = { GN_DEVICE_LOST, 1, GN_NO_NODE, gn__span_of_text(why->text, 399) };
+    if (s->works && gn__link_state(&s->link, 0) & GN_LINK_WRITABLE) gn__attend_send(s, GN__MSG_ERROR, 0, &m);
+}
+
+static void gn__attendant_round(gn_server *server) {
+    uint64_t now = gn_now_us();
+    for (gn__session *s = gn__attend_next(server, UINT64_MAX, now); s;) {
+        uint64_t id = s->id, hash = s->work_hash;
+        int device = s->device_at;
+        char tenant[GN__TENANT];
+        gn__copy_text(tenant, sizeof tenant, s->tenant);
+        if (s->works) gn__attend_link(s, now);
+        bool hangs = gn__attend_time(s, now);
+        gn_fault why;
+        if (hangs) gn__attend_give_up(s, &why);
+        gn__mutex_unlock(&s->attend);
+        if (hangs) gn__server_refuse(server, tenant, hash);
+        if (hangs) gn__server_lose(server, device, &why);   /* it can only be had anew, by another process */
+        s = gn__attend_next(server, id, now);
+    }
+}
+
+static void gn__attendant_main(void *arg) {
+    gn_server *server = (gn_server *)arg;
+    while (!gn__atomic_load(&server->closed)) {
+        gn__attendant_round(server);
+        gn__mutex_lock(&server->lock);
+        if (!gn__atomic_load(&server->closed)) gn__cond_wait_ms(&server->changed, &server->lock, GN__ATTEND_MS);
+        gn__mutex_unlock(&server->lock);
+    }
+}
+
 enum { GN__CROWDED_MS = 10 };
+
+/* The session with the least id above `after` whose client proved itself to the listener; NULL: none. Under the lock. */
+static gn__session *gn__server_session(const gn_server *server, uint64_t after) {
+    gn__session *next = NULL;
+    for (gn__session *s = server->sessions; s; s = s->next)
+        if (s->known && !s->gone && !s->attached && s->id > after && (!next || s->id < next->id)) next = s;
+    return next;
+}
+
+/* Ends the sessions of clients that are not in the list any more. One look may meet a list that is being written: it takes two. One that
+   does not end by itself, since it computes, is cut off a few looks later. */
+static void gn__server_look(gn_server *server) {
+    uint64_t now = gn_now_us(), at = 0, stamp;
+    char tenant[GN__TENANT];
+    if (!gn__net->clients || now - server->looked_us < GN__LOOK_MS * 1000u) return;
+    server->looked_us = now;
+    stamp = gn__net->clients(server->listener);
+    if (stamp == server->seen_clients && !server->doubts) return;
+    server->seen_clients = stamp;
+    server->doubts = false;
+    for (;;) {
+        gn__mutex_lock(&server->lock);
+        gn__session *s = gn__server_session(server, at);
+        if (s) { at = s->id; gn__copy_text(tenant, sizeof tenant, s->tenant); }
+        gn__mutex_unlock(&server->lock);
+        if (!s) return;
+        bool stays = gn__net->stays(server->listener, tenant);
+        gn__mutex_lock(&server->lock);
+        s = gn__server_session(server, at - 1);
+        if (s && s->id == at) {
+            s->doubts = stays ? 0 : s->doubts + 1;
+            server->doubts = server->doubts || !stays;
+            if (s->doubts > 1) gn__atomic_store(&s->revoked, 1);
+            if (s->doubts > GN__LOOKS_MOST) s->link.t.i->interrupt(s->link.t.self);
+        }
+        gn__mutex_unlock(&server->lock);
+    }
+}
 
 static void gn__server_accept(void *arg) {
     gn_server *server = (gn_server *)arg;
@@ -16821,9 +19297,11 @@ static void gn__server_accept(void *arg) {
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
         gn__mutex_lock(&server->lock);
         gn__server_reap(server);
+        gn__store_trim(&server->store, GN__TRIM_MOST);
         bool crowded = gn__server_crowded(server);
         if (crowded) gn__cond_wait_ms(&server->changed, &server->lock, GN__CROWDED_MS);
         gn__mutex_unlock(&server->lock);
+        gn__server_look(server);
         if (crowded) continue;
         gn_result e = gn__net->accept(server->listener, GN__SLICE_MS, &t, &f);
         if (!e) e = gn__server_take(server, t, NULL);
@@ -16849,10 +19327,25 @@ static gn_result gn__server_set_desc(gn_server *s, const gn_server_desc *desc, g
     if (d->max_sessions == 0) d->max_sessions = 64;
     if (d->memory_limit == 0) d->memory_limit = (uint64_t)8 << 30;
     if (d->deadline_ms == 0) d->deadline_ms = GN__DEADLINE_MS;
+    if (d->max_step_seconds == 0) d->max_step_seconds = 600;
+    if (d->refused && !gn__server_remember(s, d->refused)) return gn_fail(f, GN_BAD_ARGUMENT, "what is to be refused is not the text of gn_server_refused");
+    d->refused = NULL;
     bool ok = gn__copy_string(&s->listen, &d->listen) && gn__copy_string(&s->key, &d->key) && gn__copy_string(&s->cert, &d->cert) &&
               gn__copy_string(&s->ca, &d->ca) && gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home) &&
               gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file) && gn__copy_string(&s->advertise, &d->advertise);
-    s->store.limit = d->memory_limit;
+    if (d->tenant_memory == 0) d->tenant_memory = GN__MIN(d->memory_limit, UINT64_MAX / 4) * 4;
+    if (d->idle_memory == 0) d->idle_memory = d->memory_limit;
+    if (d->idle_minutes == 0) d->idle_minutes = 60;
+    s->store.limit = d->idle_memory;
+    s->store.age_us = (uint64_t)d->idle_minutes * 60000000;
+    s->store.salt = gn__mix(gn_now_us(), (uint64_t)(uintptr_t)s);
+    s->host = gn__account_open(NULL, "the server", "--total-memory", d->total_memory ? d->total_memory : gn__host_memory() / 4 * 3);
+    s->memory = gn__account_open(NULL, "the server on devices", "--total-memory", d->total_memory);
+    if (s->host) {
+        s->host->reclaim = gn__server_reclaim;
+        s->host->user = s;
+    }
+    ok = ok && s->host && s->memory;
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
 }
 
@@ -16863,10 +19356,10 @@ static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n,
     memset(&stats, 0, sizeof stats);
     if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60) return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters", GN__DEVICES_MAX, n);
     gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+    gn_exec_desc d = { s->devices[s->n_devices], s->desc.threads, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL, NULL };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
-    if (!s->desc.no_costs) gn__measure(exec, &d, &s->costs[s->n_devices]);
+    if (!s->desc.no_costs) gn__measure(exec, &d, 0, &s->costs[s->n_devices]);
     exec.i->close(exec.self);
     s->n_devices++;
     return GN_OK;
@@ -16917,7 +19410,7 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
         gn_exec exec = { NULL, NULL };
         void *plan = NULL;
         memset(&stats, 0, sizeof stats);
-        gn_exec_desc d = { s->devices[i], 1, s->desc.memory_limit, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user };
+        gn_exec_desc d = { s->devices[i], 1, s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user, NULL, NULL };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -16927,27 +19420,40 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
     return e;
 }
 
-static gn_result gn__server_warm(gn_server *s, gn_fault *f) {
-    size_t n = 0;
-    uint32_t made = 0, refused = 0;
+/* Makes the plans of a record, one after the other, beside the sessions, until the server stops or the time is up. It pays as a session does. */
+static void gn__server_warm(void *arg) {
+    gn_server *s = (gn_server *)arg;
     gn_fault why = { GN_OK, GN_NO_NODE, "" };
-    if (!s->warm_file) return GN_OK;
-    uint8_t *bytes = gn__record_read(s->warm_file, &n);
-    if (!bytes) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
-    gn__rd r = { bytes, bytes + n, false };
-    bool ok = n >= sizeof gn__record_head && n <= GN__RECORD_BYTES && memcmp(bytes, gn__record_head, sizeof gn__record_head) == 0;
-    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS;) {
+    uint64_t end = gn_now_us() + GN__WARM_MOST_S * 1000000u;
+    uint32_t made = 0, refused = 0;
+    gn__rd r = { s->warm, s->warm + s->n_warm, false };
+    bool ok = s->n_warm >= sizeof gn__record_head && s->n_warm <= GN__RECORD_BYTES && memcmp(s->warm, gn__record_head, sizeof gn__record_head) == 0, late = false;
+    gn__paying.host = gn__account_open(s->host, "the making of recorded plans", "--memory", s->desc.memory_limit);
+    gn__paying.device = gn__account_open(s->memory, "the making of recorded plans", "--memory", s->desc.memory_limit);
+    for (r.p += ok ? sizeof gn__record_head : 0; ok && r.p < r.end && made + refused < GN__RECORD_PLANS && gn__paying.host && gn__paying.device;) {
         uint32_t size = gn__get_u32(&r);
         ok = !r.bad && size <= (size_t)(r.end - r.p) && size <= GN__RECORD_PLAN;
-        if (!ok) break;
+        late = gn__atomic_load(&s->stop) || gn_now_us() > end;
+        if (!ok || late) break;
         if (gn__server_warm_plan(s, r.p, size, &why) == GN_OK) made++;
         else refused++;
         r.p += size;
     }
-    gn_free(bytes);
-    gn_logf(s->desc.log, s->desc.log_user, refused || !ok ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
-            ok ? "" : "; the rest of the file is no record of plans");
-    return GN_OK;
+    gn__account_close(gn__paying.host);
+    gn__account_close(gn__paying.device);
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    gn_logf(s->desc.log, s->desc.log_user, refused || !ok || late ? GN_LOG_WARN : GN_LOG_INFO, "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "", why.text,
+            late ? "; the others are left for want of time" : ok ? "" : "; the rest of the file is no record of plans");
+    gn__atomic_store(&s->warmed, 1);
+}
+
+/* Reads the record, which has to be there, and begins to make its plans. */
+static gn_result gn__server_begin_warm(gn_server *s, gn_fault *f) {
+    if (!s->warm_file) return GN_OK;
+    s->warm = gn__record_read(s->warm_file, &s->n_warm);
+    if (!s->warm) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
+    s->warms = gn__thread_start(&s->warmer, gn__server_warm, s);
+    return s->warms ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no thread to make the plans of %s", s->warm_file);
 }
 
 static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
@@ -16962,15 +19468,23 @@ static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
 static void gn__server_close(gn_server *s) {
     gn__atomic_store(&s->stop, 1);
     if (s->accepting) gn__thread_join(&s->accept);
+    if (s->warms) gn__thread_join(&s->warmer);
+    gn_free(s->warm);
     gn__mutex_lock(&s->lock);
     for (const gn__session *x = s->sessions; x; x = x->next)
         if (!x->gone) x->link.t.i->interrupt(x->link.t.self);
     for (gn__server_reap(s); s->sessions; gn__server_reap(s)) gn__cond_wait(&s->changed, &s->lock);
+    gn__atomic_store(&s->closed, 1);
+    gn__cond_broadcast(&s->changed);
     gn__mutex_unlock(&s->lock);
+    if (s->attends) gn__thread_join(&s->attendant);
     if (s->listener) gn__net->unlisten(s->listener);
     gn__store_deinit(&s->store);
+    gn__account_close(s->host);
+    gn__account_close(s->memory);
     gn__cond_deinit(&s->changed);
     gn__mutex_deinit(&s->lock);
+    gn__mutex_deinit(&s->record_lock);
     char *const copies[] = { s->listen, s->key, s->cert, s->ca, s->url_file, s->home, s->record_file, s->warm_file, s->advertise };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(s);
@@ -16981,11 +19495,14 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     *out_server = NULL;
     if (!s) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
     gn__mutex_init(&s->lock);
+    gn__mutex_init(&s->record_lock);
     gn__cond_init(&s->changed);
     s->next_session = 1;
     gn_result e = gn__server_set_desc(s, desc, f);
     if (!e) e = gn__server_add_devices(s, f);
-    if (!e) e = gn__server_warm(s, f);
+    if (!e) s->attends = gn__thread_start(&s->attendant, gn__attendant_main, s);
+    if (!e && !s->attends) e = gn_fail(f, GN_OUT_OF_MEMORY, "no thread for a server");
+    if (!e) e = gn__server_begin_warm(s, f);
     if (!e) e = gn__server_listen(s, f);
     if (e) gn__server_close(s);
     else *out_server = s;
@@ -16994,7 +19511,10 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
 
 static void gn__server_wait(gn_server *s) {
     gn__mutex_lock(&s->lock);
-    while (!gn__atomic_load(&s->stop) && !gn__server_is_over(s)) gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+    while (!gn__atomic_load(&s->stop) && !gn__server_is_over(s)) {
+        gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
+        gn__store_trim(&s->store, GN__TRIM_MOST);
+    }
     if (!gn__atomic_load(&s->stop)) gn__atomic_store(&s->lost, 1);
     gn__mutex_unlock(&s->lock);
 }
@@ -17039,6 +19559,12 @@ gn_result gn_server_run(gn_server *s) {
 
 int gn_server_handover(gn_server *s) { return s ? gn__server_handover(s) : -1; }
 
+size_t gn_server_refused(gn_server *s, char *out_text, size_t cap) {
+    if (s) return gn__server_refused_text(s, out_text, out_text ? cap : 0);
+    if (out_text && cap) out_text[0] = 0;
+    return 0;
+}
+
 void gn_server_stop(gn_server *s) { if (s) gn__atomic_store(&s->stop, 1); }
 void gn_server_close(gn_server *s) { if (s) gn__server_close(s); }
 const char *gn_server_url(gn_server *s) { return s && s->listener ? gn__net->url(s->listener) : ""; }
@@ -17057,13 +19583,71 @@ GN__COLD_END
 /* >>check ==========================================================================================
  * Handles to nodes. Misuse becomes a failed node or a result; nothing here computes. */
 
+#define GN__PLANS_RECENT 64u       /* steps whose plans stay: as many may run at once */
+
 static gn__mutex gn__contexts_lock = GN__MUTEX_INIT;
 static gn_ctx *gn__contexts;               /* every control block ever made */
 static gn_ctx gn__no_context = { .status = GN_OUT_OF_MEMORY, .error = { .result = GN_OUT_OF_MEMORY, .text = "no memory for a context" } };
 
 static bool gn__usable(const gn_ctx *g) { return g && g->open && g->status == GN_OK; }
 
+/* The latest errors of this thread that have no context to be kept in: of calls whose tensors are all missing. */
+enum { GN__STRAYS = 4 };
+typedef struct gn__strays { gn_error errors[GN__STRAYS]; uint32_t serial, latest /* 0: a context has a later one */; } gn__strays;
+static GN__THREAD_LOCAL gn__strays gn__stray;
+
+/* The error of a handle without a context; NULL: it is GN_NONE, or too long ago. */
+static const gn_error *gn__stray_of(gn_tensor t) { return !t.ctx && t.id && gn__stray.serial - t.id < GN__STRAYS ? &gn__stray.errors[t.id % GN__STRAYS] : NULL; }
+
+static void gn__stray_set(gn__loc at, const char *op, const char *text) {
+    if (++gn__stray.serial == 0) gn__stray.serial = GN__STRAYS;      /* 0 is no error */
+    gn_error *e = &gn__stray.errors[gn__stray.serial % GN__STRAYS];
+    memset(e, 0, sizeof *e);
+    e->result = GN_BAD_ARGUMENT;
+    e->line = at.line;
+    gn__copy_text(e->op, sizeof e->op, op);
+    gn__copy_text(e->file, sizeof e->file, at.file);
+    gn__copy_text(e->text, sizeof e->text, text);
+    gn__stray.latest = gn__stray.serial;
+}
+
+/* An optional tensor was given; also one that was built on GN_NONE, which has no context but a number. */
+static bool gn__given(gn_tensor t) { return t.ctx || t.id; }
+
+/* What a builder returns when the context cannot be used. Without one its error is kept for the thread, and the handle has the
+   error's number, so that a read of it tells of this and ops on it change nothing. */
+static gn_tensor gn__dead(gn__loc at, const char *op, gn_ctx *g, const gn_tensor *in, int n_in) {
+    if (g) return (gn_tensor){ g, 0, 0 };
+    for (int i = 0; i < n_in; i++)
+        if (in[i].id) return in[i];
+    gn__stray_set(at, op, n_in ? "every tensor is missing (GN_NONE), and with them the context" : "there is no context (NULL)");
+    return (gn_tensor){ NULL, gn__stray.serial, 0 };
+}
+
+/* The same of a builder that was given no tensors. */
+static gn_tensor gn__nothing(gn__loc at, const char *op) {
+    gn__stray_set(at, op, "an array of tensors is NULL or has none, and so there is no context");
+    return (gn_tensor){ NULL, gn__stray.serial, 0 };
+}
+
+/* The result of a call on a context that cannot be used. */
+static gn_result gn__unusable(gn__loc at, const char *call, const gn_ctx *g) {
+    if (!g) { gn__stray_set(at, call, "there is no context (NULL, or GN_NONE)"); return GN_BAD_ARGUMENT; }
+    gn__stray.latest = 0;
+    return g->open ? g->status : g == &gn__no_context ? GN_OUT_OF_MEMORY : GN_CLOSED_CONTEXT;
+}
+
+/* The same of a call that reads tensors, the first of them t. */
+static gn_result gn__unreadable(const char *call, gn_tensor t) {
+    gn__loc nowhere = { "", 0 };
+    if (t.ctx) return gn__unusable(nowhere, call, t.ctx);
+    if (gn__stray_of(t)) gn__stray.latest = t.id;
+    else gn__stray_set(nowhere, call, "the tensor is missing (GN_NONE)");
+    return GN_BAD_ARGUMENT;
+}
+
 static gn_result gn__error_set(gn_ctx *g, gn_result r, const char *op, const char *text) {
+    gn__stray.latest = 0;
     memset(&g->error, 0, sizeof g->error);
     g->error.result = r;
     gn__copy_text(g->error.op, sizeof g->error.op, op);
@@ -17108,13 +19692,19 @@ static const char *gn__handle_text(gn_result r) {
 }
 
 /* Inputs to nodes; a bad handle becomes a failed node in its place. */
-static void gn__inputs(gn_ctx *g, gn__loc at, int op, const gn_tensor *t, int n, uint32_t *out) {
+static void gn__inputs_named(gn_ctx *g, gn__loc at, const char *op, const gn_tensor *t, int n, uint32_t *out) {
     for (int i = 0; i < n; i++) {
         gn_result why;
+        gn_fault f;
         out[i] = gn__resolve(g, t[i], &why);
-        if (why != GN_OK) out[i] = gn__failed_with(g, at, op, why, "input %d: %s", i, gn__handle_text(why));
+        if (why == GN_OK) continue;
+        gn_fail(&f, why, "input %d: %s", i, gn__handle_text(why));
+        out[i] = gn__failed_named(g, at, op, &f);
+        const gn_error *first = gn__stray_of(t[i]);         /* an op on nothing but GN_NONE is the cause */
+        if (out[i] && first) g->errors[g->nodes[out[i]].extra] = *first;
     }
 }
+static void gn__inputs(gn_ctx *g, gn__loc at, int op, const gn_tensor *t, int n, uint32_t *out) { gn__inputs_named(g, at, gn__ops[op].name, t, n, out); }
 
 GN__COLD_BEGIN
 
@@ -17126,6 +19716,7 @@ static gn_result gn__cut_error(gn_ctx *g, gn_result r, uint32_t bad) {
     if (n->op == GN__OP_FAILED) {
         uint32_t label = n->label;
         g->error = g->errors[n->extra];
+        gn__stray.latest = 0;
         if (label && !g->error.label[0]) gn__copy_text(g->error.label, sizeof g->error.label, gn__label_text(g, label));
         return g->error.result;
     }
@@ -17144,7 +19735,12 @@ static gn_result gn__slots_upload(gn_ctx *g, const gn_part *p) {
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
         gn_slot_desc d = { n->slot, s->gen, s->kind, s->type.dtype, s->type.shape, s->host, gn__type_bytes(&s->type) };
         gn_result r = g->exec.i->slot_put(g->exec.self, &d, &f);
-        if (r != GN_OK) return gn__error_node(g, &f, "", 0, gn__op_leaf(s->kind), s->label);
+        if (r != GN_OK) {
+            char text[GN__DIMS_TEXT];
+            size_t used = strlen(f.text);
+            snprintf(f.text + used, sizeof f.text - used, "; %s", gn__type_text(&s->type, text, sizeof text));
+            return gn__error_node(g, &f, s->at.file, (uint32_t)s->at.line, gn__op_leaf(s->kind), s->label);
+        }
         s->on_device = true;
         if (s->kind == GN_LEAF_STATE) { gn_free((void *)(uintptr_t)s->host); s->host = NULL; }
     }
@@ -17186,6 +19782,82 @@ static void gn__plan_follows(gn_ctx *g, const gn__plan *plan) {
     uint32_t at = (uint32_t)(plan - g->plans) + 1;
     if (g->latest_plan) g->plans[g->latest_plan - 1].next = at;
     g->latest_plan = at;
+    g->plans[at - 1].used = ++g->plan_clock;
+}
+
+static void gn__plan_free(gn_ctx *g, gn__plan *plan) {
+    g->exec.i->plan_destroy(g->exec.self, plan->exec_plan);
+    gn_free(plan->part);
+    gn_free(plan->origins);
+    g->plan_bytes -= plan->bytes;
+}
+
+/* Bytes of the plans that a step from `clock` on has used. */
+static uint64_t gn__plans_since(const gn_ctx *g, uint64_t clock) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < g->n_plans; i++) bytes += g->plans[i].used >= clock ? g->plans[i].bytes : 0;
+    return bytes;
+}
+
+/* When there are too many plans, those that were used last stay, up to half of what is allowed; those of steps that may still run stay too. */
+static void gn__plans_trim(gn_ctx *g) {
+    uint64_t low = 0, high = g->plan_clock;
+    size_t kept = 0;
+    if (g->plan_bytes <= g->desc.plan_memory) return;
+    if (g->multi && !gn__exec_ended(&g->exec, g->last_ticket)) return;     /* steps under way hold their plans: at the next new one then */
+    while (low < high) {
+        uint64_t mid = low + (high - low) / 2;
+        if (gn__plans_since(g, mid) > g->desc.plan_memory / 2) low = mid + 1;
+        else high = mid;
+    }
+    low = GN__MIN(low, g->plan_clock - GN__MIN(g->plan_clock, GN__PLANS_RECENT));
+    for (size_t i = 0; i < g->n_plans; i++) {
+        g->plans[i].next = 0;
+        if (g->plans[i].used >= low) g->plans[kept++] = g->plans[i];
+        else gn__plan_free(g, &g->plans[i]);
+    }
+    g->stats.plans_dropped += g->n_plans - kept;
+    g->n_plans = kept;
+    g->latest_plan = 0;
+    memset(g->plan_table, 0, g->plan_room * sizeof *g->plan_table);
+    for (size_t i = 0; i < kept; i++) {
+        size_t at = (size_t)g->plans[i].key & (g->plan_room - 1);
+        while (g->plan_table[at]) at = (at + 1) & (g->plan_room - 1);
+        g->plan_table[at] = (uint32_t)i + 1;
+    }
+}
+
+/* Makes the plan of the cut, and measures what it takes. */
+static gn_result gn__plan_make(gn_ctx *g, gn__plan *made, gn_fault *f) {
+    gn_part *p = &g->cut.part;
+    gn_account *payer = gn__paying.host;
+    uint64_t before = gn__account_held(g->plan_account);
+    gn__paying.host = g->plan_account;
+    made->part = gn__part_copy(p);
+    made->origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made->origins);
+    gn_result r = made->part && made->origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made->part, f) : GN_OUT_OF_MEMORY;
+    if (r == GN_OK) r = g->exec.i->plan_make(g->exec.self, made->part, &made->exec_plan, f);
+    gn__paying.host = payer;
+    uint64_t after = gn__account_held(g->plan_account);
+    made->bytes = after - GN__MIN(after, before);
+    return r;
+}
+
+/* An error of memory that names no node is told with the largest tensor of the part. */
+static void gn__blame_largest(const gn_part *p, gn_fault *f) {
+    size_t most = 0;
+    if (f->node < p->n_nodes || (f->result != GN_OUT_OF_MEMORY && f->result != GN_LIMIT)) return;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        gn__type t = gn__part_type(p, i);
+        if (gn__type_bytes(&t) < most && f->node != GN_NO_NODE) continue;
+        most = gn__type_bytes(&t);
+        f->node = i;
+    }
+    if (f->node >= p->n_nodes) return;
+    char text[GN__DIMS_TEXT];
+    gn__type t = gn__part_type(p, f->node);
+    size_t used = strlen(f->text);
+    snprintf(f->text + used, sizeof f->text - used, "; the largest tensor of the step is %s", gn__type_text(&t, text, sizeof text));
 }
 
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
@@ -17201,11 +19873,12 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     uint32_t *at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
     *out_r = GN_OK;
     if (*at) { g->stats.plans_found++; return &g->plans[*at - 1]; }
-    made.part = gn__part_copy(p);
-    made.origins = (gn__origin *)gn__alloc_zero((p->n_nodes + 1) * sizeof *made.origins);
-    *out_r = made.part && made.origins && GN__GROW(g, plans, 1) ? gn__plan_understand(g, made.part, &f) : GN_OUT_OF_MEMORY;
-    if (*out_r == GN_OK) *out_r = g->exec.i->plan_make(g->exec.self, made.part, &made.exec_plan, &f);
+    gn__plans_trim(g);
+    at = gn__table_find(g->plan_table, g->plan_room, made.key, gn__plan_same, g, p);
+    *out_r = gn__plan_make(g, &made, &f);
     if (*out_r != GN_OK) {
+        f.result = *out_r;
+        gn__blame_largest(p, &f);
         const gn__node *n = f.node < g->cut.n_ids ? &g->nodes[g->cut.ids[f.node]] : NULL;
         gn__error_node(g, &f, n ? n->file : "", n ? n->line : 0, n ? n->op : -1, n ? n->label : 0);
         gn_free(made.part);
@@ -17213,6 +19886,7 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
         return NULL;
     }
     g->stats.plans_made++;
+    g->plan_bytes += made.bytes;
     g->plans[g->n_plans++] = made;
     *at = (uint32_t)g->n_plans;
     return &g->plans[*at - 1];
@@ -17226,8 +19900,10 @@ static void gn__plan_note(gn_ctx *g, gn__plan *plan) {
     }
 }
 
-static gn_result gn__run_error(gn_ctx *g, const gn__plan *plan, const gn_fault *f) {
+static gn_result gn__run_error(gn_ctx *g, const gn__plan *plan, gn_fault *f) {
     g->stats.faults++;
+    if (f->result == GN_DEVICE_LOST && g->exec.i->lost) g->lost_told |= g->exec.i->lost(g->exec.self, NULL);
+    if (plan) gn__blame_largest(plan->part, f);
     const gn__origin *o = plan && f->node < plan->part->n_nodes ? &plan->origins[f->node] : NULL;
     return gn__error_node(g, f, o ? o->file : "", o ? o->line : 0, o ? o->op : -1, o ? o->label : 0);
 }
@@ -17269,7 +19945,9 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
     if (r != GN_OK) return gn__cut_error(g, r, bad);
     const gn_part *p = &g->cut.part;
     if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
+    uint64_t told = g->multi ? g->multi->told : 0;
     gn__plan *plan = gn__plan_of(g, &r);
+    if (!plan && g->multi && g->multi->told != told) gn__pending_drop(g);      /* an earlier step has failed: this one is not tried again */
     if (!plan) return r;
     gn__plan_follows(g, plan);
     gn__plan_note(g, plan);
@@ -17281,7 +19959,9 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
         outs[i].keep = leaf || version || g->nodes[roots[i]].value ? 0 : g->next_value++;
     }
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    r = g->exec.i->submit(g->exec.self, plan->exec_plan, args, outs, &g->last_ticket, &f);
+    uint64_t ticket = 0;
+    r = g->exec.i->submit(g->exec.self, plan->exec_plan, args, outs, &ticket, &f);
+    if (r == GN_OK || r == GN_NO_VALUE) g->last_ticket = ticket;
     gn_free(args);
     g->stats.steps_run++;
     bool waits = false;
@@ -17303,6 +19983,7 @@ static void gn__step_clear(gn_ctx *g) {
     gn__pending_drop(g);
     g->n_data = g->n_ins = g->n_attrs = 0;
     g->n_nodes = g->n_errors = 1;
+    g->errors[0].result = GN_OK;
     g->n_random = g->random_leaf = g->failed_effect = 0;
     g->run_counter++;
     g->step_gen = ++g->gen;
@@ -17314,8 +19995,6 @@ static bool gn__context_init(gn_ctx *g) {
     g->next_value = 1;
     if (!GN__GROW(g, errors, 1)) return false;
     memset(&g->errors[0], 0, sizeof g->errors[0]);
-    g->errors[0].result = GN_OUT_OF_MEMORY;
-    gn__copy_text(g->errors[0].text, sizeof g->errors[0].text, "a node could not be built: no memory, or more nodes in this step than gn_desc.max_nodes");
     g->n_errors = 1;
     gn__node_new(g, nowhere, GN__OP_FAILED, &none, 0, 0);
     g->stats.nodes_built = 0;
@@ -17333,9 +20012,7 @@ static gn_ctx *gn__context_take(void) {
     }
     if (g) {
         uint32_t gen = g->gen;
-        gn_ctx *next = g->next;
-        memset(g, 0, sizeof *g);
-        g->next = next;
+        memset(&g->open, 0, sizeof *g - offsetof(gn_ctx, open));
         g->gen = gen + 1;
         g->opened_gen = g->step_gen = g->gen;
         g->open = true;
@@ -17345,7 +20022,7 @@ static gn_ctx *gn__context_take(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device, g->desc.threads, 0, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user };
+    *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, &g->cancel, NULL };
 }
 
 #if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
@@ -17404,6 +20081,13 @@ static bool gn__device_is_word(const char *device) {
     return false;
 }
 
+/* Its waits end when the context's calls are cancelled. */
+static gn_result gn__remote_start(gn_ctx *g, gn_transport t, const char *on_server, bool several, gn_stats *stats, gn_exec *out, gn_fault *f) {
+    gn_result r = gn__remote_open(&g->desc, t, on_server, several, stats, out, f);
+    if (!r) ((gn__remote *)out->self)->cancel = &g->cancel;
+    return r;
+}
+
 /* One device by the text that names it. `several`: what it costs is worth knowing. */
 static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn_stats *stats, gn__opened *out, gn_fault *f) {
     char on_server[64];
@@ -17414,18 +20098,18 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
         gn__exec_desc_of(g, &d, device, stats);
         gn_result r = gn__exec_open(&d, &out->exec, f);
         if (r || !several) return r;
-        gn__measure(out->exec, &d, &out->costs);
+        gn__measure(out->exec, &d, 0, &out->costs);
         out->link = driver ? (gn_cluster_link){ 0, 2e10 } : (gn_cluster_link){ 0, 1e10 };   /* a bus; a copy in memory */
         return GN_OK;
     }
     if (gn__device_is_word(device))
-        return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' here: name cpu (the one of this machine), cuda:N (a GPU, with genie_cuda.c), null, or a server by HOST:PORT, its "
+        return gn_fail(f, GN_BAD_ARGUMENT, "there is no device '%.60s' here: name cpu (the one of this machine), cuda:N (a GPU, with genie_cuda.c), null, or a server by HOST:PORT, its "
                        "URL genie://HOST:PORT[/DEVICE]?pin=…&code=…, or @FILE that holds one. A host of that name is genie://%.40s", device, device);
     if (!gn__net) return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c", strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
     gn_result r = gn__net->connect(device, &nd, &t, on_server, f);
-    return r != GN_OK ? r : gn__remote_open(&g->desc, t, on_server, several, stats, &out->exec, f);
+    return r != GN_OK ? r : gn__remote_start(g, t, on_server, several, stats, &out->exec, f);
 }
 
 /* Transports that were given are the devices after those named. */
@@ -17435,7 +20119,7 @@ static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_s
     char device[512];
     const char *at = p->names;
     memset(out, 0, sizeof *out);
-    if (i >= p->n_names) return gn__remote_open(&g->desc, p->t[i - p->n_names], p->on_server[i - p->n_names], p->n > 1, stats, &out->exec, f);
+    if (i >= p->n_names) return gn__remote_start(g, p->t[i - p->n_names], p->on_server[i - p->n_names], p->n > 1, stats, &out->exec, f);
     for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
     at += strspn(at, " ");
     size_t n = strcspn(at, ",");
@@ -17450,6 +20134,66 @@ static void gn__places_close(const gn__places *p, uint32_t from) {
     for (uint32_t i = GN__MAX(from, p->n_names); i < p->n; i++) p->t[i - p->n_names].i->close(p->t[i - p->n_names].self);
 }
 
+/* The text that names a device, without what follows a '?'. */
+static void gn__place_text(const gn__places *p, uint32_t i, char *out, size_t cap) {
+    const char *at = p->names;
+    if (i >= p->n_names) {
+        gn_link_info info;
+        p->t[i - p->n_names].i->info(p->t[i - p->n_names].self, &info);
+        snprintf(out, cap, "%.60s/%.30s", info.peer, p->on_server[i - p->n_names]);
+        return;
+    }
+    for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
+    at += strspn(at, " ");
+    gn__copy_text(out, GN__MIN(cap, strcspn(at, ",?") + 1), at);
+}
+
+/* What says that a device is not there now; anything else is a mistake, or a reason not to trust it. */
+static bool gn__says_absent(gn_result r) {
+    return r == GN_NO_DEVICE || r == GN_UNREACHABLE || r == GN_TIMEOUT || r == GN_DISCONNECTED || r == GN_DEVICE_LOST || r == GN_PORT_IN_USE || r == GN_LIMIT;
+}
+
+/* One of several could not be opened: GN_OK when the others are opened without it. */
+static gn_result gn__place_absent(gn_ctx *g, gn__multi *m, uint32_t i, const char *name, gn_fault *f) {
+    gn__device *u = &m->units[i];
+    gn_result r = f->result;
+    if (!gn__says_absent(r)) return r;
+    if (g->desc.strict) {
+        gn_fault why = *f;
+        return gn_fail(f, GN_NO_DEVICE, "%s is absent, and strict mode forbids to go on without it: %s", name, why.text);
+    }
+    gn_logf(g->desc.log, g->desc.log_user, GN_LOG_WARN, "%s is absent: %s", name, f->text);
+    g->stats.devices_absent++;
+    u->absent = true;
+    u->exec = (gn_exec){ &gn__absent_i, u };
+    u->counts = &u->stats;
+    gn__copy_text(u->name, sizeof u->name, name);
+    gn__copy_text(u->cause, sizeof u->cause, f->text);
+    return GN_OK;
+}
+
+/* One of several: opened, or absent. */
+static gn_result gn__place_enter(gn_ctx *g, const gn__places *p, gn__multi *m, uint32_t i, gn_fault *f) {
+    gn__device *u = &m->units[i];
+    gn__opened x;
+    char name[96];
+    gn__place_text(p, i, name, sizeof name);
+    gn_result r = gn__place_open(g, p, i, &u->stats, &x, f);
+    if (r) {
+        f->result = r;
+        return gn__place_absent(g, m, i, name, f);
+    }
+    u->probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
+    u->probe_self = x.exec.i == &gn__remote_i ? x.exec.self : u;
+    if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
+    gn__multi_enter(m, i, x.exec, x.sync);
+    u->costs = x.costs;
+    u->up = u->down = x.link;
+    for (uint32_t k = 0; k < i; k++)
+        if (strcmp(m->units[k].name, u->name) == 0) return gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", u->name);
+    return GN_OK;
+}
+
 /* Several devices become one executor. */
 static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f) {
     gn_exec_desc d;
@@ -17457,19 +20201,12 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
     gn__multi *m = p->n <= GN__UNITS_MAX ? gn__multi_new(p->n, &d) : NULL;
     gn_result r = m ? GN_OK : p->n > GN__UNITS_MAX ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", p->n, GN__UNITS_MAX) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for devices");
     uint32_t i = 0;
+    gn_fault first = { GN_OK, GN_NO_NODE, "" };
     for (; i < p->n && !r; i++) {
-        gn__opened x;
-        r = gn__place_open(g, p, i, &m->units[i].stats, &x, f);
-        if (r) continue;
-        m->units[i].probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
-        m->units[i].probe_self = x.exec.i == &gn__remote_i ? x.exec.self : &m->units[i];
-        if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
-        gn__multi_enter(m, i, x.exec, x.sync);
-        m->units[i].costs = x.costs;
-        m->units[i].up = m->units[i].down = x.link;
-        for (uint32_t k = 0; k < i && !r; k++)
-            if (strcmp(m->units[k].name, m->units[i].name) == 0) r = gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", m->units[i].name);
+        r = gn__place_enter(g, p, m, i, f);
+        if (!r && m->units[i].absent && !first.result) first = *f;
     }
+    if (!r && g->stats.devices_absent == p->n) { *f = first; r = first.result; }       /* none is there */
     if (r) {
         gn__places_close(p, i);
         if (m) gn__multi_close(m);
@@ -17478,6 +20215,7 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
     for (uint32_t a = 0; a < p->n; a++)
         for (uint32_t b = 0; b < p->n; b++) m->units[b].reaches |= (uint32_t)gn__multi_reaches(m, a, b, &(gn_cluster_link){ 0, 0 }) << a;
     m->policy = g->desc.policy;
+    g->lost_told = gn__multi_lost(m, NULL);          /* the absent: told by now */
     m->watch = !g->desc.keep_placement && !gn__env_forbids("GENIE_RESCHEDULE") && !gn__env_forbids("GENIE_MEASURE");
     m->measure_us = gn_now_us() + GN__WATCH_US;
     m->trace = g->desc.trace;
@@ -17517,7 +20255,9 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     g->desc.trace = NULL;                /* not of the context's own first node */
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
-    g->status = gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
+    if (g->desc.plan_memory == 0) g->desc.plan_memory = (uint64_t)256 << 20;
+    g->plan_account = gn__account_open(NULL, "plans", "gn_desc.plan_memory", 0);
+    g->status = g->plan_account && gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports) ? GN_OK : GN_OUT_OF_MEMORY;
     g->desc.trace = desc ? desc->trace : NULL;
     uint64_t begin = gn__trace_begin(g);
     if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
@@ -17532,11 +20272,8 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
 }
 
 static void gn__context_free(gn_ctx *g) {
-    for (size_t i = 0; i < g->n_plans; i++) {
-        g->exec.i->plan_destroy(g->exec.self, g->plans[i].exec_plan);
-        gn_free(g->plans[i].part);
-        gn_free(g->plans[i].origins);
-    }
+    if (g->multi) gn__multi_abandon(g->multi);
+    for (size_t i = 0; i < g->n_plans; i++) gn__plan_free(g, &g->plans[i]);
     if (g->exec.i) g->exec.i->close(g->exec.self);
     for (size_t i = 0; i < g->n_data; i++) gn_free(g->data[i].owned);
     for (size_t i = 0; i < g->n_labels; i++) gn_free(g->labels[i]);
@@ -17545,11 +20282,22 @@ static void gn__context_free(gn_ctx *g) {
     void *arrays[] = { g->nodes, g->ins, g->attrs, g->shapes, g->data, g->errors, g->labels, g->slots, g->pending, g->plans, g->shape_table, g->plan_table, g->label_table,
                        g->cut.nodes, g->cut.ins, g->cut.attrs, g->cut.dims, g->cut.args, g->cut.outs, g->cut.updates, g->cut.hints, g->cut.ids, g->cut.marks, g->cut.where, g->cut.seen, g->device_names };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
+    gn__account_close(g->plan_account);
 }
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+/* GN_DEVICE_LOST when no device is left, or for the first time since one was lost (`first`); the error says which and why. */
+static gn_result gn__context_lost(gn_ctx *g, bool first) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    uint32_t all = g->multi && g->multi->n_units < 32 ? (1u << g->multi->n_units) - 1 : g->multi ? UINT32_MAX : 1;
+    uint32_t lost = g->exec.i->lost ? g->exec.i->lost(g->exec.self, &f) : 0;
+    if (lost != all && !(first && lost & ~g->lost_told)) return GN_OK;
+    g->lost_told |= lost;
+    return gn__error_set(g, GN_DEVICE_LOST, "", f.text);
+}
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
@@ -17557,7 +20305,18 @@ static gn_result gn__step_end(gn_ctx *g) {
     else if (g->n_pending) r = gn__submit(g, NULL, NULL, 0, NULL);
     if (g->exec.i->values_release) g->exec.i->values_release(g->exec.self, g->next_value);
     gn__step_clear(g);
-    return r;
+    return r == GN_OK && g->exec.i->lost ? gn__context_lost(g, true) : r;
+}
+
+/* A weight or a state that cannot be made. */
+static gn_tensor gn__slot_refused(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *t, gn_result why, const char *label) {
+    char type[GN__DIMS_TEXT];
+    gn_fault f;
+    gn_fail(&f, why, "%s '%s': %s of rank %d", why == GN_BAD_SHAPE ? "a dtype, rank or dimension is not valid, or it is too large, of" : why == GN_BAD_ARGUMENT ? "the host memory is NULL of" : "no memory for",
+            label ? label : "", gn__type_text(t, type, sizeof type), t->shape.rank);
+    uint32_t bad = gn__failed(g, at, gn__op_leaf(kind), &f);
+    if (bad) gn__copy_text(g->errors[g->nodes[bad].extra].label, sizeof g->error.label, label);
+    return gn__handle(g, bad);
 }
 
 static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *t, const void *host, const char *label) {
@@ -17566,6 +20325,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     size_t slot = 0;
     if (!gn__type_ok(t)) why = GN_BAD_SHAPE;
     else if (kind == GN_LEAF_WEIGHT && !host && gn__count(&t->shape)) why = GN_BAD_ARGUMENT;
+    else GN__READABLE(host, gn__type_bytes(t));
     while (slot < g->n_slots && g->slots[slot].kind) slot++;
     if (why == GN_OK && kind == GN_LEAF_STATE && host) {
         copy = gn_alloc(gn__type_bytes(t));
@@ -17575,8 +20335,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     if (why == GN_OK && slot == g->n_slots && !GN__GROW(g, slots, 1)) why = GN_OUT_OF_MEMORY;
     if (why != GN_OK) {
         gn_free(copy);
-        uint32_t bad = gn__failed_with(g, at, gn__op_leaf(kind), why, why == GN_BAD_SHAPE ? "a dtype, rank or dimension of '%s' is not valid, or it is too large" : why == GN_BAD_ARGUMENT ? "the host memory of '%s' is NULL" : "no memory for '%s'", label ? label : "");
-        return gn__handle(g, bad);
+        return gn__slot_refused(g, at, kind, t, why, label);
     }
     if (slot == g->n_slots) g->n_slots++;
     memset(&g->slots[slot], 0, sizeof g->slots[slot]);
@@ -17586,6 +20345,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     s->kind = kind;
     s->gen = ++g->gen;
     s->hint = g->hint;
+    s->at = at;
     s->label = gn__label_intern(g, label);
     return (gn_tensor){ g, (uint32_t)slot | GN__SLOT_BIT, s->gen };
 }
@@ -17631,10 +20391,8 @@ void gn_close(gn_ctx *g) {
     gn__context_free(g);
     gn__trace_end(g, "gn_close", begin, 0);
     gn__mutex_lock(&gn__contexts_lock);
-    gn_ctx *next = g->next;
     uint32_t gen = g->gen;
-    memset(g, 0, sizeof *g);
-    g->next = next;
+    memset(&g->open, 0, sizeof *g - offsetof(gn_ctx, open));
     g->gen = gen;
     g->opened_gen = UINT32_MAX;
     g->status = GN_CLOSED_CONTEXT;
@@ -17642,9 +20400,12 @@ void gn_close(gn_ctx *g) {
     gn__mutex_unlock(&gn__contexts_lock);
 }
 
-gn_result gn_status(gn_ctx *g) { return !g ? GN_BAD_ARGUMENT : g->open ? g->status : g == &gn__no_context ? GN_OUT_OF_MEMORY : GN_CLOSED_CONTEXT; }
+gn_result gn_status(gn_ctx *g) {
+    return gn__usable(g) ? gn__context_lost(g, false) : gn__unusable((gn__loc){ "", 0 }, "gn_status", g);
+}
 const gn_error *gn_last_error(gn_ctx *g) {
     static const gn_error none = { .result = GN_BAD_ARGUMENT, .text = "no context was given" };
+    if (gn__stray.latest || (!g && gn__stray.serial)) return &gn__stray.errors[(gn__stray.latest ? gn__stray.latest : gn__stray.serial) % GN__STRAYS];
     return g ? &g->error : &none;
 }
 const char *gn_result_name(gn_result r) { return gn__result_name(r); }
@@ -17660,7 +20421,7 @@ void gn_get_stats(gn_ctx *g, gn_stats *out_stats) {
 gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
     if (!out_info) return GN_BAD_ARGUMENT;
     memset(out_info, 0, sizeof *out_info);
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_get_device", g);
     g->exec.i->describe(g->exec.self, out_info);
     return GN_OK;
 }
@@ -17669,9 +20430,9 @@ int gn_device_count(gn_ctx *g) { return !gn__usable(g) ? 0 : g->multi ? (int)g->
 
 static gn_result gn__device_no(gn_ctx *g, int index) {
     char text[80];
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_get_device_at", g);
     snprintf(text, sizeof text, "there is no device %d: the context has %d", index, g->multi ? (int)g->multi->n_units : 1);
-    return index >= 0 && index < (g->multi ? (int)g->multi->n_units : 1) ? GN_OK : gn__error_set(g, GN_NO_DEVICE, "", text);
+    return index >= 0 && index < (g->multi ? (int)g->multi->n_units : 1) ? GN_OK : gn__error_set(g, GN_NO_DEVICE, "gn_get_device_at", text);
 }
 
 gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
@@ -17684,15 +20445,15 @@ gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
 }
 
 gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
-    if (!gn__usable(g)) return gn_status(g);
-    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "", "a cluster is for a context over as many devices, and more than one");
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_set_cluster", g);
+    if (!g->multi || (c && c->n_devices != g->multi->n_units)) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_set_cluster", "a cluster is for a context over as many devices, and more than one");
     size_t n = g->multi->n_units, n_links = (n + 1) * (n + 1);
     gn_cluster_device *devices = c ? (gn_cluster_device *)gn_alloc(n * sizeof *devices) : NULL;
     gn_cluster_link *links = c ? (gn_cluster_link *)gn_alloc(n_links * sizeof *links) : NULL;
     if (c && (!devices || !links)) {
         gn_free(devices);
         gn_free(links);
-        return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a cluster");
+        return gn__error_set(g, GN_OUT_OF_MEMORY, "gn_set_cluster", "no memory for a cluster");
     }
     if (c) { memcpy(devices, c->devices, n * sizeof *devices); memcpy(links, c->links, n_links * sizeof *links); }
     gn_free(g->multi->given);
@@ -17710,9 +20471,13 @@ gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
     return r;
 }
 
+void gn_cancel(gn_ctx *g) {
+    if (g && g != &gn__no_context) gn__flag_set(&g->cancel, GN_CANCELLED);
+}
+
 gn_result gn_step(gn_ctx *g) {
-    if (!gn__usable(g)) return gn_status(g);
-    uint64_t begin = gn__trace_begin(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_step", g);
+    uint64_t begin = gn__call_begin(g);
     gn_result r = gn__step_end(g);
     gn__trace_end(g, "gn_step", begin, 0);
     return r;
@@ -17720,19 +20485,19 @@ gn_result gn_step(gn_ctx *g) {
 
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    if (!gn__usable(g)) return gn_status(g);
-    uint64_t begin = gn__trace_begin(g);
-    gn_result r = g->exec.i->wait(g->exec.self, g->multi ? UINT64_MAX : g->last_ticket, &f);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_sync", g);
+    uint64_t begin = gn__call_begin(g);
+    gn_result r = g->exec.i->wait(g->exec.self, UINT64_MAX, &f);
     gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
 
 gn_result gn_wait(gn_ctx *g, uint64_t ticket) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    if (!gn__usable(g)) return gn_status(g);
-    bool given = g->multi ? (ticket & 31) < g->multi->n_units && ticket >> 5 <= g->multi->units[ticket & 31].last : ticket <= g->last_ticket;
-    if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_read_later has given no such ticket");
-    uint64_t begin = gn__trace_begin(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_wait", g);
+    bool given = ticket <= (g->multi ? g->multi->last_run : g->last_ticket);
+    if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_wait", "gn_read_later has given no such ticket");
+    uint64_t begin = gn__call_begin(g);
     gn_result r = ticket ? g->exec.i->wait(g->exec.self, ticket, &f) : GN_OK;
     gn__trace_end(g, "gn_wait", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
@@ -17742,52 +20507,103 @@ GN__COLD_END
 
 /* ---- leaves ---- */
 
+/* Of a number that a dtype cannot hold: the error's node, else 0 with *out_ok true. `t`: the tensor that it meets, or its own type. */
+static uint32_t gn__number_refused(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, const char *number) {
+    char text[GN__DIMS_TEXT];
+    gn_fault f;
+    gn_fail(&f, GN_BAD_ARGUMENT, "%s: %s cannot hold %s: cast to a dtype that can, or give another number: %s", op, gn__dtypes[t->dtype].name, number, gn__type_text(t, text, sizeof text));
+    return gn__failed_named(g, at, op, &f);
+}
+
+static bool gn__number_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, double value, uint32_t *out_bad) {
+    char number[40];
+    if (gn__holds(t->dtype, value)) return true;
+    snprintf(number, sizeof number, "%.17g", value);
+    *out_bad = gn__number_refused(g, at, op, t, number);
+    return false;
+}
+
+/* The same of a whole number; floats take any and round. */
+static bool gn__whole_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, int64_t value, uint32_t *out_bad) {
+    char number[40];
+    if (!gn__dtype_ok((int)t->dtype) || gn__is_float(t->dtype) || gn__wrap(value, t->dtype) == value) return true;
+    snprintf(number, sizeof number, "%lld", (long long)value);
+    *out_bad = gn__number_refused(g, at, op, t, number);
+    return false;
+}
+
+#define GN__EXACT ((int64_t)1 << 53)        /* whole numbers up to here are exact in an f64, which is what a generator carries */
+
+/* A whole number past GN__EXACT is the sum of two that are exact. */
+static uint32_t gn__full_whole(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, int64_t value) {
+    gn_shape scalar = GN_SCALAR;
+    if (d != GN_I64 || (value >= -GN__EXACT && value <= GN__EXACT)) return gn__full(g, at, d, s, (double)value);
+    int64_t low = value & 0xffffffff;
+    uint32_t in[2] = { gn__full(g, at, d, s, (double)(value - low)), gn__full(g, at, d, &scalar, (double)low) };
+    return gn__build(g, at, GN__OP_ADD, 2, in, 0, NULL);
+}
+
 gn_tensor gn_data_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__data_leaf(g, at, &t, host, NULL, 0)) : GN__DEAD(g);
+    return gn__usable(g) ? gn__handle(g, gn__data_leaf(g, at, &t, host, NULL, 0)) : gn__dead(at, "data", g, NULL, 0);
 }
 
 gn_tensor gn_data_copy_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "data_copy", g, NULL, 0);
     uint32_t id = gn__data_leaf(g, at, &t, host, NULL, 0);
     if (g->nodes[id].op == GN__OP_FAILED) return gn__handle(g, id);
     gn__data *d = &g->data[g->nodes[id].extra];
     d->owned = gn_alloc(d->bytes);
-    if (!d->owned) return gn__handle(g, 0);
+    if (!d->owned) return gn__handle(g, gn__failed_with(g, at, GN__OP_DATA, GN_OUT_OF_MEMORY, "no memory for a copy of %llu bytes", (unsigned long long)d->bytes));
     if (d->bytes) memcpy(d->owned, host, d->bytes);
     return gn__handle(g, id);
 }
 
 gn_tensor gn_scalar_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, double value) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__scalar_leaf(g, at, dtype, value)) : GN__DEAD(g);
+    gn__type t = { dtype, GN_SCALAR };
+    uint32_t bad;
+    if (!gn__usable(g)) return gn__dead(at, "scalar", g, NULL, 0);
+    return gn__handle(g, gn__number_ok(g, at, "scalar", &t, value, &bad) ? gn__scalar_leaf(g, at, dtype, value) : bad);
+}
+
+gn_tensor gn_scalar_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t value) {
+    gn__loc at = { file, line };
+    gn__type t = { dtype, GN_SCALAR };
+    uint32_t bad;
+    char small[8] = { 0 };
+    if (!gn__usable(g)) return gn__dead(at, "scalar_i64", g, NULL, 0);
+    if (!gn__whole_ok(g, at, "scalar_i64", &t, value, &bad)) return gn__handle(g, bad);
+    if (gn__is_float(dtype) || !gn__dtype_ok((int)dtype)) return gn__handle(g, gn__scalar_leaf(g, at, dtype, (double)value));
+    gn__store_i64(&value, dtype, small, 1, 1);
+    return gn__handle(g, gn__data_leaf(g, at, &t, NULL, small, sizeof small));
 }
 
 gn_tensor gn_weight_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host, const char *label) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, host, label) : GN__DEAD(g);
+    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, host, label) : gn__dead(at, "weight", g, NULL, 0);
 }
 
 gn_tensor gn_state_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host, const char *label) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_STATE, &t, host, label) : GN__DEAD(g);
+    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_STATE, &t, host, label) : gn__dead(at, "state", g, NULL, 0);
 }
 
 gn_result gn_release(gn_tensor slot) {
     gn_ctx *g = slot.ctx;
     gn_result why;
-    if (!gn__usable(g)) return gn_status(g);
-    if (!(slot.id & GN__SLOT_BIT)) return gn__error_set(g, GN_NOT_A_STATE, "", "only a weight or a state is released");
+    if (!gn__usable(g)) return gn__unreadable("gn_release", slot);
+    if (!(slot.id & GN__SLOT_BIT)) return gn__error_set(g, GN_NOT_A_STATE, "gn_release", "only a weight or a state is released");
     gn__resolve(g, slot, &why);
-    if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
+    if (why != GN_OK) return gn__error_set(g, why, "gn_release", gn__handle_text(why));
     gn__slot *s = &g->slots[slot.id & ~GN__SLOT_BIT];
-    if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "", "the state has a pending version: end the step first");
-    uint64_t begin = gn__trace_begin(g);
+    if (s->pending) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_release", "the state has a pending version: end the step first");
+    uint64_t begin = gn__call_begin(g);
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
     gn__trace_end(g, "gn_release", begin, 0);
     if (s->kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)s->host);
@@ -17797,23 +20613,76 @@ gn_result gn_release(gn_tensor slot) {
 
 gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__full(g, at, dtype, &shape, value)) : GN__DEAD(g);
+    gn__type t = { dtype, shape };
+    uint32_t bad;
+    if (!gn__usable(g)) return gn__dead(at, "full", g, NULL, 0);
+    return gn__handle(g, gn__number_ok(g, at, "full", &t, value, &bad) ? gn__full(g, at, dtype, &shape, value) : bad);
 }
 
+gn_tensor gn_full_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, int64_t value) {
+    gn__loc at = { file, line };
+    gn__type t = { dtype, shape };
+    uint32_t bad;
+    if (!gn__usable(g)) return gn__dead(at, "full_i64", g, NULL, 0);
+    return gn__handle(g, gn__whole_ok(g, at, "full_i64", &t, value, &bad) ? gn__full_whole(g, at, dtype, &shape, value) : bad);
+}
+
+static uint32_t gn__arange_node(gn_ctx *g, gn__loc at, gn_dtype dtype, int64_t n, double start, double step) {
+    int64_t attrs[4] = { dtype, n, gn__f64_word(start), gn__f64_word(step) };
+    return gn__build(g, at, GN__OP_ARANGE, 0, NULL, 4, attrs);
+}
+
+/* Elements are start + i step in f64: those of ints must be whole, held, and exact there. */
 gn_tensor gn_arange_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, double start, double step) {
     gn__loc at = { file, line };
-    int64_t attrs[4] = { dtype, n, gn__f64_word(start), gn__f64_word(step) };
-    return gn__usable(g) ? gn__handle(g, gn__build(g, at, GN__OP_ARANGE, 0, NULL, 4, attrs)) : GN__DEAD(g);
+    gn__type t = { dtype, GN_SHAPE(n) };
+    uint32_t bad = 0;
+    char number[160];
+    double last = n > 1 ? start + (double)(n - 1) * step : start;
+    if (!gn__usable(g)) return gn__dead(at, "arange", g, NULL, 0);
+    bool exact = !gn__dtype_ok((int)dtype) || gn__is_float(dtype) || (step == trunc(step) && fabs(start) <= (double)GN__EXACT && fabs(last) < (double)GN__EXACT + (n < 2));
+    if (exact && n > 0 && (!gn__number_ok(g, at, "arange", &t, start, &bad) || !gn__number_ok(g, at, "arange", &t, last, &bad))) return gn__handle(g, bad);
+    if (exact) return gn__handle(g, gn__arange_node(g, at, dtype, n, start, step));
+    snprintf(number, sizeof number, "what begins at %.17g in steps of %.17g (gn_arange_i64 takes whole numbers past 2^53)", start, step);
+    return gn__handle(g, gn__number_refused(g, at, "arange", &t, number));
+}
+
+/* The last of n whole numbers from start on lies within what the dtype holds. */
+static bool gn__arange_fits(gn_dtype d, int64_t n, int64_t start, int64_t step) {
+    if (n < 2 || step == 0) return true;
+    int64_t end = step > 0 ? gn__f64_int(INFINITY, d) : gn__f64_int(-INFINITY, d);
+    uint64_t room = step > 0 ? (uint64_t)end - (uint64_t)start : (uint64_t)start - (uint64_t)end, by = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
+    return by <= room / (uint64_t)(n - 1);
+}
+
+gn_tensor gn_arange_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t n, int64_t start, int64_t step) {
+    gn__loc at = { file, line };
+    gn__type t = { dtype, GN_SHAPE(n) };
+    gn_shape scalar = GN_SCALAR;
+    uint32_t bad = 0;
+    char number[96];
+    if (!gn__usable(g)) return gn__dead(at, "arange_i64", g, NULL, 0);
+    bool whole = gn__dtype_ok((int)dtype) && !gn__is_float(dtype);
+    if (n > 0 && !gn__whole_ok(g, at, "arange_i64", &t, start, &bad)) return gn__handle(g, bad);
+    if (whole && !gn__arange_fits(dtype, n, start, step)) {
+        snprintf(number, sizeof number, "the last of what begins at %lld in steps of %lld", (long long)start, (long long)step);
+        return gn__handle(g, gn__number_refused(g, at, "arange_i64", &t, number));
+    }
+    double far = fabs((double)start) + fabs((double)n * (double)step);
+    if (dtype != GN_I64 || far < (double)GN__EXACT) return gn__handle(g, gn__arange_node(g, at, dtype, n, (double)start, (double)step));
+    uint32_t in[2] = { gn__arange_node(g, at, dtype, n, 0, 1), gn__full_whole(g, at, dtype, &scalar, step) };
+    uint32_t sum[2] = { gn__build(g, at, GN__OP_MUL, 2, in, 0, NULL), gn__full_whole(g, at, dtype, &scalar, start) };
+    return gn__handle(g, gn__build(g, at, GN__OP_ADD, 2, sum, 0, NULL));
 }
 
 gn_tensor gn_random_uniform_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_UNIFORM, dtype, &shape)) : GN__DEAD(g);
+    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_UNIFORM, dtype, &shape)) : gn__dead(at, "random_uniform", g, NULL, 0);
 }
 
 gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_NORMAL, dtype, &shape)) : GN__DEAD(g);
+    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_NORMAL, dtype, &shape)) : gn__dead(at, "random_normal", g, NULL, 0);
 }
 
 /* ---- ops ---- */
@@ -17824,7 +20693,7 @@ static gn_tensor gn__op(const char *file, int line, int op, const gn_tensor *in,
     gn__loc at = { file, line };
     uint32_t x[GN__MAX_INPUTS];
     for (int i = 1; i < n_in && !g; i++) g = in[i].ctx;       /* the error of a missing input goes where it can be read */
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, gn__ops[op].name, g, in, n_in);
     if (n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, op, GN_BAD_ARGUMENT, "%d inputs are more than %d", n_in, GN__MAX_INPUTS));
     gn__inputs(g, at, op, in, n_in, x);
     return gn__handle(g, first >= 0 ? gn__build_promoted(g, at, op, n_in, x, first, n_attrs, attrs) : gn__build(g, at, op, n_in, x, n_attrs, attrs));
@@ -17850,19 +20719,48 @@ gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype) {
     return gn__op(file, line, GN__OP_CAST, &a, 1, -1, &attr, 1);
 }
 
-gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi) {
-    int64_t attrs[2] = { gn__f64_word(lo), gn__f64_word(hi) };
-    return gn__op(file, line, GN__OP_CLAMP, &a, 1, -1, attrs, 2);
-}
-
-gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value) {
+/* A 0-d constant of a's dtype; the op whose number it is stands in the error. */
+static gn_tensor gn__like(const char *file, int line, const char *op, gn_tensor a, double value) {
     gn_ctx *g = a.ctx;
     gn__loc at = { file, line };
     gn_shape s = GN_SCALAR;
-    uint32_t x;
-    if (!gn__usable(g)) return GN__DEAD(g);
-    gn__inputs(g, at, GN__OP_FULL, &a, 1, &x);
-    return gn__handle(g, g->nodes[x].op == GN__OP_FAILED ? x : gn__full(g, at, (gn_dtype)g->nodes[x].dtype, &s, value));
+    gn__type t;
+    uint32_t x, bad;
+    if (!gn__usable(g)) return gn__dead(at, op, g, &a, 1);
+    gn__inputs_named(g, at, op, &a, 1, &x);
+    if (g->nodes[x].op == GN__OP_FAILED) return gn__handle(g, x);
+    if (gn__holds((gn_dtype)g->nodes[x].dtype, value)) return gn__handle(g, gn__full(g, at, (gn_dtype)g->nodes[x].dtype, &s, value));
+    t = gn__type_of(g, x);
+    gn__number_ok(g, at, op, &t, value, &bad);
+    return gn__handle(g, bad);
+}
+
+gn_tensor gn_like_at(const char *file, int line, gn_tensor a, double value) { return gn__like(file, line, "like", a, value); }
+
+gn_tensor gn_like_i64_at(const char *file, int line, gn_tensor a, int64_t value) {
+    gn_ctx *g = a.ctx;
+    gn__loc at = { file, line };
+    gn_shape s = GN_SCALAR;
+    uint32_t x, bad;
+    if (!gn__usable(g)) return gn__dead(at, "like_i64", g, &a, 1);
+    gn__inputs_named(g, at, "like_i64", &a, 1, &x);
+    if (g->nodes[x].op == GN__OP_FAILED) return gn__handle(g, x);
+    gn__type t = gn__type_of(g, x);
+    return gn__handle(g, gn__whole_ok(g, at, "like_i64", &t, value, &bad) ? gn__full_whole(g, at, t.dtype, &s, value) : bad);
+}
+
+/* Infinite bounds are none, of ints too. */
+gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi) {
+    int64_t attrs[2] = { gn__f64_word(lo), gn__f64_word(hi) };
+    gn__loc at = { file, line };
+    gn_result why;
+    uint32_t id = gn__usable(a.ctx) ? gn__resolve(a.ctx, a, &why) : 0, bad;
+    if (id && a.ctx->nodes[id].op != GN__OP_FAILED) {
+        gn__type t = gn__type_of(a.ctx, id);
+        if (!isinf(lo) && !gn__number_ok(a.ctx, at, "clamp", &t, lo, &bad)) return gn__handle(a.ctx, bad);
+        if (!isinf(hi) && !gn__number_ok(a.ctx, at, "clamp", &t, hi, &bad)) return gn__handle(a.ctx, bad);
+    }
+    return gn__op(file, line, GN__OP_CLAMP, &a, 1, -1, attrs, 2);
 }
 
 /* Axes to bits; an axis out of range or named twice gives -1, which the shape rule refuses. */
@@ -17872,6 +20770,7 @@ static int64_t gn__axes_bits(gn_tensor a, gn_axes axes) {
     uint32_t id = gn__resolve(a.ctx, a, &why);
     int rank = why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED ? gn__shape_of(a.ctx, id)->rank : 0;
     int64_t bits = axes.n == 0 ? ((int64_t)1 << rank) - 1 : 0;
+    if (axes.n == GN__NO_AXES) return 0;
     for (int i = 0; i < axes.n && i < GN_MAX_RANK; i++) {
         int axis = gn__axis(axes.axis[i], rank);
         if (axis < 0 || (bits >> axis) & 1) return -1;
@@ -17880,9 +20779,23 @@ static int64_t gn__axes_bits(gn_tensor a, gn_axes axes) {
     return axes.n < 0 || axes.n > GN_MAX_RANK ? -1 : bits;
 }
 
+/* Over no axes each element is reduced by itself: along an axis of size 1 that is put there for it. */
+static gn_tensor gn__reduce_nothing(const char *file, int line, int op, gn_tensor a) {
+    gn_result why = GN_MIXED_CONTEXTS;
+    int64_t attrs[2] = { 2, false };
+    uint32_t id = gn__usable(a.ctx) ? gn__resolve(a.ctx, a, &why) : 0;
+    bool known = why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED;
+    gn_shape s = GN_SCALAR;
+    if (known) s = *gn__shape_of(a.ctx, id);
+    gn_tensor column = known ? gn_reshape_at(file, line, a, GN_SHAPE(gn__count(&s), 1)) : a;
+    gn_tensor y = gn__op(file, line, op, &column, 1, -1, attrs, 2);
+    return known ? gn_reshape_at(file, line, y, s) : y;
+}
+
 #define GN__PR(NAME, name)                                                                                          \
     gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {                    \
         int64_t attrs[2] = { gn__axes_bits(a, axes), keep };                                                        \
+        if (axes.n == GN__NO_AXES) return gn__reduce_nothing(file, line, GN__OP_##NAME, a);                         \
         return gn__op(file, line, GN__OP_##NAME, &a, 1, -1, attrs, 2);                                              \
     }
 GN__PR(SUM, sum)
@@ -17906,9 +20819,10 @@ gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int axis) {
 
 gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, gn_tensor bias, double eps) {
     gn_tensor in[3] = { a, gain, bias };
-    int64_t attrs[2] = { gn__f64_word(eps), (gain.ctx ? 1 : 0) | (bias.ctx ? 2 : 0) };
-    if (!gain.ctx) in[1] = bias;
-    return gn__op(file, line, GN__OP_LAYERNORM, in, 1 + (gain.ctx != NULL) + (bias.ctx != NULL), -1, attrs, 2);
+    bool scaled = gn__given(gain), shifted = gn__given(bias);
+    int64_t attrs[2] = { gn__f64_word(eps), (scaled ? 1 : 0) | (shifted ? 2 : 0) };
+    if (!scaled) in[1] = bias;
+    return gn__op(file, line, GN__OP_LAYERNORM, in, 1 + scaled + shifted, -1, attrs, 2);
 }
 
 gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b) {
@@ -17918,7 +20832,7 @@ gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b) {
 
 gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b) {
     gn_tensor in[3] = { x, w, b };
-    return gn__op(file, line, GN__OP_LINEAR, in, b.ctx ? 3 : 2, -1, NULL, 0);
+    return gn__op(file, line, GN__OP_LINEAR, in, gn__given(b) ? 3 : 2, -1, NULL, 0);
 }
 
 /* Dims as attributes; a rank that is not valid becomes one word too many, which the shape rule refuses. */
@@ -17933,7 +20847,7 @@ gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape)
 gn_tensor gn_broadcast_at(const char *file, int line, gn_tensor a, gn_shape shape) { return gn__dims_of(file, line, GN__OP_BROADCAST, a, &shape); }
 
 gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order) {
-    gn_shape s = { order.n, { 0 } };
+    gn_shape s = { order.n == GN__NO_AXES ? 0 : order.n, { 0 } };
     for (int i = 0; i < order.n && i < GN_MAX_RANK; i++) s.dims[i] = order.axis[i];
     return gn__dims_of(file, line, GN__OP_PERMUTE, a, &s);
 }
@@ -17941,7 +20855,7 @@ gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order) 
 gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1) {
     gn_result why = GN_OK;
     gn_shape order = GN_SCALAR;
-    if (!gn__usable(a.ctx)) return GN__DEAD(a.ctx);
+    if (!gn__usable(a.ctx)) return gn__dead((gn__loc){ file, line }, "transpose", a.ctx, &a, 1);
     uint32_t id = gn__resolve(a.ctx, a, &why);
     if (why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED) {
         order.rank = gn__shape_of(a.ctx, id)->rank;
@@ -17965,7 +20879,7 @@ gn_tensor gn_slice_put_at(const char *file, int line, gn_tensor a, gn_tensor b, 
 
 gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     int64_t attr = axis;
-    if (n < 1 || !parts) return GN_NONE;
+    if (n < 1 || !parts) return gn__nothing((gn__loc){ file, line }, "concat");
     if (n <= GN__MAX_INPUTS) return gn__op(file, line, GN__OP_CONCAT, parts, n, -1, &attr, 1);
     gn_tensor two[2] = { gn_concat_at(file, line, parts, GN__MAX_INPUTS, axis), GN_NONE };
     for (int i = GN__MAX_INPUTS; i < n; i += GN__MAX_INPUTS) {   /* more than a node takes: piece by piece */
@@ -18012,9 +20926,9 @@ gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, 
     gn_tensor in[5] = { q, k, v };
     int n = 3;
     if (desc) d = *desc;
-    if (d.mask.ctx) in[n++] = d.mask;
-    if (d.length.ctx) in[n++] = d.length;
-    int64_t attrs[2] = { (d.causal ? 1 : 0) | (d.mask.ctx ? 2 : 0) | (d.length.ctx ? 4 : 0), gn__f64_word(d.scale) };
+    if (gn__given(d.mask)) in[n++] = d.mask;
+    if (gn__given(d.length)) in[n++] = d.length;
+    int64_t attrs[2] = { (d.causal ? 1 : 0) | (gn__given(d.mask) ? 2 : 0) | (gn__given(d.length) ? 4 : 0), gn__f64_word(d.scale) };
     return gn__op(file, line, GN__OP_ATTENTION, in, n, -1, attrs, 2);
 }
 
@@ -18022,7 +20936,7 @@ gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, cons
     gn__loc at = { file, line };
     uint32_t x[GN__MAX_INPUTS];
     int op = gn__op_by_wire(wire);
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "", g, NULL, 0);
     if (op < 0 || n_in < 0 || n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, GN__OP_FAILED, GN_BAD_ARGUMENT, "there is no op %u with %d inputs", wire, n_in));
     gn__inputs(g, at, op, in, n_in, x);
     return gn__handle(g, gn__build(g, at, op, n_in, x, n_attrs, attrs));
@@ -18033,59 +20947,75 @@ GN__COLD_BEGIN
 /* ---- states ---- */
 
 gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor value) {
-    gn_ctx *g = state.ctx;
+    gn_ctx *g = state.ctx ? state.ctx : value.ctx;      /* the error of a missing one goes where it can be read */
     gn__loc at = { file, line };
     gn_tensor in[2] = { state, value };
     uint32_t x[2];
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "assign", g, in, 2);
     gn__inputs(g, at, GN__OP_ASSIGN, in, 2, x);
     return gn__handle(g, gn__assign_node(g, at, x[0], x[1]));
 }
 
 gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn_tensor rows, gn_tensor pos) {
-    gn_ctx *g = cache.ctx;
+    gn_ctx *g = cache.ctx ? cache.ctx : rows.ctx ? rows.ctx : pos.ctx;
     gn__loc at = { file, line };
     gn_tensor in[3] = { cache, rows, pos };
     uint32_t x[3];
-    if (!gn__usable(g)) return GN__DEAD(g);
+    if (!gn__usable(g)) return gn__dead(at, "kv_append", g, in, 3);
     gn__inputs(g, at, GN__OP_KV_APPEND, in, 3, x);
     return gn__handle(g, gn__kv_append_node(g, at, x[0], x[1], x[2]));
 }
 
 /* ---- values ---- */
 
+/* An error of a call that is no op. */
+GN__PRINTF(5, 6) static gn_result gn__error_call(gn_ctx *g, gn__loc at, const char *call, gn_result r, const char *format, ...) {
+    gn_fault f;
+    va_list args;
+    va_start(args, format);
+    gn__fail_v(&f, r, format, args);
+    va_end(args);
+    gn__error_set(g, r, call, f.text);
+    g->error.line = at.line;
+    gn__copy_text(g->error.file, sizeof g->error.file, at.file);
+    return r;
+}
+
 /* Handles to nodes for a read; an error is complete in gn_last_error. */
-static gn_result gn__roots(gn_ctx *g, const gn_tensor *t, int n, uint32_t *out) {
+static gn_result gn__roots(gn_ctx *g, gn__loc at, const char *call, const gn_tensor *t, int n, uint32_t *out) {
     for (int i = 0; i < n; i++) {
         gn_result why;
         out[i] = gn__resolve(g, t[i], &why);
-        if (why != GN_OK) return gn__error_set(g, why, "", gn__handle_text(why));
+        if (why != GN_OK) return gn__error_call(g, at, call, why, "tensor %d: %s", i, gn__handle_text(why));
         if (g->nodes[out[i]].op == GN__OP_FAILED) return gn__cut_error(g, GN_BAD_ARGUMENT, out[i]);
     }
     return g->failed_effect ? gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect) : GN_OK;
 }
 
 static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *later) {
-    if (n <= 0 || (size_t)n > SIZE_MAX / sizeof(gn_out)) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", "the number of tensors is negative");
+    const char *call = later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize";
+    gn__loc nowhere = { "", 0 };
+    if ((size_t)n > SIZE_MAX / sizeof(gn_out)) return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "%d tensors are too many", n);
     uint32_t *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
     gn_out *outs = (gn_out *)gn__alloc_zero((size_t)n * sizeof *outs);
-    gn_result r = roots && outs ? gn__roots(g, t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a read");
+    gn_result r = roots && outs ? gn__roots(g, nowhere, call, t, n, roots) : gn__error_call(g, nowhere, call, GN_OUT_OF_MEMORY, "no memory to ask for %d tensors", n);
     for (int i = 0; i < n && r == GN_OK && out; i++) {
         gn__type type = gn__type_of(g, roots[i]);
-        char text[96];
+        char text[GN__DIMS_TEXT];
         gn_fault f;
         if (bytes[i] != gn__type_bytes(&type)) {
             const gn__node *nd = &g->nodes[roots[i]];
             gn_fail(&f, GN_BAD_SIZE, "%s holds %llu bytes, the buffer %llu", gn__type_text(&type, text, sizeof text), (unsigned long long)gn__type_bytes(&type), (unsigned long long)bytes[i]);
             r = gn__error_node(g, &f, nd->file, nd->line, nd->op, nd->label);
-        } else if (!out[i] && bytes[i]) r = gn__error_set(g, GN_BAD_ARGUMENT, "", "the buffer is NULL");
+        } else if (!out[i] && bytes[i]) r = gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "the buffer %d for %s is NULL", i, gn__type_text(&type, text, sizeof text));
+        else GN__READABLE(out[i], bytes[i]);
         static char nothing;
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
-    uint64_t begin = gn__trace_begin(g), total = 0;
+    uint64_t begin = gn__call_begin(g), total = 0;
     if (r == GN_OK) r = gn__submit(g, roots, outs, n, later);
     for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
-    gn__trace_end(g, later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize", begin, total);
+    gn__trace_end(g, call, begin, total);
     gn_free(roots);
     gn_free(outs);
     return r;
@@ -18111,12 +21041,38 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
     }
 }
 
+/* What the one device of a context costs: asked for by an explanation alone, hence measured with the first. A server is measured
+   from here, its link apart. What a run waits for its answer is no cost of the device. */
+static void gn__context_measure(gn_ctx *g) {
+    gn_exec x = gn__exec_bare(g->exec);
+    gn_exec_desc d;
+    gn_fault f;
+    if (g->measured) return;
+    g->measured = true;
+    gn_stats counted = g->stats;
+    gn__exec_desc_of(g, &d, g->device_names, &counted);
+    if (x.i != &gn__remote_i) {
+        gn__measure(x, &d, (uint32_t)g->n_slots, &g->costs);
+        g->stats = counted;                                /* nothing of it is the program's */
+        return;
+    }
+    gn__remote *r = (gn__remote *)x.self;
+    if (gn__env_forbids("GENIE_MEASURE") || r->lost || gn__remote_wait(r, g->last_ticket, &f) != GN_OK || gn__remote_probe(r, &f) != GN_OK) return;
+    gn__measure_all(x, (uint32_t)g->n_slots, &g->gen, &g->costs);
+    g->costs.queue_s = GN__MAX(g->costs.queue_s - r->link_up.latency_s - r->link_down.latency_s, 0);
+}
+
 /* The context's own devices, with what is known of them. */
 static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
     gn_device_info info;
     if (g->multi) { gn__multi_cluster(g->multi, devices, links, out); return; }
     g->exec.i->describe(g->exec.self, &info);
-    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &devices[0], &links[2], &links[1]);
+    gn__context_measure(g);
+    devices[0] = g->costs;
+    gn_cluster_device told = { .memory = 0 };
+    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &told, &links[2], &links[1]);
+    devices[0].ops = told.ops;
+    devices[0].n_ops = told.n_ops;
     gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
     *out = (gn_cluster){ 1, devices, links };
 }
@@ -18136,6 +21092,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->label = gn__explain_label;
         k->owner = g;
         k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
+        if (!d->cluster && g->multi) gn__multi_absent(g->multi, k->absent, sizeof k->absent);
         k->reschedules = d->cluster ? 0 : g->stats.reschedules;
         r = gn__story_tell(k, d->format, f);
     }
@@ -18169,44 +21126,51 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t
     if (!out || cap <= k->out.n) {
         char text[96];
         snprintf(text, sizeof text, "the explanation has %llu bytes and a NUL, the buffer %llu", (unsigned long long)k->out.n, (unsigned long long)cap);
-        return gn__error_set(g, GN_BAD_SIZE, "", text);
+        return gn__error_set(g, GN_BAD_SIZE, "gn_explain", text);
     }
     memcpy(out, k->out.p, k->out.n);
     out[k->out.n] = 0;
     return GN_OK;
 }
 
-gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
-    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, NULL) : gn_status(t[0].ctx);
+/* Arrays that are missing, or fewer than no tensors. */
+static gn_result gn__bad_arrays(const char *call, const gn_tensor *t, int n) {
+    if (n == 0) return GN_OK;
+    if (n < 0 || !t || !gn__usable(t[0].ctx)) return gn__unreadable(call, n > 0 && t ? t[0] : GN_NONE);
+    return gn__error_set(t[0].ctx, GN_BAD_ARGUMENT, call, "an array that is needed is NULL");
 }
-gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes, NULL) : gn_status(t.ctx); }
+
+gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes) {
+    if (n <= 0 || !t || !out || !bytes) return gn__bad_arrays("gn_read_many", t, n);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, NULL) : gn__unreadable("gn_read_many", t[0]);
+}
+gn_result gn_read(gn_tensor t, void *out, size_t bytes) { return gn__usable(t.ctx) ? gn__values(t.ctx, &t, 1, &out, &bytes, NULL) : gn__unreadable("gn_read", t); }
 
 gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket) {
-    if (!out_ticket) return GN_BAD_ARGUMENT;
+    if (!out_ticket) return n == 0 ? GN_BAD_ARGUMENT : gn__bad_arrays("gn_read_later", t, n);
     *out_ticket = 0;
-    if (n <= 0 || !t || !out || !bytes) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, out_ticket) : gn_status(t[0].ctx);
+    if (n <= 0 || !t || !out || !bytes) return gn__bad_arrays("gn_read_later", t, n);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, out, bytes, out_ticket) : gn__unreadable("gn_read_later", t[0]);
 }
 
 gn_result gn_realize(const gn_tensor *t, int n) {
-    if (n <= 0 || !t) return n == 0 ? GN_OK : GN_BAD_ARGUMENT;
-    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL, NULL) : gn_status(t[0].ctx);
+    if (n <= 0 || !t) return gn__bad_arrays("gn_realize", t, n);
+    return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL, NULL) : gn__unreadable("gn_realize", t[0]);
 }
 
 gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes) {
     gn_explain_desc d = { GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY };
-    if (n <= 0 || !t) return GN_BAD_ARGUMENT;
+    if (n <= 0 || !t) return gn__unreadable("gn_explain", GN_NONE);
     gn_ctx *g = t[0].ctx;
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unreadable("gn_explain", t[0]);
     if (desc) d = *desc;
     uint64_t begin = gn__trace_begin(g);
-    if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_explain: there is no such format");
+    if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_explain", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn__story k;
     memset(&k, 0, sizeof k);
     uint32_t bad = 0, *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
-    gn_result r = roots ? gn__roots(g, t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for an explanation");
+    gn_result r = roots ? gn__roots(g, (gn__loc){ "", 0 }, "gn_explain", t, n, roots) : gn__error_set(g, GN_OUT_OF_MEMORY, "gn_explain", "no memory for an explanation");
     if (r == GN_OK && (r = gn__cut_make(g, roots, n, &bad)) != GN_OK) r = gn__cut_error(g, r, bad);
     else if (r == GN_OK && (r = gn__explain(g, &d, &k, &f)) != GN_OK) r = gn__error_set(g, r, "", f.text);
     if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
@@ -18225,9 +21189,9 @@ gn_result gn_describe(gn_tensor t, gn_info *out) {
     out->role = gn__role_names[0];
     out->residency = gn__residency_names[GN_RESIDENCY_ACTIVATION];
     out->modality = gn__modality_names[0];
-    if (!gn__usable(g)) return out->result = gn_status(g);
+    if (!gn__usable(g)) return out->result = gn__unreadable("gn_describe", t);
     uint32_t id = gn__resolve(g, t, &out->result);
-    if (out->result != GN_OK) return gn__error_set(g, out->result, "", gn__handle_text(out->result));
+    if (out->result != GN_OK) return gn__error_set(g, out->result, "gn_describe", gn__handle_text(out->result));
     const gn__node *n = &g->nodes[id];
     gn__type type = gn__type_of(g, id);
     out->op = gn__ops[n->op].name;
@@ -18264,8 +21228,8 @@ gn_tensor gn_label(gn_tensor t, const char *label) {
 
 #define GN__SCOPE(name, NAME)                                                                                                 \
     gn_result gn_##name(gn_ctx *g, gn_##name##_kind kind) {                                                                   \
-        if (!gn__usable(g)) return gn_status(g);                                                                              \
-        if ((int)kind < 0 || (int)kind >= (int)GN_##NAME##__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "", "gn_" #name ": there is no such " #name); \
+        if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_" #name, g);                                          \
+        if ((int)kind < 0 || (int)kind >= (int)GN_##NAME##__COUNT) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_" #name, "gn_" #name ": there is no such " #name); \
         g->hint.name = (uint8_t)kind;                                                                                         \
         return GN_OK;                                                                                                         \
     }
@@ -18276,9 +21240,9 @@ GN__SCOPE(modality, MODALITY)
 #undef GN__SCOPE
 
 gn_result gn_on(gn_ctx *g, const char *device) {
-    if (!gn__usable(g)) return gn_status(g);
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_on", g);
     uint32_t index = device ? gn__device_index(g, device) : 0;
-    if (device && (!index || index > UINT8_MAX)) return gn__error_set(g, GN_NO_DEVICE, "", "gn_on: the context has no device of this name or index");
+    if (device && (!index || index > UINT8_MAX)) return gn__error_set(g, GN_NO_DEVICE, "gn_on", "gn_on: the context has no device of this name or index");
     g->hint.on = (uint8_t)index;
     return GN_OK;
 }
@@ -18289,26 +21253,46 @@ gn_result gn_on(gn_ctx *g, const char *device) {
 
 static const char gn__bad_parameters[] = "the number of parameters is negative, or an array of tensors is NULL";
 
+/* Gradients that are one node, or one that was there before, become nodes of their own. */
+static bool gn__grads_apart(gn_ctx *g, gn__loc at, uint32_t *gx, int n, size_t before) {
+    uint8_t *taken = (uint8_t *)gn__alloc_zero(g->n_nodes - before);
+    for (int i = 0; i < n && taken; i++) {
+        uint32_t id = gx[i];
+        bool fresh = id >= before && !taken[id - before];
+        if (fresh) taken[id - before] = 1;
+        else if (g->nodes[id].op != GN__OP_FAILED) gx[i] = gn__build(g, at, GN__OP_RESHAPE, 1, &id, gn__shape_of(g, id)->rank, gn__shape_of(g, id)->dims);
+    }
+    gn_free(taken);
+    return taken != NULL;
+}
+
 gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor *params, int n, gn_tensor *out_grads) {
     gn_ctx *g = loss.ctx;
     gn__loc at = { file, line };
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn_result why;
     for (int i = 0; i < n && out_grads; i++) out_grads[i] = GN_NONE;
-    if (!gn__usable(g)) return gn_status(g);
-    if (n <= 0 || !params || !out_grads) return n == 0 ? GN_OK : gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
+    if (!gn__usable(g)) return gn__unusable(at, "grad", g);
+    if (n <= 0 || !params || !out_grads) return n == 0 ? GN_OK : gn__error_call(g, at, "grad", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
     uint32_t *x = (uint32_t *)gn_alloc((size_t)n * sizeof *x), *gx = (uint32_t *)gn__alloc_zero((size_t)n * sizeof *gx);
-    gn_result r = x && gx ? gn__roots(g, params, n, x) : gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for the gradients");
+    gn_result r = x && gx ? gn__roots(g, at, "grad", params, n, x) : gn__error_call(g, at, "grad", GN_OUT_OF_MEMORY, "no memory for the gradients of %d parameters", n);
     uint32_t root = gn__resolve(g, loss, &why);
-    if (r == GN_OK && why != GN_OK) r = gn__error_set(g, why, "", gn__handle_text(why));
+    if (r == GN_OK && why != GN_OK) r = gn__error_call(g, at, "grad", why, "the loss: %s", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN__OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
     uint64_t begin = gn__trace_begin(g);
     uint8_t said = g->hint.residency;
     if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
-    if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) gn__error_node(g, &f, file, (uint32_t)line, -1, g->nodes[root].label);
+    size_t before = g->n_nodes;
+    if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) {
+        gn__error_call(g, at, "grad", r, "%s", f.text);
+        gn__copy_text(g->error.label, sizeof g->error.label, gn__label_text(g, g->nodes[root].label));
+    }
+    if (r == GN_OK && !gn__grads_apart(g, at, gx, n, before)) r = gn__error_call(g, at, "grad", GN_OUT_OF_MEMORY, "no memory for the gradients of %d parameters", n);
     g->hint.residency = said;
-    for (int i = 0; i < n && gx; i++)
-        out_grads[i] = gn__handle(g, gx[i] ? gx[i] : gn__failed_with(g, at, GN__OP_FAILED, GN_NO_GRADIENT, "%s", g->error.text));
+    for (int i = 0; i < n && gx; i++) {
+        if (r != GN_OK) gn_fail(&f, r == GN_OUT_OF_MEMORY ? r : GN_NO_GRADIENT, "%s", g->error.text);
+        out_grads[i] = gn__handle(g, r == GN_OK ? gx[i] : gn__failed_named(g, at, "grad", &f));
+    }
     gn__trace_end(g, "gn_grad", begin, 0);
     gn_free(x);
     gn_free(gx);
@@ -18318,11 +21302,11 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser { gn__grads k; gn_result r; } gn__optimiser;
 
-static bool gn__optimiser_begin(gn__optimiser *o, gn_ctx *g, gn__loc at, const gn_tensor *t, int n, uint32_t *out) {
+static bool gn__optimiser_begin(gn__optimiser *o, gn_ctx *g, gn__loc at, const char *op, const gn_tensor *t, int n, uint32_t *out) {
     memset(o, 0, sizeof *o);
     o->k.g = g;
     o->k.at = at;
-    o->r = gn__roots(g, t, n, out);
+    o->r = gn__roots(g, at, op, t, n, out);
     o->k.gy = out[0];
     return o->r == GN_OK;
 }
@@ -18332,14 +21316,14 @@ static gn_result gn__assigned(gn_ctx *g, uint32_t id) { return g->nodes[id].op =
 gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *velocity, int n) {
     gn__loc at = { file, line };
     gn_ctx *g = d ? d->lr.ctx : NULL;
-    if (!gn__usable(g)) return gn_status(g);
-    if (n < 0 || (n > 0 && (!params || !grads))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
-    if (d->momentum != 0 && !velocity) return gn__error_set(g, GN_BAD_ARGUMENT, "", "momentum needs velocity states");
+    if (!gn__usable(g)) return gn__unusable(at, "sgd", g);
+    if (n < 0 || (n > 0 && (!params || !grads))) return gn__error_call(g, at, "sgd", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
+    if (d->momentum != 0 && !velocity) return gn__error_call(g, at, "sgd", GN_BAD_ARGUMENT, "momentum needs velocity states");
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
         gn_tensor in[4] = { params[i], grads[i], d->lr, d->momentum != 0 ? velocity[i] : params[i] };
         uint32_t x[4];
-        if (!gn__optimiser_begin(&o, g, at, in, 4, x)) return o.r;
+        if (!gn__optimiser_begin(&o, g, at, "sgd", in, 4, x)) return o.r;
         gn__grads *k = &o.k;
         uint32_t step = x[1];
         if (d->weight_decay != 0) step = gn__add(k, step, gn__mul(k, x[0], gn__num(k, d->weight_decay)));
@@ -18352,14 +21336,14 @@ gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_t
 gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *m, const gn_tensor *v, int n) {
     gn__loc at = { file, line };
     gn_ctx *g = d ? d->lr.ctx : NULL;
-    if (!gn__usable(g)) return gn_status(g);
-    if (n < 0 || (n > 0 && (!params || !grads || !m || !v))) return gn__error_set(g, GN_BAD_ARGUMENT, "", gn__bad_parameters);
+    if (!gn__usable(g)) return gn__unusable(at, "adamw", g);
+    if (n < 0 || (n > 0 && (!params || !grads || !m || !v))) return gn__error_call(g, at, "adamw", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
     double b1 = d->beta1 != 0 ? d->beta1 : 0.9, b2 = d->beta2 != 0 ? d->beta2 : 0.999, eps = d->eps != 0 ? d->eps : 1e-8;
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
         gn_tensor in[6] = { params[i], grads[i], d->lr, d->step, m[i], v[i] };
         uint32_t x[6];
-        if (!gn__optimiser_begin(&o, g, at, in, 6, x)) return o.r;
+        if (!gn__optimiser_begin(&o, g, at, "adamw", in, 6, x)) return o.r;
         gn__grads *k = &o.k;
         uint32_t m2 = gn__assign_node(g, at, x[4], gn__add(k, gn__mul(k, x[4], gn__num(k, b1)), gn__mul(k, x[1], gn__num(k, 1 - b1))));
         uint32_t v2 = gn__assign_node(g, at, x[5], gn__add(k, gn__mul(k, x[5], gn__num(k, b2)), gn__mul(k, gn__mul(k, x[1], x[1]), gn__num(k, 1 - b2))));
@@ -18414,26 +21398,35 @@ GN__CALLS_BEGIN
 
 #define GN__AT file, line
 
-/* The text's first word is the op, which has no row of its own. */
-GN__PRINTF(5, 6) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, gn_result r, const char *format, ...) {
+/* The text's first word is the op, which has no row of its own; the types of the n tensors follow. */
+GN__PRINTF(7, 8) static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, const gn_tensor *in, int n, gn_result r, const char *format, ...) {
     gn__loc at = { file, line };
+    gn__type types[3];
+    char op[sizeof g->error.op] = "";
+    int n_types = 0;
     gn_fault f;
     va_list args;
     va_start(args, format);
     gn__fail_v(&f, r, format, args);
     va_end(args);
-    uint32_t bad = gn__failed(g, at, GN__OP_FAILED, &f);
-    char *op = bad ? g->errors[g->nodes[bad].extra].op : NULL;
-    if (op) memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof g->error.op - 1));       /* the rest of op is 0 */
-    return gn__handle(g, bad);
+    memcpy(op, f.text, GN__MIN(strcspn(f.text, " :"), sizeof op - 1));
+    for (int i = 0; i < n && n_types < 3; i++) {
+        gn_result why;
+        uint32_t id = gn__resolve(g, in[i], &why);
+        if (why == GN_OK && g->nodes[id].op != GN__OP_FAILED) types[n_types++] = gn__type_of(g, id);
+    }
+    gn__tell_types(&f, types, n_types);
+    return gn__handle(g, gn__failed_named(g, at, op, &f));
 }
+#define GN__OF(a) (a).ctx, &(a), 1
+#define GN__OF_BOTH(a, b) (a).ctx, (const gn_tensor[2]){ a, b }, 2
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
-static bool gn__known(const char *file, int line, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
+static bool gn__known(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
     gn__loc at = { file, line };
     uint32_t x;
-    if (!gn__usable(a.ctx)) { *out_bad = GN__DEAD(a.ctx); return false; }
-    gn__inputs(a.ctx, at, GN__OP_FAILED, &a, 1, &x);
+    if (!gn__usable(a.ctx)) { *out_bad = gn__dead(at, op, a.ctx, &a, 1); return false; }
+    gn__inputs_named(a.ctx, at, op, &a, 1, &x);
     *out_bad = gn__handle(a.ctx, x);
     if (a.ctx->nodes[x].op == GN__OP_FAILED) return false;
     *out = gn__type_of(a.ctx, x);
@@ -18442,25 +21435,28 @@ static bool gn__known(const char *file, int line, gn_tensor a, gn__type *out, gn
 
 /* The same for floats alone. */
 static bool gn__known_float(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
-    if (!gn__known(GN__AT, a, out, out_bad)) return false;
+    if (!gn__known(GN__AT, op, a, out, out_bad)) return false;
     if (gn__is_float(out->dtype)) return true;
-    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_DTYPE, "%s does not take %s", op, gn__dtypes[out->dtype].name);
+    *out_bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_DTYPE, "%s does not take %s", op, gn__dtypes[out->dtype].name);
     return false;
 }
 
 /* The same with an axis of the tensor; *axis becomes its place from the front. */
 static bool gn__known_axis(const char *file, int line, const char *op, gn_tensor a, int *axis, gn__type *out, gn_tensor *out_bad) {
-    if (!gn__known(GN__AT, a, out, out_bad)) return false;
+    if (!gn__known(GN__AT, op, a, out, out_bad)) return false;
     int at = gn__axis(*axis, out->shape.rank);
-    if (at < 0) *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "%s: axis %d is outside a tensor of rank %d", op, *axis, out->shape.rank);
+    if (at < 0) *out_bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "%s: axis %d is outside a tensor of rank %d", op, *axis, out->shape.rank);
     *axis = at;
     return at >= 0;
 }
 
+/* The tensor as a node of its own: what changes nothing still is another tensor, with its own label, and no version of a state. */
+static gn_tensor gn__same(const char *file, int line, gn_tensor a, const gn__type *t) { return gn_reshape_at(GN__AT, a, t->shape); }
+
 static gn_tensor gn__to_dtype(const char *file, int line, gn_tensor a, gn_dtype d) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "cast", a, &t, &bad)) return bad;
     return t.dtype == d ? a : gn_cast_at(GN__AT, a, d);
 }
 
@@ -18469,12 +21465,12 @@ static gn_dtype gn__wide_dtype(gn_dtype d) { return d == GN_F16 || d == GN_BF16 
 static gn_tensor gn__widened(const char *file, int line, gn_tensor a) {
     gn__type t;
     gn_tensor bad;
-    return gn__known(GN__AT, a, &t, &bad) ? gn__to_dtype(GN__AT, a, gn__wide_dtype(t.dtype)) : bad;
+    return gn__known(GN__AT, "cast", a, &t, &bad) ? gn__to_dtype(GN__AT, a, gn__wide_dtype(t.dtype)) : bad;
 }
 
 static gn_axes gn__one_axis(int axis) { return (gn_axes){ 1, { axis } }; }
 
-#define GN__PN(name) gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c) { return gn_##name##_at(GN__AT, a, gn_like_at(GN__AT, a, c)); }
+#define GN__PN(name) gn_tensor gn_##name##_c_at(const char *file, int line, gn_tensor a, double c) { return gn_##name##_at(GN__AT, a, gn__like(GN__AT, #name "_c", a, c)); }
 GN__PN(add) GN__PN(sub) GN__PN(mul) GN__PN(div) GN__PN(pow) GN__PN(minimum) GN__PN(maximum)
 GN__PN(eq) GN__PN(ne) GN__PN(lt) GN__PN(le) GN__PN(gt) GN__PN(ge)
 #undef GN__PN
@@ -18488,14 +21484,14 @@ gn_tensor gn_isnan_at(const char *file, int line, gn_tensor a) { return gn_ne_at
 gn_tensor gn_isinf_at(const char *file, int line, gn_tensor a) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "isinf", a, &t, &bad)) return bad;
     return gn__is_float(t.dtype) ? gn_eq_at(GN__AT, gn_abs_at(GN__AT, a), gn_like_at(GN__AT, a, INFINITY)) : gn_ne_at(GN__AT, a, a);
 }
 
 gn_tensor gn_isfinite_at(const char *file, int line, gn_tensor a) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "isfinite", a, &t, &bad)) return bad;
     return gn__is_float(t.dtype) ? gn_lt_at(GN__AT, gn_abs_at(GN__AT, a), gn_like_at(GN__AT, a, INFINITY)) : gn_eq_at(GN__AT, a, a);
 }
 
@@ -18504,35 +21500,49 @@ gn_tensor gn_logical_and_at(const char *file, int line, gn_tensor a, gn_tensor b
 gn_tensor gn_logical_or_at(const char *file, int line, gn_tensor a, gn_tensor b) { return gn_or_at(GN__AT, gn__is_set(GN__AT, a), gn__is_set(GN__AT, b)); }
 gn_tensor gn_logical_xor_at(const char *file, int line, gn_tensor a, gn_tensor b) { return gn_xor_at(GN__AT, gn__is_set(GN__AT, a), gn__is_set(GN__AT, b)); }
 
+/* The dtype of a with b as the ops on two promote it. */
+static gn_dtype gn__promoted(const gn__type *a, const gn__type *b) { gn__type t[2] = { *a, *b }; return gn__promote(t, 2); }
+
 gn_tensor gn_prelu_at(const char *file, int line, gn_tensor a, gn_tensor slope) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "prelu", a, &t, &bad)) return bad;
-    return gn_where_at(GN__AT, gn_lt_at(GN__AT, a, gn_like_at(GN__AT, a, 0)), gn_mul_at(GN__AT, a, slope), a);
+    if (!gn__known(GN__AT, "prelu", a, &t, &bad) || !gn__known(GN__AT, "prelu", slope, &u, &bad)) return bad;
+    gn_dtype d = gn__promoted(&t, &u);
+    if (!gn__is_float(d)) return gn__refuse(GN__AT, GN__OF_BOTH(a, slope), GN_BAD_DTYPE, "prelu does not take %s", gn__dtypes[d].name);
+    gn_tensor x = gn__to_dtype(GN__AT, a, d);
+    return gn_where_at(GN__AT, gn_lt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_mul_at(GN__AT, x, slope), x);
 }
 
-gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope) { return gn_prelu_at(GN__AT, a, gn_like_at(GN__AT, a, slope)); }
+gn_tensor gn_leaky_relu_at(const char *file, int line, gn_tensor a, double slope) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "leaky_relu", a, &t, &bad)) return bad;
+    return gn_prelu_at(GN__AT, a, gn__like(GN__AT, "leaky_relu", a, slope));
+}
+
+/* The part of a that is not above 0: so that what is above makes no infinity, and 0 itself has the slope of the curve. */
+static gn_tensor gn__below(const char *file, int line, gn_tensor above, gn_tensor a) { return gn_where_at(GN__AT, above, gn_like_at(GN__AT, a, 0), a); }
 
 gn_tensor gn_celu_at(const char *file, int line, gn_tensor a, double alpha) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "celu", a, &t, &bad)) return bad;
-    if (!(alpha > 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "celu: alpha %g is not above 0", alpha);
-    gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);       /* no infinity where a is above */
-    gn_tensor curve = gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, below, gn_like_at(GN__AT, a, alpha))), alpha);
-    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, curve);
+    if (!(alpha > 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "celu: alpha %g is not above 0", alpha);
+    gn_tensor scale = gn__like(GN__AT, "celu", a, alpha), above = gn_gt_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+    gn_tensor curve = gn_mul_at(GN__AT, gn_expm1_at(GN__AT, gn_div_at(GN__AT, gn__below(GN__AT, above, a), scale)), scale);
+    return gn_where_at(GN__AT, above, a, curve);
 }
 
 gn_tensor gn_elu_at(const char *file, int line, gn_tensor a, double alpha) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "elu", a, &t, &bad)) return bad;
-    gn_tensor zero = gn_like_at(GN__AT, a, 0), below = gn_minimum_at(GN__AT, a, zero);
-    return gn_where_at(GN__AT, gn_gt_at(GN__AT, a, zero), a, gn_mul_c_at(GN__AT, gn_expm1_at(GN__AT, below), alpha));
+    gn_tensor scale = gn__like(GN__AT, "elu", a, alpha), above = gn_gt_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+    return gn_where_at(GN__AT, above, a, gn_mul_at(GN__AT, gn_expm1_at(GN__AT, gn__below(GN__AT, above, a)), scale));
 }
 
 gn_tensor gn_masked_fill_at(const char *file, int line, gn_tensor a, gn_tensor mask, double value) {
-    return gn_where_at(GN__AT, mask, gn_like_at(GN__AT, a, value), a);
+    return gn_where_at(GN__AT, mask, gn__like(GN__AT, "masked_fill", a, value), a);
 }
 
 /* ---- reductions ---- */
@@ -18553,7 +21563,7 @@ gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes axes, 
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "variance", a, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, x, axes, true);
-    if (!gn__known(GN__AT, mean, &m, &bad)) return bad;
+    if (!gn__known(GN__AT, "variance", mean, &m, &bad)) return bad;
     double n = 1;
     for (int i = 0; i < t.shape.rank; i++)
         if (m.shape.dims[i] != t.shape.dims[i]) n *= (double)t.shape.dims[i];
@@ -18578,7 +21588,7 @@ gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int c
 gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "l1_norm", a, &t, &bad)) return bad;
     return gn_sum_at(GN__AT, gn_abs_at(GN__AT, gn__is_float(t.dtype) ? a : gn__to_dtype(GN__AT, a, GN_I64)), axes, keep);
 }
 
@@ -18599,7 +21609,7 @@ gn_tensor gn_logsumexp_at(const char *file, int line, gn_tensor a, gn_axes axes,
     gn_tensor top = gn_max_at(GN__AT, x, axes, true);
     top = gn_where_at(GN__AT, gn_isfinite_at(GN__AT, top), top, gn_like_at(GN__AT, top, 0));
     gn_tensor sum = gn_sum_at(GN__AT, gn_exp_at(GN__AT, gn_sub_at(GN__AT, x, top)), axes, keep);
-    if (!gn__known(GN__AT, sum, &s, &bad)) return bad;
+    if (!gn__known(GN__AT, "logsumexp", sum, &s, &bad)) return bad;
     return gn__to_dtype(GN__AT, gn_add_at(GN__AT, gn_log_at(GN__AT, sum), gn_reshape_at(GN__AT, top, s.shape)), t.dtype);
 }
 
@@ -18630,7 +21640,7 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
     bool ok = gn__known_axis(GN__AT, "topk", a, &axis, &t, &bad);
     if (ok && (k < 0 || k > t.shape.dims[axis])) {
         ok = false;
-        bad = gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "topk: there are no %lld elements in an axis of %lld", (long long)k, (long long)t.shape.dims[axis]);
+        bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "topk: there are no %lld elements in an axis of %lld", (long long)k, (long long)t.shape.dims[axis]);
     }
     order = ok ? gn_slice_at(GN__AT, gn_argsort_at(GN__AT, a, axis, largest), axis, 0, k, 1) : bad;
     if (out_values) *out_values = ok ? gn_gather_at(GN__AT, a, axis, order) : bad;
@@ -18642,11 +21652,11 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
 gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) || (gain.ctx && !gn__known_float(GN__AT, "rmsnorm", gain, &u, &bad))) return bad;
+    if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) || (gn__given(gain) && !gn__known_float(GN__AT, "rmsnorm", gain, &u, &bad))) return bad;
     if (gain.ctx && t.shape.rank && (u.shape.rank != 1 || u.shape.dims[0] != t.shape.dims[t.shape.rank - 1]))
-        return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, gain), GN_BAD_SHAPE, "rmsnorm: the gain must have the shape of the last axis");
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
-    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_c_at(GN__AT, mean, eps)));
+    gn_tensor y = gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_at(GN__AT, mean, gn__like(GN__AT, "rmsnorm", mean, eps))));
     /* A gain that has to be widened is so behind its broadcast: in the loop over all elements, not in one of its own. */
     if (gain.ctx && t.shape.rank && u.dtype != GN_F32 && u.dtype != GN_F64) gain = gn__widened(GN__AT, gn_broadcast_at(GN__AT, gain, t.shape));
     if (gain.ctx) y = gn_mul_at(GN__AT, y, gain);
@@ -18658,7 +21668,8 @@ gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, dou
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "normalize", a, &t, &bad)) return bad;
     gn_tensor x = gn__widened(GN__AT, a), norm = gn_l2_norm_at(GN__AT, x, gn__one_axis(axis), true);
-    return gn__to_dtype(GN__AT, gn_div_at(GN__AT, x, gn_maximum_at(GN__AT, norm, gn_like_at(GN__AT, norm, eps))), t.dtype);
+    gn_tensor least = gn__like(GN__AT, "normalize", norm, eps);
+    return gn__to_dtype(GN__AT, gn_div_at(GN__AT, x, gn_where_at(GN__AT, gn_lt_at(GN__AT, norm, least), least, norm)), t.dtype);
 }
 
 /* ---- linear algebra ---- */
@@ -18666,15 +21677,15 @@ gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, dou
 gn_tensor gn_outer_at(const char *file, int line, gn_tensor a, gn_tensor b) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad) || !gn__known(GN__AT, b, &u, &bad)) return bad;
-    if (t.shape.rank != 1 || u.shape.rank != 1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "outer takes vectors, not rank %d and %d", t.shape.rank, u.shape.rank);
+    if (!gn__known(GN__AT, "outer", a, &t, &bad) || !gn__known(GN__AT, "outer", b, &u, &bad)) return bad;
+    if (t.shape.rank != 1 || u.shape.rank != 1) return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_RANK, "outer takes vectors, not rank %d and %d", t.shape.rank, u.shape.rank);
     return gn_mul_at(GN__AT, gn_reshape_at(GN__AT, a, GN_SHAPE(t.shape.dims[0], 1)), b);
 }
 
 gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis) {
     gn__type t[2];
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t[0], &bad) || !gn__known(GN__AT, b, &t[1], &bad)) return bad;
+    if (!gn__known(GN__AT, "vecdot", a, &t[0], &bad) || !gn__known(GN__AT, "vecdot", b, &t[1], &bad)) return bad;
     gn_dtype d = gn__promote(t, 2);
     gn_tensor y = gn_sum_at(GN__AT, gn_mul_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)), gn__one_axis(axis), false);
     return gn__is_float(d) ? gn__to_dtype(GN__AT, y, d) : y;
@@ -18688,7 +21699,7 @@ static gn_tensor gn__repeated(const char *file, int line, const char *op, gn_ten
     gn_tensor bad;
     if (!gn__known_axis(GN__AT, op, a, &axis, &t, &bad)) return bad;
     int64_t d = t.shape.dims[axis], before = 1, after = 1;
-    if (n < 0 || (n > 0 && d > GN__MAX_BYTES / n)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "%s: %lld times an axis of %lld is not possible", op, (long long)n, (long long)d);
+    if (n < 0 || (n > 0 && d > GN__MAX_BYTES / n)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "%s: %lld times an axis of %lld is not possible", op, (long long)n, (long long)d);
     for (int i = 0; i < axis; i++) before *= t.shape.dims[i];
     for (int i = axis + 1; i < t.shape.rank; i++) after *= t.shape.dims[i];
     gn_shape one = inner ? GN_SHAPE(before, d, 1, after) : GN_SHAPE(before, 1, d, after), many = one;
@@ -18702,17 +21713,18 @@ gn_tensor gn_repeat_at(const char *file, int line, gn_tensor a, int64_t n, int a
 gn_tensor gn_tile_at(const char *file, int line, gn_tensor a, gn_shape times) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
-    if (times.rank != t.shape.rank) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "tile: %d numbers for a tensor of rank %d", times.rank, t.shape.rank);
+    if (!gn__known(GN__AT, "tile", a, &t, &bad)) return bad;
+    if (times.rank != t.shape.rank) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "tile: %d numbers for a tensor of rank %d", times.rank, t.shape.rank);
+    gn_tensor y = gn__same(GN__AT, a, &t);
     for (int i = 0; i < times.rank; i++)
-        if (times.dims[i] != 1) a = gn__repeated(GN__AT, "tile", a, i, times.dims[i], false);
-    return a;
+        if (times.dims[i] != 1) y = gn__repeated(GN__AT, "tile", y, i, times.dims[i], false);
+    return y;
 }
 
 gn_tensor gn_expand_at(const char *file, int line, gn_tensor a, gn_shape shape) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "expand", a, &t, &bad)) return bad;
     for (int i = 1; i <= t.shape.rank && i <= shape.rank && shape.rank <= GN_MAX_RANK; i++)
         if (shape.dims[shape.rank - i] == -1) shape.dims[shape.rank - i] = t.shape.dims[t.shape.rank - i];
     return gn_broadcast_at(GN__AT, a, shape);
@@ -18721,9 +21733,9 @@ gn_tensor gn_expand_at(const char *file, int line, gn_tensor a, gn_shape shape) 
 gn_tensor gn_unsqueeze_at(const char *file, int line, gn_tensor a, int axis) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "unsqueeze", a, &t, &bad)) return bad;
     int at = gn__axis(axis, t.shape.rank + 1);
-    if (at < 0 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "unsqueeze: no axis %d for a tensor of rank %d", axis, t.shape.rank);
+    if (at < 0 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "unsqueeze: no axis %d for a tensor of rank %d", axis, t.shape.rank);
     for (int i = t.shape.rank++; i > at; i--) t.shape.dims[i] = t.shape.dims[i - 1];
     t.shape.dims[at] = 1;
     return gn_reshape_at(GN__AT, a, t.shape);
@@ -18732,13 +21744,13 @@ gn_tensor gn_unsqueeze_at(const char *file, int line, gn_tensor a, int axis) {
 gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "squeeze", a, &t, &bad)) return bad;
     int64_t bits = gn__axes_bits(a, axes);
     gn_shape s = GN_SCALAR;
-    if (bits < 0) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "squeeze: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    if (bits < 0) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "squeeze: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
     for (int i = 0; i < t.shape.rank; i++) {
         bool named = (bits >> i) & 1, drop = named && t.shape.dims[i] == 1;
-        if (named && !drop && axes.n) return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "squeeze: axis %d has size %lld", i, (long long)t.shape.dims[i]);
+        if (named && !drop && axes.n) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "squeeze: axis %d has size %lld", i, (long long)t.shape.dims[i]);
         if (!drop) s.dims[s.rank++] = t.shape.dims[i];
     }
     return gn_reshape_at(GN__AT, a, s);
@@ -18747,10 +21759,10 @@ gn_tensor gn_squeeze_at(const char *file, int line, gn_tensor a, gn_axes axes) {
 gn_tensor gn_stack_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     gn__type t;
     gn_tensor bad;
-    if (n < 1 || !parts) return GN_NONE;
-    if (!gn__known(GN__AT, parts[0], &t, &bad)) return bad;
+    if (n < 1 || !parts) return gn__nothing((gn__loc){ file, line }, "stack");
+    if (!gn__known(GN__AT, "stack", parts[0], &t, &bad)) return bad;
     gn_tensor *x = (gn_tensor *)gn_alloc((size_t)n * sizeof *x);
-    if (!x) return gn__handle(parts[0].ctx, 0);
+    if (!x) return gn__refuse(GN__AT, GN__OF(parts[0]), GN_OUT_OF_MEMORY, "stack: no memory for %d tensors", n);
     for (int i = 0; i < n; i++) x[i] = gn_unsqueeze_at(GN__AT, parts[i], axis);
     gn_tensor y = gn_concat_at(GN__AT, x, n, axis);
     gn_free(x);
@@ -18771,7 +21783,7 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
             out[i] = gn_slice_at(GN__AT, a, axis, d - left - size, d - left, 1);
         }
         ok = ok && left == 0;
-        if (!ok) bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);
+        if (!ok) bad = gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "split: an axis of %lld does not fall into the %d parts asked for", (long long)d, n);
     }
     for (int i = 0; i < n && !ok; i++) out[i] = bad;
 }
@@ -18779,12 +21791,13 @@ void gn_split_at(const char *file, int line, gn_tensor a, int axis, const int64_
 gn_tensor gn_flip_at(const char *file, int line, gn_tensor a, gn_axes axes) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "flip", a, &t, &bad)) return bad;
     int64_t bits = gn__axes_bits(a, axes);
-    if (bits < 0) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "flip: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    if (bits < 0) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "flip: an axis is named twice or is outside a tensor of rank %d", t.shape.rank);
+    gn_tensor y = gn__same(GN__AT, a, &t);
     for (int i = 0; i < t.shape.rank; i++)
-        if ((bits >> i) & 1) a = gn_slice_at(GN__AT, a, i, GN_END, INT64_MIN, -1);
-    return a;
+        if ((bits >> i) & 1) y = gn_slice_at(GN__AT, y, i, GN_END, INT64_MIN, -1);
+    return y;
 }
 
 gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int axis) {
@@ -18792,7 +21805,7 @@ gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int
     gn_tensor bad;
     if (!gn__known_axis(GN__AT, "roll", a, &axis, &t, &bad)) return bad;
     int64_t n = t.shape.dims[axis], by = n ? (shift % n + n) % n : 0;
-    if (by == 0) return a;
+    if (by == 0) return gn__same(GN__AT, a, &t);
     gn_tensor parts[2] = { gn_slice_at(GN__AT, a, axis, n - by, n, 1), gn_slice_at(GN__AT, a, axis, 0, n - by, 1) };
     return gn_concat_at(GN__AT, parts, 2, axis);
 }
@@ -18806,8 +21819,8 @@ static gn_tensor gn__diagonals(const char *file, int line, gn_ctx *g, int64_t ro
 static gn_tensor gn__triangle(const char *file, int line, const char *op, gn_tensor a, int64_t k, bool upper) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
-    if (t.shape.rank < 2) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "%s needs rank 2 or more", op);
+    if (!gn__known(GN__AT, op, a, &t, &bad)) return bad;
+    if (t.shape.rank < 2) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "%s needs rank 2 or more", op);
     int64_t rows = t.shape.dims[t.shape.rank - 2], columns = t.shape.dims[t.shape.rank - 1];
     gn_tensor d = gn__diagonals(GN__AT, a.ctx, rows, columns), at = gn_like_at(GN__AT, d, (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1));
     gn_tensor in = upper ? gn_ge_at(GN__AT, d, at) : gn_le_at(GN__AT, d, at);
@@ -18822,7 +21835,7 @@ gn_tensor gn_diagonal_at(const char *file, int line, gn_tensor a, int64_t offset
     gn__type t;
     gn_tensor bad;
     if (!gn__known_axis(GN__AT, "diagonal", a, &axis0, &t, &bad) || !gn__known_axis(GN__AT, "diagonal", a, &axis1, &t, &bad)) return bad;
-    if (axis0 == axis1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "diagonal needs two different axes");
+    if (axis0 == axis1) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "diagonal needs two different axes");
     int64_t rows = t.shape.dims[axis0], columns = t.shape.dims[axis1];
     gn_axes order = { 0, { 0 } };
     gn_shape flat = GN_SCALAR;
@@ -18860,8 +21873,8 @@ gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) 
 gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_axis(GN__AT, "index_select", a, &axis, &t, &bad) || !gn__known(GN__AT, ids, &u, &bad)) return bad;
-    if (u.shape.rank != 1) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "index_select takes a vector of indices, not rank %d", u.shape.rank);
+    if (!gn__known_axis(GN__AT, "index_select", a, &axis, &t, &bad) || !gn__known(GN__AT, "index_select", ids, &u, &bad)) return bad;
+    if (u.shape.rank != 1) return gn__refuse(GN__AT, GN__OF_BOTH(a, ids), GN_BAD_RANK, "index_select takes a vector of indices, not rank %d", u.shape.rank);
     gn_shape row = t.shape;
     for (int i = 0; i < t.shape.rank; i++) row.dims[i] = i == axis ? u.shape.dims[0] : 1;
     t.shape.dims[axis] = u.shape.dims[0];
@@ -18883,11 +21896,11 @@ static gn_tensor gn__flat_index(const char *file, int line, gn_tensor index, con
 gn_tensor gn_gather_nd_at(const char *file, int line, gn_tensor a, gn_tensor index) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad) || !gn__known(GN__AT, index, &u, &bad)) return bad;
+    if (!gn__known(GN__AT, "gather_nd", a, &t, &bad) || !gn__known(GN__AT, "gather_nd", index, &u, &bad)) return bad;
     int64_t k = u.shape.rank ? u.shape.dims[u.shape.rank - 1] : 0, rows = 1, block = 1;
     if (k < 1 || k > t.shape.rank || u.shape.rank - 1 + t.shape.rank - (int)k > GN_MAX_RANK)
-        return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "gather_nd: indices of %lld parts in a tensor of rank %d", (long long)k, t.shape.rank);
-    if (!(GN__BIT(u.dtype) & GN__INDEX)) return gn__refuse(GN__AT, a.ctx, GN_BAD_DTYPE, "gather_nd: an index cannot be %s", gn__dtypes[u.dtype].name);
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, index), GN_BAD_RANK, "gather_nd: indices of %lld parts in a tensor of rank %d", (long long)k, t.shape.rank);
+    if (!(GN__BIT(u.dtype) & GN__INDEX)) return gn__refuse(GN__AT, GN__OF_BOTH(a, index), GN_BAD_DTYPE, "gather_nd: an index cannot be %s", gn__dtypes[u.dtype].name);
     gn_shape s = u.shape;
     s.rank--;
     gn_shape ids = s;
@@ -18913,24 +21926,27 @@ static gn_tensor gn__pad_axis(const char *file, int line, gn_tensor a, int axis,
 gn_tensor gn_pad_at(const char *file, int line, gn_tensor a, gn_shape before, gn_shape after, gn_pad_mode mode, double value) {
     gn__type t;
     gn_tensor bad;
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
-    if (before.rank != t.shape.rank || after.rank != t.shape.rank) return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "pad: %d and %d numbers for a tensor of rank %d", before.rank, after.rank, t.shape.rank);
-    if ((int)mode < 0 || mode >= GN_PAD__COUNT) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "pad: there is no mode %d", (int)mode);
+    if (!gn__known(GN__AT, "pad", a, &t, &bad)) return bad;
+    if (before.rank != t.shape.rank || after.rank != t.shape.rank) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "pad: %d and %d numbers for a tensor of rank %d", before.rank, after.rank, t.shape.rank);
+    if ((int)mode < 0 || mode >= GN_PAD__COUNT) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "pad: there is no mode %d", (int)mode);
     for (int i = 0; i < t.shape.rank; i++) {
         int64_t b = before.dims[i], e = after.dims[i], d = t.shape.dims[i];
         bool ok = b >= 0 && e >= 0 && b <= GN__MAX_BYTES && e <= GN__MAX_BYTES;
         if (ok && mode == GN_PAD_REFLECT) ok = (b < d && e < d) || (!b && !e);
         if (ok && mode == GN_PAD_EDGE) ok = d > 0 || (!b && !e);
-        if (!ok) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "pad: %lld and %lld are not possible for axis %d of %lld", (long long)b, (long long)e, i, (long long)d);
+        if (!ok) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "pad: %lld and %lld are not possible for axis %d of %lld", (long long)b, (long long)e, i, (long long)d);
     }
+    uint32_t no_number;
+    if (mode == GN_PAD_CONSTANT && !gn__number_ok(a.ctx, (gn__loc){ file, line }, "pad", &t, value, &no_number)) return gn__handle(a.ctx, no_number);
+    gn_tensor y = gn__same(GN__AT, a, &t);
     for (int i = 0; i < t.shape.rank; i++) {
         int64_t b = before.dims[i], e = after.dims[i], d = t.shape.dims[i];
         if (!b && !e) continue;
         t.shape.dims[i] = b + d + e;
-        if (mode != GN_PAD_CONSTANT) a = gn__pad_axis(GN__AT, a, i, d, b, e, mode == GN_PAD_REFLECT);
-        else a = gn_slice_put_at(GN__AT, gn_full_at(GN__AT, a.ctx, t.dtype, t.shape, value), a, i, b, b + d, 1);
+        if (mode != GN_PAD_CONSTANT) y = gn__pad_axis(GN__AT, y, i, d, b, e, mode == GN_PAD_REFLECT);
+        else y = gn_slice_put_at(GN__AT, gn_full_at(GN__AT, a.ctx, t.dtype, t.shape, value), y, i, b, b + d, 1);
     }
-    return a;
+    return y;
 }
 
 /* ---- convolution as a matrix ---- */
@@ -18952,24 +21968,24 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
     gn__type t;
     gn_tensor bad;
     int64_t out[2], size[2];
-    if (!gn__known(GN__AT, a, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "im2col", a, &t, &bad)) return bad;
     if (t.shape.rank != 4 || kernel.rank != 2 || stride.rank != 2 || pad.rank != 2 || dilation.rank != 2)
-        return gn__refuse(GN__AT, a.ctx, GN_BAD_RANK, "im2col takes (N,C,H,W) and two numbers each for kernel, stride, pad and dilation");
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "im2col takes (N,C,H,W) and two numbers each for kernel, stride, pad and dilation");
     for (int i = 0; i < 2; i++) {
         int64_t k = kernel.dims[i], most = GN__MAX_BYTES;
         if (k < 1 || stride.dims[i] < 1 || stride.dims[i] > most || dilation.dims[i] < 1 || dilation.dims[i] > most || pad.dims[i] < 0 || pad.dims[i] > most)
-            return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "im2col: kernel, stride and dilation are 1 or more, pad is 0 or more");
+            return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "im2col: kernel, stride and dilation are 1 or more, pad is 0 or more");
         size[i] = t.shape.dims[2 + i] + 2 * pad.dims[i];
-        if (size[i] < 1 || k - 1 > (size[i] - 1) / dilation.dims[i]) return gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "im2col: the kernel is larger than the padded image");
+        if (size[i] < 1 || k - 1 > (size[i] - 1) / dilation.dims[i]) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "im2col: the kernel is larger than the padded image");
         out[i] = (size[i] - 1 - (k - 1) * dilation.dims[i]) / stride.dims[i] + 1;
     }
     gn_shape edge = GN_SHAPE(0, 0, pad.dims[0], pad.dims[1]), s = GN_SHAPE(t.shape.dims[0], t.shape.dims[1], -1);
     gn_tensor x = gn_pad_at(GN__AT, a, edge, edge, GN_PAD_CONSTANT, 0), index = gn__window_index(GN__AT, a.ctx, out, &kernel, &stride, &dilation, size[1]);
-    if (!gn__known(GN__AT, x, &t, &bad)) return bad;
+    if (!gn__known(GN__AT, "im2col", x, &t, &bad)) return bad;
     s.dims[2] = size[0] * size[1];
     gn_tensor y = gn_index_select_at(GN__AT, gn_reshape_at(GN__AT, x, s), 2, index);
     gn__type u;
-    if (!gn__known(GN__AT, y, &u, &bad)) return bad;
+    if (!gn__known(GN__AT, "im2col", y, &u, &bad)) return bad;
     return gn_reshape_at(GN__AT, y, GN_SHAPE(t.shape.dims[0], t.shape.dims[1] * kernel.dims[0] * kernel.dims[1], out[0] * out[1]));
 }
 
@@ -18986,12 +22002,12 @@ static void gn__rotary_angles(const char *file, int line, gn_tensor positions, i
 gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved) {
     gn__type t, p;
     gn_tensor bad, c, s, y;
-    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, positions, &p, &bad)) return bad;
+    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, "rotary", positions, &p, &bad)) return bad;
     int64_t d = t.shape.rank ? t.shape.dims[t.shape.rank - 1] : 1, half = d / 2;
-    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, x.ctx, GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
-    if (!(GN__BIT(p.dtype) & GN__INDEX)) return gn__refuse(GN__AT, x.ctx, GN_BAD_DTYPE, "rotary: a position cannot be %s", gn__dtypes[p.dtype].name);
-    if (d % 2) return gn__refuse(GN__AT, x.ctx, GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number", (long long)d);
-    if (!(base > 0) || !isfinite(base)) return gn__refuse(GN__AT, x.ctx, GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
+    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK) return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
+    if (!(GN__BIT(p.dtype) & GN__INDEX)) return gn__refuse(GN__AT, GN__OF_BOTH(x, positions), GN_BAD_DTYPE, "rotary: a position cannot be %s", gn__dtypes[p.dtype].name);
+    if (d % 2) return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number", (long long)d);
+    if (!(base > 0) || !isfinite(base)) return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
     gn_tensor w = gn__widened(GN__AT, x);
     gn__rotary_angles(GN__AT, positions, half, base, gn__wide_dtype(t.dtype), &c, &s);
     gn_tensor a = interleaved ? gn_slice_at(GN__AT, w, -1, 0, GN_END, 2) : gn_slice_at(GN__AT, w, -1, 0, half, 1);
@@ -19009,15 +22025,15 @@ static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d
 static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
     gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)), x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
     gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
-    return gn_where_at(GN__AT, end, least, gn_maximum_at(GN__AT, y, least));
+    return gn_where_at(GN__AT, end, least, gn_where_at(GN__AT, gn_le_at(GN__AT, y, least), least, y));
 }
 
 /* A float input and a target of its shape. */
 static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out, gn_tensor *out_bad) {
     gn__type t;
-    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, target, &t, out_bad)) return false;
+    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, op, target, &t, out_bad)) return false;
     if (gn__shape_equal(&out->shape, &t.shape)) return true;
-    *out_bad = gn__refuse(GN__AT, a.ctx, GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
+    *out_bad = gn__refuse(GN__AT, GN__OF_BOTH(a, target), GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
     return false;
 }
 
@@ -19041,32 +22057,34 @@ gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn
 gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
     gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, targets, &u, &bad)) return bad;
+    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, "nll_loss", targets, &u, &bad)) return bad;
     gn_shape rows = t.shape;
     rows.rank--;
-    if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape)) return gn__refuse(GN__AT, log_p.ctx, GN_BAD_SHAPE, "nll_loss: targets must have the shape of log_p without the last axis");
+    if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape)) return gn__refuse(GN__AT, GN__OF_BOTH(log_p, targets), GN_BAD_SHAPE, "nll_loss: targets must have the shape of log_p without the last axis");
     gn_tensor hit = gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1));
     return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
 }
 
 gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, q), some = gn__is_set(GN__AT, y);
+    if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad) || !gn__known(GN__AT, "kl_loss", q, &u, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, log_p), y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype)), some = gn__is_set(GN__AT, y);
     gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));      /* no log of 0, also in the gradient */
     gn_tensor ratio = gn_sub_at(GN__AT, log_q, x), terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
     return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
 }
 
 gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
-    gn__type t;
+    gn__type t, u;
     gn_tensor bad;
-    if (!gn__known_float(GN__AT, "smooth_l1_loss", a, &t, &bad)) return bad;
-    if (!(beta >= 0)) return gn__refuse(GN__AT, a.ctx, GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
+    if (!gn__known(GN__AT, "smooth_l1_loss", a, &t, &bad) || !gn__known(GN__AT, "smooth_l1_loss", b, &u, &bad)) return bad;
+    if (!gn__is_float(gn__promoted(&t, &u))) return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "smooth_l1_loss does not take %s", gn__dtypes[t.dtype].name);
+    if (!gn__is_float(t.dtype)) t.dtype = gn__promoted(&t, &u);
+    if (!(beta >= 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
     gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
     if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
-    gn_tensor near = gn_mul_c_at(GN__AT, gn_square_at(GN__AT, d), 0.5 / beta), far = gn_add_c_at(GN__AT, d, -0.5 * beta);
+    gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, d), gn__like(GN__AT, "smooth_l1_loss", d, 0.5 / beta)), far = gn_add_c_at(GN__AT, d, -0.5 * beta);
     return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far), t.dtype);
 }
 
@@ -19074,7 +22092,7 @@ gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logit
     gn__type t;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
-    if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, logits.ctx, GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
+    if (!(smoothing >= 0 && smoothing <= 1)) return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
     gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
     if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);      /* 0 times the other classes' infinities would be NaN */
     gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
@@ -19089,6 +22107,8 @@ typedef struct gn__einsum {
     const char *file;
     int line;
     gn_ctx *g;
+    const gn_tensor *in;
+    int n;
     gn_tensor bad;             /* what to return when something failed */
     int64_t size[128];         /* of each label, 0 with seen false */
     bool seen[128];
@@ -19098,7 +22118,7 @@ typedef struct gn__einsum {
 
 static bool gn__einsum_bad(gn__einsum *e, gn_result r, const char *why, char label) {
     char text[2] = { label, 0 };
-    e->bad = gn__refuse(e->file, e->line, e->g, r, "einsum: %s%s%s%s", why, label ? " '" : "", text, label ? "'" : "");
+    e->bad = gn__refuse(e->file, e->line, e->g, e->in, e->n, r, "einsum: %s%s%s%s", why, label ? " '" : "", text, label ? "'" : "");
     return false;
 }
 
@@ -19134,7 +22154,7 @@ static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__
     bool grows = false;
     out->t = t;
     out->n = 0;
-    if (!gn__known(e->file, e->line, t, &type, &e->bad)) return false;
+    if (!gn__known(e->file, e->line, "einsum", t, &type, &e->bad)) return false;
     for (; **at && **at != ',' && **at != '-'; ++*at) {
         char c = **at;
         if (c == ' ') continue;
@@ -19222,9 +22242,9 @@ static void gn__einsum_drop(const gn__einsum *e, gn__term *x, const char *a, int
         else axes.axis[axes.n++] = i;
     }
     x->n = n;
-    if (!axes.n || !gn__known(e->file, e->line, x->t, &before, &bad)) return;
+    if (!axes.n || !gn__known(e->file, e->line, "einsum", x->t, &before, &bad)) return;
     x->t = gn_sum_at(e->file, e->line, x->t, axes, false);
-    if (gn__known(e->file, e->line, x->t, &after, &bad)) x->t = gn__to_dtype(e->file, e->line, x->t, before.dtype);   /* ints sum in i64 and wrap */
+    if (gn__known(e->file, e->line, "einsum", x->t, &after, &bad)) x->t = gn__to_dtype(e->file, e->line, x->t, before.dtype);   /* ints sum in i64 and wrap */
 }
 
 /* x with its axes in the order of `labels`, reshaped to rank 3. */
@@ -19269,12 +22289,12 @@ static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char 
 }
 
 gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
-    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL };
+    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL, .in = in, .n = n };
     gn__term all = { GN_NONE, "", 0 }, next;
     const char *at = spec, *scan = spec;
-    if (n < 1 || !in) return GN_NONE;
-    if (!gn__usable(e.g)) return GN__DEAD(e.g);
-    if (!spec) return gn__refuse(GN__AT, e.g, GN_BAD_ARGUMENT, "einsum: the text is NULL");
+    if (n < 1 || !in) return gn__nothing((gn__loc){ file, line }, "einsum");
+    if (!gn__usable(e.g)) return gn__dead((gn__loc){ file, line }, "einsum", e.g, in, n);
+    if (!spec) return gn__refuse(GN__AT, e.g, in, n, GN_BAD_ARGUMENT, "einsum: the text is NULL");
     for (int i = 0; i < n; i++) {                       /* sizes and output first: what is summed depends on them */
         if (!gn__einsum_operand(&e, &scan, in[i], &next)) return e.bad;
         if (i + 1 < n ? *scan != ',' : *scan == ',') return gn__einsum_bad(&e, GN_BAD_ARGUMENT, "the number of tensors is not that of the text", 0), e.bad;

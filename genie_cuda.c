@@ -19,6 +19,10 @@
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
+ *   GENIE_CUDA_KERNELS=N              so many kernels that no plan holds any more are kept for the next (as it is 8192)
+ *   GENIE_CUDA_COMPILE_SECONDS=N      of the compiler that the programs of one client of a server have in an hour (600; 0: no bound)
+ *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
+ *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only where several clients share a device
  *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
@@ -53,7 +57,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 20
+#define GN__CU_GENERATOR 21
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -110,6 +114,7 @@ typedef struct pool_access { int location, device, flags; } pool_access;
     X(cuMemsetD8Async, "cuMemsetD8Async", (gn__cu_ptr, unsigned char, size_t, gn__cu_handle))                                \
     X(cuModuleLoadDataEx, "cuModuleLoadDataEx", (gn__cu_handle *, const void *, unsigned, int *, void **))                   \
     X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
+    X(cuModuleUnload, "cuModuleUnload", (gn__cu_handle))                                                                     \
     X(cuFuncSetAttribute, "cuFuncSetAttribute", (gn__cu_handle, int, int))                                                   \
     X(cuLaunchKernel, "cuLaunchKernel", (gn__cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, gn__cu_handle, void **, void **)) \
     X(cuLaunchKernelEx, "cuLaunchKernelEx", (const launch_config *, gn__cu_handle, void **, void **))                          \
@@ -417,6 +422,9 @@ static bool load_blas(void) {
 
 /* >>text ========================================================================================== */
 
+#define TEXT_OF_(x) #x
+#define TEXT_OF(x) TEXT_OF_(x)
+
 typedef struct text { char *s; size_t n, cap; bool failed; } text;
 
 static bool text_room(text *t, size_t more) {
@@ -658,23 +666,35 @@ static const char prelude[] =
     "D float rcp_near(float x) { float r; asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
     "D float exp2_near(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
     "#endif\n"
-    "// a / (1 + b), b >= 0, without branches: quarters keep the reciprocal normal as long as b is finite.\n"
-    "D float gn_over1p(float a, float b) { return 0.25f * rcp_near(fmaf(b, 0.25f, 0.25f)) * a; }\n"
-    "D double gn_over1p(double a, double b) { return a / (1. + b); }\n"
     "// exp(-c c) t p(t) for c = |x|, t = 1 / (1 + 3/8 c), p of degree 8 with a relative error of 1.3e-8 (least squares reweighted to\n"
     "// the least maximum); the square is taken in two parts. The power is 2^24 times too large and p as much too small, so that a\n"
     "// result that is not normal is rounded once. NaN stays.\n"
+    "D float erfc_head(float t) {\n"
+    "  float p = 3.66134567e-09f;\n"
+    "  p = fmaf(p, t, -1.70948997e-08f); p = fmaf(p, t, 2.57101824e-08f); p = fmaf(p, t, -1.36043186e-08f); p = fmaf(p, t, 1.62683449e-08f);\n"
+    "  p = fmaf(p, t, 7.26175742e-09f); p = fmaf(p, t, 1.22327553e-08f); p = fmaf(p, t, 1.25563702e-08f); return fmaf(p, t, 1.2613107e-08f);\n"
+    "}\n"
     "D float gn_erfc(float x) {\n"
     "  const float c = fabsf(x) > 10.2f ? 10.2f : fabsf(x), t = rcp_near(fmaf(c, 0.375f, 1.f));\n"
     "  const float high = -c * c, low = fmaf(-c, c, -high), j = fmaf(high, 1.44269504f, 12583063.f), n = j - 12583063.f;\n"
     "  const float e = exp2_near(fmaf(low, 1.44269504f, fmaf(high, 1.92596299e-8f, fmaf(high, 1.44269502f, -n)))) * gn_f32(gn_u32(j) << 23);\n"
-    "  float p = 3.66134567e-09f;\n"
-    "  p = fmaf(p, t, -1.70948997e-08f); p = fmaf(p, t, 2.57101824e-08f); p = fmaf(p, t, -1.36043186e-08f); p = fmaf(p, t, 1.62683449e-08f);\n"
-    "  p = fmaf(p, t, 7.26175742e-09f); p = fmaf(p, t, 1.22327553e-08f); p = fmaf(p, t, 1.25563702e-08f); p = fmaf(p, t, 1.2613107e-08f);\n"
-    "  const float y = e * (t * p);\n"
+    "  const float y = e * (t * erfc_head(t));\n"
     "  return x < 0.f ? 2.f - y : y;\n"
     "}\n"
     "D double gn_erfc(double a) { return erfc(a); }\n"
+    "// m erfc(-x / sqrt 2) / 2: half the square of x in two parts. The double's argument is corrected for its rounding.\n"
+    "D float gn_normal(float m, float x) {\n"
+    "  const float a = fabsf(x), b = a > 14.4f ? 14.4f : a, t = rcp_near(fmaf(b, 0.26516504f, 1.f)), below = x > 14.4f ? 0.f : m;\n"
+    "  const float half = -0.5f * b, high = half * b, low = fmaf(half, b, -high), j = fmaf(high, 1.44269504f, 12583063.f), n = j - 12583063.f;\n"
+    "  const float e = exp2_near(fmaf(low, 1.44269504f, fmaf(high, 1.92596299e-8f, fmaf(high, 1.44269502f, -n)))) * gn_f32(gn_u32(j) << 23);\n"
+    "  const float h = t * erfc_head(t), y = a > 14.4f ? below * 0.f : a < 1.f ? e * h * (0.5f * below) : e * (h * (0.5f * below));\n"
+    "  return x <= 0.f ? y : m - y;\n"
+    "}\n"
+    "D double gn_normal(double m, double x) {\n"
+    "  const double z = x * -0.70710678118654752440, lost = fma(x, -0.70710678118654752440, -z) + x * 4.8336466567264567e-17;\n"
+    "  const double y = 0.5 * m * erfc(z);\n"
+    "  return z > 1. && z < 28. ? fma(y, -2. * z * lost, y) : y;\n"
+    "}\n"
     "D float gn_floor(float a) { return floorf(a); }\n"
     "D double gn_floor(double a) { return floor(a); }\n"
     "D float gn_ceil(float a) { return ceilf(a); }\n"
@@ -749,6 +769,44 @@ static const char prelude[] =
     "template <> M double gn_fma<double>(double a, double b, double c) { return fma(a, b, c); }\n"
     "template <> M int gn_fma<int>(int a, int b, int c) { return (int)((u32)a * (u32)b + (u32)c); }\n"
     "template <> M i64 gn_fma<i64>(i64 a, i64 b, i64 c) { return (i64)((u64)a * (u64)b + (u64)c); }\n"
+    "#define GELU_1 " TEXT_OF(GN_GELU_1) "\n"
+    "#define GELU_1_REST " TEXT_OF(GN_GELU_1_REST) "\n"
+    "#define GELU_3 " TEXT_OF(GN_GELU_3) "\n"
+    "#define GELU_3_REST " TEXT_OF(GN_GELU_3_REST) "\n"
+    "// m / (one + v) by: quarters keep the reciprocal normal as long as v is finite.\n"
+    "template <class C> struct power { C one, v, by; };\n"
+    "D float over(float m, power<float> p) { return 0.25f * rcp_near(fmaf(p.v, 0.25f, 0.25f * p.one)) * m * p.by; }\n"
+    "D double over(double m, power<double> p) { return m / (p.one + p.v) * p.by; }\n"
+    "// v = e^-(a + lo); where 1 is nothing beside it, as much too small as what is divided by it is made smaller afterwards, so that a result that is\n"
+    "// not normal is rounded once\n"
+    "D power<float> power_of(float a, float lo) {\n"
+    "  const bool low = a < -80.f;\n"
+    "  const float v = expf(low ? -a - 40.f : -a);\n"
+    "  power<float> p; p.one = low ? 0.f : 1.f; p.v = lo == 0.f || v > 3e38f ? v : fmaf(-v, lo, v); p.by = low ? 4.24835426e-18f : 1.f;\n"
+    "  return p;\n"
+    "}\n"
+    "D power<double> power_of(double a, double lo) {\n"
+    "  const bool low = a < -700.;\n"
+    "  const double v = exp(low ? -a - 60. : -a);\n"
+    "  power<double> p; p.one = low ? 0. : 1.; p.v = lo == 0. || v > 1e308 ? v : fma(-v, lo, v); p.by = low ? 8.75651076269652e-27 : 1.;\n"
+    "  return p;\n"
+    "}\n"
+    "template <class C> M C gn_logistic(C m, C a) { return over(m, power_of(a, (C)0)); }\n"
+    "template <class C> M C gn_mish(C a) {\n"
+    "  power<C> p = power_of(a, (C)0);\n"
+    "  p.v = (C)2 * p.v / (p.one / p.v + (C)2);\n"
+    "  return over(a, p);\n"
+    "}\n"
+    "// c1 a + c3 a^3 in two parts\n"
+    "template <class C> M C gn_gelu_tanh(C a) {\n"
+    "  const C most = (C)40, x = a > most ? most : a < -most ? -most : a, s = x * x, u = s * (C)GELU_3;\n"
+    "  const C c1 = (C)GELU_1, c1_rest = (C)(GELU_1 - (double)c1 + GELU_1_REST), c3_rest = (C)(GELU_3 - (double)(C)GELU_3 + GELU_3_REST);\n"
+    "  const C w = c1 + u, back = w - c1;\n"
+    "  C lo = (c1 - (w - back)) + (u - back);\n"
+    "  lo += gn_fma(s, (C)GELU_3, -u) + (gn_fma(x, x, -s) * (C)GELU_3 + s * c3_rest) + c1_rest;\n"
+    "  const C p = x * w;\n"
+    "  return over(a, power_of(p, gn_fma(x, w, -p) + x * lo));\n"
+    "}\n"
     "#define GN_C(x) ((GN_T)(x))\n"
     "#define GN_M_ADD(a, b) gn_add(a, b)\n"
     "#define GN_M_SUB(a, b) gn_sub(a, b)\n"
@@ -764,7 +822,10 @@ static const char prelude[] =
     "#define GN_M_SQRT(a) gn_sqrt(a)\n"
     "#define GN_M_TANH(a) gn_tanh(a)\n"
     "#define GN_M_ERFC(a) gn_erfc(a)\n"
-    "#define GN_M_OVER1P(a, b) gn_over1p(a, b)\n"
+    "#define GN_M_LOGISTIC(m, a) gn_logistic(m, a)\n"
+    "#define GN_M_NORMAL(m, a) gn_normal(m, a)\n"
+    "#define GN_M_GELU_TANH(a) gn_gelu_tanh(a)\n"
+    "#define GN_M_MISH(a) gn_mish(a)\n"
     "#define GN_M_FLOOR(a) gn_floor(a)\n"
     "#define GN_M_CEIL(a) gn_ceil(a)\n"
     "#define GN_M_RINT(a) gn_rint(a)\n"
@@ -2840,6 +2901,8 @@ enum { BLAS_WORKSPACE = 32 << 20 };   /* bytes of scratch memory that an algorit
 
 enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
 
+enum { KERNELS_A_PLAN = 4096 };    /* new ones: each takes some 30 ms of the compiler */
+
 enum { PARAMS_MAX = 400 };         /* of one kernel: a loop of 64 ops has 129 inputs at most, one that is looked up takes three parameters */
 
 struct device;
@@ -2882,6 +2945,7 @@ typedef struct emit {
     const choice *given;             /* of the product that is generated to be measured; NULL: the stored one, or the model's */
     uint64_t mark;                   /* of the latest choice that was followed */
     uint8_t when;                    /* of the launches that are added now */
+    uint32_t n_made;                 /* kernels that nothing had needed before */
     uint32_t n_instead, n_lost;      /* launches that run only when others fail; choices that cannot be followed */
     uint32_t n_blas, n_other;        /* products by cuBLASLt, and by another own kernel than the model's */
     bool faults;                     /* some kernel may report a fault */
@@ -2899,7 +2963,8 @@ static bool emit_measures(const emit *e, gn_dtype d, double operations);   /* pr
 static bool emit_choice(const emit *e, const product_key *key, choice *out);
 static bool all_by_blas(void);
 static int asked_rank(void);
-static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body);
+static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body, uint32_t *made);
+static void kernel_give(struct device *d, kernel *k);
 
 static void emit_param(emit *e, param p) {
     if (!grow(&e->params, e->n_params, &e->cap_params, sizeof p)) { e->failed = true; return; }
@@ -2939,11 +3004,15 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
     kernel *k = NULL;
     size_t n_params = e->n_params - e->first_param;
     bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536, params_ok = n_params <= PARAMS_MAX;
-    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok && params_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body);
-    if (!k || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) e->failed = true;
-    else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)n_params, e->cluster, e->when, e->early, e->waits, NULL };
+    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok && params_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body, &e->n_made);
+    bool few = e->n_made <= KERNELS_A_PLAN;
+    if (!k || !few || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) {
+        e->failed = true;
+        kernel_give(e->device, k);
+    } else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)n_params, e->cluster, e->when, e->early, e->waits, NULL };
     e->n_instead += e->when == LAUNCH_INSTEAD;
     if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
+    if (!few) gn_fail(e->fault, GN_LIMIT, "this plan needs more than the %d new kernels that one plan may have: realize parts of it one after another", KERNELS_A_PLAN);
     if (!params_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs %llu parameters, %d are possible", label, (unsigned long long)n_params, PARAMS_MAX);
     e->types.n = e->signature.n = e->body.n = 0;
     e->bounds = NULL;
@@ -3248,6 +3317,9 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
 /* Integers divided by 0 are a fault. */
 static bool divides(const char *op) { return strcmp(op, "div") == 0 || strcmp(op, "fmod") == 0 || strcmp(op, "remainder") == 0 || strcmp(op, "floor_divide") == 0; }
 
+/* What it is computed in holds more bits than it does: they are dropped before anything looks at them. */
+static bool wraps(gn_dtype d) { return !types[d].real && d != GN_I32 && d != GN_I64; }
+
 static void loop_instr(emit *e, loop *l, uint32_t i) {
     const gn_instr *in = &e->layout->instrs[l->step->instr + i];
     const char *from = types[in->in_dtype].compute, *to = types[in->out_dtype].compute;
@@ -3269,8 +3341,7 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
             e->faults = true;
         }
         put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", t, to, row.text);
-        bool narrow = !types[in->out_dtype].real && in->out_dtype != GN_I32 && in->out_dtype != GN_I64;
-        if (narrow) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
+        if (wraps(in->out_dtype)) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
     }
     snprintf(l->names[in->dst], sizeof l->names[0], "t%u", t);
     size_t n = strlen(l->label);
@@ -3413,7 +3484,7 @@ static void put_reduction_type(emit *e, const reduction *r, const char *acc) {
 
 /* The parameters that `take` needs are there already. */
 static void emit_reduction(emit *e, const reduction *r, const char *label, const reducing *d) {
-    size_t bytes = (size_t)r->n * (size_t)r->parts * 16;
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)r->n, (size_t)r->parts), 16);
     if (!r->n) { emit_nothing(e); return; }
     if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
     put_reduction_type(e, r, d->acc);
@@ -4152,7 +4223,7 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     if (value.failed) e->failed = true;
     else emit_reduction(e, &r, "softmax_sums", &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n", .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
     text_free(&value);
-    size_t bytes = (size_t)at + (size_t)rows_of_x->count * 16;
+    size_t bytes = gn_size_add((size_t)at, gn_size_mul((size_t)rows_of_x->count, 16));
     if (bytes > e->rows) e->rows = bytes;
 }
 
@@ -4686,8 +4757,10 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         put(&members, e->waits ? ", now(bias)" : ", bias");
     }
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
-    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n      const %s sum = %s;\n", types[d].compute,
-        constants.s ? constants.s : "", types[d].compute, t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]");
+    const char *sum = t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]";
+    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n", types[d].compute, constants.s ? constants.s : "");
+    if (wraps(d) && t->loop) put(&e->types, "      const %s sum = cast_to<%s>::of(%s);\n", types[d].compute, type, sum);
+    else put(&e->types, "      const %s sum = %s;\n", types[d].compute, sum);
     text body = e->body;                                     /* instructions are written into the body */
     e->body = (text){ 0 };
     for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
@@ -4755,7 +4828,7 @@ static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, 
     put(&e->body, "  transposed<@_p>(a, o);\n");
     emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)(down < GRID_Y ? down : GRID_Y), 256);
     *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
-    *at += ((size_t)(n * outer * pitch) * 4 + 255) & ~(size_t)255;
+    *at = gn_size_add(*at, gn_size_align(gn_size_mul(gn_size_mul((size_t)n, (size_t)outer), gn_size_mul((size_t)pitch, 4)), 256));
     if (*at > e->scratch) e->scratch = *at;
 }
 
@@ -4785,7 +4858,7 @@ static void emit_aligned(emit *e, uint32_t node, panels *p, int64_t inner_stride
     p->node = UINT32_MAX;
     p->offset = (int64_t)*at;
     p->stride = pitch;
-    *at += ((size_t)(step * bytes) + 255) & ~(size_t)255;
+    *at = gn_size_add(*at, gn_size_align(gn_size_mul((size_t)step, (size_t)bytes), 256));
     if (*at > e->scratch) e->scratch = *at;
 }
 
@@ -4928,7 +5001,7 @@ static param product_side(emit *e, uint32_t node, bool turned, const product *p,
 
 /* The sums of the parts of k, in scratch memory from `at` on. */
 static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
-    size_t bytes = at + (size_t)(f->splits * p->m * p->n) * (types[d].bytes == 8 || d == GN_U32 ? 8 : 4);      /* of what is computed in */
+    size_t bytes = gn_size_add(at, gn_size_mul(gn_size_mul((size_t)f->splits, (size_t)(p->m * p->n)), types[d].bytes == 8 || d == GN_U32 ? 8 : 4));      /* of what is computed in */
     if (bytes > e->scratch) e->scratch = bytes;
     emit_early(e);
     emit_await(e);
@@ -5293,7 +5366,7 @@ static void emit_along(emit *e, uint32_t node, const char *label, const char *jo
     int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
     snprintf(more, sizeof more, "  typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", join, c, (long long)span, (long long)parts);
     if (parts > 1) {
-        size_t bytes = (size_t)(r.count * parts) * 8;
+        size_t bytes = gn_size_mul((size_t)(r.count * parts), 8);
         if (bytes > e->scratch) e->scratch = bytes;
         put_along_type(e, &r, in->dtype, out->dtype, more);
         emit_node(e, x, type, true, "a");
@@ -5338,8 +5411,8 @@ static void emit_argsort(emit *e, uint32_t node) {
     const gn_view *in = view_of(e, x);
     rows r;
     if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    size_t bytes = ((size_t)(r.count * r.n) * (is_few(r.n) ? 4 : 8) + 255) & ~(size_t)255;
-    if (r.n > 256 && 2 * bytes > e->scratch) e->scratch = 2 * bytes;
+    size_t bytes = gn_size_align(gn_size_mul((size_t)(r.count * r.n), is_few(r.n) ? 4 : 8), 256), both = gn_size_mul(bytes, 2);
+    if (r.n > 256 && both > e->scratch) e->scratch = both;
     param half[2] = { { PARAM_PLAN, REGION_SCRATCH, 0 }, { PARAM_PLAN, REGION_SCRATCH, (int64_t)bytes } };
     emit_sort_pass(e, node, &r, "argsort_groups", "sort_group<@_p>(a + @_p::in(row), i)", half[0], half[0], true, r.n <= 256, 0);
     int at = 0;
@@ -5347,7 +5420,7 @@ static void emit_argsort(emit *e, uint32_t node) {
         emit_sort_pass(e, node, &r, "argsort_merge", "sort_merge<@_p>(a + @_p::in(row), from + row * @_p::n, i, (i64)width)", half[at], half[at ^ 1], false, width * 2 >= r.n, width);
 }
 
-/* Blocks count what is not 0 in their spans; then each writes its own behind those of the blocks before it, the last one fills up. */
+/* Blocks count what is not 0 in their spans, in 64 bits: a span of a number that is broadcast can be 2^34 long. Then each writes its own behind those of the blocks before it, the last one fills up. */
 static void emit_nonzero(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x);
@@ -5355,11 +5428,11 @@ static void emit_nonzero(emit *e, uint32_t node) {
     int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
     int64_t span = (blocks_for(n, blocks) + 255) / 256 * 256;
     text *b = &e->body;
-    if ((size_t)blocks * 4 > e->scratch) e->scratch = (size_t)blocks * 4;
+    if ((size_t)blocks * 8 > e->scratch) e->scratch = (size_t)blocks * 8;
     if (blocks > 1) {
         emit_node(e, x, types[in->dtype].name, true, "a");
-        emit_pointer(e, "int", false, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-        put(b, "  sum_of<int> s;\n  s.init();\n  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 i = first + threadIdx.x; i < end; i += 256) s.v += get(a[",
+        emit_pointer(e, "i64", false, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(b, "  sum_of<i64> s;\n  s.init();\n  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 i = first + threadIdx.x; i < end; i += 256) s.v += get(a[",
             (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
         put_offset(b, &c, "i", is_small(&c));
         put(b, "]) != 0;\n  s = together<256>(s);\n  if (threadIdx.x == 0) counts[blockIdx.x] = s.v;\n");
@@ -5367,7 +5440,7 @@ static void emit_nonzero(emit *e, uint32_t node) {
     }
     emit_node(e, x, types[in->dtype].name, true, "a");
     emit_node(e, node, "i64", false, "o");
-    if (blocks > 1) emit_pointer(e, "int", true, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (blocks > 1) emit_pointer(e, "i64", true, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_faults(e, node);
     put(b, "  __shared__ int last;\n  sum_of<i64> before;\n  before.init();\n%s  before = together<256>(before);\n  i64 found = before.v;\n", blocks > 1 ? "  for (int i = threadIdx.x; i < (int)blockIdx.x; i += 256) before.v += counts[i];\n" : "");
     put(b, "  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 base = first; base < end; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < end && get(a[",
@@ -5547,7 +5620,7 @@ static void put_attention_type(text *t, const attention_form *f, const char *loo
 
 static void emit_attention_join(emit *e, uint32_t node, const attention_form *f) {
     gn_dtype d = f->q.dtype;
-    size_t bytes = (size_t)(f->queries * f->parts * (f->v.dims[3] + 2)) * 8;
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)(f->queries * f->parts), (size_t)(f->v.dims[3] + 2)), 8);
     if (bytes > e->scratch) e->scratch = bytes;
     put_attention_type(&e->types, f, "no_loop");
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
@@ -5633,7 +5706,7 @@ static void emit_saved(emit *e, uint32_t node, const char *type, const char *nam
     emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
     e->append_flags[e->n_appends] = e->n_flags++;
     e->appends[e->n_appends++] = node;
-    e->save += ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+    e->save = gn_size_add(e->save, gn_size_align(gn_size_mul((size_t)count_of(v), types[v->dtype].bytes), 256));
 }
 
 /* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
@@ -6625,10 +6698,12 @@ static void emit_step(emit *e, size_t i) {
 
 
 /* >>compile =======================================================================================
- * Kernels of a device, by the hash of their text: in memory, then in the cache's folder, then from NVRTC, up to twenty to a
- * program and the programs side by side. */
+ * Kernels of a device, for all sessions, by their text: in memory, then in the cache's folder, then from NVRTC, up to twenty to a
+ * program and the programs side by side. Hashes find them, their whole text decides: no one can have a text that gives another's kernel.
+ * Plans hold what they launch. Of kernels that no plan holds the device keeps the latest used, and unloads a program with the last of
+ * its kernels. NVRTC runs without the device's lock; who needs a kernel that another thread compiles waits for that kernel alone. */
 
-enum { KERNELS_A_PROGRAM = 20, DEVICES_MAX = 16, CACHE_BYTES = 512 << 20 };
+enum { KERNELS_A_PROGRAM = 20, DEVICES_MAX = 16, CACHE_BYTES = 512 << 20, KERNELS_KEPT = 8192, CHOICES_WAIT_MS = 2000 };
 
 /* The measured choices of products of one GPU. Equal identities compute equal bits, and sessions outlive the moment at which a choice is made, so:
  * - a table has an id, drawn when its file is made, which is the part of the executor's identity;
@@ -6647,16 +6722,22 @@ typedef struct choices {
     size_t n, cap;
 } choices;
 
+/* A program that the driver has loaded. texts: what its kernels are made of, see texts_hold. */
+typedef struct module { struct module *next; char key[40], *texts; size_t n_texts; gn__cu_handle handle; uint32_t users; } module;   /* users: kernels */
+
 struct kernel {
     char name[96];
     char *source;                  /* with its name in place */
-    uint64_t key[2];               /* of source, prelude, arch, versions */
+    uint64_t key[2];               /* hashes of source, prelude, arch, versions */
     gn__cu_handle function;        /* NULL: not loaded */
+    module *from;                  /* it is one of this program's */
     bool compiled;                 /* without a device: the compiler took it */
+    bool busy;                     /* a thread compiles it */
     bool chosen;                   /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
     char *why;                     /* it did not compile */
+    uint32_t holders;              /* launches of plans */
     kernel *next;                  /* in its bucket */
-    kernel *older;                 /* in order of making */
+    kernel *older, *newer;         /* of those that nothing holds, by when that ended; of the compile-only device all, in order of making */
 };
 
 struct device {
@@ -6668,17 +6749,20 @@ struct device {
     size_t memory;
     int processors;
     bool compile_only, has_pools;
+    char tenant[64];               /* whose sessions have taken memory, while they are all of one */
+    bool has_tenant;
+    atomic_bool shared;            /* of several */
     atomic_bool proved;            /* a first kernel gave what it should */
     atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
     char lost_why[200];
     gn__cu_handle context, pool;   /* pool: of memory in order of streams; NULL: none */
     int handle;                    /* the driver's name of it */
     gn_cluster_link from[DEVICES_MAX];   /* what values cost that come from that device, by its ordinal; bytes_per_s 0: not yet known */
+    pthread_cond_t compiled;       /* a thread has ended compiling */
     kernel *buckets[4096];
-    kernel *newest;
-    size_t n_kernels;
-    struct { char key[40]; gn__cu_handle module; } *modules;   /* programs that the driver has loaded */
-    size_t n_modules, cap_modules;
+    kernel *newest, *oldest;
+    size_t n_kernels, n_unheld;
+    module *modules;
     uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
     gn__cu_handle blas;            /* of cuBLASLt, made when it is first wanted */
     bool blas_tried, blas_told;
@@ -6743,30 +6827,83 @@ static void put_named(text *t, const char *s, size_t n, const char *name) {
     }
 }
 
-static kernel *kernel_make(struct device *d, const char *label, const char *bounds, const uint64_t key[2], const text *types_text, const text *signature, const text *body) {
+/* In the order of kernels that nothing holds, or out of it. */
+static void kernel_link(struct device *d, kernel *k) {
+    k->newer = NULL;
+    k->older = d->newest;
+    if (d->newest) d->newest->newer = k;
+    else d->oldest = k;
+    d->newest = k;
+    d->n_unheld++;
+}
+
+static void kernel_unlink(struct device *d, kernel *k) {
+    if (k->older) k->older->newer = k->newer;
+    else d->oldest = k->newer;
+    if (k->newer) k->newer->older = k->older;
+    else d->newest = k->older;
+    k->older = k->newer = NULL;
+    d->n_unheld--;
+}
+
+/* With the last of its kernels a program goes. Nothing runs it: plans wait for their runs before they give their kernels. */
+static void module_leave(struct device *d, module *m) {
+    module **at = &d->modules;
+    if (!m || --m->users) return;
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    if (!atomic_load(&d->lost)) cu.cuModuleUnload(m->handle);
+    gn_free(m->texts);
+    gn_free(m);
+}
+
+static void kernel_forget(struct device *d, kernel *k) {
+    kernel **at = &d->buckets[k->key[0] & 4095];
+    while (*at != k) at = &(*at)->next;
+    *at = k->next;
+    kernel_unlink(d, k);
+    module_leave(d, k->from);
+    d->n_kernels--;
+    gn_free(k->source);
+    gn_free(k->why);
+    gn_free(k);
+}
+
+/* How many kernels that nothing holds are kept; fewer for tests. */
+static size_t kernels_kept(void) {
+    const char *s = getenv("GENIE_CUDA_KERNELS");
+    return s && *s ? (size_t)strtoull(s, NULL, 10) : KERNELS_KEPT;
+}
+
+static void kernel_give(struct device *d, kernel *k) {
+    if (!k || d->compile_only) return;                       /* there they wait to be compiled together */
+    pthread_mutex_lock(&d->lock);
+    if (!--k->holders) kernel_link(d, k);
+    for (size_t kept = kernels_kept(); d->n_unheld > kept;) kernel_forget(d, d->oldest);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static kernel *kernel_make(struct device *d, const char *name, const uint64_t key[2], text *source) {
     kernel *k = (kernel *)alloc_zero(sizeof *k);
-    text t = { 0 };
     if (!k) return NULL;
-    snprintf(k->name, sizeof k->name, "%.60s_%012llx", label, (unsigned long long)(key[0] & 0xffffffffffffu));
+    snprintf(k->name, sizeof k->name, "%s", name);
     k->key[0] = key[0];
     k->key[1] = key[1];
-    if (types_text->n) put_named(&t, types_text->s, types_text->n, k->name);
-    put(&t, "extern \"C\" __global__ void %s %s(%s) {\n", bounds, k->name, signature->s ? signature->s : "");
-    if (body->n) put_named(&t, body->s, body->n, k->name);
-    put(&t, "}\n");
-    if (t.failed) { text_free(&t); gn_free(k); return NULL; }
-    k->source = t.s;
+    k->source = source->s;
+    *source = (text){ 0 };
     k->next = d->buckets[key[0] & 4095];
     d->buckets[key[0] & 4095] = k;
-    k->older = d->newest;
-    d->newest = k;
+    if (d->compile_only) kernel_link(d, k);
     d->n_kernels++;
     dump_kernel(k);
     return k;
 }
 
-static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body) {
+/* The kernel of this text, which the caller holds from here on; *made counts those that are new. NULL: there is no memory. */
+static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body, uint32_t *made) {
     uint64_t key[2];
+    char name[96];
+    text t = { 0 };
     for (int i = 0; i < 2; i++) {
         uint64_t h = hash_bytes(prelude_hash() + (uint64_t)i * 77 + (uint64_t)cu.nvrtc_version, d->arch_name, strlen(d->arch_name));
         h = hash_bytes(h, label, strlen(label));
@@ -6775,55 +6912,84 @@ static kernel *kernel_of(struct device *d, const char *label, const char *bounds
         h = hash_bytes(h, signature->s ? signature->s : "", signature->n);
         key[i] = hash_bytes(h, body->s ? body->s : "", body->n);
     }
+    if (env_is("GENIE_CUDA_HASH", "0")) key[0] = key[1] = 0;      /* all alike */
+    snprintf(name, sizeof name, "%.60s_%012llx", label, (unsigned long long)(key[0] & 0xffffffffffffu));
+    if (types_text->n) put_named(&t, types_text->s, types_text->n, name);
+    put(&t, "extern \"C\" __global__ void %s %s(%s) {\n", bounds, name, signature->s ? signature->s : "");
+    if (body->n) put_named(&t, body->s, body->n, name);
+    put(&t, "}\n");
+    if (t.failed) { text_free(&t); return NULL; }
     pthread_mutex_lock(&d->lock);
     kernel *k = d->buckets[key[0] & 4095];
-    while (k && (k->key[0] != key[0] || k->key[1] != key[1])) k = k->next;
-    if (!k) k = kernel_make(d, label, bounds, key, types_text, signature, body);
+    while (k && (k->key[0] != key[0] || k->key[1] != key[1] || strcmp(k->source, t.s) != 0)) k = k->next;
+    if (!k && (k = kernel_make(d, name, key, &t)) != NULL) ++*made;
+    else if (k && !k->holders && !d->compile_only) kernel_unlink(d, k);
+    if (k) k->holders++;
     pthread_mutex_unlock(&d->lock);
+    text_free(&t);
     return k;
 }
 
 /* ---- the cache on disk: KEY.cubin holds a program, KEY.in names the program of a kernel ---- */
 
-static bool cache_folder(char *out, size_t cap) {
+/* The folder's descriptor, below which all is opened; -1: there is none. Who may write there decides what runs in every session, so it is
+   this user's, no one else may write to it, and it is no link; *out_why says when it is not so, else it is "". */
+static int cache_folder(char *out_why, size_t cap) {
     const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME");
-    if (place && *place) snprintf(out, cap, "%s", place);
-    else if (xdg && *xdg) snprintf(out, cap, "%s/genie", xdg);
-    else if (home && *home) snprintf(out, cap, "%s/.cache/genie", home);
-    else return false;
-    for (char *p = out + 1; *p; p++) {
+    char path[400];
+    struct stat st;
+    if (cap) *out_why = 0;
+    if (place && *place) snprintf(path, sizeof path, "%s", place);
+    else if (xdg && *xdg) snprintf(path, sizeof path, "%s/genie", xdg);
+    else if (home && *home) snprintf(path, sizeof path, "%s/.cache/genie", home);
+    else return -1;
+    for (char *p = path + 1; *p; p++) {
         if (*p != '/') continue;
         *p = 0;
-        mkdir(out, 0700);
+        mkdir(path, 0700);
         *p = '/';
     }
-    mkdir(out, 0700);
-    return access(out, W_OK) == 0;
+    mkdir(path, 0700);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const char *why = fd < 0 ? errno == ELOOP || (errno == ENOTDIR && lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) ? "is a link: give the folder itself" : NULL
+                    : fstat(fd, &st) != 0 ? "cannot be looked at" : st.st_uid != geteuid() ? "belongs to another user" : st.st_mode & 022 ? "can be written by others: chmod go-w" : NULL;
+    if (why) snprintf(out_why, cap, "%.300s %s", path, why);
+    if (fd >= 0 && (why || faccessat(fd, ".", W_OK, AT_EACCESS) != 0)) { close(fd); fd = -1; }
+    return fd;
+}
+
+/* A name that no one foretells. */
+static bool cache_draw_name(char out[40]) {
+    uint64_t words[2];
+    int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    bool ok = random >= 0 && read(random, words, sizeof words) == (ssize_t)sizeof words;
+    if (random >= 0) close(random);
+    if (ok) snprintf(out, 40, "%016llx%016llx.tmp", (unsigned long long)words[0], (unsigned long long)words[1]);
+    return ok;
 }
 
 /* Written beside and renamed: a reader sees the whole file or none. */
 static bool cache_write(const char *name, const void *head, size_t head_n, const void *data, size_t n) {
-    char folder[400], path[600], aside[640];
-    if (!cache_folder(folder, sizeof folder)) return false;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    snprintf(aside, sizeof aside, "%s.%ld.%p", path, (long)getpid(), (const void *)&folder);
-    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (fd < 0) return false;
-    bool ok = write(fd, head, head_n) == (ssize_t)head_n && write(fd, data, n) == (ssize_t)n;
-    ok = close(fd) == 0 && ok;
-    ok = ok && rename(aside, path) == 0;
-    if (!ok) unlink(aside);
+    char aside[40];
+    int folder = cache_folder(NULL, 0), fd = folder >= 0 && cache_draw_name(aside) ? openat(folder, aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+    bool ok = fd >= 0 && write(fd, head, head_n) == (ssize_t)head_n && write(fd, data, n) == (ssize_t)n;
+    if (fd >= 0) {
+        ok = close(fd) == 0 && ok;
+        ok = ok && renameat(folder, aside, folder, name) == 0;
+        if (!ok) unlinkat(folder, aside, 0);
+    }
+    if (folder >= 0) close(folder);
     return ok;
 }
 
+/* A file of the folder that is this user's alone to write; NULL: there is no such file. */
 static char *cache_read(const char *name, size_t *out_n) {
-    char folder[400], path[600];
     struct stat st;
-    if (!cache_folder(folder, sizeof folder)) return NULL;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    int fd = open(path, O_RDONLY);
+    int folder = cache_folder(NULL, 0), fd = folder >= 0 ? openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+    if (folder >= 0) close(folder);
     if (fd < 0) return NULL;
-    char *data = fstat(fd, &st) == 0 && st.st_size > 0 && st.st_size < CACHE_BYTES ? (char *)gn_alloc((size_t)st.st_size) : NULL;
+    bool ours = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) && st.st_size > 0 && st.st_size < CACHE_BYTES;
+    char *data = ours ? (char *)gn_alloc((size_t)st.st_size) : NULL;
     bool ok = data && read(fd, data, (size_t)st.st_size) == (ssize_t)st.st_size;
     close(fd);
     if (!ok) { gn_free(data); return NULL; }
@@ -6831,46 +6997,81 @@ static char *cache_read(const char *name, size_t *out_n) {
     return data;
 }
 
-typedef struct cache_head { char magic[8]; uint64_t bytes, hash; } cache_head;
+/* A program's file: head, texts, code. */
+typedef struct cache_head { char magic[8]; uint64_t texts, code, hash; } cache_head;
 
-static void cache_put_program(const char *key, const void *data, size_t n) {
-    cache_head h = { "GNCUBIN", n, hash_bytes(1, data, n) };
-    char name[64];
-    snprintf(name, sizeof name, "%s.cubin", key);
-    cache_write(name, &h, sizeof h, data, n);
+/* What a program is made for and of: each text with its length before it, in 8 bytes. */
+static void texts_add(text *t, const char *s) {
+    uint64_t n = strlen(s);
+    text_add(t, (const char *)&n, sizeof n);
+    text_add(t, s, n);
 }
 
-/* The program's bytes, checked; NULL when absent or damaged. */
-static char *cache_get_program(const char *key, size_t *out_n) {
+static bool texts_hold(const char *texts, size_t n, const char *s) {
+    const uint64_t want = strlen(s);
+    for (size_t at = 0; n - at >= sizeof want;) {
+        uint64_t have;
+        memcpy(&have, texts + at, sizeof have);
+        at += sizeof have;
+        if (have > n - at) return false;
+        if (have == want && memcmp(texts + at, s, have) == 0) return true;
+        at += have;
+    }
+    return false;
+}
+
+/* What decides, beside the kernels' texts, what code they become; names of texts begin otherwise. */
+static void program_versions(const struct device *d, char *out, size_t cap) {
+    snprintf(out, cap, "%s nvrtc %d generator %d prelude %016llx", d->arch_name, cu.nvrtc_version, GN__CU_GENERATOR, (unsigned long long)prelude_hash());
+}
+
+static void cache_put_program(const char *key, const text *texts, const void *code, size_t n) {
+    cache_head h = { "GNCUBI2", texts->n, n, hash_bytes(hash_bytes(1, texts->s, texts->n), code, n) };
+    char name[64], *all = (char *)gn_alloc(texts->n + n);
+    if (!all) return;                                        /* compiled again the next time */
+    memcpy(all, texts->s, texts->n);
+    memcpy(all + texts->n, code, n);
+    snprintf(name, sizeof name, "%s.cubin", key);
+    cache_write(name, &h, sizeof h, all, texts->n + n);
+    gn_free(all);
+}
+
+/* A program that holds the kernel: its texts, and behind them its code. NULL when it is absent or damaged, or is another one. */
+static char *cache_get_program(const struct device *d, const char *key, const kernel *k, size_t *out_texts) {
     cache_head h;
-    char name[64];
+    char name[64], versions[120];
     size_t n = 0;
     snprintf(name, sizeof name, "%s.cubin", key);
+    program_versions(d, versions, sizeof versions);
     char *data = cache_read(name, &n);
-    if (!data) return NULL;
-    if (n > sizeof h) {
+    if (data && n > sizeof h) {
         memcpy(&h, data, sizeof h);
-        if (memcmp(h.magic, "GNCUBIN", 8) == 0 && h.bytes == n - sizeof h && h.hash == hash_bytes(1, data + sizeof h, n - sizeof h)) {
-            memmove(data, data + sizeof h, n - sizeof h);
-            *out_n = n - sizeof h;
-            return data;
-        }
+        n -= sizeof h;
+        memmove(data, data + sizeof h, n);
+        bool whole = memcmp(h.magic, "GNCUBI2", 8) == 0 && h.texts < n && h.code == n - h.texts && h.hash == hash_bytes(hash_bytes(1, data, h.texts), data + h.texts, h.code);
+        *out_texts = (size_t)h.texts;
+        if (whole && texts_hold(data, *out_texts, versions) && texts_hold(data, *out_texts, k->source)) return data;
     }
     gn_free(data);
     return NULL;
 }
 
-/* Removes the oldest files until the folder is at most half of its bound. */
+static bool cache_made(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot && strlen(name) < 80 && (strcmp(dot, ".cubin") == 0 || strcmp(dot, ".in") == 0 || strcmp(dot, ".tmp") == 0);
+}
+
+/* Removes the oldest of the compiler's files until they are at most half of their bound. */
 static void cache_bound(void) {
-    char folder[400], path[700];
     struct { char name[80]; time_t at; off_t bytes; } *files = NULL;
     size_t n = 0, cap = 0;
     off_t total = 0;
     struct stat st;
-    DIR *d = cache_folder(folder, sizeof folder) ? opendir(folder) : NULL;
+    int folder = cache_folder(NULL, 0), copy = folder >= 0 ? dup(folder) : -1;
+    DIR *d = copy >= 0 ? fdopendir(copy) : NULL;
+    if (copy >= 0 && !d) close(copy);
     for (struct dirent *f; d && (f = readdir(d)) != NULL;) {
-        snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
-        if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || strlen(f->d_name) >= 80 || strncmp(f->d_name, "choices-", 8) == 0) continue;
+        if (!cache_made(f->d_name) || fstatat(folder, f->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode)) continue;
         if (!grow(&files, n, &cap, sizeof *files)) break;
         memcpy(files[n].name, f->d_name, strlen(f->d_name) + 1);
         files[n].at = st.st_mtime;
@@ -6881,11 +7082,11 @@ static void cache_bound(void) {
     for (bool full = total > CACHE_BYTES; full && n && total > CACHE_BYTES / 2;) {
         size_t oldest = 0;
         for (size_t i = 1; i < n; i++) if (files[i].at < files[oldest].at) oldest = i;
-        snprintf(path, sizeof path, "%s/%s", folder, files[oldest].name);
-        unlink(path);
+        unlinkat(folder, files[oldest].name, 0);
         total -= files[oldest].bytes;
         files[oldest] = files[--n];
     }
+    if (folder >= 0) close(folder);
     gn_free(files);
 }
 
@@ -6920,13 +7121,24 @@ static bool choices_write(const choices *t) {
     return cache_write(t->name, &h, sizeof h, t->all, t->n * sizeof *t->all);
 }
 
-/* One process at a time reads and writes the file; -1: not possible here. */
+/* One process at a time reads and writes the file; -1: not possible here, or another one keeps it for itself. */
 static int choices_lock(const choices *t) {
-    char folder[400], path[600];
-    if (!cache_folder(folder, sizeof folder)) return -1;
-    snprintf(path, sizeof path, "%s/%s.lock", folder, t->name);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd >= 0 && flock(fd, LOCK_EX) != 0) { close(fd); return -1; }
+    char name[64];
+    int folder = cache_folder(NULL, 0);
+    snprintf(name, sizeof name, "%s.lock", t->name);
+    int fd = folder >= 0 ? openat(folder, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+    if (folder >= 0) close(folder);
+    const uint64_t until = gn_now_us() + CHOICES_WAIT_MS * 1000;
+    while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        bool waits = (errno == EWOULDBLOCK || errno == EINTR) && gn_now_us() < until;
+        if (!waits) {
+            int e = errno;
+            close(fd);
+            errno = e;
+            return -1;
+        }
+        nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
+    }
     return fd;
 }
 
@@ -6988,12 +7200,12 @@ static uint64_t choices_draw_id(void) {
     return hash_bytes(6, words, sizeof words) | 1;
 }
 
-/* The table of this device, from its file or made anew. *out_rejected: a damaged file was. */
-static void choices_open(struct device *d, bool *out_rejected) {
+/* The table of this device, from its file or made anew. *out_rejected: a damaged file was; *out_locked: another process has kept it. */
+static void choices_open(struct device *d, bool *out_rejected, bool *out_locked) {
     choices *t = &d->choices;
     const char *least = getenv("GENIE_CUDA_TUNE");
     char what[400], *end = NULL;
-    *out_rejected = false;
+    *out_rejected = *out_locked = false;
     if (t->opened || d->compile_only || (least && *least && !(strtod(least, NULL) > 0))) return;
     t->opened = true;
     for (int plain = 0; plain < 2; plain++) {
@@ -7005,6 +7217,7 @@ static void choices_open(struct device *d, bool *out_rejected) {
              t->least_blas[1], has_blas ? blas.major : 0, (unsigned long long)(has_blas ? blas.bytes : 0));
     snprintf(t->name, sizeof t->name, "choices-%016llx", (unsigned long long)hash_bytes(8, what, strlen(what)));
     int fd = choices_lock(t);
+    *out_locked = fd < 0 && errno == EWOULDBLOCK;
     if (fd < 0) return;
     if (choices_read(t, &t->all, &t->n, &t->id, out_rejected)) t->cap = t->n;
     else {
@@ -7049,6 +7262,7 @@ typedef struct program {
     char *code;                    /* cubin, or PTX for a device that NVRTC does not know */
     size_t bytes;
     char *log;
+    uint64_t us;                   /* that the compiler took */
     bool failed;
 } program;
 
@@ -7076,6 +7290,7 @@ static void program_compile(program *p) {
     const char *options[] = { arch, "-fmad=false", "--std=c++14", "-w", "--minimal", "--no-cache", "--modify-stack-limit=false" };
     text t = { 0 };
     gn__cu_handle h = NULL;
+    const uint64_t from = gn_now_us();
     snprintf(arch, sizeof arch, "--gpu-architecture=%s", p->device->arch_name);
     put(&t, "%s", prelude);
     for (int i = 0; i < p->n; i++)
@@ -7090,6 +7305,7 @@ static void program_compile(program *p) {
         cu.nvrtcDestroyProgram(&h);
     }
     text_free(&t);
+    p->us += gn_now_us() - from;
 }
 
 typedef struct compile_queue { program *programs; size_t n, next; pthread_mutex_t lock; } compile_queue;
@@ -7117,17 +7333,41 @@ static void compile_programs(program *programs, size_t n) {
     for (size_t i = 0; i < more; i++) pthread_join(threads[i], NULL);
 }
 
-/* A program's module, loaded once; NULL when the driver does not take the code. `code` NULL: only when it is loaded already. */
-static gn__cu_handle module_of(struct device *d, const char *key, const char *code) {
-    gn__cu_handle module = NULL;
-    for (size_t i = d->n_modules; i-- > 0;)
-        if (strcmp(d->modules[i].key, key) == 0) return d->modules[i].module;
-    if (!code || cu.cuModuleLoadDataEx(&module, code, 0, NULL, NULL) != 0) return NULL;
-    if (grow(&d->modules, d->n_modules, &d->cap_modules, sizeof *d->modules)) {    /* without room it is loaded again the next time */
-        snprintf(d->modules[d->n_modules].key, sizeof d->modules->key, "%s", key);
-        d->modules[d->n_modules++].module = module;
+/* Loads code, with the texts that it is made of; its kernels leave it one by one. NULL when the driver does not take it. */
+static module *module_load(struct device *d, const char *key, const char *texts, size_t n_texts, const char *code) {
+    module *m = (module *)alloc_zero(sizeof *m);
+    if (m) m->texts = (char *)gn_alloc(n_texts);
+    if (!m || !m->texts || cu.cuModuleLoadDataEx(&m->handle, code, 0, NULL, NULL) != 0) {
+        if (m) gn_free(m->texts);
+        gn_free(m);
+        return NULL;
     }
-    return module;
+    memcpy(m->texts, texts, n_texts);
+    m->n_texts = n_texts;
+    snprintf(m->key, sizeof m->key, "%s", key);
+    m->next = d->modules;
+    d->modules = m;
+    return m;
+}
+
+/* The loaded program of this key that holds the kernel. */
+static module *module_find(const struct device *d, const char *key, const kernel *k) {
+    module *m = d->modules;
+    while (m && (strcmp(m->key, key) != 0 || !texts_hold(m->texts, m->n_texts, k->source))) m = m->next;
+    return m;
+}
+
+static bool kernel_enter(kernel *k, module *m) {
+    if (k->function || cu.cuModuleGetFunction(&k->function, m->handle, k->name) != 0) return k->function != NULL;
+    k->from = m;
+    m->users++;
+    return true;
+}
+
+/* One that no kernel entered goes again. */
+static void module_settle(struct device *d, module *m) {
+    m->users++;
+    module_leave(d, m);
 }
 
 static void program_key(program *p) {
@@ -7137,26 +7377,34 @@ static void program_key(program *p) {
     snprintf(p->key, sizeof p->key, "%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
 }
 
+static text program_texts(const program *p) {
+    char versions[120];
+    text t = { 0 };
+    program_versions(p->device, versions, sizeof versions);
+    texts_add(&t, versions);
+    for (int i = 0; i < p->n; i++) texts_add(&t, p->kernels[i]->source);
+    return t;
+}
+
 /* Functions of a program's kernels. False when the driver does not take the code. */
-static bool program_load(program *p, const char *code) {
-    program_key(p);
+static bool program_load(program *p, const text *texts) {
     if (p->device->compile_only) {
         for (int i = 0; i < p->n; i++) p->kernels[i]->compiled = true;
         return true;
     }
-    gn__cu_handle module = module_of(p->device, p->key, code);
-    if (!module) return false;
-    for (int i = 0; i < p->n; i++)
-        if (cu.cuModuleGetFunction(&p->kernels[i]->function, module, p->kernels[i]->name) != 0) return false;
-    return true;
+    module *m = module_load(p->device, p->key, texts->s, texts->n, p->code);
+    bool ok = m != NULL;
+    for (int i = 0; i < p->n && ok; i++) ok = kernel_enter(p->kernels[i], m);
+    if (m) module_settle(p->device, m);
+    return ok;
 }
 
 static void kernel_key(const kernel *k, char out[40]) { snprintf(out, 40, "%016llx%016llx", (unsigned long long)k->key[0], (unsigned long long)k->key[1]); }
 
-static void program_store(program *p) {
+static void program_store(program *p, const text *texts) {
     char key[40], name[64];
     if (p->device->compile_only && !getenv("GENIE_CACHE")) return;      /* a check of all kernels would fill the user's cache */
-    cache_put_program(p->key, p->code, p->bytes);
+    cache_put_program(p->key, texts, p->code, p->bytes);
     for (int i = 0; i < p->n; i++) {
         kernel_key(p->kernels[i], key);
         snprintf(name, sizeof name, "%s.in", key);
@@ -7164,12 +7412,25 @@ static void program_store(program *p) {
     }
 }
 
-/* One kernel of a program that failed, by itself, so that the blame is right. */
-static void compile_alone(kernel *k, struct device *d) {
+/* Loads what was compiled, and stores it. Under the device's lock. */
+static bool program_take(program *p) {
+    program_key(p);
+    text texts = program_texts(p);
+    bool ok = !texts.failed && program_load(p, &texts);
+    if (ok) program_store(p, &texts);
+    text_free(&texts);
+    return ok;
+}
+
+/* One kernel of a program that failed, by itself, so that the blame is right. *us: what the compiler took. */
+static void compile_alone(kernel *k, struct device *d, uint64_t *us) {
     program p = { .device = d, .kernels = { k }, .n = 1 };
     program_compile(&p);
-    if (!p.failed && program_load(&p, p.code)) program_store(&p);
-    else if (p.failed) { k->why = p.log; p.log = NULL; }      /* what compiles but does not load is tried again by the next plan */
+    pthread_mutex_lock(&d->lock);
+    if (p.failed) { k->why = p.log; p.log = NULL; }
+    else program_take(&p);                                    /* what compiles but does not load is tried again by the next plan */
+    pthread_mutex_unlock(&d->lock);
+    *us += p.us;
     gn_free(p.code);
     gn_free(p.log);
 }
@@ -7177,7 +7438,7 @@ static void compile_alone(kernel *k, struct device *d) {
 /* From the cache: loads the program that holds k, and with it all of its kernels that are wanted. */
 static bool kernel_cached(struct device *d, kernel *k, kernel **all, size_t n) {
     char key[40], name[64], place[40] = "";
-    size_t bytes = 0;
+    size_t bytes = 0, texts = 0;
     kernel_key(k, key);
     snprintf(name, sizeof name, "%s.in", key);
     char *data = cache_read(name, &bytes);
@@ -7185,62 +7446,141 @@ static bool kernel_cached(struct device *d, kernel *k, kernel **all, size_t n) {
     if (bytes == 32) memcpy(place, data, 32);
     place[32] = 0;
     gn_free(data);
-    if (d->compile_only) {
-        if (!(data = cache_get_program(place, &bytes))) return false;
+    if (strspn(place, "0123456789abcdef") != 32) return false;
+    module *m = d->compile_only ? NULL : module_find(d, place, k);
+    if (!m) {
+        if (!(data = cache_get_program(d, place, k, &texts))) return false;
+        m = d->compile_only ? NULL : module_load(d, place, data, texts, data + texts);
         gn_free(data);
-        return k->compiled = true;
+        if (d->compile_only) return k->compiled = true;
     }
-    gn__cu_handle module = module_of(d, place, NULL);
-    if (!module) {
-        if (!(data = cache_get_program(place, &bytes))) return false;
-        module = module_of(d, place, data);
-        gn_free(data);
-    }
-    bool ok = module && cu.cuModuleGetFunction(&k->function, module, k->name) == 0;
-    for (size_t i = 0; i < n && ok; i++) {
-        if (all[i]->function) continue;
-        if (cu.cuModuleGetFunction(&all[i]->function, module, all[i]->name) != 0) all[i]->function = NULL;
-    }
+    bool ok = m && kernel_enter(k, m);
+    for (size_t i = 0; i < n && ok; i++)
+        if (!all[i]->function && !all[i]->busy && texts_hold(m->texts, m->n_texts, all[i]->source)) kernel_enter(all[i], m);
+    if (m) module_settle(d, m);
     return ok;
 }
 
 static bool kernel_ready(const kernel *k) { return k->function || k->compiled || k->why; }
 
-/* Makes all n kernels runnable; `why` of those that do not compile. Under the device's lock. */
-static gn_result compile_kernels(struct device *d, kernel **all, size_t n, gn_fault *f) {
-    size_t missing = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!kernel_ready(all[i]) && !kernel_cached(d, all[i], all, n)) missing++;
-    if (!missing) return GN_OK;
-    if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t each = missing / (size_t)(cores > 0 ? cores : 1), at = 0;                /* few kernels: one or two to a program, so that all cores compile */
-    each = each < 2 ? 2 : each > KERNELS_A_PROGRAM ? KERNELS_A_PROGRAM : each;
-    size_t n_programs = (missing + each - 1) / each;
-    program *programs = (program *)alloc_zero(n_programs * sizeof *programs);
-    if (!programs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile %llu kernels", (unsigned long long)missing);
-    for (size_t i = 0; i < n; i++) {
-        bool again = false;
-        if (kernel_ready(all[i])) continue;
-        for (size_t l = 0; l < at && !again; l++) again = programs[l % n_programs].kernels[l / n_programs] == all[i];
-        if (again) continue;
-        program *p = &programs[at % n_programs];                   /* dealt out, so that programs are of equal size */
-        p->device = d;
-        p->kernels[at / n_programs] = all[i];
-        p->n = (int)(at / n_programs) + 1;
-        at++;
+/* ---- what each tenant's programs have cost the compiler ---- */
+
+enum { COMPILE_SECONDS = 600, COMPILE_TENANTS = 64 };
+
+/* spent: microseconds that are not yet forgotten; all of a full budget is within an hour. */
+typedef struct compile_account { char tenant[64]; uint64_t spent, at; } compile_account;
+static struct { pthread_mutex_t lock; compile_account all[COMPILE_TENANTS]; } compile_accounts = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* Of one tenant, in microseconds of the compiler in an hour; 0: no bound. */
+static uint64_t compile_budget(void) {
+    const char *s = getenv("GENIE_CUDA_COMPILE_SECONDS");
+    return (s && *s ? strtoull(s, NULL, 10) : COMPILE_SECONDS) * 1000000;
+}
+
+/* The tenant's account, brought up to date; of a tenant that is new that of the one which has the least on it. */
+static compile_account *compile_account_of(const char *tenant, uint64_t budget) {
+    compile_account *found = NULL, *least = &compile_accounts.all[0];
+    const uint64_t now = gn_now_us();
+    for (int i = 0; i < COMPILE_TENANTS; i++) {
+        compile_account *a = &compile_accounts.all[i];
+        uint64_t forgotten = (uint64_t)((double)(now - a->at) / 3600e6 * (double)budget);
+        a->spent = a->spent > forgotten ? a->spent - forgotten : 0;
+        a->at = now;
+        if (strcmp(a->tenant, tenant) == 0) found = a;
+        if (a->spent < least->spent) least = a;
     }
-    compile_programs(programs, n_programs < at ? n_programs : at);
+    if (found) return found;
+    snprintf(least->tenant, sizeof least->tenant, "%s", tenant);
+    least->spent = 0;
+    return least;
+}
+
+/* Puts what was spent on the tenant's account; false: it is full. A program's own kernels (no tenant) have no bound. */
+static bool compile_charge(const char *tenant, uint64_t us) {
+    const uint64_t budget = compile_budget();
+    if (!tenant || !*tenant || !budget) return true;
+    pthread_mutex_lock(&compile_accounts.lock);
+    compile_account *a = compile_account_of(tenant, budget);
+    a->spent += us;
+    bool ok = a->spent < budget;
+    pthread_mutex_unlock(&compile_accounts.lock);
+    return ok;
+}
+
+/* ---- compiling ---- */
+
+/* Compiles n kernels that this thread has marked busy. The device's lock is free meanwhile; it is held before and after. */
+static gn_result compile_busy(struct device *d, kernel **all, size_t n, const char *tenant, gn_fault *f) {
+    if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
+    if (!compile_charge(tenant, 0))
+        return gn_fail(f, GN_LIMIT, "the programs of this client have used the %llu seconds of the GPU's compiler that it has in an hour: fewer shapes, or wait", (unsigned long long)(compile_budget() / 1000000));
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t each = n / (size_t)(cores > 0 ? cores : 1);                              /* few kernels: one or two to a program, so that all cores compile */
+    each = each < 2 ? 2 : each > KERNELS_A_PROGRAM ? KERNELS_A_PROGRAM : each;
+    size_t n_programs = (n + each - 1) / each;
+    program *programs = (program *)alloc_zero(n_programs * sizeof *programs);
+    if (!programs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile %llu kernels", (unsigned long long)n);
+    for (size_t i = 0; i < n; i++) {
+        program *p = &programs[i % n_programs];                    /* dealt out, so that programs are of equal size */
+        p->device = d;
+        p->kernels[p->n++] = all[i];
+    }
+    uint64_t us = 0;
+    pthread_mutex_unlock(&d->lock);
+    compile_programs(programs, n_programs);
     for (size_t i = 0; i < n_programs; i++) {
         program *p = &programs[i];
-        if (p->n && !p->failed && program_load(p, p->code)) program_store(p);
-        else for (int l = 0; l < p->n; l++) compile_alone(p->kernels[l], d);
+        pthread_mutex_lock(&d->lock);
+        bool ok = !p->failed && program_take(p);
+        pthread_mutex_unlock(&d->lock);
+        us += p->us;
+        for (int l = 0; l < p->n && !ok; l++) compile_alone(p->kernels[l], d, &us);
         gn_free(p->code);
         gn_free(p->log);
     }
     gn_free(programs);
+    compile_charge(tenant, us);
     cache_bound();
+    pthread_mutex_lock(&d->lock);
     return GN_OK;
+}
+
+/* Of those that are neither ready nor another thread's, what the cache does not have; marked busy. Under the device's lock. */
+static size_t compile_claim(struct device *d, kernel **all, size_t n, kernel **out) {
+    size_t claimed = 0;
+    for (size_t i = 0; i < n; i++) {
+        kernel *k = all[i];
+        if (k->busy || kernel_ready(k) || kernel_cached(d, k, all, n)) continue;
+        k->busy = true;
+        out[claimed++] = k;
+    }
+    return claimed;
+}
+
+static bool any_busy(kernel **all, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (all[i]->busy) return true;
+    return false;
+}
+
+/* Makes all n kernels runnable, which the caller holds; `why` of those that do not compile. tenant: who pays, NULL: no one. */
+static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const char *tenant, gn_fault *f) {
+    kernel **mine = (kernel **)gn_alloc((n + 1) * sizeof *mine);
+    gn_result r = GN_OK;
+    bool again = true;
+    if (!mine) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile %llu kernels", (unsigned long long)n);
+    pthread_mutex_lock(&d->lock);
+    while (again && r == GN_OK) {
+        size_t claimed = compile_claim(d, all, n, mine);
+        if (claimed) r = compile_busy(d, mine, claimed, tenant, f);
+        for (size_t i = 0; i < claimed; i++) mine[i]->busy = false;
+        if (claimed) pthread_cond_broadcast(&d->compiled);
+        again = any_busy(all, n);                             /* another thread may fail for reasons of its own: what it leaves is compiled here */
+        while (r == GN_OK && any_busy(all, n)) pthread_cond_wait(&d->compiled, &d->lock);
+    }
+    pthread_mutex_unlock(&d->lock);
+    gn_free(mine);
+    return r;
 }
 
 /* A kernel's kind: its label, without the hash of its text. */
@@ -7295,7 +7635,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
         if (!same) k->key[1] = hash_bytes(k->key[1], arch, strlen(arch));     /* another program in the cache */
         all[n++] = k;
     }
-    gn_result r = compile_kernels(d, all, n, &f);
+    gn_result r = compile_kernels(d, all, n, NULL, &f);
     if (r != GN_OK) { *out_failed = n; snprintf(out_text, cap, "%s", f.text); }
     for (size_t i = 0; i < n && r == GN_OK; i++) {
         if (all[i]->compiled) continue;
@@ -7347,7 +7687,9 @@ typedef struct run {
     bool poisoned;                 /* that run has failed */
 } run;
 
-enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20 };
+/* A run takes at most half of the ring: what goes up (arguments of STAGE_LARGEST bytes, error words), and what comes down. ERRORS_LARGEST:
+   of error words and the flags behind them. */
+enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20, STAGE_DOWN = STAGE_BYTES / 4, ERRORS_LARGEST = 1 << 20 };
 
 /* Large arguments land in, and large results leave from, memory apart from the block, so that streams of their own copy them while
    kernels of other runs work. Of each kind there are two in turn. full: event, all is written; empty: event, all is read, but for
@@ -7383,7 +7725,11 @@ typedef struct executor {
     gn_log_fn log;
     void *log_user;
     bool strict;
-    uint64_t limit, held;          /* limit: of the session, 0: none */
+    char tenant[64];               /* whose session this is; "": the program's own */
+    bool known, scrubs;            /* known: its device knows that this tenant takes memory; scrubs: $GENIE_CUDA_SCRUB */
+    const gn_flag *cancel;         /* NULL: nobody ends a run early */
+    uint64_t held;
+    gn_account *account, *host;    /* the session's, of device memory and of pinned memory */
     uint64_t device_limit;         /* $GENIE_CUDA_MEMORY, 0: none */
     uint64_t clock;                /* what slots are used at; those used at this very time do not move */
     bool evicts;
@@ -7493,21 +7839,42 @@ static gn_result enter(executor *x, gn_fault *f) {
 /* Its device is gone, and all that lay there. An executor can be lost alone: then what is there is waited for and given back. */
 static bool is_dead(const executor *x) { return atomic_load(&x->device->lost); }
 
-static size_t room(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
+static size_t room(size_t bytes) { return gn_size_align(bytes, 256); }
 
 static bool evict_one(executor *x);
 static bool area_drop_one(executor *x);
 
+/* Memory that sessions give back stays in this process, so that the next one finds in it what lay there. From when a second tenant takes
+   memory of a device, all that anyone takes there is cleared first; while there is one alone, nothing is ($GENIE_CUDA_SCRUB=1: it is). */
+static bool takes_cleared(executor *x) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct device *d = x->device;
+    if (x->scrubs || atomic_load_explicit(&d->shared, memory_order_relaxed)) return true;
+    if (x->known) return false;
+    pthread_mutex_lock(&lock);
+    if (!d->has_tenant) snprintf(d->tenant, sizeof d->tenant, "%s", x->tenant);
+    d->has_tenant = x->known = true;
+    if (strcmp(d->tenant, x->tenant) != 0) atomic_store(&d->shared, true);
+    pthread_mutex_unlock(&lock);
+    return atomic_load(&d->shared);
+}
+
 /* One try; GN_OUT_OF_MEMORY or GN_LIMIT when something would have to go first. */
 static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
-    if (x->limit && x->held + bytes > x->limit)
-        return gn_fail(f, GN_LIMIT, "%llu bytes more than the %llu that this session may hold", (unsigned long long)(x->held + bytes - x->limit), (unsigned long long)x->limit);
-    if (x->device_limit && x->held + bytes > x->device_limit)
-        return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(x->held + bytes - x->device_limit), (unsigned long long)x->device_limit);
-    if (x->device->compile_only) return GN_OK;
-    if (x->pools) DRIVER(x, f, cuMemAllocAsync(out, bytes, stream));
-    else DRIVER(x, f, cuMemAlloc(out, bytes));
-    return GN_OK;
+    const uint64_t held = gn_size_add(x->held, bytes);
+    if (x->device_limit && held > x->device_limit)
+        return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(held - x->device_limit), (unsigned long long)x->device_limit);
+    gn_result r = gn_account_charge(x->account, bytes, f);
+    if (r != GN_OK || x->device->compile_only) return r;
+    int e = x->pools ? cu.cuMemAllocAsync(out, bytes, stream) : cu.cuMemAlloc(out, bytes);
+    if (e == 0 && takes_cleared(x) && (e = cu.cuMemsetD8Async(*out, 0, bytes, stream)) != 0) {
+        if (x->pools) cu.cuMemFreeAsync(*out, stream);
+        else cu.cuMemFree(*out);
+        *out = 0;
+    }
+    if (e == 0) return GN_OK;
+    gn_account_give(x->account, bytes);
+    return driver_fail(x, f, e, "cuMemAlloc");
 }
 
 /* Device memory that counts against the limit; *out is 0 for no bytes. Slots that are not in use make room for it. */
@@ -7526,6 +7893,7 @@ static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
 
 static void give(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= room(bytes ? bytes : 1);
+    gn_account_give(x->account, room(bytes ? bytes : 1));
     x->stats->device_bytes -= room(bytes ? bytes : 1);
     if (!p || is_dead(x)) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
@@ -7725,7 +8093,7 @@ static void areas_release(executor *x) {
 
 static size_t shape_bytes(gn_dtype d, const gn_shape *s) {
     size_t n = types[d].bytes;
-    for (int i = 0; i < s->rank; i++) n *= (size_t)s->dims[i];
+    for (int i = 0; i < s->rank; i++) n = gn_size_mul(n, (size_t)s->dims[i]);
     return n;
 }
 
@@ -7761,6 +8129,20 @@ static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
     return GN_OK;
 }
 
+/* Pinned memory for a slot; NULL: none, or none allowed. */
+static void *away_take(executor *x, size_t bytes) {
+    void *p = NULL;
+    if (gn_account_charge(x->host, bytes, NULL) != GN_OK) return NULL;
+    if (cu.cuMemHostAlloc(&p, bytes, 1) == 0) return p;
+    gn_account_give(x->host, bytes);
+    return NULL;
+}
+
+static void away_give(executor *x, void *p, size_t bytes) {
+    cu.cuMemFreeHost(p);
+    gn_account_give(x->host, bytes);
+}
+
 /* Moves one slot to pinned memory. False when none may go. */
 static bool evict_one(executor *x) {
     slot *v = NULL;
@@ -7772,12 +8154,12 @@ static bool evict_one(executor *x) {
     if (!v) return false;
     bool copied = v->away && v->kind == GN_LEAF_WEIGHT;
     void *p = v->away;
-    if (!x->device->compile_only && !p && cu.cuMemHostAlloc(&p, v->bytes, 1) != 0) p = NULL;
+    if (!x->device->compile_only && !p) p = away_take(x, v->bytes);
     if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
     bool saves = p && !copied, ok = slot_await(x, v, NULL) == GN_OK;
     if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) == 0;
     if (!ok) {
-        if (p && !v->away) cu.cuMemFreeHost(p);
+        if (p && !v->away) away_give(x, p, v->bytes);
         return false;
     }
     v->away = (char *)p;
@@ -7829,10 +8211,11 @@ static void slot_free(executor *x, slot *s) {
         cu.cuEventDestroy(s->here);
     }
     if (!s->out) give(x, s->mem, s->bytes);
+    if (s->away && is_dead(x)) gn_account_give(x->host, s->bytes);
     if (s->away && !is_dead(x)) {
         cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
-        cu.cuMemFreeHost(s->away);
+        away_give(x, s->away, s->bytes);
     }
     memset(s, 0, sizeof *s);
 }
@@ -7974,7 +8357,10 @@ static _Thread_local struct { executor *x; plan *p; } latest;   /* the plan that
 
 /* What was generated, but not what is known of the plan's steps. */
 static void emit_free(emit *e) {
-    for (size_t i = 0; i < e->n_launches; i++) blas_free(e->launches[i].blas);
+    for (size_t i = 0; i < e->n_launches; i++) {
+        blas_free(e->launches[i].blas);
+        kernel_give(e->device, e->launches[i].kernel);
+    }
     gn_free(e->launches);
     gn_free(e->params);
     gn_free(e->maps);
@@ -7988,6 +8374,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     plan *p = (plan *)handle;
     enter(x, NULL);
     if (latest.p == p) latest.p = NULL;
+    if (x->n_runs && !is_dead(x)) cu.cuStreamSynchronize(x->stream);            /* its kernels are given back: none may be on its way */
     for (int i = 0; i < CAPTURES; i++) {
         if (p->captured[i].graph && !is_dead(x)) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
@@ -8058,7 +8445,7 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         p->out_at[i] = SIZE_MAX;
         if ((is_dense(v) && !is_overwritten(p, p->layout.lay[part->outs[i]].base)) || !count_of(v)) continue;
         p->out_at[i] = *out_bytes;
-        *out_bytes += room(node_bytes(part, part->outs[i]));
+        *out_bytes = gn_size_add(*out_bytes, room(node_bytes(part, part->outs[i])));
         emit_copy_views(e, "gather_view", dense_view(v->dtype, v->rank, v->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *v, at_node(e, part->outs[i], 0));
     }
     for (uint32_t u = 0; u < part->n_updates; u++) {
@@ -8066,7 +8453,7 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
         param to = { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] };
         if (p->exchanges) to = (param){ PARAM_NODE, part->n_nodes + u, 0 };
-        else *own_bytes += room(node_bytes(part, part->updates[u].node));
+        else *own_bytes = gn_size_add(*own_bytes, room(node_bytes(part, part->updates[u].node)));
         if (p->layout.update_how[u] != GN_UPDATE_COPY) continue;
         const gn_view *v = view_of(e, part->updates[u].node);
         emit_copy_views(e, "new_version", dense_view(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
@@ -8088,21 +8475,23 @@ static bool all_by_value(const plan *p) {
     return is;
 }
 
-enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384 };
+enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384, NEAR_MOST = NEAR_BYTES / 256 };
 
 /* Small results lie behind the error words. */
 static size_t plan_near(plan *p) {
+    struct { uint32_t base; size_t at; } taken[NEAR_MOST];
     size_t near = 0;
-    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+    for (uint32_t i = 0, n = 0; i < p->part->n_outs; i++) {
         uint32_t base = p->layout.lay[p->part->outs[i]].base;
         const gn_lay *a = &p->layout.lay[base];
         size_t bytes = room((size_t)count_of(&a->view) * types[a->view.dtype].bytes);
         p->near_at[i] = SIZE_MAX;
-        if (p->out_at[i] != SIZE_MAX || a->place != GN_PLACE_BLOCK || bytes > NEAR_LARGEST || near + bytes > NEAR_BYTES) continue;
-        for (uint32_t k = 0; k < i; k++)
-            if (p->near_at[k] != SIZE_MAX && p->layout.lay[p->part->outs[k]].base == base) p->near_at[i] = p->near_at[k];
-        if (p->near_at[i] != SIZE_MAX) continue;
-        p->near_at[i] = near;
+        if (p->out_at[i] != SIZE_MAX || a->place != GN_PLACE_BLOCK || !bytes || bytes > NEAR_LARGEST) continue;
+        for (uint32_t k = 0; k < n; k++)
+            if (taken[k].base == base) p->near_at[i] = taken[k].at;
+        if (p->near_at[i] != SIZE_MAX || near + bytes > NEAR_BYTES) continue;
+        taken[n].base = base;
+        p->near_at[i] = taken[n++].at = near;
         near += bytes;
     }
     return near;
@@ -8115,6 +8504,15 @@ static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t
     *counter += times;
     gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: %s", x->device->ordinal, what);
     return x->strict ? gn_fail(f, GN_STRICT, "%s; strict mode forbids to compute it in another way", what) : GN_OK;
+}
+
+/* What the plan will hold is refused before anything is compiled for it. */
+static gn_result plan_fits(const executor *x, const plan *p, gn_fault *f) {
+    const uint64_t bytes = gn_size_add(p->total, p->lands ? p->args_bytes : 0);
+    if (!gn_size_fits(gn_size_add(bytes, bytes / 4))) return gn_fail(f, GN_LIMIT, "this plan needs more memory than can be addressed: realize parts of it one after another");
+    gn_result r = bytes > x->block_bytes ? gn_account_charge(x->account, bytes - x->block_bytes, f) : GN_OK;
+    if (r == GN_OK && bytes > x->block_bytes) gn_account_give(x->account, bytes - x->block_bytes);       /* taken when it runs */
+    return r;
 }
 
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
@@ -8147,16 +8545,19 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     bool none = all_by_value(p);
     for (uint32_t i = 0; i < p->part->n_args && !none; i++) {
         p->arg_at[i] = args;
-        args += room(node_bytes(p->part, p->part->args[i]));
-        if (p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE) data += node_bytes(p->part, p->part->args[i]);
+        args = gn_size_add(args, room(node_bytes(p->part, p->part->args[i])));
+        if (p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE) data = gn_size_add(data, node_bytes(p->part, p->part->args[i]));
     }
     p->args_bytes = args;
     p->lands = x->aside && data >= ASIDE_LEAST;
-    p->errors_bytes = room((ERROR_WORDS + e->n_flags) * 4);
+    p->errors_bytes = room((ERROR_WORDS + (size_t)e->n_flags) * 4);
+    if (p->errors_bytes > ERRORS_LARGEST) return gn_fail(f, GN_LIMIT, "%u appends and sums of this plan are more than the %d that one may have: realize parts of it one after another", e->n_flags, ERRORS_LARGEST / 4);
     p->near_bytes = plan_near(p);
     const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->rows), room(e->save), outs, own, p->lands ? 0 : args, p->errors_bytes, p->near_bytes };
     p->total = room(p->layout.block_bytes);
-    for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total += bytes[i]; }
+    for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total = gn_size_add(p->total, bytes[i]); }
+    gn_result r = plan_fits(x, p, f);
+    if (r != GN_OK) return r;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
         if (p->near_at[i] != SIZE_MAX) p->layout.lay[p->layout.lay[p->part->outs[i]].base].offset = p->region[REGION_NEAR] + p->near_at[i];
     return GN_OK;
@@ -8168,9 +8569,7 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
     size_t kernels = 0;
     if (!all) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile");
     for (size_t i = 0; i < n; i++) if (launches[i].kernel) all[kernels++] = launches[i].kernel;
-    pthread_mutex_lock(&x->device->lock);
-    gn_result r = compile_kernels(x->device, all, kernels, f);
-    pthread_mutex_unlock(&x->device->lock);
+    gn_result r = compile_kernels(x->device, all, kernels, x->tenant, f);
     for (size_t i = 0; i < n && r == GN_OK; i++)
         if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > 49152) cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);   /* 8: more dynamic shared memory than 48 KiB */
     gn_free(all);
@@ -8350,7 +8749,7 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
     for (uint32_t i = 0; i < part->n_outs; i++) {
         if (outs[i].host && outs[i].bytes != node_bytes(part, part->outs[i])) return fail_at(f, part->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
         if (!outs[i].keep) continue;
-        if (outs[i].keep <= last) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
+        if (outs[i].keep <= last || outs[i].keep == UINT64_MAX) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise, and end at 2^64 - 2");
         last = outs[i].keep;
     }
     return GN_OK;
@@ -8543,11 +8942,20 @@ static gn_result run_blas_launch(executor *x, plan *p, const launch *l, bool *ou
     return other_way(x, f, &x->stats->blas_faults, 1, why.result != GN_OK ? why.text : "cuBLASLt failed before: own kernels compute its products");
 }
 
+/* Whether a run may end between two of its kernels: before the first, and when none writes a state where it lies. */
+static bool run_may_end(const plan *p) {
+    bool may = p->exchanges || p->part->n_updates == 0;
+    for (uint32_t u = 0; u < p->part->n_updates && may; u++) may = p->layout.update_how[u] != GN_UPDATE_INPLACE;
+    return may || !p->began;
+}
+
 static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
     gn_result r = GN_OK;
     bool by_blas = true;
     for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
         const launch *l = &p->emit.launches[i];
+        gn_result why = gn_flag_get(x->cancel);
+        if (why && run_may_end(p)) return gn_fail(f, why, "the run ended before its kernel %zu of %zu: %s", i + 1, p->emit.n_launches, gn_result_text(why));
         if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
         if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
@@ -8683,7 +9091,7 @@ static gn_result run_leave(executor *x, plan *p, const gn_out *outs, gn_fault *f
         p->leave_at[i] = SIZE_MAX;
         if (!x->aside || !outs[i].host || outs[i].bytes < ASIDE_LEAST) continue;
         p->leave_at[i] = bytes;
-        bytes += room(outs[i].bytes);
+        bytes = gn_size_add(bytes, room(outs[i].bytes));
     }
     if (!bytes || !(p->leaves = area_take(x, x->leaving, &x->next_leaving, bytes, x->stream))) return GN_OK;
     DRIVER(x, f, cuStreamWaitEvent(x->stream, p->leaves->empty, 0));
@@ -8796,7 +9204,7 @@ static size_t staged_bytes(const plan *p, const gn_out *outs) {
     size_t n = p->errors_bytes + p->near_bytes;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
         if (outs[i].host && outs[i].bytes <= STAGE_LARGEST && p->near_at[i] == SIZE_MAX) n += outs[i].bytes + 64;
-    return n > STAGE_BYTES / 4 ? STAGE_BYTES / 4 : n;       /* errors and small results are far fewer */
+    return n > STAGE_DOWN ? STAGE_DOWN : n;                 /* error words and what lies near them are fewer; other results go by themselves then */
 }
 
 static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_out *outs, run *r, gn_fault *f) {
@@ -9295,6 +9703,13 @@ static bool exec_reaches(void *self, void *from, gn_cluster_link *out_link) {
 
 /* >>devices ======================================================================================= */
 
+static uint32_t exec_lost(void *self, gn_fault *f) {
+    const executor *x = (const executor *)self;
+    bool dead = is_dead(x);
+    if (dead || x->lost) gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", dead ? x->device->lost_why : x->lost_why);
+    return dead || x->lost;
+}
+
 static void exec_describe(void *self, gn_device_info *out) {
     const executor *x = (const executor *)self;
     const struct device *d = x->device;
@@ -9314,7 +9729,7 @@ static void exec_close(void *self) {
     executor *x = (executor *)self;
     enter(x, NULL);
     while (x->n_runs) run_finish(x);
-    exec_values_release(x, UINT64_MAX);
+    exec_values_release(x, UINT64_MAX);                    /* above all ids */
     for (size_t i = 0; i < x->n_slots; i++) slot_free(x, &x->slots[i]);
     if (x->block_bytes) give(x, x->block, x->block_bytes);
     for (int i = 0; i < 2 * AREAS; i++) area_drop(x, i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS]);
@@ -9338,6 +9753,7 @@ static void exec_close(void *self) {
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
         if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
     }
+    gn_account_give(x->account, x->held);                   /* of plans that the caller has left, 0 by rule */
     gn_free(x->slots);
     gn_free(x->values);
     gn_free(x);
@@ -9419,9 +9835,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
         if (!(kernels[n++] = rate_kernel(d, i, &work[i]))) r = GN_OUT_OF_MEMORY;
     }
     if (r != GN_OK) return r;
-    pthread_mutex_lock(&d->lock);
-    r = compile_kernels(d, kernels, n, NULL);
-    pthread_mutex_unlock(&d->lock);
+    r = compile_kernels(d, kernels, n, NULL, NULL);
     while (r == GN_OK && cu.cuMemAlloc(&memory, bytes) != 0 && (bytes /= 2) >= (size_t)1 << 20) memory = 0;
     if (r != GN_OK || !memory) return r != GN_OK ? r : GN_OUT_OF_MEMORY;
     cu.cuMemsetD8Async(memory, 0, bytes, x->stream);
@@ -9438,7 +9852,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
 }
 
 static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take };
+                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take, NULL, exec_lost };
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -9498,6 +9912,7 @@ static gn_result device_find(int ordinal, struct device **out, gn_fault *f) {
     pthread_mutex_lock(&devices_lock);
     if (!d->open) {
         pthread_mutex_init(&d->lock, NULL);
+        pthread_cond_init(&d->compiled, NULL);
         pthread_mutex_init(&d->choices.measuring, NULL);
         r = compile_only ? device_open_compile_only(d, only, f) : device_open(d, ordinal, f);
     }
@@ -9540,9 +9955,7 @@ static gn_result canary(executor *x, gn_fault *f) {
     kernel *k = bare_kernel(x->device, "canary", CANARY, &body);
     text_free(&body);
     if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
-    pthread_mutex_lock(&x->device->lock);
-    gn_result r = compile_kernels(x->device, &k, 1, f);
-    pthread_mutex_unlock(&x->device->lock);
+    gn_result r = compile_kernels(x->device, &k, 1, NULL, f);
     if (r != GN_OK) return r;
     if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
@@ -9561,7 +9974,8 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     const char *colon = strchr(desc->device, ':');
     struct device *d;
     char *end = NULL;
-    bool rejected;
+    bool rejected, locked;
+    char why[400];
     long ordinal = colon ? strtol(colon + 1, &end, 10) : 0;
     if (colon && (end == colon + 1 || *end)) return gn_fail(f, GN_NO_DEVICE, "'%.60s' is no device; cuda:0 is", desc->device);
     gn_result r = device_find(ordinal < 0 || ordinal > 1000 ? -1 : (int)ordinal, &d, f);
@@ -9573,20 +9987,28 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->log = desc->log;
     x->log_user = desc->log_user;
     x->strict = desc->strict;
-    x->limit = desc->memory_limit;
+    snprintf(x->tenant, sizeof x->tenant, "%s", desc->tenant ? desc->tenant : "");
+    x->cancel = desc->cancel;
+    x->account = gn_session_account(true);
+    x->host = gn_session_account(false);
     x->graphs = !env_is("GENIE_CUDA_GRAPH", "0");
+    x->scrubs = env_is("GENIE_CUDA_SCRUB", "1");
     x->evicts = !env_is("GENIE_CUDA_EVICT", "0");
     x->device_limit = getenv("GENIE_CUDA_MEMORY") ? strtoull(getenv("GENIE_CUDA_MEMORY"), NULL, 10) : 0;
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
     x->aside = !env_is("GENIE_CUDA_OVERLAP", "0");
     x->overlaps = d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
     pthread_mutex_lock(&devices_lock);
-    choices_open(d, &rejected);
+    choices_open(d, &rejected, &locked);
     pthread_mutex_unlock(&devices_lock);
     if (rejected) {                                          /* no other way of computing: strict mode does not mind */
         x->stats->choices_rejected++;
         gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: the file of stored choices of products is damaged: all are measured anew", d->ordinal);
     }
+    if (locked) gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: another process keeps the lock of the stored choices of products: none is measured here", d->ordinal);
+    int folder = cache_folder(why, sizeof why);
+    if (folder >= 0) close(folder);
+    if (*why) gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: compiled kernels are not kept: %s", d->ordinal, why);
     r = executor_init(x, f);
     if (r == GN_OK && !d->compile_only && !atomic_load(&d->proved)) r = canary(x, f);
     if (r != GN_OK) { exec_close(x); return r; }

@@ -18,6 +18,8 @@
  *   and is granted a credential (id, 32-byte secret), which it keeps with the pin; from then on HOST:PORT suffices.
  *   A code that was used, or is older than 24 hours (--code-hours), is replaced, and the URL file is written anew. A wrong code
  *   changes nothing; each failure doubles the time that new connections from that address wait, from 50 ms to 2 s.
+ *   Connections that have not said who they are: no thread, and memory only for a handshake that has begun; at most twice as many as
+ *   sessions (256 to 2,048), fewer where descriptors are few. >>strangers says who is closed first and who never is.
  *   The URL file belongs to one server that runs: another that is given the same one says so and does not start.
  *   With an own PKI the server shows its own certificate; with `ca` it also demands a certificate of the client, and codes
  *   are not used. There is no server without authentication; the one unauthenticated transport, `plain`, is refused on
@@ -34,7 +36,9 @@
  *
  * FILES in the home folder (its owner's, 0700; the files 0600, replaced atomically, changed under a lock on `lock`)
  *   key.pem, cert.pem      the server's key and its self-signed certificate
- *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line revokes a client
+ *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it, revokes a client, whose
+ *                          sessions end within two seconds.
+ *                          It is told so (one whose line is gone only by the server that let it in before); others never are
  *   servers                "HOST:PORT PIN ID SECRET" a line: the servers that this client is paired with
  *
  * TLS: 1.2 with mbedTLS 2.28, 1.2 and 1.3 with 3.6; ECDHE with AEAD suites only; no renegotiation, no tickets.
@@ -1802,6 +1806,24 @@ static void gn__link_interrupt(void *self) {
     shutdown(l->fd, SHUT_RDWR);
 }
 
+static uint32_t gn__link_state(void *self, uint32_t timeout_ms) {
+    gn__link *l = self;
+    struct pollfd p = { l->fd, POLLIN | POLLOUT, 0 };
+    uint32_t state = 0;
+#if defined(POLLRDHUP)
+    p.events |= POLLRDHUP;
+    const short gone = POLLERR | POLLHUP | POLLNVAL | POLLRDHUP;
+#else
+    const short gone = POLLERR | POLLHUP | POLLNVAL;
+#endif
+    if (atomic_load(&l->stopped)) return GN_LINK_GONE;
+    if (poll(&p, 1, (int)timeout_ms) <= 0) return 0;
+    if (p.revents & POLLOUT) state |= GN_LINK_WRITABLE;
+    if (p.revents & POLLIN) state |= GN_LINK_READABLE;
+    if (p.revents & gone) state |= GN_LINK_GONE;
+    return state;
+}
+
 static void gn__link_info(void *self, gn_link_info *out) {
     gn__link *l = self;
     memset(out, 0, sizeof *out);
@@ -1856,7 +1878,19 @@ static gn_result gn__plain_recv(void *self, void *data, size_t max, size_t *out_
     return max == 0 ? GN_BAD_ARGUMENT : gn__sock_recv(self, data, max, out_n, gn__after(timeout_ms));
 }
 
-static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL };
+static gn_result gn__link_wait_any(void *const *selves, size_t n, uint32_t timeout_ms) {
+    struct pollfd p[64];
+    uint64_t deadline = gn__after(timeout_ms);
+    if (n == 0 || n > sizeof p / sizeof *p) return GN_BAD_ARGUMENT;
+    for (size_t i = 0; i < n; i++) p[i] = (struct pollfd){ ((const gn__link *)selves[i])->fd, POLLIN, 0 };
+    for (;;) {
+        int k = poll(p, (nfds_t)n, gn__left_ms(deadline));
+        if (k > 0) return GN_OK;
+        if (k == 0 || errno != EINTR) return k == 0 ? GN_TIMEOUT : GN_IO_ERROR;
+    }
+}
+
+static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL, gn__link_wait_any, gn__link_state };
 
 static bool gn__is_loopback(const struct sockaddr_storage *sa) {
     if (sa->ss_family == AF_UNIX) return true;
@@ -2242,20 +2276,25 @@ static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) 
 }
 
 static const gn_transport_i gn__client_i = {
-    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew
+    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew, gn__link_wait_any, gn__link_state
 };
 
-/* The credential stored for an address: pin, id and secret. */
+/* A line of the file `servers` behind its address: pin, id and secret. */
+static bool gn__credential_parse(const char *v, uint8_t pin[GN__PIN], gn__proof *p) {
+    size_t a = 2 * GN__PIN, b = a + 1 + 2 * GN__ID;
+    return strlen(v) == b + 1 + 2 * GN__SECRET && v[a] == ' ' && v[b] == ' ' && gn__unhex(v, a, pin, GN__PIN) &&
+           gn__unhex(v + a + 1, 2 * GN__ID, p->id, GN__ID) && gn__unhex(v + b + 1, 2 * GN__SECRET, p->secret, GN__SECRET);
+}
+
+/* The credential stored for an address. */
 static gn_result gn__credential(const char *home, const char *address, uint8_t pin[GN__PIN], gn__proof *p, bool *out_found, gn_fault *f) {
     char v[256];
     *out_found = false;
     gn_result r = gn__home_check(home, f);
     if (r == GN_OK) r = gn__store_get(home, "servers", address, v, sizeof v, out_found, f);
     if (r != GN_OK || !*out_found) return r;
-    size_t a = 2 * GN__PIN, b = a + 1 + 2 * GN__ID, n = strlen(v);
-    bool good = n == b + 1 + 2 * GN__SECRET && v[a] == ' ' && v[b] == ' ' && gn__unhex(v, a, pin, GN__PIN) &&
-                gn__unhex(v + a + 1, 2 * GN__ID, p->id, GN__ID) && gn__unhex(v + b + 1, 2 * GN__SECRET, p->secret, GN__SECRET);
-    mbedtls_platform_zeroize(v, sizeof v);
+    bool good = gn__credential_parse(v, pin, p);
+    gn_wipe(v, sizeof v);
     return good ? GN_OK : gn_fail(f, GN_IO_ERROR, "the line of %s in %s/servers is damaged: remove it and pair again", address, home);
 }
 
@@ -2639,7 +2678,7 @@ static uint64_t gn__failures_delay_us(gn__listener *l, const uint8_t network[GN_
     bool fresh = x->n > 0 && memcmp(x->network, network, GN__NETWORK) == 0 && gn_now_us() - x->last_us < GN__FAILURE_LIFE_US;
     uint32_t n = fresh ? x->n : 0;
     pthread_mutex_unlock(&l->lock);
-    uint32_t ms = n == 0 ? 0 : n > 6 ? GN__FAILURES_MOST_MS : GN__FAILURE_MS << (n - 1);
+    uint32_t ms = n == 0 ? 0u : n > 6 ? (uint32_t)GN__FAILURES_MOST_MS : (uint32_t)GN__FAILURE_MS << (n - 1);
     return (uint64_t)ms * 1000u;
 }
 
@@ -2804,6 +2843,16 @@ static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64
     return GN_OK;
 }
 
+/* Whether the line of id in `clients` stands behind a '#'. */
+static bool gn__marked_revoked(gn__listener *l, const char *id, const uint8_t hash[32]) {
+    uint8_t known[32];
+    char key[2 * GN__ID + 2], value[80];
+    bool found = false;
+    snprintf(key, sizeof key, "#%s", id);
+    return gn__store_get(l->home, "clients", key, value, sizeof value, &found, NULL) == GN_OK && found &&
+           gn__unhex(value, strlen(value), known, sizeof known) && gn__same(hash, known, sizeof known);
+}
+
 /* GN_OK when the credential is one of ours; the file is read each time, so that a removed line counts at once. */
 static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], gn_fault *f) {
     uint8_t hash[32], known[32];
@@ -2822,12 +2871,12 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
         memcpy(out_tenant, id, sizeof id);
         return GN_OK;
     }
-    bool revoked = gn__guest_known(l, p->id, hash);
+    bool revoked = gn__guest_known(l, p->id, hash) || gn__marked_revoked(l, id, hash);
     gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "a credential from %s %s", peer, revoked ? "is revoked" : "is not known");
     return revoked ? gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server") : gn__not_accepted(f);
 }
 
-static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew };
+static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew, NULL, gn__link_state };
 
 /* The credential, else the code. A spent code says more than an unknown credential. */
 static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
@@ -2836,6 +2885,32 @@ static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char
     if (r != GN_BAD_CREDENTIAL || !(p->flags & GN__PROOF_CODE)) return r;
     r = gn__take_code(l, p->code, peer, f);
     return r == GN_OK ? gn__grant(l, peer, out_tenant, out_grant, out_grant_n, f) : r;
+}
+
+/* What tells one state of `clients` from another. */
+static uint64_t gn__net_clients(void *listener) {
+    gn__listener *l = listener;
+    char path[GN__PATH];
+    struct stat st;
+    if (l->ca.p != NULL || gn__join(path, l->home, "clients", NULL) != GN_OK || stat(path, &st) != 0) return 0;
+    uint64_t h = (uint64_t)st.st_ino * 0x9e3779b97f4a7c15u + (uint64_t)st.st_size;
+#if defined(__APPLE__)
+    h = h * 31 + (uint64_t)st.st_mtimespec.tv_sec * 1000000000u + (uint64_t)st.st_mtimespec.tv_nsec;
+#else
+    h = h * 31 + (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+#endif
+    return h;
+}
+
+/* Of clients with certificates there is no list. */
+static bool gn__net_stays(void *listener, const char *tenant) {
+    gn__listener *l = listener;
+    char value[80];
+    bool found = false;
+    if (l->ca.p != NULL) return true;
+    gn_result r = gn__store_get(l->home, "clients", tenant, value, sizeof value, &found, NULL);
+    gn_wipe(value, sizeof value);
+    return r != GN_OK || found;
 }
 
 static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
@@ -3006,7 +3081,7 @@ static const uint32_t gn__patience_ms[GN__STAGE__COUNT] = { 100, 1000, 3000, 300
 
 enum { GN__STRANGERS_LEAST = 8, GN__STRANGERS = 256, GN__STRANGERS_MOST = 2048 };   /* the limit, without many sessions; with them */
 enum { GN__DESCRIPTORS_OTHER = 64 };         /* that are neither sessions nor strangers */
-enum { GN__FULL_MS = 20, GN__NO_DESCRIPTOR_MS = 50, GN__LOOK_MS = 100 };
+enum { GN__FULL_MS = 20, GN__NO_DESCRIPTOR_MS = 50, GN__POLL_MS = 100 };
 enum { GN__ARRIVALS = 64 };                  /* connections taken from the queue between two looks at those that are here */
 
 /* As many may come at once as may be served, within the descriptors of this process. */
@@ -3137,7 +3212,7 @@ static gn_result gn__strangers_come(gn__listener *l, gn_fault *f) {
 
 /* Looks who has sent something and who waits at the door, once. */
 static void gn__strangers_look(gn__listener *l, uint64_t deadline) {
-    uint64_t now = gn_now_us(), end = now + GN__LOOK_MS * 1000u;
+    uint64_t now = gn_now_us(), end = now + GN__POLL_MS * 1000u;
     if (deadline < end) end = deadline;
     for (uint32_t i = 0; i < l->n; i++) {
         const gn__link *k = l->strangers[i];
@@ -3583,6 +3658,8 @@ static const gn_net_i gn__net = {
     .listen = gn__net_listen,
     .accept = gn__net_accept,
     .authenticate = gn__net_authenticate,
+    .clients = gn__net_clients,
+    .stays = gn__net_stays,
     .url = gn__net_url,
     .port = gn__net_port,
     .unlisten = gn__net_unlisten,

@@ -31,13 +31,13 @@ enum { MAX_SAMPLES = 20000 };
 
 static struct settings {
     const char *only;
-    bool json, quick;
+    bool json, quick, once;
     int64_t threads;
 } set = { .threads = 2 };
 
 /* ---- figures: printed as they come, and kept for the JSON line ---- */
 
-typedef struct figure { char name[48]; double value; } figure;
+typedef struct figure { char name[64]; double value; } figure;
 static figure figures[192];
 static int n_figures;
 static int failures;
@@ -74,7 +74,7 @@ static void failed(const char *what) {
 
 static double samples_a[MAX_SAMPLES], samples_b[MAX_SAMPLES], samples_c[MAX_SAMPLES];
 
-static int repeats(int usual) { return set.quick ? (usual + 3) / 4 : usual; }
+static int repeats(int usual) { return set.once ? 1 : set.quick ? (usual + 3) / 4 : usual; }
 
 static uint64_t seed = 0x9E3779B97F4A7C15u;
 
@@ -106,7 +106,7 @@ static void read_or_die(gn_tensor t, void *out, size_t bytes) {
 
 /* ---- a transformer-like graph of about 300 nodes ---- */
 
-enum { BLOCKS = 9, HEADS = 4, TIMES = 8, BLOCK_WEIGHTS = 12 };
+enum { BLOCKS = 9, HEADS = 4, TIMES = 8, BLOCK_WEIGHTS = 12, WORDS = 64 };
 
 typedef struct model {
     gn_ctx *g;
@@ -119,13 +119,13 @@ static void model_open(model *m, gn_ctx *g, int64_t dim) {
     static const int shapes[BLOCK_WEIGHTS][2] = { { 1, 0 }, { 1, 0 }, { 1, 3 }, { 3, 0 }, { 1, 1 }, { 1, 0 }, { 1, 0 }, { 1, 0 }, { 1, 4 }, { 4, 0 }, { 4, 1 }, { 1, 0 } };
     m->g = g;
     m->dim = dim;
-    m->host = make_floats((size_t)(4 * dim * dim), 0.05f);
+    m->host = make_floats((size_t)((4 * dim > WORDS ? 4 * dim : WORDS) * dim), 0.05f);   /* the largest of the weights */
     for (int b = 0; b < BLOCKS; b++)
         for (int i = 0; i < BLOCK_WEIGHTS; i++) {
             const int *s = shapes[i];
             m->w[b][i] = gn_weight(g, GN_F32, s[1] ? GN_SHAPE(s[0] * dim, s[1] * dim) : GN_SHAPE(s[0] * dim), m->host, "w");
         }
-    m->table = gn_weight(g, GN_F32, GN_SHAPE(64, dim), m->host, "table");
+    m->table = gn_weight(g, GN_F32, GN_SHAPE(WORDS, dim), m->host, "table");
 }
 
 static gn_tensor model_heads(const model *m, gn_tensor qkv, int which, int64_t t) {
@@ -151,7 +151,7 @@ static gn_tensor model_build(const model *m, const int32_t *ids, int64_t t) {
     return gn_softmax(gn_matmul(x, gn_transpose(m->table, 0, 1)), -1);
 }
 
-static const int32_t some_ids[64] = { 3, 1, 4, 1, 5, 9, 2, 6 };
+static const int32_t some_ids[WORDS] = { 3, 1, 4, 1, 5, 9, 2, 6 };
 
 static void bench_node_build(void) {
     if (!wanted("node_build")) return;
@@ -255,7 +255,7 @@ static size_t held_auth(void *self, uint8_t out[256]) { (void)self; out[0] = 0; 
 static gn_result held_granted(void *self, const uint8_t *grant, size_t n) { (void)self; (void)grant; (void)n; return GN_OK; }
 
 static gn_transport held_transport(int fd, held_link **out) {
-    static const gn_transport_i table = { held_send, held_recv, held_interrupt, held_close, held_info, held_auth, held_granted, NULL };
+    static const gn_transport_i table = { held_send, held_recv, held_interrupt, held_close, held_info, held_auth, held_granted, NULL, NULL, NULL };
     held_link *l = calloc(1, sizeof *l);
     if (!l) exit(EX_FAILED);
     l->fd = fd;
@@ -893,7 +893,7 @@ static double product_error(const float *a, const float *b, const float *c, int6
 }
 
 static double matmul_case(int64_t n, int threads) {
-    char name[48];
+    char name[64];
     float *a = make_floats((size_t)(n * n), 1), *b = make_floats((size_t)(n * n), 1), *c = make_floats((size_t)(n * n), 1);
     gn_ctx *g = open_or_die("cpu", threads);
     gn_tensor wa = gn_weight(g, GN_F32, GN_SHAPE(n, n), a, "a"), wb = gn_weight(g, GN_F32, GN_SHAPE(n, n), b, "b");
@@ -1147,6 +1147,182 @@ static void bench_decode(void) {
     free(m.host);
 }
 
+/* ---- two servers, each a process with a core of its own, beside one of them: work that is halved, several steps always under way ---- */
+
+enum { PAIR_ROWS = 128, PAIR_SIDE = 256, PAIR_LAYERS = 16, PAIR_DEEP = 4, PAIR_STEPS = 24 };
+
+typedef struct pinned_server { pid_t pid; char url[512]; } pinned_server;
+
+/* The n-th of the cores that this process may use. */
+static int core_at(int n) {
+    cpu_set_t cores;
+    int core = 0;
+    sched_getaffinity(0, sizeof cores, &cores);
+    for (; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET((size_t)core, &cores) && n-- == 0) return core;
+    return -1;
+}
+
+static int core_count(void) {
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+/* In a process of its own, forked before there are threads; it ends with the pipe. */
+static void pinned_main(int core, int out, int until) {
+    ex_place place;
+    char byte;
+    gn_server_desc d = { .listen = "127.0.0.1:0", .threads = 1 };
+    gn_server *s;
+    gn_error error;
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET((size_t)core, &cores);
+    memset(&place, 0, sizeof place);
+    snprintf(place.folder, sizeof place.folder, "/tmp/genie-XXXXXX");
+    d.home = mkdtemp(place.folder);
+    if (!d.home || sched_setaffinity(0, sizeof cores, &cores) != 0 || gn_server_open(&d, &s, &error) != GN_OK) _exit(1);
+    size_t n = strlen(gn_server_url(s)) + 1;
+    if (write(out, gn_server_url(s), n) == (ssize_t)n)
+        while (read(until, &byte, 1) < 0 && errno == EINTR) { }
+    place.server = s;
+    ex_place_close(&place);
+    _exit(0);
+}
+
+static int pair_ends[2] = { -1, -1 };      /* of the pipe that tells the servers to end */
+
+static bool pinned_open(pinned_server *s, int n) {
+    int said[2];
+    size_t at = 0;
+    ssize_t got = 1;
+    memset(s, 0, sizeof *s);
+    if (pipe(said) != 0 || (pair_ends[0] < 0 && pipe(pair_ends) != 0)) return false;
+    fflush(NULL);
+    s->pid = fork();
+    if (s->pid == 0) {
+        close(said[0]);
+        close(pair_ends[1]);
+        pinned_main(core_at(n % core_count()), said[1], pair_ends[0]);
+    }
+    close(said[1]);
+    while (s->pid > 0 && at < sizeof s->url - 1 && (got = read(said[0], s->url + at, sizeof s->url - 1 - at)) > 0 && !memchr(s->url + at, 0, (size_t)got)) at += (size_t)got;
+    close(said[0]);
+    return s->pid > 0 && got > 0;
+}
+
+/* Turns of a plain loop in 0.3 s, in n processes, each with a core of its own: what the host itself gives. 0: that failed. */
+static double plain_loops(int n) {
+    int said[2];
+    double sum = 0, turns = 0;
+    if (pipe(said) != 0) return 0;
+    fflush(NULL);
+    for (int i = 0; i < n; i++) {
+        if (fork() != 0) continue;
+        volatile double x = 1;
+        pin(core_at(i % core_count()));
+        for (double end = ex_now() + 0.3; ex_now() < end; turns++)
+            for (int k = 0; k < 100000; k++) x = x * 1.0000001;
+        _exit(write(said[1], &turns, sizeof turns) != sizeof turns);
+    }
+    close(said[1]);
+    for (; read(said[0], &turns, sizeof turns) == sizeof turns; sum += turns) { }
+    close(said[0]);
+    while (wait(NULL) > 0) { }
+    return sum;
+}
+
+typedef struct pair_run { gn_ctx *g; gn_tensor w[2]; int device[2]; uint64_t tickets[PAIR_DEEP]; } pair_run;
+static float pair_x[PAIR_ROWS * PAIR_SIDE], pair_w[PAIR_SIDE * PAIR_SIDE], pair_out[2][PAIR_DEEP][PAIR_ROWS * PAIR_SIDE];
+
+static void pair_ok(gn_ctx *g, gn_result r) {
+    if (!ex_check(g, r, "devices")) exit(EX_FAILED);
+}
+
+static gn_tensor pair_half(pair_run *p, int which, gn_tensor x) {
+    gn_on(p->g, p->device[which] ? "1" : "0");
+    for (int i = 0; i < PAIR_LAYERS; i++) x = gn_relu(gn_matmul(x, p->w[which]));
+    return x;
+}
+
+static void pair_step(pair_run *p, bool stages, int step) {
+    gn_tensor x = gn_data(p->g, GN_F32, GN_SHAPE(PAIR_ROWS, PAIR_SIDE), pair_x), a = pair_half(p, 0, x), b = pair_half(p, 1, stages ? a : x), y[2] = { b, a };
+    void *to[2] = { pair_out[0][step % PAIR_DEEP], pair_out[1][step % PAIR_DEEP] };
+    size_t bytes[2] = { sizeof pair_out[0][0], sizeof pair_out[0][0] };
+    pair_ok(p->g, gn_read_later(y, stages ? 1 : 2, to, bytes, &p->tickets[step % PAIR_DEEP]));
+    pair_ok(p->g, gn_step(p->g));
+}
+
+/* Seconds a step. */
+static double pair_time(pair_run *p, bool stages, int steps) {
+    double start = 0;
+    for (int i = -1; i < steps + PAIR_DEEP; i++) {
+        if (i == 0) start = ex_now();
+        if (i >= PAIR_DEEP) pair_ok(p->g, gn_wait(p->g, p->tickets[(i - PAIR_DEEP) % PAIR_DEEP]));
+        if (i < steps) pair_step(p, stages, i < 0 ? 0 : i);
+        if (i < 0) pair_ok(p->g, gn_sync(p->g));
+    }
+    return (ex_now() - start) / steps;
+}
+
+/* `counts`: the host gives two processes the time of two. */
+static void pair_row(gn_ctx *g, const gn_tensor w[2], bool stages, bool counts) {
+    int rounds = repeats(5);
+    double best = 0, cpu = 0, wall = 0;
+    char name[48];
+    for (int r = 0; r < rounds; r++) {
+        for (int two = 0; two < 2; two++) {
+            pair_run p = { g, { w[0], w[1] }, { 0, two }, { 0 } };
+            double begin = cpu_now(), from = ex_now(), took = pair_time(&p, stages, PAIR_STEPS);
+            if (two) { cpu += cpu_now() - begin; wall += ex_now() - from; }
+            (two ? samples_b : samples_a)[r] = took;
+        }
+        samples_c[r] = samples_a[r] / samples_b[r];
+        best = fmax(best, samples_c[r]);
+    }
+    double median = quantile(samples_c, rounds, 0.5);
+    snprintf(name, sizeof name, "%s_two_over_one", stages ? "stages" : "towers");
+    if (counts) show(name, median, false, 1.7, "times");
+    else note(name, median, "times as fast on two servers");
+    if (counts && !(best >= 1.7)) failed("two servers with a core each are not 1.7 times as fast as one");
+    snprintf(name, sizeof name, "%s_best", stages ? "stages" : "towers");
+    note(name, best, "times, in the best of the rounds");
+    snprintf(name, sizeof name, "%s_one_ms", stages ? "stages" : "towers");
+    note(name, 1e3 * quantile(samples_a, rounds, 0.5), "ms a step on one server");
+    snprintf(name, sizeof name, "%s_client_share", stages ? "stages" : "towers");
+    note(name, cpu / wall, "of a core is what the client takes");
+}
+
+/* First of all rows, for it forks. */
+static void bench_devices(void) {
+    pinned_server s[2];
+    char both[1100];
+    if (!wanted("devices")) return;
+    double one = plain_loops(1), host = one > 0 ? plain_loops(2) / one : 0;
+    bool counts = core_count() >= 3 && host >= 1.9;
+    note("devices_host", host, counts ? "times a plain loop's work in two processes" : "times a plain loop's work in two processes: 3 cores and 1.9 are needed for what follows to count");
+    if (!pinned_open(&s[0], 0) || !pinned_open(&s[1], 1)) { failed("no servers for devices"); return; }
+    ex_place home = { 0 };
+    snprintf(home.folder, sizeof home.folder, "/tmp/genie-XXXXXX");
+    home.home = mkdtemp(home.folder);
+    snprintf(both, sizeof both, "%s,%s", s[0].url, s[1].url);
+    if (core_count() >= 3) pin(core_at(2));
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = both, .threads = 1, .home = home.home, .keep_placement = true });
+    if (ex_check(g, gn_status(g), "devices")) {
+        gn_tensor w[2];
+        for (int i = 0; i < PAIR_ROWS * PAIR_SIDE; i++) pair_x[i] = draw();
+        for (int i = 0; i < PAIR_SIDE * PAIR_SIDE; i++) pair_w[i] = draw() / 8;
+        for (int i = 0; i < 2; i++) w[i] = gn_weight(g, GN_F32, GN_SHAPE(PAIR_SIDE, PAIR_SIDE), pair_w, i ? "second" : "first");
+        pair_row(g, w, false, counts);
+        pair_row(g, w, true, counts);
+    } else failures++;
+    gn_close(g);
+    pin(-1);
+    close(pair_ends[1]);
+    for (int i = 0; i < 2; i++) waitpid(s[i].pid, NULL, 0);
+    ex_place_close(&home);
+}
+
 /* ---- all of it ---- */
 
 static void print_json(void) {
@@ -1167,10 +1343,12 @@ int main(int argc, char **argv) {
         { "only", EX_TEXT, &set.only, "NAME", "only rows whose name contains NAME", 0, 0 },
         { "threads", EX_INT, &set.threads, "N", "threads of the rows that do not say (2)", 1, 64 },
         { "quick", EX_FLAG, &set.quick, NULL, "a quarter of the repetitions", 0, 0 },
+        { "once", EX_FLAG, &set.once, NULL, "each row once: shows that it works, not how fast", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "the last line is one JSON object", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     ex_parse(argc, argv, "Measures the core and the CPU executor.", options);
+    bench_devices();
     bench_node_build();
     bench_plan();
     bench_step_client();

@@ -3,14 +3,31 @@
  *   ./examples/genie_serve                       on this machine alone, 127.0.0.1:5556
  *   ./examples/genie_serve --listen 0.0.0.0:5556 --url-file genie.url
  *   ./examples/remote_mlp --connect @genie.url   on the other machine, with that file
+ *
+ * One server a URL file: a second one with the same home takes --url-file FILE of its own.
  */
 #include "common.h"
 
 static gn_server *server;
+static volatile sig_atomic_t ending;   /* it was told to end, or ends by itself: the server is not to be told again */
+
+enum { GRACE_S = 10 };   /* that what is computed may take to end */
 
 static void on_signal(int number) {
     (void)number;
+    if (ending) return;
+    ending = 1;
+    alarm(GRACE_S);
     gn_server_stop(server);
+}
+
+/* A kernel that does not end holds its thread, and the GPU until this process is gone. */
+static void on_alarm(int number) {
+    static const char text[] = "genie_serve: work did not end within 10 s: ended by force\n";
+    (void)number;
+    ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)written;
+    _exit(EX_FAILED);
 }
 
 /* One line for each device, or why it is absent, and one for the network. */
@@ -38,12 +55,17 @@ static void log_line(void *user, gn_log_level level, const char *text) {
     if (level <= *(const gn_log_level *)user) fprintf(stderr, "genie_serve: %s\n", text);
 }
 
+enum { REFUSED = 16384 };   /* bytes of gn_server_refused, and more than there can be */
+
 /* A process whose GPU is lost cannot use it again: this program starts anew in its place, with the socket that clients connect
    to. Returns only when that fails. */
 static int start_again(char **argv) {
-    char text[16];
+    char text[16], refused[REFUSED];
     snprintf(text, sizeof text, "%d", gn_server_handover(server));
     setenv("GENIE_LISTEN_FD", text, 1);
+    gn_server_refused(server, refused, sizeof refused);
+    setenv("GENIE_REFUSED", refused, 1);
+    if (ending) return EX_OK;
     fprintf(stderr, "genie_serve: starting again\n");
     execv("/proc/self/exe", argv);
     perror("genie_serve: cannot start again");
@@ -53,22 +75,36 @@ static int start_again(char **argv) {
 /* After a loss the GPU may need a moment. */
 static gn_result open_server(gn_server_desc *desc, gn_error *error) {
     const char *fd = getenv("GENIE_LISTEN_FD");
+    char refused[REFUSED];
+    snprintf(refused, sizeof refused, "%s", getenv("GENIE_REFUSED") ? getenv("GENIE_REFUSED") : "");
     desc->listen_fd = fd ? atoi(fd) : 0;
+    desc->refused = refused;
     unsetenv("GENIE_LISTEN_FD");
+    unsetenv("GENIE_REFUSED");
     gn_result r = gn_server_open(desc, &server, error);
     for (int i = 0; fd && i < 60 && (r == GN_DEVICE_LOST || r == GN_NO_DEVICE || r == GN_OUT_OF_MEMORY); i++) {
         nanosleep(&(struct timespec){ 0, 500000000 }, NULL);
         r = gn_server_open(desc, &server, error);
     }
+    desc->refused = NULL;
     return r;
+}
+
+/* Unlike signal, for more than one time. */
+static void on(int number, void (*handler)(int)) {
+    struct sigaction action = { .sa_handler = handler };
+    sigemptyset(&action.sa_mask);
+    sigaction(number, &action, NULL);
 }
 
 static int serve(gn_server_desc *desc, char **argv) {
     gn_error error;
+    on(SIGALRM, on_alarm);
+    on(SIGINT, on_signal);
+    on(SIGTERM, on_signal);
     if (open_server(desc, &error) != GN_OK) { ex_print_error("genie_serve", &error); return EX_FAILED; }
-    signal(SIGINT, on_signal);
-    signal(SIGTERM, on_signal);
-    signal(SIGPIPE, SIG_IGN);      /* who reads our log may end; clients are served all the same */
+    if (ending) gn_server_stop(server);      /* told before it was there */
+    on(SIGPIPE, SIG_IGN);      /* who reads our log may end; clients are served all the same */
     /* The URL holds a code, so it goes to a person's terminal and into the file, not into a log. */
     printf("serving %s on port %u\n", desc->devices ? desc->devices : "cpu", (unsigned)gn_server_port(server));
     if (ex_terminal() && !desc->key) printf("give this to one client, once: --connect '%s'\n", gn_server_url(server));
@@ -76,6 +112,8 @@ static int serve(gn_server_desc *desc, char **argv) {
     fflush(stdout);
     gn_result r = gn_server_run(server);
     if (r == GN_DEVICE_LOST) return start_again(argv);
+    ending = 1;
+    alarm(GRACE_S);
     gn_stats stats;
     gn_server_stats(server, &stats);
     printf("stopped: %llu sessions served, %llu refused, %llu steps run\n", (unsigned long long)stats.sessions,
@@ -86,7 +124,7 @@ static int serve(gn_server_desc *desc, char **argv) {
 
 int main(int argc, char **argv) {
     gn_server_desc desc = { 0 };
-    int64_t sessions = 0, threads = 0, code_hours = 0;
+    int64_t sessions = 0, threads = 0, code_hours = 0, idle_minutes = 0, step_seconds = 600;
     bool verbose = false;
     char path[PATH_MAX];
     const ex_option options[] = {
@@ -99,11 +137,16 @@ int main(int argc, char **argv) {
         { "advertise", EX_TEXT, &desc.advertise, "HOST", "what clients call this machine, with :PORT if they reach another port; stands in the URL", 0, 0 },
         { "code-hours", EX_INT, &code_hours, "N", "how long the URL's pairing code is good, in hours (24)", 1, 87600 },
         { "home", EX_TEXT, &desc.home, "DIR", "folder of keys and credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
-        { "memory", EX_BYTES, &desc.memory_limit, "SIZE", "bytes of tensors one session may hold (8G)", 0, 0 },
+        { "memory", EX_BYTES, &desc.memory_limit, "SIZE", "bytes of host memory one session may cause, and as many on its device (8G)", 0, 0 },
+        { "tenant-memory", EX_BYTES, &desc.tenant_memory, "SIZE", "the same of all sessions of a client, with weights it has left (4 x --memory)", 0, 0 },
+        { "total-memory", EX_BYTES, &desc.total_memory, "SIZE", "the same of all clients (three quarters of this machine's memory)", 0, 0 },
+        { "idle-memory", EX_BYTES, &desc.idle_memory, "SIZE", "bytes of weights that stay though no session uses them (--memory)", 0, 0 },
+        { "idle-minutes", EX_INT, &idle_minutes, "N", "how long they stay (60)", 1, 525600 },
         { "max-sessions", EX_INT, &sessions, "N", "clients at once (64)", 1, 65535 },
         { "threads", EX_INT, &threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
-        { "record", EX_TEXT, &desc.record_file, "FILE", "add every new plan to this file: graphs of ops and shapes, no values", 0, 0 },
-        { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file before the first client comes", 0, 0 },
+        { "max-step-seconds", EX_INT, &step_seconds, "N", "how long one step may compute (600); 0: without end", 0, 100000000 },
+        { "record", EX_TEXT, &desc.record_file, "FILE", "add plans that have run to this file: ops, shapes, constants; no data or weights", 0, 0 },
+        { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file beside the first clients", 0, 0 },
         { "verbose", EX_FLAG, &verbose, NULL, "say on stderr who comes and goes", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
@@ -116,5 +159,7 @@ int main(int argc, char **argv) {
     desc.max_sessions = (uint32_t)sessions;
     desc.code_hours = (uint32_t)code_hours;
     desc.threads = (uint32_t)threads;
+    desc.max_step_seconds = step_seconds > 0 ? (int32_t)step_seconds : -1;
+    desc.idle_minutes = (uint32_t)idle_minutes;
     return serve(&desc, argv);
 }

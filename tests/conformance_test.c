@@ -624,7 +624,51 @@ static void cases_cast(void)
     }
 }
 
-static gn_tensor build_clamp(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_clamp(in[0], s->d[0], s->d[1]); }
+/* A number as dtype d would hold it after a cast. */
+static double held(gn_dtype d, double v)
+{
+    static const double least[GN_DTYPE__COUNT] = { [GN_I8] = -128, [GN_I16] = -32768, [GN_I32] = -2147483648.0, [GN_I64] = -0x1p63 };
+    static const double most[GN_DTYPE__COUNT] = { [GN_I8] = 127, [GN_I16] = 32767, [GN_I32] = 2147483647.0, [GN_I64] = 0x1p62, [GN_U8] = 255, [GN_U16] = 65535, [GN_U32] = 4294967295.0 };
+    if (d == GN_BOOL) {
+        return v != 0;
+    }
+    return d <= GN_BF16 ? v : isnan(v) ? 0 : trunc(fmin(fmax(v, least[d]), most[d]));
+}
+
+static gn_dtype dtype_of(gn_tensor t)
+{
+    gn_info info;
+    gn_describe(t, &info);
+    return info.dtype;
+}
+
+/* The builders refuse a number that the dtype cannot hold. A plan of another program may have it: then it is converted as by a cast. */
+static gn_tensor unless_refused(const sample *s, gn_tensor t, gn_ctx *g, const char *op, const gn_tensor *in, int n_in, const int64_t *attrs, int n_attrs)
+{
+    gn_info info;
+    gn_op_info row;
+    int i = 0;
+    if (s->failure != GN_OK || gn_describe(t, &info) != GN_BAD_ARGUMENT) {
+        return t;
+    }
+    while (gn_get_op(i, &row) == GN_OK && strcmp(row.name, op) != 0) {
+        i++;
+    }
+    return gn_apply_at(__FILE__, __LINE__, g, row.wire, in, n_in, attrs, n_attrs);
+}
+
+static int64_t word(double x)
+{
+    int64_t w;
+    memcpy(&w, &x, sizeof w);
+    return w;
+}
+
+static gn_tensor build_clamp(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    int64_t attrs[2] = { word(s->d[0]), word(s->d[1]) };
+    return unless_refused(s, gn_clamp(in[0], s->d[0], s->d[1]), g, "clamp", in, 1, attrs, 2);
+}
 static ref *refer_clamp(const sample *s, ref *const *in) { return ref_clamp(in[0], s->d[0], s->d[1]); }
 
 static void cases_clamp(void)
@@ -669,7 +713,13 @@ static void leaf_cases(gn_tensor (*build)(const sample *, gn_ctx *, const gn_ten
     }
 }
 
-static gn_tensor build_scalar(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)in; return gn_scalar(g, s->dtype, s->d[0]); }
+static gn_tensor build_scalar(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    int64_t attr = s->dtype;
+    gn_tensor wide = gn_scalar(g, GN_F64, s->d[0]);
+    (void)in;
+    return unless_refused(s, gn_scalar(g, s->dtype, s->d[0]), g, "cast", &wide, 1, &attr, 1);
+}
 static ref *refer_scalar_leaf(const sample *s, ref *const *in) { (void)in; return ref_number(s->dtype, s->d[0]); }
 
 static void cases_data(void)
@@ -753,7 +803,12 @@ static gn_tensor build_value(const sample *s, gn_ctx *g, const gn_tensor *in)
 
 static void cases_value(void) { leaf_cases(build_value, VIEW_ANY); }
 
-static gn_tensor build_full(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)in; return gn_full(g, s->dtype, s->shape, s->d[0]); }
+static gn_tensor build_full(const sample *s, gn_ctx *g, const gn_tensor *in)
+{
+    int64_t attrs[2 + GN_MAX_RANK] = { s->dtype, word(s->d[0]) };
+    memcpy(attrs + 2, s->shape.dims, sizeof s->shape.dims);
+    return unless_refused(s, gn_full(g, s->dtype, s->shape, s->d[0]), g, "full", in, 0, attrs, 2 + s->shape.rank);
+}
 static ref *refer_full(const sample *s, ref *const *in) { (void)in; return ref_full(s->dtype, s->shape, s->d[0]); }
 
 static void cases_full(void)
@@ -1998,7 +2053,7 @@ static bool from_pad(const void *how, const ref *a, const int64_t *c, int64_t *f
     return inside || s->p[0] != GN_PAD_CONSTANT;
 }
 static gn_shape after_pad(const sample *s) { gn_shape after = s->shape; after.dims[0] = s->p[1]; return after; }
-BUILD(build_pad, gn_pad(in[0], s->shape, after_pad(s), (gn_pad_mode)s->p[0], s->d[0]))
+BUILD(build_pad, gn_pad(in[0], s->shape, after_pad(s), (gn_pad_mode)s->p[0], held(dtype_of(in[0]), s->d[0])))
 static ref *refer_pad(const sample *s, ref *const *in)
 {
     gn_shape shape = in[0]->shape, after = after_pad(s);
@@ -2187,7 +2242,7 @@ static void cases_gather_nd(void)
     }
 }
 
-BUILD(build_masked_fill, gn_masked_fill(in[0], in[1], s->d[0]))
+BUILD(build_masked_fill, gn_masked_fill(in[0], in[1], held(dtype_of(in[0]), s->d[0])))
 static ref *refer_masked_fill(const sample *s, ref *const *in)
 {
     ref *x[3] = { in[1], ref_number(in[0]->dtype, s->d[0]), in[0] };

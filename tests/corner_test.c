@@ -350,8 +350,8 @@ TEST(activations_at_infinity_have_their_limits_or_say_nan)
 {
     gn_tensor x = V(GN_F32, -INFINITY, INFINITY, NAN, -0.0);
     IS(gn_leaky_relu(x, 0.5), -INFINITY, INFINITY, NAN, -0.0);
-    IS(gn_elu(x, 2), -2, INFINITY, NAN, 0);
-    IS(gn_celu(x, 2), -2, INFINITY, NAN, 0);
+    IS(gn_elu(x, 2), -2, INFINITY, NAN, -0.0);
+    IS(gn_celu(x, 2), -2, INFINITY, NAN, -0.0);
     IS(gn_hard_swish(x), 0, INFINITY, NAN, -0.0);
     IS(gn_hard_sigmoid(x), 0, 1, NAN, 0.5);
     IS(gn_softplus(V(GN_F32, -INFINITY, INFINITY, NAN)), 0, INFINITY, NAN);
@@ -417,7 +417,157 @@ TEST(ops_with_a_number_evaluate_their_tensor_once)
     IS(gn_gt_c(counted(&calls, a), 2), 0, 0, 1);
     IS(gn_ge_c(counted(&calls, a), 2), 0, 1, 1);
     CHECK_INT(calls, 13);
-    IS(gn_add_c(V(GN_I32, 1, 2), 2.9), 3, 4);    /* the number is converted like gn_cast */
+}
+
+/* What a dtype cannot hold is an error wherever a C number goes into a tensor; what it can is exact. */
+TEST(numbers_that_a_dtype_cannot_hold_are_refused)
+{
+    static const struct { gn_dtype d; double held[3], refused[6]; } rows[] = {
+        { GN_I8, { -128, 0, 127 }, { 0.5, -128.5, 128, -129, INFINITY, NAN } },
+        { GN_I16, { -32768, 0, 32767 }, { 0.5, 32768, -32769, 1e9, INFINITY, NAN } },
+        { GN_I32, { -2147483648.0, 0, 2147483647.0 }, { 0.5, 2147483648.0, -2147483649.0, 1e-9, -INFINITY, NAN } },
+        { GN_I64, { -0x1p63, 0, 0x1p62 }, { 0.5, 0x1p63, -0x1.8p63, 1e300, INFINITY, NAN } },
+        { GN_U8, { 0, 1, 255 }, { 0.5, 256, -1, 1e9, INFINITY, NAN } },
+        { GN_U16, { 0, 1, 65535 }, { 0.5, 65536, -1, 1e9, INFINITY, NAN } },
+        { GN_U32, { 0, 1, 4294967295.0 }, { 0.5, 4294967296.0, -1, 1e19, INFINITY, NAN } },
+        { GN_BOOL, { 0, 1, 1 }, { 0.5, 2, -1, 1e9, INFINITY, NAN } },
+        { GN_F16, { 65504, -65519, 1e-9 }, { 65520, -65520, 1e300, 1e5, -1e5, 7e4 } },
+        { GN_BF16, { 3.38e38, -3.38e38, 1e-60 }, { 3.4e38, -3.4e38, 1e300, 1e39, -1e39, 1e40 } },
+        { GN_F32, { 3.4028235e38, -3.4028235e38, 0.1 }, { 3.4028236e38, -3.4028236e38, 1e300, 1e39, -1e39, 1e40 } },
+    };
+    for (int k = 0; k < TEST_COUNT(rows); k++) {
+        gn_dtype d = rows[k].d;
+        bool is_float = d <= GN_BF16, is_bool = d == GN_BOOL;
+        gn_tensor a = gn_full(g, d, GN_SHAPE(2, 3), 1), mask = gn_full(g, GN_BOOL, GN_SCALAR, 0);
+        gn_shape none = GN_SHAPE(0, 0), one = GN_SHAPE(1, 0);
+        for (int i = 0; i < 9; i++) {
+            double v = i < 3 ? rows[k].held[i] : rows[k].refused[i - 3];
+            gn_result want = i < 3 ? GN_OK : GN_BAD_ARGUMENT;
+            REFUSED(gn_full(g, d, GN_SHAPE(2), v), want);
+            REFUSED(gn_scalar(g, d, v), want);
+            REFUSED(gn_like(a, v), want);
+            REFUSED(gn_masked_fill(a, mask, v), want);
+            REFUSED(gn_pad(a, one, none, GN_PAD_CONSTANT, v), want);
+            REFUSED(gn_pad(a, none, none, GN_PAD_CONSTANT, v), want);
+            REFUSED(gn_eq_c(a, v), want); REFUSED(gn_ne_c(a, v), want); REFUSED(gn_lt_c(a, v), want);
+            REFUSED(gn_le_c(a, v), want); REFUSED(gn_gt_c(a, v), want); REFUSED(gn_ge_c(a, v), want);
+            REFUSED(gn_minimum_c(a, v), want); REFUSED(gn_maximum_c(a, v), want); REFUSED(gn_mul_c(a, v), want); REFUSED(gn_add_c(a, v), want);
+            if (!is_bool) { REFUSED(gn_sub_c(a, v), want); REFUSED(gn_div_c(a, v), want); }
+            if (is_float) { REFUSED(gn_pow_c(a, v), want); REFUSED(gn_leaky_relu(a, v), want); REFUSED(gn_elu(a, v), want); }
+            if (!is_bool && !isinf(v)) { REFUSED(gn_clamp(a, v, INFINITY), want); REFUSED(gn_clamp(a, -INFINITY, v), want); }
+            if (!is_bool && (i > 2 || fabs(v) <= 0x1p53)) REFUSED(gn_arange(g, d, 1, v, 1), want);
+        }
+        gn_step(g);
+    }
+    IS(gn_clamp(V(GN_U8, 0, 7, 255), -INFINITY, INFINITY), 0, 7, 255);
+    REFUSED(gn_arange(g, GN_I32, 3, 0, 0.5), GN_BAD_ARGUMENT);
+    REFUSED(gn_arange(g, GN_U8, 257, 0, 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_arange(g, GN_F16, 3, 0, 60000), GN_BAD_ARGUMENT);
+    IS(gn_arange(g, GN_U8, 4, 3, -1), 3, 2, 1, 0);
+}
+
+/* Whole numbers are given exactly up to the last, and checked to the last. */
+TEST(whole_numbers_past_2_to_53_are_exact)
+{
+    static const int64_t values[] = { INT64_MIN, INT64_MIN + 1, -((int64_t)1 << 53) - 1, -1, 0, 1, ((int64_t)1 << 53) + 1, ((int64_t)1 << 62) + 12345, INT64_MAX - 1, INT64_MAX };
+    for (int i = 0; i < TEST_COUNT(values); i++) {
+        int64_t v = values[i], got[3] = { 7, 7, 7 };
+        CHECK_RESULT(gn_read(gn_full_i64(g, GN_I64, GN_SHAPE(3), v), got, sizeof got), GN_OK);
+        CHECK(got[0] == v && got[2] == v);
+        CHECK_RESULT(gn_read(gn_scalar_i64(g, GN_I64, v), got, 8), GN_OK);
+        CHECK(got[0] == v);
+        CHECK_RESULT(gn_read(gn_add(gn_full(g, GN_I64, GN_SHAPE(3), 0), gn_like_i64(gn_full(g, GN_I64, GN_SHAPE(3), 0), v)), got, sizeof got), GN_OK);
+        CHECK(got[1] == v);
+        int64_t step = v > 0 ? -1 : 1;
+        CHECK_RESULT(gn_read(gn_arange_i64(g, GN_I64, 3, v, step), got, sizeof got), GN_OK);
+        CHECK(got[0] == v && got[1] == v + step && got[2] == v + 2 * step);
+        for (gn_dtype d = GN_I32; d < GN_DTYPE__COUNT; d++) {
+            bool held = d == GN_I64 || v == 0 || v == 1 || (v == -1 && (d == GN_I32 || d == GN_I8 || d == GN_I16));
+            REFUSED(gn_full_i64(g, d, GN_SHAPE(2), v), held ? GN_OK : GN_BAD_ARGUMENT);
+            REFUSED(gn_scalar_i64(g, d, v), held ? GN_OK : GN_BAD_ARGUMENT);
+            REFUSED(gn_like_i64(gn_full(g, d, GN_SHAPE(2), 0), v), held ? GN_OK : GN_BAD_ARGUMENT);
+        }
+    }
+    REFUSED(gn_arange_i64(g, GN_I64, 3, INT64_MAX - 1, 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_arange_i64(g, GN_I64, 2, INT64_MIN, -1), GN_BAD_ARGUMENT);
+    REFUSED(gn_arange_i64(g, GN_I64, 3, INT64_MIN, INT64_MAX), GN_OK);
+    REFUSED(gn_arange_i64(g, GN_U8, 256, 0, 1), GN_OK);
+    REFUSED(gn_arange_i64(g, GN_U8, 257, 0, 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_arange(g, GN_I64, 2, 0x1p53, 1), GN_BAD_ARGUMENT);
+    IS(gn_full_i64(g, GN_F32, GN_SHAPE(1), 3), 3);
+}
+
+/* Values of PyTorch 2: torch.maximum, torch.minimum, F.elu, F.celu, F.normalize, F.binary_cross_entropy, at ties and kinks. */
+TEST(gradients_at_ties_are_shared_as_in_pytorch)
+{
+    gn_tensor a = V(GN_F64, 1, 2, 3, -0.0, INFINITY), b = V(GN_F64, 1, 3, 2, 0, INFINITY);
+    IS(slope(gn_maximum(a, b), a), 0.5, 0, 1, 0.5, 0.5);
+    IS(slope(gn_maximum(a, b), b), 0.5, 1, 0, 0.5, 0.5);
+    IS(slope(gn_minimum(a, b), a), 0.5, 1, 0, 0.5, 0.5);
+    IS(slope(gn_minimum(a, b), b), 0.5, 0, 1, 0.5, 0.5);
+    gn_tensor x = V(GN_F64, -1, 0, 1, NAN), one = V(GN_F64, 0, 0, 0, 0);
+    IS(slope(gn_maximum(x, one), x), 0, 0.5, 1, 1);
+    IS(slope(gn_maximum(x, one), one), 1, 0.5, 0, 1);
+    IS(slope(gn_maximum_c(x, 0), x), 0, 0.5, 1, 1);
+    gn_tensor row = V(GN_F64, 1, 2), column = gn_reshape(V(GN_F64, 1, 2), GN_SHAPE(2, 1));
+    IS(slope(gn_maximum(row, column), row), 0.5, 1.5);                /* a tie of broadcast operands */
+    IS(slope(gn_maximum(row, column), column), 0.5, 1.5);
+    IS(slope(gn_maximum(row, row), row), 1, 1);                       /* both sides at once */
+    gn_tensor k = V(GN_F64, 0, 1);
+    IS(slope(gn_elu(k, 3), k), 3, 1);
+    IS(slope(gn_celu(k, 3), k), 1, 1);
+    gn_tensor n = V(GN_F64, 3, 4);
+    IS(gn_normalize(n, 0, 5), 0.6, 0.8);
+}
+
+/* A reduction over no axes leaves each element, and its shape, alone. */
+TEST(reductions_over_no_axes_leave_each_element)
+{
+    for (int keep = 0; keep < 2; keep++) {
+        gn_tensor a = ROWS(V(GN_F32, -1, 2, 0, 4), 2), i = ROWS(V(GN_I8, -1, 2, 0, 4), 2);
+        IS(gn_sum(a, GN_NO_AXES, keep), -1, 2, 0, 4);
+        IS(gn_sum(i, GN_NO_AXES, keep), -1, 2, 0, 4);
+        IS(gn_mean(a, GN_NO_AXES, keep), -1, 2, 0, 4);
+        IS(gn_max(a, GN_NO_AXES, keep), -1, 2, 0, 4);
+        IS(gn_min(i, GN_NO_AXES, keep), -1, 2, 0, 4);
+        IS(gn_prod(a, GN_NO_AXES, keep), -1, 2, 0, 4);
+        IS(gn_argmax(a, GN_NO_AXES, keep), 0, 0, 0, 0);
+        IS(gn_argmin(i, GN_NO_AXES, keep), 0, 0, 0, 0);
+        IS(gn_any(a, GN_NO_AXES, keep), 1, 1, 0, 1);
+        IS(gn_all(a, GN_NO_AXES, keep), 1, 1, 0, 1);
+        IS(gn_count_nonzero(a, GN_NO_AXES, keep), 1, 1, 0, 1);
+        IS(gn_l1_norm(a, GN_NO_AXES, keep), 1, 2, 0, 4);
+        IS(gn_l2_norm(a, GN_NO_AXES, keep), 1, 2, 0, 4);
+        IS(gn_logsumexp(a, GN_NO_AXES, keep), -1, 2, 0, 4);
+        IS(gn_variance(a, GN_NO_AXES, 0, keep), 0, 0, 0, 0);
+        IS(gn_variance(a, GN_NO_AXES, 1, keep), NAN, NAN, NAN, NAN);
+        IS(gn_std(a, GN_NO_AXES, 0, keep), 0, 0, 0, 0);
+        IS(slope(gn_sum(a, GN_NO_AXES, keep), a), 1, 1, 1, 1);
+        gn_info info;
+        gn_describe(gn_sum(a, GN_NO_AXES, keep), &info);
+        CHECK(info.shape.rank == 2 && info.shape.dims[0] == 2 && info.shape.dims[1] == 2);
+        gn_describe(gn_max(gn_reshape(a, GN_SHAPE(1, 1, 1, 1, 1, 1, 2, 2)), GN_NO_AXES, keep), &info);
+        CHECK(info.shape.rank == 8 && info.shape.dims[7] == 2);
+        gn_describe(gn_max(gn_full(g, GN_F32, GN_SHAPE(0, 3), 0), GN_NO_AXES, keep), &info);
+        CHECK(info.result == GN_OK && info.shape.rank == 2 && info.shape.dims[0] == 0);
+        IS(gn_sum(V(GN_F32, 7), GN_NO_AXES, keep), 7);
+    }
+    IS(gn_squeeze(ROWS(V(GN_F32, 1, 2), 1), GN_NO_AXES), 1, 2);
+    IS(gn_flip(V(GN_F32, 1, 2), GN_NO_AXES), 1, 2);
+}
+
+/* Where pow takes an int with a float, what is said with products does, too. */
+TEST(ints_with_floats_promote_in_composites_as_in_pow)
+{
+    gn_tensor i = V(GN_U8, 0, 2, 4), f = V(GN_F32, 0.5, 0.5, 0.5);
+    IS(gn_pow(i, f), 0, 0x1.6a09e6p+0, 2);
+    IS(gn_prelu(i, f), 0, 2, 4);
+    IS(gn_prelu(f, i), 0.5, 0.5, 0.5);
+    IS(gn_prelu(V(GN_I8, -2, 2, -4), f), -1, 2, -2);
+    IS(gn_smooth_l1_loss(i, V(GN_F32, 0, 2, 3), 1), 0x1.555556p-3);
+    IS(gn_smooth_l1_loss(V(GN_F32, 0, 2, 3), i, 0), 0x1.555556p-2);
+    REFUSED(gn_prelu(i, i), GN_BAD_DTYPE);
+    REFUSED(gn_smooth_l1_loss(i, i, 1), GN_BAD_DTYPE);
 }
 
 int main(int argc, char **argv)
@@ -451,6 +601,11 @@ int main(int argc, char **argv)
         TEST_ENTRY(einsum_without_an_arrow_keeps_letters_that_occur_once_in_order),
         TEST_ENTRY(einsum_with_an_ellipsis_broadcasts_what_has_no_letter),
         TEST_ENTRY(ops_with_a_number_evaluate_their_tensor_once),
+        TEST_ENTRY(numbers_that_a_dtype_cannot_hold_are_refused),
+        TEST_ENTRY(whole_numbers_past_2_to_53_are_exact),
+        TEST_ENTRY(gradients_at_ties_are_shared_as_in_pytorch),
+        TEST_ENTRY(reductions_over_no_axes_leave_each_element),
+        TEST_ENTRY(ints_with_floats_promote_in_composites_as_in_pow),
     };
     test_begin(argc, argv);
     const char *named = getenv("GENIE_TEST_DEVICES");

@@ -7,7 +7,7 @@
  * events go across.
  *
  * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more fail;
- * "compile WORD", programs that hold the word do not compile; "sticky", the next launch breaks its device's context: all calls after it
+ * "compile WORD", programs that hold the word do not compile; "hang WORD", the launch of a kernel with the word in its name never ends; "sticky", the next launch breaks its device's context: all calls after it
  * fail until the process ends, and the file goes. A test that opens this library itself can let one call fail: shim_fail.
  *
  * $GENIE_SHIM_ORDER=N makes streams real: what is asked for waits in its stream and is done only when the program waits for it, odd
@@ -99,7 +99,7 @@ static void run_block(unsigned threads)
 /* ---- faults ---- */
 
 static volatile int broken[DEVICES];
-static atomic_long calls, live;
+static atomic_long calls, live, modules, cleared;
 static long fail_at = -1;              /* the call with this number gives fail_code */
 static int fail_code;
 static const char *failed_call = "";
@@ -133,6 +133,10 @@ API void shim_fail(long at, int code)
 API long shim_calls(void) { return calls; }
 /* Memory, pinned memory, streams, events and graphs that were made and not yet destroyed. */
 API long shim_live(void) { return live; }
+/* Times that all of what one call had allocated was set to 0. */
+API long shim_cleared(void) { return cleared; }
+/* Programs that are loaded; they stay when all of their sessions have ended. */
+API long shim_modules(void) { return modules; }
 API const char *shim_failed_call(void) { return failed_call; }
 
 static int fails(const char *call)
@@ -207,6 +211,16 @@ static void memory_remove(ptr p)
     pthread_mutex_unlock(&memories_lock);
 }
 
+static int memory_is_whole(ptr p, size_t bytes)
+{
+    int is = 0;
+    pthread_mutex_lock(&memories_lock);
+    for (int i = 0; i < n_memories && !is; i++) {
+        is = (ptr)(uintptr_t)memories[i].p == p && memories[i].bytes == bytes;
+    }
+    pthread_mutex_unlock(&memories_lock);
+    return is;
+}
 static void memory_is_here(const char *call, ptr p)
 {
     context *of = memory_of(p);
@@ -242,7 +256,7 @@ typedef struct op {
 struct stream { op *first, *last; uint64_t asked, done; op *captured, *captured_last; int captures, open; context *of; };
 typedef struct graph { op *first; context *of; } graph;
 typedef struct module { void *library; context *of; } module;
-typedef struct function { void *call; int params; context *of; } function;
+typedef struct function { void *call; int params; context *of; char name[96]; } function;
 
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static stream streams[STREAMS];
@@ -649,6 +663,7 @@ API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st)
     MEMORY_IS_HERE(d);
     MAY_FAIL();
     LOCKED(ask(st, (op){ .kind = FILL, .to = (void *)(uintptr_t)d, .fill = v, .bytes = n }));
+    cleared += v == 0 && memory_is_whole(d, n);
     return 0;
 }
 API int cuFuncSetAttribute(void *f, int a, int v) { (void)a; (void)v; BELONGS("a function", ((function *)f)->of); MAY_FAIL(); return 0; }
@@ -705,7 +720,18 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     module *made = calloc(1, sizeof *made);
     *made = (module){ library, here };
     *m = made;
+    modules++;
     return 0;
+}
+/* What still runs one of its kernels then ends with it. */
+API int cuModuleUnload(void *m)
+{
+    BELONGS("a module", ((module *)m)->of);
+    LOCKED(run_all());
+    dlclose(((module *)m)->library);
+    free(m);
+    modules--;
+    return fails(__func__);
 }
 API int cuModuleGetFunction(void **out, void *handle, const char *name)
 {
@@ -714,13 +740,14 @@ API int cuModuleGetFunction(void **out, void *handle, const char *name)
     BELONGS("a module", m->of);
     MAY_FAIL();
     snprintf(call, sizeof call, "%s__call", name);
-    function found = { dlsym(m->library, call), 0, here };
+    function found = { dlsym(m->library, call), 0, here, "" };
     snprintf(call, sizeof call, "%s__params", name);
     int *params = dlsym(m->library, call);
     if (!found.call || !params) {
         return 500;
     }
     found.params = *params;
+    snprintf(found.name, sizeof found.name, "%s", name);
     *out = calloc(1, sizeof found);
     *(function *)*out = found;
     return 0;
@@ -751,6 +778,10 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     BELONGS("a stream", ((stream *)stream_handle)->of);
     if (!gx || !gy || gz != 1 || !bx || bx > THREADS || by != 1 || bz != 1) {
         return 1;
+    }
+    const char *word = asked("hang");
+    while (word && strstr(((function *)f)->name, word)) {
+        usleep(100000);
     }
     if (asked("sticky")) {
         broken[here->number] = 1;

@@ -1,33 +1,46 @@
 #!/usr/bin/env bash
 # Every parser of bytes that nobody vouches for: the fuzz targets of tests/fuzz/, over their corpora, the seeds they make and alterations
-# of both that are the same on every run. `./build.sh fuzz NAME SECONDS` looks for more. GENIE_FUZZ_ALTERATIONS=20000: a longer run.
+# of both that are the same on every run. `./build.sh fuzz NAME SECONDS` looks for more. GENIE_FUZZ_ALTERATIONS=1000000: a longer run.
 . "$(dirname "$0")/script.sh"
 targets=$(for source in tests/fuzz/*_fuzz.c; do basename "$source" _fuzz.c; done)
-alterations=${GENIE_FUZZ_ALTERATIONS:-100}
+alterations=${GENIE_FUZZ_ALTERATIONS:-$([ -n "${SAN:-}" ] && echo 500 || echo 2000)}
 found=$BUILD/tests      # where inputs that fail are left
 
-# All targets as one unit: the library is compiled once for them.
+# write_unit HEADER: the targets of the network unit (fuzz_net.h), or all others (fuzz.h), as one unit, so that it is compiled once for them.
 write_unit() {
-    local name
+    local name header
+    printf '#include "tests/fuzz/%s"\n' "$1"
     for name in $targets; do
+        header=fuzz.h
+        ! grep -q '^#include "fuzz_net.h"' "tests/fuzz/${name}_fuzz.c" || header=fuzz_net.h
+        [ "$header" = "$1" ] || continue
         printf '#define LLVMFuzzerTestOneInput fuzz_run_%s\n#define fuzz_seed fuzz_seed_%s\n#include "tests/fuzz/%s_fuzz.c"\n' "$name" "$name" "$name"
         printf '#undef LLVMFuzzerTestOneInput\n#undef fuzz_seed\n'
     done
-    printf '#include "tests/fuzz/replay.c"\nconst replay_target replay_targets[] = {\n'
+}
+
+write_main() {
+    local name
+    printf '#include "tests/fuzz/replay.c"\n'
+    for name in $targets; do printf 'int fuzz_run_%s(const uint8_t *, size_t);\nsize_t fuzz_seed_%s(size_t, uint8_t *, size_t);\n' "$name" "$name"; done
+    printf 'const replay_target replay_targets[] = {\n'
     for name in $targets; do printf '    { "%s", fuzz_run_%s, fuzz_seed_%s },\n' "$name" "$name" "$name"; done
-    printf '};\nconst size_t replay_n_targets = sizeof replay_targets / sizeof *replay_targets;\nsize_t replay_held(void) { return fuzz_held; }\n'
+    printf '};\nconst size_t replay_n_targets = sizeof replay_targets / sizeof *replay_targets;\n'
 }
 
 build_targets() {
-    write_unit >"$WORK/targets.c"
+    write_unit fuzz.h >"$WORK/core.c" && echo 'size_t replay_held(void) { return fuzz_held; }' >>"$WORK/core.c"
+    write_unit fuzz_net.h >"$WORK/net.c" && write_main >"$WORK/main.c"
     local optimise=-O1
     [ -z "${SAN:-}" ] || optimise="-O0 -g -fno-omit-frame-pointer -fsanitize=$SAN -fno-sanitize-recover=all"
     # shellcheck disable=SC2086 # the flags are words
-    $CC -std=gnu11 $optimise -ffp-contract=off -pthread -Wall -Wextra -I. "$WORK/targets.c" -o "$WORK/replay" $LIBS
+    $CC -std=gnu11 $optimise -ffp-contract=off -pthread -Wall -Wextra -Werror -I. "$WORK/core.c" "$WORK/net.c" "$WORK/main.c" -o "$WORK/replay" $LIBS
 }
 
-replays() { ASAN_OPTIONS=${ASAN_OPTIONS:-allocator_may_return_null=1} "$WORK/replay" "$alterations" "$found" "$1"; }
+# The last line says how many inputs there were.
+replays() { ASAN_OPTIONS=${ASAN_OPTIONS:-allocator_may_return_null=1} "$WORK/replay" "$alterations" "$found" "$1" | tee "$WORK/replay.log" && tail -n 1 "$WORK/replay.log" >&3; }
 
+exec 3>&1
 check fuzz_targets_build build_targets
 for name in $targets; do check "${name}_survives_its_inputs_and_alterations_of_them" replays "$name"; done
 finish

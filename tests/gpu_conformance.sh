@@ -154,6 +154,8 @@ run_conformance() {
     GENIE_TEST_DEVICES=cuda:0 run_suite "conformance on cuda:0" 1200 "$jobs" "$(program conformance_test)" on_cuda
     GENIE_TEST_DEVICES=cuda:0 run_suite "larger shapes beside the CPU" 1200 8 "$(program gpu_test)"
     GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=300 run_suite "reductions with loops around them" 600 1 "$(program rows_test)"
+    GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=200 run_suite "random programs are exact" 600 1 "$(program exact_test)" on_gpu
+    GENIE_TEST_DEVICES=cuda:0 run_suite "what clients share" 300 1 "$(program gpu_limits_test)"
     run_suite "two GPUs as one machine" 600 1 "$(program gpu_several_test)"
     start_server "conformance through TLS" || return 0
     GENIE_HOME=$scratch/client GENIE_TEST_DEVICES=genie://$address run_suite "conformance through TLS" 1200 "$jobs" "$(program conformance_test)" on_remote

@@ -87,7 +87,8 @@ static gn_tensor walk_op(gn_tensor a, gn_tensor b, int64_t which)
     }
 }
 
-static void walk_step(gn_ctx *g, walk *w, uint64_t moves, const float *data, float (*out)[SIDE * SIDE])
+/* later: the results are there when the context was waited for. */
+static void walk_step(gn_ctx *g, walk *w, uint64_t moves, const float *data, float (*out)[SIDE * SIDE], bool later)
 {
     uint64_t places = test__.stream;
     gn_tensor reads[4];
@@ -116,7 +117,8 @@ static void walk_step(gn_ctx *g, walk *w, uint64_t moves, const float *data, flo
         to[i] = out[i];
         bytes[i] = sizeof out[i];
     }
-    well(g, gn_read_many(reads, 4, to, bytes));
+    uint64_t ticket;
+    well(g, later ? gn_read_later(reads, 4, to, bytes, &ticket) : gn_read_many(reads, 4, to, bytes));
     CHECK_RESULT(gn_step(g), GN_OK);
     test__.stream = places;
 }
@@ -133,12 +135,35 @@ static void graphs_placed_anywhere_equal_one_device(void)
     for (int step = 0; step < (real ? 40 : STEPS); step++) {
         uint64_t moves = test_random();
         fill(data, SIDE * SIDE);
-        for (int k = 0; k < 2; k++) walk_step(g[k], &w[k], moves, data, out[k]);
+        for (int k = 0; k < 2; k++) walk_step(g[k], &w[k], moves, data, out[k], false);
         same("values", out[0][0], out[1][0], sizeof out[0] / sizeof(float));
     }
     CHECK(stats_at(g[0], 0).kernels_run > 0 && stats_at(g[0], 1).kernels_run > 0);
     CHECK(stats_at(g[0], 0).transfers + stats_at(g[0], 1).transfers > 0);
     CHECK((stats_at(g[0], 0).transfers_direct + stats_at(g[0], 1).transfers_direct > 0) == !getenv("GENIE_CUDA_PEER"));
+    gn_close(g[0]);
+    gn_close(g[1]);
+}
+
+/* The same with some steps under way at once. */
+static void steps_under_way_together_equal_one_device(void)
+{
+    enum { AHEAD = 4 };
+    static float out[2][AHEAD][4][SIDE * SIDE];
+    float data[SIDE * SIDE], start[SIDE * SIDE];
+    gn_ctx *g[2] = { open_on(names), open_on(first_name) };
+    walk w[2];
+    fill(start, SIDE * SIDE);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < STATES; i++) w[k].states[i] = gn_state(g[k], GN_F32, GN_SHAPE(SIDE, SIDE), start, "s");
+    for (int step = 0; step < (real ? 40 : AHEAD); step++) {
+        uint64_t moves = test_random();
+        fill(data, SIDE * SIDE);
+        for (int k = 0; k < 2; k++) walk_step(g[k], &w[k], moves, data, out[k][step % AHEAD], true);
+        if (step % AHEAD != AHEAD - 1) continue;
+        for (int k = 0; k < 2; k++) well(g[k], gn_sync(g[k]));
+        same("values", out[0][0][0], out[1][0][0], sizeof out[0] / sizeof(float));
+    }
     gn_close(g[0]);
     gn_close(g[1]);
 }
@@ -539,7 +564,7 @@ static void both_devices_work_at_the_same_time(void)
 int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
-        TEST_ENTRY(graphs_placed_anywhere_equal_one_device), TEST_ENTRY(branches_stages_and_cut_products_equal_one_device), TEST_ENTRY(a_state_moves_between_devices_with_its_value),
+        TEST_ENTRY(graphs_placed_anywhere_equal_one_device), TEST_ENTRY(steps_under_way_together_equal_one_device), TEST_ENTRY(branches_stages_and_cut_products_equal_one_device), TEST_ENTRY(a_state_moves_between_devices_with_its_value),
         TEST_ENTRY(decoding_over_two_devices_chooses_the_tokens_of_one), TEST_ENTRY(large_values_cross_from_plain_and_pinned_memory), TEST_ENTRY(a_fault_on_the_second_device_is_told_with_its_op),
         TEST_ENTRY(contexts_of_several_threads_do_not_disturb_each_other), TEST_ENTRY(contexts_of_one_thread_take_turns), TEST_ENTRY(a_server_lends_each_of_two_clients_its_own_device),
         TEST_ENTRY(both_devices_work_at_the_same_time),

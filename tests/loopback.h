@@ -82,6 +82,21 @@ static inline void loopback__info(void *self, gn_link_info *out_info)
     out_info->bytes_down = l->down;
 }
 
+static inline uint32_t loopback__state(void *self, uint32_t timeout_ms)
+{
+    struct pollfd p = { ((loopback_link *)self)->fd, POLLIN | POLLOUT, 0 };
+#if defined(POLLRDHUP)
+    p.events |= POLLRDHUP;
+    const short gone = POLLERR | POLLHUP | POLLRDHUP;
+#else
+    const short gone = POLLERR | POLLHUP;
+#endif
+    if (poll(&p, 1, (int)timeout_ms) <= 0) {
+        return 0;
+    }
+    return (p.revents & POLLOUT ? GN_LINK_WRITABLE : 0u) | (p.revents & POLLIN ? GN_LINK_READABLE : 0u) | (p.revents & gone ? GN_LINK_GONE : 0u);
+}
+
 static inline size_t loopback__auth(void *self, uint8_t out[256])
 {
     (void)self;
@@ -97,12 +112,22 @@ static inline gn_result loopback__granted(void *self, const uint8_t *grant, size
     return GN_OK;
 }
 
+static inline gn_result loopback__wait_any(void *const *selves, size_t n, uint32_t timeout_ms)
+{
+    struct pollfd p[32];
+    for (size_t i = 0; i < n; i++) {
+        p[i] = (struct pollfd){ ((const loopback_link *)selves[i])->fd, POLLIN, 0 };
+    }
+    return poll(p, (nfds_t)n, timeout_ms > 600000 ? 600000 : (int)timeout_ms) > 0 ? GN_OK : GN_TIMEOUT;
+}
+
 /* `peer`: what the other end is called; stays valid. */
 static inline gn_transport loopback_transport_to(int fd, const char *peer)
 {
     static const gn_transport_i table = {
         .send = loopback__send, .recv = loopback__recv, .interrupt = loopback__interrupt, .close = loopback__close,
-        .info = loopback__info, .auth = loopback__auth, .granted = loopback__granted,
+        .info = loopback__info, .auth = loopback__auth, .granted = loopback__granted, .wait_any = loopback__wait_any,
+        .state = loopback__state,
     };
     loopback_link *l = calloc(1, sizeof *l);
     if (!l) {

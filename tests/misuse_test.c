@@ -337,6 +337,38 @@ TEST(the_error_of_a_missing_input_can_be_read_from_the_context_of_the_other)
 
 /* ---- labels, sizes, ranks ---- */
 
+/* As the header says at assign, read and step: all updates of a step or none, and what can be read when. */
+TEST(one_refused_update_holds_back_all_until_the_step_has_ended)
+{
+    gn_ctx *c = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    const float x[3] = { 1, 2, 3 };
+    float out[3];
+    gn_tensor good = gn_state(c, GN_F32, GN_SHAPE(3), x, "good"), bad = gn_state(c, GN_F32, GN_SHAPE(3), x, "bad"), cache = gn_state(c, GN_F32, GN_SHAPE(1, 1, 3, 1), x, "cache");
+    for (int kind = 0; kind < 4; kind++) {
+        gn_tensor before = gn_add_c(good, 10);
+        CHECK_RESULT(gn_read(before, out, sizeof out), GN_OK);           /* what is needed in any case is read before */
+        CHECK(out[2] == 13);
+        gn_assign(good, gn_add_c(good, 1));
+        int line = __LINE__ + 1;
+        gn_tensor refused = kind == 0 ? gn_assign(bad, gn_full(c, GN_F32, GN_SHAPE(4), 0)) : kind == 1 ? gn_assign(bad, gn_matmul(bad, gn_full(c, GN_F32, GN_SHAPE(4), 0))) : kind == 2 ? gn_kv_append(cache, good, good) : gn_assign(bad, GN_NONE);
+        gn_tensor reads[] = { before, good, gn_full(c, GN_F32, GN_SHAPE(3), 0), refused };
+        for (int i = 0; i < TEST_COUNT(reads); i++) {
+            gn_result r = gn_read(reads[i], out, sizeof out);
+            CHECK(r != GN_OK && r == gn_realize(&reads[i], 1));
+            CHECK_INT(gn_last_error(c)->line, line);
+        }
+        CHECK(gn_step(c) != GN_OK);
+        CHECK_INT(gn_last_error(c)->line, line);
+        CHECK_RESULT(gn_read(good, out, sizeof out), GN_OK);             /* none has happened, and the next step begins clean */
+        CHECK(memcmp(out, x, sizeof x) == 0);
+        CHECK_RESULT(gn_read(bad, out, sizeof out), GN_OK);
+        CHECK(memcmp(out, x, sizeof x) == 0);
+        gn_assign(good, gn_add_c(good, 0));
+        CHECK_RESULT(gn_step(c), GN_OK);
+    }
+    gn_close(c);
+}
+
 TEST(labels_of_any_length_are_cut_and_kept)
 {
     char label[5000];
@@ -650,7 +682,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(handles_of_released_slots_in_every_place_are_stale),
     TEST_ENTRY(ops_over_two_contexts_are_mixed_contexts),
     TEST_ENTRY(the_error_of_a_missing_input_can_be_read_from_the_context_of_the_other),
-    TEST_ENTRY(labels_of_any_length_are_cut_and_kept),
+    TEST_ENTRY(one_refused_update_holds_back_all_until_the_step_has_ended),
+        TEST_ENTRY(labels_of_any_length_are_cut_and_kept),
     TEST_ENTRY(every_op_takes_or_refuses_empty_tensors),
     TEST_ENTRY(every_op_takes_or_refuses_rank_8),
     TEST_ENTRY(every_op_takes_or_refuses_scalars),

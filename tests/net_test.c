@@ -963,6 +963,16 @@ TEST(refusals_tell_only_the_owner)
         p.flags = code ? GN__PROOF_CODE : GN__PROOF_CREDENTIAL;
         memcpy(p.code, u.code, GN__CODE);
         if (i == 4) write_text(path, "# nobody\n", 0600);
+        if (i == 200) {      /* after another start, which knows nobody: the line is still there, marked */
+            char line[200], id[2 * GN__ID + 1], digest[65];
+            uint8_t hash[32];
+            memset(l->guests, 0, sizeof l->guests);
+            gn__hex(had.id, GN__ID, id);
+            gn__net_sha256(had.secret, GN__SECRET, hash);
+            gn__hex(hash, sizeof hash, digest);
+            snprintf(line, sizeof line, "#%s %s\n", id, digest);
+            write_text(path, line, 0600);
+        }
         uint8_t *at = code ? p.code : i & 8 ? p.id : p.secret;
         size_t size = code ? GN__CODE : i & 8 ? GN__ID : GN__SECRET;
         if (!right) at[test_random() % size] ^= (uint8_t)(1u << test_random() % 8);
@@ -2590,6 +2600,53 @@ TEST(session_whose_keys_wear_out_goes_on)
     gn__key_records = was;
 }
 
+static gn_result one_step(gn_ctx *g)
+{
+    float one = 1, two = 0;
+    gn_result r = gn_read(gn_add_c(gn_data(g, GN_F32, GN_SCALAR, &one), 1), &two, sizeof two);
+    gn_step(g);
+    return r == GN_OK && two != 2 ? GN_INTERNAL : r;
+}
+
+/* A client whose line goes from the list, or gets a '#', is told so within seconds, whether it works or waits; others go on, also while the
+   list is written anew. */
+TEST(sessions_of_a_revoked_client_end)
+{
+    enum { WORKS, WAITS, STAYS, N };
+    char home[GN__PATH], folder[GN__PATH], path[GN__PATH + 16], all[2000], line[N][400], text[2000] = "";
+    gn_server *s = NULL;
+    gn_error error;
+    gn_ctx *g[N];
+    size_t had = 0;
+    gn_register_net(&gn__net);               /* this unit's, not the library's */
+    REQUIRE(gn_server_open(&(gn_server_desc){ .listen = "127.0.0.1:0", .devices = "cpu", .threads = 1, .home = new_folder(home) }, &s, &error) == GN_OK);
+    snprintf(path, sizeof path, "%s/clients", home);
+    for (int i = 0; i < N; i++) {
+        g[i] = gn_open(&(gn_desc){ .devices = gn_server_url(s), .home = new_folder(folder) });
+        CHECK_RESULT(one_step(g[i]), GN_OK);
+        REQUIRE(read_text(path, all, sizeof all));
+        snprintf(line[i], sizeof line[i], "%s", all + had);
+        had = strlen(all);
+    }
+    for (int k = 0; k < 3; k++) {            /* the same list again: nobody notices */
+        usleep(300000);
+        write_text(path, all, 0600);
+        CHECK_RESULT(one_step(g[WORKS]), GN_OK);
+    }
+    snprintf(text, sizeof text, "#%s%s", line[WAITS], line[STAYS]);
+    write_text(path, text, 0600);
+    gn_result r = GN_OK;
+    for (int i = 0; i < 250 && r == GN_OK; i++, usleep(20000)) r = one_step(g[WORKS]);
+    usleep(500000);
+    for (int i = WORKS; i <= WAITS; i++) {
+        CHECK_RESULT(i == WORKS ? r : one_step(g[i]), GN_BAD_CREDENTIAL);
+        if (!strstr(gn_last_error(g[i])->text, "revoked")) test_fail(__FILE__, __LINE__, "client %d is told \"%s\"", i, gn_last_error(g[i])->text);
+    }
+    CHECK_RESULT(one_step(g[STAYS]), GN_OK);
+    for (int i = 0; i < N; i++) gn_close(g[i]);
+    gn_server_close(s);
+}
+
 /* mbedTLS takes no new keys: with AES-GCM it ends where they wear out, with ChaCha20-Poly1305 they never do. */
 TEST(keys_of_mbedtls_that_wear_out_end_the_connection)
 {
@@ -3627,7 +3684,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(failures_of_many_addresses_are_bounded), TEST_ENTRY(networks_of_addresses_are_their_own), TEST_ENTRY(code_that_is_old_expires),
         TEST_ENTRY(code_kept_over_a_handover_keeps_its_age), TEST_ENTRY(refusals_tell_only_the_owner), TEST_ENTRY(url_file_of_a_server_that_runs_is_not_written),
         TEST_ENTRY(servers_that_start_at_once_do_not_share_a_url_file), TEST_ENTRY(url_names_what_is_advertised),
-        TEST_ENTRY(credential_altered_or_revoked_is_refused), TEST_ENTRY(proof_malformed_is_refused), TEST_ENTRY(url_without_code_or_pin_says_what_to_do),
+        TEST_ENTRY(credential_altered_or_revoked_is_refused), TEST_ENTRY(proof_malformed_is_refused), TEST_ENTRY(sessions_of_a_revoked_client_end), TEST_ENTRY(url_without_code_or_pin_says_what_to_do),
         TEST_ENTRY(port_in_use_is_said), TEST_ENTRY(listen_on_a_bad_address_is_said), TEST_ENTRY(listen_on_a_public_address_still_demands_a_proof),
         TEST_ENTRY(ipv6_listener_is_reached), TEST_ENTRY(nobody_listening_is_unreachable), TEST_ENTRY(server_that_never_answers_is_a_timeout),
         TEST_ENTRY(server_that_stops_is_a_timeout), TEST_ENTRY(peer_that_sends_a_byte_at_a_time_is_a_timeout), TEST_ENTRY(peer_that_takes_a_byte_at_a_time_is_a_timeout),

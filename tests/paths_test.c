@@ -1,5 +1,6 @@
 /* What the CPU executor computes does not depend on how many threads it has, to the last bit; between instruction paths
  * elementwise loops agree to the last bit, and sums within rounding. */
+#define GENIE_EXT
 #include "../genie.h"
 
 #include "test.h"
@@ -348,6 +349,53 @@ static void check_attentions(const char *isa)
     gn_close(g);
 }
 
+/* ---- bits of NaN and of what stands at the edges: every scalar op of floats, on each instruction path ---- */
+
+enum { EDGES = 121 };
+
+static size_t edges_of(const gn_op_info *op, gn_dtype d, const char *isa, void *out)
+{
+    static const uint32_t edges32[] = { 0x7fc00000, 0xffc00000, 0x7fc12345, 0xffc12345, 0x7f800000, 0xff800000, 0x80000000, 0, 0xbf800000, 0x3f800000, 0xc0000000 };
+    static const uint64_t edges64[] = { 0x7ff8000000000000, 0xfff8000000000000, 0x7ff8123450000000, 0xfff8123450000000, 0x7ff0000000000000, 0xfff0000000000000,
+                                        0x8000000000000000, 0, 0xbff0000000000000, 0x3ff0000000000000, 0xc000000000000000 };
+    uint32_t a32[EDGES], b32[EDGES];
+    uint64_t a64[EDGES], b64[EDGES];
+    for (int i = 0; i < EDGES; i++) {
+        a32[i] = edges32[i % 11], b32[i] = edges32[i / 11];
+        a64[i] = edges64[i % 11], b64[i] = edges64[i / 11];
+    }
+    setenv("GENIE_ISA", isa, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    unsetenv("GENIE_ISA");
+    gn_tensor a = gn_data(g, d, GN_SHAPE(EDGES), d == GN_F64 ? (void *)a64 : a32), b = gn_data(g, d, GN_SHAPE(EDGES), d == GN_F64 ? (void *)b64 : b32);
+    size_t n = EDGES * (op->compares ? 1u : d == GN_F64 ? 8u : 4u);
+    bool ok = CHECK_RESULT(gn_read(gn_apply(g, op->wire, (gn_tensor[]){ a, b, a }, op->arity, NULL, 0), out, n), GN_OK);
+    gn_close(g);
+    return ok ? n : 0;
+}
+
+static void check_edges(void)
+{
+    static const char *const isas[] = { "base", "avx2", "avx512" };
+    static uint8_t first[EDGES * 8], other[EDGES * 8];
+    gn_op_info op;
+    int n_ops = 0;
+    for (int i = 0; gn_get_op(i, &op) == GN_OK; i++) {
+        bool plain = op.kind == GN_CLASS_SCALAR && strcmp(op.name, "where") != 0 && strcmp(op.name, "cast") != 0 && strcmp(op.name, "clamp") != 0;
+        for (int d = 0; d < 2 && plain; d++) {
+            gn_dtype dtype = d ? GN_F64 : GN_F32;
+            if (!(op.dtypes >> dtype & 1)) continue;
+            size_t n = edges_of(&op, dtype, isas[0], first);
+            for (int k = 1; k < TEST_COUNT(isas); k++) {
+                size_t m = edges_of(&op, dtype, isas[k], other);
+                if (n == 0 || m != n || memcmp(first, other, n) != 0) test_fail(__FILE__, __LINE__, "%s of %s: %s gives other bits than %s", op.name, gn_dtype_name(dtype), isas[k], isas[0]);
+            }
+        }
+        n_ops += plain;
+    }
+    CHECK(n_ops > 60);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const isas[] = { "avx512", "avx2", "base" };
@@ -364,6 +412,10 @@ int main(int argc, char **argv)
             check_attentions(isas[i]);
             test_close();
         }
+    }
+    if (test_open("nan_and_edges_have_equal_bits_on_every_instruction_path")) {
+        check_edges();
+        test_close();
     }
     for (int i = 0; i < TEST_COUNT(cases); i++) {
         char name[160];

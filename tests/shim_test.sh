@@ -47,6 +47,15 @@ rows_with_loops() {
     on_shim "$BUILD/tests/rows_test" --seed 1 >"$WORK/rows" 2>&1
     holds "$WORK/rows" 3
 }
+# Random programs of exact numbers, and products of integers with what follows them in their kernel.
+exact_programs() {
+    GENIE_TEST_PROGRAMS=6 on_shim "$BUILD/tests/exact_test" on_gpu --seed 1 >"$WORK/exact" 2>&1
+    holds "$WORK/exact" 2
+}
+limits() {
+    on_shim "$BUILD/tests/gpu_limits_test" cleared kept equal_hashes least_recent others tenant_has folder --seed 1 >"$WORK/limits" 2>&1
+    holds "$WORK/limits" 7
+}
 # As late as events and streams allow, and in an order that is drawn.
 streams_in_any_order() {
     local order
@@ -58,15 +67,15 @@ streams_in_any_order() {
 # Two devices: what belongs to one of them and is used in the other's context ends the program.
 two_devices() {
     GENIE_SHIM_DEVICES=2 GENIE_SHIM_ORDER=1 on_shim "$BUILD/tests/gpu_several_test" --seed 1 >"$WORK/several" 2>&1
-    holds "$WORK/several" 9
+    holds "$WORK/several" 10
 }
 two_unlike_devices() {
     GENIE_SHIM_DEVICES=2 GENIE_SHIM_ARCH=60,80 GENIE_SHIM_ORDER=2 on_shim "$BUILD/tests/gpu_several_test" graphs large threads --seed 1 >"$WORK/unlike" 2>&1
     holds "$WORK/unlike" 3
 }
 values_by_way_of_the_host() {
-    GENIE_SHIM_DEVICES=2 GENIE_SHIM_ORDER=2 GENIE_CUDA_PEER=0 on_shim "$BUILD/tests/gpu_several_test" graphs large --seed 1 >"$WORK/host" 2>&1
-    holds "$WORK/host" 2
+    GENIE_SHIM_DEVICES=2 GENIE_SHIM_ORDER=2 GENIE_CUDA_PEER=0 on_shim "$BUILD/tests/gpu_several_test" graphs together large --seed 1 >"$WORK/host" 2>&1
+    holds "$WORK/host" 3
 }
 # One call of thirty; GENIE_TEST_EVERY=1 by hand tries all.
 each_call_of_the_driver_fails() {
@@ -87,6 +96,19 @@ tensor_cores() {
 }
 smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee "$WORK/smoke" | tail -n 20; [ "$(tail -n 1 "$WORK/smoke")" = '5 passed, 0 failed, 0 skipped' ]; }
 
+
+# A process that keeps the lock of the stored choices keeps no one from opening the device.
+locked_choices_are_not_waited_for() {
+    rm -f "$WORK/bits"
+    counted 'measured 0 by_blas 1 other 0 faults 0 rejected 0 lost 0 called 1' || return 1
+    flock -o "$(choice_file).lock" sleep 60 & local keeper=$! from=$SECONDS
+    sleep 0.5
+    rm -f "$WORK/bits"
+    GENIE_LOG=1 choice_test one_product >"$WORK/locked" 2>&1
+    kill "$keeper"
+    cat "$WORK/locked"
+    [ $((SECONDS - from)) -lt 30 ] && grep -q 'keeps the lock' "$WORK/locked" && grep -q '^measured 0 by_blas 0 ' "$WORK/locked"
+}
 
 # ---- faults: locally, then of a server, which starts again when its device is lost ----
 
@@ -182,7 +204,7 @@ if ! has "$CXX"; then
     skip kernels_on_the_shim "no C++ compiler ($CXX) here"
     finish
 fi
-for program in kernels_test conformance_test gpu_test rows_test gpu_fault_test choice_test gpu_several_test gpu_calls_test; do
+for program in kernels_test conformance_test gpu_test rows_test gpu_fault_test choice_test gpu_several_test gpu_calls_test exact_test gpu_limits_test; do
     [ -x "$BUILD/tests/$program" ] || { skip kernels_on_the_shim "$program is not built: ./build.sh kernels runs this test with its programs"; finish; }
 done
 check shim_builds build_shim
@@ -193,6 +215,8 @@ check kernels_that_count_in_64_bits_agree_with_the_reference wide
 check known_values_replay_and_fault_on_the_shim known_values
 check reductions_with_loops_are_one_kernel_and_agree_with_the_cpu rows_with_loops
 check products_on_tensor_cores_are_exact tensor_cores
+check random_programs_and_products_of_integers_are_exact exact_programs
+check what_clients_share_is_bounded_and_their_own limits
 check copies_and_kernels_in_any_order_give_the_same streams_in_any_order
 check contexts_over_two_devices_equal_one two_devices
 check devices_of_two_architectures_have_their_own_kernels two_unlike_devices
@@ -216,6 +240,7 @@ check blas_computes_all_products_on_request blas_computes_all_on_request
 check blas_that_does_not_start_is_reported_and_counted blas_that_does_not_start_is_reported
 check nothing_is_chosen_where_it_cannot_be_stored nothing_is_chosen_without_a_folder
 check processes_that_measure_at_once_agree two_processes_agree
+check locked_choices_are_not_waited_for locked_choices_are_not_waited_for
 check product_that_blas_fails_is_computed_by_own_kernels choice_test a_product_that
 check list_of_devices_names_blas_or_says_how_to_get_it list_says_where_products_are_computed
 check demo_on_the_shim_shows_its_phases demo_shows_its_phases

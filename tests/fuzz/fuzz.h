@@ -1,4 +1,4 @@
-/* What every fuzz target includes first. A target is tests/fuzz/NAME_fuzz.c and defines
+/* What fuzz targets include first. A target is tests/fuzz/NAME_fuzz.c and defines
  *
  *     int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)    whatever the bytes are; returns 0
  *     size_t fuzz_seed(size_t index, uint8_t *out, size_t cap)        writes input `index` of those to begin with, returns its bytes, at
@@ -6,21 +6,17 @@
  *
  * It may call everything, private functions too; FUZZ_CHECK ends the program when something does not hold. Further inputs that are worth
  * keeping, among them each that ever broke something, lie in tests/fuzz/corpus/NAME/. `./build.sh fuzz NAME SECONDS` looks for more under clang's
- * libFuzzer; tests/fuzz_test.sh replays them all, and some alterations of each, as an ordinary test. It compiles all targets as one
- * unit, so the names of a target's own functions begin with its name.
+ * libFuzzer; tests/fuzz_test.sh replays them all, and some alterations of each, as an ordinary test. It compiles the targets together, so
+ * that the names of a target's own functions begin with its name.
+ *
+ * A target includes this file to see the private parts of genie.h, with the network unit linked beside, or fuzz_net.h to see those of
+ * genie_net.c, with the core linked beside.
  *
  * All memory of the library is counted: there is no more than FUZZ_MEMORY of it, and after each input as much as before it. */
 #ifndef GN_FUZZ_H
 #define GN_FUZZ_H
 
-#define _GNU_SOURCE
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "fuzz_common.h"
 
 #define FUZZ_MEMORY ((size_t)64 << 20)   /* bytes; whoever asks for more is told that there is none */
 
@@ -59,45 +55,6 @@ static inline void *fuzz_resize(void *p, size_t n)
 #define GENIE_IMPLEMENTATION
 #include "../../genie.h"
 
-#define FUZZ_CHECK(holds) ((holds) ? (void)0 : (printf("%s:%d: does not hold: %s\n", __FILE__, __LINE__, #holds), fflush(stdout), abort()))
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-size_t fuzz_seed(size_t index, uint8_t *out, size_t cap);
-
-/* Under libFuzzer: FUZZ_SEEDS=FOLDER writes the seeds there and ends. */
-#ifdef FUZZ_LIBFUZZER
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-    static uint8_t bytes[1 << 20];
-    const char *folder = getenv("FUZZ_SEEDS");
-    char path[512];
-    (void)argc;
-    (void)argv;
-    for (size_t i = 0, n; folder && (n = fuzz_seed(i, bytes, sizeof bytes)) > 0; i++) {
-        snprintf(path, sizeof path, "%s/seed-%zu", folder, i);
-        FILE *f = fopen(path, "wb");
-        if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0) {
-            exit(2);
-        }
-    }
-    if (folder) {
-        exit(0);
-    }
-    return 0;
-}
-#endif
-
-/* A reader of the input for whoever takes decisions from it; zeros when it is used up. */
-typedef struct fuzz_input { const uint8_t *p; size_t n; } fuzz_input;
-
-static inline uint8_t fuzz_byte(fuzz_input *in)
-{
-    if (!in->n) {
-        return 0;
-    }
-    in->n--;
-    return *in->p++;
-}
+bool fuzz_is_device(const char *text) { return gn__device_is_word(text); }
 
 #endif

@@ -108,8 +108,13 @@ static void graph_run(const char *device, const gn_part *p, uint8_t how)
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     void *plan = NULL;
     memset(&stats, 0, sizeof stats);
-    gn_exec_desc d = { device, 1, 16 << 20, 1000, false, &stats, NULL, NULL };
+    gn_exec_desc d = { device, 1, 1000, false, &stats, NULL, NULL, NULL };
+    gn_account *budget = gn__account_open(NULL, "the input", "its limit", 16 << 20);
+    FUZZ_CHECK(budget);
+    gn__paying.host = budget;
     if (gn__exec_open(&d, &x, &f) != GN_OK) {
+        gn__paying.host = NULL;
+        gn__account_close(budget);
         return;
     }
     gn_result r = x.i->plan_make(x.self, p, &plan, &f);
@@ -121,6 +126,9 @@ static void graph_run(const char *device, const gn_part *p, uint8_t how)
         x.i->plan_destroy(x.self, plan);
     }
     x.i->close(x.self);
+    gn__paying.host = NULL;
+    FUZZ_CHECK(gn__account_held(budget) == 0);
+    gn__account_close(budget);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

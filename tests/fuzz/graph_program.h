@@ -15,6 +15,7 @@ enum {
     GRAPH_UPDATE,                                         /* state, node */
     GRAPH_OPS                                             /* + op: its inputs and attributes */
 };
+#define GRAPH_OP(NAME) (GRAPH_OPS + GN__OP_##NAME - GN__OP_FAILED - 1)
 enum { GRAPH_DIM_MOST = 15, GRAPH_NODES = 1 << 18 };
 
 typedef struct graph_maker {

@@ -17,7 +17,7 @@ static bool plan_file_write(const gn__buf *b)
         atexit(plan_file_remove);
         setenv("GENIE_MEASURE", "0", 1);
     }
-    bool ok = f && fwrite(b->p, 1, b->n, f) == b->n;
+    bool ok = f && (!b->n || fwrite(b->p, 1, b->n, f) == b->n);
     return f && fclose(f) == 0 && ok;
 }
 
@@ -42,6 +42,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!b.failed && plan_file_write(&b)) {
         gn_result r = gn_server_open(&desc, &server, &error);
         FUZZ_CHECK(r == GN_OK || r == GN_OUT_OF_MEMORY);
+        while (r == GN_OK && !gn__atomic_load(&server->warmed)) {
+            usleep(100);
+        }
         gn_server_close(server);
     }
     gn__buf_deinit(&plan);

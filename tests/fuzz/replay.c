@@ -1,7 +1,7 @@
 /* Runs fuzz targets as an ordinary test: the files of each corpus, the seeds that the target makes, and alterations of both that are the
  * same on every run. A target that fails, leaks, or takes too long leaves its input in a file.
  *
- *     replay ALTERATIONS FOLDER NAME ...      tests/fuzz/corpus/NAME, alterations of each input; inputs that fail go to FOLDER */
+ *     replay ALTERATIONS FOLDER NAME ...      so many alterations of all inputs; those that fail go to FOLDER */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REPLAY_INPUTS = 4096, REPLAY_BYTES = 1 << 20, REPLAY_SECONDS = 20 };
+enum { REPLAY_INPUTS = 16384, REPLAY_BYTES = 1 << 20, REPLAY_SECONDS = 120 };
 
 typedef struct replay_target {
     const char *name;
@@ -146,26 +146,37 @@ static size_t replay_make(size_t input, size_t k)
 
 typedef struct replay_place { size_t input, k, held; bool leaked; } replay_place;
 
+/* Whether the input leaves memory behind each time: what is made once may stay. */
+static bool replay_leaks(const replay_target *t, size_t n)
+{
+    for (int again = 0; again < 3; again++) {
+        size_t held = replay_held();
+        t->run(replay_scratch, n);
+        if (replay_held() == held) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void replay_run(const replay_target *t, size_t alterations, volatile replay_place *at)
 {
-    for (size_t k = 0; k <= alterations; k++) {
-        for (size_t i = 0; i < replay_n; i++) {
-            size_t n = replay_make(i, k), held = replay_held();
-            uint8_t *exact = malloc(n ? n : 1);    /* a read past the end is seen by a sanitizer */
-            if (!exact) {
-                exit(2);
-            }
-            memcpy(exact, replay_scratch, n);
-            at->input = i;
-            at->k = k;
-            alarm(REPLAY_SECONDS);
-            t->run(exact, n);
-            free(exact);
-            at->held = replay_held() - held;
-            at->leaked = replay_held() != held && k + i > 0;      /* what is made once, at first, stays */
-            if (at->leaked) {
-                exit(1);
-            }
+    for (size_t i = 0; i < replay_n + alterations; i++) {
+        at->input = i % replay_n;
+        at->k = i / replay_n;
+        size_t n = replay_make(at->input, at->k), held = replay_held();
+        uint8_t *exact = malloc(n ? n : 1);    /* a read past the end is seen by a sanitizer */
+        if (!exact) {
+            exit(2);
+        }
+        memcpy(exact, replay_scratch, n);
+        alarm(REPLAY_SECONDS);
+        t->run(exact, n);
+        free(exact);
+        at->held = replay_held() - held;
+        at->leaked = at->held != 0 && replay_leaks(t, n);
+        if (at->leaked) {
+            exit(1);
         }
     }
     exit(0);
@@ -195,7 +206,9 @@ static bool replay_one(const replay_target *t, size_t alterations, const char *f
     struct timespec begin, end;
     volatile replay_place *at = mmap(NULL, sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int status = 0;
-    replay_n = 0;
+    while (replay_n > 0) {
+        free(replay_inputs[--replay_n].p);
+    }
     replay_collect(t);
     if (at == MAP_FAILED || replay_n == 0) {
         printf("FAIL %s: %s\n", t->name, replay_n ? "no memory" : "no input");
@@ -217,7 +230,7 @@ static bool replay_one(const replay_target *t, size_t alterations, const char *f
         return false;
     }
     double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
-    printf("ok %s: %zu inputs, %zu alterations of each, %.2f s\n", t->name, replay_n, alterations, seconds);
+    printf("    %s: %zu inputs, %zu alterations, %.2f s\n", t->name, replay_n, alterations, seconds);
     return true;
 }
 

@@ -1,0 +1,326 @@
+/* One program, the same bits: whatever of it is realised on the way, however what it reads lies in memory (dense, transposed, behind a
+ * step, reversed, in the rows of something wider, broadcast) and wherever its parts run. Random programs of sums, products, norms,
+ * softmaxes and what is between them are computed plainly, then again and again with everything disguised.
+ *
+ * $GENIE_TEST_DEVICES names another device than this CPU; $BITS_ROUNDS asks for so many programs a dtype. */
+#include <stdbool.h>
+#include <stdlib.h>
+#define GENIE_EXT
+#include "../genie.h"
+
+#include "test.h"
+#include "loopback.h"
+
+enum { POOL = 1 << 16, MAX_OUT = 1 << 16, VARIANTS = 4, SERVERS = 2 };
+
+typedef struct draws { uint64_t state; } draws;
+
+static int64_t draw(draws *d, int64_t least, int64_t most)
+{
+    d->state ^= d->state << 13;
+    d->state ^= d->state >> 7;
+    d->state ^= d->state << 17;
+    return least + (int64_t)((d->state >> 11) % (uint64_t)(most - least + 1));
+}
+
+/* A program is what `structure` draws; `disguise` (NULL: none) draws how it is written down. */
+typedef struct builder {
+    gn_ctx *g;
+    gn_dtype dtype;
+    draws structure, *disguise;
+    int devices;                     /* more than 1: nodes are placed on one of them */
+} builder;
+
+static double pool64[POOL];
+static char pools[GN_DTYPE__COUNT][POOL * 8];
+
+static gn_shape shape_of(gn_tensor t)
+{
+    gn_info info = { .result = GN_OK };
+    CHECK_RESULT(gn_describe(t, &info), GN_OK);
+    return info.shape;
+}
+
+static void place(builder *b)
+{
+    char index[12];
+    if (b->devices > 1 && b->disguise) {
+        snprintf(index, sizeof index, "%d", (int)draw(b->disguise, 0, b->devices - 1));
+        gn_on(b->g, index);
+    }
+}
+
+static gn_tensor reversed(gn_tensor t, int rank)
+{
+    gn_axes order = { .n = rank };
+    for (int i = 0; i < rank; i++) {
+        order.axis[i] = rank - 1 - i;
+    }
+    return rank > 1 ? gn_permute(t, order) : t;
+}
+
+static gn_tensor realized(gn_tensor t)
+{
+    CHECK_RESULT(gn_realize(&t, 1), GN_OK);
+    return t;
+}
+
+/* The same value, lying in another way. */
+static gn_tensor disguised(builder *b, gn_tensor t)
+{
+    gn_shape s = shape_of(t);
+    place(b);
+    if (!b->disguise || s.rank == 0) {
+        return b->disguise && draw(b->disguise, 0, 1) ? realized(t) : t;
+    }
+    int axis = (int)draw(b->disguise, 0, s.rank - 1);
+    int64_t n = s.dims[axis];
+    switch (draw(b->disguise, 0, 6)) {
+    case 0: return t;
+    case 1: return realized(t);
+    case 2: return reversed(realized(reversed(t, s.rank)), s.rank);
+    case 3: return gn_slice(realized(gn_concat((gn_tensor[]){ t, t, t }, 3, axis)), axis, n, 2 * n, 1);
+    case 4: {
+        gn_shape pairs = s;
+        if (s.rank == GN_MAX_RANK) return t;
+        pairs.dims[pairs.rank++] = 1;
+        gn_tensor column = gn_reshape(t, pairs);
+        return gn_reshape(gn_slice(realized(gn_concat((gn_tensor[]){ column, column }, 2, s.rank)), s.rank, 1, 2, 1), s);
+    }
+    case 5: return gn_flip(realized(gn_flip(t, GN_AXES(axis))), GN_AXES(axis));
+    default: {
+        gn_shape edge = { .rank = s.rank };
+        for (int i = 0; i < s.rank; i++) edge.dims[i] = 1;
+        gn_tensor u = realized(gn_pad(t, edge, edge, GN_PAD_CONSTANT, 7));
+        for (int i = 0; i < s.rank; i++) u = gn_slice(u, i, 1, s.dims[i] + 1, 1);
+        return u;
+    }
+    }
+}
+
+static gn_tensor leaf(builder *b, gn_shape s)
+{
+    int64_t n = 1, at = draw(&b->structure, 0, 999);
+    for (int i = 0; i < s.rank; i++) n *= s.dims[i];
+    if (!CHECK(n + at <= POOL)) return GN_NONE;
+    return disguised(b, gn_data(b->g, b->dtype, s, pools[b->dtype] + at * (b->dtype == GN_F64 ? 8 : b->dtype == GN_F32 ? 4 : 2)));
+}
+
+/* A leaf that is one row or column, broadcast. */
+static gn_tensor spread(builder *b, gn_shape s)
+{
+    gn_shape small = s;
+    small.dims[draw(&b->structure, 0, s.rank - 1)] = 1;
+    return gn_broadcast(leaf(b, small), s);
+}
+
+static int64_t a_size(builder *b) { return draw(&b->structure, 0, 5) ? draw(&b->structure, 1, 21) : draw(&b->structure, 22, 90); }
+
+static gn_shape some_shape(builder *b)
+{
+    gn_shape s = { .rank = (int32_t)draw(&b->structure, 1, 4) };
+    for (int i = 0; i < s.rank; i++) s.dims[i] = s.rank > 2 ? draw(&b->structure, 1, 13) : a_size(b);
+    if (draw(&b->structure, 0, 3) == 0) {
+        s.rank = 2;
+        s.dims[0] = draw(&b->structure, 1, 9);
+        s.dims[1] = draw(&b->structure, 250, 3000);
+        if (draw(&b->structure, 0, 1)) { int64_t t = s.dims[0]; s.dims[0] = s.dims[1]; s.dims[1] = t; }
+    }
+    return s;
+}
+
+static gn_axes some_axes(builder *b, int rank)
+{
+    gn_axes a = { 0 };
+    int64_t bits = draw(&b->structure, 1, (1 << rank) - 1);
+    for (int i = 0; i < rank; i++)
+        if (bits >> i & 1) a.axis[a.n++] = i;
+    return a;
+}
+
+static gn_tensor product(builder *b, gn_tensor x, gn_shape s, bool layer)
+{
+    int64_t k = s.dims[s.rank - 1], n = draw(&b->structure, 0, 2) ? draw(&b->structure, 1, 40) : 1, how = draw(&b->structure, 0, 3);
+    if (k * n > 40000) n = 1;
+    gn_tensor w = how == 0 ? spread(b, GN_SHAPE(k, n)) : how == 1 ? disguised(b, gn_transpose(leaf(b, GN_SHAPE(n, k)), 0, 1)) : leaf(b, GN_SHAPE(k, n));
+    if (layer) return gn_linear(x, w, how == 2 ? leaf(b, GN_SHAPE(n)) : GN_NONE);
+    if (how == 3 && n == 1) return gn_matmul(x, disguised(b, gn_reshape(w, GN_SHAPE(k))));
+    return gn_matmul(x, w);
+}
+
+static gn_tensor attention(builder *b, gn_tensor x)
+{
+    int64_t t = draw(&b->structure, 1, 40), keys = draw(&b->structure, 1, 90), d = draw(&b->structure, 1, 24), e = draw(&b->structure, 1, 24), heads = draw(&b->structure, 1, 3);
+    gn_attention_desc desc = { .causal = t <= keys && draw(&b->structure, 0, 1) };
+    gn_tensor y = gn_attention(leaf(b, GN_SHAPE(1, heads, t, d)), leaf(b, GN_SHAPE(1, heads, keys, d)), leaf(b, GN_SHAPE(1, heads, keys, e)), &desc);
+    return gn_add(disguised(b, gn_mean(y, GN_ALL_AXES, false)), x);
+}
+
+/* One more op on x. Floats of 16 bits are rounded where a loop is cut: no loops in these. */
+static gn_tensor another(builder *b, gn_tensor x)
+{
+    gn_shape s = shape_of(x);
+    bool narrow = b->dtype == GN_F16 || b->dtype == GN_BF16;
+    int64_t op = draw(&b->structure, 0, narrow ? 8 : 16);
+    if (s.rank == 0) return narrow ? gn_softmax(gn_broadcast(x, GN_SHAPE(7)), 0) : gn_add(leaf(b, some_shape(b)), x);
+    int axis = (int)draw(&b->structure, 0, s.rank - 1);
+    switch (op) {
+    case 0: return gn_sum(x, some_axes(b, s.rank), draw(&b->structure, 0, 1) == 1);
+    case 1: return gn_mean(x, some_axes(b, s.rank), draw(&b->structure, 0, 1) == 1);
+    case 2: return gn_softmax(x, axis);
+    case 3: return gn_log_softmax(x, axis);
+    case 4: return gn_layernorm(x, GN_NONE, GN_NONE, 1e-5);
+    case 5: case 6: return product(b, x, s, false);
+    case 7: return product(b, x, s, true);
+    case 8: return gn_cumsum(x, axis);
+    case 9: return gn_prod(gn_mul_c(gn_tanh(x), 1.5), GN_AXES(axis), false);
+    case 10: return gn_mse_loss(x, leaf(b, s));
+    case 11: return gn_variance(x, some_axes(b, s.rank), 0, false);
+    case 12: return gn_mul(gn_tanh(x), spread(b, s));
+    case 13: return s.dims[axis] > 3 ? gn_slice(gn_gelu(x), axis, 1, s.dims[axis], 2) : reversed(x, s.rank);
+    case 14: return reversed(x, s.rank);
+    case 15: return attention(b, x);
+    default: return s.rank == 2 && s.dims[0] < 200 ? gn_matmul(x, disguised(b, gn_transpose(x, 0, 1))) : gn_logsumexp(x, GN_AXES(axis), false);
+    }
+}
+
+/* Runs the program of `seed`. Its result's bytes, 0 after a failed check. */
+static size_t run(gn_ctx *g, int devices, gn_dtype dtype, uint64_t seed, draws *disguise, void *out, char *text, size_t size)
+{
+    builder b = { g, dtype, { seed }, disguise, devices };
+    place(&b);
+    gn_tensor x = leaf(&b, some_shape(&b));
+    int n = (int)draw(&b.structure, 1, 6);
+    for (int i = 0; i < n; i++) x = disguised(&b, another(&b, x));
+    gn_info info = { .result = GN_OK };
+    gn_result r = gn_describe(x, &info);
+    if (r != GN_OK || info.bytes > MAX_OUT * 8) {
+        gn_step(g);
+        snprintf(text, size, "%s", r != GN_OK ? gn_last_error(g)->text : "");
+        CHECK_RESULT(r, GN_OK);
+        return 0;
+    }
+    r = gn_read(x, out, info.bytes);
+    snprintf(text, size, "%s", r != GN_OK ? gn_last_error(g)->text : "");
+    gn_on(g, NULL);
+    gn_step(g);
+    return CHECK_RESULT(r, GN_OK) ? info.bytes : 0;
+}
+
+static double value_at(gn_dtype d, const void *p, size_t i)
+{
+    if (d == GN_F64) return ((const double *)p)[i];
+    if (d == GN_F32) return (double)((const float *)p)[i];
+    uint32_t u = ((const uint16_t *)p)[i], bits = u << 16;
+    float f;
+    if (d == GN_F16) return (double)u;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+
+static uint64_t want[MAX_OUT], got[MAX_OUT];
+
+static void compare(gn_dtype d, uint64_t seed, const char *where, size_t n, size_t m, const char *text)
+{
+    size_t width = d == GN_F64 ? 8 : d == GN_F32 ? 4 : 2;
+    if (n != m) { test_fail(__FILE__, __LINE__, "%s, program %llu, %s: %zu bytes, not %zu %s", gn_dtype_name(d), (unsigned long long)seed, where, m, n, text); return; }
+    for (size_t i = 0; i < n / width; i++) {
+        if (memcmp((char *)want + i * width, (char *)got + i * width, width) == 0) continue;
+        double a = value_at(d, want, i), b = value_at(d, got, i);
+        if (a != a && b != b) continue;
+        test_fail(__FILE__, __LINE__, "%s, program %llu, %s: element %zu of %zu is %.17g, not %.17g", gn_dtype_name(d), (unsigned long long)seed, where, i, n / width, b, a);
+        return;
+    }
+}
+
+static const gn_dtype dtypes[] = { GN_F64, GN_F32, GN_F16, GN_BF16 };
+
+static void fill_pools(gn_ctx *g)
+{
+    for (int i = 0; i < POOL; i++) pool64[i] = test_random_real(-2, 2);
+    for (int d = 0; d < TEST_COUNT(dtypes); d++) {
+        size_t width = dtypes[d] == GN_F64 ? 8 : dtypes[d] == GN_F32 ? 4 : 2;
+        REQUIRE(gn_read(gn_cast(gn_data(g, GN_F64, GN_SHAPE(POOL), pool64), dtypes[d]), pools[dtypes[d]], POOL * width) == GN_OK);
+        gn_step(g);
+    }
+}
+
+/* Programs on `g`, beside themselves in disguise on `other`. */
+static void compare_programs(gn_ctx *g, gn_ctx *other, int devices, int rounds, const char *where)
+{
+    const char *asked = getenv("BITS_ROUNDS");
+    char text[300];
+    rounds = asked ? atoi(asked) : test_rounds(rounds);
+    fill_pools(g);
+    for (int d = 0; d < TEST_COUNT(dtypes); d++) {
+        for (int k = 0; k < rounds; k++) {
+            uint64_t seed = (uint64_t)test_random_int(1, INT64_C(1) << 60);
+            size_t n = run(g, 1, dtypes[d], seed, NULL, want, text, sizeof text);
+            for (int v = 0; v < VARIANTS && n; v++) {
+                draws disguise = { (uint64_t)test_random_int(1, INT64_C(1) << 60) };
+                memset(got, 0xa5, sizeof got);
+                compare(dtypes[d], seed, where, n, run(other, devices, dtypes[d], seed, &disguise, got, text, sizeof text), text);
+            }
+        }
+    }
+}
+
+TEST(views_and_cuts_on_one_device_change_no_bit)
+{
+    const char *named = getenv("GENIE_TEST_DEVICES");
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = named ? named : "cpu", .threads = 2 });
+    compare_programs(g, g, 1, TEST_SANITIZED ? 40 : 200, "in disguise");
+    gn_close(g);
+}
+
+TEST(views_and_cuts_on_every_instruction_path_change_no_bit)
+{
+    static const char *const isas[] = { "base", "avx2" };
+    if (getenv("GENIE_TEST_DEVICES")) {
+        test_skip("instruction paths are this CPU's");
+        return;
+    }
+    for (int i = 0; i < TEST_COUNT(isas); i++) {
+        setenv("GENIE_ISA", isas[i], 1);
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+        unsetenv("GENIE_ISA");
+        compare_programs(g, g, 1, TEST_SANITIZED ? 10 : 50, isas[i]);
+        gn_close(g);
+    }
+}
+
+/* This CPU and two servers in this process, every node where chance puts it. */
+TEST(places_change_no_bit)
+{
+    static const char *const cpu[SERVERS] = { "cpu", "cpu" }, *const names[SERVERS] = { "first", "second" };
+    gn_server *servers[SERVERS] = { NULL };
+    gn_transport t[SERVERS];
+    gn_error error;
+    if (getenv("GENIE_TEST_DEVICES")) {
+        test_skip("servers of this CPU are compared with it");
+        return;
+    }
+    for (int i = 0; i < SERVERS; i++) {
+        int ends[2];
+        gn_server_desc desc = { .listen = "none", .devices = "cpu", .threads = 1 };
+        REQUIRE(gn_server_open(&desc, &servers[i], &error) == GN_OK && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+        REQUIRE(gn_server_attach(servers[i], loopback_transport(ends[0]), "test") == GN_OK);
+        t[i] = loopback_transport_to(ends[1], names[i]);
+    }
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    gn_ctx *cluster = gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1, .deadline_ms = 20000 }, t, cpu, SERVERS);
+    compare_programs(g, cluster, SERVERS + 1, TEST_SANITIZED ? 10 : 60, "on three devices");
+    gn_close(cluster);
+    gn_close(g);
+    for (int i = 0; i < SERVERS; i++) gn_server_close(servers[i]);
+}
+
+int main(int argc, char **argv)
+{
+    static const test_entry tests[] = {
+        TEST_ENTRY(views_and_cuts_on_one_device_change_no_bit), TEST_ENTRY(views_and_cuts_on_every_instruction_path_change_no_bit), TEST_ENTRY(places_change_no_bit),
+    };
+    test_begin(argc, argv);
+    test_all(tests, TEST_COUNT(tests));
+    return test_end();
+}

@@ -1,0 +1,269 @@
+/* Where the results of a plan lie: offsets in one block from lifetimes, each in the first hole that is large enough. Parts are made by
+ * hand, larger and odder than programs build them. */
+#define GENIE_EXT
+#include "../genie.h"
+
+#include "test.h"
+
+/* A part of one kind of op, for the layout alone: shapes are what the test says, not what the op would infer. */
+typedef struct made {
+    gn_part part;
+    gn_part_node *nodes;
+    uint32_t *ins, *outs;
+    int64_t *dims;
+} made;
+
+static uint16_t op_named(const char *name)
+{
+    gn_op_info info;
+    for (int i = 0; gn_get_op(i, &info) == GN_OK; i++) {
+        if (strcmp(info.name, name) == 0) {
+            return (uint16_t)(i + 1);
+        }
+    }
+    return 0;
+}
+
+static made make(uint32_t n, uint32_t most_ins)
+{
+    made m;
+    memset(&m, 0, sizeof m);
+    m.nodes = calloc(n, sizeof *m.nodes);
+    m.ins = calloc((size_t)n * most_ins, sizeof *m.ins);
+    m.outs = calloc(n, sizeof *m.outs);
+    m.dims = calloc(n, sizeof *m.dims);
+    if (!m.nodes || !m.ins || !m.outs || !m.dims) {
+        exit(2);
+    }
+    m.part = (gn_part){ .nodes = m.nodes, .ins = m.ins, .outs = m.outs, .dims = m.dims };
+    return m;
+}
+
+static void unmake(made *m)
+{
+    free(m->nodes);
+    free(m->ins);
+    free(m->outs);
+    free(m->dims);
+}
+
+/* A vector of `length` bytes; its inputs follow by add_input. */
+static uint32_t add_node(made *m, uint16_t op, gn_leaf_kind leaf, int64_t length)
+{
+    uint32_t i = m->part.n_nodes++;
+    m->nodes[i] = (gn_part_node){ .op = op, .dtype = GN_U8, .leaf = (uint8_t)leaf, .rank = 1, .ins = m->part.n_ins, .dims = m->part.n_dims };
+    m->dims[m->part.n_dims++] = length;
+    return i;
+}
+
+static void add_input(made *m, uint32_t from)
+{
+    m->ins[m->part.n_ins++] = from;
+    m->nodes[m->part.n_nodes - 1].n_ins++;
+}
+
+static void add_out(made *m, uint32_t node) { m->outs[m->part.n_outs++] = node; }
+
+/* ---- the same, by lists that are searched from their beginning ---- */
+
+typedef struct hole { size_t at, bytes; } hole;
+
+static size_t plain_take(hole *list, size_t *n, size_t *end, size_t bytes)
+{
+    for (size_t i = 0; i < *n; i++) {
+        size_t at = list[i].at;
+        if (list[i].bytes >= bytes) {
+            list[i].at += bytes;
+            list[i].bytes -= bytes;
+            if (!list[i].bytes) {
+                memmove(list + i, list + i + 1, (--*n - i) * sizeof *list);
+            }
+            return at;
+        }
+    }
+    bool last = *n && list[*n - 1].at + list[*n - 1].bytes == *end;
+    size_t at = last ? list[--*n].at : *end;
+    *end = at + bytes;
+    return at;
+}
+
+static void plain_give(hole *list, size_t *n, size_t at, size_t bytes)
+{
+    size_t i = 0;
+    while (i < *n && list[i].at < at) {
+        i++;
+    }
+    memmove(list + i + 1, list + i, (*n - i) * sizeof *list);
+    list[i] = (hole){ at, bytes };
+    ++*n;
+    for (size_t k = i > 0 ? i : 1; k <= i + 1 && k < *n;) {
+        if (list[k - 1].at + list[k - 1].bytes == list[k].at) {
+            list[k - 1].bytes += list[k].bytes;
+            memmove(list + k, list + k + 1, (--*n - k) * sizeof *list);
+            i = k - 1;
+        } else {
+            k++;
+        }
+    }
+}
+
+TEST(every_result_lies_in_the_first_hole_that_holds_it)
+{
+    const uint32_t n = 600;
+    uint16_t sum = op_named("cumsum");
+    for (int round = 0; round < 40; round++) {
+        made m = make(n, 2);
+        gn_layout l;
+        hole list[1200];
+        size_t holes = 0, end = 0, sizes[600];
+        for (uint32_t i = 0; i < n; i++) {
+            add_node(&m, sum, GN_LEAF_NONE, test_random_int(0, 9) == 0 ? 0 : test_random_int(1, test_random_int(1, 2000)));
+            sizes[i] = ((size_t)m.dims[i] + 63) / 64 * 64;
+            for (int64_t k = i ? test_random_int(0, 2) : 0; k > 0; k--) {
+                add_input(&m, (uint32_t)test_random_int(i > 80 ? i - 80 : 0, i - 1));
+            }
+        }
+        REQUIRE(gn_layout_make(&m.part, true, &l, NULL) == GN_OK);
+        for (uint32_t i = 0; i < n; i++) {
+            CHECK_INT(l.lay[i].offset, plain_take(list, &holes, &end, sizes[i]));
+            for (uint32_t k = 0; k <= i; k++) {
+                if ((l.lay[k].last > k ? l.lay[k].last : k) == i && sizes[k]) {
+                    plain_give(list, &holes, l.lay[k].offset, sizes[k]);
+                }
+            }
+        }
+        CHECK_INT(l.block_bytes, end);
+        gn_layout_deinit(&l);
+        unmake(&m);
+    }
+}
+
+static double seconds_to_lay_out(const made *m, const char *what)
+{
+    struct timespec a, b;
+    gn_layout l;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+    CHECK_RESULT(gn_layout_make(&m->part, true, &l, NULL), GN_OK);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+    gn_layout_deinit(&l);
+    double s = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+    printf("  %s: %u nodes are laid out in %.3f s\n", what, m->part.n_nodes, s);
+    return s;
+}
+
+/* Every second of n / 2 small results dies one by one; each time a larger one, which fits nowhere, is made and stays. */
+static double many_holes(uint32_t n)
+{
+    made m = make(n, 2);
+    uint16_t sum = op_named("cumsum");
+    for (uint32_t i = 0; i < n / 2; i++) {
+        add_node(&m, sum, GN_LEAF_NONE, 64);
+    }
+    for (uint32_t i = 0; i < n / 2; i++) {
+        add_node(&m, sum, GN_LEAF_NONE, 128);
+        add_input(&m, i % 2 ? n / 2 + i - 1 : i);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (i >= n / 2 || i % 2) {
+            add_out(&m, i);
+        }
+    }
+    double s = seconds_to_lay_out(&m, "holes");
+    unmake(&m);
+    return s;
+}
+
+/* Each of n / 2 states takes rows of one tensor. */
+static double many_appends(uint32_t n)
+{
+    made m = make(n, 3);
+    uint16_t append = op_named("kv_append"), state = op_named("state");
+    gn_part_update *updates = calloc(n, sizeof *updates);
+    uint32_t rows = add_node(&m, op_named("data"), GN_LEAF_DATA, 64);
+    if (!updates) {
+        exit(2);
+    }
+    for (uint32_t i = 0; i < n / 2 - 1; i++) {
+        uint32_t leaf = add_node(&m, state, GN_LEAF_STATE, 64);
+        m.nodes[leaf].slot = i;
+        updates[i] = (gn_part_update){ i, 1, add_node(&m, append, GN_LEAF_NONE, 64) };
+        add_input(&m, leaf);
+        add_input(&m, rows);
+        add_input(&m, rows);
+    }
+    m.part.updates = updates;
+    m.part.n_updates = n / 2 - 1;
+    double s = seconds_to_lay_out(&m, "appends");
+    free(updates);
+    unmake(&m);
+    return s;
+}
+
+/* Ten times the nodes take ten times as long, and the logarithm: a square would be a hundred times. */
+TEST(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number)
+{
+    double few = many_holes(50000), many = many_holes(500000);
+    CHECK(many < 30 * few + 0.2);
+    few = many_appends(20000);
+    many = many_appends(200000);
+    CHECK(many < 30 * few + 0.2);
+}
+
+/* 2^17 results of 2^47 bytes each are 2^64: the sum must not come round to 0. */
+TEST(results_that_are_more_than_can_be_addressed_are_a_limit)
+{
+    const uint32_t counts[] = { 1 << 16, (1 << 17) - 1, 1 << 17, (1 << 17) + 1, 1 << 18 };
+    uint16_t sum = op_named("cumsum");
+    for (int c = 0; c < TEST_COUNT(counts); c++) {
+        made m = make(counts[c], 1);
+        gn_layout l;
+        gn_fault f = { GN_OK, GN_NO_NODE, "" };
+        for (uint32_t i = 0; i < counts[c]; i++) {
+            add_out(&m, add_node(&m, sum, GN_LEAF_NONE, (int64_t)1 << 47));
+        }
+        CHECK_RESULT(gn_layout_make(&m.part, true, &l, &f), GN_LIMIT);
+        CHECK(strstr(f.text, "addressed") != NULL);
+        unmake(&m);
+    }
+}
+
+/* A tensor has at most 2^47 bytes, on a host of 32 bits at most 2^31 - 1. */
+TEST(tensors_of_more_bytes_than_a_host_has_addresses_are_refused)
+{
+    const int64_t most = SIZE_MAX > UINT32_MAX ? (int64_t)1 << 47 : INT32_MAX;
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    for (int64_t size = 1; size <= 8; size *= 2) {
+        gn_dtype dtype = size == 1 ? GN_U8 : size == 2 ? GN_I16 : size == 4 ? GN_F32 : GN_F64;
+        gn_info info;
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(most / size), 1), &info), GN_OK);
+        CHECK(info.bytes == (uint64_t)(most / size * size));
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(most / size + 1), 1), &info), GN_BAD_SHAPE);
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(1 << 20, 1 << 20, 1 << 20), 1), &info), GN_BAD_SHAPE);
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(65536, SIZE_MAX > UINT32_MAX ? (int64_t)1 << 32 : 65536), 1), &info), GN_BAD_SHAPE);
+        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(0, most, most), 1), &info), GN_BAD_SHAPE);
+    }
+    gn_close(g);
+}
+
+TEST(sizes_saturate)
+{
+    CHECK(gn_size_add(UINT64_MAX - 1, 1) == UINT64_MAX && gn_size_add(UINT64_MAX, 1) == GN_SIZE_FULL && gn_size_add(GN_SIZE_FULL, GN_SIZE_FULL) == GN_SIZE_FULL);
+    CHECK(gn_size_mul((uint64_t)1 << 32, (uint64_t)1 << 31) == (uint64_t)1 << 63 && gn_size_mul((uint64_t)1 << 32, (uint64_t)1 << 32) == GN_SIZE_FULL);
+    CHECK(gn_size_mul(0, GN_SIZE_FULL) == 0 && gn_size_mul(GN_SIZE_FULL, 1) == GN_SIZE_FULL && gn_size_mul(3, UINT64_MAX / 3) == UINT64_MAX / 3 * 3);
+    CHECK(gn_size_align(0, 64) == 0 && gn_size_align(1, 64) == 64 && gn_size_align(64, 64) == 64 && gn_size_align(UINT64_MAX - 62, 64) == GN_SIZE_FULL);
+    CHECK(gn_size_fits(0) && gn_size_fits((uint64_t)PTRDIFF_MAX) && !gn_size_fits((uint64_t)PTRDIFF_MAX + 1) && !gn_size_fits(GN_SIZE_FULL));
+}
+
+int main(int argc, char **argv)
+{
+    static const test_entry tests[] = {
+        TEST_ENTRY(every_result_lies_in_the_first_hole_that_holds_it),
+        TEST_ENTRY(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number),
+        TEST_ENTRY(results_that_are_more_than_can_be_addressed_are_a_limit),
+        TEST_ENTRY(tensors_of_more_bytes_than_a_host_has_addresses_are_refused),
+        TEST_ENTRY(sizes_saturate),
+    };
+    test_begin(argc, argv);
+    test_all(tests, TEST_COUNT(tests));
+    return test_end();
+}
