@@ -196,12 +196,12 @@ static size_t run(gn_ctx *g, int devices, gn_dtype dtype, uint64_t seed, draws *
     gn_result r = gn_describe(x, &info);
     if (r != GN_OK || info.bytes > MAX_OUT * 8) {
         gn_step(g);
-        snprintf(text, size, "%s", r != GN_OK ? gn_last_error(g)->text : "");
+        snprintf(text, size, "%.*s", (int)size - 1, r != GN_OK ? gn_last_error(g)->text : "");
         CHECK_RESULT(r, GN_OK);
         return 0;
     }
     r = gn_read(x, out, info.bytes);
-    snprintf(text, size, "%s", r != GN_OK ? gn_last_error(g)->text : "");
+    snprintf(text, size, "%.*s", (int)size - 1, r != GN_OK ? gn_last_error(g)->text : "");
     gn_on(g, NULL);
     gn_step(g);
     return CHECK_RESULT(r, GN_OK) ? info.bytes : 0;

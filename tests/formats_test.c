@@ -595,7 +595,7 @@ TEST(gguf_of_one_file_is_read_in_place)
     gguf *g = gg_open();
     gguf_tensor t;
     gguf_string s;
-    gguf_value v, item;
+    gguf_value v = { 0 }, item;
     uint64_t u;
     double d;
     bool b = false;

@@ -324,6 +324,7 @@ static bool gguf__read_keys(gguf__reader *r, gguf__file *f) {
 
 static bool gguf__find_key(const gguf__file *f, const char *key, gguf_value *out) {
     gguf_string wanted = { key, strlen(key) };
+    memset(out, 0, sizeof *out);                 /* nothing comes of a value that is missing */
     for (uint64_t low = 0, high = f->n_keys; low < high;) {
         uint64_t middle = low + (high - low) / 2;
         int order = gguf__order(wanted, gguf__string_at(f->keys[middle]));
