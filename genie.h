@@ -2027,8 +2027,9 @@ gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f) {
 
 void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_give(a, bytes, NULL); }
 
-/* From the account that pays to the one right above it, which pays already. */
+/* From the account that pays to the one right above it, which pays already. NULL, a block that is not there, costs nobody. */
 static void gn__block_raise(void *p) {
+    if (!p) return;
     gn__block head = gn__block_head(p);
     if (!head.account || !head.account->above) return;
     gn_account *from = head.account;
@@ -21059,6 +21060,10 @@ static void gn__context_measure(gn_ctx *g) {
     gn__remote *r = (gn__remote *)x.self;
     if (gn__env_forbids("GENIE_MEASURE") || r->lost || gn__remote_wait(r, g->last_ticket, &f) != GN_OK || gn__remote_probe(r, &f) != GN_OK) return;
     gn__measure_all(x, (uint32_t)g->n_slots, &g->gen, &g->costs);
+    g->stats.kernels_run = counted.kernels_run;            /* what crossed the link is the program's, what was computed is not */
+    g->stats.nodes_fused = counted.nodes_fused;
+    g->stats.state_copies = counted.state_copies;
+    g->stats.state_copy_bytes = counted.state_copy_bytes;
     g->costs.queue_s = GN__MAX(g->costs.queue_s - r->link_up.latency_s - r->link_down.latency_s, 0);
 }
 

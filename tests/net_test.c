@@ -1785,9 +1785,11 @@ TEST(strangers_that_stop_anywhere_leave_room)
     }
 }
 
+static int late_sends;      /* the first record goes at once: silence has no credit */
+
 static int late_send(void *net, const unsigned char *p, size_t n)
 {
-    nap(400);
+    if (late_sends++ > 0) nap(400);
     return mbedtls_net_send(net, p, n);
 }
 
@@ -1822,9 +1824,7 @@ TEST(handshake_that_advances_is_never_cut)
     REQUIRE(raw_make(&r, tcp_connect(gn__net.port(d.l)), MBEDTLS_SSL_IS_CLIENT, RAW_TLS_1_2, 0, false));
     CHECK_INT(mbedtls_ssl_setup(&r.tls->ssl, &r.tls->conf), 0);
     mbedtls_ssl_set_hostname(&r.tls->ssl, NULL);
-    mbedtls_ssl_set_bio(&r.tls->ssl, &r.net, mbedtls_net_send, mbedtls_net_recv, NULL);
-    CHECK_INT(mbedtls_ssl_handshake_step(&r.tls->ssl), 0);
-    CHECK_INT(mbedtls_ssl_handshake_step(&r.tls->ssl), 0);      /* its first record goes at once: silence has no credit */
+    late_sends = 0;
     mbedtls_ssl_set_bio(&r.tls->ssl, &r.net, late_send, mbedtls_net_recv, NULL);
     CHECK_INT(mbedtls_ssl_handshake(&r.tls->ssl), 0);
     uint8_t byte = 9;

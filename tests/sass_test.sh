@@ -73,11 +73,12 @@ compile() {
     tail -n 20 "$WORK/compile"
     return $status
 }
-# A program in the cache has 24 bytes of ours before it.
+# A program in the cache has a head and the kernels' texts before it; its bytes are the third number of the head.
 disassemble() {
-    local program
+    local program bytes
     for program in "$WORK"/cache/*.cubin; do
-        tail -c +25 "$program" >"${program%.cubin}.elf" && "$nvdisasm" -c "${program%.cubin}.elf" >"${program%.cubin}.sass" || return 1
+        bytes=$(od -An -tu8 -j16 -N8 "$program") || return 1
+        tail -c "${bytes// /}" "$program" >"${program%.cubin}.elf" && "$nvdisasm" -c "${program%.cubin}.elf" >"${program%.cubin}.sass" || return 1
     done
 }
 no_kernel_reads_above_a_wait() { says 0 ' 0 faults' "$WORK"/cache/*.sass; }

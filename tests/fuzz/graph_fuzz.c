@@ -108,7 +108,7 @@ static void graph_run(const char *device, const gn_part *p, uint8_t how)
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     void *plan = NULL;
     memset(&stats, 0, sizeof stats);
-    gn_exec_desc d = { device, 1, 1000, false, &stats, NULL, NULL, NULL };
+    gn_exec_desc d = { .device = device, .threads = 1, .deadline_ms = 1000, .stats = &stats };
     gn_account *budget = gn__account_open(NULL, "the input", "its limit", 16 << 20);
     FUZZ_CHECK(budget);
     gn__paying.host = budget;
