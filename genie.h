@@ -10991,6 +10991,29 @@ static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *ou
     return n;
 }
 
+/* Bytes of weights and states that are where they are read: counted once a device, however many units read them there. */
+static gn_result gn__sched_avoided(const gn__sched *s, gn_schedule *o) {
+    uint32_t *begin = (uint32_t *)gn__alloc_zero(((size_t)s->D + 2 + s->U) * sizeof *begin), *order = begin + s->D + 2;
+    if (!begin) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory for a schedule");
+    for (uint32_t i = 0; i < s->U; i++) begin[s->dev[i] + 1]++;
+    for (uint32_t d = 0; d < s->D; d++) begin[d + 1] += begin[d];
+    for (uint32_t i = 0; i < s->U; i++) order[begin[s->dev[i]]++] = i;          /* units by device */
+    for (uint32_t i = 0; i < s->U; i++) {
+        const gn__unit *u = &s->units[order[i]];
+        uint32_t at = s->dev[order[i]];
+        for (uint32_t k = 0; k < u->n_slots; k++) {
+            uint32_t v = s->slots[u->slot + k], leaf = s->p->nodes[v].leaf;
+            if (leaf == GN_LEAF_NONE || s->stamp[v] == at + 1) continue;
+            s->stamp[v] = at + 1;
+            gn__hop *h = gn__hop_find(s, v, at);
+            uint64_t *sum = &o->avoided[leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES];
+            *sum += h && h->why != GN__RESIDENT ? 0 : s->size[v];
+        }
+    }
+    gn_free(begin);
+    return GN_OK;
+}
+
 static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t at = gn__sched_where(s, i);
@@ -11001,11 +11024,6 @@ static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
         for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
             uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
             if (o->device[v] == GN_UNPLACED) o->device[v] = s->dev[i];
-            uint32_t bit = 1u << s->dev[i];
-            if (k < u->n_in || s->p->nodes[v].leaf == GN_LEAF_NONE || (s->stamp[v] & bit)) continue;
-            s->stamp[v] |= bit;                            /* counted once a device, however many units read it */
-            gn__hop *h = gn__hop_find(s, v, s->dev[i]);
-            o->avoided[s->p->nodes[v].leaf == GN_LEAF_WEIGHT ? GN_AVOIDED_WEIGHTS : GN_AVOIDED_STATES] += h && h->why != GN__RESIDENT ? 0 : s->size[v];
         }
         o->why[u->group] = gn__sched_why(s, i);
     }
@@ -11054,8 +11072,9 @@ static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
     gn__sched_transfers(s, o);
     memset(s->stamp, 0, s->n * sizeof *s->stamp);
     gn__sched_devices(s, o);
-    gn__sched_numbers(s, o);
-    return GN_OK;
+    gn_result r = gn__sched_avoided(s, o);
+    if (r == GN_OK) gn__sched_numbers(s, o);
+    return r;
 }
 
 /* Ends with gn__sched_deinit, whatever it returns. */
