@@ -72,6 +72,7 @@ choose_flags() {
         FLAGS="$FLAGS -O1 -g -fno-omit-frame-pointer -fsanitize=$SAN -fno-sanitize-recover=all"
         export ASAN_OPTIONS=${ASAN_OPTIONS:-allocator_may_return_null=1}
         export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+        export TSAN_OPTIONS=${TSAN_OPTIONS:-allocator_may_return_null=1}
     fi
     FLAGS="$FLAGS ${CFLAGS:-}"
     # For the library alone, which may become a part of a shared one.

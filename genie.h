@@ -20745,7 +20745,7 @@ static gn_tensor gn__like(const char *file, int line, const char *op, gn_tensor 
     gn__loc at = { file, line };
     gn_shape s = GN_SCALAR;
     gn__type t;
-    uint32_t x, bad;
+    uint32_t x, bad = 0;
     if (!gn__usable(g)) return gn__dead(at, op, g, &a, 1);
     gn__inputs_named(g, at, op, &a, 1, &x);
     if (g->nodes[x].op == GN__OP_FAILED) return gn__handle(g, x);
