@@ -1330,6 +1330,8 @@ typedef struct gn_layout {
 /* Fills *out_layout, which keeps pointers to the part and to `cancel`. fuse: scalar ops join the loop of their reader; false: each is a
    loop of its own. GN_OUT_OF_MEMORY; GN_LIMIT when its block is more than this host can address; what `cancel` (NULL: nothing) is set to. */
 GN_API gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *cancel, gn_layout *out_layout, gn_fault *f);
+/* Bytes of host memory that the layout of the part will hold, at least: to be charged before it is made. */
+GN_API uint64_t gn_layout_least(const gn_part *part);
 /* Lays the block out again for an executor that computes several steps in one kernel: it has raised `last` of what a kernel reads
    later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY, GN_LIMIT, and what
    the layout's `cancel` is set to. */
@@ -1688,6 +1690,10 @@ typedef struct gn_account gn_account;
 GN_API gn_account *gn_session_account(bool device);
 GN_API gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f);
 GN_API void gn_account_give(gn_account *a, uint64_t bytes);
+/* Charges host memory that the calling thread is about to take: what it allocates is then taken from that, until gn_give_ahead gives back what
+   is left. So whoever cannot have all of it is refused before any is touched. At most one at a time in a thread. GN_LIMIT: nothing was charged. */
+GN_API gn_result gn_charge_ahead(uint64_t bytes, gn_fault *f);
+GN_API void gn_give_ahead(void);
 GN_API void gn_wipe(void *p, size_t n);          /* overwrites a secret; no compiler leaves it out. p may be NULL when n is 0 */
 GN_API uint64_t gn_now_us(void);                 /* monotonic */
 GN_API gn_result gn_flag_get(const gn_flag *x);  /* GN_OK: not set, or NULL */
@@ -1897,6 +1903,7 @@ struct gn_account {
 
 typedef struct gn__payer { gn_account *host, *device; bool spare; } gn__payer;   /* spare: for a message */
 static GN__THREAD_LOCAL gn__payer gn__paying;
+static GN__THREAD_LOCAL uint64_t gn__paid_ahead;   /* bytes that gn__paying.host was charged for what this thread has not taken yet */
 
 typedef struct gn__block { gn_account *account; size_t bytes; } gn__block;       /* before each block */
 
@@ -1970,10 +1977,18 @@ static gn_result gn__account_refusal(const gn_account *a, const char *why, uint6
                    why, why[0] ? ": " : "", (unsigned long long)bytes, a->what, (unsigned long long)gn__account_held(a), (unsigned long long)gn__atomic_load(&a->limit), a->flag);
 }
 
+/* Charges what was not charged ahead. */
+static bool gn__account_pay(gn_account *a, uint64_t bytes, bool spare) {
+    uint64_t paid = a == gn__paying.host ? GN__MIN(gn__paid_ahead, bytes) : 0;
+    if (bytes > paid && !gn__account_charge(a, bytes - paid, spare)) return false;
+    gn__paid_ahead -= paid;
+    return true;
+}
+
 /* A block of the account's; NULL account: nobody's. */
 static void *gn__block_make(gn_account *a, size_t bytes, bool spare) {
     bytes = bytes ? bytes : 1;
-    if (bytes > SIZE_MAX - GN__BLOCK_COST || (a && !gn__account_charge(a, (uint64_t)bytes + GN__BLOCK_COST, spare))) return NULL;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (a && !gn__account_pay(a, (uint64_t)bytes + GN__BLOCK_COST, spare))) return NULL;
     char *p = (char *)GN_MALLOC(bytes + GN__BLOCK_HEAD);
     gn__block head = { a, bytes };
     if (!p) { gn__account_give(a, (uint64_t)bytes + GN__BLOCK_COST, NULL); return NULL; }
@@ -1994,7 +2009,7 @@ void *gn_resize(void *p, size_t bytes) {
     gn__block head = gn__block_head(p);
     bytes = bytes ? bytes : 1;
     uint64_t more = bytes > head.bytes ? bytes - head.bytes : 0, less = bytes < head.bytes ? head.bytes - bytes : 0;
-    if (bytes > SIZE_MAX - GN__BLOCK_COST || (more && head.account && !gn__account_charge(head.account, more, gn__paying.spare))) return NULL;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (more && head.account && !gn__account_pay(head.account, more, gn__paying.spare))) return NULL;
     char *q = (char *)GN_REALLOC((char *)p - GN__BLOCK_HEAD, bytes + GN__BLOCK_HEAD);
     gn__account_give(head.account, q ? less : more, NULL);
     if (!q) return NULL;
@@ -2028,6 +2043,33 @@ gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f) {
 }
 
 void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_give(a, bytes, NULL); }
+
+static gn_result gn__charge_ahead(uint64_t bytes, gn_fault *f) {
+    gn_account *a = gn__paying.host;
+    uint64_t asked;
+    if (!a) return GN_OK;
+    if (!gn__account_charge(a, bytes, gn__paying.spare)) {
+        const gn_account *by = gn__account_refused(a, &asked);
+        return gn__account_refusal(by ? by : a, "the tables of a plan", bytes, f);
+    }
+    gn__paid_ahead += bytes;
+    return GN_OK;
+}
+
+static void gn__give_ahead(void) {
+    gn__account_give(gn__paying.host, gn__paid_ahead, NULL);
+    gn__paid_ahead = 0;
+}
+
+/* The smallest limit of the account and those above it: what can never be had. UINT64_MAX: there is none. */
+static uint64_t gn__account_most(gn_account *a) {
+    uint64_t most = UINT64_MAX;
+    for (; a; a = a->above) {
+        uint64_t limit = gn__atomic_load(&a->limit);
+        most = limit ? GN__MIN(most, limit) : most;
+    }
+    return most;
+}
 
 /* From the account that pays to the one right above it, which pays already. NULL, a block that is not there, costs nobody. */
 static void gn__block_raise(void *p) {
@@ -7487,16 +7529,22 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
 
 typedef struct gn__part_size { uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints; } gn__part_size;
 
-/* One block: gn_free releases it. Arrays are zeroed. */
-static gn_part *gn__part_alloc(const gn__part_size *s) {
-    size_t at[8], n = sizeof(gn_part);
+/* Where the arrays of a part lie in its block; the block's bytes. */
+static size_t gn__part_places(const gn__part_size *s, size_t at[8]) {
+    size_t n = sizeof(gn_part);
     const size_t sizes[8] = { s->n_nodes * sizeof(gn_part_node), s->n_attrs * sizeof(int64_t), s->n_dims * sizeof(int64_t), s->n_ins * sizeof(uint32_t),
                               s->n_args * sizeof(uint32_t), s->n_outs * sizeof(uint32_t), s->n_updates * sizeof(gn_part_update), s->n_hints * sizeof(gn_part_hint) };
     for (int i = 0; i < 8; i++) {
         at[i] = n = (n + 7) & ~(size_t)7;
         n += sizes[i];
     }
-    char *p = (char *)gn__alloc_zero(n);
+    return n;
+}
+
+/* One block: gn_free releases it. Arrays are zeroed. */
+static gn_part *gn__part_alloc(const gn__part_size *s) {
+    size_t at[8];
+    char *p = (char *)gn__alloc_zero(gn__part_places(s, at));
     if (!p) return NULL;
     gn_part *part = (gn_part *)(void *)p;
     part->n_nodes = s->n_nodes;
@@ -7542,8 +7590,19 @@ static bool gn__part_equal(const gn_part *a, const gn_part *b) {
 #undef GN__SAME
 }
 
+static gn__part_size gn__part_size_of(const gn_part *p) {
+    return (gn__part_size){ p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
+}
+
+/* Charged bytes of a copy. */
+static uint64_t gn__part_cost(const gn_part *p) {
+    size_t at[8];
+    gn__part_size s = gn__part_size_of(p);
+    return gn__part_places(&s, at) + GN__BLOCK_COST;
+}
+
 static gn_part *gn__part_copy(const gn_part *p) {
-    gn__part_size s = { p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
+    gn__part_size s = gn__part_size_of(p);
     gn_part *c = gn__part_alloc(&s);
     if (!c) return NULL;
 #define GN__TAKE(n, array) do { if (p->n) memcpy((void *)(uintptr_t)c->array, p->array, p->n * sizeof *p->array); } while (0)
@@ -9792,6 +9851,19 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *can
     if (r == GN_OK) r = gn__stopped(cancel, f);
     if (r != GN_OK) gn__layout_deinit(l);
     return r;
+}
+
+/* Each scalar op is an instruction of a loop, each op that is neither scalar nor a view nor a constant a step; more of both are found as
+   they are laid out. */
+static uint64_t gn__layout_least(const gn_part *p) {
+    uint64_t steps = 0, instrs = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        bool scalar = gn__is_scalar_op(n);
+        instrs += scalar;
+        steps += !scalar && n->leaf == GN_LEAF_NONE && n->op != GN__OP_FULL && !gn__is_view_op(n->op);
+    }
+    return (p->n_nodes + UINT64_C(1)) * (sizeof(gn_lay) + sizeof(uint32_t)) + p->n_updates + 1 + steps * sizeof(gn_kernel_step) + instrs * sizeof(gn_instr) + 3 * GN__BLOCK_COST;
 }
 
 /* ---- schedule ----
@@ -12637,7 +12709,11 @@ static gn_result gn__null_slot_put(void *self, const gn_slot_desc *d, gn_fault *
 static gn_result gn__null_slot_drop(void *self, uint32_t slot, uint32_t gen) { (void)self; (void)slot; (void)gen; return GN_OK; }
 static gn_result gn__null_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     (void)self;
+    *out_plan = NULL;
+    gn_result r = gn__charge_ahead(gn__part_cost(part), f);
+    if (r != GN_OK) return r;
     *out_plan = gn__part_copy(part);
+    gn__give_ahead();
     return *out_plan ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
 }
 static void gn__null_plan_destroy(void *self, void *plan) { (void)self; gn_free(plan); }
@@ -12766,7 +12842,8 @@ static gn_result gn__cpu_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn__cpu *c = (gn__cpu *)self;
     gn__cpu_plan *p = (gn__cpu_plan *)plan;
-    for (uint32_t i = 0; p->fresh && i < p->part->n_updates; i++) {
+    if (!p) return;
+    for (uint32_t i = 0; p->part && p->fresh && i < p->part->n_updates; i++) {
         gn__type t = gn__part_type(p->part, p->part->updates[i].node);
         gn__cpu_give(c, p->fresh[i], gn__type_bytes(&t));
     }
@@ -12777,16 +12854,38 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn_free(p);
 }
 
+/* What a run takes for results and new versions of states, where that is more than whoever pays may ever hold. */
+static gn_result gn__cpu_plan_fits(const gn__cpu_plan *p, gn_fault *f) {
+    uint64_t bytes = p->layout.block_bytes;
+    for (uint32_t u = 0; u < p->part->n_updates; u++) {
+        gn__type t = gn__part_type(p->part, p->part->updates[u].node);
+        if (p->layout.update_how[u] != GN_UPDATE_INPLACE) bytes = gn_size_add(bytes, gn__type_bytes(&t));
+    }
+    return bytes <= gn__account_most(gn__paying.host) ? GN_OK : gn__account_refusal(gn__paying.host, "the results of a plan", bytes, f);
+}
+
+static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *p, const gn_part *part, gn_fault *f) {
+    p->part = gn__part_copy(part);
+    p->base = (char **)gn__alloc_zero((part->n_nodes + (size_t)1) * sizeof *p->base);
+    p->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *p->fresh);
+    if (!p->part || !p->base || !p->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn__layout_make(p->part, true, c->pool.cancel, &p->layout, f);
+    return r == GN_OK ? gn__cpu_plan_fits(p, f) : r;
+}
+
+/* Bytes of host memory that a plan holds, at least. */
+static uint64_t gn__cpu_plan_least(const gn_part *part) {
+    return gn__part_cost(part) + gn__layout_least(part) + (part->n_nodes + (uint64_t)part->n_updates + 2) * sizeof(char *) + sizeof(gn__cpu_plan) + 3 * GN__BLOCK_COST;
+}
+
 static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     gn__cpu *c = (gn__cpu *)self;
-    gn__cpu_plan *p = (gn__cpu_plan *)gn__alloc_zero(sizeof *p);
     *out_plan = NULL;
-    if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    p->part = gn__part_copy(part);
-    if (!p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
-    p->base = (char **)gn__alloc_zero((part->n_nodes + 1) * sizeof *p->base);
-    p->fresh = (char **)gn__alloc_zero((part->n_updates + 1) * sizeof *p->fresh);
-    gn_result r = p->base && p->fresh ? gn__layout_make(p->part, true, c->pool.cancel, &p->layout, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn__charge_ahead(gn__cpu_plan_least(part), f);
+    if (r != GN_OK) return r;
+    gn__cpu_plan *p = (gn__cpu_plan *)gn__alloc_zero(sizeof *p);
+    r = p ? gn__cpu_plan_fill(c, p, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn__give_ahead();
     if (r != GN_OK) { gn__cpu_plan_destroy(c, p); return r; }
     c->stats->view_copies += p->layout.view_copies;
     *out_plan = p;
@@ -20426,8 +20525,11 @@ int gn_describe_network(char *out_text, size_t cap) {
 gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *cancel, gn_layout *out_layout, gn_fault *f) {
     return gn__layout_make(part, fuse, cancel, out_layout, f);
 }
+uint64_t gn_layout_least(const gn_part *part) { return gn__layout_least(part); }
 gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
+gn_result gn_charge_ahead(uint64_t bytes, gn_fault *f) { return gn__charge_ahead(bytes, f); }
+void gn_give_ahead(void) { gn__give_ahead(); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);

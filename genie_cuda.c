@@ -8426,13 +8426,25 @@ static const void *copy_array(char **at, const void *from, size_t bytes) {
     return to;
 }
 
-/* A part in one piece of memory. */
-static gn_part *part_copy(const gn_part *p) {
-    size_t bytes[7] = { p->n_nodes * sizeof *p->nodes, p->n_ins * sizeof *p->ins, p->n_attrs * sizeof *p->attrs, p->n_dims * sizeof *p->dims,
-                        p->n_args * sizeof *p->args, p->n_outs * sizeof *p->outs, p->n_updates * sizeof *p->updates };
+enum { PART_ARRAYS = 7 };
+
+/* Bytes of a part in one piece of memory, and of each of its arrays. */
+static size_t part_sizes(const gn_part *p, size_t bytes[PART_ARRAYS]) {
+    const size_t all[PART_ARRAYS] = { p->n_nodes * sizeof *p->nodes, p->n_ins * sizeof *p->ins, p->n_attrs * sizeof *p->attrs, p->n_dims * sizeof *p->dims,
+                                      p->n_args * sizeof *p->args, p->n_outs * sizeof *p->outs, p->n_updates * sizeof *p->updates };
     size_t total = sizeof *p + 16;
-    for (int i = 0; i < 7; i++) total += (bytes[i] + 15) & ~(size_t)15;
-    gn_part *r = (gn_part *)gn_alloc(total);
+    for (int i = 0; i < PART_ARRAYS; i++) { bytes[i] = all[i]; total += (all[i] + 15) & ~(size_t)15; }
+    return total;
+}
+
+static size_t part_bytes(const gn_part *p) {
+    size_t bytes[PART_ARRAYS];
+    return part_sizes(p, bytes);
+}
+
+static gn_part *part_copy(const gn_part *p) {
+    size_t bytes[PART_ARRAYS];
+    gn_part *r = (gn_part *)gn_alloc(part_sizes(p, bytes));
     if (!r) return NULL;
     *r = *p;
     char *at = (char *)r + ((sizeof *r + 15) & ~(size_t)15);
@@ -8638,15 +8650,17 @@ static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
     return r;
 }
 
-static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
-    executor *x = (executor *)self;
-    plan *p = (plan *)alloc_zero(sizeof *p);
-    gn_fault local = { 0 };
-    *out_plan = NULL;
-    if (!f) f = &local;
-    gn_result r = enter(x, f);
-    if (!p || r != GN_OK) { gn_free(p); return r != GN_OK ? r : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
+/* Bytes of host memory that the plan of a part holds, at least, before kernels are generated. */
+static uint64_t plan_least(const gn_part *part) {
+    const uint64_t nodes = (uint64_t)part->n_nodes + part->n_updates + 1;
+    const uint64_t words = 2 * ((uint64_t)part->n_args + 1) + 3 * ((uint64_t)part->n_outs + 1) + (uint64_t)part->n_updates + 1 + (2 + CAPTURES) * nodes;
+    return gn_layout_least(part) + part_bytes(part) + words * 8 + sizeof(plan);
+}
+
+/* The arrays of a plan. False: no memory. */
+static bool plan_arrays(plan *p, const gn_part *part) {
     size_t nodes = (size_t)part->n_nodes + part->n_updates + 1;
+    bool bound = true;
     p->part = part_copy(part);
     p->words = (uint64_t *)alloc_zero((part->n_args + 1) * sizeof *p->words);
     p->arg_at = (size_t *)alloc_zero((part->n_args + 1) * sizeof *p->arg_at);
@@ -8656,15 +8670,31 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
     p->leave_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->leave_at);
-    bool bound = true;
     for (int i = 0; i < CAPTURES; i++) bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
-    if (!p->part || !p->words || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->leave_at || !bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    if (r == GN_OK) r = gn_layout_make(p->part, fuses_steps(), x->cancel, &p->layout, f);
+    return p->part && p->words && p->arg_at && p->out_at && p->near_at && p->own_at && p->base && p->fresh && p->leave_at && bound;
+}
+
+static gn_result plan_fill(executor *x, plan *p, const gn_part *part, gn_fault *f) {
+    if (!plan_arrays(p, part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn_layout_make(p->part, fuses_steps(), x->cancel, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
     if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
         r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
-    if (r == GN_OK) r = plan_compile(x, p, f);
-    if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
+    return r == GN_OK ? plan_compile(x, p, f) : r;
+}
+
+static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    executor *x = (executor *)self;
+    gn_fault local = { 0 };
+    *out_plan = NULL;
+    if (!f) f = &local;
+    gn_result r = enter(x, f);
+    if (r == GN_OK) r = gn_charge_ahead(plan_least(part), f);
+    if (r != GN_OK) return r;
+    plan *p = (plan *)alloc_zero(sizeof *p);
+    r = p ? plan_fill(x, p, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_give_ahead();
+    if (r != GN_OK) { if (p) exec_plan_destroy(x, p); return r; }
     for (uint32_t u = 0; u < part->n_updates; u++)
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE && part->updates[u].slot < x->n_slots) x->slots[part->updates[u].slot].cache = true;
     x->stats->view_copies += p->layout.view_copies;
