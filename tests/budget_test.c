@@ -603,7 +603,7 @@ TEST(plans_whose_results_pass_every_limit_are_refused_when_they_are_made) {
         gn__paying.host = budget;
         REQUIRE(gn__exec_open(&d, &x, &f) == GN_OK);
         gn__paying.host = NULL;
-        root = gn__resolve(g, gn_cumsum(gn_full(g, GN_U8, GN_SHAPE(large ? 5 * MIB : 1 * MIB), 1), 0), &why);
+        root = gn__resolve(g, gn_cumsum(gn_full(g, GN_F32, GN_SHAPE((large ? 5 : 1) * MIB / 4), 1), 0), &why);
         REQUIRE(gn__cut_make(g, &root, 1, &bad) == GN_OK);
         gn__paying.host = budget;
         CHECK_RESULT(x.i->plan_make(x.self, &g->cut.part, &plan, &f), large ? GN_LIMIT : GN_OK);
