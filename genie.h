@@ -9861,6 +9861,19 @@ static bool gn__layout_steps(gn_layout *l) {
     return ok;
 }
 
+/* Each scalar op is an instruction of a loop, each op that is neither scalar nor a view nor a constant a step; more of both are found as
+   they are laid out. */
+static uint64_t gn__layout_least(const gn_part *p) {
+    uint64_t steps = 0, instrs = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        bool scalar = gn__is_scalar_op(n);
+        instrs += scalar;
+        steps += !scalar && n->leaf == GN_LEAF_NONE && n->op != GN_OP_FULL && !gn__op_has(n->op, GN_VIEWS);
+    }
+    return (p->n_nodes + UINT64_C(1)) * (sizeof(gn_lay) + sizeof(uint32_t)) + p->n_updates + 1 + steps * sizeof(gn_kernel_step) + instrs * sizeof(gn_instr) + 3 * GN__BLOCK_COST;
+}
+
 static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *cancel, gn_layout *l, gn_fault *f) {
     memset(l, 0, sizeof *l);
     l->part = p;
@@ -9877,19 +9890,6 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *can
     if (r == GN_OK) r = gn__stopped(cancel, f);
     if (r != GN_OK) gn__layout_deinit(l);
     return r;
-}
-
-/* Each scalar op is an instruction of a loop, each op that is neither scalar nor a view nor a constant a step; more of both are found as
-   they are laid out. */
-static uint64_t gn__layout_least(const gn_part *p) {
-    uint64_t steps = 0, instrs = 0;
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
-        const gn_part_node *n = &p->nodes[i];
-        bool scalar = gn__is_scalar_op(n);
-        instrs += scalar;
-        steps += !scalar && n->leaf == GN_LEAF_NONE && n->op != GN_OP_FULL && !gn__op_has(n->op, GN_VIEWS);
-    }
-    return (p->n_nodes + UINT64_C(1)) * (sizeof(gn_lay) + sizeof(uint32_t)) + p->n_updates + 1 + steps * sizeof(gn_kernel_step) + instrs * sizeof(gn_instr) + 3 * GN__BLOCK_COST;
 }
 
 /* ---- schedule ----
