@@ -7,7 +7,7 @@
        With this file alone a program runs its graphs on its own CPU:      cc -O2 prog.c -lm -lpthread
        With genie_net.c it reaches servers, or is one:                     cc -O2 prog.c genie_net.c -lmbedtls -lmbedx509
                                                                               -lmbedcrypto -lzstd -lm -lpthread
-       Declarations are C99 and C++11; the implementation is C11 with GCC, clang or MSVC.
+       Declarations are C99 and C++11; the implementation is C11 with GCC or clang.
 
        May be defined before the implementation:
            GN_MALLOC, GN_REALLOC, GN_FREE    allocation (all three or none; NULL is handled everywhere)
@@ -1648,6 +1648,14 @@ typedef struct gn_driver_i {
 GN_API void gn_register_net(const gn_net_i *net);
 GN_API void gn_register_driver(const gn_driver_i *driver);
 
+/* Defined in genie_cuda.c, for measuring. Launches the kernels of the plan that the calling thread last submitted to a GPU of its own
+   machine `times` times more, each time with a wait for their end and nothing else of Genie around them. *out_seconds: the time of one
+   such launch and wait; *out_kernels: the kernels in it. They compute from what lies in the device's memory now and write where they
+   wrote: a plan that updates states updates them again. GN_BAD_ARGUMENT: times below 1, or no place for an answer. GN_NO_VALUE: this
+   thread has submitted no plan, its plan is gone, or its device only compiles. Another result: the driver's, as of any step; nothing is
+   written then. Called by the thread that uses the context, between its steps and before it closes it. */
+GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
+
 /* The generic builder that every public op uses and the server re-infers with: op by wire id. */
 GN_API gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in, const int64_t *attrs, int n_attrs);
 #define gn_apply(...) gn_apply_at(GN_HERE, __VA_ARGS__)
@@ -1873,7 +1881,7 @@ static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) {
     return swapped;
 }
 #else
-#error "genie.h needs 64-bit atomics: GCC, clang or MSVC"
+#error "genie.h needs 64-bit atomics: compile it with GCC or clang"
 #endif
 
 /* ---- accounts: who pays for memory. What a thread allocates while it works for an account is charged to that account and to those
