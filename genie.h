@@ -12641,8 +12641,17 @@ static void gn__null_describe(void *self, gn_device_info *out) {
     gn__copy_text(out->identity, sizeof out->identity, "null");
 }
 
-static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+static const gn_exec_i gn__null_i = {
+    .close = gn__null_close,
+    .slot_put = gn__null_slot_put,
+    .slot_drop = gn__null_slot_drop,
+    .plan_make = gn__null_plan_make,
+    .plan_destroy = gn__null_plan_destroy,
+    .submit = gn__null_submit,
+    .wait = gn__null_wait,
+    .values_release = gn__null_values_release,
+    .describe = gn__null_describe,
+};
 
 /* ---- cpu ---- */
 
@@ -13346,8 +13355,17 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 #endif
 }
 
-static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+static const gn_exec_i gn__cpu_i = {
+    .close = gn__cpu_close,
+    .slot_put = gn__cpu_slot_put,
+    .slot_drop = gn__cpu_slot_drop,
+    .plan_make = gn__cpu_plan_make,
+    .plan_destroy = gn__cpu_plan_destroy,
+    .submit = gn__cpu_submit,
+    .wait = gn__cpu_wait,
+    .values_release = gn__cpu_values_release,
+    .describe = gn__cpu_describe,
+};
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -15565,10 +15583,42 @@ static uint32_t gn__multi_lost(void *self, gn_fault *f) {
     return lost;
 }
 
-static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
-static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
+static const gn_exec_i gn__multi_i = {
+    .close = gn__multi_close,
+    .slot_put = gn__multi_slot_put,
+    .slot_drop = gn__multi_slot_drop,
+    .plan_make = gn__multi_plan_make,
+    .plan_destroy = gn__multi_plan_destroy,
+    .submit = gn__multi_submit,
+    .wait = gn__multi_wait,
+    .values_release = gn__multi_values_release,
+    .describe = gn__multi_describe,
+    .costs = gn__multi_costs,
+    .rates = gn__multi_rates,
+    .ended = gn__multi_ended,
+    .reaches = gn__multi_takes,
+    .value_take = gn__multi_value_take,
+    .lost = gn__multi_lost,
+};
+static const gn_exec_i gn__multi_host_i = {
+    .close = gn__multi_close,
+    .slot_put = gn__multi_slot_put,
+    .slot_drop = gn__multi_slot_drop,
+    .plan_make = gn__multi_plan_make,
+    .plan_destroy = gn__multi_plan_destroy,
+    .submit = gn__multi_submit,
+    .wait = gn__multi_wait,
+    .values_release = gn__multi_values_release,
+    .describe = gn__multi_describe,
+    .host_alloc = gn__multi_host_alloc,
+    .host_free = gn__multi_host_free,
+    .costs = gn__multi_costs,
+    .rates = gn__multi_rates,
+    .ended = gn__multi_ended,
+    .reaches = gn__multi_takes,
+    .value_take = gn__multi_value_take,
+    .lost = gn__multi_lost,
+};
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -15617,8 +15667,16 @@ static void gn__multi_absent(const gn__multi *m, char *out, size_t cap) {
     }
 }
 
-static const gn_exec_i gn__absent_i = { .close = gn__absent_close, .slot_put = gn__absent_slot_put, .slot_drop = gn__absent_slot_drop, .plan_make = gn__absent_plan_make,
-                                        .plan_destroy = gn__absent_plan_destroy, .submit = gn__absent_submit, .wait = gn__absent_wait, .describe = gn__absent_describe };
+static const gn_exec_i gn__absent_i = {
+    .close = gn__absent_close,
+    .slot_put = gn__absent_slot_put,
+    .slot_drop = gn__absent_slot_drop,
+    .plan_make = gn__absent_plan_make,
+    .plan_destroy = gn__absent_plan_destroy,
+    .submit = gn__absent_submit,
+    .wait = gn__absent_wait,
+    .describe = gn__absent_describe,
+};
 
 /* Room for n devices, which are opened one by one. */
 static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
@@ -17030,8 +17088,19 @@ static void gn__remote_close(void *self) {
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
 
 static const gn_exec_i gn__remote_i = {
-    gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, gn__remote_ended, NULL, NULL, gn__remote_listen, gn__remote_lost,
+    .close = gn__remote_close,
+    .slot_put = gn__remote_slot_put,
+    .slot_drop = gn__remote_slot_drop,
+    .plan_make = gn__remote_plan_make,
+    .plan_destroy = gn__remote_plan_destroy,
+    .submit = gn__remote_submit,
+    .wait = gn__remote_wait,
+    .values_release = gn__remote_values_release,
+    .describe = gn__remote_describe,
+    .costs = gn__remote_costs,
+    .ended = gn__remote_ended,
+    .listen = gn__remote_listen,
+    .lost = gn__remote_lost,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
