@@ -1593,16 +1593,25 @@ typedef struct gn_net_i {
 #define GN_GELU_3 0.071354816272600248776
 #define GN_GELU_3_REST -6.175149918155315e-19
 
+/* What is true of few ops. */
+typedef enum gn_op_trait {
+    GN_COMPARES = 1,   /* the result is bool, for any dtype of input 0 */
+    GN_DIVIDES = 2,    /* an integer divisor of 0 is a fault */
+    GN_VIEWS = 4,       /* the result may be a view of input 0 */
+    GN_SINGLE = 8      /* two equal nodes of it are two values: never merged */
+} gn_op_trait;
+
 /* ---- the op list: scalar rows, structured ops, leaves. The dtypes of a row are named in >>types. ----
  * Scalar rows.
- * U (one input), B (two) and T (three) have a gradient, UN and BN none, C compares, P is a U whose parameters are attributes.
+ * U (one input), B (two) and T (three) have a gradient, UN and BN none, C compares, P is a U with two attributes, its parameters;
+ * D is a B whose integer divisors of 0 are a fault.
  * X(NAME, name, wire, compute class, dtypes, flops, tolerance, body over a, b, c and parameters p0, p1 [, gradients])
  * Compute class: F float, S float and short, A any, M any but of more work than A, I integer. Gradients are expressions over the result y, its gradient gy, the inputs x0, x1, x2. */
-#define GN_SCALAR_OPS(U, B, UN, BN, C, P, T)                                                                                              \
+#define GN_SCALAR_OPS(U, B, D, UN, BN, C, P, T)                                                                                              \
     B( ADD,       add,       0x10, A, GN__ALL,     1,  1, GN_M_ADD(a, b), gy, gy)                                                    \
     B( SUB,       sub,       0x11, A, GN__NUMBERS, 1,  1, GN_M_SUB(a, b), gy, gn__neg(k, gy))                                        \
     B( MUL,       mul,       0x12, A, GN__ALL,     1,  1, GN_M_MUL(a, b), gn__mul(k, gy, x1), gn__mul(k, gy, x0))                    \
-    B( DIV,       div,       0x13, A, GN__NUMBERS, 4,  1, GN_M_DIV(a, b), gn__div(k, gy, x1), gn__neg(k, gn__div(k, gn__mul(k, gy, y), x1))) \
+    D( DIV,       div,       0x13, A, GN__NUMBERS, 4,  1, GN_M_DIV(a, b), gn__div(k, gy, x1), gn__neg(k, gn__div(k, gn__mul(k, gy, y), x1))) \
     B( POW,       pow,       0x14, F, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
     B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__share(k, gn__gt(k, x0, x1)), gn__share(k, gn__lt(k, x0, x1))) \
     B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__share(k, gn__lt(k, x0, x1)), gn__share(k, gn__gt(k, x0, x1))) \
@@ -1662,9 +1671,9 @@ typedef struct gn_net_i {
     U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, GN_M_MISH(a), gn__mish_grad(k)) \
     U( LOG_SIGMOID,  log_sigmoid,  0x9f, F, GN__FLOATS, 20,  4, GN_M_MIN(a, GN_C(0)) - GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, gn__neg(k, x0)))) \
     B( ATAN2,        atan2,        0xa0, F, GN__FLOATS, 20,  4, GN_M_ATAN2(a, b), gn__div(k, gn__mul(k, gy, x1), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))), gn__neg(k, gn__div(k, gn__mul(k, gy, x0), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))))) \
-    B( FMOD,         fmod,         0xa1, M, GN__NUMBERS,  8,  1, GN_M_FMOD(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__trunc(k, gn__div(k, x0, x1))))) \
-    B( REMAINDER,    remainder,    0xa2, M, GN__NUMBERS,  8,  2, GN_M_REMAINDER(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__floor_divide(k, x0, x1)))) \
-    B( FLOOR_DIVIDE, floor_divide, 0xa3, M, GN__NUMBERS,  8,  4, GN_M_FLOORDIV(a, b), gn__zeros_like(k, x0), gn__zeros_like(k, x1)) \
+    D( FMOD,         fmod,         0xa1, M, GN__NUMBERS,  8,  1, GN_M_FMOD(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__trunc(k, gn__div(k, x0, x1))))) \
+    D( REMAINDER,    remainder,    0xa2, M, GN__NUMBERS,  8,  2, GN_M_REMAINDER(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__floor_divide(k, x0, x1)))) \
+    D( FLOOR_DIVIDE, floor_divide, 0xa3, M, GN__NUMBERS,  8,  4, GN_M_FLOORDIV(a, b), gn__zeros_like(k, x0), gn__zeros_like(k, x1)) \
     B( HYPOT,        hypot,        0xa4, F, GN__FLOATS,  8,  4, GN_M_HYPOT(a, b), gn__div(k, gn__mul(k, gy, x0), y), gn__div(k, gn__mul(k, gy, x1), y)) \
     B( COPYSIGN,     copysign,     0xa5, S, GN__FLOATS,  1,  0, GN_M_COPYSIGN(a, b), gn__where(k, gn__eq(k, y, x0), gy, gn__neg(k, gy)), gn__zeros_like(k, x1)) \
     BN( SHIFT_LEFT,   shift_left,   0xa6, I, GN__INTS,  1,  1, GN_M_SHL(a, b)) \
@@ -1673,48 +1682,59 @@ typedef struct gn_net_i {
     T( LERP,         lerp,         0xb1, S, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
 
 /* The ops that are not scalar rows: each executor that knows them all expands this list.
- * X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
-#define GN_STRUCTURED_OPS(X)                                                                             \
-    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
-    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
-    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
-    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
-    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
-    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
-    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
-    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
-    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
-    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
-    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
-    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
-    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
-    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
-    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
-    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
-    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
-    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
-    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
-    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
-    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
-    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
-    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
-    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
-    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
-    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
+ * X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0,
+ *   tolerance, has gradient, cost: each (a result's element is one operation), reads, or that of the block, traits) */
+#define GN_STRUCTURED_OPS(X)                                                                                          \
+    X(WHERE,          where,          0x30, SCALAR,     3, 3,   0, GN__ALL,      1, true,  each, 0)                   \
+    X(CAST,           cast,           0x31, SCALAR,     1, 1,   1, GN__ALL,      1, true,  each, 0) /* dtype */       \
+    /* axes as bits, keep */                                                                                          \
+    X(SUM,            sum,            0x38, REDUCE,     1, 1,   2, GN__ALL,      2, true,  reads, 0)                  \
+    X(MEAN,           mean,           0x39, REDUCE,     1, 1,   2, GN__FLOATS,   2, true,  reads, 0)                  \
+    X(MAX,            max,            0x3a, REDUCE,     1, 1,   2, GN__ALL,      0, true,  reads, 0)                  \
+    X(MIN,            min,            0x3b, REDUCE,     1, 1,   2, GN__ALL,      0, true,  reads, 0)                  \
+    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,   2, GN__ALL,      0, false, reads, 0)                  \
+    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,   1, GN__FLOATS,  16, true,  each, 0) /* axis */        \
+    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,   1, GN__FLOATS,  16, true,  each, 0) /* axis */        \
+    /* eps as f64 word, bits: 1 gain, 2 bias */                                                                       \
+    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,   2, GN__FLOATS,   8, true,  each, 0)                   \
+    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,   0, GN__NUMBERS,  4, true,  matmul, 0)                 \
+    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,   0, GN__NUMBERS,  4, true,  matmul, 0)                 \
+    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1,  -1, GN__ALL,      0, true,  each, GN_VIEWS) /* dims */ \
+    X(PERMUTE,        permute,        0x51, MOVE,       1, 1,  -1, GN__ALL,      0, true,  each, GN_VIEWS) /* axes */ \
+    /* axis, begin, end, step */                                                                                      \
+    X(SLICE,          slice,          0x52, MOVE,       1, 1,   4, GN__ALL,      0, true,  each, GN_VIEWS)            \
+    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,   4, GN__ALL,      0, true,  each, 0)                   \
+    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1,  -1, GN__ALL,      0, true,  each, GN_VIEWS) /* dims */ \
+    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,   1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,   0, GN__ALL,      0, true,  each, 0)                   \
+    /* depth, dtype */                                                                                                \
+    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,   2, GN__INDEX,    0, false, each, 0)                   \
+    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,   1, GN__NUMBERS,  4, true,  each, 0) /* axis */        \
+    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,   0, GN__FLOATS,   8, true,  each, 0)                   \
+    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,   0, GN__FLOATS,   8, true,  each, 0)                   \
+    /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */                                                         \
+    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,   2, GN__FLOATS,  16, true,  attention, 0)              \
+    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,   0, GN__ALL,      0, true,  each, GN_SINGLE)           \
+    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
+    /* axes as bits, keep */                                                                                          \
+    X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                  \
+    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,   2, GN__ALL,      0, false, reads, 0)                  \
+    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,   1, GN__ALL,      2, true,  each, 0) /* axis */        \
+    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,   1, GN__ALL,      4, true,  each, 0) /* axis */        \
+    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,   1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    /* axis, descending */                                                                                            \
+    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,   2, GN__ALL,      0, false, argsort, 0)                \
+    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,   1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,   1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,   1, GN__ALL,      0, false, reads, 0) /* bound */      \
+    /* dtype, f64 word, dims */                                                                                       \
+    X(FULL,           full,           0x08, GENERATOR,  0, 0,  -1, 0,            0, false, each, 0)                   \
+    /* dtype, n, start and step as f64 words */                                                                       \
+    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,   4, 0,            1, false, each, 0)                   \
+    /* dtype, key, dims; input: running counter */                                                                    \
+    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1,  -1, GN__BIT(GN_I64),  0, false, each, GN_SINGLE)       \
+    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1,  -1, GN__BIT(GN_I64),  4, false, each, GN_SINGLE)
 
 /* Leaves; gn_part_node.leaf says the kind. X(NAME, name, wire) */
 #define GN_LEAF_OPS(X) X(DATA, data, 0x01) X(VALUE, value, 0x02) X(WEIGHT, weight, 0x03) X(STATE, state, 0x04)
@@ -1726,7 +1746,7 @@ typedef enum gn_op_id {
     GN_LEAF_OPS(GN__X)
 #undef GN__X
 #define GN__U(NAME, ...) GN_OP_##NAME,
-    GN_SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
+    GN_SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
 #undef GN__U
 #define GN__X(NAME, ...) GN_OP_##NAME,
     GN_STRUCTURED_OPS(GN__X)
@@ -3991,10 +4011,11 @@ typedef struct gn__op_row {
     uint8_t kind;               /* gn_op_class */
     uint8_t least, most;        /* inputs */
     int8_t n_attrs;             /* -1: the shape rule says */
-    bool compares;
+    uint8_t traits;             /* gn_op_trait */
     uint32_t dtypes;
-    double flops, tolerance;
+    double flops, tolerance;    /* flops: of an element of the result, where there is no cost */
     gn__infer_fn infer;
+    gn__cost_fn cost;
     gn__kernel cpu;
     gn__grad_fn grad;
     gn__tile_fn tile[GN__COMPUTE__COUNT];
@@ -4038,7 +4059,7 @@ typedef struct gn__op_row {
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
 GN__SMALL_BEGIN
-GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
 #undef GN__LONG
 #undef GN__PATH
@@ -4047,7 +4068,7 @@ GN__SMALL_END
 #define GN__LONG f32
 #define GN__PATH f32_avx2
 #define GN__TARGET GN__TARGET_AVX2
-GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -4057,7 +4078,7 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TI
 #define GN__WHEN_M(...)
 #define GN__PATH f32_avx512
 #define GN__TARGET GN__TARGET_AVX512
-GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_F
@@ -4075,7 +4096,7 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TI
 #define GN__T double
 #define GN__PARAM(x) (x)
 GN__SMALL_BEGIN
-GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
 #undef GN__LONG
 #undef GN__PATH
@@ -4088,7 +4109,7 @@ GN__SMALL_END
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
-GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -4111,7 +4132,7 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TI
 #define GN__T int32_t
 #define GN__PARAM(x) ((int32_t)gn__f64_int(x, GN_I32))
 GN__SMALL_BEGIN
-GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
 #undef GN__SUFFIX
 #undef GN__PATH
@@ -4124,7 +4145,7 @@ GN__SMALL_END
 #define GN__T int64_t
 #define GN__PARAM(x) gn__f64_int(x, GN_I64)
 GN__SMALL_BEGIN
-GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
 #undef GN__SUFFIX
 #undef GN__PATH
@@ -4353,6 +4374,10 @@ static gn_result gn__cpu_random_normal(const gn__call *c) { return gn__random(c,
 GN__COLD_END
 
 /* ---- reductions: attrs = axes as bits, keep ---- */
+
+/* Costs of ops without one of their own, in operations. */
+static double gn__cost_each(const gn__infer_call *c) { return (double)gn__count(&c->out->shape); }
+static double gn__cost_reads(const gn__infer_call *c) { return (double)gn__count(&c->in[0].shape); }
 
 static gn_result gn__infer_reduce(const gn__infer_call *c) {
     gn_shape s = c->in[0].shape;
@@ -6858,12 +6883,12 @@ GN__COLD_END
 
 #define GN__U(NAME, name, ...) static void gn__grad_##name(gn__grads *k);
 #define GN__N(...)
-GN_SCALAR_OPS(GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
+GN_SCALAR_OPS(GN__U, GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
 #undef GN__U
 #undef GN__N
 #define GN__DECLARE_GRAD_true(name) static void gn__grad_##name(gn__grads *k);
 #define GN__DECLARE_GRAD_false(name)
-#define GN__X(NAME, name, w, kind, least, most, attrs, mask, tol, grad) GN__DECLARE_GRAD_##grad(name)
+#define GN__X(NAME, name, w, kind, least, most, attrs, mask, tol, grad, ...) GN__DECLARE_GRAD_##grad(name)
 GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 
@@ -6889,16 +6914,27 @@ GN_STRUCTURED_OPS(GN__X)
 #define GN__WIDE_I(NAME) { NULL, NULL, NULL }
 #define GN__WIDE64_I(NAME) GN__WIDE_I(NAME)
 #define GN__TILES_I(NAME) { NULL, NULL, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
-#define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, cmp, rule, g)                                                  \
-    [GN_OP_##NAME] = { .name = lower, .text = body, .wire = w, .kind = GN_CLASS_SCALAR, .least = n, .most = n,              \
-                        .n_attrs = GN_OP_##NAME == GN_OP_CLAMP ? 2 : 0, .compares = cmp, .dtypes = mask, .flops = fl,      \
-                        .tolerance = tol, .infer = rule, .grad = g, .tile = GN__TILES_##cls(NAME), .wide = GN__WIDE_##cls(NAME), .wide64 = GN__WIDE64_##cls(NAME) },
-#define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, false, gn__infer_scalar, gn__grad_##name)
-#define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, false, gn__infer_scalar, gn__grad_##name)
-#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, false, gn__infer_scalar, gn__grad_##name)
-#define GN__UN(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, false, gn__infer_scalar, NULL)
-#define GN__BN(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, false, gn__infer_scalar, NULL)
-#define GN__C(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, true, gn__infer_compare, NULL)
+#define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, words, flags, rule, g)                                        \
+    [GN_OP_##NAME] = { .name = lower, .text = body, .wire = w, .kind = GN_CLASS_SCALAR, .least = n, .most = n,            \
+                       .n_attrs = words, .traits = flags, .dtypes = mask, .flops = fl, .tolerance = tol, .infer = rule,   \
+                       .grad = g, .tile = GN__TILES_##cls(NAME), .wide = GN__WIDE_##cls(NAME),                            \
+                       .wide64 = GN__WIDE64_##cls(NAME) },
+#define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, gn__grad_##name)
+#define GN__P(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 2, 0, gn__infer_scalar, gn__grad_##name)
+#define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, gn__grad_##name)
+#define GN__D(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_DIVIDES, gn__infer_scalar, gn__grad_##name)
+#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, 0, 0, gn__infer_scalar, gn__grad_##name)
+#define GN__UN(NAME, name, w, cls, mask, fl, tol, body) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, NULL)
+#define GN__BN(NAME, name, w, cls, mask, fl, tol, body) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, NULL)
+#define GN__C(NAME, name, w, cls, mask, fl, tol, body) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_COMPARES, gn__infer_compare, NULL)
 #define GN__GRAD_true(name) gn__grad_##name
 #define GN__GRAD_false(name) NULL
 #define GN__TEXT_SCALAR(NAME) (GN_OP_##NAME == GN_OP_WHERE ? "a ? b : c" : "a")   /* cast: converted by the compute type */
@@ -6911,35 +6947,29 @@ GN_STRUCTURED_OPS(GN__X)
 #define GN__CPU_MOVE(name) gn__cpu_##name
 #define GN__CPU_STRUCTURED(name) gn__cpu_##name
 #define GN__CPU_GENERATOR(name) gn__cpu_##name
-#define GN__X(NAME, lower, w, cls, lo, hi, words, mask, tol, g)                                                             \
-    [GN_OP_##NAME] = { .name = #lower, .text = GN__TEXT_##cls(NAME), .wire = w, .kind = GN_CLASS_##cls, .least = lo, .most = hi, .n_attrs = words, .dtypes = mask, \
-                        .flops = 1, .tolerance = tol, .infer = gn__infer_##lower, .cpu = GN__CPU_##cls(lower), .grad = GN__GRAD_##g(lower) },
+#define GN__X(NAME, lower, w, cls, lo, hi, words, mask, tol, g, counted, flags)                                             \
+    [GN_OP_##NAME] = { .name = #lower, .text = GN__TEXT_##cls(NAME), .wire = w, .kind = GN_CLASS_##cls, .least = lo,        \
+                       .most = hi, .n_attrs = words, .traits = flags, .dtypes = mask, .tolerance = tol,                     \
+                       .infer = gn__infer_##lower, .cost = gn__cost_##counted, .cpu = GN__CPU_##cls(lower),                 \
+                       .grad = GN__GRAD_##g(lower) },
 #define GN__L(NAME, lower, w) [GN_OP_##NAME] = { .name = #lower, .wire = w, .kind = GN_CLASS_LEAF },
 
 static const gn__op_row gn__ops[GN_OP__COUNT] = {
     [GN_OP_FAILED] = { .name = "failed", .kind = GN_CLASS_LEAF },
     GN_LEAF_OPS(GN__L)
-    GN_SCALAR_OPS(GN__U, GN__B, GN__UN, GN__BN, GN__C, GN__U, GN__T3)
+    GN_SCALAR_OPS(GN__U, GN__B, GN__D, GN__UN, GN__BN, GN__C, GN__P, GN__T3)
     GN_STRUCTURED_OPS(GN__X)
 };
 #undef GN__U
+#undef GN__P
 #undef GN__B
+#undef GN__D
 #undef GN__UN
 #undef GN__BN
 #undef GN__C
 #undef GN__T3
 #undef GN__X
 #undef GN__L
-
-/* Columns that stand beside the table because few rows have them. */
-static double gn__cost_reads(const gn__infer_call *c) { return (double)gn__count(&c->in[0].shape); }
-
-static gn__cost_fn gn__op_cost(int op) {
-    if (op == GN_OP_MATMUL || op == GN_OP_LINEAR) return gn__cost_matmul;
-    if (op == GN_OP_ATTENTION) return gn__cost_attention;
-    if (op == GN_OP_ARGSORT) return gn__cost_argsort;
-    return gn__ops[op].kind == GN_CLASS_REDUCE || op == GN_OP_NONZERO ? gn__cost_reads : NULL;
-}
 
 static int gn__op_by_wire(uint16_t wire) {
     for (int i = 1; i < GN_OP__COUNT; i++)
@@ -6952,12 +6982,7 @@ static int gn__op_leaf(gn_leaf_kind kind) {
     return kind > GN_LEAF_NONE && kind < GN_LEAF__COUNT ? ops[kind] : -1;
 }
 
-static bool gn__is_view_op(int op) {
-    return op == GN_OP_RESHAPE || op == GN_OP_PERMUTE || op == GN_OP_SLICE || op == GN_OP_BROADCAST || op == GN_OP_ASSIGN;
-}
-
-/* Integer divisors of 0 are a fault. */
-static bool gn__op_divides(int op) { return op == GN_OP_DIV || op == GN_OP_FMOD || op == GN_OP_REMAINDER || op == GN_OP_FLOOR_DIVIDE; }
+static bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
 
 /* Appended to an error: the types of what an op was given. */
 static void gn__tell_types(gn_fault *f, const gn__type *in, int n_in) {
@@ -7002,7 +7027,7 @@ static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *
 static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type *out) {
     gn__type copy = *out;
     gn__infer_call c = { in, n_in, NULL, 0, &copy, NULL };
-    gn__cost_fn cost = gn__op_cost(op);
+    gn__cost_fn cost = gn__ops[op].cost;
     return cost ? cost(&c) : gn__ops[op].flops * (double)gn__count(&out->shape);
 }
 
@@ -7660,7 +7685,6 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
 }
 
 /* Ops of which each use counts: a generator draws anew, a version of a state is an effect. */
-static bool gn__is_single(int op) { return op == GN_OP_RANDOM_UNIFORM || op == GN_OP_RANDOM_NORMAL || op == GN_OP_ASSIGN || op == GN_OP_KV_APPEND; }
 
 /* What the program said of a node counts, so that a node is never scheduled by another's word. */
 static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
@@ -7673,7 +7697,7 @@ static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
 static void gn__cut_share(gn_ctx *g, uint32_t id) {
     gn__cut *c = &g->cut;
     const gn_part_node *n = &c->nodes[c->n_nodes - 1];
-    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__is_single(n->op)) return;
+    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__op_has(n->op, GN_SINGLE)) return;
     uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->phase << 16) | n->dtype, n->n_ins);
     for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, c->ins[n->ins + i]);
     for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[n->attrs + i]);
@@ -7770,7 +7794,7 @@ struct gn__grads {
 #define GN__B1(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a) { return gn__build(k->g, k->at, GN_OP_##NAME, 1, &a, 0, NULL); }
 #define GN__B2(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_##NAME, 2, in, 0, NULL); }
 #define GN__B3(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b, uint32_t c) { uint32_t in[3] = { a, b, c }; return gn__build(k->g, k->at, GN_OP_##NAME, 3, in, 0, NULL); }
-GN_SCALAR_OPS(GN__B1, GN__B2, GN__B1, GN__B2, GN__B2, GN__B1, GN__B3)
+GN_SCALAR_OPS(GN__B1, GN__B2, GN__B2, GN__B1, GN__B2, GN__B2, GN__B1, GN__B3)
 #undef GN__B3
 #undef GN__B1
 #undef GN__B2
@@ -7900,7 +7924,7 @@ static uint32_t gn__mish_grad(gn__grads *k) {              /* t + x (1 - t^2) s,
         if (k->need[1]) k->gx[1] = g1;                                                                      \
         if (k->need[2]) k->gx[2] = g2;                                                                      \
     }
-GN_SCALAR_OPS(GN__U, GN__B, GN__N, GN__N, GN__N, GN__U, GN__T3)
+GN_SCALAR_OPS(GN__U, GN__B, GN__B, GN__N, GN__N, GN__N, GN__U, GN__T3)
 #undef GN__T3
 #undef GN__U
 #undef GN__B
@@ -8277,7 +8301,7 @@ static int64_t gn__elements(const gn__recognition *w, uint32_t i) {
 }
 
 /* Shows elements of its input as they are, or as another dtype. */
-static bool gn__is_glue(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (gn__is_view_op(n->op) || n->op == GN_OP_CAST); }
+static bool gn__is_glue(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (gn__op_has(n->op, GN_VIEWS) || n->op == GN_OP_CAST); }
 
 /* A weight, or a state that is used as one. */
 static bool gn__is_param(const gn__recognition *w, uint32_t i) {
@@ -9177,11 +9201,11 @@ static void gn__cost_tell(gn__recognition *w, uint32_t i) {
         if (k < 3) in[k] = x;
         e->bytes = gn__type_bytes(&x);
         e->change = e->bytes ? (double)gn__type_bytes(&out) / (double)e->bytes : 0;
-        if (!gn__is_view_op(n->op)) t->bytes_read += gn__bytes_in(w, i, k);
+        if (!gn__op_has(n->op, GN_VIEWS)) t->bytes_read += gn__bytes_in(w, i, k);
     }
     if (n->leaf) return;
     t->flops = gn__op_flops(n->op, in, (int)n->n_ins, &out);
-    if (gn__is_view_op(n->op) || n->op == GN_OP_FULL) return;
+    if (gn__op_has(n->op, GN_VIEWS) || n->op == GN_OP_FULL) return;
     t->bytes_written = gn__op_at(w, i) == GN_OP_KV_APPEND ? gn__type_bytes(&in[1]) : gn__type_bytes(&out);
     gn__cost_of_keys(w, i, t, gn__type_bytes(&in[1]) + gn__type_bytes(&in[2]));
 }
@@ -9195,7 +9219,7 @@ static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
     for (uint32_t i = w->n; i-- > 0;) {
         const gn_part_node *n = &w->p->nodes[i];
         gn_group *g = &m->groups[m->nodes[i].group];
-        bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS, works = !n->leaf && !gn__is_view_op(n->op) && n->op != GN_OP_FULL;
+        bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS, works = !n->leaf && !gn__op_has(n->op, GN_VIEWS) && n->op != GN_OP_FULL;
         bool loops = scalar && w->reader[i] < w->n && !outside[i];
         uint64_t read = 0;
         for (uint32_t k = 0; k < n->n_ins; k++) {
@@ -9222,7 +9246,7 @@ static void gn__critical_tell(gn__recognition *w, double *way, uint32_t *before)
     for (uint32_t i = 0; i < w->n; i++) {
         const gn_part_node *n = &w->p->nodes[i];
         const gn_node_meaning *t = &m->nodes[i];
-        double longest = 0, own = gn__is_free(w, i) || gn__is_view_op(n->op) ? 0 : 2e-6 + GN__MAX(t->flops / 1e13, (double)(t->bytes_read + t->bytes_written) / 1e12);
+        double longest = 0, own = gn__is_free(w, i) || gn__op_has(n->op, GN_VIEWS) ? 0 : 2e-6 + GN__MAX(t->flops / 1e13, (double)(t->bytes_read + t->bytes_written) / 1e12);
         before[i] = GN_NO_NODE;
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = gn__in(w, i, k);
@@ -9360,7 +9384,7 @@ static gn_view gn__part_view(const gn_part *p, uint32_t node) {
 static bool gn__layout_view(gn_layout *l, uint32_t i) {
     const gn_part *p = l->part;
     const gn_part_node *n = &p->nodes[i];
-    if (!gn__is_view_op(n->op)) return false;
+    if (!gn__op_has(n->op, GN_VIEWS)) return false;
     const gn_lay *in = &l->lay[p->ins[n->ins + (n->op == GN_OP_ASSIGN ? 1 : 0)]];
     const int64_t *attrs = p->attrs + n->attrs;
     gn_view v = in->view;
@@ -10067,7 +10091,7 @@ static uint32_t gn__viewed(const gn_part *p, uint32_t i) { return p->ins[p->node
 static void gn__sched_views(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
-        if (n->leaf || !gn__is_view_op(n->op)) continue;
+        if (n->leaf || !gn__op_has(n->op, GN_VIEWS)) continue;
         uint8_t of = s->view[gn__viewed(s->p, i)];
         s->view[i] = n->op == GN_OP_ASSIGN ? of == GN__STRIDED ? GN__STRIDED : GN__VIEW : n->op != GN_OP_RESHAPE ? GN__STRIDED : of == GN__STRIDED ? GN__OWN : GN__VIEW;
     }
@@ -13044,7 +13068,7 @@ static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const 
     gn_dtype d = (gn_dtype)in->out_dtype;
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
     if (in->op == GN_OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, whole); return GN_OK; }
-    if (gn__op_divides(in->op) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n)) return GN_DIVISION_BY_ZERO;
+    if (gn__op_has(in->op, GN_DIVIDES) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n)) return GN_DIVISION_BY_ZERO;
     if (in->op == GN_OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64, gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
         where[compute](y, x, in->p, whole);
@@ -17802,7 +17826,7 @@ static double gn__part_seconds(const gn_part *p, const gn_cluster_device *c) {
     for (uint32_t i = 0; i < p->n_nodes && rate > 0; i++) {
         const gn_part_node *n = &p->nodes[i];
         gn__type in[GN__MAX_INPUTS], out = gn__part_type(p, i);
-        if (n->leaf != GN_LEAF_NONE || gn__is_view_op(n->op) || n->n_ins > GN__MAX_INPUTS) continue;
+        if (n->leaf != GN_LEAF_NONE || gn__op_has(n->op, GN_VIEWS) || n->n_ins > GN__MAX_INPUTS) continue;
         for (uint32_t k = 0; k < n->n_ins; k++) in[k] = gn__part_type(p, p->ins[n->ins + k]);
         seconds += gn__op_flops(n->op, in, (int)n->n_ins, &out) / rate;
     }
@@ -20794,7 +20818,7 @@ static gn_tensor gn__op(const char *file, int line, int op, const gn_tensor *in,
 #define GN__P2(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b) { gn_tensor in[2] = { a, b }; return gn__op(file, line, GN_OP_##NAME, in, 2, 0, NULL, 0); }
 #define GN__NO(...)
 #define GN__P3(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor c) { gn_tensor in[3] = { a, b, c }; return gn__op(file, line, GN_OP_##NAME, in, 3, 0, NULL, 0); }
-GN_SCALAR_OPS(GN__P1, GN__P2, GN__P1, GN__P2, GN__P2, GN__NO, GN__P3)
+GN_SCALAR_OPS(GN__P1, GN__P2, GN__P2, GN__P1, GN__P2, GN__P2, GN__NO, GN__P3)
 #undef GN__P3
 #undef GN__P1
 #undef GN__P2
@@ -21481,7 +21505,7 @@ int gn_op_count(void) { return GN_OP__COUNT - 1; }
 gn_result gn_get_op(int index, gn_op_info *out) {
     if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
     const gn__op_row *o = &gn__ops[index + 1];
-    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, o->compares, o->grad != NULL, o->tolerance, o->text };
+    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text };
     return GN_OK;
 }
 
