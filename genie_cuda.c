@@ -9872,8 +9872,24 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
     return GN_OK;
 }
 
-static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take, NULL, exec_lost };
+static const gn_exec_i exec_table = {
+    .close = exec_close,
+    .slot_put = exec_slot_put,
+    .slot_drop = exec_slot_drop,
+    .plan_make = exec_plan_make,
+    .plan_destroy = exec_plan_destroy,
+    .submit = exec_submit,
+    .wait = exec_wait,
+    .values_release = exec_values_release,
+    .describe = exec_describe,
+    .host_alloc = exec_host_alloc,
+    .host_free = exec_host_free,
+    .rates = exec_rates,
+    .ended = exec_ended,
+    .reaches = exec_reaches,
+    .value_take = exec_value_take,
+    .lost = exec_lost,
+};
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -10076,7 +10092,11 @@ static int driver_list(int index, char *out, size_t cap) {
                     cu.driver_version / 1000, cu.driver_version % 1000 / 10, compiler, products, ok ? "" : "; absent: ", ok ? "" : f.text);
 }
 
-static const gn_driver_i driver_table = { "cuda", driver_open, driver_list };
+static const gn_driver_i driver_table = {
+    .prefix = "cuda",
+    .open = driver_open,
+    .list = driver_list,
+};
 
 #if defined(__GNUC__)
 __attribute__((constructor))
