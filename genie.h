@@ -7,7 +7,7 @@
        With this file alone a program runs its graphs on its own CPU:      cc -O2 prog.c -lm -lpthread
        With genie_net.c it reaches servers, or is one:                     cc -O2 prog.c genie_net.c -lmbedtls -lmbedx509
                                                                               -lmbedcrypto -lzstd -lm -lpthread
-       Declarations are C99 and C++11; the implementation is C11 with GCC, clang or MSVC.
+       Declarations are C99 and C++11; the implementation is C11 with GCC or clang.
 
        May be defined before the implementation:
            GN_MALLOC, GN_REALLOC, GN_FREE    allocation (all three or none; NULL is handled everywhere)
@@ -1777,6 +1777,14 @@ typedef struct gn_driver_i {
 GN_API void gn_register_net(const gn_net_i *net);
 GN_API void gn_register_driver(const gn_driver_i *driver);
 
+/* Defined in genie_cuda.c, for measuring. Launches the kernels of the plan that the calling thread last submitted to a GPU of its own
+   machine `times` times more, each time with a wait for their end and nothing else of Genie around them. *out_seconds: the time of one
+   such launch and wait; *out_kernels: the kernels in it. They compute from what lies in the device's memory now and write where they
+   wrote: a plan that updates states updates them again. GN_BAD_ARGUMENT: times below 1, or no place for an answer. GN_NO_VALUE: this
+   thread has submitted no plan, its plan is gone, or its device only compiles. Another result: the driver's, as of any step; nothing is
+   written then. Called by the thread that uses the context, between its steps and before it closes it. */
+GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
+
 /* The generic builder that every public op uses and the server re-infers with: op by wire id. */
 GN_API gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in, const int64_t *attrs, int n_attrs);
 #define gn_apply(...) gn_apply_at(GN_HERE, __VA_ARGS__)
@@ -1999,7 +2007,7 @@ static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) {
     return swapped;
 }
 #else
-#error "genie.h needs 64-bit atomics: GCC, clang or MSVC"
+#error "genie.h needs 64-bit atomics: compile it with GCC or clang"
 #endif
 
 /* ---- accounts: who pays for memory. What a thread allocates while it works for an account is charged to that account and to those
@@ -12694,8 +12702,17 @@ static void gn__null_describe(void *self, gn_device_info *out) {
     gn__copy_text(out->identity, sizeof out->identity, "null");
 }
 
-static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+static const gn_exec_i gn__null_i = {
+    .close = gn__null_close,
+    .slot_put = gn__null_slot_put,
+    .slot_drop = gn__null_slot_drop,
+    .plan_make = gn__null_plan_make,
+    .plan_destroy = gn__null_plan_destroy,
+    .submit = gn__null_submit,
+    .wait = gn__null_wait,
+    .values_release = gn__null_values_release,
+    .describe = gn__null_describe,
+};
 
 /* ---- cpu ---- */
 
@@ -13398,8 +13415,17 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 #endif
 }
 
-static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+static const gn_exec_i gn__cpu_i = {
+    .close = gn__cpu_close,
+    .slot_put = gn__cpu_slot_put,
+    .slot_drop = gn__cpu_slot_drop,
+    .plan_make = gn__cpu_plan_make,
+    .plan_destroy = gn__cpu_plan_destroy,
+    .submit = gn__cpu_submit,
+    .wait = gn__cpu_wait,
+    .values_release = gn__cpu_values_release,
+    .describe = gn__cpu_describe,
+};
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -15615,10 +15641,42 @@ static uint32_t gn__multi_lost(void *self, gn_fault *f) {
     return lost;
 }
 
-static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
-static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
+static const gn_exec_i gn__multi_i = {
+    .close = gn__multi_close,
+    .slot_put = gn__multi_slot_put,
+    .slot_drop = gn__multi_slot_drop,
+    .plan_make = gn__multi_plan_make,
+    .plan_destroy = gn__multi_plan_destroy,
+    .submit = gn__multi_submit,
+    .wait = gn__multi_wait,
+    .values_release = gn__multi_values_release,
+    .describe = gn__multi_describe,
+    .costs = gn__multi_costs,
+    .rates = gn__multi_rates,
+    .ended = gn__multi_ended,
+    .reaches = gn__multi_takes,
+    .value_take = gn__multi_value_take,
+    .lost = gn__multi_lost,
+};
+static const gn_exec_i gn__multi_host_i = {
+    .close = gn__multi_close,
+    .slot_put = gn__multi_slot_put,
+    .slot_drop = gn__multi_slot_drop,
+    .plan_make = gn__multi_plan_make,
+    .plan_destroy = gn__multi_plan_destroy,
+    .submit = gn__multi_submit,
+    .wait = gn__multi_wait,
+    .values_release = gn__multi_values_release,
+    .describe = gn__multi_describe,
+    .host_alloc = gn__multi_host_alloc,
+    .host_free = gn__multi_host_free,
+    .costs = gn__multi_costs,
+    .rates = gn__multi_rates,
+    .ended = gn__multi_ended,
+    .reaches = gn__multi_takes,
+    .value_take = gn__multi_value_take,
+    .lost = gn__multi_lost,
+};
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -15667,8 +15725,16 @@ static void gn__multi_absent(const gn__multi *m, char *out, size_t cap) {
     }
 }
 
-static const gn_exec_i gn__absent_i = { .close = gn__absent_close, .slot_put = gn__absent_slot_put, .slot_drop = gn__absent_slot_drop, .plan_make = gn__absent_plan_make,
-                                        .plan_destroy = gn__absent_plan_destroy, .submit = gn__absent_submit, .wait = gn__absent_wait, .describe = gn__absent_describe };
+static const gn_exec_i gn__absent_i = {
+    .close = gn__absent_close,
+    .slot_put = gn__absent_slot_put,
+    .slot_drop = gn__absent_slot_drop,
+    .plan_make = gn__absent_plan_make,
+    .plan_destroy = gn__absent_plan_destroy,
+    .submit = gn__absent_submit,
+    .wait = gn__absent_wait,
+    .describe = gn__absent_describe,
+};
 
 /* Room for n devices, which are opened one by one. */
 static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
@@ -17082,8 +17148,19 @@ static void gn__remote_close(void *self) {
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
 
 static const gn_exec_i gn__remote_i = {
-    gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, gn__remote_ended, NULL, NULL, gn__remote_listen, gn__remote_lost,
+    .close = gn__remote_close,
+    .slot_put = gn__remote_slot_put,
+    .slot_drop = gn__remote_slot_drop,
+    .plan_make = gn__remote_plan_make,
+    .plan_destroy = gn__remote_plan_destroy,
+    .submit = gn__remote_submit,
+    .wait = gn__remote_wait,
+    .values_release = gn__remote_values_release,
+    .describe = gn__remote_describe,
+    .costs = gn__remote_costs,
+    .ended = gn__remote_ended,
+    .listen = gn__remote_listen,
+    .lost = gn__remote_lost,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {

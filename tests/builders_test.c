@@ -2,7 +2,9 @@
  * slice of everything…): each gives a node of its own, never its operand's. And every error that operands of all dtypes and shapes,
  * missing and stale ones, and a full step can provoke: each has the op, the source line and the shapes.
  *
- * The rows stand in BUILDERS; a declaration of genie.h without a row fails. */
+ * The rows stand in BUILDERS; a declaration of genie.h without a row fails.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

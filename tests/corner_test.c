@@ -1,6 +1,8 @@
 /* Corners of ops, as the comments of genie.h and the libraries they follow (NumPy, PyTorch) say: signs and zeros of divisions,
  * reductions over nothing, ties, infinities, gradients at kinks. Values are written out by hand; on the CPU of
- * this process, or on the device of $GENIE_TEST_DEVICES. */
+ * this process, or on the device of $GENIE_TEST_DEVICES.
+ *
+ * Tier: quick address thread */
 #include "../genie.h"
 
 #include "test.h"

@@ -2,7 +2,9 @@
  * Each is computed by tests/reference.h and must come out equal, number for number, on every executor: the CPU on each of its instruction
  * paths, a server in this process, the GPU of $GENIE_TEST_DEVICES (cuda:0). Each program is read in several ways, since what is fused into
  * one kernel depends on what is asked for. GENIE_TEST_PROGRAMS=N: so many programs instead of a few. Then products of integers with what
- * stands before and behind them, for each dtype and each kind of product's kernel. */
+ * stands before and behind them, for each dtype and each kind of product's kernel.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

@@ -1,5 +1,7 @@
 /* The readers of files under examples/formats: what they read, what they refuse, files that are cut or altered at every
- * byte, and the memory that they take. */
+ * byte, and the memory that they take.
+ *
+ * Tier: quick address thread */
 #include "test.h"
 #include <errno.h>
 #include <fcntl.h>

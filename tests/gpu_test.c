@@ -1,5 +1,7 @@
 /* Larger shapes than the conformance suite's on the device of $GENIE_TEST_DEVICES (cuda:0), beside the CPU executor: tiled and
- * tensor-core products, flash attention, long reductions and rows, replayed plans with states, faults. Skips where it is absent. */
+ * tensor-core products, flash attention, long reductions and rows, replayed plans with states, faults. Skips where it is absent.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 
@@ -819,6 +821,29 @@ static void a_replayed_plan_carries_its_state(void)
     CHECK(memcmp(out, want, sizeof out) == 0);
     gn_step(gpu);
     gn_release(s);
+}
+
+/* What gn_cuda_launch_again answers, and that the device computes on after it. */
+static void a_plan_launched_again_gives_what_it_gave(void)
+{
+    if (compiles_only) { test_skip("kernels are compiled, not run"); return; }
+    const char *device = getenv("GENIE_TEST_DEVICES");
+    bool local = !device || strncmp(device, "cuda", 4) == 0;
+    float x[300], first[300], second[300];
+    double seconds = -1;
+    int kernels = -1;
+    for (int i = 0; i < 300; i++) x[i] = 0.01f * (float)(i % 97);
+    CHECK_RESULT(gn_read(gn_softmax(gn_data(gpu, GN_F32, GN_SHAPE(300), x), 0), first, sizeof first), GN_OK);
+    CHECK_RESULT(gn_cuda_launch_again(0, &seconds, &kernels), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_cuda_launch_again(1, NULL, &kernels), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_cuda_launch_again(1, &seconds, NULL), GN_BAD_ARGUMENT);
+    CHECK(seconds < 0 && kernels < 0);
+    CHECK_RESULT(gn_cuda_launch_again(3, &seconds, &kernels), local ? GN_OK : GN_NO_VALUE);
+    CHECK(!local || (seconds > 0 && kernels >= 1));
+    gn_step(gpu);
+    CHECK_RESULT(gn_read(gn_softmax(gn_data(gpu, GN_F32, GN_SHAPE(300), x), 0), second, sizeof second), GN_OK);
+    CHECK(memcmp(first, second, sizeof first) == 0);
+    gn_step(gpu);
 }
 
 /* Arguments of one element that kernels take by value: in plans of one kernel, with and without arguments in memory, beside one whose
@@ -1809,7 +1834,8 @@ int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
         TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
-        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(arguments_of_one_element_are_those_of_the_run), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(appends_at_a_computed_place_are_put_back_when_a_run_fails), TEST_ENTRY(indices_into_nothing_are_out_of_range), TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
+        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_plan_launched_again_gives_what_it_gave),
+        TEST_ENTRY(arguments_of_one_element_are_those_of_the_run), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(appends_at_a_computed_place_are_put_back_when_a_run_fails), TEST_ENTRY(indices_into_nothing_are_out_of_range), TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
         TEST_ENTRY(an_old_version_is_read_beside_the_new_one), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
         TEST_ENTRY(products_of_more_than_2_to_the_31_elements_are_exact), TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
         TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(runs_along_long_rows_agree_with_the_cpu), TEST_ENTRY(long_rows_agree_with_the_cpu), TEST_ENTRY(a_loop_takes_more_inputs_than_ever), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows), TEST_ENTRY(a_cache_is_read_by_attention_written_out),

@@ -1,6 +1,8 @@
 /* Misuse of the public API: NULL everywhere, handles of nothing, of ended steps, of other contexts and of closed ones, shapes that
  * are none, too large, empty or of rank 8, and a long random walk over all builders with such arguments. Nothing may crash, hang or
- * answer GN_INTERNAL; each failure has a text. On the null device and on the CPU; meant to run under sanitizers too. */
+ * answer GN_INTERNAL; each failure has a text. On the null device and on the CPU; meant to run under sanitizers too.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

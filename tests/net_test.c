@@ -1,6 +1,8 @@
 /* The network unit alone: URLs, pairing, stored credentials, TLS and its refusals, deadlines, hostile peers, codecs. Everything
  * goes over real sockets on the loopback address. The unit is included, so that its allocations can be made to fail and its
- * reads and writes to be short. It waits for many deadlines: not in the quick run. */
+ * reads and writes to be short. It waits for many deadlines.
+ *
+ * Tier: slow address thread */
 #define _GNU_SOURCE
 #define GENIE_EXT
 #include "genie.h"

@@ -1,6 +1,8 @@
 /* Reductions, softmaxes and norms with what stands before, between and behind them: on the device of $GENIE_TEST_DEVICES (cuda:0) one
  * kernel each, beside the CPU executor. Known patterns with the number of kernels that they take, then random programs over rows
- * (GENIE_TEST_PROGRAMS=N of them). Where the device is absent they are skipped, and their kernels compiled for each arch. */
+ * (GENIE_TEST_PROGRAMS=N of them). Where the device is absent they are skipped, and their kernels compiled for each arch.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 
