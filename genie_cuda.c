@@ -4,25 +4,21 @@
  * Devices: "cuda:0", "cuda:1", … Environment:
  *   GENIE_LIBCUDA, GENIE_NVRTC        other places of libcuda.so.1 and libnvrtc.so
  *   GENIE_CUBLASLT                    another place of libcublasLt.so, which computes products where it measured faster; 0: not used
- *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie)
+ *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie); not used if it is a
+ *                                     link, another user's, or others may write to it
  *   GENIE_CUDA_TUNE=0                 no measuring: kernels of products are chosen by a model, and cuBLASLt computes none of them;
  *                                     N,M: products of N operations and more are measured, those of M and more (else N) with cuBLASLt
  *                                     (as it is 4e9,50e9; in plain f32 0.4e9,10e9);
  *                                     blas: cuBLASLt computes all products that it can, by its own first proposal
- *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n, for tests; none of them is measured
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
- *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
- *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck, which does not see that
- *                                     the others have met with it
- *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more: for tests
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
  *   GENIE_CUDA_KERNELS=N              so many kernels that no plan holds any more are kept for the next (as it is 8192)
  *   GENIE_CUDA_COMPILE_SECONDS=N      of the compiler that the programs of one client of a server have in an hour (600; 0: no bound)
- *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
- *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only where several clients share a device
+ *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only from when two clients use one device
+ *                                     (some microseconds for each value that a step keeps)
  *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
@@ -32,6 +28,26 @@
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
+ *
+ * Compiled with -DGENIE_TEST, as tests/ link it, the file has switches more. They are for tests alone: one of them
+ * makes plans fail.
+ *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n; none is measured
+ *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks
+ *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck, which does
+ *                                     not see that the others have met with it
+ *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more
+ *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
+ *
+ * Fusion. A graph becomes few kernels: chains of elementwise ops; reductions, softmaxes and norms with what is computed
+ * before, between and behind them, called or written out (tests/rows_test.c counts them); attention, called or written
+ * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
+ * with bias, activation and residual; a decode step's norms, appends and arg max.
+ *
+ * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
+ * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). The choice is
+ * stored beside the compiled kernels and is part of the executor's identity, so that the next process computes the same
+ * bits. These kernels take plain f32 products of any shape, alignment and transposition; `bench_gpu --only products_f32
+ * --verbose` sets them beside cuBLASLt.
  *
  * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
  * >>memory >>run >>devices */
@@ -158,6 +174,13 @@ static bool env_is(const char *name, const char *value) {
     const char *s = getenv(name);
     return s && strcmp(s, value) == 0;
 }
+
+/* A switch that only tests use: the object that is shipped does not even hold its name. */
+#ifdef GENIE_TEST
+#define TEST_SWITCH(name, value) env_is(name, value)
+#else
+#define TEST_SWITCH(name, value) false
+#endif
 
 /* POSIX lets a symbol's address be read as a function pointer this way. */
 static bool symbol(void *library, const char *name, void *slot) {
@@ -3074,7 +3097,7 @@ static gn_view dims_of(const gn_view *v, int64_t bits, bool set) {
     return r;
 }
 
-static bool always_wide(void) { return env_is("GENIE_CUDA_WIDE", "1"); }
+static bool always_wide(void) { return TEST_SWITCH("GENIE_CUDA_WIDE", "1"); }
 
 /* Positions fit in 31 bits, and sums of two of them. */
 static bool is_few(int64_t n) { return n < 0x3fffffff && !always_wide(); }
@@ -4962,7 +4985,7 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
     put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d };\n", (long long)x->t.vector, w->height, w->width,
-        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, env_is("GENIE_CUDA_EVERY_LANE", "1"));
+        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, TEST_SWITCH("GENIE_CUDA_EVERY_LANE", "1"));
     put_batch(y, "a", &a->batch);
     put_batch(y, "b", &b->batch);
     put(y, "  static M i64 a(u32 z) { return ");
@@ -6734,7 +6757,9 @@ struct kernel {
     module *from;                  /* it is one of this program's */
     bool compiled;                 /* without a device: the compiler took it */
     bool busy;                     /* a thread compiles it */
+#ifdef GENIE_TEST
     bool chosen;                   /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
+#endif
     char *why;                     /* it did not compile */
     uint32_t holders;              /* launches of plans */
     kernel *next;                  /* in its bucket */
@@ -6764,7 +6789,9 @@ struct device {
     kernel *newest, *oldest;
     size_t n_kernels, n_unheld;
     module *modules;
+#ifdef GENIE_TEST
     uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
+#endif
     gn__cu_handle blas;            /* of cuBLASLt, made when it is first wanted */
     bool blas_tried, blas_told;
     atomic_bool blas_failed;       /* one of its products did: own kernels compute all from then on */
@@ -6783,11 +6810,15 @@ static bool emit_has_warpgroups(const emit *e) {
 static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
 
-/* What $GENIE_CUDA_RANK says, 0 to 99. */
+/* What $GENIE_CUDA_RANK says, 0 to 99; of the object that is shipped always 0. */
 static int asked_rank(void) {
+#ifdef GENIE_TEST
     const char *s = getenv("GENIE_CUDA_RANK");
     int n = s ? atoi(s) : 0;
     return n < 0 || n > 99 ? 0 : n;
+#else
+    return 0;
+#endif
 }
 static bool all_by_blas(void) { return env_is("GENIE_CUDA_TUNE", "blas"); }
 
@@ -6913,7 +6944,7 @@ static kernel *kernel_of(struct device *d, const char *label, const char *bounds
         h = hash_bytes(h, signature->s ? signature->s : "", signature->n);
         key[i] = hash_bytes(h, body->s ? body->s : "", body->n);
     }
-    if (env_is("GENIE_CUDA_HASH", "0")) key[0] = key[1] = 0;      /* all alike */
+    if (TEST_SWITCH("GENIE_CUDA_HASH", "0")) key[0] = key[1] = 0;      /* all alike */
     snprintf(name, sizeof name, "%.60s_%012llx", label, (unsigned long long)(key[0] & 0xffffffffffffu));
     if (types_text->n) put_named(&t, types_text->s, types_text->n, name);
     put(&t, "extern \"C\" __global__ void %s %s(%s) {\n", bounds, name, signature->s ? signature->s : "");
@@ -7601,6 +7632,7 @@ static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const
     return r;
 }
 
+#ifdef GENIE_TEST
 /* A kernel's kind: its label, without the hash of its text. */
 static size_t kind_length(const kernel *k) { return strlen(k->name) - 13; }
 
@@ -7662,6 +7694,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     gn_free(all);
     return n;
 }
+#endif
 
 
 /* >>memory ======================================================================================== */
@@ -8678,8 +8711,10 @@ static gn_result plan_fill(executor *x, plan *p, const gn_part *part, gn_fault *
     if (!plan_arrays(p, part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result r = gn_layout_make(p->part, fuses_steps(), x->cancel, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
+#ifdef GENIE_TEST
     if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
         r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
+#endif
     return r == GN_OK ? plan_compile(x, p, f) : r;
 }
 
@@ -9371,14 +9406,14 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     return GN_OK;
 }
 
-/* For bench_gpu: the kernels of the plan that this thread submitted last, launched again as they were, without anything of Genie
-   around them; seconds of one such launch with its wait. */
-GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
 gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels) {
     executor *x = latest.x;
     plan *p = latest.p;
     gn_fault f = { 0 };
-    if (!p || x->device->compile_only || times < 1 || enter(x, &f) != GN_OK) return GN_NO_VALUE;
+    if (times < 1 || !out_seconds || !out_kernels) return GN_BAD_ARGUMENT;
+    if (!p || x->device->compile_only) return GN_NO_VALUE;
+    gn_result entered = enter(x, &f);
+    if (entered != GN_OK) return entered;
     DRIVER(x, &f, cuStreamSynchronize(x->stream));
     uint64_t from = gn_now_us();
     for (int i = 0; i < times; i++) {
@@ -9932,8 +9967,24 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
     return GN_OK;
 }
 
-static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take, NULL, exec_lost };
+static const gn_exec_i exec_table = {
+    .close = exec_close,
+    .slot_put = exec_slot_put,
+    .slot_drop = exec_slot_drop,
+    .plan_make = exec_plan_make,
+    .plan_destroy = exec_plan_destroy,
+    .submit = exec_submit,
+    .wait = exec_wait,
+    .values_release = exec_values_release,
+    .describe = exec_describe,
+    .host_alloc = exec_host_alloc,
+    .host_free = exec_host_free,
+    .rates = exec_rates,
+    .ended = exec_ended,
+    .reaches = exec_reaches,
+    .value_take = exec_value_take,
+    .lost = exec_lost,
+};
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -10136,7 +10187,11 @@ static int driver_list(int index, char *out, size_t cap) {
                     cu.driver_version / 1000, cu.driver_version % 1000 / 10, compiler, products, ok ? "" : "; absent: ", ok ? "" : f.text);
 }
 
-static const gn_driver_i driver_table = { "cuda", driver_open, driver_list };
+static const gn_driver_i driver_table = {
+    .prefix = "cuda",
+    .open = driver_open,
+    .list = driver_list,
+};
 
 #if defined(__GNUC__)
 __attribute__((constructor))

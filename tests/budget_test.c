@@ -1,6 +1,8 @@
 /* What a client can make a server hold: the server runs in a process of its own, reached over socketpairs, so that its resident memory
  * is its own. Each attack costs its client a few bytes; under a limit of 64 MiB the server's memory must stay near that limit, the
- * client must be told which limit it was, and a client of another tenant must not notice. `budget_test figures` prints the memory. */
+ * client must be told which limit it was, and a client of another tenant must not notice. `budget_test figures` prints the memory.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,7 @@
 /* Work that would never end, ended: by gn_cancel, by a server's limit, by a client that goes and by a server that stops; and work that takes
- * longer than a deadline, which is no loss. The programs are endless by broadcast sources: a few bytes read 2^40 times and more. */
+ * longer than a deadline, which is no loss. The programs are endless by broadcast sources: a few bytes read 2^40 times and more.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #define GENIE_IMPLEMENTATION
 #include "../genie.h"

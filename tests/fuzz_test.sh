@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every parser of bytes that nobody vouches for: the fuzz targets of tests/fuzz/, over their corpora, the seeds they make and alterations
 # of both that are the same on every run. `./build.sh fuzz NAME SECONDS` looks for more. GENIE_FUZZ_ALTERATIONS=1000000: a longer run.
+# Tier: quick address
 . "$(dirname "$0")/script.sh"
 targets=$(for source in tests/fuzz/*_fuzz.c; do basename "$source" _fuzz.c; done)
 alterations=${GENIE_FUZZ_ALTERATIONS:-$([ -n "${SAN:-}" ] && echo 500 || echo 2000)}

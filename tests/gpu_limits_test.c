@@ -1,6 +1,8 @@
 /* What a program may ask of the GPU executor, and what its clients share there: sizes whose sums do not fit in 64 bits, ids at the edge,
  * memory, kernels and the compiler's time. Parts are given to the executor as a server gives it those of its clients.
- * What only makes plans runs everywhere; the rest needs a GPU, or tests/cuda_shim.c, with which shim_test.sh runs this. */
+ * What only makes plans runs everywhere; the rest needs a GPU, or tests/cuda_shim.c, with which shim_test.sh runs this.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_IMPLEMENTATION
 #define GENIE_EXT
 #include "../genie.h"

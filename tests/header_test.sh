@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # genie.h as a stranger's compiler sees it: alone, in C99, in C++11, its names, its size, its compile time.
-# Takes longer than seconds: not in the quick run.
+# Tier: slow
 . "$(dirname "$0")/script.sh"
 plain=cc
 has cc || plain=$CC

@@ -1,5 +1,7 @@
 /* Where the results of a plan lie: offsets in one block from lifetimes, each in the first hole that is large enough. Parts are made by
- * hand, larger and odder than programs build them. */
+ * hand, larger and odder than programs build them.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #define GENIE_EXT
 #include "../genie.h"
