@@ -381,8 +381,13 @@ fuzz() {
     FLAGS='-std=gnu11 -O1 -g -ffp-contract=off -pthread -Wall -Wextra -I. -fsanitize=address,undefined -fno-sanitize-recover=all'
     make_unit "$folder.o" "clang $FLAGS -DFUZZ_LIBFUZZER -fsanitize=fuzzer-no-link -MMD -MF $folder.o.d -c $source -o $folder.o"
     make_unit "${folder}_other.o" "clang $FLAGS -fsanitize=fuzzer-no-link -MMD -MF ${folder}_other.o.d -c $other -o ${folder}_other.o"
-    printf '%s: %s %s\n' "$folder.run" "$folder.o" "${folder}_other.o" >"$folder.run.d"
-    make_unit "$folder.run" "clang $FLAGS -fsanitize=fuzzer $folder.o ${folder}_other.o -o $folder.run $LIBS"
+    make_unit build/fuzz/gpu.o "clang $FLAGS -fsanitize=fuzzer-no-link -MMD -MF build/fuzz/gpu.o.d -c genie_cuda.c -o build/fuzz/gpu.o"
+    make_unit build/fuzz/shim.so "clang -std=gnu11 -O1 -g -fPIC -shared -MMD -MF build/fuzz/shim.so.d tests/cuda_shim.c -o build/fuzz/shim.so -ldl -lpthread"
+    printf '%s: %s %s build/fuzz/gpu.o\n' "$folder.run" "$folder.o" "${folder}_other.o" >"$folder.run.d"
+    make_unit "$folder.run" "clang $FLAGS -fsanitize=fuzzer $folder.o ${folder}_other.o build/fuzz/gpu.o -o $folder.run $LIBS"
+    # GPUs of three architectures, whose kernels compute nothing; no kernel is kept from one input to the next.
+    export GENIE_LIBCUDA=build/fuzz/shim.so GENIE_NVRTC=build/fuzz/shim.so GENIE_SHIM_EMPTY=1 GENIE_SHIM_DEVICES=3 GENIE_SHIM_ARCH=60,80,90
+    export GENIE_CUDA_KERNELS=0 GENIE_CACHE=build/fuzz/none/none GENIE_CUBLASLT=0 GENIE_CUDA_TUNE=0 GENIE_MEASURE=0
     FUZZ_SEEDS=$folder "$folder.run" 2>/dev/null
     ASAN_OPTIONS=allocator_may_return_null=1 "$folder.run" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
         -artifact_prefix="$folder-" -print_final_stats=1 "$folder" "tests/fuzz/corpus/$name"

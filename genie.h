@@ -14945,14 +14945,17 @@ static void gn__multi_measure(gn__multi *m) {
 
 static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
-    gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
     gn__split *s;
     bool values = false;
     *out_plan = NULL;
+    gn_result r = gn__charge_ahead(gn__part_cost(part) + gn__layout_least(part), f);   /* of one device: a piece's executor charges it again */
+    if (r != GN_OK) return r;
+    gn__give_ahead();
+    gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
     if (p) p->part = gn__part_copy(part);
     if (!p || !p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
     for (uint32_t i = 0; i < part->n_nodes; i++) values |= part->nodes[i].leaf == GN_LEAF_VALUE;
-    gn_result r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f);   /* where values are is known when it runs */
+    r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f);   /* where values are is known when it runs */
     if (r) gn__multi_plan_destroy(m, p);
     else *out_plan = p;
     return r;
