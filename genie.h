@@ -81,7 +81,8 @@
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. A CPU adds in an order that the shapes give, however operands lie
-                     in memory; a GPU's kernels depend on strides too, so a view and its realised copy may differ there.
+                     in memory (tests/bits_test.c). A GPU's kernels depend on strides and alignment too: there a view and its
+                     realised copy may differ in the last bits, and so may a slice read on its own device and on another.
                      Every wait has a deadline, which means silence: a server that computes,
                      compiles or measures gives signs of life, four a second, however long that takes (one of an earlier version
                      does not: then a step must be shorter than the deadline). A server lets one step compute for 600 s
