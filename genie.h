@@ -1900,32 +1900,26 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
-/* Passes that take time and gain little; matrix kernels, below, ask for them. */
-#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,no-shrink-wrap,no-split-paths,no-tree-pta,no-cprop-registers,no-web,no-dse,no-tree-dse,no-crossjumping,no-rerun-cse-after-loop")
-#pragma GCC optimize("no-gcse,no-code-hoisting,no-tree-tail-merge,no-store-merging,no-isolate-erroneous-paths-dereference,no-hoist-adjacent-loads,no-thread-jumps")
 #endif
 
-/* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
- * has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text (PLAIN): compiled
+ * small and soon, since this file has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop")
+#define GN__PLAIN_BEGIN _Pragma("clang optimize off")
+#define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
-#define GN__COLD_BEGIN _Pragma("GCC push_options") \
-    _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks,no-if-conversion,no-if-conversion2,no-ivopts,no-tree-dominator-opts,no-tree-sink\")") \
-    _Pragma("GCC optimize(\"ira-region=one,no-tree-ccp,no-tree-bit-ccp,no-forward-propagate,no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
+#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
+#define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#define GN__PLAIN_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
+#define GN__PLAIN_BEGIN
+#define GN__PLAIN_END
 #endif
-/* Around builders that only call builders: there is nothing to optimise in them. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
-#define GN__CALLS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#else
-#define GN__CALLS_BEGIN GN__COLD_BEGIN
-#endif
-#define GN__CALLS_END GN__COLD_END
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define GN__MAX(a, b) ((a) > (b) ? (a) : (b))
@@ -2458,11 +2452,12 @@ static const gn_driver_i *gn__driver;
 
 /* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to compile in
  * seconds. */
-#if GN__X86 && !defined(__clang__)
-#define GN__SMALL_BEGIN _Pragma("GCC push_options") \
-    _Pragma("GCC optimize(\"O1,no-dse,no-tree-dse,no-tree-pta,no-tree-sink,no-shrink-wrap,no-forward-propagate,no-cprop-registers\")") \
-    _Pragma("GCC optimize(\"no-reorder-blocks,no-guess-branch-probability,ira-region=one\")")
+#if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
+#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
+#elif GN__X86
+#define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
+#define GN__SMALL_END _Pragma("clang attribute pop")
 #else
 #define GN__SMALL_BEGIN
 #define GN__SMALL_END
@@ -4931,9 +4926,6 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) { return (i & 0xfff
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
-/* Passes that cost time and change nothing in loops without branches; of partial redundancies it would make branches, and the loops scalar. */
-#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,ira-region=one,no-dse,no-shrink-wrap,no-tree-pta,no-split-paths,no-tree-dse")
-#pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop,no-tree-pre,gcse")   /* gcse: a tenth fewer instructions of a long polynomial */
 #endif
 #if defined(__clang__)
 #define GN__ONE_BY_ONE _Pragma("clang loop interleave(disable) unroll(disable)")     /* copies of long bodies gain nothing */
@@ -5451,7 +5443,6 @@ typedef struct gn__kernels {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")      /* vectors are written out */
-#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #define GN__UNROLL _Pragma("GCC unroll 16")
 #define GN__CONTRACT
 #elif defined(__clang__)
@@ -5721,7 +5712,6 @@ typedef struct gn__runners {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize")
-#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
@@ -11189,7 +11179,7 @@ GN__COLD_END
 /* >>explain ========================================================================================
  * A schedule in words and as a picture (SVG). */
 
-GN__COLD_BEGIN
+GN__PLAIN_BEGIN
 
 /* ---- explanation: a schedule in words and as a picture ---- */
 
@@ -11703,7 +11693,7 @@ static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault
     else if (ok) ok = gn__draw(k);
     return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
 }
-GN__COLD_END
+GN__PLAIN_END
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -14380,8 +14370,6 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
 
 /* ---- whether another placement wins now ---- */
 
-GN__COLD_BEGIN
-
 static gn__forecast gn__forecast_of(const gn_schedule *s) { return (gn__forecast){ s->seconds, s->step_seconds, s->bytes }; }
 
 /* Seconds that a step gains, by the policy, when that is enough to change for; else 0. */
@@ -14705,8 +14693,6 @@ static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *a
 
 /* ---- costs that change ---- */
 
-GN__COLD_BEGIN
-
 static bool gn__rate_drifted(double a, double b) { return a > 0 && b > 0 && (a > GN__DRIFT * b || b > GN__DRIFT * a); }
 static bool gn__delay_drifted(double a, double b, double step) { return (a > GN__DRIFT * b || b > GN__DRIFT * a) && fabs(a - b) > GN__DRIFT_SHARE * step; }
 
@@ -14912,8 +14898,6 @@ static void gn__multi_retire(gn__multi *m) {
 }
 
 /* ---- errors of runs ---- */
-
-GN__COLD_BEGIN
 
 typedef struct gn__failure { gn__multi_run *run; gn_fault fault; } gn__failure;   /* the earliest run that fails, and why */
 
@@ -21491,7 +21475,7 @@ GN__COLD_END
 /* >>compose ========================================================================================
  * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
 
-GN__COLD_BEGIN
+GN__PLAIN_BEGIN
 
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser { gn__grads k; gn_result r; } gn__optimiser;
@@ -21548,9 +21532,9 @@ gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const 
     }
     return GN_OK;
 }
-GN__COLD_END
+GN__PLAIN_END
 
-GN__CALLS_BEGIN
+GN__PLAIN_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
 
@@ -22470,7 +22454,7 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
-GN__CALLS_END
+GN__PLAIN_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
