@@ -1147,6 +1147,7 @@ typedef struct gn_op_info {
     bool has_gradient;
     double tolerance;          /* allowed error in units of the dtype's epsilon, times the magnitude of the sum of absolute terms */
     const char *text;          /* a scalar op's expression over a, b, c; NULL for others */
+    bool divides;              /* an integer divisor (input 1) of 0 is a fault */
 } gn_op_info;
 
 GN_API int gn_op_count(void);
@@ -1332,6 +1333,18 @@ GN_API gn_result gn_layout_pack(gn_layout *l, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
 /* Adjacent dims that one stride covers become one, dims of size 1 go: fewer, longer runs over the same elements in the same order. */
 GN_API gn_view gn_view_collapse(const gn_view *v);
+/* Elements in row-major order without gaps, from offset 0 of no memory yet. */
+GN_API gn_view gn_view_dense(gn_dtype d, int rank, const int64_t *dims);
+GN_API bool gn_view_is_dense(const gn_view *v);
+GN_API int64_t gn_view_count(const gn_view *v);         /* elements */
+/* v over the elements of larger dims, as NumPy broadcasts; dims that v does not broadcast to are a caller's error. */
+GN_API gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims);
+/* v[begin:end:step] of one axis, as the op SLICE has it; attrs: axis, begin, end, step. */
+GN_API gn_view gn_view_slice(const gn_view *v, const int64_t *attrs);
+/* All dims but the last as one index: how many there are, and elements from one to the next. False: no one stride says it. */
+GN_API bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride);
+/* The part and all it points to, in one block of memory that gn_free frees; NULL: there is none. */
+GN_API gn_part *gn_part_copy(const gn_part *part);
 
 /* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
  * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
@@ -20496,6 +20509,17 @@ gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, 
 gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
+gn_view gn_view_dense(gn_dtype d, int rank, const int64_t *dims) {
+    gn__type t = { d, { rank, { 0 } } };
+    memcpy(t.shape.dims, dims, (size_t)rank * sizeof *dims);
+    return gn__view_dense(&t, NULL);
+}
+bool gn_view_is_dense(const gn_view *v) { return gn__view_is_dense(v); }
+int64_t gn_view_count(const gn_view *v) { return gn__view_count(v); }
+gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims) { return gn__view_broadcast(v, rank, dims); }
+gn_view gn_view_slice(const gn_view *v, const int64_t *attrs) { return gn__view_slice(v, attrs); }
+bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride) { return gn__rows_of(v, out_rows, out_stride); }
+gn_part *gn_part_copy(const gn_part *part) { return gn__part_copy(part); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
 }
@@ -21513,7 +21537,7 @@ int gn_op_count(void) { return GN_OP__COUNT - 1; }
 gn_result gn_get_op(int index, gn_op_info *out) {
     if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
     const gn__op_row *o = &gn__ops[index + 1];
-    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text };
+    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text, (o->traits & GN_DIVIDES) != 0 };
     return GN_OK;
 }
 
