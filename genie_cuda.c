@@ -4,7 +4,8 @@
  * Devices: "cuda:0", "cuda:1", … Environment:
  *   GENIE_LIBCUDA, GENIE_NVRTC        other places of libcuda.so.1 and libnvrtc.so
  *   GENIE_CUBLASLT                    another place of libcublasLt.so, which computes products where it measured faster; 0: not used
- *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie)
+ *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie); not used if it is a
+ *                                     link, another user's, or others may write to it
  *   GENIE_CUDA_TUNE=0                 no measuring: kernels of products are chosen by a model, and cuBLASLt computes none of them;
  *                                     N,M: products of N operations and more are measured, those of M and more (else N) with cuBLASLt
  *                                     (as it is 4e9,50e9; in plain f32 0.4e9,10e9);
@@ -16,7 +17,8 @@
  *   GENIE_CUDA_TENSOR=0               no tensor cores
  *   GENIE_CUDA_KERNELS=N              so many kernels that no plan holds any more are kept for the next (as it is 8192)
  *   GENIE_CUDA_COMPILE_SECONDS=N      of the compiler that the programs of one client of a server have in an hour (600; 0: no bound)
- *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only where several clients share a device
+ *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only from when two clients use one device
+ *                                     (some microseconds for each value that a step keeps)
  *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
@@ -27,13 +29,25 @@
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
  *
- * Compiled with -DGENIE_TEST, as tests/ link it, the file has switches more. They are for tests alone: one of them makes plans fail.
- *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n; none of them is measured
- *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
+ * Compiled with -DGENIE_TEST, as tests/ link it, the file has switches more. They are for tests alone: one of them
+ * makes plans fail.
+ *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n; none is measured
+ *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks
  *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck, which does
  *                                     not see that the others have met with it
  *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more
  *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
+ *
+ * Fusion. A graph becomes few kernels: chains of elementwise ops; reductions, softmaxes and norms with what is computed
+ * before, between and behind them, called or written out (tests/rows_test.c counts them); attention, called or written
+ * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
+ * with bias, activation and residual; a decode step's norms, appends and arg max.
+ *
+ * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
+ * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). The choice is
+ * stored beside the compiled kernels and is part of the executor's identity, so that the next process computes the same
+ * bits. These kernels take plain f32 products of any shape, alignment and transposition; `bench_gpu --only products_f32
+ * --verbose` sets them beside cuBLASLt.
  *
  * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
  * >>memory >>run >>devices */
