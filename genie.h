@@ -5,8 +5,8 @@
                                                 #include "genie.h"
        Everywhere else:                         #include "genie.h"
        With this file alone a program runs its graphs on its own CPU:      cc -O2 prog.c -lm -lpthread
-       With genie_net.c it reaches servers, or is one:                     cc -O2 prog.c genie_net.c -lmbedtls -lmbedx509
-                                                                              -lmbedcrypto -lzstd -lm -lpthread
+       With genie_net.c it reaches servers, or is one:                     cc -O2 prog.c genie_net.c -lmbedtls
+                                                                           -lmbedx509 -lmbedcrypto -lzstd -lm -lpthread
        Declarations are C99 and C++11; the implementation is C11 with GCC or clang.
 
        May be defined before the implementation:
