@@ -1393,6 +1393,8 @@ GN_API gn_view gn_view_slice(const gn_view *v, const int64_t *attrs);
 GN_API bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride);
 /* The part and all it points to, in one block of memory that gn_free frees; NULL: there is none. */
 GN_API gn_part *gn_part_copy(const gn_part *part);
+/* Bytes of such a copy, as accounts count them. */
+GN_API uint64_t gn_part_bytes(const gn_part *part);
 
 /* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
  * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
@@ -20850,6 +20852,7 @@ gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims) { ret
 gn_view gn_view_slice(const gn_view *v, const int64_t *attrs) { return gn__view_slice(v, attrs); }
 bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride) { return gn__rows_of(v, out_rows, out_stride); }
 gn_part *gn_part_copy(const gn_part *part) { return gn__part_copy(part); }
+uint64_t gn_part_bytes(const gn_part *part) { return gn__part_cost(part); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
 }
