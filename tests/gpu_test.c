@@ -537,32 +537,21 @@ static gn_tensor attend(gn_tensor q, gn_tensor keys, gn_tensor v) { return gn_ma
 
 static gn_tensor last_two_swapped(gn_tensor t, int rank) { return gn_transpose(t, rank - 2, rank - 1); }
 
-static gn_tensor build_written(gn_ctx *g, const job *j, void **data)
+/* Forms whose heads lie otherwise, or that are as simple as can be. */
+static gn_tensor build_reshaped(gn_ctx *g, const job *j, void **data, gn_tensor q, gn_tensor k, gn_tensor v)
 {
     int64_t T = j->a, S = j->b, D = j->c, E = j->e;
-    gn_tensor q = written_input(g, j->d, GN_SHAPE(W_B, W_H, T, D), data[0]), k = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, D), data[1]), v = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, E), data[2]), s, p;
-    gn_tensor kt = last_two_swapped(k, 4), seen = gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]);
+    gn_tensor kt = last_two_swapped(k, 4);
     switch (j->form) {
     case W_DIVIDED: {
         gn_tensor q3 = gn_reshape(q, GN_SHAPE(W_B * W_H, T, D)), k3 = gn_reshape(k, GN_SHAPE(W_B * W_H, S, D)), v3 = gn_reshape(v, GN_SHAPE(W_B * W_H, S, E));
-        s = gn_matmul(q3, gn_permute(k3, GN_AXES(0, 2, 1)));
+        gn_tensor s = gn_matmul(q3, gn_permute(k3, GN_AXES(0, 2, 1)));
         return gn_matmul(gn_softmax(gn_div(s, gn_like(s, 5.5)), 2), v3);
     }
-    case W_SCALED_QUERY: return gn_matmul(gn_softmax(gn_matmul(gn_mul_c(q, 0.125), kt), 3), v);
-    case W_MASK: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(T, S), data[3])); break;
-    case W_MASK_OF_BATCH: s = gn_add(written_input(g, j->d, GN_SHAPE(W_B, 1, 1, S), data[3]), gn_mul_c(gn_matmul(q, kt), 0.17)); break;
-    case W_MASK_OF_HEAD: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_H, T, 1), data[3])); break;
-    case W_MASK_AND_MORE: s = gn_add(gn_mul(gn_matmul(q, kt), written_input(g, j->d, GN_SHAPE(W_H, 1, 1), data[0])), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
-    case W_WHERE: s = gn_mul_c(gn_matmul(q, kt), 0.17); s = gn_where(seen, s, gn_like(s, j->d == GN_F16 ? -60000 : -1e9)); break;
-    case W_FILLED: s = gn_masked_fill(gn_mul_c(gn_matmul(q, kt), 0.17), gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]), -INFINITY); break;
     case W_GROUPED: {                                        /* the first W_G heads of keys, each for W_H / W_G of queries */
         gn_tensor q5 = gn_reshape(q, GN_SHAPE(W_B, W_G, W_H / W_G, T, D)), k5 = gn_reshape(gn_slice(k, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, D)), v5 = gn_reshape(gn_slice(v, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, E));
         return gn_reshape(attend(q5, last_two_swapped(k5, 5), v5), GN_SHAPE(W_B, W_H, T, E));
     }
-    case W_SHARED: return attend(q, last_two_swapped(gn_slice(k, 1, 1, 2, 1), 4), gn_slice(v, 1, 1, 2, 1));
-    case W_STORED: return attend(q, written_input(g, j->d, GN_SHAPE(W_B, W_H, D, S), data[1]), v);
-    case W_CAPPED: s = gn_mul_c(gn_tanh(gn_mul_c(gn_matmul(q, kt), 0.05)), 3); break;
-    case W_WIDE: p = gn_softmax(gn_mul_c(gn_cast(gn_matmul(q, kt), g == cpu ? GN_F64 : j->d == GN_F64 ? GN_F64 : GN_F32), 0.17), -1); return gn_matmul(gn_cast(p, g == cpu ? GN_F64 : j->d), v);
     case W_PERMUTED: {
         gn_tensor q2 = gn_permute(gn_reshape(q, GN_SHAPE(W_B, T, W_H, D)), GN_AXES(0, 2, 1, 3)), k2 = gn_permute(gn_reshape(k, GN_SHAPE(W_B, S, W_H, D)), GN_AXES(0, 2, 3, 1));
         return gn_permute(attend(q2, k2, gn_permute(gn_reshape(v, GN_SHAPE(W_B, S, W_H, E)), GN_AXES(0, 2, 1, 3))), GN_AXES(0, 2, 1, 3));
@@ -570,12 +559,33 @@ static gn_tensor build_written(gn_ctx *g, const job *j, void **data)
     case W_ONE_HEAD: return attend(q, gn_reshape(gn_slice(kt, 0, 0, 1, 1), GN_SHAPE(W_H, D, S)), gn_slice(v, 0, 1, 2, 1));
     case W_MATRICES: return attend(written_input(g, j->d, GN_SHAPE(T, D), data[0]), last_two_swapped(written_input(g, j->d, GN_SHAPE(S, D), data[1]), 2), written_input(g, j->d, GN_SHAPE(S, E), data[2]));
     case W_MANY_AXES: return attend(gn_reshape(q, GN_SHAPE(W_B, 2, 1, W_H / 2, T, D)), gn_reshape(kt, GN_SHAPE(W_B, 2, 1, W_H / 2, D, S)), gn_reshape(v, GN_SHAPE(W_B, 2, 1, W_H / 2, S, E)));
+    default: return attend(q, kt, v);
+    }
+}
+
+static gn_tensor build_written(gn_ctx *g, const job *j, void **data)
+{
+    int64_t T = j->a, S = j->b, D = j->c, E = j->e;
+    gn_tensor q = written_input(g, j->d, GN_SHAPE(W_B, W_H, T, D), data[0]), k = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, D), data[1]), v = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, E), data[2]), s, p;
+    gn_tensor kt = last_two_swapped(k, 4), seen = gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]);
+    switch (j->form) {
+    case W_SCALED_QUERY: return gn_matmul(gn_softmax(gn_matmul(gn_mul_c(q, 0.125), kt), 3), v);
+    case W_MASK: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(T, S), data[3])); break;
+    case W_MASK_OF_BATCH: s = gn_add(written_input(g, j->d, GN_SHAPE(W_B, 1, 1, S), data[3]), gn_mul_c(gn_matmul(q, kt), 0.17)); break;
+    case W_MASK_OF_HEAD: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_H, T, 1), data[3])); break;
+    case W_MASK_AND_MORE: s = gn_add(gn_mul(gn_matmul(q, kt), written_input(g, j->d, GN_SHAPE(W_H, 1, 1), data[0])), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
+    case W_WHERE: s = gn_mul_c(gn_matmul(q, kt), 0.17); s = gn_where(seen, s, gn_like(s, j->d == GN_F16 ? -60000 : -1e9)); break;
+    case W_FILLED: s = gn_masked_fill(gn_mul_c(gn_matmul(q, kt), 0.17), gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]), -INFINITY); break;
+    case W_SHARED: return attend(q, last_two_swapped(gn_slice(k, 1, 1, 2, 1), 4), gn_slice(v, 1, 1, 2, 1));
+    case W_STORED: return attend(q, written_input(g, j->d, GN_SHAPE(W_B, W_H, D, S), data[1]), v);
+    case W_CAPPED: s = gn_mul_c(gn_tanh(gn_mul_c(gn_matmul(q, kt), 0.05)), 3); break;
+    case W_WIDE: p = gn_softmax(gn_mul_c(gn_cast(gn_matmul(q, kt), g == cpu ? GN_F64 : j->d == GN_F64 ? GN_F64 : GN_F32), 0.17), -1); return gn_matmul(gn_cast(p, g == cpu ? GN_F64 : j->d), v);
     case W_INFINITE: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
     case W_SCORES_READ: s = gn_mul_c(gn_matmul(q, kt), 0.17); return gn_add(gn_matmul(gn_softmax(s, -1), v), gn_mean(s, GN_AXES(3), true));
     case W_WEIGHTS_READ: p = gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -1); return gn_add(gn_matmul(p, v), gn_max(p, GN_AXES(3), true));
     case W_OTHER_AXIS: return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -2), v);
     case W_SPREAD: s = gn_matmul(gn_slice(q, 2, 0, 1, 1), kt); return gn_matmul(gn_softmax(gn_add(s, written_input(g, j->d, GN_SHAPE(T, S), data[3])), -1), v);   /* one row of scores becomes T */
-    default: return attend(q, kt, v);
+    default: return build_reshaped(g, j, data, q, k, v);
     }
     return gn_matmul(gn_softmax(s, -1), v);
 }
