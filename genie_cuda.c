@@ -2939,6 +2939,7 @@ typedef struct row_group row_group;
 /* One plan's kernels while they are generated. */
 typedef struct emit {
     struct device *device;
+    const gn_flag *cancel;           /* of who waits for the plan; NULL: nobody ends it early */
     const gn_part *part;
     gn_layout *layout;
     fusion *fusions;                 /* per step */
@@ -5794,7 +5795,7 @@ enum { UNDOS_A_KERNEL = 26 };
 
 static void emit_undo(emit *e) {
     size_t save = e->save;
-    for (uint32_t left = e->n_appends; left;) {
+    for (uint32_t left = e->n_appends; left && !gn_flag_get(e->cancel);) {
         e->rereads = e->early = true;
         emit_errors(e);
         put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
@@ -6498,7 +6499,7 @@ static bool fuse_reductions(emit *e, const readers *r) {
 static bool fuse_steps(emit *e) {
     readers r = { 0 };
     bool ok = readers_init(&r, e) && fuse_written(e, &r);
-    for (uint32_t i = 0; ok && i < e->layout->n_steps; i++) {
+    for (uint32_t i = 0; ok && i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
         uint32_t node = e->layout->steps[i].node;
         if (e->fusions[i].written) fuse_attention(e, &r, i);
         if (e->fusions[i].inside || e->fusions[i].product) continue;
@@ -7339,21 +7340,22 @@ static void program_compile(program *p) {
     p->us += gn_now_us() - from;
 }
 
-typedef struct compile_queue { program *programs; size_t n, next; pthread_mutex_t lock; } compile_queue;
+typedef struct compile_queue { program *programs; size_t n, next; const gn_flag *cancel; pthread_mutex_t lock; } compile_queue;
 
 static void *compile_worker(void *arg) {
     compile_queue *q = (compile_queue *)arg;
     for (;;) {
         pthread_mutex_lock(&q->lock);
-        size_t i = q->next < q->n ? q->next++ : q->n;
+        size_t i = q->next < q->n && !gn_flag_get(q->cancel) ? q->next++ : q->n;
         pthread_mutex_unlock(&q->lock);
         if (i == q->n) return NULL;
         program_compile(&q->programs[i]);
     }
 }
 
-static void compile_programs(program *programs, size_t n) {
-    compile_queue q = { programs, n, 0, PTHREAD_MUTEX_INITIALIZER };
+/* Those not begun when `cancel` is set are left without code. */
+static void compile_programs(program *programs, size_t n, const gn_flag *cancel) {
+    compile_queue q = { programs, n, 0, cancel, PTHREAD_MUTEX_INITIALIZER };
     pthread_t threads[16];
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     size_t more = 0, want = (size_t)(cores > 16 ? 16 : cores > 2 ? cores : 2);
@@ -7540,8 +7542,9 @@ static bool compile_charge(const char *tenant, uint64_t us) {
 
 /* ---- compiling ---- */
 
-/* Compiles n kernels that this thread has marked busy. The device's lock is free meanwhile; it is held before and after. */
-static gn_result compile_busy(struct device *d, kernel **all, size_t n, const char *tenant, gn_fault *f) {
+/* Compiles n kernels that this thread has marked busy. The device's lock is free meanwhile; it is held before and after. Once `cancel` is
+   set no further program is begun: what is compiled by then stays. */
+static gn_result compile_busy(struct device *d, kernel **all, size_t n, const char *tenant, const gn_flag *cancel, gn_fault *f) {
     if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
     if (!compile_charge(tenant, 0))
         return gn_fail(f, GN_LIMIT, "the programs of this client have used the %llu seconds of the GPU's compiler that it has in an hour: fewer shapes, or wait", (unsigned long long)(compile_budget() / 1000000));
@@ -7558,14 +7561,14 @@ static gn_result compile_busy(struct device *d, kernel **all, size_t n, const ch
     }
     uint64_t us = 0;
     pthread_mutex_unlock(&d->lock);
-    compile_programs(programs, n_programs);
+    compile_programs(programs, n_programs, cancel);
     for (size_t i = 0; i < n_programs; i++) {
         program *p = &programs[i];
         pthread_mutex_lock(&d->lock);
-        bool ok = !p->failed && program_take(p);
+        bool ok = !p->failed && p->code && program_take(p);
         pthread_mutex_unlock(&d->lock);
         us += p->us;
-        for (int l = 0; l < p->n && !ok; l++) compile_alone(p->kernels[l], d, &us);
+        for (int l = 0; l < p->n && !ok && !gn_flag_get(cancel); l++) compile_alone(p->kernels[l], d, &us);
         gn_free(p->code);
         gn_free(p->log);
     }
@@ -7573,7 +7576,8 @@ static gn_result compile_busy(struct device *d, kernel **all, size_t n, const ch
     compile_charge(tenant, us);
     cache_bound();
     pthread_mutex_lock(&d->lock);
-    return GN_OK;
+    const gn_result why = gn_flag_get(cancel);
+    return why == GN_OK ? GN_OK : gn_fail(f, why, "the compiling of kernels ended: %s", gn_result_text(why));
 }
 
 /* Of those that are neither ready nor another thread's, what the cache does not have; marked busy. Under the device's lock. */
@@ -7594,8 +7598,21 @@ static bool any_busy(kernel **all, size_t n) {
     return false;
 }
 
-/* Makes all n kernels runnable, which the caller holds; `why` of those that do not compile. tenant: who pays, NULL: no one. */
-static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const char *tenant, gn_fault *f) {
+/* Waits, under the device's lock, until another thread has compiled something, or for a moment after which `cancel` is looked at. */
+static void compile_await(struct device *d, const gn_flag *cancel) {
+    enum { LOOK_NS = 20000000 };
+    struct timespec at;
+    if (!cancel) { pthread_cond_wait(&d->compiled, &d->lock); return; }
+    clock_gettime(CLOCK_REALTIME, &at);
+    at.tv_nsec += LOOK_NS;
+    at.tv_sec += at.tv_nsec / 1000000000;
+    at.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&d->compiled, &d->lock, &at);
+}
+
+/* Makes all n kernels runnable, which the caller holds; `why` of those that do not compile. tenant: who pays, NULL: no one. What `cancel`
+   (NULL: nothing) is set to ends it early. */
+static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const char *tenant, const gn_flag *cancel, gn_fault *f) {
     kernel **mine = (kernel **)gn_alloc((n + 1) * sizeof *mine);
     gn_result r = GN_OK;
     bool again = true;
@@ -7603,11 +7620,12 @@ static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const
     pthread_mutex_lock(&d->lock);
     while (again && r == GN_OK) {
         size_t claimed = compile_claim(d, all, n, mine);
-        if (claimed) r = compile_busy(d, mine, claimed, tenant, f);
+        if (claimed) r = compile_busy(d, mine, claimed, tenant, cancel, f);
         for (size_t i = 0; i < claimed; i++) mine[i]->busy = false;
         if (claimed) pthread_cond_broadcast(&d->compiled);
         again = any_busy(all, n);                             /* another thread may fail for reasons of its own: what it leaves is compiled here */
-        while (r == GN_OK && any_busy(all, n)) pthread_cond_wait(&d->compiled, &d->lock);
+        while (r == GN_OK && any_busy(all, n) && !gn_flag_get(cancel)) compile_await(d, cancel);
+        if (r == GN_OK && again && gn_flag_get(cancel)) r = gn_fail(f, gn_flag_get(cancel), "the wait for kernels that another client has compiled ended: %s", gn_result_text(gn_flag_get(cancel)));
     }
     pthread_mutex_unlock(&d->lock);
     gn_free(mine);
@@ -7667,7 +7685,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
         if (!same) k->key[1] = hash_bytes(k->key[1], arch, strlen(arch));     /* another program in the cache */
         all[n++] = k;
     }
-    gn_result r = compile_kernels(d, all, n, NULL, &f);
+    gn_result r = compile_kernels(d, all, n, NULL, NULL, &f);
     if (r != GN_OK) { *out_failed = n; snprintf(out_text, cap, "%s", f.text); }
     for (size_t i = 0; i < n && r == GN_OK; i++) {
         if (all[i]->compiled) continue;
@@ -8441,13 +8459,25 @@ static const void *copy_array(char **at, const void *from, size_t bytes) {
     return to;
 }
 
-/* A part in one piece of memory. */
-static gn_part *part_copy(const gn_part *p) {
-    size_t bytes[7] = { p->n_nodes * sizeof *p->nodes, p->n_ins * sizeof *p->ins, p->n_attrs * sizeof *p->attrs, p->n_dims * sizeof *p->dims,
-                        p->n_args * sizeof *p->args, p->n_outs * sizeof *p->outs, p->n_updates * sizeof *p->updates };
+enum { PART_ARRAYS = 7 };
+
+/* Bytes of a part in one piece of memory, and of each of its arrays. */
+static size_t part_sizes(const gn_part *p, size_t bytes[PART_ARRAYS]) {
+    const size_t all[PART_ARRAYS] = { p->n_nodes * sizeof *p->nodes, p->n_ins * sizeof *p->ins, p->n_attrs * sizeof *p->attrs, p->n_dims * sizeof *p->dims,
+                                      p->n_args * sizeof *p->args, p->n_outs * sizeof *p->outs, p->n_updates * sizeof *p->updates };
     size_t total = sizeof *p + 16;
-    for (int i = 0; i < 7; i++) total += (bytes[i] + 15) & ~(size_t)15;
-    gn_part *r = (gn_part *)gn_alloc(total);
+    for (int i = 0; i < PART_ARRAYS; i++) { bytes[i] = all[i]; total += (all[i] + 15) & ~(size_t)15; }
+    return total;
+}
+
+static size_t part_bytes(const gn_part *p) {
+    size_t bytes[PART_ARRAYS];
+    return part_sizes(p, bytes);
+}
+
+static gn_part *part_copy(const gn_part *p) {
+    size_t bytes[PART_ARRAYS];
+    gn_part *r = (gn_part *)gn_alloc(part_sizes(p, bytes));
     if (!r) return NULL;
     *r = *p;
     char *at = (char *)r + ((sizeof *r + 15) & ~(size_t)15);
@@ -8461,27 +8491,51 @@ static gn_part *part_copy(const gn_part *p) {
     return r;
 }
 
-/* A state's memory into which its new version is copied before results leave. */
-static bool is_overwritten(const plan *p, uint32_t base) {
-    const gn_part_node *n = &p->part->nodes[base];
-    for (uint32_t u = 0; n->leaf == GN_LEAF_STATE && !p->exchanges && u < p->part->n_updates; u++)
-        if (p->part->updates[u].slot == n->slot && p->layout.update_how[u] != GN_UPDATE_INPLACE) return true;
-    return false;
+/* Slots of the states whose memory a new version is copied into before results leave, rising. */
+typedef struct slots_written { uint32_t *all; size_t n; } slots_written;
+
+static int compare_slots(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
 }
 
-/* After the ops: results that are not dense or would be overwritten are gathered, failed appends are put back, new versions are committed. */
-static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes) {
+/* False: no memory. */
+static bool slots_written_init(slots_written *s, const plan *p) {
+    *s = (slots_written){ p->exchanges ? NULL : (uint32_t *)gn_alloc((p->part->n_updates + 1) * sizeof *s->all), 0 };
+    for (uint32_t u = 0; s->all && u < p->part->n_updates; u++)
+        if (p->layout.update_how[u] != GN_UPDATE_INPLACE) s->all[s->n++] = p->part->updates[u].slot;
+    if (s->n > 1) qsort(s->all, s->n, sizeof *s->all, compare_slots);
+    return s->all || p->exchanges;
+}
+
+static bool is_overwritten(const slots_written *s, const gn_part_node *base) {
+    return base->leaf == GN_LEAF_STATE && s->n && bsearch(&base->slot, s->all, s->n, sizeof *s->all, compare_slots);
+}
+
+/* Results that are not dense or would be overwritten are gathered. Their bytes. */
+static size_t plan_gathers(plan *p, emit *e, const slots_written *written) {
     const gn_part *part = p->part;
-    p->exchanges = !e->faults;
-    for (uint32_t i = 0; i < part->n_outs; i++) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < part->n_outs && !gn_flag_get(e->cancel); i++) {
         const gn_view *v = view_of(e, part->outs[i]);
         p->out_at[i] = SIZE_MAX;
-        if ((is_dense(v) && !is_overwritten(p, p->layout.lay[part->outs[i]].base)) || !count_of(v)) continue;
-        p->out_at[i] = *out_bytes;
-        *out_bytes = gn_size_add(*out_bytes, room(node_bytes(part, part->outs[i])));
+        if ((is_dense(v) && !is_overwritten(written, &part->nodes[p->layout.lay[part->outs[i]].base])) || !count_of(v)) continue;
+        p->out_at[i] = bytes;
+        bytes = gn_size_add(bytes, room(node_bytes(part, part->outs[i])));
         emit_copy_views(e, "gather_view", dense_view(v->dtype, v->rank, v->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *v, at_node(e, part->outs[i], 0));
     }
-    for (uint32_t u = 0; u < part->n_updates; u++) {
+    return bytes;
+}
+
+/* After the ops: results are gathered, failed appends are put back, new versions are committed. */
+static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes) {
+    const gn_part *part = p->part;
+    slots_written written;
+    p->exchanges = !e->faults;
+    if (!slots_written_init(&written, p)) { e->failed = true; return; }
+    *out_bytes = plan_gathers(p, e, &written);
+    gn_free(written.all);
+    for (uint32_t u = 0; u < part->n_updates && !gn_flag_get(e->cancel); u++) {
         p->own_at[u] = *own_bytes;
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
         param to = { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] };
@@ -8492,7 +8546,7 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         emit_copy_views(e, "new_version", dense_view(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
     }
     emit_undo(e);
-    for (uint32_t u = 0; u < part->n_updates && !p->exchanges; u++)
+    for (uint32_t u = 0; u < part->n_updates && !p->exchanges && !gn_flag_get(e->cancel); u++)
         if (p->layout.update_how[u] != GN_UPDATE_INPLACE)
             emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 }, (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, node_bytes(part, part->updates[u].node));
 }
@@ -8548,11 +8602,18 @@ static gn_result plan_fits(const executor *x, const plan *p, gn_fault *f) {
     return r;
 }
 
+/* Nobody waits for the plan any more. */
+static gn_result plan_ended(const gn_flag *cancel, gn_fault *f) {
+    const gn_result why = gn_flag_get(cancel);
+    return gn_fail(f, why, "the making of a plan ended: %s", gn_result_text(why));
+}
+
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0, data = 0;
     memset(e, 0, sizeof *e);
     e->device = x->device;
+    e->cancel = x->cancel;
     e->part = p->part;
     e->layout = &p->layout;
     e->fault = f;
@@ -8562,9 +8623,10 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
     e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
-    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || (fuses_steps() && !fuse_steps(e))) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
-    plan_measure(x, p);
-    for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
+    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || (fuses_steps() && !fuse_steps(e)))
+        return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    if (!gn_flag_get(x->cancel)) plan_measure(x, p);
+    for (size_t i = 0; i < p->layout.n_steps && !e->failed && !gn_flag_get(x->cancel); i++) {
         e->tail = tail_of(e, i);
         e->n_tails += e->tail != NULL;
         emit_step(e, i);
@@ -8574,6 +8636,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     x->stats->products_by_other += e->n_other;
     if (e->n_lost && other_way(x, f, &x->stats->choices_lost, e->n_lost, "what was chosen for a product by measuring cannot be had; the model's kernel computes it") != GN_OK) return GN_STRICT;
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
+    if (gn_flag_get(x->cancel)) return plan_ended(x->cancel, f);
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     bool none = all_by_value(p);
     for (uint32_t i = 0; i < p->part->n_args && !none; i++) {
@@ -8597,12 +8660,12 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
 }
 
 /* Compiles what is missing; `why` of kernels that do not compile. */
-static gn_result launches_compile(executor *x, const launch *launches, size_t n, gn_fault *f) {
+static gn_result launches_compile(executor *x, const launch *launches, size_t n, const gn_flag *cancel, gn_fault *f) {
     kernel **all = (kernel **)gn_alloc((n + 1) * sizeof *all);
     size_t kernels = 0;
     if (!all) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile");
     for (size_t i = 0; i < n; i++) if (launches[i].kernel) all[kernels++] = launches[i].kernel;
-    gn_result r = compile_kernels(x->device, all, kernels, x->tenant, f);
+    gn_result r = compile_kernels(x->device, all, kernels, x->tenant, cancel, f);
     for (size_t i = 0; i < n && r == GN_OK; i++)
         if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > 49152) cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);   /* 8: more dynamic shared memory than 48 KiB */
     gn_free(all);
@@ -8612,7 +8675,7 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
 /* In the compile-only device the kernels wait to be compiled together. */
 static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
     if (x->device->compile_only || !p->emit.n_launches) return GN_OK;
-    gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, f);
+    gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, x->cancel, f);
     for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
         const kernel *k = p->emit.launches[i].kernel;
         if (k && !k->function) r = gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", k->name, k->why ? k->why : "the driver does not load it");
@@ -8620,15 +8683,17 @@ static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
     return r;
 }
 
-static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
-    executor *x = (executor *)self;
-    plan *p = (plan *)alloc_zero(sizeof *p);
-    gn_fault local = { 0 };
-    *out_plan = NULL;
-    if (!f) f = &local;
-    gn_result r = enter(x, f);
-    if (!p || r != GN_OK) { gn_free(p); return r != GN_OK ? r : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
+/* Bytes of host memory that the plan of a part holds, at least, before kernels are generated. */
+static uint64_t plan_least(const gn_part *part) {
+    const uint64_t nodes = (uint64_t)part->n_nodes + part->n_updates + 1;
+    const uint64_t words = 2 * ((uint64_t)part->n_args + 1) + 3 * ((uint64_t)part->n_outs + 1) + (uint64_t)part->n_updates + 1 + (2 + CAPTURES) * nodes;
+    return gn_layout_least(part) + part_bytes(part) + words * 8 + sizeof(plan);
+}
+
+/* The arrays of a plan. False: no memory. */
+static bool plan_arrays(plan *p, const gn_part *part) {
     size_t nodes = (size_t)part->n_nodes + part->n_updates + 1;
+    bool bound = true;
     p->part = part_copy(part);
     p->words = (uint64_t *)alloc_zero((part->n_args + 1) * sizeof *p->words);
     p->arg_at = (size_t *)alloc_zero((part->n_args + 1) * sizeof *p->arg_at);
@@ -8638,17 +8703,33 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
     p->leave_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->leave_at);
-    bool bound = true;
     for (int i = 0; i < CAPTURES; i++) bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
-    if (!p->part || !p->words || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->leave_at || !bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    if (r == GN_OK) r = gn_layout_make(p->part, fuses_steps(), &p->layout, f);
+    return p->part && p->words && p->arg_at && p->out_at && p->near_at && p->own_at && p->base && p->fresh && p->leave_at && bound;
+}
+
+static gn_result plan_fill(executor *x, plan *p, const gn_part *part, gn_fault *f) {
+    if (!plan_arrays(p, part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn_layout_make(p->part, fuses_steps(), x->cancel, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
 #ifdef GENIE_TEST
     if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
         r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
 #endif
-    if (r == GN_OK) r = plan_compile(x, p, f);
-    if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
+    return r == GN_OK ? plan_compile(x, p, f) : r;
+}
+
+static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    executor *x = (executor *)self;
+    gn_fault local = { 0 };
+    *out_plan = NULL;
+    if (!f) f = &local;
+    gn_result r = enter(x, f);
+    if (r == GN_OK) r = gn_charge_ahead(plan_least(part), f);
+    if (r != GN_OK) return r;
+    plan *p = (plan *)alloc_zero(sizeof *p);
+    r = p ? plan_fill(x, p, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_give_ahead();
+    if (r != GN_OK) { if (p) exec_plan_destroy(x, p); return r; }
     for (uint32_t u = 0; u < part->n_updates; u++)
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE && part->updates[u].slot < x->n_slots) x->slots[part->updates[u].slot].cache = true;
     x->stats->view_copies += p->layout.view_copies;
@@ -9541,7 +9622,7 @@ static void candidates_compile(executor *x, const plan *p, candidate *all, int n
         for (size_t l = 0; (!s || i % TRIALS < s->n) && l < e->n_launches; l++)
             if (grow(&launches, n_launches, &cap, sizeof *launches)) launches[n_launches++] = e->launches[l];
     }
-    launches_compile(x, launches, n_launches, NULL);      /* what does not compile is no candidate */
+    launches_compile(x, launches, n_launches, NULL, NULL);     /* what does not compile is no candidate */
     gn_free(launches);
 }
 
@@ -9870,7 +9951,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
         if (!(kernels[n++] = rate_kernel(d, i, &work[i]))) r = GN_OUT_OF_MEMORY;
     }
     if (r != GN_OK) return r;
-    r = compile_kernels(d, kernels, n, NULL, NULL);
+    r = compile_kernels(d, kernels, n, NULL, NULL, NULL);
     while (r == GN_OK && cu.cuMemAlloc(&memory, bytes) != 0 && (bytes /= 2) >= (size_t)1 << 20) memory = 0;
     if (r != GN_OK || !memory) return r != GN_OK ? r : GN_OUT_OF_MEMORY;
     cu.cuMemsetD8Async(memory, 0, bytes, x->stream);
@@ -10006,7 +10087,7 @@ static gn_result canary(executor *x, gn_fault *f) {
     kernel *k = bare_kernel(x->device, "canary", CANARY, &body);
     text_free(&body);
     if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
-    gn_result r = compile_kernels(x->device, &k, 1, NULL, f);
+    gn_result r = compile_kernels(x->device, &k, 1, NULL, NULL, f);
     if (r != GN_OK) return r;
     if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));

@@ -29,7 +29,7 @@ static void graph_check_layout(const gn_part *p)
 {
     gn_layout l;
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    gn_result r = gn__layout_make(p, true, &l, &f);
+    gn_result r = gn__layout_make(p, true, NULL, &l, &f);
     FUZZ_CHECK(r == GN_OK || (f.result == r && f.text[0]));
     for (uint32_t i = 0; r == GN_OK && i < p->n_nodes; i++) {
         const gn_lay *a = &l.lay[i];
