@@ -81,7 +81,8 @@
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. A CPU adds in an order that the shapes give, however operands lie
-                     in memory; a GPU's kernels depend on strides too, so a view and its realised copy may differ there.
+                     in memory (tests/bits_test.c). A GPU's kernels depend on strides and alignment too: there a view and its
+                     realised copy may differ in the last bits, and so may a slice read on its own device and on another.
                      Every wait has a deadline, which means silence: a server that computes,
                      compiles or measures gives signs of life, four a second, however long that takes (one of an earlier version
                      does not: then a step must be shorter than the deadline). A server lets one step compute for 600 s
@@ -1188,6 +1189,7 @@ typedef struct gn_op_info {
     bool has_gradient;
     double tolerance;          /* allowed error in units of the dtype's epsilon, times the magnitude of the sum of absolute terms */
     const char *text;          /* a scalar op's expression over a, b, c; NULL for others */
+    bool divides;              /* an integer divisor (input 1) of 0 is a fault */
 } gn_op_info;
 
 GN_API int gn_op_count(void);
@@ -1380,6 +1382,20 @@ GN_API gn_result gn_layout_pack(gn_layout *l, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
 /* Adjacent dims that one stride covers become one, dims of size 1 go: fewer, longer runs over the same elements in the same order. */
 GN_API gn_view gn_view_collapse(const gn_view *v);
+/* Elements in row-major order without gaps, from offset 0 of no memory yet. */
+GN_API gn_view gn_view_dense(gn_dtype d, int rank, const int64_t *dims);
+GN_API bool gn_view_is_dense(const gn_view *v);
+GN_API int64_t gn_view_count(const gn_view *v);         /* elements */
+/* v over the elements of larger dims, as NumPy broadcasts; dims that v does not broadcast to are a caller's error. */
+GN_API gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims);
+/* v[begin:end:step] of one axis, as the op SLICE has it; attrs: axis, begin, end, step. */
+GN_API gn_view gn_view_slice(const gn_view *v, const int64_t *attrs);
+/* All dims but the last as one index: how many there are, and elements from one to the next. False: no one stride says it. */
+GN_API bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride);
+/* The part and all it points to, in one block of memory that gn_free frees; NULL: there is none. */
+GN_API gn_part *gn_part_copy(const gn_part *part);
+/* Bytes of such a copy, as accounts count them. */
+GN_API uint64_t gn_part_bytes(const gn_part *part);
 
 /* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
  * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
@@ -1937,32 +1953,26 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
-/* Passes that take time and gain little; matrix kernels, below, ask for them. */
-#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,no-shrink-wrap,no-split-paths,no-tree-pta,no-cprop-registers,no-web,no-dse,no-tree-dse,no-crossjumping,no-rerun-cse-after-loop")
-#pragma GCC optimize("no-gcse,no-code-hoisting,no-tree-tail-merge,no-store-merging,no-isolate-erroneous-paths-dereference,no-hoist-adjacent-loads,no-thread-jumps")
 #endif
 
-/* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
- * has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text (PLAIN): compiled
+ * small and soon, since this file has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop")
+#define GN__PLAIN_BEGIN _Pragma("clang optimize off")
+#define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
-#define GN__COLD_BEGIN _Pragma("GCC push_options") \
-    _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks,no-if-conversion,no-if-conversion2,no-ivopts,no-tree-dominator-opts,no-tree-sink\")") \
-    _Pragma("GCC optimize(\"ira-region=one,no-tree-ccp,no-tree-bit-ccp,no-forward-propagate,no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
+#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
+#define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#define GN__PLAIN_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
+#define GN__PLAIN_BEGIN
+#define GN__PLAIN_END
 #endif
-/* Around builders that only call builders: there is nothing to optimise in them. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
-#define GN__CALLS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#else
-#define GN__CALLS_BEGIN GN__COLD_BEGIN
-#endif
-#define GN__CALLS_END GN__COLD_END
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define GN__MAX(a, b) ((a) > (b) ? (a) : (b))
@@ -2531,11 +2541,12 @@ static const gn_driver_i *gn__driver;
 
 /* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to compile in
  * seconds. */
-#if GN__X86 && !defined(__clang__)
-#define GN__SMALL_BEGIN _Pragma("GCC push_options") \
-    _Pragma("GCC optimize(\"O1,no-dse,no-tree-dse,no-tree-pta,no-tree-sink,no-shrink-wrap,no-forward-propagate,no-cprop-registers\")") \
-    _Pragma("GCC optimize(\"no-reorder-blocks,no-guess-branch-probability,ira-region=one\")")
+#if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
+#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
+#elif GN__X86
+#define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
+#define GN__SMALL_END _Pragma("clang attribute pop")
 #else
 #define GN__SMALL_BEGIN
 #define GN__SMALL_END
@@ -5021,9 +5032,6 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) { return (i & 0xfff
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
-/* Passes that cost time and change nothing in loops without branches; of partial redundancies it would make branches, and the loops scalar. */
-#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,ira-region=one,no-dse,no-shrink-wrap,no-tree-pta,no-split-paths,no-tree-dse")
-#pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop,no-tree-pre,gcse")   /* gcse: a tenth fewer instructions of a long polynomial */
 #endif
 #if defined(__clang__)
 #define GN__ONE_BY_ONE _Pragma("clang loop interleave(disable) unroll(disable)")     /* copies of long bodies gain nothing */
@@ -5541,7 +5549,6 @@ typedef struct gn__kernels {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")      /* vectors are written out */
-#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #define GN__UNROLL _Pragma("GCC unroll 16")
 #define GN__CONTRACT
 #elif defined(__clang__)
@@ -5811,7 +5818,6 @@ typedef struct gn__runners {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize")
-#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
@@ -11310,7 +11316,7 @@ GN__COLD_END
 /* >>explain ========================================================================================
  * A schedule in words and as a picture (SVG). */
 
-GN__COLD_BEGIN
+GN__PLAIN_BEGIN
 
 /* ---- explanation: a schedule in words and as a picture ---- */
 
@@ -11824,7 +11830,7 @@ static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault
     else if (ok) ok = gn__draw(k);
     return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
 }
-GN__COLD_END
+GN__PLAIN_END
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -14528,8 +14534,6 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
 
 /* ---- whether another placement wins now ---- */
 
-GN__COLD_BEGIN
-
 static gn__forecast gn__forecast_of(const gn_schedule *s) { return (gn__forecast){ s->seconds, s->step_seconds, s->bytes }; }
 
 /* Seconds that a step gains, by the policy, when that is enough to change for; else 0. */
@@ -14853,8 +14857,6 @@ static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *a
 
 /* ---- costs that change ---- */
 
-GN__COLD_BEGIN
-
 static bool gn__rate_drifted(double a, double b) { return a > 0 && b > 0 && (a > GN__DRIFT * b || b > GN__DRIFT * a); }
 static bool gn__delay_drifted(double a, double b, double step) { return (a > GN__DRIFT * b || b > GN__DRIFT * a) && fabs(a - b) > GN__DRIFT_SHARE * step; }
 
@@ -15063,8 +15065,6 @@ static void gn__multi_retire(gn__multi *m) {
 }
 
 /* ---- errors of runs ---- */
-
-GN__COLD_BEGIN
 
 typedef struct gn__failure { gn__multi_run *run; gn_fault fault; } gn__failure;   /* the earliest run that fails, and why */
 
@@ -20829,6 +20829,18 @@ void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 gn_result gn_charge_ahead(uint64_t bytes, gn_fault *f) { return gn__charge_ahead(bytes, f); }
 void gn_give_ahead(void) { gn__give_ahead(); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
+gn_view gn_view_dense(gn_dtype d, int rank, const int64_t *dims) {
+    gn__type t = { d, { rank, { 0 } } };
+    memcpy(t.shape.dims, dims, (size_t)rank * sizeof *dims);
+    return gn__view_dense(&t, NULL);
+}
+bool gn_view_is_dense(const gn_view *v) { return gn__view_is_dense(v); }
+int64_t gn_view_count(const gn_view *v) { return gn__view_count(v); }
+gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims) { return gn__view_broadcast(v, rank, dims); }
+gn_view gn_view_slice(const gn_view *v, const int64_t *attrs) { return gn__view_slice(v, attrs); }
+bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride) { return gn__rows_of(v, out_rows, out_stride); }
+gn_part *gn_part_copy(const gn_part *part) { return gn__part_copy(part); }
+uint64_t gn_part_bytes(const gn_part *part) { return gn__part_cost(part); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
 }
@@ -21616,7 +21628,8 @@ int gn_op_count(void) { return GN_OP__COUNT - 1; }
 gn_result gn_get_op(int index, gn_op_info *out) {
     if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
     const gn__op_row *o = &gn__ops[index + 1];
-    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text };
+    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text,
+                         (o->traits & GN_DIVIDES) != 0 };
     return GN_OK;
 }
 
@@ -21661,7 +21674,7 @@ GN__COLD_END
 /* >>compose ========================================================================================
  * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
 
-GN__COLD_BEGIN
+GN__PLAIN_BEGIN
 
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser { gn__grads k; gn_result r; } gn__optimiser;
@@ -21718,9 +21731,9 @@ gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const 
     }
     return GN_OK;
 }
-GN__COLD_END
+GN__PLAIN_END
 
-GN__CALLS_BEGIN
+GN__PLAIN_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
 
@@ -22640,7 +22653,7 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
-GN__CALLS_END
+GN__PLAIN_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options

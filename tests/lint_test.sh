@@ -45,9 +45,10 @@ section_banners_stand_in_order() {
     [ "$found" = "$sections" ]
 }
 
-# section NAME ...: the text of these sections of genie.h, without comments and the contents of strings, with line numbers.
-section() {
-    awk -v wanted=" $* " '
+# code FILE [SECTION ...]: the text of these sections, or of all, without comments and the contents of strings, with line numbers.
+code() {
+    local file=$1; shift
+    awk -v wanted=" $* " -v all=$(($# == 0)) -v file="$file" '
         /^\/\* >>[a-z]+/ { name = $2; sub(/^>>/, "", name); inside = index(wanted, " " name " ") }
         {
             line = $0
@@ -65,9 +66,10 @@ section() {
                     out = out substr(line, 1, begin - 1); line = substr(line, begin + 2); comment = 1
                 }
             }
-            if (inside) print "genie.h:" NR ": " out
-        }' genie.h
+            if (inside || all) print file ":" NR ": " out
+        }' "$file"
 }
+section() { code genie.h "$@"; }
 
 # What a user may call: the functions declared in api and ext.
 declared_functions() {
@@ -104,6 +106,55 @@ private_code_calls_nothing_public() {
               text = substr(text, RSTART + RLENGTH) } }' "$WORK/public" -)
     echo "$bad"
     [ "$names" -gt 100 ] && [ -z "$bad" ]
+}
+
+# upward_uses FILE: calls and addresses of functions that a later section defines; macros, declarations and vtables aside.
+upward_uses() {
+    awk '
+        /^\/\* >>[a-z]+/ { name = $0; sub(/^\/\* >>/, "", name); sub(/[^a-z].*/, "", name); n++; section[n] = name; first[n] = FNR }
+        END { for (i = 1; i <= n; i++) print first[i], section[i] }' "$1" >"$WORK/banners"
+    code "$1" | awk -v banners="$WORK/banners" '
+        BEGIN { while ((getline line < banners) > 0) { split(line, part, " "); n++; first[n] = part[1]; title[n] = part[2] } }
+        {
+            split($1, place, ":"); row = place[2] + 0
+            while (now < n && first[now + 1] <= row) now++
+            text = $0; sub(/^[^ ]* /, "", text)
+            if (text ~ /^#/ || macro) { macro = text ~ /\\$/; next }
+            rows[++count] = row; texts[count] = text; of[count] = now
+            if (text !~ /^[A-Za-z].*\(/ || text ~ /;[ ]*$/ || text ~ /^typedef/ || text ~ /=/ && text !~ /[)] *[{]/) next
+            name = text; sub(/\(.*/, "", name); sub(/ *$/, "", name); sub(/.*[^A-Za-z_0-9]/, "", name)
+            if (name ~ /^[a-z]/ && !(name in home)) home[name] = now
+        }
+        END {
+            for (i = 1; i <= count; i++) {
+                text = texts[i]
+                if (text ~ /^(static|extern|GN_API|GN__[A-Z]+) .*\);[ ]*$/) continue      # a declaration
+                while (match(text, /[A-Za-z_][A-Za-z_0-9]*/)) {
+                    name = substr(text, RSTART, RLENGTH)
+                    before = RSTART > 1 ? substr(text, RSTART - 1, 1) : ""
+                    text = substr(text, RSTART + RLENGTH)
+                    if (before == "." || before == ">" || !(name in home) || home[name] <= of[i] || text !~ /^ *[(,);]/) continue
+                    print title[of[i]] " uses " name " of " title[home[name]] ", line " rows[i]
+                }
+            }
+            print count " lines read" > "/dev/stderr"
+        }'
+}
+
+# Uses that are allowed, each with its reason: FILE SECTION NAME.
+upward_allowed=''
+
+sections_use_only_those_above_them() {
+    local file ok=0
+    for file in genie.h genie_net.c; do
+        upward_uses "$file" 2>"$WORK/read" >"$WORK/upward"
+        [ "$(cut -d' ' -f1 <"$WORK/read")" -gt 1000 ] || { echo "$file was not read"; ok=1; }
+        while read -r section _ name rest; do
+            grep -qx "$(basename "$file") $section $name" <<<"$upward_allowed" && continue
+            echo "$file: $section uses $name $rest"; ok=1
+        done <"$WORK/upward"
+    done
+    return $ok
 }
 
 declared_functions_are_defined() {
@@ -279,6 +330,7 @@ scripts_are_clean() {
     check sections_of_the_header_stand_in_order section_banners_stand_in_order
     check private_code_calls_no_public_function private_code_calls_nothing_public
     check declared_functions_are_all_defined declared_functions_are_defined
+    check sections_use_only_those_above_them sections_use_only_those_above_them
     check exported_symbols_of_the_library_begin_with_gn library_exports_only_gn_names
     check rows_of_the_op_table_are_complete op_rows_are_complete
     check library_has_no_assert none '(^|[^_A-Za-z0-9])assert[(]|<assert\.h>' $library_files

@@ -156,26 +156,24 @@ static outs build_program(gn_ctx *g, const program *p, void **data)
     gn_tensor bias = gn_data(g, p->d, along, data[0]);
     for (int step = 4 + (int)drawn(&s, 9); step > 0; step--) {
         gn_tensor x = full[drawn(&s, (uint64_t)n_full)], y = full[drawn(&s, (uint64_t)n_full)], t = GN_NONE;
-        bool is_row = false;
         if (drawn(&s, 2)) x = full[n_full - 1];
-        switch (drawn(&s, 14)) {
+        uint64_t kind = drawn(&s, 14);
+        bool is_row = (kind >= 4 && kind <= 7) || kind == 11;
+        switch (kind) {
         case 0: t = gn_tanh(gn_add(x, y)); break;
         case 1: t = gn_mul(gn_tanh(x), y); break;
         case 2: t = gn_maximum(x, bias); break;
         case 3: t = gn_sigmoid(gn_mul(x, bias)); break;
-        case 4: is_row = true; t = gn_mean(x, p->axes, true); break;
-        case 5: is_row = true; t = gn_max(gn_mul(x, bias), p->axes, true); break;
-        case 6: is_row = true; t = gn_sqrt(gn_add_c(gn_mean(gn_square(x), p->axes, true), 0.1)); break;
-        case 7: is_row = true; t = gn_min(x, p->axes, true); break;
+        case 4: t = gn_mean(x, p->axes, true); break;
+        case 5: t = gn_max(gn_mul(x, bias), p->axes, true); break;
+        case 6: t = gn_sqrt(gn_add_c(gn_mean(gn_square(x), p->axes, true), 0.1)); break;
+        case 7: t = gn_min(x, p->axes, true); break;
         case 8: t = n_axes == 1 ? gn_softmax(gn_mul_c(x, 0.5), p->axis) : GN_NONE; break;
         case 9:
             if (n_axes == 1 && p->axis == p->shape.rank - 1) t = gn_tanh(gn_layernorm(x, GN_NONE, GN_NONE, 0.1));
             break;
         case 10: t = n_row > 0 ? gn_tanh(gn_sub(x, row[drawn(&s, (uint64_t)n_row)])) : GN_NONE; break;
-        case 11:
-            is_row = true;
-            if (n_row > 1) t = gn_mul(gn_tanh(row[n_row - 1]), row[drawn(&s, (uint64_t)n_row)]);
-            break;
+        case 11: t = n_row > 1 ? gn_mul(gn_tanh(row[n_row - 1]), row[drawn(&s, (uint64_t)n_row)]) : GN_NONE; break;
         case 12: t = n_row > 0 ? gn_div(x, gn_add_c(gn_abs(row[n_row - 1]), 1)) : GN_NONE; break;
         default: t = n_axes == 1 ? gn_log_softmax(gn_tanh(x), p->axis) : GN_NONE; break;
         }
