@@ -1392,10 +1392,6 @@ GN_API gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims
 GN_API gn_view gn_view_slice(const gn_view *v, const int64_t *attrs);
 /* All dims but the last as one index: how many there are, and elements from one to the next. False: no one stride says it. */
 GN_API bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride);
-/* The part and all it points to, in one block of memory that gn_free frees; NULL: there is none. */
-GN_API gn_part *gn_part_copy(const gn_part *part);
-/* Bytes of such a copy, as accounts count them. */
-GN_API uint64_t gn_part_bytes(const gn_part *part);
 
 /* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
  * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
@@ -1514,7 +1510,7 @@ typedef struct gn_exec_i {
     /* May upload; may block until the deadline. */
     gn_result (*slot_put)(void *self, const gn_slot_desc *d, gn_fault *f);
     gn_result (*slot_drop)(void *self, uint32_t slot, uint32_t gen);
-    /* The part is copied or kept as needed: it lives until plan_destroy. */
+    /* The part is borrowed: its owner keeps it, unchanged, until plan_destroy has returned. */
     gn_result (*plan_make)(void *self, const gn_part *part, void **out_plan, gn_fault *f);
     void (*plan_destroy)(void *self, void *plan);
     /* Starts a run. Argument bytes are consumed before it returns; out hosts are written by the time wait returns. All
@@ -2544,7 +2540,7 @@ static const gn_driver_i *gn__driver;
 #if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
 #define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
-#elif GN__X86
+#elif GN__X86 && defined(__clang__)
 #define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__SMALL_END _Pragma("clang attribute pop")
 #else
@@ -12807,14 +12803,11 @@ static gn_result gn__null_slot_put(void *self, const gn_slot_desc *d, gn_fault *
 static gn_result gn__null_slot_drop(void *self, uint32_t slot, uint32_t gen) { (void)self; (void)slot; (void)gen; return GN_OK; }
 static gn_result gn__null_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     (void)self;
-    *out_plan = NULL;
-    gn_result r = gn__charge_ahead(gn__part_cost(part), f);
-    if (r != GN_OK) return r;
-    *out_plan = gn__part_copy(part);
-    gn__give_ahead();
-    return *out_plan ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    (void)f;
+    *out_plan = (void *)(uintptr_t)part;
+    return GN_OK;
 }
-static void gn__null_plan_destroy(void *self, void *plan) { (void)self; gn_free(plan); }
+static void gn__null_plan_destroy(void *self, void *plan) { (void)self; (void)plan; }
 static gn_result gn__null_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
     const gn_part *p = (const gn_part *)plan;
     (void)args;
@@ -12860,7 +12853,7 @@ typedef struct gn__cpu {
 } gn__cpu;
 
 typedef struct gn__cpu_plan {
-    gn_part *part;
+    const gn_part *part;
     gn_layout layout;
     char **base;                   /* per node, of this run */
     char **fresh;                  /* per update: memory of the new version; kept from run to run */
@@ -12957,7 +12950,6 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn__layout_deinit(&p->layout);
     gn_free(p->base);
     gn_free(p->fresh);
-    gn_free(p->part);
     gn_free(p);
 }
 
@@ -12972,17 +12964,17 @@ static gn_result gn__cpu_plan_fits(const gn__cpu_plan *p, gn_fault *f) {
 }
 
 static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *p, const gn_part *part, gn_fault *f) {
-    p->part = gn__part_copy(part);
+    p->part = part;
     p->base = (char **)gn__alloc_zero((part->n_nodes + (size_t)1) * sizeof *p->base);
     p->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *p->fresh);
-    if (!p->part || !p->base || !p->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    if (!p->base || !p->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result r = gn__layout_make(p->part, true, c->pool.cancel, &p->layout, f);
     return r == GN_OK ? gn__cpu_plan_fits(p, f) : r;
 }
 
 /* Bytes of host memory that a plan holds, at least. */
 static uint64_t gn__cpu_plan_least(const gn_part *part) {
-    return gn__part_cost(part) + gn__layout_least(part) + (part->n_nodes + (uint64_t)part->n_updates + 2) * sizeof(char *) + sizeof(gn__cpu_plan) + 3 * GN__BLOCK_COST;
+    return gn__layout_least(part) + (part->n_nodes + (uint64_t)part->n_updates + 2) * sizeof(char *) + sizeof(gn__cpu_plan) + 3 * GN__BLOCK_COST;
 }
 
 static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
@@ -13752,7 +13744,12 @@ typedef double (*gn__probe_fn)(void *self);
 
 /* A fixed piece of work: data of n elements comes back, or its product with itself does. */
 enum { GN__PROBE_SMALL = 64, GN__PROBE_SIDE = 128 };
-typedef struct gn__probe { void *plan; float *x, *y; size_t bytes; } gn__probe;
+typedef struct gn__probe {
+    void *plan;
+    gn_part *part;
+    float *x, *y;
+    size_t bytes;
+} gn__probe;
 
 /* A quantity measured again and again: the median of the last three, averaged. One odd value changes nothing. */
 typedef struct gn__steady { double last[3]; uint32_t n; } gn__steady;
@@ -13874,7 +13871,7 @@ typedef struct gn__split {         /* one way to run a part */
 } gn__split;
 
 typedef struct gn__multi_plan {
-    gn_part *part;
+    const gn_part *part;
     gn__split *splits[GN__SPLITS_MAX];
     uint32_t n_splits;
 } gn__multi_plan;
@@ -14782,7 +14779,6 @@ static void gn__multi_plan_destroy(void *self, void *plan) {
     for (uint32_t i = 0; i < p->n_splits && m->n_runs; i++)
         if (p->splits[i]->n_live) gn__multi_drain(m);
     for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free(m, p->splits[i]);
-    gn_free(p->part);
     gn_free(p);
 }
 
@@ -14954,8 +14950,8 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
     if (r != GN_OK) return r;
     gn__give_ahead();
     gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
-    if (p) p->part = gn__part_copy(part);
-    if (!p || !p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
+    if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    p->part = part;
     for (uint32_t i = 0; i < part->n_nodes; i++) values |= part->nodes[i].leaf == GN_LEAF_VALUE;
     r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f);   /* where values are is known when it runs */
     if (r) gn__multi_plan_destroy(m, p);
@@ -15679,7 +15675,8 @@ static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f)
     b->bytes = n * sizeof(float);
     b->x = (float *)gn__alloc_zero(b->bytes);
     b->y = (float *)gn__alloc_zero(b->bytes);
-    gn_result r = b->x && b->y ? x.i->plan_make(x.self, &part, &b->plan, f) : GN_OUT_OF_MEMORY;
+    b->part = gn__part_copy(&part);
+    gn_result r = b->x && b->y && b->part ? x.i->plan_make(x.self, b->part, &b->plan, f) : GN_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < n && !r; i++) {
         if (i % 4 == 0) { random[0] = i; gn__philox(random, 1, 2); }
         b->x[i] = (float)(random[i % 4] >> 8) * 0x1p-23f - 1;
@@ -15689,6 +15686,7 @@ static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f)
 
 static void gn__probe_free(gn__probe *b, gn_exec x) {
     if (b->plan) x.i->plan_destroy(x.self, b->plan);
+    gn_free(b->part);
     gn_free(b->x);
     gn_free(b->y);
     memset(b, 0, sizeof *b);
@@ -20839,8 +20837,6 @@ int64_t gn_view_count(const gn_view *v) { return gn__view_count(v); }
 gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims) { return gn__view_broadcast(v, rank, dims); }
 gn_view gn_view_slice(const gn_view *v, const int64_t *attrs) { return gn__view_slice(v, attrs); }
 bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride) { return gn__rows_of(v, out_rows, out_stride); }
-gn_part *gn_part_copy(const gn_part *part) { return gn__part_copy(part); }
-uint64_t gn_part_bytes(const gn_part *part) { return gn__part_cost(part); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
 }

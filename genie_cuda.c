@@ -7741,7 +7741,7 @@ typedef struct executor {
 enum { CAPTURES = 4 };   /* exchanged memory comes back every other run, areas too, and not always in step */
 
 typedef struct plan {
-    gn_part *part;
+    const gn_part *part;
     gn_layout layout;
     emit emit;                     /* its launches and parameters */
     size_t region[REGION__COUNT], total, args_bytes, errors_bytes, near_bytes;
@@ -8373,7 +8373,6 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->own_at);
     gn_free(p->leave_at);
     gn_free(p->base);
-    gn_free(p->part);
     gn_free(p);
 }
 
@@ -8573,14 +8572,14 @@ static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
 static uint64_t plan_least(const gn_part *part) {
     const uint64_t nodes = (uint64_t)part->n_nodes + part->n_updates + 1;
     const uint64_t words = 2 * ((uint64_t)part->n_args + 1) + 3 * ((uint64_t)part->n_outs + 1) + (uint64_t)part->n_updates + 1 + (2 + CAPTURES) * nodes;
-    return gn_layout_least(part) + gn_part_bytes(part) + words * 8 + sizeof(plan);
+    return gn_layout_least(part) + words * 8 + sizeof(plan);
 }
 
 /* The arrays of a plan. False: no memory. */
 static bool plan_arrays(plan *p, const gn_part *part) {
     size_t nodes = (size_t)part->n_nodes + part->n_updates + 1;
     bool bound = true;
-    p->part = gn_part_copy(part);
+    p->part = part;
     p->words = (uint64_t *)alloc_zero((part->n_args + 1) * sizeof *p->words);
     p->arg_at = (size_t *)alloc_zero((part->n_args + 1) * sizeof *p->arg_at);
     p->out_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->out_at);
@@ -8590,7 +8589,7 @@ static bool plan_arrays(plan *p, const gn_part *part) {
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
     p->leave_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->leave_at);
     for (int i = 0; i < CAPTURES; i++) bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
-    return p->part && p->words && p->arg_at && p->out_at && p->near_at && p->own_at && p->base && p->fresh && p->leave_at && bound;
+    return p->words && p->arg_at && p->out_at && p->near_at && p->own_at && p->base && p->fresh && p->leave_at && bound;
 }
 
 static gn_result plan_fill(executor *x, plan *p, const gn_part *part, gn_fault *f) {

@@ -551,9 +551,10 @@ static uint64_t refused_peak(const gn_exec *x, const gn_part *part) {
     return grown;
 }
 
-/* Under a limit that its tables alone pass. On a GPU the kernels come on top, which are not known before. */
+/* Under a limit that its tables alone pass. On a GPU the kernels come on top, which are not known before. The null executor holds
+   nothing of a plan: its part is the caller's. */
 TEST(plans_are_refused_before_their_tables_are_touched) {
-    static const char *const devices[] = { "null", "cpu", "cuda:0" };
+    static const char *const devices[] = { "cpu", "cuda:0" };
     gn_ctx *g = builder();
     const gn_part *part = long_part(g, 200000);
     setenv("GENIE_CUDA_COMPILE_ONLY", "sm_90", 1);
@@ -569,7 +570,7 @@ TEST(plans_are_refused_before_their_tables_are_touched) {
         REQUIRE(gn__exec_open(&d, &x, &f) == GN_OK);
         uint64_t before = gn__account_held(budget);
         CHECK_RESULT(x.i->plan_make(x.self, part, &plan, &f), GN_OK);
-        uint64_t whole = gn__account_held(budget) - before, least = i == 0 ? gn__part_cost(part) : gn__cpu_plan_least(part);
+        uint64_t whole = gn__account_held(budget) - before, least = gn__cpu_plan_least(part);
         CHECK(gn__paid_ahead == 0 && whole >= least);
         x.i->plan_destroy(x.self, plan);
         uint64_t rest = gn__account_held(budget);            /* kernels stay for the next plan */
