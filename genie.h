@@ -2545,7 +2545,7 @@ static const gn_driver_i *gn__driver;
 #if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
 #define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
-#elif GN__X86
+#elif GN__X86 && defined(__clang__)
 #define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__SMALL_END _Pragma("clang attribute pop")
 #else
