@@ -1146,8 +1146,9 @@ typedef struct gn_server_desc {
                                  minutes; NULL: none */
     const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
     uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
-    int32_t max_step_seconds; /* that one step may compute, or its plan be made, 0: 600; negative: no end. It ends with GN_LIMIT then; a device on which it does
-                                 not end within ten seconds more is lost (gn_server_run). A plan that would take ten times as long is refused */
+    int32_t max_step_seconds; /* that one step may compute, or its plan be made, 0: 600; negative: no end. It ends with GN_LIMIT
+                                 then; a device on which it does not end within ten seconds more is lost (gn_server_run). A plan
+                                 that would take ten times as long is refused */
     const char *refused;      /* of gn_server_refused: plans that are not taken again, NULL: none */
 } gn_server_desc;
 
