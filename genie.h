@@ -4408,12 +4408,12 @@ enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
 
 /* How floats are added, whatever they lie in and whoever adds them: element i of a piece goes to running sum i mod GN__LANES, the upper half of
  * these is added to the lower until one is left, and pieces are joined by a gn__tree. So the number of elements alone gives the order. */
-enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 128, GN__PIECE64 = 64, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
+enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 128, GN__PIECE64 = 64, GN__RUN = GN__PIECE / GN__LANES, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
 
 /* The innermost loops of f32 rows and products, for one instruction path. */
 typedef struct gn__kernels {
-    int mr, nr;
-    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr) */
+    int mr, nr;                /* mr at most GN__GEMM_MR */
+    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr), GN__RUN terms one after the other, then these sums */
     void (*micro)(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add);
     /* y[n] += x[0] b[0][n] + … + x[rows - 1] b[rows - 1][n], in that order; rows are ldb apart */
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
@@ -4453,12 +4453,16 @@ typedef struct gn__kernels {
     attribute static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) { \
         GN__CONTRACT                                                                                         \
         typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
-        vec acc[MR][NV];                                                                                     \
-        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; } \
-        for (int64_t l = 0; l < k; l++, a += MR, b += W * NV) {                                              \
-            vec w[NV];                                                                                       \
-            GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                        \
-            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += a[i] * w[v]; } \
+        vec acc[MR][NV], run[MR][NV];                                                                        \
+        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; }\
+        for (int64_t l; k > 0; k -= l) {                                                                     \
+            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] = (vec){ 0 }; }\
+            for (l = 0; l < GN__RUN && l < k; l++, a += MR, b += W * NV) {                                   \
+                vec w[NV];                                                                                   \
+                GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                    \
+                GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] += a[i] * w[v]; }\
+            }                                                                                                \
+            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += run[i][v]; }\
         }                                                                                                    \
         GN__UNROLL for (int i = 0; i < MR; i++) {                                                            \
             GN__UNROLL for (int v = 0; v < NV; v++) {                                                        \
@@ -4677,7 +4681,7 @@ typedef struct gn__kernels {
 GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
-GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 14, 2)
+GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -4686,7 +4690,7 @@ GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 14, 2)
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, GN__BASE_SHAPE),
 #if GN__X86
-    GN__KERNELS(avx2, 8, 6, 2), GN__KERNELS(avx512, 16, 14, 2),
+    GN__KERNELS(avx2, 8, 6, 2), GN__KERNELS(avx512, 16, 7, 2),
 #endif
 };
 
@@ -5512,7 +5516,7 @@ static double gn__cost_matmul(const gn__infer_call *c) {
 }
 
 enum { GN__GEMM_N64 = 256, GN__GEMM_LEVELS = 48 };      /* columns of a task in f64; 2^48 pieces are more than memory can show */
-enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048 };
+enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048, GN__GEMM_DEEP = 4 * GN__GEMM_KC, GN__GEMM_MR = 8 };
 
 typedef struct gn__gemm_job {
     const gn__gemm *g;
@@ -5526,15 +5530,17 @@ typedef struct gn__gemm_job {
 
 /* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
 static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k, int mr) {
-    float line[GN__GEMM_KC];
+    float line[GN__GEMM_MR][GN__GEMM_KC];
+    const float *from[GN__GEMM_MR];
+    bool direct = g->dtype == GN_F32 && g->ak == 1;
     for (int i = 0; i < mr; i++) {
         const char *p = i < rows ? gn__gemm_a(g, row + i, at) : NULL;
-        const float *from = (const float *)(const void *)p;
-        if (i >= rows) memset(line, 0, (size_t)k * sizeof *line);
-        else if (g->dtype != GN_F32 || g->ak != 1) gn__load_f32(line, g->dtype, p, g->ak, k);
-        if (i >= rows || g->dtype != GN_F32 || g->ak != 1) from = line;
-        for (int64_t l = 0; l < k; l++) out[l * mr + i] = from[l];
+        from[i] = i < rows && direct ? (const float *)(const void *)p : line[i];
+        if (i >= rows) memset(line[i], 0, (size_t)k * sizeof **line);
+        else if (!direct) gn__load_f32(line[i], g->dtype, p, g->ak, k);
     }
+    for (int64_t l = 0; l < k; l++, out += mr)
+        for (int i = 0; i < mr; i++) out[i] = from[i][l];
 }
 
 /* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. Rows of B are read along, columns in pieces. */
@@ -5602,6 +5608,20 @@ static void gn__gemm_block(const gn__gemm_job *j, const float *a, const float *b
         }
 }
 
+/* Sums over at most GN__GEMM_DEEP terms are added to those before them in f64, and at the end replaced by what all come to. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#endif
+static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
+    if (first) for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
+    else for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];
+    if (last) for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* Columns [col, col + cols) of the packed rows from p on: B is packed KC deep, then used by all of them. */
 static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int64_t rows, int64_t col) {
     const gn__gemm *g = j->g;
@@ -5609,13 +5629,17 @@ static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int6
     int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr, chunk = GN__GEMM_MC / mr * mr;
     bool direct = g->dtype == GN_F32;
     float *edge = scratch, *b = edge + 32 * 64, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC;
+    double *totals = (double *)(void *)(sums + (direct ? 0 : j->tile_m * GN__GEMM_NC));
     float *c = direct ? (float *)(void *)g->c + (j->row + p) * g->n + col : sums;
     int64_t ldc = direct ? g->n : GN__GEMM_NC;
     for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
         int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
         gn__pack_b(b, g, col, cols, at, k, nr);
         for (int64_t q = 0; q < rows; q += chunk)
-            gn__gemm_block(j, j->a + padded * at + (p + q) * k, b, c + q * ldc, ldc, GN__MIN(rows - q, chunk), cols, k, at > 0, edge);
+            gn__gemm_block(j, j->a + padded * at + (p + q) * k, b, c + q * ldc, ldc, GN__MIN(rows - q, chunk), cols, k, at % GN__GEMM_DEEP > 0, edge);
+        bool last = at + k == g->k;
+        for (int64_t i = 0; i < rows && g->k > GN__GEMM_DEEP && (last || (at + k) % GN__GEMM_DEEP == 0); i++)
+            gn__gemm_join(totals + i * GN__GEMM_NC, c + i * ldc, cols, at < GN__GEMM_DEEP, last);
     }
     for (int64_t i = 0; i < rows && (!direct || g->bias || g->k == 0); i++) {
         if (g->k == 0) memset(c + i * ldc, 0, (size_t)cols * sizeof *c);
@@ -5625,7 +5649,7 @@ static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int6
 
 static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
-    size_t sums = j->g->dtype == GN_F32 ? 0 : (size_t)j->tile_m * GN__GEMM_NC;
+    size_t tile = (size_t)j->tile_m * GN__GEMM_NC, sums = (j->g->dtype == GN_F32 ? 0 : tile) + (j->g->k > GN__GEMM_DEEP ? 2 * tile : 0);
     float *raw = (float *)gn_alloc(sizeof(float) * (32 * 64 + (GN__GEMM_NC + 64) * GN__GEMM_KC + sums) + 64);
     float *scratch = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     if (!raw) { gn__atomic_store(&j->failed, 1); return; }
@@ -5642,7 +5666,7 @@ static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t a
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     bool along = n < 8 || (g->bk == 1 && g->bn != 1), plain = g->dtype == GN_F32 && g->bk == 1;
     const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
-    float x[GN__GEMM_KC], w[GN__GEMM_KC];
+    float x[GN__PIECE], w[GN__PIECE];
     gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
     if (along && plain) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
     for (int64_t i = 0; i < n && along && !plain; i++) {
@@ -5655,16 +5679,20 @@ static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t a
     }
 }
 
-/* Few rows: no packing. A block of B, KC deep, is read for all of them. */
+/* Few rows: no packing. A piece of B is read for all of them. */
 static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
     const gn__gemm *g = j->g;
     float y[GN__GEMM_SMALL * GN__GEMV_N];
+    double totals[GN__GEMM_SMALL * GN__GEMV_N];
     for (int64_t t = begin; t < end; t++) {
         int64_t col = t * j->width, n = GN__MIN(g->n - col, j->width);
         memset(y, 0, (size_t)(g->m * n) * sizeof *y);
-        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC)
-            for (int64_t row = 0; row < g->m; row++) gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__GEMM_KC), col, n);
+        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__PIECE) {
+            if (at > 0) memset(y, 0, (size_t)(g->m * n) * sizeof *y);
+            for (int64_t row = 0; row < g->m; row++) gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__PIECE), col, n);
+            if (g->k > GN__PIECE) gn__gemm_join(totals, y, g->m * n, at == 0, at + GN__PIECE >= g->k);
+        }
         for (int64_t row = 0; row < g->m; row++) gn__gemm_store(g, y + row * n, row, col, n);
     }
 }
