@@ -3047,8 +3047,9 @@ GN__INLINE float gn__v_scale(float r, int32_t n) {
 }
 
 /* (exp(r) - 1 - r) / r^2 on |r| <= ln 2 / 2, error 2^-28 of exp. */
-GN__INLINE float gn__v_exp_tail(float r) {
-    return 0.5000000101f + r * (0.1666651289f + r * (0.04166618764f + r * (0.008369598335f + r * 0.001395169736f)));
+GN__INLINE float gn__v_exp_tail(float r) {      /* powers of r r: a shorter chain than a term after the other */
+    float z = r * r;
+    return (0.5000000101f + r * 0.1666651289f) + z * ((0.04166618764f + r * 0.008369598335f) + z * 0.001395169736f);
 }
 
 #define GN__V_LN2_HI 0.693145751953125f        /* 15 bits: its product with a small integer is exact */
@@ -3131,9 +3132,9 @@ GN__INLINE float gn__v_log1p(float x) {
 /* erfcx(c) (1 + c) for c >= 0: a polynomial in (c - 3) / (c + 3). */
 GN__INLINE float gn__v_erfc_head(float c) {
     float u = (c - 3.0f) / (c + 3.0f);
-    float h = -0.0003720098398f + u * -0.0001050804546f;
-    h = 0.02195093979f + u * (-0.009765114925f + u * (0.001640394093f + u * (0.0007045800821f + u * h)));
-    return 0.7160046053f + u * (-0.2309273514f + u * (0.09902068922f + u * (-0.01023469215f + u * (-0.0238023969f + u * h))));
+    float z = u * u, h = (-0.009765114925f + u * 0.001640394093f) + z * ((0.0007045800821f + u * -0.0003720098398f) + z * -0.0001050804546f);
+    h = (0.09902068922f + u * -0.01023469215f) + z * ((-0.0238023969f + u * 0.02195093979f) + z * h);
+    return 0.7160046053f + u * (-0.2309273514f + u * h);
 }
 
 /* exp(-x^2) erfcx(x), with x^2 in two parts. */
@@ -3154,25 +3155,26 @@ GN__INLINE float gn__v_normal(float m, float x) {
 
 /* m / (1 + 2^n e), n an integer in [-126, 186], e near 1; 186 stands for infinity. Where the power is large, 1 is nothing and the quotient is
  * formed 2^58 times too large. */
-GN__INLINE float gn__v_quotient(float m, float e, float n) {
-    bool low = n > 115.0f;
-    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f, k = (low ? n - 58.0f : n) + GN__V_ROUND;
-    return m / (one + e * gn__bits_f32((gn__f32_bits(k) - gn__f32_bits(GN__V_ROUND) + 127u) << 23)) * by;
+GN__INLINE float gn__v_quotient(float m, float e, int32_t n) {
+    bool low = n > 115;
+    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f;
+    return m / (one + e * gn__bits_f32((uint32_t)(n + (low ? 127 - 58 : 127)) << 23)) * by;
 }
 
 GN__INLINE float gn__v_logistic(float m, float a) {
     float x = a > 87.0f ? -87.0f : -a, c = x > 129.0f ? 129.0f : x;
-    float n = (c * 1.44269504f + GN__V_ROUND) - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
-    return gn__v_quotient(m, 1.0f + (r + r * r * gn__v_exp_tail(r)), n);
+    float t = c * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
+    return gn__v_quotient(m, 1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND)));
 }
 
 /* The exponent in f64, in powers of 2: an error of it is a relative one of the result. */
 GN__INLINE float gn__v_gelu_tanh(float a) {
     float c = a > 9.9f ? 9.9f : a;
-    double x = (double)(c < -11.565f ? -11.565f : c), t = x * (-GN_GELU_1 * 1.44269504088896340736 + (-GN_GELU_3 * 1.44269504088896340736) * (x * x));
-    double n = (t + GN__W_ROUND) - GN__W_ROUND;
-    float r = (float)((t - n) * 0.69314718055994530942);
-    return gn__v_quotient(a, 1.0f + (r + r * r * gn__v_exp_tail(r)), (float)n);
+    double x = (double)((c < -11.565f ? -11.565f : c) + 0.0f);      /* the sum keeps GCC from choosing in f64 */
+    double t = x * (-GN_GELU_1 * 1.44269504088896340736) + (x * (-GN_GELU_3 * 1.44269504088896340736)) * (x * x);
+    double n = t + GN__W_ROUND;
+    float r = (float)(t - (n - GN__W_ROUND)) * 0.693147181f;
+    return gn__v_quotient(a, 1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(uint32_t)gn__f64_bits(n));
 }
 
 /* tanh(log(1 + 1 / v)) = 1 / (1 + 2 v / (1 / v + 2)), v = e^-a; both divisions as in gn__v_quotient. */
@@ -3331,8 +3333,10 @@ GN__INLINE double gn__w_scale(double r, uint64_t n) {
 
 /* (exp(r) - 1 - r) / r^2 on |r| <= ln 2 / 2, error 2^-57 of exp. */
 GN__INLINE double gn__w_exp_tail(double r) {
-    double p = 1.9841269505760475e-4 + r * (2.480149295080446e-5 + r * (2.755758681881435e-6 + r * (2.7630305859655486e-7 + r * 2.50000138317822e-8)));
-    return 0.5000000000000011 + r * (0.1666666666666641 + r * (0.04166666666652973 + r * (0.00833333333349498 + r * (0.001388888894375879 + r * p))));
+    double z = r * r, w = z * z;
+    double p = (0.5000000000000011 + r * 0.1666666666666641) + z * (0.04166666666652973 + r * 0.00833333333349498);
+    double q = (0.001388888894375879 + r * 1.9841269505760475e-4) + z * (2.480149295080446e-5 + r * 2.755758681881435e-6);
+    return p + w * (q + w * (2.7630305859655486e-7 + r * 2.50000138317822e-8));
 }
 
 /* m exp(hi + lo), hi in [-746, 711], |lo| small. */
@@ -3540,11 +3544,11 @@ GN__INLINE double gn__w_hypot(double a, double b) {
 /* As in f32; the polynomial is in (c - 4) / (c + 4). */
 GN__INLINE double gn__w_erfc_head(double c) {
     double u = (c - 4.0) / (c + 4.0);
-    double h = 4.458203241552779e-8 + u * (4.940418988502122e-8 + u * (-5.607768386876324e-9 + u * (-5.790551365747248e-9 + u * -5.813800315170287e-10)));
-    h = -4.1401736538582805e-6 + u * (2.6538181852235067e-6 + u * (8.440191216448979e-9 + u * (-3.685051141686623e-7 + u * h)));
-    h = -3.8976755898301397e-4 + u * (-6.013626583522273e-5 + u * (6.403317497199975e-5 + u * (-1.3152838122831966e-5 + u * h)));
-    h = -0.017515654647021574 + u * (0.012161784763372712 + u * (-0.00606873521203106 + u * (0.0021164214902772475 + u * h)));
-    h = 0.11704966551044219 + u * (-0.04808038122129025 + u * (0.003962055681308038 + u * (0.015312509678670877 + u * h)));
+    double z = u * u, w = z * z, h = ((4.458203241552779e-8 + u * 4.940418988502122e-8) + z * (-5.607768386876324e-9 + u * -5.790551365747248e-9)) + w * -5.813800315170287e-10;
+    h = ((-4.1401736538582805e-6 + u * 2.6538181852235067e-6) + z * (8.440191216448979e-9 + u * -3.685051141686623e-7)) + w * h;
+    h = ((-3.8976755898301397e-4 + u * -6.013626583522273e-5) + z * (6.403317497199975e-5 + u * -1.3152838122831966e-5)) + w * h;
+    h = ((-0.017515654647021574 + u * 0.012161784763372712) + z * (-0.00606873521203106 + u * 0.0021164214902772475)) + w * h;
+    h = ((0.11704966551044219 + u * -0.04808038122129025) + z * (0.003962055681308038 + u * 0.015312509678670877)) + w * h;
     return 0.6849972881253069 + u * (-0.19934458280036724 + u * h);
 }
 
@@ -3606,13 +3610,16 @@ GN__INLINE gn__w_pair gn__w_product(double a, double b) {
     return (gn__w_pair){ p, ((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2 };
 }
 
-/* The exponent in two doubles. */
+/* The first 26 bits of a double: the product of two such is exact. */
+GN__INLINE double gn__w_top(double a) { return gn__bits_f64(gn__f64_bits(a) & 0xfffffffff8000000u); }
+
+/* The exponent x w, w = c1 + c3 x^2, in two doubles: of x, x^2 and w the first 26 bits and what these leave. */
 GN__INLINE double gn__w_gelu_tanh(double a) {
-    double x = fabs(a) <= 40.0 ? a : copysign(40.0, a);
-    gn__w_pair s = gn__w_product(x, x), u = gn__w_product(s.hi, GN_GELU_3);
-    double w = GN_GELU_1 + u.hi, back = w - GN_GELU_1, lo = (GN_GELU_1 - (w - back)) + (u.hi - back) + (u.lo + s.lo * GN_GELU_3 + s.hi * GN_GELU_3_REST + GN_GELU_1_REST);
-    gn__w_pair p = gn__w_product(x, w);
-    gn__w_power e = gn__w_power_of(-p.hi, -(p.lo + x * lo));
+    const double c1 = 1.5957691073417664, c1_rest = 1.426396435433791e-8, c3 = 0.071354815736413, c3_rest = 5.361872467621785e-10;
+    double x = fabs(a) <= 40.0 ? a : copysign(40.0, a), xh = gn__w_top(x), xl = x - xh;
+    double s = gn__w_top(x * x), s_rest = (xh * xh - s) + xl * (x + xh), p = c3 * s;
+    double w = gn__w_top(c1 + p), w_rest = (p - (w - c1)) + (GN_GELU_3 * s_rest + (c3_rest * s + c1_rest));
+    gn__w_power e = gn__w_power_of(-(xh * w), -(xh * w_rest + xl * (w + w_rest)));
     return a / (e.one + e.v) * e.by;
 }
 
@@ -4918,26 +4925,39 @@ static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
 #endif
-static void gn__prod_f64(gn__w_pair *a, const double *x, int64_t n) {
-    double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];
-    for (int l = 0; l < GN__LANES; l++) hi[l] = 1;
-    for (int64_t i = 0; i < n; i += GN__LANES) {
-        const double *from = x + i;
-        if (i + GN__LANES > n) {
-            for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;
-            from = last;
-        }
-        for (int l = 0; l < GN__LANES; l++) {
-            gn__w_pair p = gn__w_product(hi[l], from[l]);
-            hi[l] = p.hi;
-            lo[l] = p.lo + lo[l] * from[l];
-        }
+#define GN__DEFINE_PROD(S, attribute)                                                                        \
+    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                      \
+        double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];                                        \
+        for (int l = 0; l < GN__LANES; l++) hi[l] = 1;                                                       \
+        for (int64_t i = 0; i < n; i += GN__LANES) {                                                         \
+            const double *from = x + i;                                                                      \
+            if (i + GN__LANES > n) {                                                                         \
+                for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;                      \
+                from = last;                                                                                 \
+            }                                                                                                \
+            for (int l = 0; l < GN__LANES; l++) {                                                            \
+                gn__w_pair p = gn__w_product(hi[l], from[l]);                                                \
+                hi[l] = p.hi;                                                                                \
+                lo[l] = p.lo + lo[l] * from[l];                                                              \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });                 \
     }
-    for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });
-}
+GN__DEFINE_PROD(base, )
+#if GN__X86
+GN__DEFINE_PROD(avx2, GN__TARGET_AVX2)
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+static void gn__prod_f64(const gn__pool *p, gn__w_pair *a, const double *x, int64_t n) {
+#if GN__X86
+    if (p && p->isa >= GN__ISA_AVX2) { gn__prod_f64_avx2(a, x, n); return; }
+#endif
+    (void)p;
+    gn__prod_f64_base(a, x, n);
+}
 
 /* Where an error cannot be told (infinities, and products so small that their parts are below the smallest number) it is not. */
 static double gn__prod_value(const gn__w_pair *a) { return fabs(a->lo) < fabs(a->hi) * 0x1p-10 && fabs(a->hi) < (double)INFINITY ? a->hi + a->lo : a->hi; }
@@ -5038,7 +5058,7 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
         if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
         else if (!f32) gn__load_f64(x.f, d, p, stride, n);
         if (f32) gn__best_f32(j, &a->best, s, n, at + i);
-        else if (d == GN_F64) gn__prod_f64(&a->prod, x.f, n);
+        else if (d == GN_F64) gn__prod_f64(j->c->pool, &a->prod, x.f, n);
         else for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l];      /* exact enough for what it is rounded to */
     }
 }

@@ -43,8 +43,8 @@ static const function functions[] = {
     FUNCTION(log1p, 2, 2), FUNCTION(sin, 2.5, 1.5), FUNCTION(cos, 2.5, 1.5), FUNCTION(tan, 2, 3), FUNCTION(asin, 3, 3), FUNCTION(acos, 1.5, 2),
     FUNCTION(atan, 2.5, 2), FUNCTION(sinh, 3, 3), FUNCTION(cosh, 2, 2), FUNCTION(tanh, 3, 3), FUNCTION(asinh, 2.5, 3), FUNCTION(acosh, 3, 3.5),
     FUNCTION(atanh, 3, 3), FUNCTION(erf, 3, 3), FUNCTION(erfc, 4, 5),
-    WIDEST(sigmoid, 3, 3), WIDEST(silu, 3, 3), WIDEST(gelu, 4, 6), WIDEST(gelu_tanh, 3, 3), WIDEST(mish, 3, 4), WIDEST(softplus, 2, 3), WIDEST(log_sigmoid, 2, 3),
-    WIDEST(selu, 2, 3.5), WIDEST(softsign, 1.5, 1.5), WIDEST(hard_sigmoid, 1.5, 1.5), WIDEST(hard_swish, 2, 2), WIDEST(rsqrt, 1.5, 1.5), WIDEST(sqrt, 0.5, 0.5),
+    WIDEST(sigmoid, 3, 3), WIDEST(silu, 3, 3), WIDEST(gelu, 5, 6), WIDEST(gelu_tanh, 3, 3), WIDEST(mish, 3, 4), WIDEST(softplus, 2, 3), WIDEST(log_sigmoid, 2, 3),
+    WIDEST(selu, 2.5, 3.5), WIDEST(softsign, 1.5, 1.5), WIDEST(hard_sigmoid, 1.5, 1.5), WIDEST(hard_swish, 2, 2), WIDEST(rsqrt, 1.5, 1.5), WIDEST(sqrt, 0.5, 0.5),
     WIDEST(reciprocal, 0.5, 0.5),
 };
 
