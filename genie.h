@@ -4925,7 +4925,30 @@ static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
 #endif
-#define GN__DEFINE_PROD(S, attribute)                                                                        \
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__DEFINE_PROD(S, attribute, W)                                                                     \
+    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                      \
+        typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));                       \
+        typedef uint64_t bits __attribute__((vector_size(W * 8)));                                           \
+        vec hi[GN__LANES / W], lo[GN__LANES / W];                                                            \
+        double all[2][GN__LANES], last[GN__LANES];                                                           \
+        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) { lo[v] = (vec){ 0 }; hi[v] = lo[v] + 1; }        \
+        for (; n > 0; n -= GN__LANES, x += GN__LANES) {                                                      \
+            for (int l = 0; l < GN__LANES && n < GN__LANES; l++) last[l] = l < n ? x[l] : 1;                 \
+            const double *from = n < GN__LANES ? last : x;                                                   \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                vec y = *(const vec *)(from + v * W), a1 = (vec)((bits)hi[v] & 0xfffffffff8000000u), a2 = hi[v] - a1;\
+                vec b1 = (vec)((bits)y & 0xfffffffff8000000u), b2 = y - b1, p = hi[v] * y;                   \
+                lo[v] = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + lo[v] * y;                       \
+                hi[v] = p;                                                                                   \
+            }                                                                                                \
+        }                                                                                                    \
+        memcpy(all[0], hi, sizeof all[0]);                                                                   \
+        memcpy(all[1], lo, sizeof all[1]);                                                                   \
+        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ all[0][l], all[1][l] });         \
+    }
+#else
+#define GN__DEFINE_PROD(S, attribute, W)                                                                        \
     attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                      \
         double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];                                        \
         for (int l = 0; l < GN__LANES; l++) hi[l] = 1;                                                       \
@@ -4943,9 +4966,10 @@ static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
         }                                                                                                    \
         for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });                 \
     }
-GN__DEFINE_PROD(base, )
+#endif
+GN__DEFINE_PROD(base, , 2)
 #if GN__X86
-GN__DEFINE_PROD(avx2, GN__TARGET_AVX2)
+GN__DEFINE_PROD(avx2, GN__TARGET_AVX2, 4)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -5056,9 +5080,9 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
         n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
         const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
         if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
-        else if (!f32) gn__load_f64(x.f, d, p, stride, n);
+        else if (!f32 && !(d == GN_F64 && stride == 1)) gn__load_f64(x.f, d, p, stride, n);
         if (f32) gn__best_f32(j, &a->best, s, n, at + i);
-        else if (d == GN_F64) gn__prod_f64(j->c->pool, &a->prod, x.f, n);
+        else if (d == GN_F64) gn__prod_f64(j->c->pool, &a->prod, stride == 1 ? (const double *)(const void *)p : x.f, n);
         else for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l];      /* exact enough for what it is rounded to */
     }
 }
@@ -12908,7 +12932,7 @@ static gn_result gn__run_bind(gn__run *r) {
         gn_result e = GN_OK;
         if (a->place == GN_PLACE_ARG) e = gn__run_arg(r, i);
         else if (a->place == GN_PLACE_SLOT) e = gn__run_slot(r, i, n->slot, n->gen, (gn_leaf_kind)n->leaf, &r->plan->base[i]);
-        else if (a->place == GN_PLACE_BLOCK) r->plan->base[i] = c->block + a->offset;
+        else if (a->place == GN_PLACE_BLOCK) r->plan->base[i] = c->block ? c->block + a->offset : NULL;      /* none: all results have no bytes */
         else if (a->place == GN_PLACE_OWN) r->plan->base[i] = r->plan->fresh[a->own];
         else if (a->place == GN_PLACE_INPLACE) r->plan->base[i] = r->plan->base[a->own];
         if (e != GN_OK) return e;
