@@ -5,9 +5,9 @@
                                                 #include "genie.h"
        Everywhere else:                         #include "genie.h"
        With this file alone a program runs its graphs on its own CPU:      cc -O2 prog.c -lm -lpthread
-       With genie_net.c it reaches servers, or is one:                     cc -O2 prog.c genie_net.c -lmbedtls -lmbedx509
-                                                                              -lmbedcrypto -lzstd -lm -lpthread
-       Declarations are C99 and C++11; the implementation is C11 with GCC, clang or MSVC.
+       With genie_net.c it reaches servers, or is one:                     cc -O2 prog.c genie_net.c -lmbedtls
+                                                                           -lmbedx509 -lmbedcrypto -lzstd -lm -lpthread
+       Declarations are C99 and C++11; the implementation is C11 with GCC or clang.
 
        May be defined before the implementation:
            GN_MALLOC, GN_REALLOC, GN_FREE    allocation (all three or none; NULL is handled everywhere)
@@ -81,12 +81,19 @@
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
                      (gn_get_device) compute equal bits. A CPU adds in an order that the shapes give, however operands lie
-                     in memory; a GPU's kernels depend on strides too, so a view and its realised copy may differ there.
+                     in memory (tests/bits_test.c). A GPU's kernels depend on strides and alignment too: there a view and its
+                     realised copy may differ in the last bits, and so may a slice read on its own device and on another.
                      Every wait has a deadline, which means silence: a server that computes,
                      compiles or measures gives signs of life, four a second, however long that takes (one of an earlier version
                      does not: then a step must be shorter than the deadline). A server lets one step compute for 600 s
                      (--max-step-seconds), then it fails with GN_LIMIT; what a client no longer waits for, because it was cancelled or
                      has gone, ends. gn_status, and the first gn_step after a loss, tell that a server has gone.
+       Accuracy      elementwise functions on a CPU are vector polynomials, within 3 units in the last place, below the
+                     normal range too (erfc 4, gelu 5, in f64 5 and 6; in f64 acosh and selu 3.5, mish 4), with equal
+                     bits on every instruction path. Sums, means and running sums of any length, along any axis, are
+                     within 2 eps of the sum of absolute terms, products within 4; in f32 those of equal numbers, whose
+                     roundings all go one way, within 5: at most 16 terms are added one after the other.
+                     `./build.sh test math_test` prints the errors.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads. gn_cancel alone may
                      be called from any thread while a call runs: that call ends soon with GN_CANCELLED and the context goes on.
@@ -126,6 +133,28 @@
        >>context  handles, opening, plans, cutting and submitting what a read needs
        >>public   bodies of the public functions
        >>compose  composite ops, losses, einsum, optimisers: written on the public functions
+
+   ADDING AN OP
+       An elementwise op is a declaration and a row; its builder, CPU kernels, GPU kernels and gradients are made from
+       them.
+           1. >>api: the declaration and the macro that adds file and line. Ops of two operands take GN__DECL2; the
+              header shows those of three and those with parameters.
+                  GN__DECL1(cube)
+                  #define gn_cube(...) gn_cube_at(GN_HERE, __VA_ARGS__)
+           2. >>ext: a row of GN_SCALAR_OPS. Its wire id is one that no op has or had. The body is C that every executor
+              compiles; the last columns are the gradients by each operand.
+                  U( CUBE, cube, 0xd0, A, GN__NUMBERS, 2, 2, GN_M_MUL(GN_M_MUL(a, a), a),
+                     gn__mul(k, gy, gn__mul(k, gn__num(k, 3), gn__mul(k, x0, x0))))
+       A structured op has a shape rule and kernels of its own. Without step 3 or 4 the row of step 2 does not compile.
+           1. >>api: gn_NAME_at and its macro. >>public: its body, which hands operands and attributes to gn__op.
+           2. >>ext: a row of GN_STRUCTURED_OPS.
+           3. >>ops: its block: gn__infer_NAME (dtype and shape of the result), gn__cpu_NAME, gn__grad_NAME if the row
+              says that there is a gradient, gn__cost_NAME unless the row names the cost of another.
+           4. genie_cuda.c: emit_NAME and its device text. When a kernel that exists changes, GN__CU_GENERATOR is
+              raised.
+       The tests say what they miss: a row in BUILDERS (builders_test.c), cases and a reference (conformance_test.c,
+       reference.h), for a structured op with a gradient a problem (gradient_test.c). Peers tell each other which ids
+       they know; a server that lacks the op answers GN_UNSUPPORTED.
 
    The licence stands at the end of the file. */
 
@@ -1159,6 +1188,7 @@ typedef struct gn_op_info {
     bool has_gradient;
     double tolerance;          /* allowed error in units of the dtype's epsilon, times the magnitude of the sum of absolute terms */
     const char *text;          /* a scalar op's expression over a, b, c; NULL for others */
+    bool divides;              /* an integer divisor (input 1) of 0 is a fault */
 } gn_op_info;
 
 GN_API int gn_op_count(void);
@@ -1231,6 +1261,9 @@ typedef struct gn_part {
     const gn_part_update *updates;     /* states that become the value of a node when the run ends well */
     const gn_part_hint *hints;         /* per node; NULL: nothing was said. They do not travel and are no part of the hash */
 } gn_part;
+
+/* Set by any thread, looked at by the one that plans or computes: 0, or a gn_result that what it is at is to end with. */
+typedef struct gn_flag { volatile uint64_t why; } gn_flag;
 
 /* ---- meaning: what the nodes of a part are for, what they cost, and which run as a unit. A pure function of the part. ---- */
 enum { GN_SAID_PHASE = 1, GN_SAID_ROLE = 2, GN_SAID_RESIDENCY = 4, GN_SAID_MODALITY = 8 };
@@ -1323,6 +1356,7 @@ typedef enum gn_update_how { GN_UPDATE_SWAP, GN_UPDATE_COPY, GN_UPDATE_INPLACE }
 
 typedef struct gn_layout {
     const gn_part *part;
+    const gn_flag *cancel;
     gn_lay *lay;
     uint8_t *update_how;
     uint32_t *scratch;     /* per node, several uses in turn */
@@ -1335,15 +1369,32 @@ typedef struct gn_layout {
     uint64_t state_copy_bytes;
 } gn_layout;
 
-/* Fills *out_layout, which keeps a pointer to the part. fuse: scalar ops join the loop of their reader; false: each is a loop of its
-   own. GN_OUT_OF_MEMORY; GN_LIMIT when its block is more than this host can address. */
-GN_API gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f);
+/* Fills *out_layout, which keeps pointers to the part and to `cancel`. fuse: scalar ops join the loop of their reader; false: each is a
+   loop of its own. GN_OUT_OF_MEMORY; GN_LIMIT when its block is more than this host can address; what `cancel` (NULL: nothing) is set to. */
+GN_API gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *cancel, gn_layout *out_layout, gn_fault *f);
+/* Bytes of host memory that the layout of the part will hold, at least: to be charged before it is made. */
+GN_API uint64_t gn_layout_least(const gn_part *part);
 /* Lays the block out again for an executor that computes several steps in one kernel: it has raised `last` of what a kernel reads
-   later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY, GN_LIMIT. */
+   later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY, GN_LIMIT, and what
+   the layout's `cancel` is set to. */
 GN_API gn_result gn_layout_pack(gn_layout *l, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
 /* Adjacent dims that one stride covers become one, dims of size 1 go: fewer, longer runs over the same elements in the same order. */
 GN_API gn_view gn_view_collapse(const gn_view *v);
+/* Elements in row-major order without gaps, from offset 0 of no memory yet. */
+GN_API gn_view gn_view_dense(gn_dtype d, int rank, const int64_t *dims);
+GN_API bool gn_view_is_dense(const gn_view *v);
+GN_API int64_t gn_view_count(const gn_view *v);         /* elements */
+/* v over the elements of larger dims, as NumPy broadcasts; dims that v does not broadcast to are a caller's error. */
+GN_API gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims);
+/* v[begin:end:step] of one axis, as the op SLICE has it; attrs: axis, begin, end, step. */
+GN_API gn_view gn_view_slice(const gn_view *v, const int64_t *attrs);
+/* All dims but the last as one index: how many there are, and elements from one to the next. False: no one stride says it. */
+GN_API bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride);
+/* The part and all it points to, in one block of memory that gn_free frees; NULL: there is none. */
+GN_API gn_part *gn_part_copy(const gn_part *part);
+/* Bytes of such a copy, as accounts count them. */
+GN_API uint64_t gn_part_bytes(const gn_part *part);
 
 /* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
  * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
@@ -1443,11 +1494,8 @@ GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning
                                   gn_schedule *out_schedule, gn_fault *f);
 GN_API void gn_schedule_deinit(gn_schedule *s);
 
-/* Set by any thread, looked at by the one that computes: 0, or a gn_result that what runs is to end with. */
-typedef struct gn_flag { volatile uint64_t why; } gn_flag;
-
-/* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set, what submit and
- * wait are at ends as soon as it can with that result: none of the run's state updates happen, or all. ---- */
+/* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set, what plan_make,
+ * submit and wait are at ends as soon as it can with that result: none of the run's state updates happen, or all. ---- */
 typedef struct gn_slot_desc {
     uint32_t slot, gen;
     gn_leaf_kind kind;                 /* GN_LEAF_WEIGHT or GN_LEAF_STATE */
@@ -1777,6 +1825,14 @@ typedef struct gn_driver_i {
 GN_API void gn_register_net(const gn_net_i *net);
 GN_API void gn_register_driver(const gn_driver_i *driver);
 
+/* Defined in genie_cuda.c, for measuring. Launches the kernels of the plan that the calling thread last submitted to a GPU of its own
+   machine `times` times more, each time with a wait for their end and nothing else of Genie around them. *out_seconds: the time of one
+   such launch and wait; *out_kernels: the kernels in it. They compute from what lies in the device's memory now and write where they
+   wrote: a plan that updates states updates them again. GN_BAD_ARGUMENT: times below 1, or no place for an answer. GN_NO_VALUE: this
+   thread has submitted no plan, its plan is gone, or its device only compiles. Another result: the driver's, as of any step; nothing is
+   written then. Called by the thread that uses the context, between its steps and before it closes it. */
+GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
+
 /* The generic builder that every public op uses and the server re-infers with: op by wire id. */
 GN_API gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in, const int64_t *attrs, int n_attrs);
 #define gn_apply(...) gn_apply_at(GN_HERE, __VA_ARGS__)
@@ -1815,6 +1871,10 @@ typedef struct gn_account gn_account;
 GN_API gn_account *gn_session_account(bool device);
 GN_API gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f);
 GN_API void gn_account_give(gn_account *a, uint64_t bytes);
+/* Charges host memory that the calling thread is about to take: what it allocates is then taken from that, until gn_give_ahead gives back what
+   is left. So whoever cannot have all of it is refused before any is touched. At most one at a time in a thread. GN_LIMIT: nothing was charged. */
+GN_API gn_result gn_charge_ahead(uint64_t bytes, gn_fault *f);
+GN_API void gn_give_ahead(void);
 GN_API void gn_wipe(void *p, size_t n);          /* overwrites a secret; no compiler leaves it out. p may be NULL when n is 0 */
 GN_API uint64_t gn_now_us(void);                 /* monotonic */
 GN_API gn_result gn_flag_get(const gn_flag *x);  /* GN_OK: not set, or NULL */
@@ -1892,32 +1952,26 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
-/* Passes that take time and gain little; matrix kernels, below, ask for them. */
-#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,no-shrink-wrap,no-split-paths,no-tree-pta,no-cprop-registers,no-web,no-dse,no-tree-dse,no-crossjumping,no-rerun-cse-after-loop")
-#pragma GCC optimize("no-gcse,no-code-hoisting,no-tree-tail-merge,no-store-merging,no-isolate-erroneous-paths-dereference,no-hoist-adjacent-loads,no-thread-jumps")
 #endif
 
-/* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
- * has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text (PLAIN): compiled
+ * small and soon, since this file has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop")
+#define GN__PLAIN_BEGIN _Pragma("clang optimize off")
+#define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
-#define GN__COLD_BEGIN _Pragma("GCC push_options") \
-    _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks,no-if-conversion,no-if-conversion2,no-ivopts,no-tree-dominator-opts,no-tree-sink\")") \
-    _Pragma("GCC optimize(\"ira-region=one,no-tree-ccp,no-tree-bit-ccp,no-forward-propagate,no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
+#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
+#define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#define GN__PLAIN_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
+#define GN__PLAIN_BEGIN
+#define GN__PLAIN_END
 #endif
-/* Around builders that only call builders: there is nothing to optimise in them. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
-#define GN__CALLS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#else
-#define GN__CALLS_BEGIN GN__COLD_BEGIN
-#endif
-#define GN__CALLS_END GN__COLD_END
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define GN__MAX(a, b) ((a) > (b) ? (a) : (b))
@@ -1999,7 +2053,7 @@ static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) {
     return swapped;
 }
 #else
-#error "genie.h needs 64-bit atomics: GCC, clang or MSVC"
+#error "genie.h needs 64-bit atomics: compile it with GCC or clang"
 #endif
 
 /* ---- accounts: who pays for memory. What a thread allocates while it works for an account is charged to that account and to those
@@ -2021,6 +2075,7 @@ struct gn_account {
 
 typedef struct gn__payer { gn_account *host, *device; bool spare; } gn__payer;   /* spare: for a message */
 static GN__THREAD_LOCAL gn__payer gn__paying;
+static GN__THREAD_LOCAL uint64_t gn__paid_ahead;   /* bytes that gn__paying.host was charged for what this thread has not taken yet */
 
 typedef struct gn__block { gn_account *account; size_t bytes; } gn__block;       /* before each block */
 
@@ -2094,10 +2149,18 @@ static gn_result gn__account_refusal(const gn_account *a, const char *why, uint6
                    why, why[0] ? ": " : "", (unsigned long long)bytes, a->what, (unsigned long long)gn__account_held(a), (unsigned long long)gn__atomic_load(&a->limit), a->flag);
 }
 
+/* Charges what was not charged ahead. */
+static bool gn__account_pay(gn_account *a, uint64_t bytes, bool spare) {
+    uint64_t paid = a == gn__paying.host ? GN__MIN(gn__paid_ahead, bytes) : 0;
+    if (bytes > paid && !gn__account_charge(a, bytes - paid, spare)) return false;
+    gn__paid_ahead -= paid;
+    return true;
+}
+
 /* A block of the account's; NULL account: nobody's. */
 static void *gn__block_make(gn_account *a, size_t bytes, bool spare) {
     bytes = bytes ? bytes : 1;
-    if (bytes > SIZE_MAX - GN__BLOCK_COST || (a && !gn__account_charge(a, (uint64_t)bytes + GN__BLOCK_COST, spare))) return NULL;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (a && !gn__account_pay(a, (uint64_t)bytes + GN__BLOCK_COST, spare))) return NULL;
     char *p = (char *)GN_MALLOC(bytes + GN__BLOCK_HEAD);
     gn__block head = { a, bytes };
     if (!p) { gn__account_give(a, (uint64_t)bytes + GN__BLOCK_COST, NULL); return NULL; }
@@ -2118,7 +2181,7 @@ void *gn_resize(void *p, size_t bytes) {
     gn__block head = gn__block_head(p);
     bytes = bytes ? bytes : 1;
     uint64_t more = bytes > head.bytes ? bytes - head.bytes : 0, less = bytes < head.bytes ? head.bytes - bytes : 0;
-    if (bytes > SIZE_MAX - GN__BLOCK_COST || (more && head.account && !gn__account_charge(head.account, more, gn__paying.spare))) return NULL;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (more && head.account && !gn__account_pay(head.account, more, gn__paying.spare))) return NULL;
     char *q = (char *)GN_REALLOC((char *)p - GN__BLOCK_HEAD, bytes + GN__BLOCK_HEAD);
     gn__account_give(head.account, q ? less : more, NULL);
     if (!q) return NULL;
@@ -2152,6 +2215,33 @@ gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f) {
 }
 
 void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_give(a, bytes, NULL); }
+
+static gn_result gn__charge_ahead(uint64_t bytes, gn_fault *f) {
+    gn_account *a = gn__paying.host;
+    uint64_t asked;
+    if (!a) return GN_OK;
+    if (!gn__account_charge(a, bytes, gn__paying.spare)) {
+        const gn_account *by = gn__account_refused(a, &asked);
+        return gn__account_refusal(by ? by : a, "the tables of a plan", bytes, f);
+    }
+    gn__paid_ahead += bytes;
+    return GN_OK;
+}
+
+static void gn__give_ahead(void) {
+    gn__account_give(gn__paying.host, gn__paid_ahead, NULL);
+    gn__paid_ahead = 0;
+}
+
+/* The smallest limit of the account and those above it: what can never be had. UINT64_MAX: there is none. */
+static uint64_t gn__account_most(gn_account *a) {
+    uint64_t most = UINT64_MAX;
+    for (; a; a = a->above) {
+        uint64_t limit = gn__atomic_load(&a->limit);
+        most = limit ? GN__MIN(most, limit) : most;
+    }
+    return most;
+}
 
 /* From the account that pays to the one right above it, which pays already. NULL, a block that is not there, costs nobody. */
 static void gn__block_raise(void *p) {
@@ -2421,7 +2511,7 @@ GN__UNUSED static gn__atomic *gn__flag_word(const gn_flag *x) { return (gn__atom
 static const char *gn__stop_text(gn_result why) {
     switch (why) {
     case GN_CANCELLED: return "cancelled before it had ended";
-    case GN_LIMIT: return "the step computed for longer than the server lets one step compute (--max-step-seconds): make it smaller";
+    case GN_LIMIT: return "the step computed, or its plan was made, for longer than the server lets one step compute (--max-step-seconds): make it smaller";
     case GN_DISCONNECTED: return "the client has gone";
     default: return gn__result_text(why);
     }
@@ -2450,11 +2540,12 @@ static const gn_driver_i *gn__driver;
 
 /* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to compile in
  * seconds. */
-#if GN__X86 && !defined(__clang__)
-#define GN__SMALL_BEGIN _Pragma("GCC push_options") \
-    _Pragma("GCC optimize(\"O1,no-dse,no-tree-dse,no-tree-pta,no-tree-sink,no-shrink-wrap,no-forward-propagate,no-cprop-registers\")") \
-    _Pragma("GCC optimize(\"no-reorder-blocks,no-guess-branch-probability,ira-region=one\")")
+#if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
+#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
+#elif GN__X86
+#define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
+#define GN__SMALL_END _Pragma("clang attribute pop")
 #else
 #define GN__SMALL_BEGIN
 #define GN__SMALL_END
@@ -3631,16 +3722,22 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
 
 typedef struct gn__part_size { uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints; } gn__part_size;
 
-/* One block: gn_free releases it. Arrays are zeroed. */
-static gn_part *gn__part_alloc(const gn__part_size *s) {
-    size_t at[8], n = sizeof(gn_part);
+/* Where the arrays of a part lie in its block; the block's bytes. */
+static size_t gn__part_places(const gn__part_size *s, size_t at[8]) {
+    size_t n = sizeof(gn_part);
     const size_t sizes[8] = { s->n_nodes * sizeof(gn_part_node), s->n_attrs * sizeof(int64_t), s->n_dims * sizeof(int64_t), s->n_ins * sizeof(uint32_t),
                               s->n_args * sizeof(uint32_t), s->n_outs * sizeof(uint32_t), s->n_updates * sizeof(gn_part_update), s->n_hints * sizeof(gn_part_hint) };
     for (int i = 0; i < 8; i++) {
         at[i] = n = (n + 7) & ~(size_t)7;
         n += sizes[i];
     }
-    char *p = (char *)gn__alloc_zero(n);
+    return n;
+}
+
+/* One block: gn_free releases it. Arrays are zeroed. */
+static gn_part *gn__part_alloc(const gn__part_size *s) {
+    size_t at[8];
+    char *p = (char *)gn__alloc_zero(gn__part_places(s, at));
     if (!p) return NULL;
     gn_part *part = (gn_part *)(void *)p;
     part->n_nodes = s->n_nodes;
@@ -3686,8 +3783,19 @@ static bool gn__part_equal(const gn_part *a, const gn_part *b) {
 #undef GN__SAME
 }
 
+static gn__part_size gn__part_size_of(const gn_part *p) {
+    return (gn__part_size){ p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
+}
+
+/* Charged bytes of a copy. */
+static uint64_t gn__part_cost(const gn_part *p) {
+    size_t at[8];
+    gn__part_size s = gn__part_size_of(p);
+    return gn__part_places(&s, at) + GN__BLOCK_COST;
+}
+
 static gn_part *gn__part_copy(const gn_part *p) {
-    gn__part_size s = { p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
+    gn__part_size s = gn__part_size_of(p);
     gn_part *c = gn__part_alloc(&s);
     if (!c) return NULL;
 #define GN__TAKE(n, array) do { if (p->n) memcpy((void *)(uintptr_t)c->array, p->array, p->n * sizeof *p->array); } while (0)
@@ -4930,9 +5038,6 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) { return (i & 0xfff
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
-/* Passes that cost time and change nothing in loops without branches; of partial redundancies it would make branches, and the loops scalar. */
-#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,ira-region=one,no-dse,no-shrink-wrap,no-tree-pta,no-split-paths,no-tree-dse")
-#pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop,no-tree-pre,gcse")   /* gcse: a tenth fewer instructions of a long polynomial */
 #endif
 #if defined(__clang__)
 #define GN__ONE_BY_ONE _Pragma("clang loop interleave(disable) unroll(disable)")     /* copies of long bodies gain nothing */
@@ -5450,7 +5555,6 @@ typedef struct gn__kernels {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")      /* vectors are written out */
-#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #define GN__UNROLL _Pragma("GCC unroll 16")
 #define GN__CONTRACT
 #elif defined(__clang__)
@@ -5724,7 +5828,6 @@ typedef struct gn__runners {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize")
-#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
@@ -9430,6 +9533,19 @@ static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part
     return a->rank == b->rank && (a->rank == 0 || memcmp(p->dims + a->dims, p->dims + b->dims, a->rank * sizeof(int64_t)) == 0);
 }
 
+/* Planning looks at its flag once in so many nodes: some hundred microseconds. */
+enum { GN__LOOK = 1024 };
+static bool gn__stops_at(const gn_flag *cancel, uint32_t i) { return cancel && i % GN__LOOK == 0 && gn_flag_get(cancel) != GN_OK; }
+
+/* GN_OK, or why what is planned is to end. */
+static gn_result gn__stopped(const gn_flag *cancel, gn_fault *f) {
+    gn_result why = gn_flag_get(cancel);
+    return why == GN_OK ? GN_OK : gn_fail(f, why, "%s", gn__stop_text(why));
+}
+
+/* The stages of a layout end early once its flag is set; gn__layout_make then looks at none of what they leave. */
+static bool gn__layout_stops(const gn_layout *l, uint32_t i) { return gn__stops_at(l->cancel, i); }
+
 /* A scalar node joins its consumer's loop when all its consumers are in that one loop and have its shape: so no path leaves
    the loop and comes back. candidate[i]: 0 none yet, UINT32_MAX several or not fusible, else 1 + the loop's leader. */
 static void gn__layout_groups(gn_layout *l, bool fuse) {
@@ -9438,7 +9554,7 @@ static void gn__layout_groups(gn_layout *l, bool fuse) {
     memset(candidate, 0, p->n_nodes * sizeof *candidate);
     for (uint32_t i = 0; i < p->n_outs; i++) candidate[p->outs[i]] = UINT32_MAX;
     for (uint32_t i = 0; i < p->n_updates; i++) candidate[p->updates[i].node] = UINT32_MAX;
-    for (uint32_t i = p->n_nodes; i-- > 0;) {
+    for (uint32_t i = p->n_nodes; i-- > 0 && !gn__layout_stops(l, i);) {
         const gn_part_node *n = &p->nodes[i];
         bool scalar = gn__is_scalar_op(n);
         l->lay[i].group = GN__NO_GROUP;
@@ -9490,7 +9606,7 @@ static bool gn__layout_view(gn_layout *l, uint32_t i) {
 
 static void gn__layout_places(gn_layout *l) {
     const gn_part *p = l->part;
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
+    for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
         const gn_part_node *n = &p->nodes[i];
         gn_lay *a = &l->lay[i];
         a->base = i;
@@ -9506,7 +9622,7 @@ static void gn__layout_places(gn_layout *l) {
 
 static void gn__layout_last(gn_layout *l) {
     const gn_part *p = l->part;
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
+    for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
         const gn_part_node *n = &p->nodes[i];
         const gn_lay *a = &l->lay[i];
         uint32_t at = a->group != GN__NO_GROUP ? a->group : a->tail != GN__NO_GROUP ? a->tail : i;
@@ -9548,21 +9664,28 @@ static uint32_t gn__states_leaf(const gn__states *s, uint32_t slot) {
     return one ? (uint32_t)s->leaves[lo] : GN_NO_NODE;
 }
 
-/* In place when a chain of appends leads from the state's leaf to its new version, nothing reads an older version after the append that
- * ends it, and no second leaf of the state could be read later. root: per node 1 + the state leaf that its chain begins at, 0: none. */
+/* For each node 1 + the state's leaf that appends lead to it from, each of which could be made in place: nothing reads an older version
+   after the append that ends it, nor are the rows the state's own; 0: none. Of any node it costs as much as of one. */
+static void gn__layout_chains(gn_layout *l, uint32_t *root) {
+    const gn_part *p = l->part;
+    for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
+        const gn_part_node *n = &p->nodes[i];
+        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : 0;
+        if (n->leaf != GN_LEAF_NONE || n->op != GN_OP_KV_APPEND) continue;
+        uint32_t old = p->ins[n->ins], rows = l->lay[p->ins[n->ins + 1]].base;
+        if (root[old] && l->lay[old].last <= i && rows != old && rows != root[old] - 1) root[i] = root[old];
+    }
+}
+
+/* In place when such a chain leads from the state's leaf to its new version, and no second leaf of the state could be read later. What is
+ * in place already leads there: several updates of one chain walk it once. */
 static bool gn__layout_inplace(gn_layout *l, const gn__states *states, const uint32_t *root, const gn_part_update *u) {
     const gn_part *p = l->part;
-    uint32_t *chain = l->scratch, n = 0, leaf = root[u->node] - 1;
+    uint32_t leaf = root[u->node] - 1;
     if (!root[u->node] || leaf == u->node || gn__states_leaf(states, u->slot) != leaf) return false;
-    for (uint32_t at = u->node; at != leaf; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
-    for (uint32_t i = n; i-- > 0;) {
-        const gn_part_node *node = &p->nodes[chain[i]];
-        uint32_t old = p->ins[node->ins], rows = l->lay[p->ins[node->ins + 1]].base;
-        if (l->lay[old].last > chain[i] || rows == old || rows == leaf) return false;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        l->lay[chain[i]].place = GN_PLACE_INPLACE;
-        l->lay[chain[i]].own = leaf;
+    for (uint32_t at = u->node; at != leaf && l->lay[at].place != GN_PLACE_INPLACE; at = p->ins[p->nodes[at].ins]) {
+        l->lay[at].place = GN_PLACE_INPLACE;
+        l->lay[at].own = leaf;
     }
     return true;
 }
@@ -9588,11 +9711,8 @@ static bool gn__layout_updates(gn_layout *l) {
     gn__states states;
     uint32_t *root = p->n_updates ? (uint32_t *)gn__alloc_zero(p->n_nodes * sizeof *root) : NULL;
     bool ok = gn__states_init(&states, p) && (root || !p->n_updates);
-    for (uint32_t i = 0; i < p->n_nodes && root; i++) {
-        const gn_part_node *n = &p->nodes[i];
-        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : n->leaf == GN_LEAF_NONE && n->op == GN_OP_KV_APPEND ? root[p->ins[n->ins]] : 0;
-    }
-    for (uint32_t u = 0; u < p->n_updates && ok; u++) gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
+    if (root) gn__layout_chains(l, root);
+    for (uint32_t u = 0; u < p->n_updates && ok && !gn__layout_stops(l, u); u++) gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
     gn_free(states.leaves);
     gn_free(root);
     return ok;
@@ -9716,7 +9836,7 @@ static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     gn__holes h = { .seed = (uint64_t)(uintptr_t)l->lay ^ gn_now_us() };
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
-    for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end); i++) {
+    for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end) && !gn__layout_stops(l, i); i++) {
         gn_lay *a = &l->lay[i];
         if (a->kernel && a->place == GN_PLACE_BLOCK) {
             a->offset = (size_t)gn__holes_take(&h, gn__lay_bytes(a));
@@ -9727,6 +9847,7 @@ static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     }
     gn_free(h.list);
     if (!ok) return gn__layout_no_memory(l, f);
+    if (gn_flag_get(l->cancel)) return gn__stopped(l->cancel, f);
     if (!gn_size_fits(h.end)) return gn_fail(f, GN_LIMIT, "the results of %u nodes that live at the same time are more bytes than can be addressed: read or keep fewer at once", p->n_nodes);
     l->block_bytes = (size_t)h.end;
     return GN_OK;
@@ -9860,7 +9981,7 @@ static bool gn__layout_steps(gn_layout *l) {
         tail[leader] = i + 1;
     }
     gn_free(tail);
-    for (uint32_t i = 0; i < p->n_nodes && ok; i++) {
+    for (uint32_t i = 0; i < p->n_nodes && ok && !gn__layout_stops(l, i); i++) {
         bool leads = l->lay[i].group == i, paired = l->lay[i].tail != GN__NO_GROUP;
         if (!l->lay[i].kernel || (paired && !leads)) continue;
         gn_kernel_step s = { .node = i };
@@ -9873,20 +9994,33 @@ static bool gn__layout_steps(gn_layout *l) {
     return ok;
 }
 
-static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_fault *f) {
+/* Each scalar op is an instruction of a loop, each op that is neither scalar nor a view nor a constant a step; more of both are found as
+   they are laid out. */
+static uint64_t gn__layout_least(const gn_part *p) {
+    uint64_t steps = 0, instrs = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        bool scalar = gn__is_scalar_op(n);
+        instrs += scalar;
+        steps += !scalar && n->leaf == GN_LEAF_NONE && n->op != GN_OP_FULL && !gn__op_has(n->op, GN_VIEWS);
+    }
+    return (p->n_nodes + UINT64_C(1)) * (sizeof(gn_lay) + sizeof(uint32_t)) + p->n_updates + 1 + steps * sizeof(gn_kernel_step) + instrs * sizeof(gn_instr) + 3 * GN__BLOCK_COST;
+}
+
+static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *cancel, gn_layout *l, gn_fault *f) {
     memset(l, 0, sizeof *l);
     l->part = p;
+    l->cancel = cancel;
     l->lay = (gn_lay *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->lay);
     l->update_how = (uint8_t *)gn__alloc_zero((size_t)p->n_updates + 1);
     l->scratch = (uint32_t *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->scratch);
     gn_result r = l->lay && l->update_how && l->scratch ? GN_OK : gn__layout_no_memory(l, f);
-    if (r == GN_OK) {
-        gn__layout_groups(l, fuse);
-        gn__layout_places(l);
-        gn__layout_last(l);
-        r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
-    }
+    if (r == GN_OK) gn__layout_groups(l, fuse);
+    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_places(l);
+    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_last(l);
+    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
     if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
+    if (r == GN_OK) r = gn__stopped(cancel, f);
     if (r != GN_OK) gn__layout_deinit(l);
     return r;
 }
@@ -11253,7 +11387,7 @@ GN__COLD_END
 /* >>explain ========================================================================================
  * A schedule in words and as a picture (SVG). */
 
-GN__COLD_BEGIN
+GN__PLAIN_BEGIN
 
 /* ---- explanation: a schedule in words and as a picture ---- */
 
@@ -11767,7 +11901,7 @@ static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault
     else if (ok) ok = gn__draw(k);
     return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
 }
-GN__COLD_END
+GN__PLAIN_END
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -12744,7 +12878,11 @@ static gn_result gn__null_slot_put(void *self, const gn_slot_desc *d, gn_fault *
 static gn_result gn__null_slot_drop(void *self, uint32_t slot, uint32_t gen) { (void)self; (void)slot; (void)gen; return GN_OK; }
 static gn_result gn__null_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     (void)self;
+    *out_plan = NULL;
+    gn_result r = gn__charge_ahead(gn__part_cost(part), f);
+    if (r != GN_OK) return r;
     *out_plan = gn__part_copy(part);
+    gn__give_ahead();
     return *out_plan ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
 }
 static void gn__null_plan_destroy(void *self, void *plan) { (void)self; gn_free(plan); }
@@ -12766,8 +12904,17 @@ static void gn__null_describe(void *self, gn_device_info *out) {
     gn__copy_text(out->identity, sizeof out->identity, "null");
 }
 
-static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+static const gn_exec_i gn__null_i = {
+    .close = gn__null_close,
+    .slot_put = gn__null_slot_put,
+    .slot_drop = gn__null_slot_drop,
+    .plan_make = gn__null_plan_make,
+    .plan_destroy = gn__null_plan_destroy,
+    .submit = gn__null_submit,
+    .wait = gn__null_wait,
+    .values_release = gn__null_values_release,
+    .describe = gn__null_describe,
+};
 
 /* ---- cpu ---- */
 
@@ -12873,7 +13020,8 @@ static gn_result gn__cpu_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn__cpu *c = (gn__cpu *)self;
     gn__cpu_plan *p = (gn__cpu_plan *)plan;
-    for (uint32_t i = 0; p->fresh && i < p->part->n_updates; i++) {
+    if (!p) return;
+    for (uint32_t i = 0; p->part && p->fresh && i < p->part->n_updates; i++) {
         gn__type t = gn__part_type(p->part, p->part->updates[i].node);
         gn__cpu_give(c, p->fresh[i], gn__type_bytes(&t));
     }
@@ -12884,16 +13032,38 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn_free(p);
 }
 
+/* What a run takes for results and new versions of states, where that is more than whoever pays may ever hold. */
+static gn_result gn__cpu_plan_fits(const gn__cpu_plan *p, gn_fault *f) {
+    uint64_t bytes = p->layout.block_bytes;
+    for (uint32_t u = 0; u < p->part->n_updates; u++) {
+        gn__type t = gn__part_type(p->part, p->part->updates[u].node);
+        if (p->layout.update_how[u] != GN_UPDATE_INPLACE) bytes = gn_size_add(bytes, gn__type_bytes(&t));
+    }
+    return bytes <= gn__account_most(gn__paying.host) ? GN_OK : gn__account_refusal(gn__paying.host, "the results of a plan", bytes, f);
+}
+
+static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *p, const gn_part *part, gn_fault *f) {
+    p->part = gn__part_copy(part);
+    p->base = (char **)gn__alloc_zero((part->n_nodes + (size_t)1) * sizeof *p->base);
+    p->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *p->fresh);
+    if (!p->part || !p->base || !p->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn__layout_make(p->part, true, c->pool.cancel, &p->layout, f);
+    return r == GN_OK ? gn__cpu_plan_fits(p, f) : r;
+}
+
+/* Bytes of host memory that a plan holds, at least. */
+static uint64_t gn__cpu_plan_least(const gn_part *part) {
+    return gn__part_cost(part) + gn__layout_least(part) + (part->n_nodes + (uint64_t)part->n_updates + 2) * sizeof(char *) + sizeof(gn__cpu_plan) + 3 * GN__BLOCK_COST;
+}
+
 static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     gn__cpu *c = (gn__cpu *)self;
-    gn__cpu_plan *p = (gn__cpu_plan *)gn__alloc_zero(sizeof *p);
     *out_plan = NULL;
-    if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    p->part = gn__part_copy(part);
-    if (!p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
-    p->base = (char **)gn__alloc_zero((part->n_nodes + 1) * sizeof *p->base);
-    p->fresh = (char **)gn__alloc_zero((part->n_updates + 1) * sizeof *p->fresh);
-    gn_result r = p->base && p->fresh ? gn__layout_make(p->part, true, &p->layout, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn__charge_ahead(gn__cpu_plan_least(part), f);
+    if (r != GN_OK) return r;
+    gn__cpu_plan *p = (gn__cpu_plan *)gn__alloc_zero(sizeof *p);
+    r = p ? gn__cpu_plan_fill(c, p, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn__give_ahead();
     if (r != GN_OK) { gn__cpu_plan_destroy(c, p); return r; }
     c->stats->view_copies += p->layout.view_copies;
     *out_plan = p;
@@ -13470,8 +13640,17 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 #endif
 }
 
-static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+static const gn_exec_i gn__cpu_i = {
+    .close = gn__cpu_close,
+    .slot_put = gn__cpu_slot_put,
+    .slot_drop = gn__cpu_slot_drop,
+    .plan_make = gn__cpu_plan_make,
+    .plan_destroy = gn__cpu_plan_destroy,
+    .submit = gn__cpu_submit,
+    .wait = gn__cpu_wait,
+    .values_release = gn__cpu_values_release,
+    .describe = gn__cpu_describe,
+};
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -14426,8 +14605,6 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
 
 /* ---- whether another placement wins now ---- */
 
-GN__COLD_BEGIN
-
 static gn__forecast gn__forecast_of(const gn_schedule *s) { return (gn__forecast){ s->seconds, s->step_seconds, s->bytes }; }
 
 /* Seconds that a step gains, by the policy, when that is enough to change for; else 0. */
@@ -14751,8 +14928,6 @@ static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *a
 
 /* ---- costs that change ---- */
 
-GN__COLD_BEGIN
-
 static bool gn__rate_drifted(double a, double b) { return a > 0 && b > 0 && (a > GN__DRIFT * b || b > GN__DRIFT * a); }
 static bool gn__delay_drifted(double a, double b, double step) { return (a > GN__DRIFT * b || b > GN__DRIFT * a) && fabs(a - b) > GN__DRIFT_SHARE * step; }
 
@@ -14843,14 +15018,17 @@ static void gn__multi_measure(gn__multi *m) {
 
 static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
-    gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
     gn__split *s;
     bool values = false;
     *out_plan = NULL;
+    gn_result r = gn__charge_ahead(gn__part_cost(part) + gn__layout_least(part), f);   /* of one device: a piece's executor charges it again */
+    if (r != GN_OK) return r;
+    gn__give_ahead();
+    gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
     if (p) p->part = gn__part_copy(part);
     if (!p || !p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
     for (uint32_t i = 0; i < part->n_nodes; i++) values |= part->nodes[i].leaf == GN_LEAF_VALUE;
-    gn_result r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f);   /* where values are is known when it runs */
+    r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f);   /* where values are is known when it runs */
     if (r) gn__multi_plan_destroy(m, p);
     else *out_plan = p;
     return r;
@@ -14958,8 +15136,6 @@ static void gn__multi_retire(gn__multi *m) {
 }
 
 /* ---- errors of runs ---- */
-
-GN__COLD_BEGIN
 
 typedef struct gn__failure { gn__multi_run *run; gn_fault fault; } gn__failure;   /* the earliest run that fails, and why */
 
@@ -15687,10 +15863,42 @@ static uint32_t gn__multi_lost(void *self, gn_fault *f) {
     return lost;
 }
 
-static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
-static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
+static const gn_exec_i gn__multi_i = {
+    .close = gn__multi_close,
+    .slot_put = gn__multi_slot_put,
+    .slot_drop = gn__multi_slot_drop,
+    .plan_make = gn__multi_plan_make,
+    .plan_destroy = gn__multi_plan_destroy,
+    .submit = gn__multi_submit,
+    .wait = gn__multi_wait,
+    .values_release = gn__multi_values_release,
+    .describe = gn__multi_describe,
+    .costs = gn__multi_costs,
+    .rates = gn__multi_rates,
+    .ended = gn__multi_ended,
+    .reaches = gn__multi_takes,
+    .value_take = gn__multi_value_take,
+    .lost = gn__multi_lost,
+};
+static const gn_exec_i gn__multi_host_i = {
+    .close = gn__multi_close,
+    .slot_put = gn__multi_slot_put,
+    .slot_drop = gn__multi_slot_drop,
+    .plan_make = gn__multi_plan_make,
+    .plan_destroy = gn__multi_plan_destroy,
+    .submit = gn__multi_submit,
+    .wait = gn__multi_wait,
+    .values_release = gn__multi_values_release,
+    .describe = gn__multi_describe,
+    .host_alloc = gn__multi_host_alloc,
+    .host_free = gn__multi_host_free,
+    .costs = gn__multi_costs,
+    .rates = gn__multi_rates,
+    .ended = gn__multi_ended,
+    .reaches = gn__multi_takes,
+    .value_take = gn__multi_value_take,
+    .lost = gn__multi_lost,
+};
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -15739,8 +15947,16 @@ static void gn__multi_absent(const gn__multi *m, char *out, size_t cap) {
     }
 }
 
-static const gn_exec_i gn__absent_i = { .close = gn__absent_close, .slot_put = gn__absent_slot_put, .slot_drop = gn__absent_slot_drop, .plan_make = gn__absent_plan_make,
-                                        .plan_destroy = gn__absent_plan_destroy, .submit = gn__absent_submit, .wait = gn__absent_wait, .describe = gn__absent_describe };
+static const gn_exec_i gn__absent_i = {
+    .close = gn__absent_close,
+    .slot_put = gn__absent_slot_put,
+    .slot_drop = gn__absent_slot_drop,
+    .plan_make = gn__absent_plan_make,
+    .plan_destroy = gn__absent_plan_destroy,
+    .submit = gn__absent_submit,
+    .wait = gn__absent_wait,
+    .describe = gn__absent_describe,
+};
 
 /* Room for n devices, which are opened one by one. */
 static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
@@ -17154,8 +17370,19 @@ static void gn__remote_close(void *self) {
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
 
 static const gn_exec_i gn__remote_i = {
-    gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, gn__remote_ended, NULL, NULL, gn__remote_listen, gn__remote_lost,
+    .close = gn__remote_close,
+    .slot_put = gn__remote_slot_put,
+    .slot_drop = gn__remote_slot_drop,
+    .plan_make = gn__remote_plan_make,
+    .plan_destroy = gn__remote_plan_destroy,
+    .submit = gn__remote_submit,
+    .wait = gn__remote_wait,
+    .values_release = gn__remote_values_release,
+    .describe = gn__remote_describe,
+    .costs = gn__remote_costs,
+    .ended = gn__remote_ended,
+    .listen = gn__remote_listen,
+    .lost = gn__remote_lost,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -17655,7 +17882,8 @@ typedef struct gn__session {
     bool works, parting;        /* its thread is in a call of the executor; all that runs has ended or is to end, for good */
     uint64_t work_us, sign_us;  /* when the call began; when the client last heard from it */
     uint64_t cancel_to;         /* steps up to this sequence are not wanted any more */
-    uint64_t work_sequence, work_hash;   /* of the newest step that the call is about, 0: none; of its plan, or the one that is made */
+    uint64_t work_sequence, work_hash;   /* of the newest step that the call is about; of its plan, or the one that is made */
+    bool making;                /* the call makes a plan, for that step */
     bool given_up;              /* its device is, because of it */
     uint32_t n_ended;           /* of the running steps, those seen to have ended */
     char note[400];             /* of the latest fallback */
@@ -17739,6 +17967,10 @@ static gn_result gn__session_blame(gn__session *s, gn_result e, gn_fault *f) {
     uint64_t bytes;
     const gn_account *by = gn__account_refused(s->host, &bytes);
     gn_fault why = *f;
+    if (e == GN_LIMIT && gn_flag_get(&s->cancel) == GN_LIMIT) {      /* the same of every executor */
+        gn_fail(f, e, "%s", gn__stop_text(e));
+        f->node = why.node;
+    }
     if (e != GN_OUT_OF_MEMORY || !by) return e;
     e = gn__account_refusal(by, why.text, bytes, f);
     f->node = why.node;
@@ -17770,13 +18002,14 @@ static void gn__session_show(gn__session *s) {
 
 /* ---- a session's thread in a call of the executor. What takes long is attended by the server's attendant, see below ---- */
 
-/* sequence: of the newest step that it is about; 0: none is. */
-static void gn__work_begin(gn__session *s, uint64_t sequence, uint64_t hash) {
+/* sequence: of the newest step that it is about; plans: it makes the plan of that step, which may have to be answered yet. */
+static void gn__work_begin(gn__session *s, uint64_t sequence, bool plans, uint64_t hash) {
     uint64_t now = gn_now_us();
-    if (sequence && !gn__atomic_load(&s->step_us)) gn__atomic_store(&s->step_us, now);
+    if (!plans && !gn__atomic_load(&s->step_us)) gn__atomic_store(&s->step_us, now);
     gn__mutex_lock(&s->attend);
-    if (!s->parting) gn__flag_set(&s->cancel, sequence && sequence <= s->cancel_to ? GN_CANCELLED : GN_OK);
+    if (!s->parting) gn__flag_set(&s->cancel, sequence <= s->cancel_to ? GN_CANCELLED : GN_OK);
     s->works = true;
+    s->making = plans;
     s->work_us = s->sign_us = now;
     s->work_sequence = sequence;
     s->work_hash = hash;
@@ -18367,10 +18600,10 @@ static void gn__served_plan_leave(gn__session *s, gn__served_plan *p) {
     *(p->older ? &p->older->newer : &s->oldest) = p->newer;
 }
 
-/* The executor's plan, as the one that was used last. */
-static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, gn_fault *f) {
+/* The executor's plan, as the one that was used last. sequence: of the step that needs it. */
+static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, uint64_t sequence, gn_fault *f) {
     uint64_t before = gn__account_held(s->host);
-    gn__work_begin(s, 0, p->part->hash);
+    gn__work_begin(s, sequence, true, p->part->hash);
     gn_result e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
     gn__work_end(s);
     if (e) { p->plan = NULL; return e; }
@@ -18403,7 +18636,7 @@ static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p
 }
 
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
-    gn__work_begin(s, 0, d->hash);
+    gn__work_begin(s, s->sequence + 1, true, d->hash);
     gn_result e = gn__served_plan_part(s, p, d, f);
     gn__work_end(s);
     if (e) return e;
@@ -18415,7 +18648,7 @@ static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     e = gn__served_plan_room(s, p, f);
     if (!e) e = gn__session_trim_plans(s, NULL, s->limit / 4);
-    if (!e) e = gn__served_plan_make(s, p, f);
+    if (!e) e = gn__served_plan_make(s, p, s->sequence + 1, f);
     p->slots_seen = s->slot_changes;
     return e;
 }
@@ -18450,7 +18683,7 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         gn__paying.spare = true;
         return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
     }
-    if (!e) return GN_OK;
+    if (!e || (e == GN_CANCELLED && p->part)) return GN_OK;      /* cancelled with its step: the next step of the plan makes it */
     own.result = gn__session_blame(s, e, &own);
     gn__served_plan_clear(s, p);
     p->fault = own;   /* a step of this plan fails for this reason */
@@ -18598,7 +18831,7 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     if (!e) e = gn__step_wants(s, p, d, x, f);
     if (!e) e = gn__step_keeps(s, p, d, x, f);
     const gn_stats before = s->stats;
-    gn__work_begin(s, d->sequence, p->part->hash);
+    gn__work_begin(s, d->sequence, false, p->part->hash);
     if (!e) e = s->exec.i->submit(s->exec.self, p->plan, s->args, s->outs, &x->ticket, f);
     gn__work_end(s);
     x->counts = (gn__msg_counts){ s->stats.kernels_run - before.kernels_run, s->stats.nodes_fused - before.nodes_fused,
@@ -18620,7 +18853,7 @@ static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_
         x->request = request;
         x->plan = p;
         gn__session_busy(s, true);
-        gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, f);
+        gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, d->sequence, f);
         e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, x, f), f);
         s->n_running += !e;
         if (e != GN_LIMIT || gn_flag_get(&s->cancel) || (spared && s->n_running == 0)) return e;   /* the flag: it ran for too long */
@@ -18714,7 +18947,7 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
-    gn__work_begin(s, x->sequence, x->hash);
+    gn__work_begin(s, x->sequence, false, x->hash);
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
     gn__work_end(s);
     if (e == GN_NO_VALUE) x->end_keep = x->first_keep;   /* what it kept counts as kept */
@@ -19330,7 +19563,7 @@ static void gn__attend_link(gn__session *s, uint64_t now) {
     if (e) gn__attend_part(s, GN_DISCONNECTED);
     else if (gn__atomic_load(&s->server->stop)) gn__attend_part(s, GN_CANCELLED);
     if (s->features & GN__FEATURE_CANCEL) s->cancel_to = GN__MAX(s->cancel_to, gn__link_cancels(l));
-    if (s->work_sequence && s->work_sequence <= s->cancel_to && !gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, GN_CANCELLED);
+    if (s->work_sequence <= s->cancel_to && !gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, GN_CANCELLED);
 }
 
 /* Whether a step takes longer than `more` us after its time. */
@@ -19340,9 +19573,16 @@ static bool gn__session_late(const gn__session *s, uint64_t now, uint64_t more) 
     return begun && most > 0 && now > begun && now - begun >= (uint64_t)most * 1000000 + more;
 }
 
-/* A step that is late is told to end. True: it was, and does not. */
+/* Whether the plan that is made takes longer than a step may. */
+static bool gn__session_plans_long(const gn__session *s, uint64_t now) {
+    int32_t most = s->server->desc.max_step_seconds;
+    return s->works && s->making && most > 0 && now > s->work_us && now - s->work_us >= (uint64_t)most * 1000000;
+}
+
+/* A step that is late is told to end, and so is the making of a plan. True: a step was, and does not. */
 static bool gn__attend_time(gn__session *s, uint64_t now) {
     gn_server *server = s->server;
+    if (gn__session_plans_long(s, now) && !gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, GN_LIMIT);
     if (!gn__session_late(s, now, 0) || s->given_up) return false;
     if (!gn_flag_get(&s->cancel)) {
         gn__flag_set(&s->cancel, GN_LIMIT);
@@ -20062,7 +20302,8 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
     if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
     uint64_t told = g->multi ? g->multi->told : 0;
     gn__plan *plan = gn__plan_of(g, &r);
-    if (!plan && g->multi && g->multi->told != told) gn__pending_drop(g);      /* an earlier step has failed: this one is not tried again */
+    bool failed = g->multi && g->multi->told != told;   /* an earlier step */
+    if (!plan && (failed || r == GN_CANCELLED)) gn__pending_drop(g);           /* this one is not tried again */
     if (!plan) return r;
     gn__plan_follows(g, plan);
     gn__plan_note(g, plan);
@@ -20650,10 +20891,27 @@ int gn_describe_network(char *out_text, size_t cap) {
     return snprintf(out_text, cap, "network: absent: genie_net.c is not linked into this program");
 }
 
-gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, fuse, out_layout, f); }
+gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *cancel, gn_layout *out_layout, gn_fault *f) {
+    return gn__layout_make(part, fuse, cancel, out_layout, f);
+}
+uint64_t gn_layout_least(const gn_part *part) { return gn__layout_least(part); }
 gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
+gn_result gn_charge_ahead(uint64_t bytes, gn_fault *f) { return gn__charge_ahead(bytes, f); }
+void gn_give_ahead(void) { gn__give_ahead(); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
+gn_view gn_view_dense(gn_dtype d, int rank, const int64_t *dims) {
+    gn__type t = { d, { rank, { 0 } } };
+    memcpy(t.shape.dims, dims, (size_t)rank * sizeof *dims);
+    return gn__view_dense(&t, NULL);
+}
+bool gn_view_is_dense(const gn_view *v) { return gn__view_is_dense(v); }
+int64_t gn_view_count(const gn_view *v) { return gn__view_count(v); }
+gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims) { return gn__view_broadcast(v, rank, dims); }
+gn_view gn_view_slice(const gn_view *v, const int64_t *attrs) { return gn__view_slice(v, attrs); }
+bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride) { return gn__rows_of(v, out_rows, out_stride); }
+gn_part *gn_part_copy(const gn_part *part) { return gn__part_copy(part); }
+uint64_t gn_part_bytes(const gn_part *part) { return gn__part_cost(part); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
 }
@@ -21441,7 +21699,8 @@ int gn_op_count(void) { return GN_OP__COUNT - 1; }
 gn_result gn_get_op(int index, gn_op_info *out) {
     if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
     const gn__op_row *o = &gn__ops[index + 1];
-    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text };
+    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text,
+                         (o->traits & GN_DIVIDES) != 0 };
     return GN_OK;
 }
 
@@ -21486,7 +21745,7 @@ GN__COLD_END
 /* >>compose ========================================================================================
  * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
 
-GN__COLD_BEGIN
+GN__PLAIN_BEGIN
 
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser { gn__grads k; gn_result r; } gn__optimiser;
@@ -21543,9 +21802,9 @@ gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const 
     }
     return GN_OK;
 }
-GN__COLD_END
+GN__PLAIN_END
 
-GN__CALLS_BEGIN
+GN__PLAIN_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
 
@@ -22465,7 +22724,7 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
-GN__CALLS_END
+GN__PLAIN_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options

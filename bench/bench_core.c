@@ -255,7 +255,15 @@ static size_t held_auth(void *self, uint8_t out[256]) { (void)self; out[0] = 0; 
 static gn_result held_granted(void *self, const uint8_t *grant, size_t n) { (void)self; (void)grant; (void)n; return GN_OK; }
 
 static gn_transport held_transport(int fd, held_link **out) {
-    static const gn_transport_i table = { held_send, held_recv, held_interrupt, held_close, held_info, held_auth, held_granted, NULL, NULL, NULL };
+    static const gn_transport_i table = {
+        .send = held_send,
+        .recv = held_recv,
+        .interrupt = held_interrupt,
+        .close = held_close,
+        .info = held_info,
+        .auth = held_auth,
+        .granted = held_granted,
+    };
     held_link *l = calloc(1, sizeof *l);
     if (!l) exit(EX_FAILED);
     l->fd = fd;

@@ -2,7 +2,9 @@
  * step, reversed, in the rows of something wider, broadcast) and wherever its parts run. Random programs of sums, products, norms,
  * softmaxes and what is between them are computed plainly, then again and again with everything disguised.
  *
- * $GENIE_TEST_DEVICES names another device than this CPU; $BITS_ROUNDS asks for so many programs a dtype. */
+ * $GENIE_TEST_DEVICES names another device than this CPU; $BITS_ROUNDS asks for so many programs a dtype.
+ *
+ * Tier: quick address thread */
 #include <stdbool.h>
 #include <stdlib.h>
 #define GENIE_EXT

@@ -1,6 +1,8 @@
 /* What a program may ask of the GPU executor, and what its clients share there: sizes whose sums do not fit in 64 bits, ids at the edge,
  * memory, kernels and the compiler's time. Parts are given to the executor as a server gives it those of its clients.
- * What only makes plans runs everywhere; the rest needs a GPU, or tests/cuda_shim.c, with which shim_test.sh runs this. */
+ * What only makes plans runs everywhere; the rest needs a GPU, or tests/cuda_shim.c, with which shim_test.sh runs this.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_IMPLEMENTATION
 #define GENIE_EXT
 #include "../genie.h"
@@ -10,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "test.h"
 
@@ -217,6 +220,38 @@ static void plans_with_too_many_error_words_are_refused(void)
     if (x.i) CHECK_RESULT(make_plan(x, made(m), &f), GN_LIMIT);
     maker_free(m);
     if (x.i) x.i->close(x.self);
+}
+
+/* Results that show states which are written anew: each is looked up, not searched for. Seconds. */
+static double make_states(gn_exec x, uint32_t n)
+{
+    maker *m = maker_new();
+    gn_fault f = { 0 };
+    gn_shape shape = GN_SHAPE(4);
+    uint32_t one = add_full(m, GN_I32, GN_SHAPE(1), 1), by = add_node(m, "floor_divide", GN_I32, GN_SHAPE(1));
+    add_input(m, by, one);
+    add_input(m, by, one);                           /* may fail: new versions are copied at the end of the run */
+    add_out(m, by);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t leaf = add_leaf(m, GN_LEAF_STATE, GN_I32, shape, i);
+        add_out(m, leaf);
+        m->updates[m->part.n_updates++] = (gn_part_update){ i, 1, add_broadcast(m, one, shape) };
+    }
+    clock_t from = clock();
+    CHECK_RESULT(make_plan(x, made(m), &f), GN_OK);
+    double s = (double)(clock() - from) / CLOCKS_PER_SEC;
+    maker_free(m);
+    printf("  %u states: %.3f s\n", n, s);
+    return s;
+}
+
+static void plans_of_many_updates_are_made_in_time_that_grows_with_their_number(void)
+{
+    gn_exec x = open_exec("", 0);
+    REQUIRE(x.i != NULL);
+    double few = make_states(x, 10000), many = make_states(x, 100000);
+    CHECK(many < 20 * few + 0.2);
+    x.i->close(x.self);
 }
 
 static void plans_with_too_many_kernels_are_refused(void)
@@ -469,7 +504,7 @@ int main(int argc, char **argv)
 {
     static const test_entry plans[] = {
         TEST_ENTRY(plans_whose_bytes_wrap_are_refused), TEST_ENTRY(plans_that_need_more_than_the_session_may_hold_are_refused), TEST_ENTRY(plans_with_too_many_error_words_are_refused),
-        TEST_ENTRY(plans_with_too_many_kernels_are_refused),
+        TEST_ENTRY(plans_with_too_many_kernels_are_refused), TEST_ENTRY(plans_of_many_updates_are_made_in_time_that_grows_with_their_number),
     };
     static const test_entry runs[] = {
         TEST_ENTRY(memory_is_cleared_where_several_tenants_take_it), TEST_ENTRY(kept_ids_at_the_edge_leave_nothing), TEST_ENTRY(kernels_of_equal_hashes_are_told_apart_by_their_text),

@@ -2,7 +2,9 @@
  * needed), f16 and bf16 at all of their numbers, f64 at random points beside long double, in units in the last place; and sums, means and
  * products over many lengths and along every axis, in units of the sum of absolute terms. The largest error of each is printed: the
  * bounds are those of the op table and of README. MATH_STRIDE=1 takes every float (hours); the usual stride takes a few seconds.
- * $GENIE_TEST_DEVICES names another device than this CPU; its bounds are then twice as large. */
+ * $GENIE_TEST_DEVICES names another device than this CPU; its bounds are then twice as large.
+ *
+ * Tier: quick address thread */
 #include "../genie.h"
 
 #include "test.h"
