@@ -443,8 +443,9 @@ GN_API gn_result gn_sync(gn_ctx *g);
 /* The one call that is allowed from another thread while a call of the context runs (not beside gn_open and gn_close): the call that
    runs ends soon with GN_CANCELLED, unless it has as good as ended, and the context goes on. When none runs nothing happens. What the
    call computes, and what was submitted before and has not ended, ends too where that is possible: on this CPU and on that of a server
-   within milliseconds, on a GPU before its next kernel is launched; an earlier server computes on, and its answer is thrown away. State
-   updates of a step that ended so happened all or not at all, as after any failed step; gn_wait tells GN_CANCELLED of each such ticket. */
+   within milliseconds, on a GPU before its next kernel is launched, where a plan is made at its next look or compiled program; an earlier
+   server computes on, and its answer is thrown away. State updates of a step that ended so happened all or not at all, as after any failed
+   step; gn_wait tells GN_CANCELLED of each such ticket. */
 GN_API void gn_cancel(gn_ctx *g);
 
 /* ---- leaves ----------------------------------------------------------------------------------------
@@ -1144,7 +1145,7 @@ typedef struct gn_server_desc {
                                  minutes; NULL: none */
     const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
     uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
-    int32_t max_step_seconds; /* that one step may compute, 0: 600; negative: no end. It ends with GN_LIMIT then; a device on which it does
+    int32_t max_step_seconds; /* that one step may compute, or its plan be made, 0: 600; negative: no end. It ends with GN_LIMIT then; a device on which it does
                                  not end within ten seconds more is lost (gn_server_run). A plan that would take ten times as long is refused */
     const char *refused;      /* of gn_server_refused: plans that are not taken again, NULL: none */
 } gn_server_desc;
@@ -2543,7 +2544,7 @@ static const gn_driver_i *gn__driver;
 #if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
 #define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
-#elif GN__X86
+#elif GN__X86 && defined(__clang__)
 #define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__SMALL_END _Pragma("clang attribute pop")
 #else
