@@ -89,12 +89,11 @@
                      (--max-step-seconds), then it fails with GN_LIMIT; what a client no longer waits for, because it was cancelled or
                      has gone, ends. gn_status, and the first gn_step after a loss, tell that a server has gone.
        Accuracy      elementwise functions on a CPU are vector polynomials, within 3 units in the last place, below the
-                     normal range too (gelu and erfc 4, in f64 6 and 5; in f64 acosh and selu 3.5, mish 4), with equal
+                     normal range too (erfc 4, gelu 5, in f64 5 and 6; in f64 acosh and selu 3.5, mish 4), with equal
                      bits on every instruction path. Sums, means and running sums of any length, along any axis, are
-                     within 2 eps of the sum of absolute terms, products in f64 within 4. Products of f32 and of 16-bit
-                     floats add in f32, up to 256 terms one after the other: within 4 where roundings do not all go one
-                     way; of equal numbers they were 30 off, of 2^20 of them 323. `./build.sh test math_test` prints the
-                     errors.
+                     within 2 eps of the sum of absolute terms, products within 4; in f32 those of equal numbers, whose
+                     roundings all go one way, within 5: at most 16 terms are added one after the other.
+                     `./build.sh test math_test` prints the errors.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads. gn_cancel alone may
                      be called from any thread while a call runs: that call ends soon with GN_CANCELLED and the context goes on.
@@ -444,8 +443,9 @@ GN_API gn_result gn_sync(gn_ctx *g);
 /* The one call that is allowed from another thread while a call of the context runs (not beside gn_open and gn_close): the call that
    runs ends soon with GN_CANCELLED, unless it has as good as ended, and the context goes on. When none runs nothing happens. What the
    call computes, and what was submitted before and has not ended, ends too where that is possible: on this CPU and on that of a server
-   within milliseconds, on a GPU before its next kernel is launched; an earlier server computes on, and its answer is thrown away. State
-   updates of a step that ended so happened all or not at all, as after any failed step; gn_wait tells GN_CANCELLED of each such ticket. */
+   within milliseconds, on a GPU before its next kernel is launched, where a plan is made at its next look or compiled program; an earlier
+   server computes on, and its answer is thrown away. State updates of a step that ended so happened all or not at all, as after any failed
+   step; gn_wait tells GN_CANCELLED of each such ticket. */
 GN_API void gn_cancel(gn_ctx *g);
 
 /* ---- leaves ----------------------------------------------------------------------------------------
@@ -1145,8 +1145,9 @@ typedef struct gn_server_desc {
                                  minutes; NULL: none */
     const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
     uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
-    int32_t max_step_seconds; /* that one step may compute, 0: 600; negative: no end. It ends with GN_LIMIT then; a device on which it does
-                                 not end within ten seconds more is lost (gn_server_run). A plan that would take ten times as long is refused */
+    int32_t max_step_seconds; /* that one step may compute, or its plan be made, 0: 600; negative: no end. It ends with GN_LIMIT
+                                 then; a device on which it does not end within ten seconds more is lost (gn_server_run). A plan
+                                 that would take ten times as long is refused */
     const char *refused;      /* of gn_server_refused: plans that are not taken again, NULL: none */
 } gn_server_desc;
 
@@ -4214,8 +4215,9 @@ GN__INLINE float gn__v_scale(float r, int32_t n) {
 }
 
 /* (exp(r) - 1 - r) / r^2 on |r| <= ln 2 / 2, error 2^-28 of exp. */
-GN__INLINE float gn__v_exp_tail(float r) {
-    return 0.5000000101f + r * (0.1666651289f + r * (0.04166618764f + r * (0.008369598335f + r * 0.001395169736f)));
+GN__INLINE float gn__v_exp_tail(float r) {      /* powers of r r: a shorter chain than a term after the other */
+    float z = r * r;
+    return (0.5000000101f + r * 0.1666651289f) + z * ((0.04166618764f + r * 0.008369598335f) + z * 0.001395169736f);
 }
 
 #define GN__V_LN2_HI 0.693145751953125f        /* 15 bits: its product with a small integer is exact */
@@ -4298,9 +4300,9 @@ GN__INLINE float gn__v_log1p(float x) {
 /* erfcx(c) (1 + c) for c >= 0: a polynomial in (c - 3) / (c + 3). */
 GN__INLINE float gn__v_erfc_head(float c) {
     float u = (c - 3.0f) / (c + 3.0f);
-    float h = -0.0003720098398f + u * -0.0001050804546f;
-    h = 0.02195093979f + u * (-0.009765114925f + u * (0.001640394093f + u * (0.0007045800821f + u * h)));
-    return 0.7160046053f + u * (-0.2309273514f + u * (0.09902068922f + u * (-0.01023469215f + u * (-0.0238023969f + u * h))));
+    float z = u * u, h = (-0.009765114925f + u * 0.001640394093f) + z * ((0.0007045800821f + u * -0.0003720098398f) + z * -0.0001050804546f);
+    h = (0.09902068922f + u * -0.01023469215f) + z * ((-0.0238023969f + u * 0.02195093979f) + z * h);
+    return 0.7160046053f + u * (-0.2309273514f + u * h);
 }
 
 /* exp(-x^2) erfcx(x), with x^2 in two parts. */
@@ -4321,25 +4323,26 @@ GN__INLINE float gn__v_normal(float m, float x) {
 
 /* m / (1 + 2^n e), n an integer in [-126, 186], e near 1; 186 stands for infinity. Where the power is large, 1 is nothing and the quotient is
  * formed 2^58 times too large. */
-GN__INLINE float gn__v_quotient(float m, float e, float n) {
-    bool low = n > 115.0f;
-    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f, k = (low ? n - 58.0f : n) + GN__V_ROUND;
-    return m / (one + e * gn__bits_f32((gn__f32_bits(k) - gn__f32_bits(GN__V_ROUND) + 127u) << 23)) * by;
+GN__INLINE float gn__v_quotient(float m, float e, int32_t n) {
+    bool low = n > 115;
+    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f;
+    return m / (one + e * gn__bits_f32((uint32_t)(n + (low ? 127 - 58 : 127)) << 23)) * by;
 }
 
 GN__INLINE float gn__v_logistic(float m, float a) {
     float x = a > 87.0f ? -87.0f : -a, c = x > 129.0f ? 129.0f : x;
-    float n = (c * 1.44269504f + GN__V_ROUND) - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
-    return gn__v_quotient(m, 1.0f + (r + r * r * gn__v_exp_tail(r)), n);
+    float t = c * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
+    return gn__v_quotient(m, 1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND)));
 }
 
 /* The exponent in f64, in powers of 2: an error of it is a relative one of the result. */
 GN__INLINE float gn__v_gelu_tanh(float a) {
     float c = a > 9.9f ? 9.9f : a;
-    double x = (double)(c < -11.565f ? -11.565f : c), t = x * (-GN_GELU_1 * 1.44269504088896340736 + (-GN_GELU_3 * 1.44269504088896340736) * (x * x));
-    double n = (t + GN__W_ROUND) - GN__W_ROUND;
-    float r = (float)((t - n) * 0.69314718055994530942);
-    return gn__v_quotient(a, 1.0f + (r + r * r * gn__v_exp_tail(r)), (float)n);
+    double x = (double)((c < -11.565f ? -11.565f : c) + 0.0f);      /* the sum keeps GCC from choosing in f64 */
+    double t = x * (-GN_GELU_1 * 1.44269504088896340736) + (x * (-GN_GELU_3 * 1.44269504088896340736)) * (x * x);
+    double n = t + GN__W_ROUND;
+    float r = (float)(t - (n - GN__W_ROUND)) * 0.693147181f;
+    return gn__v_quotient(a, 1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(uint32_t)gn__f64_bits(n));
 }
 
 /* tanh(log(1 + 1 / v)) = 1 / (1 + 2 v / (1 / v + 2)), v = e^-a; both divisions as in gn__v_quotient. */
@@ -4498,8 +4501,10 @@ GN__INLINE double gn__w_scale(double r, uint64_t n) {
 
 /* (exp(r) - 1 - r) / r^2 on |r| <= ln 2 / 2, error 2^-57 of exp. */
 GN__INLINE double gn__w_exp_tail(double r) {
-    double p = 1.9841269505760475e-4 + r * (2.480149295080446e-5 + r * (2.755758681881435e-6 + r * (2.7630305859655486e-7 + r * 2.50000138317822e-8)));
-    return 0.5000000000000011 + r * (0.1666666666666641 + r * (0.04166666666652973 + r * (0.00833333333349498 + r * (0.001388888894375879 + r * p))));
+    double z = r * r, w = z * z;
+    double p = (0.5000000000000011 + r * 0.1666666666666641) + z * (0.04166666666652973 + r * 0.00833333333349498);
+    double q = (0.001388888894375879 + r * 1.9841269505760475e-4) + z * (2.480149295080446e-5 + r * 2.755758681881435e-6);
+    return p + w * (q + w * (2.7630305859655486e-7 + r * 2.50000138317822e-8));
 }
 
 /* m exp(hi + lo), hi in [-746, 711], |lo| small. */
@@ -4707,11 +4712,11 @@ GN__INLINE double gn__w_hypot(double a, double b) {
 /* As in f32; the polynomial is in (c - 4) / (c + 4). */
 GN__INLINE double gn__w_erfc_head(double c) {
     double u = (c - 4.0) / (c + 4.0);
-    double h = 4.458203241552779e-8 + u * (4.940418988502122e-8 + u * (-5.607768386876324e-9 + u * (-5.790551365747248e-9 + u * -5.813800315170287e-10)));
-    h = -4.1401736538582805e-6 + u * (2.6538181852235067e-6 + u * (8.440191216448979e-9 + u * (-3.685051141686623e-7 + u * h)));
-    h = -3.8976755898301397e-4 + u * (-6.013626583522273e-5 + u * (6.403317497199975e-5 + u * (-1.3152838122831966e-5 + u * h)));
-    h = -0.017515654647021574 + u * (0.012161784763372712 + u * (-0.00606873521203106 + u * (0.0021164214902772475 + u * h)));
-    h = 0.11704966551044219 + u * (-0.04808038122129025 + u * (0.003962055681308038 + u * (0.015312509678670877 + u * h)));
+    double z = u * u, w = z * z, h = ((4.458203241552779e-8 + u * 4.940418988502122e-8) + z * (-5.607768386876324e-9 + u * -5.790551365747248e-9)) + w * -5.813800315170287e-10;
+    h = ((-4.1401736538582805e-6 + u * 2.6538181852235067e-6) + z * (8.440191216448979e-9 + u * -3.685051141686623e-7)) + w * h;
+    h = ((-3.8976755898301397e-4 + u * -6.013626583522273e-5) + z * (6.403317497199975e-5 + u * -1.3152838122831966e-5)) + w * h;
+    h = ((-0.017515654647021574 + u * 0.012161784763372712) + z * (-0.00606873521203106 + u * 0.0021164214902772475)) + w * h;
+    h = ((0.11704966551044219 + u * -0.04808038122129025) + z * (0.003962055681308038 + u * 0.015312509678670877)) + w * h;
     return 0.6849972881253069 + u * (-0.19934458280036724 + u * h);
 }
 
@@ -4773,13 +4778,16 @@ GN__INLINE gn__w_pair gn__w_product(double a, double b) {
     return (gn__w_pair){ p, ((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2 };
 }
 
-/* The exponent in two doubles. */
+/* The first 26 bits of a double: the product of two such is exact. */
+GN__INLINE double gn__w_top(double a) { return gn__bits_f64(gn__f64_bits(a) & 0xfffffffff8000000u); }
+
+/* The exponent x w, w = c1 + c3 x^2, in two doubles: of x, x^2 and w the first 26 bits and what these leave. */
 GN__INLINE double gn__w_gelu_tanh(double a) {
-    double x = fabs(a) <= 40.0 ? a : copysign(40.0, a);
-    gn__w_pair s = gn__w_product(x, x), u = gn__w_product(s.hi, GN_GELU_3);
-    double w = GN_GELU_1 + u.hi, back = w - GN_GELU_1, lo = (GN_GELU_1 - (w - back)) + (u.hi - back) + (u.lo + s.lo * GN_GELU_3 + s.hi * GN_GELU_3_REST + GN_GELU_1_REST);
-    gn__w_pair p = gn__w_product(x, w);
-    gn__w_power e = gn__w_power_of(-p.hi, -(p.lo + x * lo));
+    const double c1 = 1.5957691073417664, c1_rest = 1.426396435433791e-8, c3 = 0.071354815736413, c3_rest = 5.361872467621785e-10;
+    double x = fabs(a) <= 40.0 ? a : copysign(40.0, a), xh = gn__w_top(x), xl = x - xh;
+    double s = gn__w_top(x * x), s_rest = (xh * xh - s) + xl * (x + xh), p = c3 * s;
+    double w = gn__w_top(c1 + p), w_rest = (p - (w - c1)) + (GN_GELU_3 * s_rest + (c3_rest * s + c1_rest));
+    gn__w_power e = gn__w_power_of(-(xh * w), -(xh * w_rest + xl * (w + w_rest)));
     return a / (e.one + e.v) * e.by;
 }
 
@@ -5519,12 +5527,12 @@ enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
 
 /* How floats are added, whatever they lie in and whoever adds them: element i of a piece goes to running sum i mod GN__LANES, the upper half of
  * these is added to the lower until one is left, and pieces are joined by a gn__tree. So the number of elements alone gives the order. */
-enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 128, GN__PIECE64 = 64, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
+enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 128, GN__PIECE64 = 64, GN__RUN = GN__PIECE / GN__LANES, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
 
 /* The innermost loops of f32 rows and products, for one instruction path. */
 typedef struct gn__kernels {
-    int mr, nr;
-    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr) */
+    int mr, nr;                /* mr at most GN__GEMM_MR */
+    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr), GN__RUN terms one after the other, then these sums */
     void (*micro)(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add);
     /* y[n] += x[0] b[0][n] + … + x[rows - 1] b[rows - 1][n], in that order; rows are ldb apart */
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
@@ -5563,12 +5571,16 @@ typedef struct gn__kernels {
     attribute static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) { \
         GN__CONTRACT                                                                                         \
         typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
-        vec acc[MR][NV];                                                                                     \
-        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; } \
-        for (int64_t l = 0; l < k; l++, a += MR, b += W * NV) {                                              \
-            vec w[NV];                                                                                       \
-            GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                        \
-            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += a[i] * w[v]; } \
+        vec acc[MR][NV], run[MR][NV];                                                                        \
+        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; }\
+        for (int64_t l; k > 0; k -= l) {                                                                     \
+            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] = (vec){ 0 }; }\
+            for (l = 0; l < GN__RUN && l < k; l++, a += MR, b += W * NV) {                                   \
+                vec w[NV];                                                                                   \
+                GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                    \
+                GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] += a[i] * w[v]; }\
+            }                                                                                                \
+            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += run[i][v]; }\
         }                                                                                                    \
         GN__UNROLL for (int i = 0; i < MR; i++) {                                                            \
             GN__UNROLL for (int v = 0; v < NV; v++) {                                                        \
@@ -5787,7 +5799,7 @@ typedef struct gn__kernels {
 GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
-GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 14, 2)
+GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -5796,7 +5808,7 @@ GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 14, 2)
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, GN__BASE_SHAPE),
 #if GN__X86
-    GN__KERNELS(avx2, 8, 6, 2), GN__KERNELS(avx512, 16, 14, 2),
+    GN__KERNELS(avx2, 8, 6, 2), GN__KERNELS(avx512, 16, 7, 2),
 #endif
 };
 
@@ -6023,26 +6035,63 @@ static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
 #endif
-static void gn__prod_f64(gn__w_pair *a, const double *x, int64_t n) {
-    double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];
-    for (int l = 0; l < GN__LANES; l++) hi[l] = 1;
-    for (int64_t i = 0; i < n; i += GN__LANES) {
-        const double *from = x + i;
-        if (i + GN__LANES > n) {
-            for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;
-            from = last;
-        }
-        for (int l = 0; l < GN__LANES; l++) {
-            gn__w_pair p = gn__w_product(hi[l], from[l]);
-            hi[l] = p.hi;
-            lo[l] = p.lo + lo[l] * from[l];
-        }
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__DEFINE_PROD(S, attribute, W)                                                                     \
+    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                      \
+        typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));                       \
+        typedef uint64_t bits __attribute__((vector_size(W * 8)));                                           \
+        vec hi[GN__LANES / W], lo[GN__LANES / W];                                                            \
+        double all[2][GN__LANES], last[GN__LANES];                                                           \
+        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) { lo[v] = (vec){ 0 }; hi[v] = lo[v] + 1; }        \
+        for (; n > 0; n -= GN__LANES, x += GN__LANES) {                                                      \
+            for (int l = 0; l < GN__LANES && n < GN__LANES; l++) last[l] = l < n ? x[l] : 1;                 \
+            const double *from = n < GN__LANES ? last : x;                                                   \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                vec y = *(const vec *)(from + v * W), a1 = (vec)((bits)hi[v] & 0xfffffffff8000000u), a2 = hi[v] - a1;\
+                vec b1 = (vec)((bits)y & 0xfffffffff8000000u), b2 = y - b1, p = hi[v] * y;                   \
+                lo[v] = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + lo[v] * y;                       \
+                hi[v] = p;                                                                                   \
+            }                                                                                                \
+        }                                                                                                    \
+        memcpy(all[0], hi, sizeof all[0]);                                                                   \
+        memcpy(all[1], lo, sizeof all[1]);                                                                   \
+        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ all[0][l], all[1][l] });         \
     }
-    for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });
-}
+#else
+#define GN__DEFINE_PROD(S, attribute, W)                                                                        \
+    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                      \
+        double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];                                        \
+        for (int l = 0; l < GN__LANES; l++) hi[l] = 1;                                                       \
+        for (int64_t i = 0; i < n; i += GN__LANES) {                                                         \
+            const double *from = x + i;                                                                      \
+            if (i + GN__LANES > n) {                                                                         \
+                for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;                      \
+                from = last;                                                                                 \
+            }                                                                                                \
+            for (int l = 0; l < GN__LANES; l++) {                                                            \
+                gn__w_pair p = gn__w_product(hi[l], from[l]);                                                \
+                hi[l] = p.hi;                                                                                \
+                lo[l] = p.lo + lo[l] * from[l];                                                              \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });                 \
+    }
+#endif
+GN__DEFINE_PROD(base, , 2)
+#if GN__X86
+GN__DEFINE_PROD(avx2, GN__TARGET_AVX2, 4)
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+static void gn__prod_f64(const gn__pool *p, gn__w_pair *a, const double *x, int64_t n) {
+#if GN__X86
+    if (p && p->isa >= GN__ISA_AVX2) { gn__prod_f64_avx2(a, x, n); return; }
+#endif
+    (void)p;
+    gn__prod_f64_base(a, x, n);
+}
 
 /* Where an error cannot be told (infinities, and products so small that their parts are below the smallest number) it is not. */
 static double gn__prod_value(const gn__w_pair *a) { return fabs(a->lo) < fabs(a->hi) * 0x1p-10 && fabs(a->hi) < (double)INFINITY ? a->hi + a->lo : a->hi; }
@@ -6141,9 +6190,9 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
         n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
         const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
         if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
-        else if (!f32) gn__load_f64(x.f, d, p, stride, n);
+        else if (!f32 && !(d == GN_F64 && stride == 1)) gn__load_f64(x.f, d, p, stride, n);
         if (f32) gn__best_f32(j, &a->best, s, n, at + i);
-        else if (d == GN_F64) gn__prod_f64(&a->prod, x.f, n);
+        else if (d == GN_F64) gn__prod_f64(j->c->pool, &a->prod, stride == 1 ? (const double *)(const void *)p : x.f, n);
         else for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l];      /* exact enough for what it is rounded to */
     }
 }
@@ -6686,7 +6735,7 @@ static double gn__cost_matmul(const gn__infer_call *c) {
 }
 
 enum { GN__GEMM_N64 = 256, GN__GEMM_LEVELS = 48 };      /* columns of a task in f64; 2^48 pieces are more than memory can show */
-enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048 };
+enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048, GN__GEMM_DEEP = 4 * GN__GEMM_KC, GN__GEMM_MR = 8 };
 
 typedef struct gn__gemm_job {
     const gn__gemm *g;
@@ -6700,15 +6749,17 @@ typedef struct gn__gemm_job {
 
 /* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
 static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k, int mr) {
-    float line[GN__GEMM_KC];
+    float line[GN__GEMM_MR][GN__GEMM_KC];
+    const float *from[GN__GEMM_MR];
+    bool direct = g->dtype == GN_F32 && g->ak == 1;
     for (int i = 0; i < mr; i++) {
         const char *p = i < rows ? gn__gemm_a(g, row + i, at) : NULL;
-        const float *from = (const float *)(const void *)p;
-        if (i >= rows) memset(line, 0, (size_t)k * sizeof *line);
-        else if (g->dtype != GN_F32 || g->ak != 1) gn__load_f32(line, g->dtype, p, g->ak, k);
-        if (i >= rows || g->dtype != GN_F32 || g->ak != 1) from = line;
-        for (int64_t l = 0; l < k; l++) out[l * mr + i] = from[l];
+        from[i] = i < rows && direct ? (const float *)(const void *)p : line[i];
+        if (i >= rows) memset(line[i], 0, (size_t)k * sizeof **line);
+        else if (!direct) gn__load_f32(line[i], g->dtype, p, g->ak, k);
     }
+    for (int64_t l = 0; l < k; l++, out += mr)
+        for (int i = 0; i < mr; i++) out[i] = from[i][l];
 }
 
 /* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. Rows of B are read along, columns in pieces. */
@@ -6776,6 +6827,20 @@ static void gn__gemm_block(const gn__gemm_job *j, const float *a, const float *b
         }
 }
 
+/* Sums over at most GN__GEMM_DEEP terms are added to those before them in f64, and at the end replaced by what all come to. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#endif
+static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
+    if (first) for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
+    else for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];
+    if (last) for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* Columns [col, col + cols) of the packed rows from p on: B is packed KC deep, then used by all of them. */
 static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int64_t rows, int64_t col) {
     const gn__gemm *g = j->g;
@@ -6783,13 +6848,17 @@ static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int6
     int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr, chunk = GN__GEMM_MC / mr * mr;
     bool direct = g->dtype == GN_F32;
     float *edge = scratch, *b = edge + 32 * 64, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC;
+    double *totals = (double *)(void *)(sums + (direct ? 0 : j->tile_m * GN__GEMM_NC));
     float *c = direct ? (float *)(void *)g->c + (j->row + p) * g->n + col : sums;
     int64_t ldc = direct ? g->n : GN__GEMM_NC;
     for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
         int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
         gn__pack_b(b, g, col, cols, at, k, nr);
         for (int64_t q = 0; q < rows; q += chunk)
-            gn__gemm_block(j, j->a + padded * at + (p + q) * k, b, c + q * ldc, ldc, GN__MIN(rows - q, chunk), cols, k, at > 0, edge);
+            gn__gemm_block(j, j->a + padded * at + (p + q) * k, b, c + q * ldc, ldc, GN__MIN(rows - q, chunk), cols, k, at % GN__GEMM_DEEP > 0, edge);
+        bool last = at + k == g->k;
+        for (int64_t i = 0; i < rows && g->k > GN__GEMM_DEEP && (last || (at + k) % GN__GEMM_DEEP == 0); i++)
+            gn__gemm_join(totals + i * GN__GEMM_NC, c + i * ldc, cols, at < GN__GEMM_DEEP, last);
     }
     for (int64_t i = 0; i < rows && (!direct || g->bias || g->k == 0); i++) {
         if (g->k == 0) memset(c + i * ldc, 0, (size_t)cols * sizeof *c);
@@ -6799,7 +6868,7 @@ static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int6
 
 static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
-    size_t sums = j->g->dtype == GN_F32 ? 0 : (size_t)j->tile_m * GN__GEMM_NC;
+    size_t tile = (size_t)j->tile_m * GN__GEMM_NC, sums = (j->g->dtype == GN_F32 ? 0 : tile) + (j->g->k > GN__GEMM_DEEP ? 2 * tile : 0);
     float *raw = (float *)gn_alloc(sizeof(float) * (32 * 64 + (GN__GEMM_NC + 64) * GN__GEMM_KC + sums) + 64);
     float *scratch = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     if (!raw) { gn__atomic_store(&j->failed, 1); return; }
@@ -6816,7 +6885,7 @@ static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t a
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     bool along = n < 8 || (g->bk == 1 && g->bn != 1), plain = g->dtype == GN_F32 && g->bk == 1;
     const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
-    float x[GN__GEMM_KC], w[GN__GEMM_KC];
+    float x[GN__PIECE], w[GN__PIECE];
     gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
     if (along && plain) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
     for (int64_t i = 0; i < n && along && !plain; i++) {
@@ -6829,16 +6898,20 @@ static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t a
     }
 }
 
-/* Few rows: no packing. A block of B, KC deep, is read for all of them. */
+/* Few rows: no packing. A piece of B is read for all of them. */
 static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
     const gn__gemm *g = j->g;
     float y[GN__GEMM_SMALL * GN__GEMV_N];
+    double totals[GN__GEMM_SMALL * GN__GEMV_N];
     for (int64_t t = begin; t < end; t++) {
         int64_t col = t * j->width, n = GN__MIN(g->n - col, j->width);
         memset(y, 0, (size_t)(g->m * n) * sizeof *y);
-        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC)
-            for (int64_t row = 0; row < g->m; row++) gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__GEMM_KC), col, n);
+        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__PIECE) {
+            if (at > 0) memset(y, 0, (size_t)(g->m * n) * sizeof *y);
+            for (int64_t row = 0; row < g->m; row++) gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__PIECE), col, n);
+            if (g->k > GN__PIECE) gn__gemm_join(totals, y, g->m * n, at == 0, at + GN__PIECE >= g->k);
+        }
         for (int64_t row = 0; row < g->m; row++) gn__gemm_store(g, y + row * n, row, col, n);
     }
 }
@@ -13078,7 +13151,7 @@ static gn_result gn__run_bind(gn__run *r) {
         gn_result e = GN_OK;
         if (a->place == GN_PLACE_ARG) e = gn__run_arg(r, i);
         else if (a->place == GN_PLACE_SLOT) e = gn__run_slot(r, i, n->slot, n->gen, (gn_leaf_kind)n->leaf, &r->plan->base[i]);
-        else if (a->place == GN_PLACE_BLOCK) r->plan->base[i] = c->block + a->offset;
+        else if (a->place == GN_PLACE_BLOCK) r->plan->base[i] = c->block ? c->block + a->offset : NULL;      /* none: all results have no bytes */
         else if (a->place == GN_PLACE_OWN) r->plan->base[i] = r->plan->fresh[a->own];
         else if (a->place == GN_PLACE_INPLACE) r->plan->base[i] = r->plan->base[a->own];
         if (e != GN_OK) return e;

@@ -54,8 +54,8 @@ exact_programs() {
     holds "$WORK/exact" 2
 }
 limits() {
-    on_shim "$BUILD/tests/gpu_limits_test" cleared kept equal_hashes least_recent others tenant_has folder --seed 1 >"$WORK/limits" 2>&1
-    holds "$WORK/limits" 7
+    on_shim "$BUILD/tests/gpu_limits_test" cleared kept equal_hashes least_recent others tenant_has folder told_to charged --seed 1 >"$WORK/limits" 2>&1
+    holds "$WORK/limits" 9
 }
 # As late as events and streams allow, and in an order that is drawn.
 streams_in_any_order() {
