@@ -17344,6 +17344,7 @@ static void gn__remote_close(void *self) {
     gn__msg_bye m = { GN_OK };
     for (int i = 0; i < 2; i++) {
         if (r->probes[i].plan) gn__remote_plan_destroy(r, r->probes[i].plan);
+        gn_free(r->probes[i].part);
         gn_free(r->probes[i].x);
         gn_free(r->probes[i].y);
     }
