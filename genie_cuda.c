@@ -57,7 +57,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 21
+#define GN__CU_GENERATOR 22
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -893,7 +893,17 @@ static const char prelude[] =
     "template <class C> struct sum_of { C v;\n"
     "  M void init() { v = 0; }\n"
     "  M void take(C x, i64) { v = gn_add(v, x); }\n"
-    "  M void merge(const sum_of &o) { v = gn_add(v, o.v); } };\n"
+    "  M void square(C x) { v = gn_fma(x, x, v); }\n"
+    "  M void merge(const sum_of &o) { v = gn_add(v, o.v); }\n"
+    "  M C total() const { return v; } };\n"
+    "// With what additions lose beside it: off by a rounding or two of any length.\n"
+    "template <class C> struct near_sum { C v, rest;\n"
+    "  M void init() { v = rest = 0; }\n"
+    "  M void add(C x, C more) { const C t = v + x, z = t - v; rest = more + ((v - (t - z)) + (x - z)); v = t; }\n"
+    "  M void take(C x, i64) { add(x, rest); }\n"
+    "  M void square(C x) { add(x * x, rest); }\n"
+    "  M void merge(const near_sum &o) { add(o.v, rest + o.rest); }\n"
+    "  M C total() const { const C y = v + rest; return y == y ? y : v; } };\n"
     "template <class C> struct max_of { C v;\n"
     "  M void init() { v = gn_f32(0xff800000u); }\n"
     "  M void take(C x, i64) { v = max_nan(v, x); }\n"
@@ -910,15 +920,16 @@ static const char prelude[] =
     "    else better = LEAST ? o.v < v : o.v > v;\n"
     "    if (better) { v = o.v; at = o.at; }\n"
     "  } };\n"
-    "// A running maximum and the sum of exp(x - maximum).\n"
-    "template <class C> struct soft { C top, sum;\n"
-    "  M void init() { top = gn_f32(0xff800000u); sum = 0; }\n"
+    "// A running maximum and the sum of exp(x - maximum), with what its additions lose.\n"
+    "template <class C> struct soft { C top, sum, rest;\n"
+    "  M void init() { top = gn_f32(0xff800000u); sum = rest = 0; }\n"
     "  M void merge(const soft &o) {\n"
-    "    C t = max_nan(top, o.top);\n"
-    "    sum = gn_add(top == t ? sum : sum * gn_exp(top - t), o.top == t ? o.sum : o.sum * gn_exp(o.top - t));\n"
-    "    if (t != t) sum = t;\n"
+    "    const C t = max_nan(top, o.top), f = top == t ? (C)1 : gn_exp(top - t), g = o.top == t ? (C)1 : gn_exp(o.top - t), x = sum * f, y = o.sum * g, all = x + y, z = all - x;\n"
+    "    rest = (rest * f + o.rest * g) + ((x - (all - z)) + (y - z));\n"
+    "    sum = t != t ? t : all;\n"
     "    top = t;\n"
-    "  } };\n"
+    "  }\n"
+    "  M C total() const { const C y = sum + rest; return y == y ? y : sum; } };\n"
     "template <class C, int V, class T> M soft<C> soft_of(const T *x) {\n"
     "  soft<C> o;\n"
     "  o.init();\n"
@@ -932,49 +943,57 @@ static const char prelude[] =
     "  UNROLL for (int i = 0; i < (int)(sizeof(A) / 4); i++) x.w[i] = __shfl_xor_sync(0xffffffffu, x.w[i], lanes);\n"
     "  return x.a;\n"
     "}\n"
-    "// The merge of TY neighbouring threads' values, in every one of them. All 256 threads of the block come here.\n"
+    "// The merge of TY neighbouring threads' values, in every one of them: halves of them first. All 256 threads of the block come here.\n"
     "template <int TY, class A> M A together(A a) {\n"
-    "  UNROLL for (int k = (TY < 32 ? TY : 32) / 2; k > 0; k /= 2) a.merge(exchange(a, k));\n"
     "  if (TY > 32) {\n"
-    "    __shared__ A part[8];\n"
-    "    const int warp = threadIdx.x >> 5, first = warp / (TY / 32) * (TY / 32);\n"
+    "    __shared__ A part[256];\n"
+    "    A some[TY > 32 ? TY / 32 : 1];\n"
     "    __syncthreads();\n"
-    "    if ((threadIdx.x & 31) == 0) part[warp] = a;\n"
+    "    part[threadIdx.x] = a;\n"
     "    __syncthreads();\n"
-    "    a = part[first];\n"
-    "    UNROLL for (int k = 1; k < TY / 32; k++) a.merge(part[first + k]);\n"
+    "    UNROLL for (int k = 0; k < TY / 32; k++) some[k] = part[threadIdx.x / TY * TY + k * 32 + (threadIdx.x & 31)];\n"
+    "    UNROLL for (int k = TY / 64; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) some[j].merge(some[j + k]);\n"
+    "    a = some[0];\n"
     "  }\n"
+    "  UNROLL for (int k = (TY < 32 ? TY : 32) / 2; k > 0; k /= 2) a.merge(exchange(a, k));\n"
     "  return a;\n"
     "}\n"
-    "// The merge of threads t, t + TX, t + 2 TX …, in the first TX threads.\n"
+    "// The merge of threads t, t + TX, t + 2 TX …, in every one of them, in the same order.\n"
     "template <int TX, class A> M A across(A a) {\n"
     "  __shared__ A part[256];\n"
+    "  __syncthreads();\n"
     "  part[threadIdx.x] = a;\n"
     "  for (int k = 128; k >= TX; k /= 2) {\n"
     "    __syncthreads();\n"
     "    if (threadIdx.x < k) { a.merge(part[threadIdx.x + k]); part[threadIdx.x] = a; }\n"
     "  }\n"
-    "  return a;\n"
+    "  __syncthreads();\n"
+    "  return part[threadIdx.x % TX];\n"
     "}\n"
-    "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, COLUMNS, I: index; f.take(o, r, A&) takes V elements, g.end(o, A) stores\n"
+    "// A row is summed by LANES x TY lanes, of which thread ty has ty, ty + TY, ty + 2 TY …: halves of all lanes first, however many threads have them.\n"
+    "template <int TY, int LANES, bool COLUMNS, class A> M A joined(A *q) {\n"
+    "  UNROLL for (int k = LANES / 2; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) q[j].merge(q[j + k]);\n"
+    "  if (COLUMNS) return across<256 / TY>(q[0]);\n"
+    "  return together<TY>(q[0]);\n"
+    "}\n"
+    "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, LANES of a thread, COLUMNS, I: index; f.take(o, r, A&) takes V elements, g.end(o, A) stores\n"
     "template <class P, class F, class G> M void reduce(const F &f, const G &g, typename P::A *parts) {\n"
     "  typedef typename P::I I;\n"
+    "  enum { L = P::LANES };\n"
     "  const int tx = P::COLUMNS ? threadIdx.x % P::TX : threadIdx.x / P::TY, ty = P::COLUMNS ? threadIdx.x / P::TX : threadIdx.x % P::TY;\n"
     "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
-    "  typename P::A a;\n"
-    "  a.init();\n"
+    "  typename P::A a[L];\n"
+    "  UNROLL for (int j = 0; j < L; j++) a[j].init();\n"
     "  const I step = P::TY * P::V;\n"
-    "  if (o < P::N && P::SPAN <= 256 * step) _Pragma(\"unroll 8\") for (I r = begin + ty * P::V; r < end; r += step) f.take(o, r, a);\n"
-    "  if (o < P::N && P::SPAN > 256 * step) for (I from = begin + ty * P::V; from < end; from += 64 * step) {       // by way of shorter sums, which lose fewer bits\n"
-    "    const I to = end - from < 64 * step ? end : from + 64 * step;\n"
-    "    typename P::A some;\n"
-    "    some.init();\n"
-    "    _Pragma(\"unroll 8\") for (I r = from; r < to; r += step) f.take(o, r, some);\n"
-    "    a.merge(some);\n"
+    "  I r = begin + ty * P::V;\n"
+    "  if (o < P::N && L == 1) _Pragma(\"unroll 8\") for (; r < end; r += step) f.take(o, r, a[0]);\n"
+    "  if (o < P::N && L > 1) {\n"
+    "    for (; r + (L - 1) * step < end; r += L * step) UNROLL for (int j = 0; j < L; j++) f.take(o, r + j * step, a[j]);\n"
+    "    UNROLL for (int j = 0; j < L; j++) if (r + j * step < end) f.take(o, r + j * step, a[j]);\n"
     "  }\n"
-    "  if (P::COLUMNS) a = across<P::TX>(a); else a = together<P::TY>(a);\n"
+    "  const typename P::A all = joined<P::TY, L, P::COLUMNS>(a);\n"
     "  if (ty || o >= P::N) return;\n"
-    "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else g.end(o, a);\n"
+    "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = all; else g.end(o, all);\n"
     "}\n"
     "template <class P, class G> M void combine(const G &g, const typename P::A *parts) {\n"
     "  typename P::A a;\n"
@@ -984,12 +1003,12 @@ static const char prelude[] =
     "  if (threadIdx.x == 0) g.end((typename P::I)blockIdx.x, a);\n"
     "}\n"
     "// Rows of n elements by TY threads each, in registers (K groups of V per thread) when they fit. P: T, C, N rows, n, K, V, TX, TY,\n"
-    "// J: position in a row, IN and OUT strides within a row, in(row), out(row), LOG\n"
+    "// J: position in a row, IN and OUT strides within a row, in(row), out(row), WIDE: V at once, LANES of a thread, LOG\n"
     "template <class P> M void row_load(const typename P::T *p, typename P::J j, typename P::T *d) {\n"
-    "  if (P::V > 1) vload<P::V>(d, p + j); else d[0] = p[(i64)j * P::IN];\n"
+    "  if (P::WIDE) vload<P::V>(d, p + j); else UNROLL for (int v = 0; v < P::V; v++) d[v] = p[(i64)(j + v) * P::IN];\n"
     "}\n"
     "template <class P> M void row_store(typename P::T *p, typename P::J j, const typename P::T *d) {\n"
-    "  if (P::V > 1) vstore<P::V>(p + j, d); else p[(i64)j * P::OUT] = d[0];\n"
+    "  if (P::WIDE) vstore<P::V>(p + j, d); else UNROLL for (int v = 0; v < P::V; v++) p[(i64)(j + v) * P::OUT] = d[v];\n"
     "}\n"
     "template <class P> M void softmax_put(typename P::T *p, typename P::J j, const typename P::C *x, soft<typename P::C> s, typename P::C other) {\n"
     "  typename P::T o[P::V];\n"
@@ -1035,25 +1054,25 @@ static const char prelude[] =
     "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
     "  uint4 x[P::K];\n"
     "  max_of<float> top;\n"
-    "  sum_of<float> sum;\n"
+    "  sum_of<float> some[P::LANES];\n"
     "  top.init();\n"
-    "  sum.init();\n"
+    "  UNROLL for (int i = 0; i < P::LANES; i++) some[i].init();\n"
     "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * 8; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
     "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) top.v = max_nan(top.v, part_of(x[k], v, tag));\n"
     "  top = together<P::TY>(top);\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) sum.v += exp_short(part_of(x[k], v, tag) - top.v);\n"
-    "  sum = together<P::TY>(sum);\n"
-    "  const float other = P::LOG ? top.v + logf(sum.v) : 1.f / sum.v;\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) some[k % P::LANES].v += exp_short(part_of(x[k], v, tag) - top.v);\n"
+    "  const float sum = joined<P::TY, P::LANES, false>(some).v, other = P::LOG ? gn_log(sum) : 1.f / sum;\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * 8;\n"
     "    T o[8];\n"
     "    if (!live || j >= P::n) continue;\n"
-    "    UNROLL for (int v = 0; v < 8; v++) put(o[v], P::LOG ? part_of(x[k], v, tag) - other : exp_short(part_of(x[k], v, tag) - top.v) * other);\n"
+    "    UNROLL for (int v = 0; v < 8; v++) put(o[v], P::LOG ? (part_of(x[k], v, tag) - top.v) - other : exp_short(part_of(x[k], v, tag) - top.v) * other);\n"
     "    vstore<8>(out + P::out(row) + j, o);\n"
     "  }\n"
     "}\n"
+    "// Rows too long for registers: their maxima and sums first, then their values.\n"
     "template <class P> M void softmax(const typename P::T *a, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
@@ -1061,34 +1080,8 @@ static const char prelude[] =
     "  const bool live = row < P::N;\n"
     "  const typename P::T *p = a + (live ? P::in(row) : 0);\n"
     "  typename P::T raw_[P::V];\n"
-    "  soft<C> s;\n"
-    "  s.init();\n"
-    "  if (P::K > 0) {\n"
-    "    C x[P::K > 0 ? P::K : 1][P::V];\n"
-    "    max_of<C> top;\n"
-    "    top.init();\n"
-    "    UNROLL for (int k = 0; k < P::K; k++) {\n"
-    "      const int j = (k * P::TY + ty) * P::V;\n"
-    "      if (live && j < P::n) { row_load<P>(p, j, raw_); UNROLL for (int v = 0; v < P::V; v++) { x[k][v] = get(raw_[v]); top.take(x[k][v], 0); } }\n"
-    "    }\n"
-    "    top = together<P::TY>(top);\n"
-    "    sum_of<C> sum;\n"
-    "    sum.init();\n"
-    "    UNROLL for (int k = 0; k < P::K; k++)\n"
-    "      if (live && (k * P::TY + ty) * P::V < P::n) { UNROLL for (int v = 0; v < P::V; v++) { C e = gn_exp(x[k][v] - top.v); if (!P::LOG) x[k][v] = e; sum.take(e, 0); } }\n"
-    "    sum = together<P::TY>(sum);\n"
-    "    s.top = top.v; s.sum = sum.v;\n"
-    "    const C other = P::LOG ? gn_log(s.sum) : (C)1 / s.sum;\n"
-    "    UNROLL for (int k = 0; k < P::K; k++) {\n"
-    "      const int j = (k * P::TY + ty) * P::V;\n"
-    "      if (!live || j >= P::n) continue;\n"
-    "      UNROLL for (int v = 0; v < P::V; v++) put(raw_[v], P::LOG ? (x[k][v] - s.top) - other : x[k][v] * other);\n"
-    "      row_store<P>(out + P::out(row), j, raw_);\n"
-    "    }\n"
-    "    return;\n"
-    "  }\n"
-    "  s = soft_row<P>(a);\n"
-    "  const C other = P::LOG ? gn_log(s.sum) : (C)1 / s.sum;\n"
+    "  const soft<C> s = soft_row<P>(a);\n"
+    "  const C other = P::LOG ? gn_log(s.total()) : (C)1 / s.total();\n"
     "  for (typename P::J j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
     "    C x[P::V];\n"
     "    row_load<P>(p, j, raw_);\n"
@@ -1107,7 +1100,7 @@ static const char prelude[] =
     "    typename P::C x[P::V];\n"
     "    row_load<P>(a + P::in(row), j, raw_);\n"
     "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
-    "    softmax_put<P>(out + P::out(row), j, x, s, P::LOG ? gn_log(s.sum) : (typename P::C)1 / s.sum);\n"
+    "    softmax_put<P>(out + P::out(row), j, x, s, P::LOG ? gn_log(s.total()) : (typename P::C)1 / s.total());\n"
     "  }\n"
     "}\n"
     "// GAIN, BIAS: their strides, 0 with HAS_GAIN, HAS_BIAS 0\n"
@@ -1130,9 +1123,8 @@ static const char prelude[] =
     "  const bool live = row < P::N;\n"
     "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
     "  uint4 x[P::K], g[P::K], h[P::K];\n"
-    "  sum_of<float> sum, square;\n"
-    "  sum.init();\n"
-    "  square.init();\n"
+    "  sum_of<float> some[P::LANES], squares[P::LANES];\n"
+    "  UNROLL for (int i = 0; i < P::LANES; i++) { some[i].init(); squares[i].init(); }\n"
     "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * V; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
     "  UNROLL for (int k = 0; k < AHEAD; k++) {\n"
     "    const int j = (k * P::TY + ty) * V;\n"
@@ -1140,13 +1132,11 @@ static const char prelude[] =
     "    if (P::HAS_BIAS && j < P::n) h[k] = CONSTANT((const uint4 *)(bias + j));\n"
     "  }\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    UNROLL for (int v = 0; v < V; v++) sum.v += part_of(x[k], v, tag);\n"
-    "  sum = together<P::TY>(sum);\n"
-    "  const float mean = sum.v / (float)P::n;\n"
+    "    UNROLL for (int v = 0; v < V; v++) some[k % P::LANES].v += part_of(x[k], v, tag);\n"
+    "  const float mean = joined<P::TY, P::LANES, false>(some).v / (float)P::n;\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    if ((k * P::TY + ty) * V < P::n) UNROLL for (int v = 0; v < V; v++) { const float d = part_of(x[k], v, tag) - mean; square.v = gn_fma(d, d, square.v); }\n"
-    "  square = together<P::TY>(square);\n"
-    "  const float scale = 1.f / sqrtf(square.v / (float)P::n + (float)P::eps());\n"
+    "    if ((k * P::TY + ty) * V < P::n) UNROLL for (int v = 0; v < V; v++) squares[k % P::LANES].square(part_of(x[k], v, tag) - mean);\n"
+    "  const float scale = 1.f / sqrtf(joined<P::TY, P::LANES, false>(squares).v / (float)P::n + (float)P::eps());\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * V;\n"
     "    T o[V];\n"
@@ -1162,21 +1152,16 @@ static const char prelude[] =
     "    vstore<V>(out + P::out(row) + j, o);\n"
     "  }\n"
     "}\n"
-    "// This thread's elements of a row, or the squares of their distances from `mean`, into `sum`: by way of sums of 64 groups, so that long rows lose no bits.\n"
-    "template <class P> M void row_each(const typename P::T *p, int ty, sum_of<typename P::C> &sum, typename P::C mean, bool squares) {\n"
+    "// This thread's elements of a row, or the squares of their distances from `mean`, into `sum`.\n"
+    "template <class P> M void row_each(const typename P::T *p, int ty, near_sum<typename P::C> &sum, typename P::C mean, bool squares) {\n"
     "  typedef typename P::C C;\n"
-    "  const typename P::J step = P::TY * P::V;\n"
-    "  for (typename P::J from = ty * P::V; from < P::n; from += 64 * step) {\n"
-    "    sum_of<C> some;\n"
-    "    some.init();\n"
-    "    for (typename P::J j = from; j < P::n && j < from + 64 * step; j += step) {\n"
-    "      typename P::T raw_[P::V];\n"
-    "      row_load<P>(p, j, raw_);\n"
-    "      UNROLL for (int v = 0; v < P::V; v++) { const C e = get(raw_[v]) - mean; some.take(squares ? e * e : e, 0); }\n"
-    "    }\n"
-    "    sum.merge(some);\n"
+    "  for (typename P::J j = ty * P::V; j < P::n; j += P::TY * P::V) {\n"
+    "    typename P::T raw_[P::V];\n"
+    "    row_load<P>(p, j, raw_);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) { const C e = get(raw_[v]) - mean; sum.take(squares ? e * e : e, 0); }\n"
     "  }\n"
     "}\n"
+    "// Rows too long for registers.\n"
     "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
@@ -1184,30 +1169,18 @@ static const char prelude[] =
     "  const bool live = row < P::N;\n"
     "  const typename P::T *p = a + (live ? P::in(row) : 0);\n"
     "  typename P::T raw_[P::V];\n"
-    "  C x[P::K > 0 ? P::K : 1][P::V];\n"
-    "  sum_of<C> sum, square;\n"
+    "  C x[P::V];\n"
+    "  near_sum<C> sum, square;\n"
     "  sum.init();\n"
     "  square.init();\n"
-    "  if (P::K == 0 && live) row_each<P>(p, ty, sum, (C)0, false);\n"
-    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
-    "    const int j = (k * P::TY + ty) * P::V;\n"
-    "    if (live && j < P::n) { row_load<P>(p, j, raw_); UNROLL for (int v = 0; v < P::V; v++) { x[k][v] = get(raw_[v]); sum.take(x[k][v], 0); } }\n"
-    "  }\n"
-    "  sum = together<P::TY>(sum);\n"
-    "  const C mean = sum.v / (C)P::n;\n"
-    "  if (P::K == 0 && live) row_each<P>(p, ty, square, mean, true);\n"
-    "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    if (live && (k * P::TY + ty) * P::V < P::n) { UNROLL for (int v = 0; v < P::V; v++) { C e = x[k][v] - mean; square.take(e * e, 0); } }\n"
-    "  square = together<P::TY>(square);\n"
-    "  const C scale = (C)1 / gn_sqrt(square.v / (C)P::n + (C)P::eps());\n"
-    "  for (typename P::J j = ty * P::V; P::K == 0 && live && j < P::n; j += P::TY * P::V) {\n"
+    "  if (live) row_each<P>(p, ty, sum, (C)0, false);\n"
+    "  const C mean = together<P::TY>(sum).total() / (C)P::n;\n"
+    "  if (live) row_each<P>(p, ty, square, mean, true);\n"
+    "  const C scale = (C)1 / gn_sqrt(together<P::TY>(square).total() / (C)P::n + (C)P::eps());\n"
+    "  for (typename P::J j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
     "    row_load<P>(p, j, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) x[0][v] = get(raw_[v]);\n"
-    "    layernorm_put<P>(out + P::out(row), j, x[0], mean, scale, gain, bias);\n"
-    "  }\n"
-    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
-    "    const int j = (k * P::TY + ty) * P::V;\n"
-    "    if (live && j < P::n) layernorm_put<P>(out + P::out(row), j, x[k], mean, scale, gain, bias);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
+    "    layernorm_put<P>(out + P::out(row), j, x, mean, scale, gain, bias);\n"
     "  }\n"
     "}\n"
     "// Matrix times few rows. B's rows are contiguous (BN 1): TX threads side by side hold V columns each, 256 / TX walk down k.\n"
@@ -1457,10 +1430,27 @@ static const char prelude[] =
     "template <class C> struct prod_of { C v;\n"
     "  M void init() { v = 1; }\n"
     "  M void take(C x, i64) { v = gn_mul(v, x); }\n"
-    "  M void merge(const prod_of &o) { v = gn_mul(v, o.v); } };\n"
+    "  M void merge(const prod_of &o) { v = gn_mul(v, o.v); }\n"
+    "  M C total() const { return v; } };\n"
+    "// With what multiplications lose beside it.\n"
+    "struct near_prod { double v, rest;\n"
+    "  M void init() { v = 1; rest = 0; }\n"
+    "  M void take(double x, i64) { const double t = v * x; rest = gn_fma(v, x, -t) + rest * x; v = t; }\n"
+    "  M void merge(const near_prod &o) { const double t = v * o.v; rest = gn_fma(v, o.v, -t) + (rest * o.v + v * o.rest); v = t; }\n"
+    "  M double total() const { const double y = v + rest; return y == y ? y : v; } };\n"
+    "// What runs along an axis: a number, or of f64 one with what additions or multiplications lose\n"
+    "struct twice { double v, rest; };\n"
+    "template <class C> struct running { static M C of(C x) { return x; } static M C value(C x) { return x; } };\n"
+    "template <> struct running<twice> {\n"
+    "  static M twice of(double x) { twice y; y.v = x; y.rest = 0; return y; }\n"
+    "  static M double value(const twice &x) { const double y = x.v + x.rest; return y == y ? y : x.v; } };\n"
     "// join(a, b): a stands before b\n"
     "template <class C> struct run_sum { static M C none() { return 0; } static M C join(C a, C b) { return gn_add(a, b); } };\n"
     "template <class C> struct run_prod { static M C none() { return 1; } static M C join(C a, C b) { return gn_mul(a, b); } };\n"
+    "template <> struct run_sum<twice> { static M twice none() { return running<twice>::of(0); }\n"
+    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v + b.v; const double z = y.v - a.v; y.rest = (a.rest + b.rest) + ((a.v - (y.v - z)) + (b.v - z)); return y; } };\n"
+    "template <> struct run_prod<twice> { static M twice none() { return running<twice>::of(1); }\n"
+    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v * b.v; y.rest = gn_fma(a.v, b.v, -y.v) + (a.rest * b.v + a.v * b.rest); return y; } };\n"
     "template <class C> struct run_max { static M C none() { return (C)(-9223372036854775807ll - 1); } static M C join(C a, C b) { return b > a || b != b ? b : a; } };\n"
     "template <> M double run_max<double>::none() { return gn_f32(0xff800000u); }\n"
     "// What stands before and in each thread's element among the block's 256.\n"
@@ -1485,7 +1475,7 @@ static const char prelude[] =
     "  run_of<P> all;\n"
     "  all.init();\n"
     "  a += P::in(row);\n"
-    "  for (i64 i = begin + threadIdx.x; i < end; i += 256) all.take((typename P::C)get(a[i * P::IN]));\n"
+    "  for (i64 i = begin + threadIdx.x; i < end; i += 256) all.take(running<typename P::C>::of(get(a[i * P::IN])));\n"
     "  all = together<256>(all);\n"
     "  if (threadIdx.x == 0) totals[row * P::PARTS + blockIdx.y] = all.v;\n"
     "}\n"
@@ -1503,8 +1493,8 @@ static const char prelude[] =
     "  out += P::out(row);\n"
     "  for (i64 base = begin; base < end; base += 256) {\n"
     "    const i64 i = base + threadIdx.x;\n"
-    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? (C)get(a[i * P::IN]) : P::R::none()));\n"
-    "    if (i < end) put(out[i * P::OUT], v);\n"
+    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? running<C>::of(get(a[i * P::IN])) : P::R::none()));\n"
+    "    if (i < end) put(out[i * P::OUT], running<C>::value(v));\n"
     "    if (threadIdx.x == 255) last = v;\n"
     "    __syncthreads();\n"
     "    before.v = last;\n"
@@ -1516,7 +1506,7 @@ static const char prelude[] =
     "  a += P::in(row);\n"
     "  out += P::out(row);\n"
     "  typename P::C v = P::R::none();\n"
-    "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, (typename P::C)get(a[i * P::IN])); put(out[i * P::OUT], v); }\n"
+    "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, running<typename P::C>::of(get(a[i * P::IN]))); put(out[i * P::OUT], running<typename P::C>::value(v)); }\n"
     "}\n"
     "// Keys in their order, NaN last both ways. P as above, DOWN, F: position in a row\n"
     "template <class P, class C> M bool key_before(C a, C b) { if (b != b) return a == a; return P::DOWN ? a > b : a < b; }\n"
@@ -3429,32 +3419,50 @@ static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "r
 
 /* ---- reductions ---- */
 
-typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, span; int tx, ty; bool columns, small; } reduction;
+enum { ROW_WIDEST = 8192 };       /* elements of a row that one block takes well; of a longer one, parts */
 
-/* How many threads share an output, and into how many parts long reductions with few outputs are cut. */
-static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input) {
+/* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a part by `lanes` of them, `vector` neighbours to each in turn,
+   of which halves are joined first. How many threads have the lanes, and how elements come from memory, changes nothing. */
+typedef struct row_order { int64_t vector, parts, span; int lanes; } row_order;
+
+/* along: the reduced elements are neighbours in a dense tensor of that shape. */
+static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
+    row_order w = { .vector = along ? vector : 1, .parts = 1, .lanes = along ? 1 : n >= 64 ? 8 : 1 };
+    while (w.vector > 1 && n % w.vector) w.vector /= 2;
+    int64_t steps = n / w.vector;
+    if (along && steps > 32) w.lanes = 256;
+    for (; along && w.lanes < 32 && w.lanes < steps; ) w.lanes *= 2;
+    int64_t blocks = along ? rows : blocks_for(rows, 256 / w.lanes), longest = w.lanes * w.vector * 8;
+    if (blocks < 264 && n > 2 * longest && (!along || n > ROW_WIDEST)) w.parts = blocks_for(n, longest);
+    if (w.parts > 1 && w.parts * blocks > 1056) w.parts = blocks < 1056 ? 1056 / blocks : 1;
+    w.span = (blocks_for(n, w.parts) + w.vector - 1) / w.vector * w.vector;
+    if (w.span < 1) w.span = 1;
+    w.parts = n ? blocks_for(n, w.span) : 1;
+    return w;
+}
+
+typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, span; int tx, ty, lanes; bool columns, small, wide; } reduction;
+
+/* How many threads share an output, and how they lie in memory. */
+static void reduce_plan(reduction *r, row_order w, int64_t offset, int bytes) {
     r->n = count_of(&r->kept);
     r->r = count_of(&r->reduced);
     r->small = is_small(&r->kept) && is_small(&r->reduced);
     bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1, beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
     r->columns = !along && beside && r->r > 1;
-    r->vector = along && one_input ? 16 / bytes : 1;
-    while (r->vector > 1 && (!vectorises(&r->reduced, offset, r->vector, bytes) || !strides_fit(&r->kept, r->vector))) r->vector /= 2;
-    int64_t steps = r->r / r->vector;
-    r->ty = r->columns ? (steps >= 64 ? 8 : 1) : steps >= 512 && r->n < 4096 ? 256 : steps >= 32 ? 32 : steps >= 8 ? 8 : 1;   /* many rows: one to a warp, no barriers */
+    r->vector = w.vector;
+    r->wide = w.vector > 1 && vectorises(&r->reduced, offset, w.vector, bytes) && strides_fit(&r->kept, w.vector);
+    r->parts = w.parts;
+    r->span = w.span;
+    r->ty = w.lanes < 256 ? w.lanes : !r->columns && r->r / w.vector >= 512 && r->n < 4096 ? 256 : 32;   /* many rows: one to a warp, no barriers */
+    r->lanes = w.lanes / r->ty;
     r->tx = 256 / r->ty;
-    int64_t blocks = blocks_for(r->n, r->tx), longest = r->ty * r->vector * 8;
-    r->parts = 1;
-    if (blocks < 264 && r->r > 2 * longest) r->parts = blocks_for(r->r, longest);
-    if (r->parts > 1 && r->parts * blocks > 1056) r->parts = blocks < 1056 ? 1056 / blocks : 1;
-    r->span = (blocks_for(r->r, r->parts) + r->vector - 1) / r->vector * r->vector;
-    if (r->span < 1) r->span = 1;
-    r->parts = r->r ? blocks_for(r->r, r->span) : 1;
 }
 
 /* The device code's side of a reduction. acc: its accumulator; members, given: what `take` needs, as members of a struct and as
    their values; take: takes position r of output o, V elements of it, into `acc`; end: stores what `a` of output i gives.
    What `end` needs is `o`, the result of `node` or the accumulators' place `to`, or what `rows` says. */
+enum { ACCUMULATOR = 24 };        /* bytes of the largest: soft<double> */
 struct row_kernel;
 typedef struct reducing { const char *acc, *members, *given, *take, *end; uint32_t node; struct row_kernel *rows; const param *to; } reducing;
 
@@ -3478,13 +3486,13 @@ static void put_ending_of_reduction(emit *e, const reducing *d) {
 }
 
 static void put_reduction_type(emit *e, const reduction *r, const char *acc) {
-    put(&e->types, "struct @_p { typedef %s A; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll; enum { TX = %d, TY = %d, V = %lld, COLUMNS = %d }; };\n",
-        acc, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->columns);
+    put(&e->types, "struct @_p { typedef %s A; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll; enum { TX = %d, TY = %d, V = %lld, LANES = %d, COLUMNS = %d }; };\n",
+        acc, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->lanes, r->columns);
 }
 
 /* The parameters that `take` needs are there already. */
 static void emit_reduction(emit *e, const reduction *r, const char *label, const reducing *d) {
-    size_t bytes = gn_size_mul(gn_size_mul((size_t)r->n, (size_t)r->parts), 16);
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)r->n, (size_t)r->parts), ACCUMULATOR);
     if (!r->n) { emit_nothing(e); return; }
     if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
     put_reduction_type(e, r, d->acc);
@@ -3517,22 +3525,25 @@ static reduce_kind reduce_kind_of(const emit *e, uint32_t node) {
     return REDUCE_NONE;
 }
 
+/* Sums of 16-bit floats are plain where few follow one another: their roundings are far below the result's. */
+static bool is_near(gn_dtype d, const row_order *w) { return types[d].real && (types[d].bytes > 2 || w->span / w->lanes > 512); }
+
 /* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where the whole does not. */
-static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype d) {
-    if (kind == REDUCE_SUM || kind == REDUCE_MEAN) snprintf(out, size, "sum_of<%s>", wide_type(d));
-    else if (kind == REDUCE_PROD) snprintf(out, size, "prod_of<%s>", types[d].real ? "double" : "i64");
+static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype d, const row_order *w) {
+    if (kind == REDUCE_SUM || kind == REDUCE_MEAN) snprintf(out, size, is_near(d, w) ? "near_sum<%s>" : "sum_of<%s>", wide_type(d));
+    else if (kind == REDUCE_PROD) snprintf(out, size, d == GN_F64 ? "near_prod" : "prod_of<%s>", types[d].real ? "double" : "i64");
     else snprintf(out, size, "best_of<%s, %s>", wide_type(d), kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
 }
 
 /* What accumulator `a` of n elements gives. */
 static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype d, const char *a, int64_t n) {
-    if (kind == REDUCE_MEAN) snprintf(out, size, "%s.v / (%s)%lldll", a, wide_type(d), (long long)n);
-    else snprintf(out, size, kind == REDUCE_ARGMAX || kind == REDUCE_ARGMIN ? "%s.at" : "%s.v", a);
+    if (kind == REDUCE_MEAN) snprintf(out, size, "%s.total() / (%s)%lldll", a, wide_type(d), (long long)n);
+    else snprintf(out, size, kind == REDUCE_ARGMAX || kind == REDUCE_ARGMIN ? "%s.at" : kind == REDUCE_SUM || kind == REDUCE_PROD ? "%s.total()" : "%s.v", a);
 }
 
 /* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
 
-enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_WIDEST = 8192, ROW_LONGEST = 1 << 20 };   /* LONGEST: sums of longer ones would lose bits */
+enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
 
 /* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that value waits for;
    stored: what is outside the group reads it. */
@@ -3552,7 +3563,8 @@ typedef struct row_kernel {
     uint32_t n_loads;
     char values[ROW_STEPS][64];
     int64_t vector, groups;            /* elements at once; how many times a thread takes so many */
-    int tx, ty;
+    row_order order;
+    int tx, ty, lanes;
     bool small, keeps;                 /* keeps: what is read stays in registers */
 } row_kernel;
 
@@ -3824,6 +3836,28 @@ static int row_largest(const row_kernel *k) {
     return bytes;
 }
 
+static bool rows_run_along(const row_group *g) {
+    for (int i = g->shape.rank - 1; i >= 0; i--)
+        if (g->shape.dims[i] != 1) return (g->axes >> i) & 1;
+    return true;
+}
+
+/* Bytes of what the step sums, 0 when the order of its elements changes nothing. */
+static int row_summed(const emit *e, const row_group *g, uint32_t m) {
+    const row_step *s = &g->steps[m];
+    reduce_kind kind = s->step->n_instrs ? REDUCE_NONE : reduce_kind_of(e, s->step->node);
+    gn_dtype d = s->step->n_instrs ? GN_F32 : row_input_dtype(e, m, g);
+    bool sums = kind == REDUCE_NONE ? !s->step->n_instrs : kind == REDUCE_SUM || kind == REDUCE_MEAN || kind == REDUCE_PROD;
+    return sums && types[d].real ? types[d].bytes : 0;
+}
+
+/* Of the first step that sums; those of a group agree. */
+static row_order row_order_of(const row_kernel *k) {
+    int bytes = 0;
+    for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
+    return order_of(k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)), rows_run_along(k->g));
+}
+
 /* The one reduction of a group that is nothing else over elements, by as many threads and blocks as it is worth. */
 static void emit_row_reduction(row_kernel *k, const char *label) {
     emit *e = k->e;
@@ -3837,12 +3871,14 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
     text members = { 0 }, given = { 0 };
     while (g->steps[m].full || g->steps[m].step->n_instrs) m++;
     gn_dtype d = row_input_dtype(e, m, g);
-    reduce_plan(&r, main ? main->offset : 1, row_largest(k), main != NULL);
+    k->order = row_order_of(k);
+    reduce_plan(&r, k->order, 0, row_largest(k));
+    if (!row_summed(e, g, m)) r.lanes = 1;
     k->vector = r.vector;
     for (uint32_t i = 0; i < k->n_loads; i++) r.small = r.small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
     k->small = r.small;
     row_need_input(k, m, steps, loads);
-    put_accumulator(acc, sizeof acc, reduce_kind_of(e, g->steps[m].step->node), d);
+    put_accumulator(acc, sizeof acc, reduce_kind_of(e, g->steps[m].step->node), d, &k->order);
     put_loads_of_row(k, false, "o");
     for (uint32_t i = 0; i < k->n_loads; i++) {
         if (!loads[i] || !k->loads[i].along) continue;
@@ -3882,12 +3918,6 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
 
 /* ---- rows of several reductions, or with values of elements behind them: a row to some threads of one block ---- */
 
-static bool rows_run_along(const row_group *g) {
-    for (int i = g->shape.rank - 1; i >= 0; i--)
-        if (g->shape.dims[i] != 1) return (g->axes >> i) & 1;
-    return true;
-}
-
 static uint32_t row_levels(const row_group *g) {
     uint32_t levels = 0;
     for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].level > levels) levels = g->steps[m].level;
@@ -3898,13 +3928,12 @@ static uint32_t row_levels(const row_group *g) {
 static void row_threads(row_kernel *k) {
     const row_group *g = k->g;
     int64_t n = g->n, along = 0, words = 0, instrs = 1, most;
-    k->vector = rows_run_along(g) ? 16 / row_largest(k) : 1;
-    while (k->vector > 1 && n % k->vector) k->vector /= 2;
+    k->order = row_order_of(k);
+    k->vector = k->order.vector;
     int64_t steps = n / k->vector;
-    k->ty = steps > 256 ? 256 : 1;
-    for (; k->ty < 32 && k->ty < steps; k->ty *= 2) { }
-    while (k->ty < 256 && k->ty < steps && g->rows * k->ty < 256 * emit_processors(k->e)) k->ty *= 2;   /* few rows: more threads for each */
-    if (!rows_run_along(g)) k->ty = 1;
+    k->ty = !rows_run_along(g) ? 1 : steps > 256 ? 256 : k->order.lanes < 32 ? k->order.lanes : 32;
+    while (rows_run_along(g) && k->ty < k->order.lanes && k->ty < steps && g->rows * k->ty < 256 * emit_processors(k->e)) k->ty *= 2;   /* few rows: more threads for each */
+    k->lanes = k->order.lanes / k->ty;
     k->tx = 256 / k->ty;
     k->groups = blocks_for(steps, k->ty);
     for (uint32_t i = 0; i < k->n_loads; i++) {
@@ -3924,7 +3953,9 @@ static void row_loop_begins(row_kernel *k, const bool *loads) {
     bool exact = k->groups * k->ty * k->vector == k->g->n;
     if (k->keeps) put(b, exact ? "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n" : "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n",
                        (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
-    else put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n, (long long)k->vector * k->ty);
+    else if (k->lanes == 1) put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n, (long long)k->vector * k->ty);
+    else put(b, "  for (I from = 0; from < %lld; from += %lld) UNROLL for (int k = 0; k < %d; k++) {\n      const I r = from + (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n", (long long)k->g->n,
+             (long long)k->vector * k->order.lanes, k->lanes, k->ty, (long long)k->vector, (long long)k->g->n);
     for (uint32_t i = 0; i < k->n_loads && !k->keeps; i++)
         if (loads[i] && k->loads[i].along) put(b, "      %s w%u[%lld];\n", types[k->loads[i].dtype].name, i, (long long)k->vector);
     if (!k->keeps) put_row_loads(k, loads, "");
@@ -3942,17 +3973,18 @@ static void put_row_accumulator(row_kernel *k, uint32_t m, int phase, char *out,
     uint32_t node = k->g->steps[m].step->node;
     gn_dtype d = row_input_dtype(k->e, m, k->g);
     if (reduce_kind_of(k->e, node) == REDUCE_MAX && types[d].real) snprintf(out, size, "max_of<%s>", types[d].compute);
-    else if (reduce_kind_of(k->e, node)) put_accumulator(out, size, reduce_kind_of(k->e, node), d);
-    else snprintf(out, size, phase == 0 && row_softmax(k->e, node) ? "max_of<%s>" : "sum_of<%s>", types[d].compute);
+    else if (reduce_kind_of(k->e, node)) put_accumulator(out, size, reduce_kind_of(k->e, node), d, &k->order);
+    else snprintf(out, size, phase == 0 && row_softmax(k->e, node) ? "max_of<%s>" : d == GN_F64 || k->order.span / k->order.lanes > 512 ? "near_sum<%s>" : "sum_of<%s>", types[d].compute);
 }
 
 static void put_row_take(row_kernel *k, uint32_t m, int phase) {
     uint32_t node = k->g->steps[m].step->node;
-    char x[64];
+    char x[64], lane[16] = "0";
     row_name(k, &k->g->steps[m], 0, x, sizeof x);
-    if (phase == 0) put(&k->e->body, "      q%u.take(%s, r + v);\n", m, x);
-    else if (row_norm(k->e, node)) put(&k->e->body, "      { const %s d = %s - mean%u; z%u.take(d * d, 0); }\n", types[view_of(k->e, node)->dtype].compute, x, m, m);
-    else put(&k->e->body, "      z%u.take(%s(%s - top%u), 0);\n", m, row_exp(k->e, node), x, m);
+    if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
+    if (phase == 0) put(&k->e->body, "      q%u[%s].take(%s, r + v);\n", m, lane, x);
+    else if (row_norm(k->e, node)) put(&k->e->body, "      z%u[%s].square(%s - mean%u);\n", m, lane, x, m);
+    else put(&k->e->body, "      z%u[%s].take(%s(%s - top%u), 0);\n", m, lane, row_exp(k->e, node), x, m);
 }
 
 /* What all threads of the row have taken, together. */
@@ -3961,13 +3993,13 @@ static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     const char *c = types[view_of(k->e, node)->dtype].compute;
     text *b = &k->e->body;
     char name[16];
-    snprintf(name, sizeof name, phase ? "z%u" : "q%u", m);
-    put(b, "    %s = together<%d>(%s);\n", name, k->ty, name);
+    snprintf(name, sizeof name, phase ? "zs%u" : "qs%u", m);
+    put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
-    else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = q%u.v;\n", c, m, m);
-    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, "softmax") ? "    const %s other%u = (%s)1 / z%u.v;\n" : "    const %s other%u = gn_log((%s)z%u.v);\n", c, m, c, m);
-    else if (phase == 0) put(b, "    const %s mean%u = q%u.v / (%s)%lldll;\n", c, m, m, c, (long long)k->g->n);
-    else put(b, "    const %s scale%u = (%s)1 / gn_sqrt(z%u.v / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c, m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
+    else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
+    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, "softmax") ? "    const %s other%u = (%s)1 / zs%u.total();\n" : "    const %s other%u = gn_log((%s)zs%u.total());\n", c, m, c, m);
+    else if (phase == 0) put(b, "    const %s mean%u = qs%u.total() / (%s)%lldll;\n", c, m, m, c, (long long)k->g->n);
+    else put(b, "    const %s scale%u = (%s)1 / gn_sqrt(zs%u.total() / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c, m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
 }
 
 static bool row_stores_at(const row_step *s, uint32_t level) { return s->full && s->stored && s->level == level; }
@@ -3995,7 +4027,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
         int phase = row_phase(k, m, level);
         if (phase >= 0) {
             put_row_accumulator(k, m, phase, acc, sizeof acc);
-            put(b, phase ? "    %s z%u; z%u.init();\n" : "    %s q%u; q%u.init();\n", acc, m, m);
+            put(b, "    %s %c%u[%d];\n    UNROLL for (int i = 0; i < %d; i++) %c%u[i].init();\n", acc, phase ? 'z' : 'q', m, k->lanes, k->lanes, phase ? 'z' : 'q', m);
             row_need_input(k, m, steps, loads);
         }
         if (row_stores_at(&g->steps[m], level)) row_need(k, m, steps, loads);
@@ -4113,15 +4145,15 @@ static void emit_rows(emit *e, const row_group *g) {
     gn_free(k);
 }
 
-/* A reduction alone. */
-static void emit_reduce(emit *e, uint32_t node) {
+/* A reduction alone; full: a softmax or a norm. */
+static void emit_row_alone(emit *e, uint32_t node, int64_t axes, bool full) {
     const gn_view *in = view_of(e, input(e, node, 0));
     gn_kernel_step s = { .node = node };
-    row_group g = { .shape = dense_view(in->dtype, in->rank, in->dims), .axes = attrs_of(e, node)[0], .n = 1, .n_steps = 1, .steps = { { .step = &s, .stored = true, .level = 1 } } };
-    for (int i = 0; i < in->rank; i++) if ((g.axes >> i) & 1) g.n *= in->dims[i];
-    g.rows = count_of(view_of(e, node));
+    row_group g = { .shape = dense_view(in->dtype, in->rank, in->dims), .axes = axes, .n = 1, .rows = 1, .n_steps = 1, .steps = { { .step = &s, .full = full, .stored = true, .level = full ? 2 : 1 } } };
+    for (int i = 0; i < in->rank; i++) *((g.axes >> i) & 1 ? &g.n : &g.rows) *= in->dims[i];
     emit_rows(e, &g);
 }
+static void emit_reduce(emit *e, uint32_t node) { emit_row_alone(e, node, attrs_of(e, node)[0], false); }
 static void emit_sum(emit *e, uint32_t node) { emit_reduce(e, node); }
 static void emit_mean(emit *e, uint32_t node) { emit_reduce(e, node); }
 static void emit_max(emit *e, uint32_t node) { emit_reduce(e, node); }
@@ -4143,7 +4175,7 @@ static void emit_mse_loss(emit *e, uint32_t node) {
     gn_view wide_a = broadcast(a, rank, dims), wide_b = broadcast(b, rank, dims);
     gn_view ca = gn_view_collapse(&wide_a), cb = gn_view_collapse(&wide_b);
     reduction r = { .kept = { .dtype = a->dtype }, .reduced = ca };
-    reduce_plan(&r, 1, types[a->dtype].bytes, false);
+    reduce_plan(&r, order_of(1, count_of(&ca), 1, true), 0, types[a->dtype].bytes);
     r.small = r.small && is_small(&cb);
     text value = { 0 };
     char acc[40], end[80], members[120];
@@ -4153,8 +4185,8 @@ static void emit_mse_loss(emit *e, uint32_t node) {
     put_offset(&value, &cb, "r", r.small);
     put(&value, "]);\n    acc.take(d * d, r);\n");
     snprintf(members, sizeof members, "const %s *a, *b;", type);
-    snprintf(acc, sizeof acc, "sum_of<%s>", c);
-    snprintf(end, sizeof end, "    put(o[i], a.v / (%s)@_p::R);\n", c);
+    snprintf(acc, sizeof acc, "near_sum<%s>", c);
+    snprintf(end, sizeof end, "    put(o[i], a.total() / (%s)@_p::R);\n", c);
     emit_node(e, xa, type, true, "a");
     emit_node(e, xb, type, true, "b");
     if (value.failed) e->failed = true;
@@ -4164,7 +4196,8 @@ static void emit_mse_loss(emit *e, uint32_t node) {
 
 /* ---- softmax and norms of rows ---- */
 
-typedef struct rows { gn_view in, out; int64_t n, count, in_stride, out_stride, vector, groups; int tx, ty; } rows;
+/* along: neighbours of a row are neighbours in a dense tensor; wide: here, too, so that `vector` of them move at once. */
+typedef struct rows { gn_view in, out; int64_t n, count, in_stride, out_stride, vector, groups; int tx, ty, lanes; bool along, wide; } rows;
 
 static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
     int64_t bit = (int64_t)1 << axis;
@@ -4177,23 +4210,24 @@ static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, 
     r->out_stride = out->strides[axis];
     r->count = count_of(&kept_in);
     if (!r->count || !r->n) return false;
-    r->vector = (r->n == 1 || r->in_stride == 1) && r->out_stride == 1 ? 16 / bytes : 1;
-    while (r->vector > 1 && (r->n % r->vector || in_offset % (r->vector * bytes) || !strides_fit(&r->in, r->vector) || !strides_fit(&r->out, r->vector))) r->vector /= 2;
+    r->along = true;
+    for (int i = axis + 1; i < in->rank; i++) r->along = r->along && in->dims[i] == 1;
+    row_order w = order_of(r->count, r->n, 16 / bytes, r->along);
+    r->vector = w.vector;
+    r->wide = r->vector > 1 && r->in_stride == 1 && r->out_stride == 1 && in_offset % (r->vector * bytes) == 0 && strides_fit(&r->in, r->vector) && strides_fit(&r->out, r->vector);
     int64_t steps = r->n / r->vector;
-    r->ty = steps > 256 ? 256 : 1;
-    for (; r->ty < 32 && r->ty < steps; r->ty *= 2) { }
-    if (r->in_stride != 1 && r->in.rank && r->in.strides[r->in.rank - 1] == 1) r->ty = 1;
+    r->ty = !r->along ? 1 : steps > 256 ? 256 : w.lanes < 32 ? w.lanes : 32;
+    r->lanes = w.lanes / r->ty;
     r->tx = 256 / r->ty;
     r->groups = blocks_for(steps, r->ty);
-    if (r->groups * r->vector > (bytes == 8 ? 16 : 32)) r->groups = 0;
     return true;
 }
 
 static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) {
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d };\n"
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d, LANES = %d, WIDE = %d };\n"
            "  static M i64 in(i64 row) { return ", types[d].name, types[d].compute, is_few(r->n) ? "int" : "i64", (long long)r->count, (long long)r->in_stride, (long long)r->out_stride, (long long)r->n,
-        (long long)r->groups, (long long)r->vector, r->tx, r->ty);
+        (long long)r->groups, (long long)r->vector, r->tx, r->ty, r->lanes, r->wide);
     put_offset(t, &r->in, "row", is_small(&r->in));
     put(t, "; }\n  static M i64 out(i64 row) { return ");
     put_offset(t, &r->out, "row", is_small(&r->out));
@@ -4211,19 +4245,19 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     reduction r = { .kept = rows_of_x->in, .reduced = row };
     text value = { 0 };
     char members[60], acc[40];
-    reduce_plan(&r, base_offset(e, x), types[in->dtype].bytes, true);
-    put(&value, r.vector > 1 ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[1];\n    x[0] = a[(", type, (long long)r.vector, (long long)r.vector);
+    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along), base_offset(e, x), types[in->dtype].bytes);
+    put(&value, r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[(", type, (long long)r.vector, (long long)r.vector);
     put_offset(&value, &r.kept, "o", r.small);
     put(&value, " + ");
-    put_offset(&value, &r.reduced, "r", r.small);
-    put(&value, "%s;\n    acc.merge(soft_of<%s, %lld>(x));\n", r.vector > 1 ? "))" : ")]", c, (long long)r.vector);
+    put_offset(&value, &r.reduced, r.wide ? "r" : "r + v", r.small);
+    put(&value, "%s;\n    acc.merge(soft_of<%s, %lld>(x));\n", r.wide ? "))" : ")]", c, (long long)r.vector);
     snprintf(members, sizeof members, "const %s *a;", type);
     snprintf(acc, sizeof acc, "soft<%s>", c);
     emit_node(e, x, type, true, "a");
     if (value.failed) e->failed = true;
     else emit_reduction(e, &r, "softmax_sums", &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n", .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
     text_free(&value);
-    size_t bytes = gn_size_add((size_t)at, gn_size_mul((size_t)rows_of_x->count, 16));
+    size_t bytes = gn_size_add((size_t)at, gn_size_mul((size_t)rows_of_x->count, ACCUMULATOR));
     if (bytes > e->rows) e->rows = bytes;
 }
 
@@ -4233,18 +4267,20 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     const char *type = types[in->dtype].name;
     char name[64];
     rows r;
-    if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    bool is_shared = is_long(&r);
+    int axis = axis_of(attrs_of(e, node)[0], in->rank);
+    if (!rows_plan(&r, in, out, axis, base_offset(e, x))) return;
+    bool is_shared = is_long(&r), is_packed = r.n <= ROW_WIDEST && types[in->dtype].bytes == 2 && r.vector == 8 && r.wide;
+    if (r.n <= ROW_WIDEST && !is_packed) { emit_row_alone(e, node, (int64_t)1 << axis, true); return; }
     int64_t blocks = is_shared ? blocks_for(r.count * (r.n / r.vector), 256) : blocks_for(r.count, r.tx);
     if (is_shared) emit_softs(e, x, &r, 0);
     put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
-    if (r.groups) emit_early(e);
+    if (is_packed) emit_early(e);
     emit_node(e, x, type, true, "a");
     emit_node(e, node, type, false, "o");
     if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, 0 });
     emit_await(e);
     if (is_shared) put(&e->body, "  softmax_long<@_p>(a, o, (const soft<@_p::C> *)softs);\n");
-    else put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
+    else put(&e->body, "  softmax%s<@_p>(a, o);\n", is_packed ? "_packed" : "");
     snprintf(name, sizeof name, "%s_%s%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype), is_shared ? "_long" : "");
     emit_launch(e, name, (uint64_t)(is_shared && blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
@@ -4263,8 +4299,9 @@ static void emit_layernorm(emit *e, uint32_t node) {
     snprintf(more, sizeof more, "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
              gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
     put_rows_type(e, &r, in->dtype, more);
-    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.groups;
+    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.wide && r.n <= ROW_WIDEST;
     for (uint32_t i = 1; i <= last; i++) packed = packed && is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
+    if (r.n <= ROW_WIDEST && !packed) { emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true); return; }
     if (packed) emit_early(e);
     emit_node(e, x, type, true, "a");
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
@@ -4302,7 +4339,6 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     if (bytes > e->rows) e->rows = bytes;
     if (rows_plan(&r, in, in, in->rank - 1, base_offset(e, x))) {
         bool is_shared = is_long(&r);
-        r.groups = 0;
         if (is_shared) { emit_softs(e, x, &r, softs_at); r.ty = 1; r.tx = 256; }
         snprintf(more, sizeof more, "  enum { LOG = 1 };\n");
         put_rows_type(e, &r, in->dtype, more);
@@ -4314,16 +4350,16 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
         put(&e->body, "  const i64 row = (i64)blockIdx.x * @_p::TX + threadIdx.x / @_p::TY;\n  const i64 want = row < @_p::N ? target[");
         put_offset(&e->body, &target, "row", is_small(&target));
         put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = %s;\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
-            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.sum) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
+            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.total()) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
             is_shared ? "((const soft<@_p::C> *)softs)[row < @_p::N ? row : 0]" : "soft_row<@_p>(a)");
         emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(r.count, r.tx), 1, 256);
     } else emit_index_check(e, node, y, in->dims[in->rank - 1]);
     gn_view losses = dense_view(in->dtype, 1, one);
     reduction d = { .kept = { .dtype = in->dtype }, .reduced = gn_view_collapse(&losses) };
-    reduce_plan(&d, 1, 8, false);
+    reduce_plan(&d, order_of(1, one[0], 1, true), 0, 8);
     snprintf(members, sizeof members, "const %s *a;", c);
-    snprintf(acc, sizeof acc, "sum_of<%s>", c);
-    snprintf(end, sizeof end, "    put(o[i], a.v / (%s)@_p::R);\n", c);
+    snprintf(acc, sizeof acc, "near_sum<%s>", c);
+    snprintf(end, sizeof end, "    put(o[i], a.total() / (%s)@_p::R);\n", c);
     emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_ROWS, 0 });
     emit_reduction(e, &d, "cross_entropy", &(reducing){ acc, members, "a", "    acc.take(a[r], r);\n", end, node, NULL, NULL });
 }
@@ -5341,8 +5377,8 @@ static void emit_scatter_max(emit *e, uint32_t node) { emit_scatter_as(e, node, 
 
 static void put_along_type(emit *e, const rows *r, gn_dtype in, gn_dtype out, const char *more) {
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s O; typedef %s C; static const i64 N = %lldll, n = %lldll, IN = %lldll, OUT = %lldll;\n  static M i64 in(i64 row) { return ", types[in].name, types[out].name,
-        types[in].real ? "double" : "i64", (long long)r->count, (long long)r->n, (long long)r->in_stride, (long long)r->out_stride);
+    put(t, "struct @_p { typedef %s T; typedef %s O; static const i64 N = %lldll, n = %lldll, IN = %lldll, OUT = %lldll;\n  static M i64 in(i64 row) { return ", types[in].name, types[out].name,
+        (long long)r->count, (long long)r->n, (long long)r->in_stride, (long long)r->out_stride);
     put_offset(t, &r->in, "row", is_small(&r->in));
     put(t, "; }\n  static M i64 out(i64 row) { return ");
     put_offset(t, &r->out, "row", is_small(&r->out));
@@ -5358,15 +5394,15 @@ static int64_t along_parts(const rows *r) {
 static void emit_along(emit *e, uint32_t node, const char *label, const char *join) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x), *out = view_of(e, node);
-    const char *c = types[in->dtype].real ? "double" : "i64", *type = types[in->dtype].name;
+    const char *c = in->dtype == GN_F64 && strcmp(join, "run_max") != 0 ? "twice" : types[in->dtype].real ? "double" : "i64", *type = types[in->dtype].name;
     char more[200], name[40];
     rows r;
     if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    bool threads = r.n <= 32 || (r.ty == 1 && r.count >= 1024);
+    bool threads = r.n <= 32 || (!r.along && r.count >= 1024);
     int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
-    snprintf(more, sizeof more, "  typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", join, c, (long long)span, (long long)parts);
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", c, join, c, (long long)span, (long long)parts);
     if (parts > 1) {
-        size_t bytes = gn_size_mul((size_t)(r.count * parts), 8);
+        size_t bytes = gn_size_mul((size_t)(r.count * parts), 16);
         if (bytes > e->scratch) e->scratch = bytes;
         put_along_type(e, &r, in->dtype, out->dtype, more);
         emit_node(e, x, type, true, "a");
@@ -5392,7 +5428,7 @@ static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *la
     gn_dtype d = view_of(e, x)->dtype;
     const char *position = is_few(r->n) ? "int" : "i64";
     char more[80];
-    snprintf(more, sizeof more, "  typedef %s F; enum { DOWN = %d };\n", position, attrs_of(e, node)[1] != 0);
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n", types[d].real ? "double" : "i64", position, attrs_of(e, node)[1] != 0);
     put_along_type(e, r, d, GN_I64, more);
     emit_node(e, x, types[d].name, true, "a");
     if (!first) emit_pointer(e, position, true, "from", from);
@@ -6369,13 +6405,27 @@ static void row_mark_stored(const row_finder *w, row_group *g) {
     }
 }
 
-/* Rows in one block each pay when a row fits it, or there are enough of them for the device; a single reduction is cut as it needs. */
+/* Sums that alone would run in one order do so together. */
+static bool row_sums_agree(const emit *e, const row_group *g) {
+    int bytes = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        int own = row_summed(e, g, m);
+        if (bytes && own && own != bytes) return false;
+        if (own) bytes = own;
+    }
+    return true;
+}
+
+/* A softmax or a norm of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there are enough of them for the device; a single reduction is cut as it needs. */
 static bool row_pays(const row_finder *w, const row_group *g) {
     w->room->e = w->e;
     w->room->g = g;
     w->room->n_loads = 0;
-    if (!row_loads(w->room)) return false;
+    if (!row_loads(w->room) || !row_sums_agree(w->e, g)) return false;
     if (is_row_reduction(w->e, g)) return true;
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs && reduce_kind_of(w->e, g->steps[m].step->node) == REDUCE_NONE) return false;
+    if (row_order_of(w->room).parts > 1) return false;
     if (!rows_run_along(g)) return g->rows >= 256 * emit_processors(w->e);
     return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * 2 >= emit_processors(w->e));
 }
