@@ -1183,66 +1183,107 @@ static const char prelude[] =
     "    layernorm_put<P>(out + P::out(row), j, x, mean, scale, gain, bias);\n"
     "  }\n"
     "}\n"
-    "// Matrix times few rows. B's rows are contiguous (BN 1): TX threads side by side hold V columns each, 256 / TX walk down k.\n"
+    "// A sum of products in C; in f64 with what additions lose.\n"
+    "template <class C> struct dot_of { typedef C t; };\n"
+    "template <> struct dot_of<double> { typedef near_sum<double> t; };\n"
+    "template <class A> M void dot_clear(A &a) { a = 0; }\n"
+    "template <class A> M void dot_take(A &a, A x, A y) { a = gn_fma(x, y, a); }\n"
+    "template <class A> M void dot_join(A &a, const A &b) { a = gn_add(a, b); }\n"
+    "template <class A> M A dot_total(const A &a) { return a; }\n"
+    "M void dot_clear(near_sum<double> &a) { a.init(); }\n"
+    "M void dot_take(near_sum<double> &a, double x, double y) { a.take(x * y, 0); }\n"
+    "M void dot_join(near_sum<double> &a, const near_sum<double> &b) { a.merge(b); }\n"
+    "M double dot_total(const near_sum<double> &a) { return a.total(); }\n"
+    "template <class A> M A from_part(const A &, A x) { return x; }\n"
+    "M near_sum<double> from_part(const near_sum<double> &, double x) { near_sum<double> y; y.v = x; y.rest = 0; return y; }\n"
+    "// Sums of a lane for each of V neighbouring k, in lanes BIT * 2 / V … BIT * 2 - 1 of a warp: of all k, in every lane of them. Halves of the lanes first, then those of the k.\n"
+    "template <int V, int BIT, class A> M A joined_k(A *acc) {\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  UNROLL for (int half = V / 2, bit = BIT; half > 0; half /= 2, bit /= 2)        // each lane keeps the half of its place\n"
+    "    UNROLL for (int v = 0; v < half; v++) {\n"
+    "      A out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
+    "      dot_join(in, exchange(out, bit));\n"
+    "      acc[v] = in;\n"
+    "    }\n"
+    "  UNROLL for (int bit = BIT / V; bit > 0; bit /= 2) dot_join(acc[0], exchange(acc[0], bit));\n"
+    "  UNROLL for (int half = V / 2, bit = BIT; half > 0; half /= 2, bit /= 2) dot_join(acc[0], exchange(acc[0], bit));\n"
+    "  return acc[0];\n"
+    "}\n"
+    "// Few rows times a matrix. k is summed by LANES lanes, k modulo LANES to each, of which halves are joined first. Here TX threads side by side have V columns each.\n"
     "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
-    "  const int tx = threadIdx.x % P::TX, ty = threadIdx.x / P::TX, steps = 256 / P::TX;\n"
+    "  enum { ROWS = 256 / P::TX, G = P::LANES / ROWS };\n"
+    "  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, tx = threadIdx.x % P::TX, ty = lane / P::TX * 8 + warp;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
     "  const i64 first = (i64)(blockIdx.x % P::TILES) * P::TX * P::V, col = first + tx * P::V;\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  C acc[P::m][P::V];\n"
-    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = 0;\n"
+    "  typedef typename dot_of<C>::t A;\n"
+    "  A acc[P::m][G][P::V];\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < P::V; v++) dot_clear(acc[i][g][v]);\n"
     "  if (col < P::n) {\n"
-    "    _Pragma(\"unroll 4\") for (i64 l = ty; l < P::k; l += steps) {\n"
+    "    _Pragma(\"unroll 4\") for (i64 from = ty; from < P::k; from += P::LANES) UNROLL for (int g = 0; g < G; g++) {\n"
+    "      const i64 l = from + g * ROWS;\n"
     "      typename P::T w[P::V];\n"
-    "      vload<P::V>(w, b + l * P::BK + col);\n"
+    "      if (l >= P::k) continue;\n"
+    "      if (P::WIDE) vload<P::V>(w, b + l * P::BK + col);\n"
+    "      else UNROLL for (int v = 0; v < P::V; v++) w[v] = b[l * P::BK + (col + v < P::n ? col + v : P::n - 1) * P::BN];\n"
     "      UNROLL for (int i = 0; i < P::m; i++) {\n"
     "        const C x = get(a[i * P::AM + l * P::AK]);\n"
-    "        UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = gn_fma(x, (C)get(w[v]), acc[i][v]);\n"
+    "        UNROLL for (int v = 0; v < P::V; v++) dot_take(acc[i][g][v], x, (C)get(w[v]));\n"
     "      }\n"
     "    }\n"
     "  }\n"
-    "  __shared__ C part[8][P::TX * P::V];\n"
-    "  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;\n"
+    "  __shared__ A part[8][P::TX * P::V];\n"
     "  UNROLL for (int i = 0; i < P::m; i++) {\n"
-    "    UNROLL for (int k = 16; k >= P::TX; k /= 2) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = gn_add(acc[i][v], exchange(acc[i][v], k));\n"
-    "    if (lane < P::TX) UNROLL for (int v = 0; v < P::V; v++) part[warp][lane * P::V + v] = acc[i][v];\n"
+    "    A (*sums)[P::V] = acc[i];\n"
+    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < P::V; v++) dot_join(sums[g][v], sums[g + h][v]);\n"
+    "    UNROLL for (int k = 16; k >= P::TX; k /= 2) UNROLL for (int v = 0; v < P::V; v++) dot_join(sums[0][v], exchange(sums[0][v], k));\n"
+    "    if (lane < P::TX) UNROLL for (int v = 0; v < P::V; v++) part[warp][lane * P::V + v] = sums[0][v];\n"
     "    __syncthreads();\n"
     "    for (int x = threadIdx.x; x < P::TX * P::V; x += 256) {\n"
     "      const i64 c = first + x;\n"
     "      if (c >= P::n) continue;\n"
-    "      C v = part[0][x];\n"
-    "      UNROLL for (int w = 1; w < 8; w++) v = gn_add(v, part[w][x]);\n"
-    "      e.template store<1>(((i64)z * P::m + i) * P::n + c, c, &v);\n"
+    "      A v[8];\n"
+    "      UNROLL for (int w = 0; w < 8; w++) v[w] = part[w][x];\n"
+    "      UNROLL for (int h = 4; h > 0; h /= 2) UNROLL for (int w = 0; w < h; w++) dot_join(v[w], v[w + h]);\n"
+    "      const C all = dot_total(v[0]);\n"
+    "      e.template store<1>(((i64)z * P::m + i) * P::n + c, c, &all);\n"
     "    }\n"
     "    __syncthreads();\n"
     "  }\n"
     "}\n"
-    "// The same with B's columns contiguous (BK 1) and A's rows (AK 1): a warp for each column.\n"
+    "// The same for B whose columns are contiguous (BK 1): TX threads for each column, V neighbours of k to each.\n"
     "template <class P> M void rows_dot(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
-    "  const int lane = threadIdx.x & 31;\n"
+    "  enum { TX = P::TX, G = P::LANES / (TX * P::V) };\n"
+    "  const int sub = threadIdx.x % TX;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
-    "  const i64 col = (i64)(blockIdx.x % P::TILES) * 8 + (threadIdx.x >> 5);\n"
+    "  const i64 col = (i64)(blockIdx.x % P::TILES) * (256 / TX) + threadIdx.x / TX;\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  sum_of<C> acc[P::m];\n"
-    "  UNROLL for (int i = 0; i < P::m; i++) acc[i].init();\n"
+    "  typedef typename dot_of<C>::t A;\n"
+    "  A acc[P::m][G][P::V];\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < P::V; v++) dot_clear(acc[i][g][v]);\n"
     "  if (col < P::n) {\n"
-    "    _Pragma(\"unroll 4\") for (i64 l = lane * P::V; l < P::k; l += 32 * P::V) {\n"
+    "    _Pragma(\"unroll 4\") for (i64 from = sub * P::V; from < P::k; from += P::LANES) UNROLL for (int g = 0; g < G; g++) {\n"
+    "      const i64 l = from + g * TX * P::V;\n"
     "      typename P::T w[P::V], x[P::V];\n"
-    "      vload<P::V>(w, b + col * P::BN + l);\n"
+    "      if (l >= P::k) continue;\n"
+    "      if (P::WIDE) vload<P::V>(w, b + col * P::BN + l);\n"
+    "      else UNROLL for (int v = 0; v < P::V; v++) w[v] = b[col * P::BN + (l + v < P::k ? l + v : P::k - 1) * P::BK];\n"
     "      UNROLL for (int i = 0; i < P::m; i++) {\n"
-    "        vload<P::V>(x, a + i * P::AM + l);\n"
-    "        UNROLL for (int v = 0; v < P::V; v++) acc[i].v = gn_fma((C)get(x[v]), (C)get(w[v]), acc[i].v);\n"
+    "        if (P::WIDE) vload<P::V>(x, a + i * P::AM + l);\n"
+    "        else UNROLL for (int v = 0; v < P::V; v++) x[v] = a[i * P::AM + (l + v < P::k ? l + v : P::k - 1) * P::AK];\n"
+    "        UNROLL for (int v = 0; v < P::V; v++) if (P::WIDE || l + v < P::k) dot_take(acc[i][g][v], (C)get(x[v]), (C)get(w[v]));\n"
     "      }\n"
     "    }\n"
     "  }\n"
     "  UNROLL for (int i = 0; i < P::m; i++) {\n"
-    "    acc[i] = together<32>(acc[i]);\n"
-    "    if (lane || col >= P::n) continue;\n"
-    "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &acc[i].v);\n"
+    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < P::V; v++) dot_join(acc[i][g][v], acc[i][g + h][v]);\n"
+    "    const C all = dot_total(joined_k<P::V, TX / 2>(acc[i][0]));\n"
+    "    if (sub || col >= P::n) continue;\n"
+    "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &all);\n"
     "  }\n"
     "}\n"
     "// What a loop makes of the score of query t and key j before the softmax; begin(z): of the z-th (b, h). Here there is no loop.\n"
@@ -1544,8 +1585,10 @@ static const char prelude[] =
     "  enum { W = P::W < 4 ? P::W : 4 };\n"
     "  for (i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * W; i < (i64)P::m * P::n; i += (i64)gridDim.x * 256 * W) {\n"
     "    typename P::C v[W], more[W];\n"
-    "    vload<W>(v, parts + i);\n"
-    "    UNROLL for (int s = 1; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); UNROLL for (int j = 0; j < W; j++) v[j] = gn_add(v[j], more[j]); }\n"
+    "    typename dot_of<typename P::C>::t sum[W];\n"
+    "    UNROLL for (int j = 0; j < W; j++) dot_clear(sum[j]);\n"
+    "    UNROLL for (int s = 0; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); UNROLL for (int j = 0; j < W; j++) dot_join(sum[j], from_part(sum[j], more[j])); }\n"
+    "    UNROLL for (int j = 0; j < W; j++) v[j] = dot_total(sum[j]);\n"
     "    e.template store<W>(i, i % P::n, v);\n"
     "  }\n"
     "}\n"
@@ -1568,8 +1611,9 @@ static const char prelude[] =
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
-    "  C acc[4][4], av[4], bv[4];\n"
-    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0;\n"
+    "  typename dot_of<C>::t acc[4][4];\n"
+    "  C av[4], bv[4];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) dot_clear(acc[i][j]);\n"
     "  for (i64 k = begin; k < end + 16; k += 16) {                       // the next 16 k are on their way while these are multiplied\n"
     "    if (k > begin) {\n"
     "      UNROLL for (int q = 0; q < 4; q++) {\n"
@@ -1588,11 +1632,11 @@ static const char prelude[] =
     "    UNROLL for (int l = 0; l < 16; l++) {\n"
     "      C x[4], y[4];\n"
     "      UNROLL for (int i = 0; i < 4; i++) { x[i] = as[l][tr + i]; y[i] = bs[l][tc + i]; }\n"
-    "      UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = gn_fma(x[i], y[j], acc[i][j]);\n"
+    "      UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) dot_take(acc[i][j], x[i], y[j]);\n"
     "    }\n"
     "    __syncthreads();\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) product_put<P, 1>(e, parts, z, row + tr + i, col + tc + j, &acc[i][j]);\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) { const C all = dot_total(acc[i][j]); product_put<P, 1>(e, parts, z, row + tr + i, col + tc + j, &all); }\n"
     "}\n"
     "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
     "template <class P> M void transposed(const float *a, float *out) {\n"
@@ -1975,11 +2019,13 @@ static const char prelude[] =
     "template <class P> M void vector_norm(const typename P::T *a, float (*x)[P::V], float *mean, float *scale) {\n"
     "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V) };\n"
     "  const int lane = threadIdx.x & 31;\n"
-    "  float sum = 0.f, square = 0.f;\n"
+    "  enum { G = P::k / V > 32 ? 8 : 1 };                               // the lanes of such a row, as wherever else it is normed\n"
+    "  sum_of<float> some[G], squares[G];\n"
+    "  UNROLL for (int g = 0; g < G; g++) { some[g].init(); squares[g].init(); }\n"
     "  UNROLL for (int c = 0; c < CH; c++) {\n"
     "    typename P::T raw_[V];\n"
     "    UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
-    "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; v++) { x[c][v] = get(raw_[v]); sum += x[c][v]; } }\n"
+    "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; v++) { x[c][v] = get(raw_[v]); some[c % G].take(x[c][v], 0); } }\n"
     "  }\n"
     "  if (!P::NORM) return;\n"
     "  if (sizeof(typename P::T) == 2) {                                 // sums of differences from one element, both at once\n"
@@ -1995,12 +2041,10 @@ static const char prelude[] =
     "    *scale = rsqrtf((s2 > 0.f ? s2 : 0.f) + (float)P::eps());\n"
     "    return;\n"
     "  }\n"
-    "  UNROLL for (int l = 16; l > 0; l /= 2) sum += exchange(sum, l);\n"
-    "  *mean = sum / (float)P::k;\n"
+    "  *mean = joined<32, G, false>(some).v / (float)P::k;\n"
     "  UNROLL for (int c = 0; c < CH; c++)\n"
-    "    if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - *mean; square = gn_fma(d, d, square); }\n"
-    "  UNROLL for (int l = 16; l > 0; l /= 2) square += exchange(square, l);\n"
-    "  *scale = 1.f / sqrtf(square / (float)P::k + (float)P::eps());\n"
+    "    if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) squares[c % G].square(x[c][v] - *mean);\n"
+    "  *scale = 1.f / sqrtf(joined<32, G, false>(squares).v / (float)P::k + (float)P::eps());\n"
     "}\n"
     "template <class P> M float vector_normed(float x, float mean, float scale, float gain, float shift) {\n"
     "  float y = (x - mean) * scale;\n"
@@ -2033,27 +2077,27 @@ static const char prelude[] =
     "  if (threadIdx.x == 0) *out = b.at;\n"
     "}\n"
     "// A row (k) by B (k,n) whose rows are contiguous: TX times V columns to a block, or to the S blocks of a cluster that share k between them.\n"
-    "// P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
+    "// LANES sum k as for few rows. P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
     "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
+    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX * P::S, STEPS = (P::k + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12, G = P::LANES / ROWS };\n"
     "  __shared__ float part[P::S * 8][32];\n"
-    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, ty = threadIdx.x / TX, rank = blockIdx.x % P::S;\n"
-    "  const int first = (int)(blockIdx.x / P::S) * COLUMNS, col = first + tx * V, begin = rank * SPAN, end = begin + SPAN < P::k ? begin + SPAN : P::k;\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = blockIdx.x % P::S, begin = (lane / TX * 8 + warp) * P::S + rank, end = P::k;\n"
+    "  const int first = (int)(blockIdx.x / P::S) * COLUMNS, col = first + tx * V;\n"
     "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < P::n;\n"
     "  uint4 w[U];\n"
     "  T xr[U], g[U], h[U];\n"
     "  const T tag = T();\n"
-    "  float acc[V], mean = 0.f, scale = 1.f;\n"
+    "  float acc_[G][V], *acc = acc_[0], mean = 0.f, scale = 1.f;\n"
     "  if (P::NEXT == 0) let_next_start();\n"
     "  if (P::S > 1) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
-    "  UNROLL for (int v = 0; v < V; v++) acc[v] = 0.f;\n"
+    "  UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) acc_[g][v] = 0.f;\n"
     "  if (mine) e.early(first + lane);\n"
     "  for (int s = 0; s < STEPS; s += U) {\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
-    "      const int l = begin + ty + (s + i) * ROWS;\n"
-    "      const bool full = P::k % P::S == 0 && SPAN % ROWS == 0 && STEPS % U == 0 && P::n % COLUMNS == 0;\n"
+    "      const int l = begin + (s + i) * ROWS;\n"
+    "      const bool full = P::k % ROWS == 0 && STEPS % U == 0 && P::n % COLUMNS == 0;\n"
     "      w[i] = zeros();\n"
     "      if (full || (l < end && col < P::n)) w[i] = stream(b + (i64)l * P::BK + col);\n"
     "      if (P::HAS_GAIN) g[i] = l < end ? gain[l] : T();\n"
@@ -2065,15 +2109,16 @@ static const char prelude[] =
     "      await_previous();\n"
     "      if (P::NEXT == 2) let_next_start();\n"
     "    }\n"
-    "    UNROLL for (int i = 0; i < U; i++) { const int l = begin + ty + (s + i) * ROWS; xr[i] = l < end ? a[l] : T(); }\n"
+    "    UNROLL for (int i = 0; i < U; i++) { const int l = begin + (s + i) * ROWS; xr[i] = l < end ? a[l] : T(); }\n"
     "    if (s == 0 && mine) e.load(first + lane);\n"
     "    if (s == 0 && P::NORM) { float all[(P::k + 32 * V - 1) / (32 * V)][V]; vector_norm<P>(a, all, &mean, &scale); }\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
     "      const float x = P::NORM ? vector_normed<P>(get(xr[i]), mean, scale, get(g[i]), get(h[i])) : get(xr[i]);\n"
-    "      UNROLL for (int v = 0; v < V; v++) acc[v] = gn_fma(x, part_of(w[i], v, tag), acc[v]);\n"
+    "      UNROLL for (int v = 0; v < V; v++) acc_[i % G][v] = gn_fma(x, part_of(w[i], v, tag), acc_[i % G][v]);\n"
     "    }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
+    "  UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < V; v++) acc_[g][v] += acc_[g + h][v];\n"
     "  UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a column group keeps one column\n"
     "    UNROLL for (int v = 0; v < half; v++) {\n"
     "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
@@ -2091,9 +2136,10 @@ static const char prelude[] =
     "  if (rank) return;\n"
     "  float y = 0.f;\n"
     "  if (mine) {\n"
-    "    float sum[4] = { 0.f, 0.f, 0.f, 0.f };\n"
-    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p & 3] += part[p][lane];\n"
-    "    y = (sum[0] + sum[1]) + (sum[2] + sum[3]);\n"
+    "    float sum[P::S * 8];\n"
+    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p] = part[p % P::S * 8 + p / P::S][lane];\n"
+    "    UNROLL for (int h = P::S * 4; h > 0; h /= 2) UNROLL for (int p = 0; p < h; p++) sum[p] += sum[p + h];\n"
+    "    y = sum[0];\n"
     "  }\n"
     "  if (P::BEST) {\n"
     "    best_of<float, false> best;\n"
@@ -2111,19 +2157,28 @@ static const char prelude[] =
     "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(b + (i64)(col + r < P::n ? col + r : P::n - 1) * P::BN + l);\n"
     "  }\n"
     "}\n"
-    "template <class P, int G> M void vector_columns_take(float *acc, const uint4 (*w)[G], const float (*x)[P::V]) {\n"
+    "template <class P> struct vector_sums { enum { H = P::LANES / (32 * P::V) }; float v[P::R][H][P::V]; };\n"
+    "template <class P> M void vector_columns_begin(vector_sums<P> &acc) {\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int h = 0; h < vector_sums<P>::H; h++) UNROLL for (int v = 0; v < P::V; v++) acc.v[r][h][v] = 0.f;\n"
+    "}\n"
+    "template <class P, int G> M void vector_columns_take(vector_sums<P> &acc, const uint4 (*w)[G], const float (*x)[P::V]) {\n"
     "  const typename P::T tag = typename P::T();\n"
-    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; v++) acc[r] = gn_fma(x[c][v], part_of(w[r][c], v, tag), acc[r]);\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; v++) {\n"
+    "    float &to = acc.v[r][c % vector_sums<P>::H][v];\n"
+    "    to = gn_fma(x[c][v], part_of(w[r][c], v, tag), to);\n"
+    "  }\n"
     "}\n"
     "// The sums of R columns, each to its lane.\n"
-    "template <class P, class E> M void vector_columns_end(float *acc, int col, E &e, best_of<float, false> &best) {\n"
+    "template <class P, class E> M void vector_columns_end(vector_sums<P> &acc, int col, E &e, best_of<float, false> &best) {\n"
+    "  enum { H = vector_sums<P>::H };\n"
     "  const int lane = threadIdx.x & 31;\n"
     "  float y = 0.f;\n"
     "  UNROLL for (int r = 0; r < P::R; r++) {\n"
-    "    UNROLL for (int l = 16; l > 0; l /= 2) acc[r] += exchange(acc[r], l);\n"
-    "    if (lane == r) y = acc[r];\n"
-    "    acc[r] = 0.f;\n"
+    "    UNROLL for (int k = H / 2; k > 0; k /= 2) UNROLL for (int h = 0; h < k; h++) UNROLL for (int v = 0; v < P::V; v++) acc.v[r][h][v] += acc.v[r][h + k][v];\n"
+    "    const float all = joined_k<P::V, 16>(acc.v[r][0]);\n"
+    "    if (lane == r) y = all;\n"
     "  }\n"
+    "  vector_columns_begin<P>(acc);\n"
     "  if (lane >= P::R || col + lane >= P::n) return;\n"
     "  if (P::BEST) best.take(e.value(y), col + lane); else e.end(col + lane, y);\n"
     "}\n"
@@ -2131,14 +2186,15 @@ static const char prelude[] =
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, R = P::R, CH = (P::k + 32 * V - 1) / (32 * V), G = CH < 4 ? CH : 4 };\n"
     "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
-    "  float x[G][V], acc[R], mean = 0.f, scale = 1.f;\n"
+    "  float x[G][V], mean = 0.f, scale = 1.f;\n"
+    "  vector_sums<P> acc;\n"
     "  uint4 w[R][G];\n"
     "  int col = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R;\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
     "  if (P::NEXT == 0) let_next_start();\n"
     "  if (!P::EARLY) await_previous();\n"
-    "  UNROLL for (int r = 0; r < R; r++) acc[r] = 0.f;\n"
+    "  vector_columns_begin<P>(acc);\n"
     "  vector_columns<P, G>(w, b, col, 0);\n"
     "  if (lane < R && col + lane < P::n) e.early(col + lane);\n"
     "  if (P::NEXT == 1) let_next_start();\n"
@@ -2861,9 +2917,9 @@ typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_
    map (`node`: its index), or the value of an argument of one element in this run (`node`: the argument). */
 typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 
-/* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes;
+/* What TMA is told of a matrix in a node's memory, in scratch memory, or in its dense copy (moved): sizes and strides (bytes) from the innermost, and the box that one copy takes;
    plain: as it lies, otherwise swizzled by 128 bytes and f32 rounded to TF32. */
-typedef struct tensor_map { bool scratch, plain; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
+typedef struct tensor_map { bool scratch, moved, plain; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
 
 typedef struct blas_product blas_product;
 
@@ -2934,6 +2990,7 @@ typedef struct emit {
     bool by_value;                   /* some are: a graph would keep the values of the run in which it was captured */
     const choice *given;             /* of the product that is generated to be measured; NULL: the stored one, or the model's */
     uint64_t mark;                   /* of the latest choice that was followed */
+    uint32_t moved;                  /* 1 + the node that a dense copy in REGION_ROWS stands for now */
     uint8_t when;                    /* of the launches that are added now */
     uint32_t n_made;                 /* kernels that nothing had needed before */
     uint32_t n_instead, n_lost;      /* launches that run only when others fail; choices that cannot be followed */
@@ -2966,10 +3023,11 @@ static void emit_pointer(emit *e, const char *type, bool constant, const char *n
     emit_param(e, p);
 }
 
+static param at_node(const emit *e, uint32_t node, int64_t more);
+
 /* A node's memory, from its view's first element. */
 static void emit_node(emit *e, uint32_t node, const char *type, bool constant, const char *name) {
-    const gn_lay *a = &e->layout->lay[node];
-    emit_pointer(e, type, constant, name, (param){ PARAM_NODE, a->base, a->view.offset });
+    emit_pointer(e, type, constant, name, at_node(e, node, 0));
 }
 
 static void emit_number(emit *e, const char *type, const char *name, param_kind kind, int64_t value) {
@@ -3117,7 +3175,7 @@ static bool strides_fit(const gn_view *v, int64_t vector) {
     return true;
 }
 
-static int64_t base_offset(const emit *e, uint32_t node) { return e->layout->lay[node].view.offset; }
+static int64_t base_offset(const emit *e, uint32_t node) { return e->moved == node + 1 ? 0 : e->layout->lay[node].view.offset; }
 
 static int64_t blocks_for(int64_t n, int64_t each) { return (n + each - 1) / each; }
 
@@ -3149,7 +3207,7 @@ static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_a
 
 static param at_node(const emit *e, uint32_t node, int64_t more) {
     const gn_lay *a = &e->layout->lay[node];
-    return (param){ PARAM_NODE, a->base, a->view.offset + more };
+    return e->moved == node + 1 ? (param){ PARAM_PLAN, REGION_ROWS, more } : (param){ PARAM_NODE, a->base, a->view.offset + more };
 }
 
 static void emit_copy(emit *e, uint32_t node, uint32_t from) {
@@ -4398,7 +4456,7 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
 }
 
 /* How a product is cut: tiles of rows and columns, vector accesses (wide: of each side), sides that are copied first, parts of k, warps that share a tile's rows and its columns, k of a stage. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, lanes, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *t = &e->types;
@@ -4410,6 +4468,7 @@ static void put_product_type(emit *e, const product *p, const product_form *form
     put(t, "; }\n  static M i64 b(u32 z) { return ");
     put_offset(t, &p->b, "z", is_small(&p->b));
     put(t, "; }\n");
+    if (form->lanes) put(t, "  enum { LANES = %d, WIDE = %d };\n", form->lanes, form->wide[0]);
     if (form->step) {
         bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % form->step == 0 && form->span % form->step == 0;
         put(t, "  enum { FULL = %d, STEP = %d, WM = %d, WN = %d, VA = %d, VB = %d, KA = %d, KB = %d };\n", is_full, form->step, form->warps[0], form->warps[1], form->wide[0], form->wide[1], !form->at, !form->bt);
@@ -4423,27 +4482,50 @@ static bool is_panel(int64_t stride, int64_t along, int64_t length, int64_t vect
     return contiguous && length > 0 && offset % (vector * bytes) == 0 && strides_fit(batch, vector);
 }
 
-static bool is_tiled(const emit *e, const product *p, int64_t vector, int bytes, uint32_t xa, uint32_t xb) {
-    bool a = is_panel(p->am, p->ak, p->k, vector, &p->a, base_offset(e, xa), bytes) || is_panel(p->ak, p->am, p->m, vector, &p->a, base_offset(e, xa), bytes);
-    bool b = is_panel(p->bn, p->bk, p->k, vector, &p->b, base_offset(e, xb), bytes) || is_panel(p->bk, p->bn, p->n, vector, &p->b, base_offset(e, xb), bytes);
+static bool is_tiled(const product *p, int64_t vector, int bytes, int64_t oa, int64_t ob) {
+    bool a = is_panel(p->am, p->ak, p->k, vector, &p->a, oa, bytes) || is_panel(p->ak, p->am, p->m, vector, &p->a, oa, bytes);
+    bool b = is_panel(p->bn, p->bk, p->k, vector, &p->b, ob, bytes) || is_panel(p->bk, p->bn, p->n, vector, &p->b, ob, bytes);
     return a && b;
 }
 
-/* Few rows: matrix-vector kernels. */
-static bool form_rows(const emit *e, const product *p, int bytes, uint32_t xa, uint32_t xb, product_form *f) {
-    if (p->m > 8) return false;
-    if (p->bk == 1 && (p->ak == 1 || p->k == 1) && (p->bn != 1 || p->n == 1)) {
-        for (f->vector = 16 / bytes; f->vector > 1 && (p->k % f->vector || p->bn % f->vector || p->am % f->vector || base_offset(e, xb) % (f->vector * bytes) ||
-                                                       base_offset(e, xa) % (f->vector * bytes) || !strides_fit(&p->b, f->vector) || !strides_fit(&p->a, f->vector)); ) f->vector /= 2;
-        f->tiles = blocks_for(p->n, 8);
+/* Of few rows: the lanes that sum k, k modulo `lanes` to each, of which halves are joined first; by the shape alone. side: threads side by side that read 16 bytes of a row of B each;
+   splits: blocks of a cluster that share one row's k. */
+typedef struct row_lanes { int side, splits, lanes; } row_lanes;
+enum { FEW_ROWS = 8, NARROW_K = 1024 };
+
+static row_lanes row_lanes_of(const emit *e, const product *p, int bytes) {
+    int vector = 16 / bytes;
+    int64_t blocks = emit_processors(e), tiles = blocks_for(p->n, 32);
+    row_lanes w = { 32 / vector, 1, 8 * vector };
+    if (p->m > 1 || p->batches > 1) {
+        if (tiles * p->batches < blocks) w.lanes = 32 * vector;
+        return w;
+    }
+    bool narrow = blocks_for(p->n, vector) <= blocks && p->k <= NARROW_K;   /* few columns: 16 bytes of each row to a block */
+    if (narrow) w.side = 1;
+    for (; !narrow && emit_has_clusters(e) && w.splits < 8 && tiles * w.splits * 2 <= blocks && p->k / (w.splits * 2) >= 256 / (int64_t)w.side;) w.splits *= 2;
+    w.lanes = 256 / w.side * w.splits;
+    if (w.lanes < 32 * vector) w.lanes = 32 * vector;
+    return w;
+}
+
+/* Few rows: matrix-vector kernels, which read 16 bytes at a time where they can. */
+static bool form_rows(const emit *e, const product *p, int bytes, int64_t oa, int64_t ob, product_form *f) {
+    if (p->m > FEW_ROWS) return false;
+    int vector = 16 / bytes;
+    f->lanes = row_lanes_of(e, p, bytes).lanes;
+    f->vector = vector;
+    if (p->bk == 1 && p->bn != 1) {
         f->body = "rows_dot";
+        f->tx = f->lanes / vector > 32 ? 32 : f->lanes / vector;
+        f->tiles = blocks_for(p->n, 256 / f->tx);
+        f->wide[0] = (p->ak == 1 || p->k == 1) && p->k % vector == 0 && p->bn % vector == 0 && (p->am % vector == 0 || p->m == 1) && oa % 16 == 0 && ob % 16 == 0 && strides_fit(&p->a, vector) && strides_fit(&p->b, vector);
         return true;
     }
-    if (p->bn != 1) return false;
-    for (f->vector = 16 / bytes; f->vector > 1 && (p->n % f->vector || p->bk % f->vector || base_offset(e, xb) % (f->vector * bytes) || !strides_fit(&p->b, f->vector)); ) f->vector /= 2;
-    for (f->tx = 2; f->tx < 32 && p->batches * blocks_for(p->n, f->tx * f->vector) > 264; ) f->tx *= 2;
-    f->tiles = blocks_for(p->n, f->tx * f->vector);
     f->body = "rows_times";
+    f->tx = f->lanes >= 256 ? 1 : 256 / f->lanes;
+    f->tiles = blocks_for(p->n, f->tx * vector);
+    f->wide[0] = p->bn == 1 && p->n % vector == 0 && p->bk % vector == 0 && ob % 16 == 0 && strides_fit(&p->b, vector);
     return true;
 }
 
@@ -4577,10 +4659,10 @@ static void form_tensor(const product *p, product_form *f, int bytes, const stru
 }
 
 /* The way that ends first, or with `rank` 1, 2, ... those after it. */
-static void form_on_tensor_cores(const emit *e, const product *p, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
+static void form_on_tensor_cores(const emit *e, const product *p, product_form *f, gn_dtype d, int rank) {
     int bytes = types[d].bytes, best = 0;
     double us[TENSOR_WAYS];
-    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, base_offset(e, xa), bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, base_offset(e, xb), bytes) };
+    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, 0, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, 0, bytes) };
     side aligned[2] = { sides[0], sides[1] };
     double copies = align_sides(p, bytes, aligned);
     bool groups = fits_maps(e, p), turn = d == GN_F32 && aligned[1].across && (!aligned[0].across || p->m <= p->n);
@@ -4595,8 +4677,21 @@ static void form_on_tensor_cores(const emit *e, const product *p, product_form *
         for (int i = 0; i < TENSOR_WAYS; i++) if (us[i] < 1e299 && (us[i] > us[best] || (us[i] == us[best] && i > best)) && (next < 0 || us[i] < us[next])) next = i;
         if (next >= 0) best = next;
     }
+    f->form = best;
     if (best < WARPGROUP_FORMS) form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[best], aligned, turn);
     else form_tensor(p, f, bytes, &tensor_forms[(best - WARPGROUP_FORMS) / TENSOR_PARTS], 1 << (best - WARPGROUP_FORMS) % TENSOR_PARTS, sides);
+}
+
+/* The way that was chosen, for sides as they lie. TMA knows two dims of batches: a side with more is copied. */
+static void tensor_bind(const product *p, product_form *f, gn_dtype d, int64_t oa, int64_t ob) {
+    int bytes = types[d].bytes, t = f->form - WARPGROUP_FORMS;
+    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, oa, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, ob, bytes) };
+    product turned = product_turned(p);
+    if (t >= 0) { form_tensor(p, f, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides); return; }
+    align_sides(p, bytes, sides);
+    for (int i = 0; i < 2; i++) if ((i ? &p->b : &p->a)->rank > 2) sides[i] = (side){ 16 / bytes, sides[i].across && bytes == 2, true };
+    bool turn = d == GN_F32 && sides[1].across && (!sides[0].across || p->m <= p->n);
+    form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[f->form], sides, turn);
 }
 
 /* Fed kernels of plain f32 by tile: rows, columns; of a thread, beside its 8 rows, columns, and threads side by side; k of a stage, stages. Eight warps; those that a tile does not need share k. */
@@ -4656,22 +4751,26 @@ static void sgemm_best(const emit *e, const product *p, product_form *f, int ran
 }
 
 /* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
-static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, uint32_t x) {
-    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
+static int sgemm_feeds(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, int64_t offset) {
+    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, offset, 4)) return 0;
     return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
 }
 
-/* Every product but the smallest, which end in the time that a launch takes. */
-static bool form_sgemm(const emit *e, const product *p, product_form *f, uint32_t xa, uint32_t xb, int rank) {
-    if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
-    if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
-    f->body = "sgemm_fed";
-    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, p->k, &p->a, xa);
-    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, p->k, &p->b, xb);
+static void sgemm_bind(const product *p, product_form *f, int64_t oa, int64_t ob) {
+    f->feed_a = sgemm_feeds(p->am, p->ak, p->m, p->k, &p->a, oa);
+    f->feed_b = sgemm_feeds(p->bn, p->bk, p->n, p->k, &p->b, ob);
     f->at = f->feed_a == 2 && p->ak == 1 && p->n >= SGEMM_TURNS && p->m >= SGEMM_TURNS / 2;
     f->bt = f->feed_b == 2 && p->bk == 1 && p->m >= SGEMM_TURNS && p->n >= SGEMM_TURNS / 2;
     if (f->at) f->feed_a = 0;
     if (f->bt) f->feed_b = 0;
+}
+
+/* Every product but the smallest, which end in the time that a launch takes. */
+static bool form_sgemm(const emit *e, const product *p, product_form *f, int rank) {
+    if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
+    if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
+    f->body = "sgemm_fed";
+    sgemm_bind(p, f, 0, 0);
     sgemm_best(e, p, f, rank);
     const struct sgemm_form *w = &sgemm_forms[f->form];
     f->height = w->height;
@@ -4682,34 +4781,56 @@ static bool form_sgemm(const emit *e, const product *p, product_form *f, uint32_
     return f->tiles * p->batches * f->parts < 0x7fffffff;
 }
 
-/* rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same again where there are no more. */
-static product_form product_choose(const emit *e, const product *p, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
+/* The kernels that run along k in a thread, for sides as they lie: the parts of k are chosen. */
+static void tiles_bind(const emit *e, const product *p, product_form *f, int64_t oa, int64_t ob) {
+    bool tiled = is_tiled(p, 4, 4, oa, ob);
+    f->at = !is_panel(p->ak, p->am, p->m, 4, &p->a, oa, 4);
+    f->bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, ob, 4);
+    bool async = tiled && emit_has_async_copies(e) && (!f->at || p->n >= 1024) && (!f->bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
+    f->body = !tiled ? "matmul" : async ? "sgemm_async" : "sgemm";
+    f->at = f->at && async;
+    f->bt = f->bt && async;
+    f->height = tiled ? 128 : 64;
+    f->width = !tiled ? 64 : async ? f->width : 128;
+    f->rows = blocks_for(p->m, f->height);
+    f->columns = blocks_for(p->n, f->width);
+    f->tiles = f->rows * f->columns;
+    f->shared = async ? (uint32_t)(128 + f->width) * 256 : 0;
+}
+
+/* By the shape of a product of dense matrices: the family of kernels, and the order in which k is summed. rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same
+   again where there are no more. */
+static product_form product_choose(const emit *e, const product *p, gn_dtype d, int rank) {
     product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, plain;
     int bytes = types[d].bytes;
     form_tiles(e, p, &f, 64, 64, 128, true);
     plain = f;
     f.splits = 1;
     f.span = p->k;
-    if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
+    if (p->k == 0 || form_rows(e, p, bytes, 0, 0, &f)) return f;
     if ((d == GN_F16 || d == GN_BF16 || (d == GN_F32 && env_is("GENIE_TF32", "1"))) && emit_has_tensor_cores(e)) {
-        form_on_tensor_cores(e, p, &f, d, xa, xb, rank);
+        form_on_tensor_cores(e, p, &f, d, rank);
         return f;
     }
-    if (d == GN_F32 && form_sgemm(e, p, &f, xa, xb, rank)) return f;
+    if (d == GN_F32 && form_sgemm(e, p, &f, rank)) return f;
     f = plain;
-    if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
-        f.at = !is_panel(p->ak, p->am, p->m, 4, &p->a, base_offset(e, xa), bytes);
-        f.bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, base_offset(e, xb), bytes);
-        bool async = emit_has_async_copies(e) && (!f.at || p->n >= 1024) && (!f.bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
+    if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0) {
+        bool async = emit_has_async_copies(e) && p->n >= 1024;                /* A is to be transposed */
         bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
         if (rank == 1 && async && p->n > 128) wide = !wide;
-        f.body = async ? "sgemm_async" : "sgemm";
-        f.at = f.at && async;
-        f.bt = f.bt && async;
+        f.body = "sgemm";
         form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
-        f.shared = async ? (uint32_t)(128 + f.width) * 256 : 0;
     }
     return f;
+}
+
+/* The same for sides as they lie; neither may change the order of a sum. */
+static void product_bind(const emit *e, const product *p, product_form *f, gn_dtype d, int64_t oa, int64_t ob) {
+    if (p->k == 0) return;
+    if (f->lanes) form_rows(e, p, types[d].bytes, oa, ob, f);
+    else if (f->stages || f->step) tensor_bind(p, f, d, oa, ob);
+    else if (strcmp(f->body, "sgemm_fed") == 0) sgemm_bind(p, f, oa, ob);
+    else if (f->body[0] == 's') tiles_bind(e, p, f, oa, ob);
 }
 
 /* ---- what is done to a product's sums before they are stored ---- */
@@ -4717,8 +4838,8 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
 /* The bias and the loop that alone reads the product, if there are. */
 typedef struct epilogue { uint32_t node, result; const gn_kernel_step *loop; int64_t vector; bool has_bias; } epilogue;
 
-/* A product with what is done to it. */
-typedef struct matmul { product p; epilogue t; gn_dtype d; uint32_t xa, xb; } matmul;
+/* A product with what is done to it. shape: of dense matrices; moves: A's leading dims make one only in a dense copy. */
+typedef struct matmul { product p, shape; epilogue t; gn_dtype d; uint32_t xa, xb; bool moves; } matmul;
 
 /* A loop that may run in a matmul's kernel: nothing in it can fail, and its inputs fit beside the kernel's own. */
 static bool is_epilogue(const emit *e, const gn_kernel_step *s) {
@@ -4814,7 +4935,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 /* ---- warpgroup kernels ---- */
 
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
-typedef struct panels { bool scratch, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
+typedef struct panels { bool scratch, moved, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
 
 /* Sizes to 2^32, strides that are multiples of 16 bytes below 2^40: what the driver would refuse when the plan runs. */
 static bool map_is_possible(const tensor_map *m) {
@@ -4826,7 +4947,7 @@ static bool map_is_possible(const tensor_map *m) {
 
 static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
     uint64_t bytes = types[d].bytes;
-    tensor_map m = { .scratch = p->scratch, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
+    tensor_map m = { .scratch = p->scratch, .moved = p->moved, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
                      .strides = { p->outer > 1 ? (uint64_t)p->stride * bytes : 16, 16, 16 }, .box = { (uint32_t)p->box_inner, (uint32_t)p->box_outer, 1, 1 } };
     for (int i = 0; i < p->batch.rank; i++) {
         int at = p->batch.rank - 1 - i;
@@ -4844,7 +4965,7 @@ static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
 /* One side of a product: `tile` rows of it at a time, k along memory or (across) the rows. */
 static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile) {
     int step = 128 / types[view_of(e, node)->dtype].bytes;
-    panels p = { .node = e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
+    panels p = { .moved = e->moved == node + 1, .node = e->moved == node + 1 ? UINT32_MAX : e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
                  .box_inner = step, .box_outer = across ? step : tile };
     return p;
 }
@@ -4884,13 +5005,15 @@ static void emit_aligned(emit *e, uint32_t node, panels *p, int64_t inner_stride
     to.strides[r] = pitch;
     to.strides[r + 1] = 1;
     for (int i = r - 1; i >= 0; i--) {
-        if (!from.strides[i]) { from.dims[i] = to.dims[i] = 1; continue; }      /* the same for all of this dim */
+        if (!from.strides[i] && r <= 2) { from.dims[i] = to.dims[i] = 1; continue; }      /* the same for all of this dim */
         to.strides[i] = p->batch.strides[i] = step;
         step *= from.dims[i];
     }
+    if (r > 2) p->batch = gn_view_collapse(&p->batch);                          /* as many dims as a map has */
     emit_early(e);
     emit_copy_views(e, "aligned", to, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at }, from, at_node(e, node, 0));
     p->scratch = true;
+    p->moved = false;
     p->node = UINT32_MAX;
     p->offset = (int64_t)*at;
     p->stride = pitch;
@@ -5198,7 +5321,11 @@ static bool emit_blas(emit *e, const matmul *x, const choice *c) {
 static matmul matmul_of(const emit *e, uint32_t node) {
     matmul x = { .xa = input(e, node, 0), .xb = input(e, node, 1) };
     x.d = view_of(e, x.xa)->dtype;
-    x.p = product_of(*view_of(e, x.xa), *view_of(e, x.xb), view_of(e, node));
+    const gn_view *a = view_of(e, x.xa), *b = view_of(e, x.xb), whole = dense_view(a->dtype, a->rank, a->dims);
+    x.p = product_of(*a, *b, view_of(e, node));
+    x.shape = product_of(whole, dense_view(b->dtype, b->rank, b->dims), view_of(e, node));
+    x.moves = x.p.m != x.shape.m;
+    if (x.moves) x.p = product_of(whole, *b, view_of(e, node));
     x.t = (epilogue){ .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
     x.t.vector = epilogue_vector(e, &x.t, x.p.n);
     return x;
@@ -5208,7 +5335,7 @@ static matmul matmul_of(const emit *e, uint32_t node) {
 static bool matmul_is_measured(const emit *e, const matmul *x) {
     const product *p = &x->p;
     if (x->d != GN_F32 && x->d != GN_F16 && x->d != GN_BF16) return false;
-    if (p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1)) return false;
+    if (x->moves || p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1)) return false;
     return emit_measures(e, x->d, 2. * (double)p->m * (double)p->n * (double)p->k * (double)p->batches);
 }
 
@@ -5246,6 +5373,16 @@ static choice choice_of(const emit *e, const matmul *x) {
     return c;
 }
 
+/* A dense copy that stands for the node until `moved` is 0 again. */
+static void emit_moved(emit *e, uint32_t node) {
+    const gn_view *from = view_of(e, node);
+    size_t bytes = gn_size_mul((size_t)count_of(from), types[from->dtype].bytes);
+    emit_copy_views(e, "moved", dense_view(from->dtype, from->rank, from->dims), (param){ PARAM_PLAN, REGION_ROWS, 0 }, *from, at_node(e, node, 0));
+    if (bytes > e->rows) e->rows = bytes;
+    e->layout->view_copies++;
+    e->moved = node + 1;
+}
+
 static void emit_product(emit *e, uint32_t node) {
     matmul x = matmul_of(e, node);
     if (!x.p.m || !x.p.n || !x.p.batches) return;
@@ -5258,15 +5395,18 @@ static void emit_product(emit *e, uint32_t node) {
         if (!lost) e->when = LAUNCH_INSTEAD;
         e->n_blas += !lost;
     }
-    product_form f = product_choose(e, &x.p, x.d, x.xa, x.xb, c.kind == CHOICE_OWN ? (int)c.index : asked_rank());
+    product_form f = product_choose(e, &x.shape, x.d, c.kind == CHOICE_OWN ? (int)c.index : asked_rank());
     if (c.kind == CHOICE_OWN) {
         e->mark = form_mark(&f);
         lost = !e->given && e->mark != c.mark;
-        if (lost) f = product_choose(e, &x.p, x.d, x.xa, x.xb, 0);
+        if (lost) f = product_choose(e, &x.shape, x.d, 0);
         e->n_other += !lost;
     }
     e->n_lost += lost;
+    if (x.moves) emit_moved(e, x.xa);
+    product_bind(e, &x.p, &f, x.d, base_offset(e, x.xa), base_offset(e, x.xb));
     emit_own_product(e, &x, f);
+    e->moved = 0;
     e->when = LAUNCH_ALWAYS;
 }
 
@@ -5898,10 +6038,10 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
 }
 
 /* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
-enum { NEXT_STARTS = 2, NARROW_K = 1024 };
+enum { NEXT_STARTS = 2 };
 
 /* How one row is multiplied. dot: the columns of B are contiguous. */
-typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, side, grid; bool dot; } vector_form;   /* side: threads side by side, of 16 bytes each */
+typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, side, grid, lanes; bool dot; } vector_form;   /* side: threads side by side, of 16 bytes each */
 
 static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
@@ -5915,13 +6055,14 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
     if (f->p.m != 1 || f->p.batches != 1 || f->p.n < 1 || f->p.n > 1 << 28 || f->p.k < f->vector || f->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
     if (f->p.k % f->vector || f->stride % f->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, f->p.k, 16) || (!f->dot && (f->p.bn != 1 || f->p.n % f->vector))) return false;
     if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && f->p.n > 1) return false;
-    int64_t blocks = emit_processors(e), tiles;
-    bool narrow = !f->dot && blocks_for(f->p.n, f->vector) <= blocks && f->p.k <= NARROW_K;   /* few columns: 16 bytes of each row to a block */
-    f->side = narrow ? 1 : 32 / (uint32_t)f->vector;
-    tiles = blocks_for(f->p.n, f->side * f->vector);
+    int64_t blocks = emit_processors(e);
+    row_lanes w = row_lanes_of(e, &f->p, bytes);
+    f->side = (uint32_t)w.side;
+    f->splits = f->dot ? 1 : (uint32_t)w.splits;
+    f->lanes = (uint32_t)w.lanes;
+    int64_t tiles = blocks_for(f->p.n, f->side * f->vector);
     f->columns = f->dot ? (uint32_t)(f->p.n / (blocks * 8)) : 32;
     if (f->dot) f->columns = f->columns > 3 ? 3 : f->columns < 1 ? 1 : f->columns;
-    for (f->splits = 1; !f->dot && !narrow && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks && f->p.k / (f->splits * 2) >= 256 / (int64_t)f->side;) f->splits *= 2;
     int64_t grid = f->dot ? blocks_for(f->p.n, 8 * f->columns) : tiles * f->splits;
     if (f->dot && grid > 2 * blocks) grid = 2 * blocks;
     f->grid = (uint32_t)grid;
@@ -6592,10 +6733,10 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
 static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint32_t node, bool early) {
     int64_t attrs[2] = { 0, 0 };
     if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
-    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d };\n"
+    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u };\n"
                    "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
         types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->side, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
-        u->best != 0, NEXT_STARTS, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
+        u->best != 0, NEXT_STARTS, f->lanes, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
 }
 
 static void emit_vector(emit *e, const fusion *u) {
@@ -8938,7 +9079,7 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         list[i] = &values[i];
         if (a->kind != PARAM_MAP) continue;
         const tensor_map *m = &p->emit.maps[a->node];
-        gn_result r = encode_map(x, m, (m->scratch ? x->block + p->region[REGION_SCRATCH] : p->base[m->node]) + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
+        gn_result r = encode_map(x, m, (m->scratch || m->moved ? x->block + p->region[m->moved ? REGION_ROWS : REGION_SCRATCH] : p->base[m->node]) + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
         if (r != GN_OK) return r;
         list[i] = maps[n_maps++].bytes;
     }
