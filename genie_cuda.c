@@ -904,6 +904,14 @@ static const char prelude[] =
     "  M void square(C x) { add(x * x, rest); }\n"
     "  M void merge(const near_sum &o) { add(o.v, rest + o.rest); }\n"
     "  M C total() const { const C y = v + rest; return y == y ? y : v; } };\n"
+    "// V neighbours: joined by halves first where sums are exact, else one after another.\n"
+    "template <int V, class A, class C> M void take_all(A &a, const C *x, i64 at) { UNROLL for (int v = 0; v < V; v++) a.take(x[v], at + v); }\n"
+    "template <int V, class C> M void take_all(near_sum<C> &a, const C *x, i64) {\n"
+    "  C t[V];\n"
+    "  UNROLL for (int v = 0; v < V; v++) t[v] = x[v];\n"
+    "  UNROLL for (int h = V / 2; h > 0; h /= 2) UNROLL for (int v = 0; v < h; v++) t[v] += t[v + h];\n"
+    "  a.take(t[0], 0);\n"
+    "}\n"
     "template <class C> struct max_of { C v;\n"
     "  M void init() { v = gn_f32(0xff800000u); }\n"
     "  M void take(C x, i64) { v = max_nan(v, x); }\n"
@@ -924,7 +932,7 @@ static const char prelude[] =
     "template <class C> struct soft { C top, sum, rest;\n"
     "  M void init() { top = gn_f32(0xff800000u); sum = rest = 0; }\n"
     "  M void merge(const soft &o) {\n"
-    "    const C t = max_nan(top, o.top), f = top == t ? (C)1 : gn_exp(top - t), g = o.top == t ? (C)1 : gn_exp(o.top - t), x = sum * f, y = o.sum * g, all = x + y, z = all - x;\n"
+    "    const C t = max_nan(top, o.top), less = gn_exp((top == t ? o.top : top) - t), f = top == t ? (C)1 : less, g = o.top == t ? (C)1 : less, x = sum * f, y = o.sum * g, all = x + y, z = all - x;\n"
     "    rest = (rest * f + o.rest * g) + ((x - (all - z)) + (y - z));\n"
     "    sum = t != t ? t : all;\n"
     "    top = t;\n"
@@ -987,10 +995,8 @@ static const char prelude[] =
     "  const I step = P::TY * P::V;\n"
     "  I r = begin + ty * P::V;\n"
     "  if (o < P::N && L == 1) _Pragma(\"unroll 8\") for (; r < end; r += step) f.take(o, r, a[0]);\n"
-    "  if (o < P::N && L > 1) {\n"
-    "    for (; r + (L - 1) * step < end; r += L * step) UNROLL for (int j = 0; j < L; j++) f.take(o, r + j * step, a[j]);\n"
-    "    UNROLL for (int j = 0; j < L; j++) if (r + j * step < end) f.take(o, r + j * step, a[j]);\n"
-    "  }\n"
+    "  const bool full = P::R % (L * P::TY * P::V) == 0 && P::PARTS == 1;\n"
+    "  if (o < P::N && L > 1) _Pragma(\"unroll 1\") for (; r < end; r += L * step) UNROLL for (int j = 0; j < L; j++) if (full || r + j * step < end) f.take(o, r + j * step, a[j]);\n"
     "  const typename P::A all = joined<P::TY, L, P::COLUMNS>(a);\n"
     "  if (ty || o >= P::N) return;\n"
     "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = all; else g.end(o, all);\n"
@@ -1324,7 +1330,7 @@ static const char prelude[] =
     "        _Pragma(\"unroll 4\") for (int d = 0; d < P::DK; d += P::VK) {\n"
     "          typename P::T key[P::VK];\n"
     "          vload<P::VK>(key, k + j * P::KS + d);\n"
-    "          UNROLL for (int y = 0; y < P::VK; y++) d4[y & 3] = gn_fma(KEPT ? qs[d + y] : (C)get(q[(d + y) * P::QD]), (C)get(key[y]), d4[y & 3]);\n"
+    "          UNROLL for (int y = 0; y < P::VK; y++) d4[(d + y) & 3] = gn_fma(KEPT ? qs[d + y] : (C)get(q[(d + y) * P::QD]), (C)get(key[y]), d4[(d + y) & 3]);\n"
     "        }\n"
     "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(KEPT ? qs[d] : (C)get(q[d * P::QD]), (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
     "      s = ((d4[0] + d4[1]) + (d4[2] + d4[3])) * P::scale();\n"
@@ -2016,6 +2022,23 @@ static const char prelude[] =
     "  return w;\n"
     "}\n"
     "// Mean and 1 / deviation of k elements, by each warp for itself, without a barrier. x: this lane's elements.\n"
+    "// The sum of a row of f32, or of the squares of distances from `mean`, in the order in which rows of them are normed: 8 neighbours one after another, which two threads have.\n"
+    "template <class P> M float vector_pairs(const float (*x)[P::V], float mean, bool squares) {\n"
+    "  enum { CH = (P::k + 32 * P::V - 1) / (32 * P::V) };\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  float p[8];\n"
+    "  UNROLL for (int c = 0; c < 8; c++) p[c] = 0.f;\n"
+    "  UNROLL for (int c = 0; c < CH && c < 8; c++) UNROLL for (int half = 0; half < 2; half++) {\n"
+    "    const float before = exchange(p[c], 1);\n"
+    "    if ((lane & 1) != half || (c * 32 + lane) * P::V >= P::k) continue;\n"
+    "    if (half) p[c] = before;\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) { const float d = x[c][v] - mean; p[c] = squares ? gn_fma(d, d, p[c]) : p[c] + d; }\n"
+    "  }\n"
+    "  UNROLL for (int h = 4; h > 0; h /= 2) UNROLL for (int c = 0; c < h; c++) p[c] += p[c + h];\n"
+    "  UNROLL for (int l = 16; l > 1; l /= 2) p[0] += exchange(p[0], l);\n"
+    "  const float other = exchange(p[0], 1);\n"
+    "  return lane & 1 ? p[0] : other;\n"
+    "}\n"
     "template <class P> M void vector_norm(const typename P::T *a, float (*x)[P::V], float *mean, float *scale) {\n"
     "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V) };\n"
     "  const int lane = threadIdx.x & 31;\n"
@@ -2039,6 +2062,11 @@ static const char prelude[] =
     "    s2 = s2 * (1.f / (float)P::k) - s1 * s1;\n"
     "    *mean = one + s1;\n"
     "    *scale = rsqrtf((s2 > 0.f ? s2 : 0.f) + (float)P::eps());\n"
+    "    return;\n"
+    "  }\n"
+    "  if (P::k % 8 == 0) {\n"
+    "    *mean = vector_pairs<P>(x, 0.f, false) / (float)P::k;\n"
+    "    *scale = 1.f / sqrtf(vector_pairs<P>(x, *mean, true) / (float)P::k + (float)P::eps());\n"
     "    return;\n"
     "  }\n"
     "  *mean = joined<32, G, false>(some).v / (float)P::k;\n"
@@ -3483,6 +3511,9 @@ enum { ROW_WIDEST = 8192 };       /* elements of a row that one block takes well
    of which halves are joined first. How many threads have the lanes, and how elements come from memory, changes nothing. */
 typedef struct row_order { int64_t vector, parts, span; int lanes; } row_order;
 
+/* Neighbours of a row in one lane: floats of 16 bits may be cast to f32 on their way, and move 16 bytes at a time all the same. */
+static int64_t row_vector(int bytes) { return bytes == 8 ? 2 : 8; }
+
 /* along: the reduced elements are neighbours in a dense tensor of that shape. */
 static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
     row_order w = { .vector = along ? vector : 1, .parts = 1, .lanes = along ? 1 : n >= 64 ? 8 : 1 };
@@ -3592,6 +3623,9 @@ static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype d
     else if (kind == REDUCE_PROD) snprintf(out, size, d == GN_F64 ? "near_prod" : "prod_of<%s>", types[d].real ? "double" : "i64");
     else snprintf(out, size, "best_of<%s, %s>", wide_type(d), kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
 }
+
+/* What an accumulator takes. */
+static const char *taken_type(reduce_kind kind, gn_dtype d) { return kind == REDUCE_PROD && types[d].real ? "double" : wide_type(d); }
 
 /* What accumulator `a` of n elements gives. */
 static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype d, const char *a, int64_t n) {
@@ -3913,7 +3947,7 @@ static int row_summed(const emit *e, const row_group *g, uint32_t m) {
 static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
-    return order_of(k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)), rows_run_along(k->g));
+    return order_of(k->g->rows, k->g->n, row_vector(bytes ? bytes : row_largest(k)), rows_run_along(k->g));
 }
 
 /* The one reduction of a group that is nothing else over elements, by as many threads and blocks as it is worth. */
@@ -3946,10 +3980,10 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
         put(&e->body, ";\n");
     }
     put_row_loads(k, loads, "");
-    put(&e->body, "    UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
+    put(&e->body, "    %s taken[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", taken_type(reduce_kind_of(e, g->steps[m].step->node), d), (long long)k->vector, (long long)k->vector);
     for (uint32_t i = 0; i < g->n_steps; i++) if (steps[i]) put_row_step(k, i);
     row_name(k, &g->steps[m], 0, name, sizeof name);
-    put(&e->body, "      acc.take(%s, r + v);\n    }\n", name);
+    put(&e->body, "      taken[v] = %s;\n    }\n    take_all<%lld>(acc, taken, r);\n", name, (long long)k->vector);
     text take = row_taken(k);
     put_loads_of_row(k, true, "i");
     put_row_reduced(k, m, "a");
@@ -4040,10 +4074,13 @@ static void put_row_take(row_kernel *k, uint32_t m, int phase) {
     char x[64], lane[16] = "0";
     row_name(k, &k->g->steps[m], 0, x, sizeof x);
     if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
-    if (phase == 0) put(&k->e->body, "      q%u[%s].take(%s, r + v);\n", m, lane, x);
+    if (phase == 0) put(&k->e->body, "      t%u[v] = %s;\n", m, x);
     else if (row_norm(k->e, node)) put(&k->e->body, "      z%u[%s].square(%s - mean%u);\n", m, lane, x, m);
-    else put(&k->e->body, "      z%u[%s].take(%s(%s - top%u), 0);\n", m, lane, row_exp(k->e, node), x, m);
+    else put(&k->e->body, "      t%u[v] = %s(%s - top%u);\n", m, row_exp(k->e, node), x, m);
 }
+
+/* V elements at once: all but a norm's squares. */
+static bool row_takes_all(const row_kernel *k, uint32_t m, int phase) { return phase == 0 || (phase == 1 && !row_norm(k->e, k->g->steps[m].step->node)); }
 
 /* What all threads of the row have taken, together. */
 static void put_row_together(row_kernel *k, uint32_t m, int phase) {
@@ -4093,6 +4130,8 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
     row_loop_begins(k, loads);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (row_stores_at(&g->steps[m], level)) put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m, (long long)k->vector);
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (row_takes_all(k, m, row_phase(k, m, level))) put(b, "      %s t%u[%lld];\n", taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m, (long long)k->vector);
     put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++) if (steps[m]) put_row_step(k, m);
     for (uint32_t m = 0; m < g->n_steps; m++) {
@@ -4100,6 +4139,12 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
         if (row_stores_at(&g->steps[m], level)) put(b, "      put(y%u[v], %s);\n", m, k->values[m]);
     }
     put(b, "      }\n");
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        int phase = row_phase(k, m, level);
+        char lane[16] = "0";
+        if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
+        if (row_takes_all(k, m, phase)) put(b, "      take_all<%lld>(%c%u[%s], t%u, r);\n", (long long)k->vector, phase ? 'z' : 'q', m, lane, m);
+    }
     put_row_stores(k, level);
     put(b, "  }\n");
     for (uint32_t m = 0; m < g->n_steps; m++) if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
@@ -4270,9 +4315,9 @@ static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, 
     if (!r->count || !r->n) return false;
     r->along = true;
     for (int i = axis + 1; i < in->rank; i++) r->along = r->along && in->dims[i] == 1;
-    row_order w = order_of(r->count, r->n, 16 / bytes, r->along);
+    row_order w = order_of(r->count, r->n, row_vector(bytes), r->along);
     r->vector = w.vector;
-    r->wide = r->vector > 1 && r->in_stride == 1 && r->out_stride == 1 && in_offset % (r->vector * bytes) == 0 && strides_fit(&r->in, r->vector) && strides_fit(&r->out, r->vector);
+    r->wide = r->vector > 1 && r->in_stride == 1 && r->out_stride == 1 && in_offset % (r->vector * bytes < 16 ? r->vector * bytes : 16) == 0 && strides_fit(&r->in, r->vector) && strides_fit(&r->out, r->vector);
     int64_t steps = r->n / r->vector;
     r->ty = !r->along ? 1 : steps > 256 ? 256 : w.lanes < 32 ? w.lanes : 32;
     r->lanes = w.lanes / r->ty;
@@ -4303,7 +4348,7 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     reduction r = { .kept = rows_of_x->in, .reduced = row };
     text value = { 0 };
     char members[60], acc[40];
-    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along), base_offset(e, x), types[in->dtype].bytes);
+    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, row_vector(types[in->dtype].bytes), rows_of_x->along), base_offset(e, x), types[in->dtype].bytes);
     put(&value, r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[(", type, (long long)r.vector, (long long)r.vector);
     put_offset(&value, &r.kept, "o", r.small);
     put(&value, " + ");
@@ -4357,7 +4402,7 @@ static void emit_layernorm(emit *e, uint32_t node) {
     snprintf(more, sizeof more, "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
              gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
     put_rows_type(e, &r, in->dtype, more);
-    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.wide && r.n <= ROW_WIDEST;
+    bool packed = types[in->dtype].bytes == 2 && r.vector == 8 && r.wide && r.n <= ROW_WIDEST;
     for (uint32_t i = 1; i <= last; i++) packed = packed && is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
     if (r.n <= ROW_WIDEST && !packed) { emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true); return; }
     if (packed) emit_early(e);
@@ -5646,6 +5691,7 @@ typedef struct attention_form {
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
     bool causal, masked, length, empty, flash, groups, tiled;   /* flash: on tensor cores; groups: by warpgroups; tiled: in plain f32, 64 queries to a block */
+    bool moved[3];                 /* q, k, v: read from a dense copy, for the kernel cannot read them as they lie */
     bool written;                  /* out: as a softmax and a product compute it, where the op differs */
     uint32_t loop, scores;         /* 1 + the step of the loop between the product and the softmax, 0: none; the product's node */
     double scale;
@@ -5654,15 +5700,24 @@ typedef struct attention_form {
 
 /* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
 static bool emit_is_flash(const emit *e, const attention_form *f) {
-    const gn_view *views[3] = { &f->q, &f->k, &f->v };
     int64_t d = f->q.dims[3];
     if ((f->q.dtype != GN_F16 && f->q.dtype != GN_BF16) || !emit_has_tensor_cores(e) || f->masked || f->dims[2] < 16 || f->dims[0] * f->dims[1] > 65535) return false;
     if (d != 16 && d != 32 && d != 64 && d != 128) return false;
+    return f->k.dims[2] < 0x7fffff00 && f->dims[2] < 0x7fffff00 && f->k.dims[3] == d && f->v.dims[3] == d;
+}
+
+/* Heads whose rows are contiguous and begin at multiples of 16 bytes. */
+static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
+    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
+}
+
+/* Dense copies of those that do not fit (TMA: or lie backwards). Of an attention that is written out they are left alone: it is three kernels then. */
+static void attention_moves(attention_form *f, bool forward) {
+    const gn_view *views[3] = { &f->q, &f->k, &f->v };
     for (int i = 0; i < 3; i++) {
-        const gn_view *v = views[i];
-        if (v->dims[2] >= 0x7fffff00 || v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || v->offset % 16) return false;
+        const int64_t *strides = views[i]->strides;
+        f->moved[i] = !fits_one(views[i], views[i]->dims[3], 16 / types[f->q.dtype].bytes, (size_t)views[i]->offset) || (forward && (strides[0] < 0 || strides[1] < 0 || strides[2] < 1));
     }
-    return true;
 }
 
 /* Bytes of shared memory of tiled_attention: 64 rows of queries, keys, values and weights. */
@@ -5689,7 +5744,13 @@ static void attention_decide(const emit *e, attention_form *f) {
     f->empty = f->queries * f->v.dims[3] == 0;
     f->flash = !f->empty && emit_is_flash(e, f);
     f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && emit_has_warpgroups(e);
-    for (int i = 0; i < 3; i++) f->groups = f->groups && f->q.strides[i] >= (i == 2) && f->k.strides[i] >= (i == 2) && f->v.strides[i] >= (i == 2);
+    if (f->flash) attention_moves(f, f->groups);
+    if (f->written && (f->moved[0] || f->moved[1] || f->moved[2])) {
+        f->groups = false;
+        attention_moves(f, false);
+        f->flash = !f->moved[0] && !f->moved[1] && !f->moved[2];
+        memset(f->moved, 0, sizeof f->moved);
+    }
     f->tiled = !f->flash && !f->empty && emit_is_tiled(e, f);
     f->vector = 16 / types[f->q.dtype].bytes;
     if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } }, f->vector) || f->k.offset % 16) f->vector = 1;
@@ -5805,9 +5866,25 @@ static void emit_attention_join(emit *e, uint32_t node, const attention_form *f)
     emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
 }
 
-/* A view of a node's memory, which need not be the node's own view. */
-static void emit_view_of(emit *e, uint32_t node, const gn_view *v, bool constant, const char *name) {
-    emit_pointer(e, types[v->dtype].name, constant, name, (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
+/* A view of a node's memory, which need not be the node's own view, or of its dense copy. */
+static void emit_view_of(emit *e, uint32_t node, const gn_view *v, bool moved, bool constant, const char *name) {
+    emit_pointer(e, types[v->dtype].name, constant, name, moved ? (param){ PARAM_PLAN, REGION_ROWS, v->offset } : (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
+}
+
+/* Makes the copies that the form says, and shows them instead. */
+static void attention_move(emit *e, attention_form *f) {
+    gn_view *const views[3] = { &f->q, &f->k, &f->v };
+    size_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!f->moved[i]) continue;
+        gn_view to = dense_view(f->q.dtype, 4, views[i]->dims);
+        emit_copy_views(e, "moved", to, (param){ PARAM_PLAN, REGION_ROWS, (int64_t)at }, *views[i], (param){ PARAM_NODE, e->layout->lay[f->in[i]].base, views[i]->offset });
+        to.offset = (int64_t)at;
+        *views[i] = to;
+        at = gn_size_align(gn_size_add(at, gn_size_mul((size_t)count_of(&to), types[to.dtype].bytes)), 256);
+        e->layout->view_copies++;
+    }
+    if (at > e->rows) e->rows = at;
 }
 
 static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
@@ -5822,7 +5899,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_attention_type(&e->types, f, "@_x");
     put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
     for (int i = 0; i < 3; i++) {
-        emit_map(e, names[i], f->q.dtype, &(panels){ .node = e->layout->lay[f->in[i]].base, .offset = views[i]->offset, .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
+        emit_map(e, names[i], f->q.dtype, &(panels){ .moved = f->moved[i], .node = f->moved[i] ? UINT32_MAX : e->layout->lay[f->in[i]].base, .offset = views[i]->offset, .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
                  .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
     }
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
@@ -5839,17 +5916,18 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
 }
 
 /* `node`: whose memory takes the result. */
-static void emit_attention_form(emit *e, uint32_t node, const attention_form *f) {
+static void emit_attention_form(emit *e, uint32_t node, attention_form *f) {
     const char *type = types[f->q.dtype].name, *length = f->length ? "length" : "(const @_p::L *)0";
     char name[96];
     text label = { 0 };
     if (f->empty && !f->length) return;
+    attention_move(e, f);
     if (f->groups) { emit_attention_groups(e, node, f); return; }
     if (!f->empty) put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, f->empty ? "no_loop" : "@_x");
-    emit_view_of(e, f->in[0], &f->q, true, "q");
-    emit_view_of(e, f->in[1], &f->k, true, "k");
-    emit_view_of(e, f->in[2], &f->v, true, "v");
+    emit_view_of(e, f->in[0], &f->q, f->moved[0], true, "q");
+    emit_view_of(e, f->in[1], &f->k, f->moved[1], true, "k");
+    emit_view_of(e, f->in[2], &f->v, f->moved[2], true, "v");
     if (f->masked) emit_node(e, f->mask_node, types[f->mask_type].name, true, "mask");
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
     if (f->parts > 1) emit_pointer(e, types[f->q.dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
@@ -6128,19 +6206,15 @@ static void fuse_vector(emit *e, const readers *r, uint32_t i) {
 /* How one query of each head is answered. */
 typedef struct one_form { attention_form a; int64_t parts; bool cluster; } one_form;
 
-static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
-    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
-}
-
 static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
-    const gn_view *views[3] = { &a->q, &a->k, &a->v };
     gn_dtype d = a->q.dtype;
-    int64_t dim = a->q.dims[3], vector = 16 / types[d].bytes, heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
+    int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
     f->a = *a;
     if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
     if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
-    for (int i = 0; i < 3; i++)
-        if (!fits_one(views[i], dim, vector, (size_t)views[i]->offset)) return false;
+    if (a->k.dims[3] != dim || a->v.dims[3] != dim) return false;
+    attention_moves(&f->a, false);
+    if (a->written && (f->a.moved[0] || f->a.moved[1] || f->a.moved[2])) return false;
     f->cluster = emit_has_clusters(e);
     for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
     if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
@@ -6172,7 +6246,7 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     uint32_t k = e->layout->lay[a.in[1]].base, v = e->layout->lay[a.in[2]].base;
     u.append[0] = takes_append(e, r, k, &a.k);
     u.append[1] = takes_append(e, r, v, &a.v);
-    if (u.append[0] && u.append[1] && input(e, k, 2) == input(e, v, 2)) {
+    if (u.append[0] && u.append[1] && !f.a.moved[1] && !f.a.moved[2] && input(e, k, 2) == input(e, v, 2)) {
         for (int q = 0; q < 2; q++) {
             e->fusions[u.append[q] - 1].inside = true;
             e->fused++;
@@ -6789,22 +6863,23 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
 /* What it appends to is as the run found it. */
 static bool is_first_append(const emit *e, uint32_t node) { return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE; }
 
-static void emit_one(emit *e, const fusion *u, const one_form *f) {
-    const attention_form *a = &f->a;
+static void emit_one(emit *e, const fusion *u, one_form *f) {
+    attention_form *a = &f->a;
     uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base, xv = e->layout->lay[a->in[2]].base;
     bool append = u->append[0] != 0;
     const char *type = types[a->q.dtype].name;
     char name[96];
     text label = { 0 };
     uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv));
+    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
+    attention_move(e, a);
     e->rereads = e->early = true;
     put_loop_of_scores(e, a, &label);
     put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k, append ? view_of(e, input(e, xv, 1)) : &a->v, early);
     e->cluster = f->cluster ? (uint8_t)f->parts : 1;
-    emit_view_of(e, a->in[0], &a->q, true, "q");
-    emit_view_of(e, xk, &a->k, false, "k");
-    emit_view_of(e, xv, &a->v, false, "v");
+    emit_view_of(e, a->in[0], &a->q, a->moved[0], true, "q");
+    emit_view_of(e, xk, &a->k, a->moved[1], false, "k");
+    emit_view_of(e, xv, &a->v, a->moved[2], false, "v");
     if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
     if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
     if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
@@ -9509,7 +9584,7 @@ enum { TRIALS = 5, OWN_TRIALS = 3, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPES_ALIKE =
 static const double clearly_less = 0.985;     /* of the time of the model's kernel: what is to replace it must be faster by this */
 static const size_t measured_bytes = (size_t)4 << 30;   /* what a product reads and writes: larger ones are left to the model too */
 
-typedef struct trial { emit e; choice choice; double us[ROUNDS]; int n, repeats; bool out; } trial;
+typedef struct trial { emit e; choice choice; double us[ROUNDS]; int n, repeats; bool out, other_bits; } trial;
 /* One product of a plan. */
 typedef struct candidate { product_key key; uint32_t node; const gn_kernel_step *tail; trial trials[TRIALS]; int n; bool by_blas, by_model; choice best; } candidate;
 
@@ -9609,8 +9684,32 @@ static double trial_time(executor *x, plan *q, trial *t, const gn__cu_handle eve
     return -1;
 }
 
+enum { COMPARED_BYTES = 4 << 20 };   /* of a result's begin and of its end: tiles alike lie between */
+
+/* The bytes of the result that a trial has left, begin and end. False: they cannot be had. */
+static bool trial_result(executor *x, const plan *q, const candidate *s, char *out, size_t *out_bytes) {
+    uint32_t node = s->tail ? s->tail->node : s->node;
+    const gn_view *v = &q->layout.lay[node].view;
+    size_t bytes = (size_t)count_of(v) * types[v->dtype].bytes, half = bytes < 2 * COMPARED_BYTES ? bytes : COMPARED_BYTES;
+    gn__cu_ptr at = q->base[q->layout.lay[node].base];
+    *out_bytes = half == bytes ? bytes : 2 * half;
+    if (!at || cu.cuMemcpyDtoHAsync(out, at + (gn__cu_ptr)v->offset, half, x->stream) != 0) return false;
+    if (half < bytes && cu.cuMemcpyDtoHAsync(out + half, at + (gn__cu_ptr)v->offset + bytes - half, half, x->stream) != 0) return false;
+    return cu.cuStreamSynchronize(x->stream) == 0;
+}
+
+/* A choice may make a product faster, and no other bits: trials that give others than the model's kernel are out. Large numbers of sums of drawn numbers tell any two orders apart. */
+static void trial_compare(executor *x, const plan *q, candidate *s, trial *t, char *model, char *own) {
+    size_t bytes = 0;
+    if (t->out || x->lost) return;
+    if (t == s->trials) { t->out = !trial_result(x, q, s, model, &bytes); return; }
+    if (all_by_blas()) return;
+    t->other_bits = !trial_result(x, q, s, own, &bytes) || memcmp(model, own, bytes) != 0;
+    t->out = t->other_bits;
+}
+
 /* Times all trials in turn, round by round, so that what else the GPU does meets all alike. The first round warms up, the second is always run. */
-static void candidate_time(executor *x, plan *q, candidate *s, const gn__cu_handle events[2]) {
+static void candidate_time(executor *x, plan *q, candidate *s, const gn__cu_handle events[2], char *results) {
     double spent = 0;
     for (int r = 0; r <= ROUNDS && (r < 2 || spent < SHAPE_US) && !x->lost; r++) {
         for (int i = 0; i < s->n && !x->lost && !s->trials[0].out; i++) {
@@ -9620,6 +9719,7 @@ static void candidate_time(executor *x, plan *q, candidate *s, const gn__cu_hand
             if (!r) t->repeats = 1;
             double us = trial_time(x, q, t, events);
             t->out = us < 0;
+            if (!r) trial_compare(x, q, s, t, results, results + 2 * COMPARED_BYTES);
             spent += us * t->repeats;
             if (r) t->us[t->n++] = us;
             else t->repeats = us > ROUND_US ? 1 : 1 + ROUND_US / (16 + (int)us);
@@ -9646,7 +9746,7 @@ static void candidate_choose(executor *x, candidate *s) {
     for (int i = 0; i < s->n; i++) {
         double us = trial_median(&s->trials[i]);
         if (us < clearly_less * trial_median(&s->trials[0]) && us < trial_median(best)) best = &s->trials[i];
-        n += snprintf(line + n, sizeof line - (size_t)n, us < 1e299 ? " %s %u: %.1f us" : " %s %u: fails", names[s->trials[i].choice.kind], s->trials[i].choice.index, us);
+        n += snprintf(line + n, sizeof line - (size_t)n, us < 1e299 ? " %s %u: %.1f us" : s->trials[i].other_bits ? " %s %u: other bits" : " %s %u: fails", names[s->trials[i].choice.kind], s->trials[i].choice.index, us);
     }
     s->best = best == &s->trials[0] ? (choice){ CHOICE_MODEL, 0, 0 } : best->choice;
     gn_logf(x->log, x->log_user, GN_LOG_INFO, "cuda:%d: %s; %s %u", x->device->ordinal, line, names[s->best.kind], s->best.index);
@@ -9656,7 +9756,8 @@ static void candidate_choose(executor *x, candidate *s) {
 static void candidate_measure(executor *x, const plan *p, candidate *s, const kernel *fill, const gn__cu_handle events[2]) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates + 1, scratch = 0;
     gn__cu_ptr memory = 0, block = x->block, *base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *base);
-    size_t bytes = base ? candidate_place(p, s, base, &scratch) : 0;
+    char *results = (char *)gn_alloc((size_t)4 * COMPARED_BYTES);
+    size_t bytes = base && results ? candidate_place(p, s, base, &scratch) : 0;
     bool ok = bytes && bytes < measured_bytes && fill->function && (x->pools ? cu.cuMemAllocAsync(&memory, bytes, x->stream) : cu.cuMemAlloc(&memory, bytes)) == 0;
     if (ok) {
         plan q = *p;
@@ -9665,13 +9766,14 @@ static void candidate_measure(executor *x, const plan *p, candidate *s, const ke
         q.base = base;
         q.moved = q.streams = false;
         x->block = memory;
-        if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events);
+        if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events, results);
         x->block = block;
         if (!is_dead(x)) cu.cuStreamSynchronize(x->stream);
         if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
         else cu.cuMemFree(memory);
     }
     gn_free(base);
+    gn_free(results);
     candidate_choose(x, s);
 }
 
