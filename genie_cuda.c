@@ -1202,20 +1202,19 @@ static const char prelude[] =
     "M double dot_total(const near_sum<double> &a) { return a.total(); }\n"
     "template <class A> M A from_part(const A &, A x) { return x; }\n"
     "M near_sum<double> from_part(const near_sum<double> &, double x) { near_sum<double> y; y.v = x; y.rest = 0; return y; }\n"
-    "// Sums of a lane for each of V neighbouring k, in lanes BIT * 2 / V … BIT * 2 - 1 of a warp: of all k, in every lane of them. Halves of the lanes first, then those of the k.\n"
-    "template <int V, int BIT, class A> M A joined_k(A *acc) {\n"
-    "  const int lane = threadIdx.x & 31;\n"
-    "  UNROLL for (int half = V / 2, bit = BIT; half > 0; half /= 2, bit /= 2)        // each lane keeps the half of its place\n"
-    "    UNROLL for (int v = 0; v < half; v++) {\n"
-    "      A out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
-    "      dot_join(in, exchange(out, bit));\n"
-    "      acc[v] = in;\n"
-    "    }\n"
-    "  UNROLL for (int bit = BIT / V; bit > 0; bit /= 2) dot_join(acc[0], exchange(acc[0], bit));\n"
-    "  UNROLL for (int half = V / 2, bit = BIT; half > 0; half /= 2, bit /= 2) dot_join(acc[0], exchange(acc[0], bit));\n"
-    "  return acc[0];\n"
+    "// k of lane `at` of LANES, of which halves are joined first: V neighbours of k are V parts of the lanes, so that a thread that reads 16 bytes joins its own before others'.\n"
+    "template <int LANES, int V> M int lane_k(int at) {\n"
+    "  enum { TX = LANES / V < 32 ? LANES / V : 32, H = LANES / (V * TX) };\n"
+    "  return at / TX % H * (TX * V) + at % TX * V + at / (TX * H);\n"
     "}\n"
-    "// Few rows times a matrix. k is summed by LANES lanes, k modulo LANES to each, of which halves are joined first. Here TX threads side by side have V columns each.\n"
+    "// Of a thread's sums of H times V neighbours of k: of all k of TX threads side by side, in every one of them.\n"
+    "template <int TX, int H, int V, class A> M A joined_k(A (*acc)[V]) {\n"
+    "  UNROLL for (int half = V / 2; half > 0; half /= 2) UNROLL for (int v = 0; v < half; v++) UNROLL for (int h = 0; h < H; h++) dot_join(acc[h][v], acc[h][v + half]);\n"
+    "  UNROLL for (int half = H / 2; half > 0; half /= 2) UNROLL for (int h = 0; h < half; h++) dot_join(acc[h][0], acc[h + half][0]);\n"
+    "  UNROLL for (int bit = TX / 2; bit > 0; bit /= 2) dot_join(acc[0][0], exchange(acc[0][0], bit));\n"
+    "  return acc[0][0];\n"
+    "}\n"
+    "// Few rows times a matrix. k is summed by LANES lanes, k modulo LANES to each (lane_k). Here TX threads side by side have V columns each.\n"
     "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  enum { ROWS = 256 / P::TX, G = P::LANES / ROWS };\n"
@@ -1228,8 +1227,8 @@ static const char prelude[] =
     "  A acc[P::m][G][P::V];\n"
     "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < P::V; v++) dot_clear(acc[i][g][v]);\n"
     "  if (col < P::n) {\n"
-    "    _Pragma(\"unroll 4\") for (i64 from = ty; from < P::k; from += P::LANES) UNROLL for (int g = 0; g < G; g++) {\n"
-    "      const i64 l = from + g * ROWS;\n"
+    "    _Pragma(\"unroll 4\") for (i64 from = 0; from < P::k; from += P::LANES) UNROLL for (int g = 0; g < G; g++) {\n"
+    "      const i64 l = from + lane_k<P::LANES, 16 / (int)sizeof(typename P::T)>(g * ROWS + ty);\n"
     "      typename P::T w[P::V];\n"
     "      if (l >= P::k) continue;\n"
     "      if (P::WIDE) vload<P::V>(w, b + l * P::BK + col);\n"
@@ -1286,8 +1285,7 @@ static const char prelude[] =
     "    }\n"
     "  }\n"
     "  UNROLL for (int i = 0; i < P::m; i++) {\n"
-    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < P::V; v++) dot_join(acc[i][g][v], acc[i][g + h][v]);\n"
-    "    const C all = dot_total(joined_k<P::V, TX / 2>(acc[i][0]));\n"
+    "    const C all = dot_total(joined_k<TX, G, P::V>(acc[i]));\n"
     "    if (sub || col >= P::n) continue;\n"
     "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &all);\n"
     "  }\n"
@@ -2022,23 +2020,6 @@ static const char prelude[] =
     "  return w;\n"
     "}\n"
     "// Mean and 1 / deviation of k elements, by each warp for itself, without a barrier. x: this lane's elements.\n"
-    "// The sum of a row of f32, or of the squares of distances from `mean`, in the order in which rows of them are normed: 8 neighbours one after another, which two threads have.\n"
-    "template <class P> M float vector_pairs(const float (*x)[P::V], float mean, bool squares) {\n"
-    "  enum { CH = (P::k + 32 * P::V - 1) / (32 * P::V) };\n"
-    "  const int lane = threadIdx.x & 31;\n"
-    "  float p[8];\n"
-    "  UNROLL for (int c = 0; c < 8; c++) p[c] = 0.f;\n"
-    "  UNROLL for (int c = 0; c < CH && c < 8; c++) UNROLL for (int half = 0; half < 2; half++) {\n"
-    "    const float before = exchange(p[c], 1);\n"
-    "    if ((lane & 1) != half || (c * 32 + lane) * P::V >= P::k) continue;\n"
-    "    if (half) p[c] = before;\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) { const float d = x[c][v] - mean; p[c] = squares ? gn_fma(d, d, p[c]) : p[c] + d; }\n"
-    "  }\n"
-    "  UNROLL for (int h = 4; h > 0; h /= 2) UNROLL for (int c = 0; c < h; c++) p[c] += p[c + h];\n"
-    "  UNROLL for (int l = 16; l > 1; l /= 2) p[0] += exchange(p[0], l);\n"
-    "  const float other = exchange(p[0], 1);\n"
-    "  return lane & 1 ? p[0] : other;\n"
-    "}\n"
     "template <class P> M void vector_norm(const typename P::T *a, float (*x)[P::V], float *mean, float *scale) {\n"
     "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V) };\n"
     "  const int lane = threadIdx.x & 31;\n"
@@ -2064,11 +2045,7 @@ static const char prelude[] =
     "    *scale = rsqrtf((s2 > 0.f ? s2 : 0.f) + (float)P::eps());\n"
     "    return;\n"
     "  }\n"
-    "  if (P::k % 8 == 0) {\n"
-    "    *mean = vector_pairs<P>(x, 0.f, false) / (float)P::k;\n"
-    "    *scale = 1.f / sqrtf(vector_pairs<P>(x, *mean, true) / (float)P::k + (float)P::eps());\n"
-    "    return;\n"
-    "  }\n"
+
     "  *mean = joined<32, G, false>(some).v / (float)P::k;\n"
     "  UNROLL for (int c = 0; c < CH; c++)\n"
     "    if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) squares[c % G].square(x[c][v] - *mean);\n"
@@ -2108,9 +2085,9 @@ static const char prelude[] =
     "// LANES sum k as for few rows. P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
     "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX * P::S, STEPS = (P::k + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12, G = P::LANES / ROWS };\n"
+    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX * P::S, G = P::LANES / ROWS, STEPS = (P::k + P::LANES - 1) / P::LANES * G, U = STEPS < 12 ? STEPS : 12 };\n"
     "  __shared__ float part[P::S * 8][32];\n"
-    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = blockIdx.x % P::S, begin = (lane / TX * 8 + warp) * P::S + rank, end = P::k;\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = blockIdx.x % P::S, place = (lane / TX * 8 + warp) * P::S + rank, end = P::k;\n"
     "  const int first = (int)(blockIdx.x / P::S) * COLUMNS, col = first + tx * V;\n"
     "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < P::n;\n"
     "  uint4 w[U];\n"
@@ -2124,8 +2101,8 @@ static const char prelude[] =
     "  if (mine) e.early(first + lane);\n"
     "  for (int s = 0; s < STEPS; s += U) {\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
-    "      const int l = begin + (s + i) * ROWS;\n"
-    "      const bool full = P::k % ROWS == 0 && STEPS % U == 0 && P::n % COLUMNS == 0;\n"
+    "      const int l = (s + i) / G * P::LANES + lane_k<P::LANES, V>(i % G * ROWS + place);\n"
+    "      const bool full = P::k % P::LANES == 0 && STEPS % U == 0 && P::n % COLUMNS == 0;\n"
     "      w[i] = zeros();\n"
     "      if (full || (l < end && col < P::n)) w[i] = stream(b + (i64)l * P::BK + col);\n"
     "      if (P::HAS_GAIN) g[i] = l < end ? gain[l] : T();\n"
@@ -2137,7 +2114,7 @@ static const char prelude[] =
     "      await_previous();\n"
     "      if (P::NEXT == 2) let_next_start();\n"
     "    }\n"
-    "    UNROLL for (int i = 0; i < U; i++) { const int l = begin + (s + i) * ROWS; xr[i] = l < end ? a[l] : T(); }\n"
+    "    UNROLL for (int i = 0; i < U; i++) { const int l = (s + i) / G * P::LANES + lane_k<P::LANES, V>(i % G * ROWS + place); xr[i] = l < end ? a[l] : T(); }\n"
     "    if (s == 0 && mine) e.load(first + lane);\n"
     "    if (s == 0 && P::NORM) { float all[(P::k + 32 * V - 1) / (32 * V)][V]; vector_norm<P>(a, all, &mean, &scale); }\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
@@ -2202,8 +2179,7 @@ static const char prelude[] =
     "  const int lane = threadIdx.x & 31;\n"
     "  float y = 0.f;\n"
     "  UNROLL for (int r = 0; r < P::R; r++) {\n"
-    "    UNROLL for (int k = H / 2; k > 0; k /= 2) UNROLL for (int h = 0; h < k; h++) UNROLL for (int v = 0; v < P::V; v++) acc.v[r][h][v] += acc.v[r][h + k][v];\n"
-    "    const float all = joined_k<P::V, 16>(acc.v[r][0]);\n"
+    "    const float all = joined_k<32, H, P::V>(acc.v[r]);\n"
     "    if (lane == r) y = all;\n"
     "  }\n"
     "  vector_columns_begin<P>(acc);\n"
@@ -3509,10 +3485,7 @@ enum { ROW_WIDEST = 8192 };       /* elements of a row that one block takes well
 
 /* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a part by `lanes` of them, `vector` neighbours to each in turn,
    of which halves are joined first. How many threads have the lanes, and how elements come from memory, changes nothing. */
-typedef struct row_order { int64_t vector, parts, span; int lanes; } row_order;
-
-/* Neighbours of a row in one lane: floats of 16 bits may be cast to f32 on their way, and move 16 bytes at a time all the same. */
-static int64_t row_vector(int bytes) { return bytes == 8 ? 2 : 8; }
+typedef struct row_order { int64_t vector, parts, span; int lanes; bool narrow; } row_order;      /* narrow: of floats of 16 bits */
 
 /* along: the reduced elements are neighbours in a dense tensor of that shape. */
 static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
@@ -3614,8 +3587,8 @@ static reduce_kind reduce_kind_of(const emit *e, uint32_t node) {
     return REDUCE_NONE;
 }
 
-/* Sums of 16-bit floats are plain where few follow one another: their roundings are far below the result's. */
-static bool is_near(gn_dtype d, const row_order *w) { return types[d].real && (types[d].bytes > 2 || w->span / w->lanes > 512); }
+/* Sums of 16-bit floats are plain where few follow one another: their roundings are far below those of what is summed. */
+static bool is_near(gn_dtype d, const row_order *w) { return types[d].real && (!w->narrow || w->span / w->lanes > 512); }
 
 /* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where the whole does not. */
 static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype d, const row_order *w) {
@@ -3943,11 +3916,26 @@ static int row_summed(const emit *e, const row_group *g, uint32_t m) {
     return sums && types[d].real ? types[d].bytes : 0;
 }
 
-/* Of the first step that sums; those of a group agree. */
+/* All that a group reads and stores of elements has 16 bits, whatever it is cast to between. */
+static bool row_is_narrow(const row_kernel *k) {
+    bool any = false;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (!k->loads[i].by_row && types[k->loads[i].dtype].bytes != 2) return false;
+        any = any || !k->loads[i].by_row;
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++)
+        if (k->g->steps[m].full && k->g->steps[m].stored && types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes != 2) return false;
+    return any;
+}
+
+/* By the first step that sums; those of a group agree. */
 static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
-    return order_of(k->g->rows, k->g->n, row_vector(bytes ? bytes : row_largest(k)), rows_run_along(k->g));
+    bool narrow = bytes == 4 && row_is_narrow(k);
+    row_order w = order_of(k->g->rows, k->g->n, 16 / (narrow ? 2 : bytes ? bytes : row_largest(k)), rows_run_along(k->g));
+    w.narrow = narrow || bytes == 2;
+    return w;
 }
 
 /* The one reduction of a group that is nothing else over elements, by as many threads and blocks as it is worth. */
@@ -4074,9 +4062,9 @@ static void put_row_take(row_kernel *k, uint32_t m, int phase) {
     char x[64], lane[16] = "0";
     row_name(k, &k->g->steps[m], 0, x, sizeof x);
     if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
-    if (phase == 0) put(&k->e->body, "      t%u[v] = %s;\n", m, x);
+    if (phase == 0) put(&k->e->body, "      taken%u[v] = %s;\n", m, x);
     else if (row_norm(k->e, node)) put(&k->e->body, "      z%u[%s].square(%s - mean%u);\n", m, lane, x, m);
-    else put(&k->e->body, "      t%u[v] = %s(%s - top%u);\n", m, row_exp(k->e, node), x, m);
+    else put(&k->e->body, "      taken%u[v] = %s(%s - top%u);\n", m, row_exp(k->e, node), x, m);
 }
 
 /* V elements at once: all but a norm's squares. */
@@ -4131,7 +4119,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (row_stores_at(&g->steps[m], level)) put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m, (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++)
-        if (row_takes_all(k, m, row_phase(k, m, level))) put(b, "      %s t%u[%lld];\n", taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m, (long long)k->vector);
+        if (row_takes_all(k, m, row_phase(k, m, level))) put(b, "      %s taken%u[%lld];\n", taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m, (long long)k->vector);
     put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++) if (steps[m]) put_row_step(k, m);
     for (uint32_t m = 0; m < g->n_steps; m++) {
@@ -4143,7 +4131,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
         int phase = row_phase(k, m, level);
         char lane[16] = "0";
         if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
-        if (row_takes_all(k, m, phase)) put(b, "      take_all<%lld>(%c%u[%s], t%u, r);\n", (long long)k->vector, phase ? 'z' : 'q', m, lane, m);
+        if (row_takes_all(k, m, phase)) put(b, "      take_all<%lld>(%c%u[%s], taken%u, r);\n", (long long)k->vector, phase ? 'z' : 'q', m, lane, m);
     }
     put_row_stores(k, level);
     put(b, "  }\n");
@@ -4315,9 +4303,9 @@ static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, 
     if (!r->count || !r->n) return false;
     r->along = true;
     for (int i = axis + 1; i < in->rank; i++) r->along = r->along && in->dims[i] == 1;
-    row_order w = order_of(r->count, r->n, row_vector(bytes), r->along);
+    row_order w = order_of(r->count, r->n, 16 / bytes, r->along);
     r->vector = w.vector;
-    r->wide = r->vector > 1 && r->in_stride == 1 && r->out_stride == 1 && in_offset % (r->vector * bytes < 16 ? r->vector * bytes : 16) == 0 && strides_fit(&r->in, r->vector) && strides_fit(&r->out, r->vector);
+    r->wide = r->vector > 1 && r->in_stride == 1 && r->out_stride == 1 && in_offset % (r->vector * bytes) == 0 && strides_fit(&r->in, r->vector) && strides_fit(&r->out, r->vector);
     int64_t steps = r->n / r->vector;
     r->ty = !r->along ? 1 : steps > 256 ? 256 : w.lanes < 32 ? w.lanes : 32;
     r->lanes = w.lanes / r->ty;
@@ -4348,7 +4336,7 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     reduction r = { .kept = rows_of_x->in, .reduced = row };
     text value = { 0 };
     char members[60], acc[40];
-    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, row_vector(types[in->dtype].bytes), rows_of_x->along), base_offset(e, x), types[in->dtype].bytes);
+    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along), base_offset(e, x), types[in->dtype].bytes);
     put(&value, r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[(", type, (long long)r.vector, (long long)r.vector);
     put_offset(&value, &r.kept, "o", r.small);
     put(&value, " + ");
@@ -4402,7 +4390,7 @@ static void emit_layernorm(emit *e, uint32_t node) {
     snprintf(more, sizeof more, "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
              gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
     put_rows_type(e, &r, in->dtype, more);
-    bool packed = types[in->dtype].bytes == 2 && r.vector == 8 && r.wide && r.n <= ROW_WIDEST;
+    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.wide && r.n <= ROW_WIDEST;
     for (uint32_t i = 1; i <= last; i++) packed = packed && is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
     if (r.n <= ROW_WIDEST && !packed) { emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true); return; }
     if (packed) emit_early(e);
@@ -4533,7 +4521,7 @@ static bool is_tiled(const product *p, int64_t vector, int bytes, int64_t oa, in
     return a && b;
 }
 
-/* Of few rows: the lanes that sum k, k modulo `lanes` to each, of which halves are joined first; by the shape alone. side: threads side by side that read 16 bytes of a row of B each;
+/* Of few rows: the lanes that sum k, k modulo `lanes` to each (lane_k in the device's code); by the shape alone. side: threads side by side that read 16 bytes of a row of B each;
    splits: blocks of a cluster that share one row's k. */
 typedef struct row_lanes { int side, splits, lanes; } row_lanes;
 enum { FEW_ROWS = 8, NARROW_K = 1024 };
