@@ -1187,7 +1187,7 @@ typedef enum gn_leaf_kind {
 } gn_leaf_kind;
 
 typedef struct gn_part_node {
-    uint16_t op;         /* index into the op table: gn_get_op(op - 1, …) */
+    uint16_t op;         /* a gn_op_id; gn_get_op(op - 1, …) tells of it */
     uint8_t dtype;       /* gn_dtype of the result */
     uint8_t leaf;        /* gn_leaf_kind */
     uint8_t rank, phase;
@@ -1594,49 +1594,166 @@ typedef struct gn_net_i {
 #define GN_GELU_3 0.071354816272600248776
 #define GN_GELU_3_REST -6.175149918155315e-19
 
-/* ---- the ops that are not scalar rows: each executor that knows them all expands this list. The classes and dtypes of the last
- * columns are named in >>ops. X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0, tolerance, has gradient) */
-#define GN_STRUCTURED_OPS(X)                                                                             \
-    X(WHERE,          where,          0x30, SCALAR,     3, 3,  0, GN__ALL,    1,  true)                  \
-    X(CAST,           cast,           0x31, SCALAR,     1, 1,  1, GN__ALL,    1,  true)   /* dtype */    \
-    X(SUM,            sum,            0x38, REDUCE,     1, 1,  2, GN__ALL,    2,  true)   /* axes as bits, keep */ \
-    X(MEAN,           mean,           0x39, REDUCE,     1, 1,  2, GN__FLOATS, 2,  true)                  \
-    X(MAX,            max,            0x3a, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(MIN,            min,            0x3b, REDUCE,     1, 1,  2, GN__ALL,    0,  true)                  \
-    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,  1, GN__FLOATS, 16, true)   /* axis */     \
-    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,  2, GN__FLOATS, 8,  true)   /* eps as f64 word, bits: 1 gain, 2 bias */ \
-    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,  0, GN__NUMBERS, 4, true)                  \
-    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,  0, GN__NUMBERS, 4, true)                  \
-    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(PERMUTE,        permute,        0x51, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* axes */     \
-    X(SLICE,          slice,          0x52, MOVE,       1, 1,  4, GN__ALL,    0,  true)   /* axis, begin, end, step */ \
-    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,  4, GN__ALL,    0,  true)                  \
-    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,   0,  true)   /* axis */     \
-    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1, -1, GN__ALL,    0,  true)   /* dims */     \
-    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,  0, GN__ALL,    0,  true)                  \
-    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,  2, GN__INDEX,  0,  false)  /* depth, dtype */ \
-    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,  1, GN__NUMBERS, 4, true)   /* axis */     \
-    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,  0, GN__FLOATS, 8,  true)                  \
-    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,  2, GN__FLOATS, 16, true)   /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */ \
-    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,  0, GN__ALL,    0,  true)                  \
-    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,  0, GN__ALL,    0,  false)                 \
-    X(PROD,           prod,           0xc0, REDUCE,     1, 1,  2, GN__ALL,    4,  true)   /* axes as bits, keep */ \
-    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,  2, GN__ALL,    0,  false)                 \
-    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,  1, GN__ALL,    2,  true)   /* axis */     \
-    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,  1, GN__ALL,    4,  true)   /* axis */     \
-    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,  2, GN__ALL,    0,  false)  /* axis, descending */ \
-    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,  1, GN__ALL,    0,  true)   /* axis */     \
-    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,  1, GN__ALL,    0,  false)  /* bound */    \
-    X(FULL,           full,           0x08, GENERATOR,  0, 0, -1, 0,          0,  false)  /* dtype, f64 word, dims */ \
-    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,  4, 0,          1,  false)  /* dtype, n, start and step as f64 words */ \
-    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 0, false) /* dtype, key, dims; input: running counter */ \
-    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1, -1, GN__BIT(GN_I64), 4, false)
+/* What is true of few ops. */
+typedef enum gn_op_trait {
+    GN_COMPARES = 1,   /* the result is bool, for any dtype of input 0 */
+    GN_DIVIDES = 2,    /* an integer divisor of 0 is a fault */
+    GN_VIEWS = 4,       /* the result may be a view of input 0 */
+    GN_SINGLE = 8      /* two equal nodes of it are two values: never merged */
+} gn_op_trait;
+
+/* ---- the op list: scalar rows, structured ops, leaves. The dtypes of a row are named in >>types. ----
+ * Scalar rows.
+ * U (one input), B (two) and T (three) have a gradient, UN and BN none, C compares, P is a U with two attributes, its parameters;
+ * D is a B whose integer divisors of 0 are a fault.
+ * X(NAME, name, wire, compute class, dtypes, flops, tolerance, body over a, b, c and parameters p0, p1 [, gradients])
+ * Compute class: F float, S float and short, A any, M any but of more work than A, I integer. Gradients are expressions over the result y, its gradient gy, the inputs x0, x1, x2. */
+#define GN_SCALAR_OPS(U, B, D, UN, BN, C, P, T)                                                                                              \
+    B( ADD,       add,       0x10, A, GN__ALL,     1,  1, GN_M_ADD(a, b), gy, gy)                                                    \
+    B( SUB,       sub,       0x11, A, GN__NUMBERS, 1,  1, GN_M_SUB(a, b), gy, gn__neg(k, gy))                                        \
+    B( MUL,       mul,       0x12, A, GN__ALL,     1,  1, GN_M_MUL(a, b), gn__mul(k, gy, x1), gn__mul(k, gy, x0))                    \
+    D( DIV,       div,       0x13, A, GN__NUMBERS, 4,  1, GN_M_DIV(a, b), gn__div(k, gy, x1), gn__neg(k, gn__div(k, gn__mul(k, gy, y), x1))) \
+    B( POW,       pow,       0x14, F, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
+    B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__share(k, gn__gt(k, x0, x1)), gn__share(k, gn__lt(k, x0, x1))) \
+    B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__share(k, gn__lt(k, x0, x1)), gn__share(k, gn__gt(k, x0, x1))) \
+    U( NEG,       neg,       0x17, A, GN__NUMBERS, 1,  1, GN_M_NEG(a), gn__neg(k, gy))                                               \
+    U( ABS,       abs,       0x18, A, GN__NUMBERS, 1,  1, GN_M_ABS(a), gn__where(k, gn__lt(k, x0, gn__num(k, 0)), gn__neg(k, gy), gn__choose(k, gn__ne(k, x0, gn__num(k, 0)), gy))) \
+    U( EXP,       exp,       0x19, F, GN__FLOATS,  8,  2, GN_M_EXP(a), gn__mul(k, gy, y))                                            \
+    U( LOG,       log,       0x1a, F, GN__FLOATS,  8,  2, GN_M_LOG(a), gn__div(k, gy, x0))                                           \
+    U( SQRT,      sqrt,      0x1b, S, GN__FLOATS,  4,  1, GN_M_SQRT(a), gn__div(k, gn__mul(k, gy, gn__num(k, 0.5)), y))              \
+    U( RSQRT,     rsqrt,     0x1c, S, GN__FLOATS,  5,  2, GN_C(1) / GN_M_SQRT(a), gn__mul(k, gn__mul(k, gy, gn__num(k, -0.5)), gn__div(k, y, x0))) \
+    U( TANH,      tanh,      0x1d, F, GN__FLOATS, 12,  4, GN_M_TANH(a), gn__mul(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, y, y)))) \
+    U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_M_LOGISTIC(GN_C(1), a), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
+    U( RELU,      relu,      0x1f, A, GN__NUMBERS, 1,  1, a < GN_C(0) ? GN_C(0) : a, gn__choose(k, gn__gt(k, x0, gn__num(k, 0)), gy)) \
+    U( GELU,      gelu,      0x20, F, GN__FLOATS, 20,  8, GN_M_NORMAL(a, a), gn__gelu_grad(k)) \
+    U( GELU_TANH, gelu_tanh, 0x21, F, GN__FLOATS, 20,  8, GN_M_GELU_TANH(a), gn__gelu_tanh_grad(k)) \
+    U( SILU,      silu,      0x22, F, GN__FLOATS, 14,  4, GN_M_LOGISTIC(a, a), gn__silu_grad(k))                            \
+    C( EQ,        eq,        0x23, A, GN__ALL,     1,  1, a == b)                                                                    \
+    C( NE,        ne,        0x24, A, GN__ALL,     1,  1, a != b)                                                                    \
+    C( LT,        lt,        0x25, A, GN__ALL,     1,  1, a < b)                                                                     \
+    C( LE,        le,        0x26, A, GN__ALL,     1,  1, a <= b)                                                                    \
+    C( GT,        gt,        0x27, A, GN__ALL,     1,  1, a > b)                                                                     \
+    C( GE,        ge,        0x28, A, GN__ALL,     1,  1, a >= b)                                                                    \
+    BN(AND,       and,       0x29, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a & b)                                                      \
+    BN(OR,        or,        0x2a, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a | b)                                                      \
+    BN(XOR,       xor,       0x2b, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a ^ b)                                                      \
+    UN(NOT,       not,       0x2c, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a ^ p0)              /* p0: all ones of the dtype */        \
+    P( CLAMP,     clamp,     0x2d, A, GN__NUMBERS, 2,  1, GN_M_MIN(GN_M_MAX(a, p0), p1), gn__clamp_grad(k))  /* attrs: lo, hi as f64 words */ \
+    U( SIGN,         sign,         0x80, A, GN__NUMBERS,  1,  1, a > GN_C(0) ? GN_C(1) : a < GN_C(0) ? GN_C(-1) : a, gn__zeros_like(k, x0)) \
+    U( FLOOR,        floor,        0x81, F, GN__FLOATS,  1,  1, GN_M_FLOOR(a), gn__zeros_like(k, x0)) \
+    U( CEIL,         ceil,         0x82, F, GN__FLOATS,  1,  1, GN_M_CEIL(a), gn__zeros_like(k, x0)) \
+    U( ROUND,        round,        0x83, F, GN__FLOATS,  1,  1, GN_M_RINT(a), gn__zeros_like(k, x0)) \
+    U( TRUNC,        trunc,        0x84, F, GN__FLOATS,  1,  1, GN_M_TRUNC(a), gn__zeros_like(k, x0)) \
+    U( EXP2,         exp2,         0x85, F, GN__FLOATS,  8,  2, GN_M_EXP2(a), gn__mul(k, gy, gn__mul(k, y, gn__num(k, 0.69314718055994530942)))) \
+    U( EXPM1,        expm1,        0x86, F, GN__FLOATS, 10,  4, GN_M_EXPM1(a), gn__mul(k, gy, gn__add(k, y, gn__num(k, 1)))) \
+    U( LOG2,         log2,         0x87, F, GN__FLOATS,  8,  4, GN_M_LOG2(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 0.69314718055994530942)))) \
+    U( LOG10,        log10,        0x88, F, GN__FLOATS,  8,  4, GN_M_LOG10(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 2.30258509299404568402)))) \
+    U( LOG1P,        log1p,        0x89, F, GN__FLOATS, 10,  4, GN_M_LOG1P(a), gn__div(k, gy, gn__add(k, x0, gn__num(k, 1)))) \
+    U( RECIPROCAL,   reciprocal,   0x8a, S, GN__FLOATS,  4,  1, GN_C(1) / a, gn__neg(k, gn__mul(k, gy, gn__mul(k, y, y)))) \
+    U( SQUARE,       square,       0x8b, A, GN__NUMBERS,  1,  1, GN_M_MUL(a, a), gn__mul(k, gy, gn__mul(k, x0, gn__num(k, 2)))) \
+    U( SIN,          sin,          0x8c, F, GN__FLOATS, 12,  4, GN_M_SIN(a), gn__mul(k, gy, gn__cos(k, x0))) \
+    U( COS,          cos,          0x8d, F, GN__FLOATS, 12,  4, GN_M_COS(a), gn__neg(k, gn__mul(k, gy, gn__sin(k, x0)))) \
+    U( TAN,          tan,          0x8e, F, GN__FLOATS, 16,  4, GN_M_TAN(a), gn__mul(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, y, y)))) \
+    U( ASIN,         asin,         0x8f, F, GN__FLOATS, 12,  4, GN_M_ASIN(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
+    U( ACOS,         acos,         0x90, F, GN__FLOATS, 12,  4, GN_M_ACOS(a), gn__neg(k, gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))))) \
+    U( ATAN,         atan,         0x91, F, GN__FLOATS, 12,  4, GN_M_ATAN(a), gn__div(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
+    U( SINH,         sinh,         0x92, F, GN__FLOATS, 16,  4, GN_M_SINH(a), gn__mul(k, gy, gn__cosh(k, x0))) \
+    U( COSH,         cosh,         0x93, F, GN__FLOATS, 16,  4, GN_M_COSH(a), gn__mul(k, gy, gn__sinh(k, x0))) \
+    U( ASINH,        asinh,        0x94, F, GN__FLOATS, 16,  4, GN_M_ASINH(a), gn__mul(k, gy, gn__rsqrt(k, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
+    U( ACOSH,        acosh,        0x95, F, GN__FLOATS, 16,  4, GN_M_ACOSH(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__mul(k, x0, x0), gn__num(k, 1))))) \
+    U( ATANH,        atanh,        0x96, F, GN__FLOATS, 16,  4, GN_M_ATANH(a), gn__div(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
+    U( ERF,          erf,          0x97, F, GN__FLOATS, 16,  4, GN_M_ERF(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, 1.12837916709551257390)))) \
+    U( ERFC,         erfc,         0x98, F, GN__FLOATS, 16,  8, GN_M_ERFC(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, -1.12837916709551257390)))) \
+    U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, a != a ? a : GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
+    U( SOFTSIGN,     softsign,     0x9a, S, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
+    U( HARD_SIGMOID, hard_sigmoid, 0x9b, S, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
+    U( HARD_SWISH,   hard_swish,   0x9c, S, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
+    U( SELU,         selu,         0x9d, F, GN__FLOATS, 10,  4, GN_C(1.0507009873554804934) * (a > GN_C(0) ? a : GN_C(1.6732632423543772848) * GN_M_EXPM1(a)), gn__selu_grad(k)) \
+    U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, GN_M_MISH(a), gn__mish_grad(k)) \
+    U( LOG_SIGMOID,  log_sigmoid,  0x9f, F, GN__FLOATS, 20,  4, GN_M_MIN(a, GN_C(0)) - GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, gn__neg(k, x0)))) \
+    B( ATAN2,        atan2,        0xa0, F, GN__FLOATS, 20,  4, GN_M_ATAN2(a, b), gn__div(k, gn__mul(k, gy, x1), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))), gn__neg(k, gn__div(k, gn__mul(k, gy, x0), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))))) \
+    D( FMOD,         fmod,         0xa1, M, GN__NUMBERS,  8,  1, GN_M_FMOD(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__trunc(k, gn__div(k, x0, x1))))) \
+    D( REMAINDER,    remainder,    0xa2, M, GN__NUMBERS,  8,  2, GN_M_REMAINDER(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__floor_divide(k, x0, x1)))) \
+    D( FLOOR_DIVIDE, floor_divide, 0xa3, M, GN__NUMBERS,  8,  4, GN_M_FLOORDIV(a, b), gn__zeros_like(k, x0), gn__zeros_like(k, x1)) \
+    B( HYPOT,        hypot,        0xa4, F, GN__FLOATS,  8,  4, GN_M_HYPOT(a, b), gn__div(k, gn__mul(k, gy, x0), y), gn__div(k, gn__mul(k, gy, x1), y)) \
+    B( COPYSIGN,     copysign,     0xa5, S, GN__FLOATS,  1,  0, GN_M_COPYSIGN(a, b), gn__where(k, gn__eq(k, y, x0), gy, gn__neg(k, gy)), gn__zeros_like(k, x1)) \
+    BN( SHIFT_LEFT,   shift_left,   0xa6, I, GN__INTS,  1,  1, GN_M_SHL(a, b)) \
+    BN( SHIFT_RIGHT,  shift_right,  0xa7, I, GN__INTS,  1,  1, GN_M_SHR(a, b)) \
+    T( FMA,          fma,          0xb0, M, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
+    T( LERP,         lerp,         0xb1, S, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
+
+/* The ops that are not scalar rows: each executor that knows them all expands this list.
+ * X(NAME, name, wire, class, least inputs, most inputs, words of attributes (-1: by shape rule), dtypes of input 0,
+ *   tolerance, has gradient, cost: each (a result's element is one operation), reads, or that of the block, traits) */
+#define GN_STRUCTURED_OPS(X)                                                                                          \
+    X(WHERE,          where,          0x30, SCALAR,     3, 3,   0, GN__ALL,      1, true,  each, 0)                   \
+    X(CAST,           cast,           0x31, SCALAR,     1, 1,   1, GN__ALL,      1, true,  each, 0) /* dtype */       \
+    /* axes as bits, keep */                                                                                          \
+    X(SUM,            sum,            0x38, REDUCE,     1, 1,   2, GN__ALL,      2, true,  reads, 0)                  \
+    X(MEAN,           mean,           0x39, REDUCE,     1, 1,   2, GN__FLOATS,   2, true,  reads, 0)                  \
+    X(MAX,            max,            0x3a, REDUCE,     1, 1,   2, GN__ALL,      0, true,  reads, 0)                  \
+    X(MIN,            min,            0x3b, REDUCE,     1, 1,   2, GN__ALL,      0, true,  reads, 0)                  \
+    X(ARGMAX,         argmax,         0x3c, REDUCE,     1, 1,   2, GN__ALL,      0, false, reads, 0)                  \
+    X(SOFTMAX,        softmax,        0x40, STRUCTURED, 1, 1,   1, GN__FLOATS,  16, true,  each, 0) /* axis */        \
+    X(LOG_SOFTMAX,    log_softmax,    0x41, STRUCTURED, 1, 1,   1, GN__FLOATS,  16, true,  each, 0) /* axis */        \
+    /* eps as f64 word, bits: 1 gain, 2 bias */                                                                       \
+    X(LAYERNORM,      layernorm,      0x42, STRUCTURED, 1, 3,   2, GN__FLOATS,   8, true,  each, 0)                   \
+    X(MATMUL,         matmul,         0x48, STRUCTURED, 2, 2,   0, GN__NUMBERS,  4, true,  matmul, 0)                 \
+    X(LINEAR,         linear,         0x49, STRUCTURED, 2, 3,   0, GN__NUMBERS,  4, true,  matmul, 0)                 \
+    X(RESHAPE,        reshape,        0x50, MOVE,       1, 1,  -1, GN__ALL,      0, true,  each, GN_VIEWS) /* dims */ \
+    X(PERMUTE,        permute,        0x51, MOVE,       1, 1,  -1, GN__ALL,      0, true,  each, GN_VIEWS) /* axes */ \
+    /* axis, begin, end, step */                                                                                      \
+    X(SLICE,          slice,          0x52, MOVE,       1, 1,   4, GN__ALL,      0, true,  each, GN_VIEWS)            \
+    X(SLICE_PUT,      slice_put,      0x53, MOVE,       2, 2,   4, GN__ALL,      0, true,  each, 0)                   \
+    X(CONCAT,         concat,         0x54, MOVE,       1, 255, 1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    X(BROADCAST,      broadcast,      0x55, MOVE,       1, 1,  -1, GN__ALL,      0, true,  each, GN_VIEWS) /* dims */ \
+    X(GATHER,         gather,         0x58, STRUCTURED, 2, 2,   1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    X(EMBEDDING,      embedding,      0x59, STRUCTURED, 2, 2,   0, GN__ALL,      0, true,  each, 0)                   \
+    /* depth, dtype */                                                                                                \
+    X(ONE_HOT,        one_hot,        0x5a, STRUCTURED, 1, 1,   2, GN__INDEX,    0, false, each, 0)                   \
+    X(SCATTER_ADD,    scatter_add,    0x5b, STRUCTURED, 3, 3,   1, GN__NUMBERS,  4, true,  each, 0) /* axis */        \
+    X(CROSS_ENTROPY,  cross_entropy,  0x60, STRUCTURED, 2, 2,   0, GN__FLOATS,   8, true,  each, 0)                   \
+    X(MSE_LOSS,       mse_loss,       0x61, STRUCTURED, 2, 2,   0, GN__FLOATS,   8, true,  each, 0)                   \
+    /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */                                                         \
+    X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,   2, GN__FLOATS,  16, true,  attention, 0)              \
+    X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,   0, GN__ALL,      0, true,  each, GN_SINGLE)           \
+    X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
+    /* axes as bits, keep */                                                                                          \
+    X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                  \
+    X(ARGMIN,         argmin,         0xc1, REDUCE,     1, 1,   2, GN__ALL,      0, false, reads, 0)                  \
+    X(CUMSUM,         cumsum,         0xc2, STRUCTURED, 1, 1,   1, GN__ALL,      2, true,  each, 0) /* axis */        \
+    X(CUMPROD,        cumprod,        0xc3, STRUCTURED, 1, 1,   1, GN__ALL,      4, true,  each, 0) /* axis */        \
+    X(CUMMAX,         cummax,         0xc4, STRUCTURED, 1, 1,   1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    /* axis, descending */                                                                                            \
+    X(ARGSORT,        argsort,        0xc5, STRUCTURED, 1, 1,   2, GN__ALL,      0, false, argsort, 0)                \
+    X(SCATTER,        scatter,        0xc6, STRUCTURED, 3, 3,   1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    X(SCATTER_MAX,    scatter_max,    0xc7, STRUCTURED, 3, 3,   1, GN__ALL,      0, true,  each, 0) /* axis */        \
+    X(NONZERO,        nonzero,        0xc8, STRUCTURED, 1, 1,   1, GN__ALL,      0, false, reads, 0) /* bound */      \
+    /* dtype, f64 word, dims */                                                                                       \
+    X(FULL,           full,           0x08, GENERATOR,  0, 0,  -1, 0,            0, false, each, 0)                   \
+    /* dtype, n, start and step as f64 words */                                                                       \
+    X(ARANGE,         arange,         0x09, GENERATOR,  0, 0,   4, 0,            1, false, each, 0)                   \
+    /* dtype, key, dims; input: running counter */                                                                    \
+    X(RANDOM_UNIFORM, random_uniform, 0x0a, GENERATOR,  1, 1,  -1, GN__BIT(GN_I64),  0, false, each, GN_SINGLE)       \
+    X(RANDOM_NORMAL,  random_normal,  0x0b, GENERATOR,  1, 1,  -1, GN__BIT(GN_I64),  4, false, each, GN_SINGLE)
+
+/* Leaves; gn_part_node.leaf says the kind. X(NAME, name, wire) */
+#define GN_LEAF_OPS(X) X(DATA, data, 0x01) X(VALUE, value, 0x02) X(WEIGHT, weight, 0x03) X(STATE, state, 0x04)
+
+/* An op's index in the table: gn_part_node.op, and one more than what gn_get_op takes. Indices are of this build; only wire ids travel. */
+typedef enum gn_op_id {
+    GN_OP_FAILED,        /* a node that could not be built; never leaves the context */
+#define GN__X(NAME, name, wire) GN_OP_##NAME,
+    GN_LEAF_OPS(GN__X)
+#undef GN__X
+#define GN__U(NAME, ...) GN_OP_##NAME,
+    GN_SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
+#undef GN__U
+#define GN__X(NAME, ...) GN_OP_##NAME,
+    GN_STRUCTURED_OPS(GN__X)
+#undef GN__X
+    GN_OP__COUNT
+} gn_op_id;
 
 /* ---- driver: what genie_cuda.c provides ---- */
 typedef struct gn_driver_i {
@@ -3854,101 +3971,6 @@ GN__SMALL_END
 GN__DEFINE_INT_MATH(i32, int32_t, uint32_t)
 GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
 
-/* ---- the scalar rows ----
- * U (one input), B (two) and T (three) have a gradient, UN and BN none, C compares, P is a U whose parameters are attributes.
- * X(NAME, name, wire, compute class, dtypes, flops, tolerance, body over a, b, c and parameters p0, p1 [, gradients])
- * Compute class: F float, S float and short, A any, M any but of more work than A, I integer. Gradients are expressions over the result y, its gradient gy, the inputs x0, x1, x2. */
-#define GN__SCALAR_OPS(U, B, UN, BN, C, P, T)                                                                                              \
-    B( ADD,       add,       0x10, A, GN__ALL,     1,  1, GN_M_ADD(a, b), gy, gy)                                                    \
-    B( SUB,       sub,       0x11, A, GN__NUMBERS, 1,  1, GN_M_SUB(a, b), gy, gn__neg(k, gy))                                        \
-    B( MUL,       mul,       0x12, A, GN__ALL,     1,  1, GN_M_MUL(a, b), gn__mul(k, gy, x1), gn__mul(k, gy, x0))                    \
-    B( DIV,       div,       0x13, A, GN__NUMBERS, 4,  1, GN_M_DIV(a, b), gn__div(k, gy, x1), gn__neg(k, gn__div(k, gn__mul(k, gy, y), x1))) \
-    B( POW,       pow,       0x14, F, GN__FLOATS, 30,  4, GN_M_POW(a, b), gn__pow_grad_base(k), gn__pow_grad_exponent(k))            \
-    B( MINIMUM,   minimum,   0x15, A, GN__ALL,     1,  1, GN_M_MIN(a, b), gn__share(k, gn__gt(k, x0, x1)), gn__share(k, gn__lt(k, x0, x1))) \
-    B( MAXIMUM,   maximum,   0x16, A, GN__ALL,     1,  1, GN_M_MAX(a, b), gn__share(k, gn__lt(k, x0, x1)), gn__share(k, gn__gt(k, x0, x1))) \
-    U( NEG,       neg,       0x17, A, GN__NUMBERS, 1,  1, GN_M_NEG(a), gn__neg(k, gy))                                               \
-    U( ABS,       abs,       0x18, A, GN__NUMBERS, 1,  1, GN_M_ABS(a), gn__where(k, gn__lt(k, x0, gn__num(k, 0)), gn__neg(k, gy), gn__choose(k, gn__ne(k, x0, gn__num(k, 0)), gy))) \
-    U( EXP,       exp,       0x19, F, GN__FLOATS,  8,  2, GN_M_EXP(a), gn__mul(k, gy, y))                                            \
-    U( LOG,       log,       0x1a, F, GN__FLOATS,  8,  2, GN_M_LOG(a), gn__div(k, gy, x0))                                           \
-    U( SQRT,      sqrt,      0x1b, S, GN__FLOATS,  4,  1, GN_M_SQRT(a), gn__div(k, gn__mul(k, gy, gn__num(k, 0.5)), y))              \
-    U( RSQRT,     rsqrt,     0x1c, S, GN__FLOATS,  5,  2, GN_C(1) / GN_M_SQRT(a), gn__mul(k, gn__mul(k, gy, gn__num(k, -0.5)), gn__div(k, y, x0))) \
-    U( TANH,      tanh,      0x1d, F, GN__FLOATS, 12,  4, GN_M_TANH(a), gn__mul(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, y, y)))) \
-    U( SIGMOID,   sigmoid,   0x1e, F, GN__FLOATS, 12,  4, GN_M_LOGISTIC(GN_C(1), a), gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y)))) \
-    U( RELU,      relu,      0x1f, A, GN__NUMBERS, 1,  1, a < GN_C(0) ? GN_C(0) : a, gn__choose(k, gn__gt(k, x0, gn__num(k, 0)), gy)) \
-    U( GELU,      gelu,      0x20, F, GN__FLOATS, 20,  8, GN_M_NORMAL(a, a), gn__gelu_grad(k)) \
-    U( GELU_TANH, gelu_tanh, 0x21, F, GN__FLOATS, 20,  8, GN_M_GELU_TANH(a), gn__gelu_tanh_grad(k)) \
-    U( SILU,      silu,      0x22, F, GN__FLOATS, 14,  4, GN_M_LOGISTIC(a, a), gn__silu_grad(k))                            \
-    C( EQ,        eq,        0x23, A, GN__ALL,     1,  1, a == b)                                                                    \
-    C( NE,        ne,        0x24, A, GN__ALL,     1,  1, a != b)                                                                    \
-    C( LT,        lt,        0x25, A, GN__ALL,     1,  1, a < b)                                                                     \
-    C( LE,        le,        0x26, A, GN__ALL,     1,  1, a <= b)                                                                    \
-    C( GT,        gt,        0x27, A, GN__ALL,     1,  1, a > b)                                                                     \
-    C( GE,        ge,        0x28, A, GN__ALL,     1,  1, a >= b)                                                                    \
-    BN(AND,       and,       0x29, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a & b)                                                      \
-    BN(OR,        or,        0x2a, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a | b)                                                      \
-    BN(XOR,       xor,       0x2b, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a ^ b)                                                      \
-    UN(NOT,       not,       0x2c, I, GN__INTS | GN__BIT(GN_BOOL), 1, 1, a ^ p0)              /* p0: all ones of the dtype */        \
-    P( CLAMP,     clamp,     0x2d, A, GN__NUMBERS, 2,  1, GN_M_MIN(GN_M_MAX(a, p0), p1), gn__clamp_grad(k))  /* attrs: lo, hi as f64 words */ \
-    U( SIGN,         sign,         0x80, A, GN__NUMBERS,  1,  1, a > GN_C(0) ? GN_C(1) : a < GN_C(0) ? GN_C(-1) : a, gn__zeros_like(k, x0)) \
-    U( FLOOR,        floor,        0x81, F, GN__FLOATS,  1,  1, GN_M_FLOOR(a), gn__zeros_like(k, x0)) \
-    U( CEIL,         ceil,         0x82, F, GN__FLOATS,  1,  1, GN_M_CEIL(a), gn__zeros_like(k, x0)) \
-    U( ROUND,        round,        0x83, F, GN__FLOATS,  1,  1, GN_M_RINT(a), gn__zeros_like(k, x0)) \
-    U( TRUNC,        trunc,        0x84, F, GN__FLOATS,  1,  1, GN_M_TRUNC(a), gn__zeros_like(k, x0)) \
-    U( EXP2,         exp2,         0x85, F, GN__FLOATS,  8,  2, GN_M_EXP2(a), gn__mul(k, gy, gn__mul(k, y, gn__num(k, 0.69314718055994530942)))) \
-    U( EXPM1,        expm1,        0x86, F, GN__FLOATS, 10,  4, GN_M_EXPM1(a), gn__mul(k, gy, gn__add(k, y, gn__num(k, 1)))) \
-    U( LOG2,         log2,         0x87, F, GN__FLOATS,  8,  4, GN_M_LOG2(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 0.69314718055994530942)))) \
-    U( LOG10,        log10,        0x88, F, GN__FLOATS,  8,  4, GN_M_LOG10(a), gn__div(k, gy, gn__mul(k, x0, gn__num(k, 2.30258509299404568402)))) \
-    U( LOG1P,        log1p,        0x89, F, GN__FLOATS, 10,  4, GN_M_LOG1P(a), gn__div(k, gy, gn__add(k, x0, gn__num(k, 1)))) \
-    U( RECIPROCAL,   reciprocal,   0x8a, S, GN__FLOATS,  4,  1, GN_C(1) / a, gn__neg(k, gn__mul(k, gy, gn__mul(k, y, y)))) \
-    U( SQUARE,       square,       0x8b, A, GN__NUMBERS,  1,  1, GN_M_MUL(a, a), gn__mul(k, gy, gn__mul(k, x0, gn__num(k, 2)))) \
-    U( SIN,          sin,          0x8c, F, GN__FLOATS, 12,  4, GN_M_SIN(a), gn__mul(k, gy, gn__cos(k, x0))) \
-    U( COS,          cos,          0x8d, F, GN__FLOATS, 12,  4, GN_M_COS(a), gn__neg(k, gn__mul(k, gy, gn__sin(k, x0)))) \
-    U( TAN,          tan,          0x8e, F, GN__FLOATS, 16,  4, GN_M_TAN(a), gn__mul(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, y, y)))) \
-    U( ASIN,         asin,         0x8f, F, GN__FLOATS, 12,  4, GN_M_ASIN(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
-    U( ACOS,         acos,         0x90, F, GN__FLOATS, 12,  4, GN_M_ACOS(a), gn__neg(k, gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))))) \
-    U( ATAN,         atan,         0x91, F, GN__FLOATS, 12,  4, GN_M_ATAN(a), gn__div(k, gy, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
-    U( SINH,         sinh,         0x92, F, GN__FLOATS, 16,  4, GN_M_SINH(a), gn__mul(k, gy, gn__cosh(k, x0))) \
-    U( COSH,         cosh,         0x93, F, GN__FLOATS, 16,  4, GN_M_COSH(a), gn__mul(k, gy, gn__sinh(k, x0))) \
-    U( ASINH,        asinh,        0x94, F, GN__FLOATS, 16,  4, GN_M_ASINH(a), gn__mul(k, gy, gn__rsqrt(k, gn__add(k, gn__num(k, 1), gn__mul(k, x0, x0))))) \
-    U( ACOSH,        acosh,        0x95, F, GN__FLOATS, 16,  4, GN_M_ACOSH(a), gn__mul(k, gy, gn__rsqrt(k, gn__sub(k, gn__mul(k, x0, x0), gn__num(k, 1))))) \
-    U( ATANH,        atanh,        0x96, F, GN__FLOATS, 16,  4, GN_M_ATANH(a), gn__div(k, gy, gn__sub(k, gn__num(k, 1), gn__mul(k, x0, x0)))) \
-    U( ERF,          erf,          0x97, F, GN__FLOATS, 16,  4, GN_M_ERF(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, 1.12837916709551257390)))) \
-    U( ERFC,         erfc,         0x98, F, GN__FLOATS, 16,  8, GN_M_ERFC(a), gn__mul(k, gy, gn__mul(k, gn__exp(k, gn__neg(k, gn__mul(k, x0, x0))), gn__num(k, -1.12837916709551257390)))) \
-    U( SOFTPLUS,     softplus,     0x99, F, GN__FLOATS, 20,  4, a != a ? a : GN_M_MAX(a, GN_C(0)) + GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, x0))) \
-    U( SOFTSIGN,     softsign,     0x9a, S, GN__FLOATS,  5,  2, a / (GN_C(1) + GN_M_ABS(a)), gn__softsign_grad(k)) \
-    U( HARD_SIGMOID, hard_sigmoid, 0x9b, S, GN__FLOATS,  4,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? GN_C(1) : (a + GN_C(3)) / GN_C(6), gn__hard_grad(k, gn__num(k, 1.0 / 6))) \
-    U( HARD_SWISH,   hard_swish,   0x9c, S, GN__FLOATS,  5,  2, a <= GN_C(-3) ? GN_C(0) : a >= GN_C(3) ? a : a * (a + GN_C(3)) / GN_C(6), gn__hard_swish_grad(k)) \
-    U( SELU,         selu,         0x9d, F, GN__FLOATS, 10,  4, GN_C(1.0507009873554804934) * (a > GN_C(0) ? a : GN_C(1.6732632423543772848) * GN_M_EXPM1(a)), gn__selu_grad(k)) \
-    U( MISH,         mish,         0x9e, F, GN__FLOATS, 32,  8, GN_M_MISH(a), gn__mish_grad(k)) \
-    U( LOG_SIGMOID,  log_sigmoid,  0x9f, F, GN__FLOATS, 20,  4, GN_M_MIN(a, GN_C(0)) - GN_M_LOG1P(GN_M_EXP(-GN_M_ABS(a))), gn__mul(k, gy, gn__sigmoid(k, gn__neg(k, x0)))) \
-    B( ATAN2,        atan2,        0xa0, F, GN__FLOATS, 20,  4, GN_M_ATAN2(a, b), gn__div(k, gn__mul(k, gy, x1), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))), gn__neg(k, gn__div(k, gn__mul(k, gy, x0), gn__add(k, gn__mul(k, x0, x0), gn__mul(k, x1, x1))))) \
-    B( FMOD,         fmod,         0xa1, M, GN__NUMBERS,  8,  1, GN_M_FMOD(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__trunc(k, gn__div(k, x0, x1))))) \
-    B( REMAINDER,    remainder,    0xa2, M, GN__NUMBERS,  8,  2, GN_M_REMAINDER(a, b), gy, gn__neg(k, gn__mul(k, gy, gn__floor_divide(k, x0, x1)))) \
-    B( FLOOR_DIVIDE, floor_divide, 0xa3, M, GN__NUMBERS,  8,  4, GN_M_FLOORDIV(a, b), gn__zeros_like(k, x0), gn__zeros_like(k, x1)) \
-    B( HYPOT,        hypot,        0xa4, F, GN__FLOATS,  8,  4, GN_M_HYPOT(a, b), gn__div(k, gn__mul(k, gy, x0), y), gn__div(k, gn__mul(k, gy, x1), y)) \
-    B( COPYSIGN,     copysign,     0xa5, S, GN__FLOATS,  1,  0, GN_M_COPYSIGN(a, b), gn__where(k, gn__eq(k, y, x0), gy, gn__neg(k, gy)), gn__zeros_like(k, x1)) \
-    BN( SHIFT_LEFT,   shift_left,   0xa6, I, GN__INTS,  1,  1, GN_M_SHL(a, b)) \
-    BN( SHIFT_RIGHT,  shift_right,  0xa7, I, GN__INTS,  1,  1, GN_M_SHR(a, b)) \
-    T( FMA,          fma,          0xb0, M, GN__NUMBERS,  2,  1, GN_M_FMA(a, b, c), gn__mul(k, gy, x1), gn__mul(k, gy, x0), gy) \
-    T( LERP,         lerp,         0xb1, S, GN__FLOATS,  4,  2, a * (GN_C(1) - c) + b * c, gn__mul(k, gy, gn__sub(k, gn__num(k, 1), x2)), gn__mul(k, gy, x2), gn__mul(k, gy, gn__sub(k, x1, x0)))
-
-/* Leaves; gn_part_node.leaf says the kind. X(NAME, name, wire) */
-#define GN__LEAF_OPS(X) X(DATA, data, 0x01) X(VALUE, value, 0x02) X(WEIGHT, weight, 0x03) X(STATE, state, 0x04)
-
-typedef enum gn__op_index {
-    GN__OP_FAILED,       /* a node that could not be built; never leaves the context */
-#define GN__X(NAME, name, wire) GN__OP_##NAME,
-    GN__LEAF_OPS(GN__X)
-#undef GN__X
-#define GN__U(NAME, ...) GN__OP_##NAME,
-    GN__SCALAR_OPS(GN__U, GN__U, GN__U, GN__U, GN__U, GN__U, GN__U)
-#undef GN__U
-#define GN__X(NAME, ...) GN__OP_##NAME,
-    GN_STRUCTURED_OPS(GN__X)
-#undef GN__X
-    GN__OP__COUNT
-} gn__op_index;
-
 /* What a shape rule sees and fills. */
 typedef struct gn__infer_call {
     const gn__type *in;
@@ -3990,10 +4012,11 @@ typedef struct gn__op_row {
     uint8_t kind;               /* gn_op_class */
     uint8_t least, most;        /* inputs */
     int8_t n_attrs;             /* -1: the shape rule says */
-    bool compares;
+    uint8_t traits;             /* gn_op_trait */
     uint32_t dtypes;
-    double flops, tolerance;
+    double flops, tolerance;    /* flops: of an element of the result, where there is no cost */
     gn__infer_fn infer;
+    gn__cost_fn cost;
     gn__kernel cpu;
     gn__grad_fn grad;
     gn__tile_fn tile[GN__COMPUTE__COUNT];
@@ -4037,7 +4060,7 @@ typedef struct gn__op_row {
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
 GN__SMALL_BEGIN
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
 #undef GN__LONG
 #undef GN__PATH
@@ -4046,7 +4069,7 @@ GN__SMALL_END
 #define GN__LONG f32
 #define GN__PATH f32_avx2
 #define GN__TARGET GN__TARGET_AVX2
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -4056,7 +4079,7 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #define GN__WHEN_M(...)
 #define GN__PATH f32_avx512
 #define GN__TARGET GN__TARGET_AVX512
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_F
@@ -4074,7 +4097,7 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #define GN__T double
 #define GN__PARAM(x) (x)
 GN__SMALL_BEGIN
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
 #undef GN__LONG
 #undef GN__PATH
@@ -4087,7 +4110,7 @@ GN__SMALL_END
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -4110,7 +4133,7 @@ GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__T
 #define GN__T int32_t
 #define GN__PARAM(x) ((int32_t)gn__f64_int(x, GN_I32))
 GN__SMALL_BEGIN
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
 #undef GN__SUFFIX
 #undef GN__PATH
@@ -4123,7 +4146,7 @@ GN__SMALL_END
 #define GN__T int64_t
 #define GN__PARAM(x) gn__f64_int(x, GN_I64)
 GN__SMALL_BEGIN
-GN__SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
 #undef GN__SUFFIX
 #undef GN__PATH
@@ -4352,6 +4375,10 @@ static gn_result gn__cpu_random_normal(const gn__call *c) { return gn__random(c,
 GN__COLD_END
 
 /* ---- reductions: attrs = axes as bits, keep ---- */
+
+/* Costs of ops without one of their own, in operations. */
+static double gn__cost_each(const gn__infer_call *c) { return (double)gn__count(&c->out->shape); }
+static double gn__cost_reads(const gn__infer_call *c) { return (double)gn__count(&c->in[0].shape); }
 
 static gn_result gn__infer_reduce(const gn__infer_call *c) {
     gn_shape s = c->in[0].shape;
@@ -6857,12 +6884,12 @@ GN__COLD_END
 
 #define GN__U(NAME, name, ...) static void gn__grad_##name(gn__grads *k);
 #define GN__N(...)
-GN__SCALAR_OPS(GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
+GN_SCALAR_OPS(GN__U, GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
 #undef GN__U
 #undef GN__N
 #define GN__DECLARE_GRAD_true(name) static void gn__grad_##name(gn__grads *k);
 #define GN__DECLARE_GRAD_false(name)
-#define GN__X(NAME, name, w, kind, least, most, attrs, mask, tol, grad) GN__DECLARE_GRAD_##grad(name)
+#define GN__X(NAME, name, w, kind, least, most, attrs, mask, tol, grad, ...) GN__DECLARE_GRAD_##grad(name)
 GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 
@@ -6888,19 +6915,30 @@ GN_STRUCTURED_OPS(GN__X)
 #define GN__WIDE_I(NAME) { NULL, NULL, NULL }
 #define GN__WIDE64_I(NAME) GN__WIDE_I(NAME)
 #define GN__TILES_I(NAME) { NULL, NULL, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
-#define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, cmp, rule, g)                                                  \
-    [GN__OP_##NAME] = { .name = lower, .text = body, .wire = w, .kind = GN_CLASS_SCALAR, .least = n, .most = n,              \
-                        .n_attrs = GN__OP_##NAME == GN__OP_CLAMP ? 2 : 0, .compares = cmp, .dtypes = mask, .flops = fl,      \
-                        .tolerance = tol, .infer = rule, .grad = g, .tile = GN__TILES_##cls(NAME), .wide = GN__WIDE_##cls(NAME), .wide64 = GN__WIDE64_##cls(NAME) },
-#define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, false, gn__infer_scalar, gn__grad_##name)
-#define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, false, gn__infer_scalar, gn__grad_##name)
-#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, false, gn__infer_scalar, gn__grad_##name)
-#define GN__UN(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, false, gn__infer_scalar, NULL)
-#define GN__BN(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, false, gn__infer_scalar, NULL)
-#define GN__C(NAME, name, w, cls, mask, fl, tol, body) GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, true, gn__infer_compare, NULL)
+#define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, words, flags, rule, g)                                        \
+    [GN_OP_##NAME] = { .name = lower, .text = body, .wire = w, .kind = GN_CLASS_SCALAR, .least = n, .most = n,            \
+                       .n_attrs = words, .traits = flags, .dtypes = mask, .flops = fl, .tolerance = tol, .infer = rule,   \
+                       .grad = g, .tile = GN__TILES_##cls(NAME), .wide = GN__WIDE_##cls(NAME),                            \
+                       .wide64 = GN__WIDE64_##cls(NAME) },
+#define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, gn__grad_##name)
+#define GN__P(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 2, 0, gn__infer_scalar, gn__grad_##name)
+#define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, gn__grad_##name)
+#define GN__D(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_DIVIDES, gn__infer_scalar, gn__grad_##name)
+#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, 0, 0, gn__infer_scalar, gn__grad_##name)
+#define GN__UN(NAME, name, w, cls, mask, fl, tol, body) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, NULL)
+#define GN__BN(NAME, name, w, cls, mask, fl, tol, body) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, NULL)
+#define GN__C(NAME, name, w, cls, mask, fl, tol, body) \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_COMPARES, gn__infer_compare, NULL)
 #define GN__GRAD_true(name) gn__grad_##name
 #define GN__GRAD_false(name) NULL
-#define GN__TEXT_SCALAR(NAME) (GN__OP_##NAME == GN__OP_WHERE ? "a ? b : c" : "a")   /* cast: converted by the compute type */
+#define GN__TEXT_SCALAR(NAME) (GN_OP_##NAME == GN_OP_WHERE ? "a ? b : c" : "a")   /* cast: converted by the compute type */
 #define GN__TEXT_REDUCE(NAME) NULL
 #define GN__TEXT_MOVE(NAME) NULL
 #define GN__TEXT_STRUCTURED(NAME) NULL
@@ -6910,19 +6948,23 @@ GN_STRUCTURED_OPS(GN__X)
 #define GN__CPU_MOVE(name) gn__cpu_##name
 #define GN__CPU_STRUCTURED(name) gn__cpu_##name
 #define GN__CPU_GENERATOR(name) gn__cpu_##name
-#define GN__X(NAME, lower, w, cls, lo, hi, words, mask, tol, g)                                                             \
-    [GN__OP_##NAME] = { .name = #lower, .text = GN__TEXT_##cls(NAME), .wire = w, .kind = GN_CLASS_##cls, .least = lo, .most = hi, .n_attrs = words, .dtypes = mask, \
-                        .flops = 1, .tolerance = tol, .infer = gn__infer_##lower, .cpu = GN__CPU_##cls(lower), .grad = GN__GRAD_##g(lower) },
-#define GN__L(NAME, lower, w) [GN__OP_##NAME] = { .name = #lower, .wire = w, .kind = GN_CLASS_LEAF },
+#define GN__X(NAME, lower, w, cls, lo, hi, words, mask, tol, g, counted, flags)                                             \
+    [GN_OP_##NAME] = { .name = #lower, .text = GN__TEXT_##cls(NAME), .wire = w, .kind = GN_CLASS_##cls, .least = lo,        \
+                       .most = hi, .n_attrs = words, .traits = flags, .dtypes = mask, .tolerance = tol,                     \
+                       .infer = gn__infer_##lower, .cost = gn__cost_##counted, .cpu = GN__CPU_##cls(lower),                 \
+                       .grad = GN__GRAD_##g(lower) },
+#define GN__L(NAME, lower, w) [GN_OP_##NAME] = { .name = #lower, .wire = w, .kind = GN_CLASS_LEAF },
 
-static const gn__op_row gn__ops[GN__OP__COUNT] = {
-    [GN__OP_FAILED] = { .name = "failed", .kind = GN_CLASS_LEAF },
-    GN__LEAF_OPS(GN__L)
-    GN__SCALAR_OPS(GN__U, GN__B, GN__UN, GN__BN, GN__C, GN__U, GN__T3)
+static const gn__op_row gn__ops[GN_OP__COUNT] = {
+    [GN_OP_FAILED] = { .name = "failed", .kind = GN_CLASS_LEAF },
+    GN_LEAF_OPS(GN__L)
+    GN_SCALAR_OPS(GN__U, GN__B, GN__D, GN__UN, GN__BN, GN__C, GN__P, GN__T3)
     GN_STRUCTURED_OPS(GN__X)
 };
 #undef GN__U
+#undef GN__P
 #undef GN__B
+#undef GN__D
 #undef GN__UN
 #undef GN__BN
 #undef GN__C
@@ -6930,33 +6972,18 @@ static const gn__op_row gn__ops[GN__OP__COUNT] = {
 #undef GN__X
 #undef GN__L
 
-/* Columns that stand beside the table because few rows have them. */
-static double gn__cost_reads(const gn__infer_call *c) { return (double)gn__count(&c->in[0].shape); }
-
-static gn__cost_fn gn__op_cost(int op) {
-    if (op == GN__OP_MATMUL || op == GN__OP_LINEAR) return gn__cost_matmul;
-    if (op == GN__OP_ATTENTION) return gn__cost_attention;
-    if (op == GN__OP_ARGSORT) return gn__cost_argsort;
-    return gn__ops[op].kind == GN_CLASS_REDUCE || op == GN__OP_NONZERO ? gn__cost_reads : NULL;
-}
-
 static int gn__op_by_wire(uint16_t wire) {
-    for (int i = 1; i < GN__OP__COUNT; i++)
+    for (int i = 1; i < GN_OP__COUNT; i++)
         if (gn__ops[i].wire == wire) return i;
     return -1;
 }
 
 static int gn__op_leaf(gn_leaf_kind kind) {
-    static const uint16_t ops[GN_LEAF__COUNT] = { 0, GN__OP_DATA, GN__OP_VALUE, GN__OP_WEIGHT, GN__OP_STATE };
+    static const uint16_t ops[GN_LEAF__COUNT] = { 0, GN_OP_DATA, GN_OP_VALUE, GN_OP_WEIGHT, GN_OP_STATE };
     return kind > GN_LEAF_NONE && kind < GN_LEAF__COUNT ? ops[kind] : -1;
 }
 
-static bool gn__is_view_op(int op) {
-    return op == GN__OP_RESHAPE || op == GN__OP_PERMUTE || op == GN__OP_SLICE || op == GN__OP_BROADCAST || op == GN__OP_ASSIGN;
-}
-
-/* Integer divisors of 0 are a fault. */
-static bool gn__op_divides(int op) { return op == GN__OP_DIV || op == GN__OP_FMOD || op == GN__OP_REMAINDER || op == GN__OP_FLOOR_DIVIDE; }
+static bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
 
 /* Appended to an error: the types of what an op was given. */
 static void gn__tell_types(gn_fault *f, const gn__type *in, int n_in) {
@@ -6968,7 +6995,7 @@ static void gn__tell_types(gn_fault *f, const gn__type *in, int n_in) {
 }
 
 static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
-    if (op <= GN__OP_FAILED || op >= GN__OP__COUNT || !gn__ops[op].infer) return gn_fail(f, GN_UNSUPPORTED, "this is not an operation");
+    if (op <= GN_OP_FAILED || op >= GN_OP__COUNT || !gn__ops[op].infer) return gn_fail(f, GN_UNSUPPORTED, "this is not an operation");
     const gn__op_row *row = &gn__ops[op];
     if (n_in < row->least || n_in > row->most) return gn_fail(f, GN_BAD_ARGUMENT, "%s takes %d to %d inputs, not %d", row->name, row->least, row->most, n_in);
     if (n_attrs < 0 || (row->n_attrs >= 0 && n_attrs != row->n_attrs)) return gn_fail(f, GN_BAD_ARGUMENT, "%s takes %d attributes, not %d", row->name, row->n_attrs, n_attrs);
@@ -6992,7 +7019,7 @@ static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *
     else if (r != GN_OK && f) {
         char text[GN__DIMS_TEXT];
         size_t used = strlen(f->text);
-        int first = op == GN__OP_ARANGE ? 1 : 2, last = op == GN__OP_ARANGE ? 2 : n_attrs;
+        int first = op == GN_OP_ARANGE ? 1 : 2, last = op == GN_OP_ARANGE ? 2 : n_attrs;
         snprintf(f->text + used, sizeof f->text - used, ": of shape %s", gn__dims_text(attrs + GN__MIN(first, n_attrs), GN__MAX(GN__MIN(last, n_attrs) - first, 0), text, sizeof text));
     }
     return r;
@@ -7001,7 +7028,7 @@ static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *
 static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type *out) {
     gn__type copy = *out;
     gn__infer_call c = { in, n_in, NULL, 0, &copy, NULL };
-    gn__cost_fn cost = gn__op_cost(op);
+    gn__cost_fn cost = gn__ops[op].cost;
     return cost ? cost(&c) : gn__ops[op].flops * (double)gn__count(&out->shape);
 }
 
@@ -7256,7 +7283,7 @@ static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dty
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
     if (full || shape == UINT32_MAX || !GN__GROW(g, nodes, 1) || !GN__GROW(g, ins, (size_t)n_in) || !GN__GROW(g, attrs, (size_t)n_attrs)) {
-        gn__node_refused(g, at, op == GN__OP_FAILED ? "" : gn__ops[op].name, dtype, shape, full);
+        gn__node_refused(g, at, op == GN_OP_FAILED ? "" : gn__ops[op].name, dtype, shape, full);
         return 0;
     }
     gn__node *n = &g->nodes[g->n_nodes];
@@ -7292,7 +7319,7 @@ static void gn__node_hash(gn_ctx *g, uint32_t id) {
 static uint32_t gn__failed_named(gn_ctx *g, gn__loc at, const char *op, const gn_fault *f) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
     bool full = g->n_nodes >= g->max_nodes;
-    uint32_t id = !full && GN__GROW(g, errors, 1) ? gn__node_new(g, at, GN__OP_FAILED, &none, 0, 0) : 0;
+    uint32_t id = !full && GN__GROW(g, errors, 1) ? gn__node_new(g, at, GN_OP_FAILED, &none, 0, 0) : 0;
     if (!id) { gn__node_refused(g, at, op, GN_DTYPE_NONE, UINT32_MAX, full); return 0; }
     gn_error *e = &g->errors[g->n_errors];
     memset(e, 0, sizeof *e);
@@ -7338,7 +7365,7 @@ static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_
     if (n_in > GN__MAX_INPUTS) return gn__failed_with(g, at, op, GN_BAD_ARGUMENT, "%d inputs are more than %d", n_in, GN__MAX_INPUTS);
     types[0].dtype = GN_DTYPE_NONE;
     for (int i = 0; i < n_in; i++) {
-        if (g->nodes[in[i]].op == GN__OP_FAILED) return in[i];
+        if (g->nodes[in[i]].op == GN_OP_FAILED) return in[i];
         types[i] = gn__type_of(g, in[i]);
     }
     if (gn__infer(op, types, n_in, attrs, n_attrs, &out, &f) != GN_OK) {
@@ -7360,8 +7387,8 @@ static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_
 
 static uint32_t gn__cast_to(gn_ctx *g, gn__loc at, uint32_t a, gn_dtype d) {
     int64_t attr = d;
-    if (g->nodes[a].op == GN__OP_FAILED || g->nodes[a].dtype == d) return a;
-    return gn__build(g, at, GN__OP_CAST, 1, &a, 1, &attr);
+    if (g->nodes[a].op == GN_OP_FAILED || g->nodes[a].dtype == d) return a;
+    return gn__build(g, at, GN_OP_CAST, 1, &a, 1, &attr);
 }
 
 /* Scalar ops on mixed dtypes: inputs from `first` on are cast to the promoted dtype. */
@@ -7370,7 +7397,7 @@ static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, cons
     gn__type t[3];
     for (int i = 0; i < n_in; i++) {
         x[i] = in[i];
-        if (g->nodes[x[i]].op == GN__OP_FAILED) return x[i];
+        if (g->nodes[x[i]].op == GN_OP_FAILED) return x[i];
         t[i] = gn__type_of(g, x[i]);
     }
     gn_dtype d = gn__promote(t + first, n_in - first);
@@ -7382,11 +7409,11 @@ static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, cons
 
 static uint32_t gn__data_leaf(gn_ctx *g, gn__loc at, const gn__type *t, const void *host, const void *small, size_t small_bytes) {
     char text[GN__DIMS_TEXT];
-    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large: %s of rank %d", gn__type_text(t, text, sizeof text), t->shape.rank);
-    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_ARGUMENT, "the data is NULL: %s", gn__type_text(t, text, sizeof text));
+    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large: %s of rank %d", gn__type_text(t, text, sizeof text), t->shape.rank);
+    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_ARGUMENT, "the data is NULL: %s", gn__type_text(t, text, sizeof text));
     GN__READABLE(host, gn__type_bytes(t));
-    uint32_t id = GN__GROW(g, data, 1) ? gn__node_new(g, at, GN__OP_DATA, t, 0, 0) : 0;
-    if (!id) { gn__node_refused(g, at, gn__ops[GN__OP_DATA].name, t->dtype, gn__shape_intern(g, &t->shape), false); return 0; }
+    uint32_t id = GN__GROW(g, data, 1) ? gn__node_new(g, at, GN_OP_DATA, t, 0, 0) : 0;
+    if (!id) { gn__node_refused(g, at, gn__ops[GN_OP_DATA].name, t->dtype, gn__shape_intern(g, &t->shape), false); return 0; }
     gn__data *d = &g->data[g->n_data];
     memset(d, 0, sizeof *d);
     d->host = host;
@@ -7402,7 +7429,7 @@ static uint32_t gn__scalar_leaf(gn_ctx *g, gn__loc at, gn_dtype d, double value)
     gn__type t = { d, GN_SCALAR };
     char small[8] = { 0 };
     int64_t w;
-    if (!gn__dtype_ok((int)d)) return gn__failed_with(g, at, GN__OP_DATA, GN_BAD_DTYPE, "dtype %d is not known", (int)d);
+    if (!gn__dtype_ok((int)d)) return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_DTYPE, "dtype %d is not known", (int)d);
     if (gn__is_float(d)) gn__store_f64(&value, d, small, 1, 1);
     else { w = gn__f64_int(value, d); gn__store_i64(&w, d, small, 1, 1); }
     return gn__data_leaf(g, at, &t, NULL, small, sizeof small);
@@ -7410,9 +7437,9 @@ static uint32_t gn__scalar_leaf(gn_ctx *g, gn__loc at, gn_dtype d, double value)
 
 static uint32_t gn__full(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, double value) {
     int64_t attrs[2 + GN_MAX_RANK] = { d, gn__f64_word(value) };
-    if (s->rank < 0 || s->rank > GN_MAX_RANK) return gn__failed_with(g, at, GN__OP_FULL, GN_BAD_RANK, "rank %d is outside 0 to %d", s->rank, GN_MAX_RANK);
+    if (s->rank < 0 || s->rank > GN_MAX_RANK) return gn__failed_with(g, at, GN_OP_FULL, GN_BAD_RANK, "rank %d is outside 0 to %d", s->rank, GN_MAX_RANK);
     for (int i = 0; i < s->rank; i++) attrs[2 + i] = s->dims[i];
-    return gn__build(g, at, GN__OP_FULL, 0, NULL, 2 + s->rank, attrs);
+    return gn__build(g, at, GN_OP_FULL, 0, NULL, 2 + s->rank, attrs);
 }
 
 static uint32_t gn__random_node(gn_ctx *g, gn__loc at, int op, gn_dtype d, const gn_shape *s) {
@@ -7449,7 +7476,7 @@ static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
 
 /* Registers node `id` as the next version of the state that `target` is the latest version of. */
 static uint32_t gn__make_version(gn_ctx *g, gn__loc at, int op, uint32_t target, uint32_t id) {
-    if (g->nodes[id].op == GN__OP_FAILED) { if (!g->failed_effect) g->failed_effect = id; return id; }
+    if (g->nodes[id].op == GN_OP_FAILED) { if (!g->failed_effect) g->failed_effect = id; return id; }
     uint32_t slot = g->nodes[target].slot - 1;
     gn__slot *s = &g->slots[slot];
     bool current = s->pending ? target == s->pending : g->nodes[target].extra == s->version;
@@ -7467,19 +7494,19 @@ static uint32_t gn__make_version(gn_ctx *g, gn__loc at, int op, uint32_t target,
 
 static uint32_t gn__assign_node(gn_ctx *g, gn__loc at, uint32_t target, uint32_t value) {
     uint32_t in[2] = { target, value }, id = 0;
-    if (g->nodes[target].op != GN__OP_FAILED && (!g->nodes[target].slot || g->nodes[target].leaf == GN_LEAF_WEIGHT))
-        id = gn__failed_with(g, at, GN__OP_ASSIGN, GN_NOT_A_STATE, "only a state or a version of one can be assigned");
-    else id = gn__build(g, at, GN__OP_ASSIGN, 2, in, 0, NULL);
-    return gn__make_version(g, at, GN__OP_ASSIGN, target, id);
+    if (g->nodes[target].op != GN_OP_FAILED && (!g->nodes[target].slot || g->nodes[target].leaf == GN_LEAF_WEIGHT))
+        id = gn__failed_with(g, at, GN_OP_ASSIGN, GN_NOT_A_STATE, "only a state or a version of one can be assigned");
+    else id = gn__build(g, at, GN_OP_ASSIGN, 2, in, 0, NULL);
+    return gn__make_version(g, at, GN_OP_ASSIGN, target, id);
 }
 
 static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32_t rows, uint32_t pos) {
     uint32_t in[3] = { cache, rows, pos };
-    uint32_t id = gn__build(g, at, GN__OP_KV_APPEND, 3, in, 0, NULL);
-    bool version = g->nodes[cache].op != GN__OP_FAILED && g->nodes[cache].slot && g->nodes[cache].leaf != GN_LEAF_WEIGHT;
+    uint32_t id = gn__build(g, at, GN_OP_KV_APPEND, 3, in, 0, NULL);
+    bool version = g->nodes[cache].op != GN_OP_FAILED && g->nodes[cache].slot && g->nodes[cache].leaf != GN_LEAF_WEIGHT;
     if (!version) return id;
     g->slots[g->nodes[cache].slot - 1].kv = true;
-    return gn__make_version(g, at, GN__OP_KV_APPEND, cache, id);
+    return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
 }
 
 /* ---- parts ---- */
@@ -7659,7 +7686,6 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
 }
 
 /* Ops of which each use counts: a generator draws anew, a version of a state is an effect. */
-static bool gn__is_single(int op) { return op == GN__OP_RANDOM_UNIFORM || op == GN__OP_RANDOM_NORMAL || op == GN__OP_ASSIGN || op == GN__OP_KV_APPEND; }
 
 /* What the program said of a node counts, so that a node is never scheduled by another's word. */
 static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
@@ -7672,7 +7698,7 @@ static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
 static void gn__cut_share(gn_ctx *g, uint32_t id) {
     gn__cut *c = &g->cut;
     const gn_part_node *n = &c->nodes[c->n_nodes - 1];
-    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__is_single(n->op)) return;
+    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__op_has(n->op, GN_SINGLE)) return;
     uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->phase << 16) | n->dtype, n->n_ins);
     for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, c->ins[n->ins + i]);
     for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[n->attrs + i]);
@@ -7705,7 +7731,7 @@ static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
             if (!(bits & 1)) continue;
             const gn__node *n = &g->nodes[id];
             *out_bad = id;
-            if (n->op == GN__OP_FAILED) r = GN_BAD_ARGUMENT;
+            if (n->op == GN_OP_FAILED) r = GN_BAD_ARGUMENT;
             else if (gn__cut_leaf(n) == GN_LEAF_STATE && n->extra != g->slots[n->slot - 1].version) r = GN_SUPERSEDED;
             else if ((n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) && g->slots[n->slot - 1].kind == GN_LEAF_NONE) r = GN_STALE_HANDLE;
             else if (!gn__cut_emit(g, id)) r = GN_OUT_OF_MEMORY;
@@ -7766,10 +7792,10 @@ struct gn__grads {
     int64_t attrs[2 + GN_MAX_RANK];
 };
 
-#define GN__B1(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a) { return gn__build(k->g, k->at, GN__OP_##NAME, 1, &a, 0, NULL); }
-#define GN__B2(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN__OP_##NAME, 2, in, 0, NULL); }
-#define GN__B3(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b, uint32_t c) { uint32_t in[3] = { a, b, c }; return gn__build(k->g, k->at, GN__OP_##NAME, 3, in, 0, NULL); }
-GN__SCALAR_OPS(GN__B1, GN__B2, GN__B1, GN__B2, GN__B2, GN__B1, GN__B3)
+#define GN__B1(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a) { return gn__build(k->g, k->at, GN_OP_##NAME, 1, &a, 0, NULL); }
+#define GN__B2(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_##NAME, 2, in, 0, NULL); }
+#define GN__B3(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b, uint32_t c) { uint32_t in[3] = { a, b, c }; return gn__build(k->g, k->at, GN_OP_##NAME, 3, in, 0, NULL); }
+GN_SCALAR_OPS(GN__B1, GN__B2, GN__B2, GN__B1, GN__B2, GN__B2, GN__B1, GN__B3)
 #undef GN__B3
 #undef GN__B1
 #undef GN__B2
@@ -7782,14 +7808,14 @@ static uint32_t gn__num(gn__grads *k, double v) {          /* 0-d, of the gradie
 }
 
 static uint32_t gn__op_in(gn__grads *k, int op, uint32_t a, int n_attrs, const int64_t *attrs) { return gn__build(k->g, k->at, op, 1, &a, n_attrs, attrs); }
-static uint32_t gn__where(gn__grads *k, uint32_t c, uint32_t a, uint32_t b) { uint32_t in[3] = { c, a, b }; return gn__build(k->g, k->at, GN__OP_WHERE, 3, in, 0, NULL); }
+static uint32_t gn__where(gn__grads *k, uint32_t c, uint32_t a, uint32_t b) { uint32_t in[3] = { c, a, b }; return gn__build(k->g, k->at, GN_OP_WHERE, 3, in, 0, NULL); }
 static uint32_t gn__choose(gn__grads *k, uint32_t c, uint32_t a) { return gn__where(k, c, a, gn__num(k, 0)); }
 /* Of a choice between two: nothing where the other was taken, half where both are equal, else all (both have it where one is NaN). */
 static uint32_t gn__share(gn__grads *k, uint32_t other) {
     uint32_t both = gn__eq(k, k->x[0], k->x[1]);
     return gn__where(k, other, gn__num(k, 0), gn__where(k, both, gn__mul(k, k->gy, gn__num(k, 0.5)), k->gy));
 }
-static uint32_t gn__matmul_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN__OP_MATMUL, 2, in, 0, NULL); }
+static uint32_t gn__matmul_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_MATMUL, 2, in, 0, NULL); }
 
 static uint32_t gn__reduce_of(gn__grads *k, int op, uint32_t a, int64_t axes, bool keep) {
     int64_t attrs[2] = { axes, keep };
@@ -7797,8 +7823,8 @@ static uint32_t gn__reduce_of(gn__grads *k, int op, uint32_t a, int64_t axes, bo
 }
 
 static uint32_t gn__dims_op(gn__grads *k, int op, uint32_t a, const gn_shape *s) { return gn__op_in(k, op, a, s->rank, s->dims); }
-static uint32_t gn__reshape_of(gn__grads *k, uint32_t a, const gn_shape *s) { return gn__shape_equal(gn__shape_of(k->g, a), s) ? a : gn__dims_op(k, GN__OP_RESHAPE, a, s); }
-static uint32_t gn__broadcast_of(gn__grads *k, uint32_t a, const gn_shape *s) { return gn__shape_equal(gn__shape_of(k->g, a), s) ? a : gn__dims_op(k, GN__OP_BROADCAST, a, s); }
+static uint32_t gn__reshape_of(gn__grads *k, uint32_t a, const gn_shape *s) { return gn__shape_equal(gn__shape_of(k->g, a), s) ? a : gn__dims_op(k, GN_OP_RESHAPE, a, s); }
+static uint32_t gn__broadcast_of(gn__grads *k, uint32_t a, const gn_shape *s) { return gn__shape_equal(gn__shape_of(k->g, a), s) ? a : gn__dims_op(k, GN_OP_BROADCAST, a, s); }
 
 /* Last two axes exchanged. */
 static uint32_t gn__transposed(gn__grads *k, uint32_t a) {
@@ -7807,20 +7833,20 @@ static uint32_t gn__transposed(gn__grads *k, uint32_t a) {
     for (int i = 0; i < rank; i++) order[i] = i;
     order[rank - 1] = rank - 2;
     order[rank - 2] = rank - 1;
-    return gn__op_in(k, GN__OP_PERMUTE, a, rank, order);
+    return gn__op_in(k, GN_OP_PERMUTE, a, rank, order);
 }
 
 /* Sums what broadcasting had repeated, so that a has the shape s. */
 static uint32_t gn__sum_to(gn__grads *k, uint32_t a, const gn_shape *s) {
-    if (k->g->nodes[a].op == GN__OP_FAILED) return a;
+    if (k->g->nodes[a].op == GN_OP_FAILED) return a;
     gn_shape from = *gn__shape_of(k->g, a);
     int64_t axes = 0;
     for (int i = 0; i < from.rank; i++) {
         int at = i - (from.rank - s->rank);
         if (at < 0 || (s->dims[at] == 1 && from.dims[i] != 1)) axes |= (int64_t)1 << i;
     }
-    if (axes) a = gn__reduce_of(k, GN__OP_SUM, a, axes, true);
-    return k->g->nodes[a].op == GN__OP_FAILED ? a : gn__reshape_of(k, a, s);
+    if (axes) a = gn__reduce_of(k, GN_OP_SUM, a, axes, true);
+    return k->g->nodes[a].op == GN_OP_FAILED ? a : gn__reshape_of(k, a, s);
 }
 
 static gn_shape gn__x_shape(const gn__grads *k, int i) { return *gn__shape_of(k->g, k->x[i]); }
@@ -7899,7 +7925,7 @@ static uint32_t gn__mish_grad(gn__grads *k) {              /* t + x (1 - t^2) s,
         if (k->need[1]) k->gx[1] = g1;                                                                      \
         if (k->need[2]) k->gx[2] = g2;                                                                      \
     }
-GN__SCALAR_OPS(GN__U, GN__B, GN__N, GN__N, GN__N, GN__U, GN__T3)
+GN_SCALAR_OPS(GN__U, GN__B, GN__B, GN__N, GN__N, GN__N, GN__U, GN__T3)
 #undef GN__T3
 #undef GN__U
 #undef GN__B
@@ -7931,7 +7957,7 @@ static void gn__grad_mean(gn__grads *k) {
 static void gn__grad_max(gn__grads *k) {                   /* shared evenly among equals */
     uint32_t hit = gn__eq(k, k->x[0], gn__unreduced(k, k->y));
     uint32_t one = gn__cast_to(k->g, k->at, hit, (gn_dtype)k->g->nodes[k->gy].dtype);
-    uint32_t count = gn__reduce_of(k, GN__OP_SUM, one, k->attrs[0], true);
+    uint32_t count = gn__reduce_of(k, GN_OP_SUM, one, k->attrs[0], true);
     k->gx[0] = gn__mul(k, one, gn__div(k, gn__unreduced(k, k->gy), count));
 }
 static void gn__grad_min(gn__grads *k) { gn__grad_max(k); }
@@ -7939,8 +7965,8 @@ static void gn__grad_min(gn__grads *k) { gn__grad_max(k); }
 /* gy times the product of the others: y / x, with one 0 only there, with two nowhere. */
 static void gn__grad_prod(gn__grads *k) {
     uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0)), none = gn__cast_to(k->g, k->at, zero, (gn_dtype)k->g->nodes[k->gy].dtype);
-    uint32_t count = gn__reduce_of(k, GN__OP_SUM, none, k->attrs[0], true), gy = gn__unreduced(k, k->gy);
-    uint32_t some = gn__where(k, zero, gn__num(k, 1), x), rest = gn__reduce_of(k, GN__OP_PROD, some, k->attrs[0], true);
+    uint32_t count = gn__reduce_of(k, GN_OP_SUM, none, k->attrs[0], true), gy = gn__unreduced(k, k->gy);
+    uint32_t some = gn__where(k, zero, gn__num(k, 1), x), rest = gn__reduce_of(k, GN_OP_PROD, some, k->attrs[0], true);
     uint32_t others = gn__where(k, zero, gn__eq(k, count, gn__num(k, 1)), gn__eq(k, count, gn__num(k, 0)));
     k->gx[0] = gn__choose(k, others, gn__div(k, gn__mul(k, gy, rest), some));
 }
@@ -7948,7 +7974,7 @@ static void gn__grad_prod(gn__grads *k) {
 /* The running sum from the end. */
 static uint32_t gn__sum_back(gn__grads *k, uint32_t a, int64_t axis) {
     int64_t flip[4] = { axis, INT64_MAX, INT64_MIN, -1 };
-    return gn__op_in(k, GN__OP_SLICE, gn__op_in(k, GN__OP_CUMSUM, gn__op_in(k, GN__OP_SLICE, a, 4, flip), 1, &axis), 4, flip);
+    return gn__op_in(k, GN_OP_SLICE, gn__op_in(k, GN_OP_CUMSUM, gn__op_in(k, GN_OP_SLICE, a, 4, flip), 1, &axis), 4, flip);
 }
 
 static void gn__grad_cumsum(gn__grads *k) { k->gx[0] = gn__sum_back(k, k->gy, k->attrs[0]); }
@@ -7956,9 +7982,9 @@ static void gn__grad_cumsum(gn__grads *k) { k->gx[0] = gn__sum_back(k, k->gy, k-
 /* Before the first 0 of a row: the sum of what comes of gy y, over x. At it: of gy times the products without it. After it: 0. */
 static void gn__grad_cumprod(gn__grads *k) {
     uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0)), i64 = gn__cast_to(k->g, k->at, zero, GN_I64);
-    uint32_t count = gn__cast_to(k->g, k->at, gn__op_in(k, GN__OP_CUMSUM, i64, 1, k->attrs), (gn_dtype)k->g->nodes[k->gy].dtype);
+    uint32_t count = gn__cast_to(k->g, k->at, gn__op_in(k, GN_OP_CUMSUM, i64, 1, k->attrs), (gn_dtype)k->g->nodes[k->gy].dtype);
     uint32_t first = gn__and(k, zero, gn__eq(k, count, gn__num(k, 1))), some = gn__where(k, first, gn__num(k, 1), x);
-    uint32_t without = gn__sum_back(k, gn__mul(k, k->gy, gn__op_in(k, GN__OP_CUMPROD, some, 1, k->attrs)), k->attrs[0]);
+    uint32_t without = gn__sum_back(k, gn__mul(k, k->gy, gn__op_in(k, GN_OP_CUMPROD, some, 1, k->attrs)), k->attrs[0]);
     uint32_t before = gn__div(k, gn__sum_back(k, gn__mul(k, k->gy, k->y), k->attrs[0]), gn__where(k, zero, gn__num(k, 1), x));
     k->gx[0] = gn__where(k, first, without, gn__choose(k, gn__eq(k, count, gn__num(k, 0)), before));
 }
@@ -7966,26 +7992,26 @@ static void gn__grad_cumprod(gn__grads *k) {
 static int64_t gn__axis_bit(const gn__grads *k, int64_t axis) { return (int64_t)1 << gn__axis(axis, gn__x_shape(k, 0).rank); }
 
 static void gn__grad_softmax(gn__grads *k) {
-    uint32_t dot = gn__reduce_of(k, GN__OP_SUM, gn__mul(k, k->gy, k->y), gn__axis_bit(k, k->attrs[0]), true);
+    uint32_t dot = gn__reduce_of(k, GN_OP_SUM, gn__mul(k, k->gy, k->y), gn__axis_bit(k, k->attrs[0]), true);
     k->gx[0] = gn__mul(k, k->y, gn__sub(k, k->gy, dot));
 }
 
 static void gn__grad_log_softmax(gn__grads *k) {
-    uint32_t sum = gn__reduce_of(k, GN__OP_SUM, k->gy, gn__axis_bit(k, k->attrs[0]), true);
+    uint32_t sum = gn__reduce_of(k, GN_OP_SUM, k->gy, gn__axis_bit(k, k->attrs[0]), true);
     k->gx[0] = gn__sub(k, k->gy, gn__mul(k, gn__exp(k, k->y), sum));
 }
 
 static void gn__grad_layernorm(gn__grads *k) {
     int rank = gn__x_shape(k, 0).rank, last = k->n_in - 1;
     int64_t axis = (int64_t)1 << (rank - 1), lead = axis - 1;
-    uint32_t x = k->x[0], mid = gn__sub(k, x, gn__reduce_of(k, GN__OP_MEAN, x, axis, true));
-    uint32_t var = gn__reduce_of(k, GN__OP_MEAN, gn__mul(k, mid, mid), axis, true);
+    uint32_t x = k->x[0], mid = gn__sub(k, x, gn__reduce_of(k, GN_OP_MEAN, x, axis, true));
+    uint32_t var = gn__reduce_of(k, GN_OP_MEAN, gn__mul(k, mid, mid), axis, true);
     uint32_t scale = gn__rsqrt(k, gn__add(k, var, gn__num(k, gn__word_f64(k->attrs[0]))));
     uint32_t hat = gn__mul(k, mid, scale), g = k->attrs[1] & 1 ? gn__mul(k, k->gy, k->x[1]) : k->gy;
-    uint32_t m = gn__reduce_of(k, GN__OP_MEAN, g, axis, true), mh = gn__reduce_of(k, GN__OP_MEAN, gn__mul(k, g, hat), axis, true);
+    uint32_t m = gn__reduce_of(k, GN_OP_MEAN, g, axis, true), mh = gn__reduce_of(k, GN_OP_MEAN, gn__mul(k, g, hat), axis, true);
     k->gx[0] = gn__mul(k, scale, gn__sub(k, gn__sub(k, g, m), gn__mul(k, hat, mh)));
-    if (k->attrs[1] & 1) k->gx[1] = gn__reduce_of(k, GN__OP_SUM, gn__mul(k, k->gy, hat), lead, false);
-    if (k->attrs[1] & 2) k->gx[last] = gn__reduce_of(k, GN__OP_SUM, k->gy, lead, false);
+    if (k->attrs[1] & 1) k->gx[1] = gn__reduce_of(k, GN_OP_SUM, gn__mul(k, k->gy, hat), lead, false);
+    if (k->attrs[1] & 2) k->gx[last] = gn__reduce_of(k, GN_OP_SUM, k->gy, lead, false);
 }
 
 static void gn__grad_matmul(gn__grads *k) {
@@ -8011,7 +8037,7 @@ static void gn__grad_linear(gn__grads *k) {
     uint32_t gy = gn__reshape_of(k, k->gy, &flat_y);
     if (k->need[0]) k->gx[0] = gn__reshape_of(k, gn__matmul_of(k, gy, gn__transposed(k, k->x[1])), &x);
     if (k->need[1]) k->gx[1] = gn__matmul_of(k, gn__transposed(k, gn__reshape_of(k, k->x[0], &flat_x)), gy);
-    if (k->n_in > 2) k->gx[2] = gn__reduce_of(k, GN__OP_SUM, gy, 1, false);
+    if (k->n_in > 2) k->gx[2] = gn__reduce_of(k, GN_OP_SUM, gy, 1, false);
 }
 
 static void gn__grad_reshape(gn__grads *k) { gn_shape s = gn__x_shape(k, 0); k->gx[0] = gn__reshape_of(k, k->gy, &s); }
@@ -8020,14 +8046,14 @@ static void gn__grad_broadcast(gn__grads *k) { gn_shape s = gn__x_shape(k, 0); k
 static void gn__grad_permute(gn__grads *k) {
     int64_t back[GN_MAX_RANK];
     for (int i = 0; i < k->n_attrs; i++) back[gn__axis(k->attrs[i], k->n_attrs)] = i;
-    k->gx[0] = gn__op_in(k, GN__OP_PERMUTE, k->gy, k->n_attrs, back);
+    k->gx[0] = gn__op_in(k, GN_OP_PERMUTE, k->gy, k->n_attrs, back);
 }
 
-static uint32_t gn__slice_put_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN__OP_SLICE_PUT, 2, in, 4, k->attrs); }
+static uint32_t gn__slice_put_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_SLICE_PUT, 2, in, 4, k->attrs); }
 static void gn__grad_slice(gn__grads *k) { k->gx[0] = gn__slice_put_of(k, gn__zeros_like(k, k->x[0]), k->gy); }
 static void gn__grad_slice_put(gn__grads *k) {
     k->gx[0] = gn__slice_put_of(k, k->gy, gn__zeros_like(k, k->x[1]));
-    k->gx[1] = gn__op_in(k, GN__OP_SLICE, k->gy, 4, k->attrs);
+    k->gx[1] = gn__op_in(k, GN_OP_SLICE, k->gy, 4, k->attrs);
 }
 
 static void gn__grad_concat(gn__grads *k) {
@@ -8035,16 +8061,16 @@ static void gn__grad_concat(gn__grads *k) {
     int64_t attrs[4] = { axis, 0, 0, 1 };
     for (int i = 0; i < k->n_in; i++) {
         attrs[2] = attrs[1] + gn__x_shape(k, i).dims[axis];
-        if (k->need[i]) k->gx[i] = gn__op_in(k, GN__OP_SLICE, k->gy, 4, attrs);
+        if (k->need[i]) k->gx[i] = gn__op_in(k, GN_OP_SLICE, k->gy, 4, attrs);
         attrs[1] = attrs[2];
     }
 }
 
 static uint32_t gn__scatter_of(gn__grads *k, uint32_t a, int64_t axis, uint32_t index, uint32_t src) {
     uint32_t in[3] = { a, index, src };
-    return gn__build(k->g, k->at, GN__OP_SCATTER_ADD, 3, in, 1, &axis);
+    return gn__build(k->g, k->at, GN_OP_SCATTER_ADD, 3, in, 1, &axis);
 }
-static uint32_t gn__gather_of(gn__grads *k, uint32_t a, int64_t axis, uint32_t index) { uint32_t in[2] = { a, index }; return gn__build(k->g, k->at, GN__OP_GATHER, 2, in, 1, &axis); }
+static uint32_t gn__gather_of(gn__grads *k, uint32_t a, int64_t axis, uint32_t index) { uint32_t in[2] = { a, index }; return gn__build(k->g, k->at, GN_OP_GATHER, 2, in, 1, &axis); }
 
 static void gn__grad_gather(gn__grads *k) { k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), k->attrs[0], k->x[1], k->gy); }
 static void gn__grad_scatter_add(gn__grads *k) {
@@ -8055,13 +8081,13 @@ static void gn__grad_scatter_add(gn__grads *k) {
 static uint32_t gn__scatter_stays(gn__grads *k) {
     gn_shape a = gn__x_shape(k, 0), s = gn__x_shape(k, 2);
     int64_t places[4] = { GN_I64, gn__count(&s), gn__f64_word(0), gn__f64_word(1) };
-    uint32_t place = gn__reshape_of(k, gn__build(k->g, k->at, GN__OP_ARANGE, 0, NULL, 4, places), &s);
+    uint32_t place = gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, places), &s);
     uint32_t in[3] = { gn__full(k->g, k->at, GN_I64, &a, -1), k->x[1], place };
-    return gn__eq(k, place, gn__gather_of(k, gn__build(k->g, k->at, GN__OP_SCATTER, 3, in, 1, k->attrs), k->attrs[0], k->x[1]));
+    return gn__eq(k, place, gn__gather_of(k, gn__build(k->g, k->at, GN_OP_SCATTER, 3, in, 1, k->attrs), k->attrs[0], k->x[1]));
 }
 static void gn__grad_scatter(gn__grads *k) {
     uint32_t in[3] = { k->gy, k->x[1], gn__zeros_like(k, k->x[2]) };
-    k->gx[0] = gn__build(k->g, k->at, GN__OP_SCATTER, 3, in, 1, k->attrs);
+    k->gx[0] = gn__build(k->g, k->at, GN_OP_SCATTER, 3, in, 1, k->attrs);
     k->gx[2] = gn__choose(k, gn__scatter_stays(k), gn__gather_of(k, k->gy, k->attrs[0], k->x[1]));
 }
 static void gn__grad_scatter_max(gn__grads *k) {           /* shared evenly among equals */
@@ -8078,9 +8104,9 @@ static void gn__grad_cummax(gn__grads *k) {
     int axis = gn__axis(k->attrs[0], s.rank);
     int64_t places[4] = { GN_I64, s.dims[axis], gn__f64_word(0), gn__f64_word(1) };
     for (int i = 0; i < s.rank; i++) row.dims[i] = i == axis ? s.dims[i] : 1;
-    uint32_t place = gn__broadcast_of(k, gn__reshape_of(k, gn__build(k->g, k->at, GN__OP_ARANGE, 0, NULL, 4, places), &row), &s);
+    uint32_t place = gn__broadcast_of(k, gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, places), &row), &s);
     uint32_t met = gn__where(k, gn__lt(k, k->x[0], k->y), gn__zeros_like(k, place), place);
-    uint32_t from = gn__op_in(k, GN__OP_CUMMAX, met, 1, k->attrs);
+    uint32_t from = gn__op_in(k, GN_OP_CUMMAX, met, 1, k->attrs);
     k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), k->attrs[0], from, k->gy);
 }
 static void gn__grad_embedding(gn__grads *k) {
@@ -8093,7 +8119,7 @@ static void gn__grad_embedding(gn__grads *k) {
 static void gn__grad_cross_entropy(gn__grads *k) {         /* (softmax - one hot) / rows */
     gn_shape s = gn__x_shape(k, 0), rows = gn__x_shape(k, 1);
     int64_t axis = -1, hot[2] = { s.dims[s.rank - 1], k->g->nodes[k->gy].dtype };
-    uint32_t diff = gn__sub(k, gn__op_in(k, GN__OP_SOFTMAX, k->x[0], 1, &axis), gn__op_in(k, GN__OP_ONE_HOT, k->x[1], 2, hot));
+    uint32_t diff = gn__sub(k, gn__op_in(k, GN_OP_SOFTMAX, k->x[0], 1, &axis), gn__op_in(k, GN_OP_ONE_HOT, k->x[1], 2, hot));
     k->gx[0] = gn__mul(k, diff, gn__div(k, k->gy, gn__num(k, (double)gn__count(&rows))));
 }
 
@@ -8111,10 +8137,10 @@ static uint32_t gn__attention_seen(gn__grads *k, int64_t T, int64_t S, uint32_t 
     gn_shape column = GN_SHAPE(T, 1), scalar = GN_SCALAR;
     bool causal = k->attrs[0] & 1;
     if (!causal && !(k->attrs[0] & 4)) return 0;
-    uint32_t i = gn__build(k->g, k->at, GN__OP_ARANGE, 0, NULL, 4, keys);
+    uint32_t i = gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, keys);
     uint32_t end = k->attrs[0] & 4 ? gn__cast_to(k->g, k->at, length, GN_I64) : gn__full(k->g, k->at, GN_I64, &scalar, (double)S);
     if (causal) {
-        uint32_t t = gn__reshape_of(k, gn__build(k->g, k->at, GN__OP_ARANGE, 0, NULL, 4, rows), &column);
+        uint32_t t = gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, rows), &column);
         end = gn__add(k, t, gn__add(k, end, gn__full(k->g, k->at, GN_I64, &scalar, (double)(1 - T))));
     }
     return gn__lt(k, i, end);
@@ -8134,11 +8160,11 @@ static void gn__grad_attention(gn__grads *k) {
     if (mask && !bool_mask) s = gn__add(k, s, mask);
     if (bool_mask) seen = seen ? gn__and(k, seen, mask) : mask;
     if (seen) s = gn__where(k, seen, s, gn__num(k, -1e30));
-    uint32_t p = gn__op_in(k, GN__OP_SOFTMAX, s, 1, &last);
+    uint32_t p = gn__op_in(k, GN_OP_SOFTMAX, s, 1, &last);
     if (seen) p = gn__choose(k, seen, p);
     p = gn__reshape_of(k, p, &p5);
     uint32_t gp = gn__matmul_of(k, gy, gn__transposed(k, xv));
-    uint32_t gs = gn__mul(k, p, gn__sub(k, gp, gn__reduce_of(k, GN__OP_SUM, gn__mul(k, gp, p), 16, true)));
+    uint32_t gs = gn__mul(k, p, gn__sub(k, gp, gn__reduce_of(k, GN_OP_SUM, gn__mul(k, gp, p), 16, true)));
     if (mask && !bool_mask && k->need[3]) k->gx[3] = gn__reshape_of(k, gs, &p4);
     gs = gn__mul(k, gs, gn__num(k, scale));
     if (k->need[0]) k->gx[0] = gn__reshape_of(k, gn__matmul_of(k, gs, xk), &q);
@@ -8150,8 +8176,8 @@ static void gn__grad_kv_append(gn__grads *k) {
     gn_shape rows = gn__x_shape(k, 1), column = GN_SHAPE(1, 1, rows.dims[2], 1);
     int64_t t[4] = { GN_I64, rows.dims[2], gn__f64_word(0), gn__f64_word(1) };
     uint32_t in[3] = { k->gy, gn__zeros_like(k, k->x[1]), k->x[2] };
-    if (k->need[0]) k->gx[0] = gn__build(k->g, k->at, GN__OP_KV_APPEND, 3, in, 0, NULL);
-    uint32_t at = gn__add(k, gn__build(k->g, k->at, GN__OP_ARANGE, 0, NULL, 4, t), gn__cast_to(k->g, k->at, k->x[2], GN_I64));
+    if (k->need[0]) k->gx[0] = gn__build(k->g, k->at, GN_OP_KV_APPEND, 3, in, 0, NULL);
+    uint32_t at = gn__add(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, t), gn__cast_to(k->g, k->at, k->x[2], GN_I64));
     if (k->need[1]) k->gx[1] = gn__gather_of(k, k->gy, 2, gn__broadcast_of(k, gn__reshape_of(k, at, &column), &rows));
 }
 
@@ -8162,7 +8188,7 @@ static void gn__grad_reached(const gn_ctx *g, uint32_t loss, const uint32_t *par
     for (uint32_t id = 1; id <= loss; id++) {
         const gn__node *nd = &g->nodes[id];
         if (!gn__ops[nd->op].grad || !gn__is_float((gn_dtype)nd->dtype)) {
-            if (nd->op != GN__OP_ASSIGN) continue;
+            if (nd->op != GN_OP_ASSIGN) continue;
         }
         for (uint32_t i = 0; i < nd->n_ins && !reached[id]; i++) reached[id] = reached[g->ins[nd->ins + i]];
     }
@@ -8177,10 +8203,10 @@ static void gn__grad_node(gn_ctx *g, gn__loc at, uint32_t id, uint32_t *grads, c
         k.need[i] = reached[k.x[i]] && gn__is_float((gn_dtype)g->nodes[k.x[i]].dtype);
     }
     for (int i = 0; i < k.n_attrs; i++) k.attrs[i] = g->attrs[g->nodes[id].attrs + (uint32_t)i];
-    if (op == GN__OP_ASSIGN) k.gx[1] = k.gy;              /* a version's value is what was assigned */
+    if (op == GN_OP_ASSIGN) k.gx[1] = k.gy;              /* a version's value is what was assigned */
     else gn__ops[op].grad(&k);
     for (int i = 0; i < k.n_in; i++) {
-        if (!k.need[i] || (op == GN__OP_ASSIGN && i == 0)) continue;
+        if (!k.need[i] || (op == GN_OP_ASSIGN && i == 0)) continue;
         gn_shape s = *gn__shape_of(g, k.x[i]);
         uint32_t gx = gn__sum_to(&k, k.gx[i], &s);
         grads[k.x[i]] = grads[k.x[i]] ? gn__add(&k, grads[k.x[i]], gx) : gx;
@@ -8199,7 +8225,7 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
         grads[loss] = gn__full(g, at, t.dtype, &t.shape, 1);
         for (uint32_t id = loss; id > 0; id--) {
             int op = g->nodes[id].op;                       /* a parameter may come from an op without a gradient, and ends the way there */
-            if (grads[id] && reached[id] && g->nodes[id].n_ins && (gn__ops[op].grad || op == GN__OP_ASSIGN)) gn__grad_node(g, at, id, grads, reached);
+            if (grads[id] && reached[id] && g->nodes[id].n_ins && (gn__ops[op].grad || op == GN_OP_ASSIGN)) gn__grad_node(g, at, id, grads, reached);
         }
     }
     for (int i = 0; i < n && r == GN_OK; i++) {
@@ -8263,7 +8289,7 @@ typedef struct gn__recognition {
 
 typedef struct gn__walk { uint32_t inside[GN__WALK_MOST], edge[GN__WALK_MOST], n_inside, n_edge; } gn__walk;
 
-static int gn__op_at(const gn__recognition *w, uint32_t i) { return w->p->nodes[i].leaf ? GN__OP_FAILED : w->p->nodes[i].op; }
+static int gn__op_at(const gn__recognition *w, uint32_t i) { return w->p->nodes[i].leaf ? GN_OP_FAILED : w->p->nodes[i].op; }
 static uint32_t gn__in(const gn__recognition *w, uint32_t i, uint32_t k) { return w->p->ins[w->p->nodes[i].ins + k]; }
 static uint32_t gn__in_base(const gn__recognition *w, uint32_t i, uint32_t k) { return w->base[gn__in(w, i, k)]; }
 static bool gn__is_free(const gn__recognition *w, uint32_t i) { return (w->facts[i] & GN__FREE) != 0; }
@@ -8276,7 +8302,7 @@ static int64_t gn__elements(const gn__recognition *w, uint32_t i) {
 }
 
 /* Shows elements of its input as they are, or as another dtype. */
-static bool gn__is_glue(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (gn__is_view_op(n->op) || n->op == GN__OP_CAST); }
+static bool gn__is_glue(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (gn__op_has(n->op, GN_VIEWS) || n->op == GN_OP_CAST); }
 
 /* A weight, or a state that is used as one. */
 static bool gn__is_param(const gn__recognition *w, uint32_t i) {
@@ -8290,10 +8316,10 @@ static bool gn__is_table(const gn__recognition *w, uint32_t i) {
 
 static unsigned gn__op_sort(int op) {
     switch (op) {
-    case GN__OP_FAILED: return 0;
-    case GN__OP_SUM: case GN__OP_MEAN: case GN__OP_MAX: return GN__REDUCTIONS;
-    case GN__OP_SOFTMAX: case GN__OP_LOG_SOFTMAX: return GN__SOFTMAXES;
-    case GN__OP_ARGMAX: case GN__OP_ARGSORT: case GN__OP_GATHER: case GN__OP_CUMSUM: return GN__CHOICES;
+    case GN_OP_FAILED: return 0;
+    case GN_OP_SUM: case GN_OP_MEAN: case GN_OP_MAX: return GN__REDUCTIONS;
+    case GN_OP_SOFTMAX: case GN_OP_LOG_SOFTMAX: return GN__SOFTMAXES;
+    case GN_OP_ARGMAX: case GN_OP_ARGSORT: case GN_OP_GATHER: case GN_OP_CUMSUM: return GN__CHOICES;
     default: return gn__ops[op].kind == GN_CLASS_SCALAR ? GN__SCALARS : 0;
     }
 }
@@ -8391,8 +8417,8 @@ static uint32_t gn__reader_of(const gn__recognition *w, uint32_t i) {
 /* The other input of a product with parameters, which `i` is; GN_NO_NODE: it is none. */
 static uint32_t gn__linear_input(const gn__recognition *w, uint32_t i) {
     int op = gn__op_at(w, i);
-    if (op == GN__OP_LINEAR) return gn__in(w, i, 0);
-    if (op != GN__OP_MATMUL || gn__is_param(w, gn__in(w, i, 0)) == gn__is_param(w, gn__in(w, i, 1))) return GN_NO_NODE;
+    if (op == GN_OP_LINEAR) return gn__in(w, i, 0);
+    if (op != GN_OP_MATMUL || gn__is_param(w, gn__in(w, i, 0)) == gn__is_param(w, gn__in(w, i, 1))) return GN_NO_NODE;
     return gn__in(w, i, gn__is_param(w, gn__in(w, i, 0)) ? 1 : 0);
 }
 
@@ -8414,7 +8440,7 @@ static void gn__claim_tail(gn__recognition *w, uint32_t i, uint8_t role) {
     for (int k = 0; k < 3; k++) {
         uint32_t r = gn__reader_of(w, at);
         if (r >= w->n || w->role[r] || gn__op_sort(gn__op_at(w, r)) != GN__SCALARS || gn__scaled_input(w, r) != at) return;
-        if (w->p->nodes[r].n_ins > 1 && gn__op_at(w, r) != GN__OP_ADD && gn__op_at(w, r) != GN__OP_MAXIMUM) return;
+        if (w->p->nodes[r].n_ins > 1 && gn__op_at(w, r) != GN_OP_ADD && gn__op_at(w, r) != GN_OP_MAXIMUM) return;
         gn__claim(w, r, role, i);
         at = r;
     }
@@ -8437,10 +8463,10 @@ static uint32_t gn__main_input(const gn__recognition *w, uint32_t i) {
 
 /* What a is when it is written x - mean(x): x; else a itself. */
 static uint32_t gn__uncentred(const gn__recognition *w, uint32_t a) {
-    if (gn__op_at(w, a) != GN__OP_SUB) return a;
+    if (gn__op_at(w, a) != GN_OP_SUB) return a;
     uint32_t x = gn__in_base(w, a, 0), m = gn__in_base(w, a, 1);
-    if (gn__op_at(w, m) == GN__OP_DIV || gn__op_at(w, m) == GN__OP_MUL) m = gn__scaled_input(w, m);   /* a sum over the number */
-    bool mean = m != GN_NO_NODE && (gn__op_at(w, m) == GN__OP_MEAN || gn__op_at(w, m) == GN__OP_SUM);
+    if (gn__op_at(w, m) == GN_OP_DIV || gn__op_at(w, m) == GN_OP_MUL) m = gn__scaled_input(w, m);   /* a sum over the number */
+    bool mean = m != GN_NO_NODE && (gn__op_at(w, m) == GN_OP_MEAN || gn__op_at(w, m) == GN_OP_SUM);
     return mean && gn__in_base(w, m, 0) == x ? x : a;
 }
 
@@ -8449,8 +8475,8 @@ static bool gn__squares(const gn__recognition *w, const gn__walk *walk) {
     for (uint32_t k = 0; k < walk->n_inside; k++) {
         uint32_t i = walk->inside[k];
         int op = gn__op_at(w, i);
-        reduced |= op == GN__OP_SUM || op == GN__OP_MEAN;
-        square |= op == GN__OP_SQUARE || op == GN__OP_POW || (op == GN__OP_MUL && gn__in_base(w, i, 0) == gn__in_base(w, i, 1));
+        reduced |= op == GN_OP_SUM || op == GN_OP_MEAN;
+        square |= op == GN_OP_SQUARE || op == GN_OP_POW || (op == GN_OP_MUL && gn__in_base(w, i, 0) == gn__in_base(w, i, 1));
     }
     return square && reduced;
 }
@@ -8459,13 +8485,13 @@ static bool gn__squares(const gn__recognition *w, const gn__walk *walk) {
 static uint32_t gn__normed(const gn__recognition *w, uint32_t i, gn__walk *out) {
     int op = gn__op_at(w, i);
     out->n_inside = 0;
-    if (op == GN__OP_LAYERNORM) return gn__in_base(w, i, 0);
-    if (op != GN__OP_MUL && op != GN__OP_DIV) return GN_NO_NODE;
-    for (uint32_t side = op == GN__OP_DIV ? 1 : 0; side < 2; side++) {
+    if (op == GN_OP_LAYERNORM) return gn__in_base(w, i, 0);
+    if (op != GN_OP_MUL && op != GN_OP_DIV) return GN_NO_NODE;
+    for (uint32_t side = op == GN_OP_DIV ? 1 : 0; side < 2; side++) {
         uint32_t root = gn__in_base(w, i, side), x = gn__uncentred(w, gn__in_base(w, i, 1 - side));
         if (gn__op_sort(gn__op_at(w, root)) != GN__SCALARS || root == x) continue;
         if (!gn__walk_up(w, root, GN__SCALARS | GN__REDUCTIONS, x, out) || out->n_edge != (gn__is_free(w, x) ? 0u : 1u) || (out->n_edge && out->edge[0] != x)) continue;
-        bool rooted = gn__walk_has(w, out, GN__OP_SQRT) || gn__walk_has(w, out, GN__OP_RSQRT) || gn__walk_has(w, out, GN__OP_POW);
+        bool rooted = gn__walk_has(w, out, GN_OP_SQRT) || gn__walk_has(w, out, GN_OP_RSQRT) || gn__walk_has(w, out, GN_OP_POW);
         if (rooted && gn__squares(w, out)) return x;
     }
     return GN_NO_NODE;
@@ -8478,7 +8504,7 @@ static void gn__see_norm(gn__recognition *w, uint32_t i) {
     if (x == GN_NO_NODE || w->role[i]) return;
     gn__claim(w, i, GN_ROLE_NORM, i);
     gn__claim_walk(w, &walk, GN_ROLE_NORM, i);
-    for (uint32_t k = 0; k < w->p->nodes[i].n_ins && gn__op_at(w, i) != GN__OP_LAYERNORM; k++) {
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins && gn__op_at(w, i) != GN_OP_LAYERNORM; k++) {
         uint32_t a = gn__in_base(w, i, k);
         if (a == x || gn__uncentred(w, a) != x) continue;
         gn__claim(w, a, GN_ROLE_NORM, i);
@@ -8486,8 +8512,8 @@ static void gn__see_norm(gn__recognition *w, uint32_t i) {
     }
     for (int k = 0; k < 2; k++, at = gn__reader_of(w, at)) {
         uint32_t r = gn__reader_of(w, at);
-        int op = r < w->n ? gn__op_at(w, r) : GN__OP_FAILED;
-        bool affine = (op == GN__OP_MUL || op == GN__OP_ADD || op == GN__OP_FMA) && gn__scaled_input(w, r) == at && gn__elements(w, r) == gn__elements(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN_OP_FAILED;
+        bool affine = (op == GN_OP_MUL || op == GN_OP_ADD || op == GN_OP_FMA) && gn__scaled_input(w, r) == at && gn__elements(w, r) == gn__elements(w, at);
         if (!affine) return;
         gn__claim(w, r, GN_ROLE_NORM, i);
     }
@@ -8499,7 +8525,7 @@ static uint32_t gn__before_norm(const gn__recognition *w, uint32_t i) {
     for (int k = 0; k < 3; k++) {
         uint32_t x = gn__normed(w, i, &walk);
         if (x != GN_NO_NODE) return x;
-        x = gn__op_at(w, i) == GN__OP_MUL || gn__op_at(w, i) == GN__OP_ADD || gn__op_at(w, i) == GN__OP_FMA ? gn__scaled_input(w, i) : GN_NO_NODE;
+        x = gn__op_at(w, i) == GN_OP_MUL || gn__op_at(w, i) == GN_OP_ADD || gn__op_at(w, i) == GN_OP_FMA ? gn__scaled_input(w, i) : GN_NO_NODE;
         if (x == GN_NO_NODE) return i;
         i = x;
     }
@@ -8522,9 +8548,9 @@ static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__atte
         s->v = gn__in(w, i, 1 - side);
         if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) || gn__is_table(w, s->v)) continue;
         if (!gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, &s->walk)) continue;
-        bool softmax = gn__walk_has(w, &s->walk, GN__OP_SOFTMAX) || (gn__walk_has(w, &s->walk, GN__OP_EXP) && gn__walk_has(w, &s->walk, GN__OP_SUM)), other = false;
+        bool softmax = gn__walk_has(w, &s->walk, GN_OP_SOFTMAX) || (gn__walk_has(w, &s->walk, GN_OP_EXP) && gn__walk_has(w, &s->walk, GN_OP_SUM)), other = false;
         for (uint32_t k = 0; k < s->walk.n_edge; k++) {
-            bool product = gn__op_at(w, s->walk.edge[k]) == GN__OP_MATMUL;
+            bool product = gn__op_at(w, s->walk.edge[k]) == GN_OP_MATMUL;
             other |= product ? s->scores != GN_NO_NODE : (w->facts[s->walk.edge[k]] & GN__PARAM) != 0;
             if (product) s->scores = s->walk.edge[k];
         }
@@ -8532,7 +8558,7 @@ static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__atte
         s->swapped = side == 1;
         s->q = gn__in(w, s->scores, s->swapped ? 1 : 0);
         s->k = gn__in(w, s->scores, s->swapped ? 0 : 1);
-        s->masked = gn__walk_has(w, &s->walk, GN__OP_ADD) || gn__walk_has(w, &s->walk, GN__OP_WHERE) || gn__walk_has(w, &s->walk, GN__OP_FMA);
+        s->masked = gn__walk_has(w, &s->walk, GN_OP_ADD) || gn__walk_has(w, &s->walk, GN_OP_WHERE) || gn__walk_has(w, &s->walk, GN_OP_FMA);
         if (!gn__is_table(w, s->k) && !gn__is_table(w, s->q)) return true;
     }
     return false;
@@ -8540,8 +8566,8 @@ static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__atte
 
 static bool gn__attention_at(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
     memset(s, 0, sizeof *s);
-    if (gn__op_at(w, i) == GN__OP_MATMUL) return gn__attention_written(w, i, s);
-    if (gn__op_at(w, i) != GN__OP_ATTENTION) return false;
+    if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__attention_written(w, i, s);
+    if (gn__op_at(w, i) != GN_OP_ATTENTION) return false;
     s->q = gn__in(w, i, 0);
     s->k = gn__in(w, i, 1);
     s->v = gn__in(w, i, 2);
@@ -8559,8 +8585,8 @@ static uint32_t gn__source(const gn__recognition *w, uint32_t x, bool *out_proje
         *out_projected = in != GN_NO_NODE;
         if (*out_projected) return gn__before_norm(w, w->base[in]);
         int op = gn__op_at(w, at);
-        if (op == GN__OP_KV_APPEND || op == GN__OP_SLICE_PUT) at = gn__in_base(w, at, 1);
-        else if (gn__op_sort(op) == GN__SCALARS || op == GN__OP_CONCAT || op == GN__OP_LAYERNORM) at = gn__main_input(w, at);
+        if (op == GN_OP_KV_APPEND || op == GN_OP_SLICE_PUT) at = gn__in_base(w, at, 1);
+        else if (gn__op_sort(op) == GN__SCALARS || op == GN_OP_CONCAT || op == GN_OP_LAYERNORM) at = gn__main_input(w, at);
         else return at;
     }
     return at;
@@ -8574,8 +8600,8 @@ static bool gn__keys_shared(const gn__recognition *w, const gn__attention_parts 
         if (gn__dim(w, s->k, axis) == 1 && gn__dim(w, s->q, axis) > 1) return true;
     uint32_t at = s->k;
     for (int k = 0; k < GN__TRACE_MOST && gn__is_glue(&w->p->nodes[at]); k++) {
-        uint32_t before = gn__in(w, at, gn__op_at(w, at) == GN__OP_ASSIGN ? 1 : 0);
-        if (gn__op_at(w, at) == GN__OP_BROADCAST && gn__elements(w, at) > gn__elements(w, before)) return true;
+        uint32_t before = gn__in(w, at, gn__op_at(w, at) == GN_OP_ASSIGN ? 1 : 0);
+        if (gn__op_at(w, at) == GN_OP_BROADCAST && gn__elements(w, at) > gn__elements(w, before)) return true;
         at = before;
     }
     return false;
@@ -8585,7 +8611,7 @@ static bool gn__keys_shared(const gn__recognition *w, const gn__attention_parts 
 static uint32_t gn__kept_rows(const gn__recognition *w, uint32_t x) {
     uint32_t at = w->base[x];
     for (int k = 0; k < 8 && !gn__is_free(w, at); k++) {
-        bool halves = gn__op_at(w, at) == GN__OP_CONCAT && !w->p->nodes[gn__in_base(w, at, 0)].leaf;    /* of a rotation */
+        bool halves = gn__op_at(w, at) == GN_OP_CONCAT && !w->p->nodes[gn__in_base(w, at, 0)].leaf;    /* of a rotation */
         if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves) return at;
         at = gn__main_input(w, at);
     }
@@ -8599,8 +8625,8 @@ static bool gn__is_cache(const gn__recognition *w, uint32_t i) {
 
 static bool gn__is_append(const gn__recognition *w, uint32_t i) {
     int op = gn__op_at(w, i);
-    if (op == GN__OP_KV_APPEND) return true;
-    return w->keys[i] && (op == GN__OP_SLICE_PUT || op == GN__OP_SCATTER || (op == GN__OP_CONCAT && w->p->nodes[i].n_ins == 2)) && w->p->nodes[gn__in_base(w, i, 0)].leaf;
+    if (op == GN_OP_KV_APPEND) return true;
+    return w->keys[i] && (op == GN_OP_SLICE_PUT || op == GN_OP_SCATTER || (op == GN_OP_CONCAT && w->p->nodes[i].n_ins == 2)) && w->p->nodes[gn__in_base(w, i, 0)].leaf;
 }
 
 static uint8_t gn__attention_kind(const gn__recognition *w, const gn__attention_parts *s) {
@@ -8642,7 +8668,7 @@ static void gn__see_attention(gn__recognition *w, uint32_t i) {
 static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
     if (w->role[i] || !gn__is_append(w, i)) return;
     const gn_part_node *n = &w->p->nodes[i], *rows = &w->p->nodes[gn__in(w, i, 1)];
-    int64_t axis = gn__op_at(w, i) == GN__OP_KV_APPEND ? 2 : w->p->attrs[n->attrs];
+    int64_t axis = gn__op_at(w, i) == GN_OP_KV_APPEND ? 2 : w->p->attrs[n->attrs];
     if (axis < 0) axis += n->rank;
     if (axis < 0 || axis >= rows->rank) return;
     uint8_t phase = gn__dim(w, gn__in(w, i, 1), (int)axis) == 1 ? GN_DECODE : GN_PREFILL;
@@ -8658,10 +8684,10 @@ static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
 
 static bool gn__is_lookup(const gn__recognition *w, uint32_t i) {
     int op = gn__op_at(w, i);
-    if (op == GN__OP_EMBEDDING) return gn__is_param(w, gn__in(w, i, 0));
-    if (op == GN__OP_GATHER) return gn__is_param(w, gn__in(w, i, 0)) && w->p->attrs[w->p->nodes[i].attrs] == 0 && w->p->nodes[i].rank == 2;
-    for (uint32_t k = 0; k < 2 && op == GN__OP_MATMUL; k++)                      /* one_hot(ids) @ table */
-        if (gn__op_at(w, gn__in_base(w, i, k)) == GN__OP_ONE_HOT && gn__is_param(w, gn__in(w, i, 1 - k))) return true;
+    if (op == GN_OP_EMBEDDING) return gn__is_param(w, gn__in(w, i, 0));
+    if (op == GN_OP_GATHER) return gn__is_param(w, gn__in(w, i, 0)) && w->p->attrs[w->p->nodes[i].attrs] == 0 && w->p->nodes[i].rank == 2;
+    for (uint32_t k = 0; k < 2 && op == GN_OP_MATMUL; k++)                      /* one_hot(ids) @ table */
+        if (gn__op_at(w, gn__in_base(w, i, k)) == GN_OP_ONE_HOT && gn__is_param(w, gn__in(w, i, 1 - k))) return true;
     return false;
 }
 
@@ -8669,14 +8695,14 @@ static bool gn__is_lookup(const gn__recognition *w, uint32_t i) {
 static void gn__see_embedding(gn__recognition *w, uint32_t i) {
     if (w->role[i] || !gn__is_lookup(w, i)) return;
     gn__claim(w, i, GN_ROLE_EMBEDDING, i);
-    if (gn__op_at(w, i) == GN__OP_MATMUL)
+    if (gn__op_at(w, i) == GN_OP_MATMUL)
         for (uint32_t k = 0; k < 2; k++)
-            if (gn__op_at(w, gn__in_base(w, i, k)) == GN__OP_ONE_HOT) gn__claim(w, gn__in_base(w, i, k), GN_ROLE_EMBEDDING, i);
+            if (gn__op_at(w, gn__in_base(w, i, k)) == GN_OP_ONE_HOT) gn__claim(w, gn__in_base(w, i, k), GN_ROLE_EMBEDDING, i);
     uint32_t at = i;
     for (int step = 0; step < 4; step++) {
         uint32_t r = gn__reader_of(w, at);
-        int op = r < w->n ? gn__op_at(w, r) : GN__OP_FAILED;
-        if ((op != GN__OP_ADD && op != GN__OP_MUL) || w->role[r]) return;
+        int op = r < w->n ? gn__op_at(w, r) : GN_OP_FAILED;
+        if ((op != GN_OP_ADD && op != GN_OP_MUL) || w->role[r]) return;
         for (uint32_t k = 0; k < 2; k++) {
             uint32_t x = gn__in_base(w, r, k);
             if (!gn__is_free(w, x) && w->role[x] != GN_ROLE_EMBEDDING) return;
@@ -8699,14 +8725,14 @@ static void gn__see_conv(gn__recognition *w, uint32_t i) {
     if (w->role[i] || x == GN_NO_NODE) return;
     uint32_t windows = w->base[x];
     int op = gn__op_at(w, windows);
-    if ((op != GN__OP_GATHER && op != GN__OP_EMBEDDING) || gn__is_param(w, gn__in(w, windows, 0)) || (w->facts[gn__in_base(w, windows, 1)] & GN__PARAM)) return;
+    if ((op != GN_OP_GATHER && op != GN_OP_EMBEDDING) || gn__is_param(w, gn__in(w, windows, 0)) || (w->facts[gn__in_base(w, windows, 1)] & GN__PARAM)) return;
     gn__claim(w, i, GN_ROLE_CONV, i);
     gn__claim(w, windows, GN_ROLE_CONV, i);
     gn__claim_tail(w, i, GN_ROLE_CONV);
 }
 
 static bool gn__bends(int op) {
-    return gn__op_sort(op) == GN__SCALARS && op != GN__OP_ADD && op != GN__OP_SUB && op != GN__OP_MUL && op != GN__OP_DIV && op != GN__OP_NEG && op != GN__OP_FMA;
+    return gn__op_sort(op) == GN__SCALARS && op != GN_OP_ADD && op != GN_OP_SUB && op != GN_OP_MUL && op != GN_OP_DIV && op != GN_OP_NEG && op != GN_OP_FMA;
 }
 
 /* Two products with an activation between them, which may be gated: down(act(gate(x)) * up(x)). */
@@ -8732,13 +8758,13 @@ static void gn__see_head(gn__recognition *w, uint32_t i) {
     if (!(w->facts[i] & GN__RESULT) || !(gn__op_sort(gn__op_at(w, i)) & (GN__SOFTMAXES | GN__CHOICES | GN__SCALARS))) return;
     if (!gn__walk_up(w, i, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES | GN__CHOICES, GN_NO_NODE, &walk) || walk.n_edge != 1) return;
     uint32_t logits = walk.edge[0];
-    bool chooses = gn__walk_has(w, &walk, GN__OP_ARGMAX) || gn__walk_has(w, &walk, GN__OP_ARGSORT) || gn__walk_has(w, &walk, GN__OP_SOFTMAX) || gn__walk_has(w, &walk, GN__OP_LOG_SOFTMAX);
+    bool chooses = gn__walk_has(w, &walk, GN_OP_ARGMAX) || gn__walk_has(w, &walk, GN_OP_ARGSORT) || gn__walk_has(w, &walk, GN_OP_SOFTMAX) || gn__walk_has(w, &walk, GN_OP_LOG_SOFTMAX);
     bool taken = w->role[logits] && w->role[logits] != GN_ROLE_HEAD;
     if (!chooses || taken || gn__linear_input(w, logits) == GN_NO_NODE) return;
     gn__claim(w, logits, GN_ROLE_HEAD, logits);
     for (uint32_t k = 0; k < walk.n_inside; k++) {
         uint32_t x = walk.inside[k];
-        bool bias = gn__op_at(w, x) == GN__OP_ADD && gn__scaled_input(w, x) == logits;
+        bool bias = gn__op_at(w, x) == GN_OP_ADD && gn__scaled_input(w, x) == logits;
         if (bias) gn__claim(w, x, GN_ROLE_HEAD, logits);
         else if (!w->role[x] && !(w->off & GN_OFF_ROLE(GN_ROLE_SAMPLING))) gn__claim(w, x, GN_ROLE_SAMPLING, logits);
     }
@@ -8748,7 +8774,7 @@ static void gn__see_head(gn__recognition *w, uint32_t i) {
 
 /* x + f(x): the way back from one summand meets the other. It runs with what made f(x), if it is the first to read that. */
 static void gn__see_residual(gn__recognition *w, uint32_t i) {
-    if (w->role[i] || gn__op_at(w, i) != GN__OP_ADD) return;
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_ADD) return;
     uint32_t a = gn__in_base(w, i, 0), b = gn__in_base(w, i, 1), skip = GN__MIN(a, b), made = GN__MAX(a, b), at = made;
     if (a == b || gn__is_free(w, made) || gn__elements(w, a) != gn__elements(w, b)) return;
     for (int k = 0; k < GN__TRACE_MOST && at > skip; k++) {
@@ -8764,18 +8790,18 @@ static void gn__see_residual(gn__recognition *w, uint32_t i) {
 static bool gn__is_loss(const gn__recognition *w, uint32_t i, gn__walk *walk) {
     int op = gn__op_at(w, i);
     walk->n_inside = 0;
-    if (op == GN__OP_CROSS_ENTROPY || op == GN__OP_MSE_LOSS) return true;
-    if ((op != GN__OP_MEAN && op != GN__OP_SUM) || gn__elements(w, i) != 1 || gn__elements(w, gn__in(w, i, 0)) == 1) return false;
+    if (op == GN_OP_CROSS_ENTROPY || op == GN_OP_MSE_LOSS) return true;
+    if ((op != GN_OP_MEAN && op != GN_OP_SUM) || gn__elements(w, i) != 1 || gn__elements(w, gn__in(w, i, 0)) == 1) return false;
     if (!gn__walk_up(w, i, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES | GN__CHOICES, GN_NO_NODE, walk)) return false;
-    bool predicted = false, target = gn__walk_reads_data(w, walk), likelihood = false, distance = gn__walk_has(w, walk, GN__OP_SUB);
+    bool predicted = false, target = gn__walk_reads_data(w, walk), likelihood = false, distance = gn__walk_has(w, walk, GN_OP_SUB);
     for (uint32_t k = 0; k < walk->n_edge; k++) {
         bool depends = (w->facts[walk->edge[k]] & GN__PARAM) != 0;
         predicted |= depends;
         target |= !depends;
     }
-    static const int logs[] = { GN__OP_LOG, GN__OP_LOG_SOFTMAX, GN__OP_LOG1P, GN__OP_SOFTPLUS, GN__OP_LOG_SIGMOID };
+    static const int logs[] = { GN_OP_LOG, GN_OP_LOG_SOFTMAX, GN_OP_LOG1P, GN_OP_SOFTPLUS, GN_OP_LOG_SIGMOID };
     for (size_t k = 0; k < GN__LENGTH(logs); k++) likelihood |= gn__walk_has(w, walk, logs[k]);
-    distance = distance && (gn__walk_has(w, walk, GN__OP_SQUARE) || gn__walk_has(w, walk, GN__OP_MUL) || gn__walk_has(w, walk, GN__OP_ABS) || gn__walk_has(w, walk, GN__OP_POW));
+    distance = distance && (gn__walk_has(w, walk, GN_OP_SQUARE) || gn__walk_has(w, walk, GN_OP_MUL) || gn__walk_has(w, walk, GN_OP_ABS) || gn__walk_has(w, walk, GN_OP_POW));
     return predicted && target && (likelihood || distance);
 }
 
@@ -8799,12 +8825,12 @@ static bool gn__is_step_of(const gn__recognition *w, uint32_t value, uint32_t p,
     uint32_t at = value;
     for (int k = 0; k < 8; k++) {
         int op = gn__op_at(w, at);
-        if (op != GN__OP_SUB && op != GN__OP_ADD) return false;
-        *out_minus = op == GN__OP_SUB;
+        if (op != GN_OP_SUB && op != GN_OP_ADD) return false;
+        *out_minus = op == GN_OP_SUB;
         uint32_t a = gn__in_base(w, at, 0), b = gn__in_base(w, at, 1);
-        for (uint32_t side = 0; side < (op == GN__OP_ADD ? 2u : 1u); side++) {
+        for (uint32_t side = 0; side < (op == GN_OP_ADD ? 2u : 1u); side++) {
             uint32_t x = side ? b : a;
-            bool scaled = gn__op_at(w, x) == GN__OP_MUL && gn__elements(w, gn__in_base(w, x, gn__in_base(w, x, 0) == p)) == 1;
+            bool scaled = gn__op_at(w, x) == GN_OP_MUL && gn__elements(w, gn__in_base(w, x, gn__in_base(w, x, 0) == p)) == 1;
             if (x == p || (scaled && (gn__in_base(w, x, 0) == p || gn__in_base(w, x, 1) == p))) return true;
         }
         at = a;
@@ -8837,12 +8863,12 @@ static bool gn__has_gradient(const gn__recognition *w, const gn__walk *walk, uin
 static void gn__see_optimizer(gn__recognition *w, uint32_t i) {
     gn__walk walk;
     bool minus = false;
-    if (w->role[i] || gn__op_at(w, i) != GN__OP_ASSIGN || !(w->facts[i] & GN__RESULT)) return;
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_ASSIGN || !(w->facts[i] & GN__RESULT)) return;
     uint32_t p = gn__in_base(w, i, 0), value = gn__in_base(w, i, 1);
     if (w->p->nodes[p].leaf != GN_LEAF_STATE || gn__is_free(w, value) || !gn__is_step_of(w, value, p, &minus)) return;
     if (!gn__walk_up(w, value, GN__SCALARS, GN_NO_NODE, &walk) || !gn__has_gradient(w, &walk, p)) return;
     bool elsewhere = w->reads[p] > gn__reads_inside(w, &walk, p) + 1;
-    if (!elsewhere && !(minus && gn__walk_has(w, &walk, GN__OP_MUL))) return;
+    if (!elsewhere && !(minus && gn__walk_has(w, &walk, GN_OP_MUL))) return;
     gn__claim(w, value, GN_ROLE_OPTIMIZER, value);
     gn__claim_walk(w, &walk, GN_ROLE_OPTIMIZER, value);
     gn__claim(w, i, GN_ROLE_OPTIMIZER, value);
@@ -8888,7 +8914,7 @@ static void gn__facts_of(gn__recognition *w, uint32_t i) {
     const gn_part *p = w->p;
     const gn_part_node *n = &p->nodes[i];
     bool glue = gn__is_glue(n), free = n->leaf || gn__ops[n->op].kind == GN_CLASS_GENERATOR || glue;
-    w->base[i] = glue ? w->base[p->ins[n->ins + (n->op == GN__OP_ASSIGN ? 1 : 0)]] : i;
+    w->base[i] = glue ? w->base[p->ins[n->ins + (n->op == GN_OP_ASSIGN ? 1 : 0)]] : i;
     w->reader[i] = w->n;
     w->unit[i] = i;
     if (n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) w->facts[i] |= GN__PARAM;
@@ -8969,8 +8995,8 @@ static void gn__units_follow(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++) {
         if (w->unit[i] != GN__SEVERAL) continue;
         const gn_part_node *n = &w->p->nodes[i];
-        uint32_t x = gn__in(w, i, n->op == GN__OP_ASSIGN ? 1 : 0);
-        bool alone = gn__said_on(w, i) != 0 || gn__is_free(w, x) || (n->op == GN__OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
+        uint32_t x = gn__in(w, i, n->op == GN_OP_ASSIGN ? 1 : 0);
+        bool alone = gn__said_on(w, i) != 0 || gn__is_free(w, x) || (n->op == GN_OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
         w->unit[i] = alone ? i + 1 : w->unit[x];
     }
 }
@@ -9042,7 +9068,7 @@ static uint8_t gn__residency_of(const gn__recognition *w, uint32_t i) {
     static const uint8_t leaves[GN_LEAF__COUNT] = { [GN_LEAF_NONE] = GN_RESIDENCY_ACTIVATION, [GN_LEAF_DATA] = GN_RESIDENCY_INPUT, [GN_LEAF_VALUE] = GN_RESIDENCY_ACTIVATION,
                                                     [GN_LEAF_WEIGHT] = GN_RESIDENCY_WEIGHT, [GN_LEAF_STATE] = GN_RESIDENCY_STATE };
     if (w->role[i] == GN_ROLE_KV_APPEND || (w->facts[i] & GN__GRADIENT)) return w->role[i] == GN_ROLE_KV_APPEND ? GN_RESIDENCY_KV_CACHE : GN_RESIDENCY_GRADIENT;
-    if (gn__op_at(w, i) == GN__OP_ASSIGN) return GN_RESIDENCY_STATE;
+    if (gn__op_at(w, i) == GN_OP_ASSIGN) return GN_RESIDENCY_STATE;
     const gn_part_node *b = &w->p->nodes[w->base[i]];
     uint32_t r = w->reader[w->base[i]];
     if (b->leaf == GN_LEAF_STATE && ((r < w->n && w->role[r] == GN_ROLE_KV_APPEND) || w->keys[w->base[i]])) return GN_RESIDENCY_KV_CACHE;
@@ -9116,7 +9142,7 @@ static void gn__phases_tell(gn__recognition *w) {
 /* ids into an embedding are text, four axes of an image vision, two of floats into a product with parameters a table. */
 static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i) {
     uint32_t x = gn__linear_input(w, i);
-    if (w->role[i] == GN_ROLE_EMBEDDING && gn__op_at(w, i) != GN__OP_ADD && gn__op_at(w, i) != GN__OP_MUL) return GN_MODALITY_TEXT;
+    if (w->role[i] == GN_ROLE_EMBEDDING && gn__op_at(w, i) != GN_OP_ADD && gn__op_at(w, i) != GN_OP_MUL) return GN_MODALITY_TEXT;
     if (w->role[i] == GN_ROLE_CONV) return GN_MODALITY_VISION;
     if (x == GN_NO_NODE || w->p->nodes[w->base[x]].leaf != GN_LEAF_DATA) return GN_MODALITY_UNKNOWN;
     const gn_part_node *b = &w->p->nodes[w->base[x]];
@@ -9149,8 +9175,8 @@ static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
     gn__type x = gn__part_type(w->p, gn__in(w, i, k)), b = gn__part_type(w->p, gn__in_base(w, i, k)), out = gn__part_type(w->p, i);
     uint64_t all = GN__MIN(gn__type_bytes(&x), (uint64_t)gn__count(&b.shape) * gn__bytes_of(x.dtype));
     int op = gn__op_at(w, i);
-    if (k == 0 && (op == GN__OP_EMBEDDING || op == GN__OP_GATHER)) return GN__MIN(all, gn__type_bytes(&out));
-    if (k == 0 && op == GN__OP_KV_APPEND) return 0;
+    if (k == 0 && (op == GN_OP_EMBEDDING || op == GN_OP_GATHER)) return GN__MIN(all, gn__type_bytes(&out));
+    if (k == 0 && op == GN_OP_KV_APPEND) return 0;
     return all;
 }
 
@@ -9158,7 +9184,7 @@ static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
    in a prefill, as half of the cache in a decode. */
 static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meaning *t, uint64_t caches) {
     const gn_part_node *n = &w->p->nodes[i];
-    if (gn__op_at(w, i) != GN__OP_ATTENTION || !(w->p->attrs[n->attrs] & 4) || (t->phase != GN_PREFILL && t->phase != GN_DECODE)) return;
+    if (gn__op_at(w, i) != GN_OP_ATTENTION || !(w->p->attrs[n->attrs] & 4) || (t->phase != GN_PREFILL && t->phase != GN_DECODE)) return;
     double keys = (double)gn__dim(w, gn__in(w, i, 1), 2), queries = (double)gn__dim(w, gn__in(w, i, 0), 2);
     double share = t->phase == GN_DECODE ? 0.5 : keys > queries ? queries / keys : 1;
     t->flops *= share;
@@ -9176,12 +9202,12 @@ static void gn__cost_tell(gn__recognition *w, uint32_t i) {
         if (k < 3) in[k] = x;
         e->bytes = gn__type_bytes(&x);
         e->change = e->bytes ? (double)gn__type_bytes(&out) / (double)e->bytes : 0;
-        if (!gn__is_view_op(n->op)) t->bytes_read += gn__bytes_in(w, i, k);
+        if (!gn__op_has(n->op, GN_VIEWS)) t->bytes_read += gn__bytes_in(w, i, k);
     }
     if (n->leaf) return;
     t->flops = gn__op_flops(n->op, in, (int)n->n_ins, &out);
-    if (gn__is_view_op(n->op) || n->op == GN__OP_FULL) return;
-    t->bytes_written = gn__op_at(w, i) == GN__OP_KV_APPEND ? gn__type_bytes(&in[1]) : gn__type_bytes(&out);
+    if (gn__op_has(n->op, GN_VIEWS) || n->op == GN_OP_FULL) return;
+    t->bytes_written = gn__op_at(w, i) == GN_OP_KV_APPEND ? gn__type_bytes(&in[1]) : gn__type_bytes(&out);
     gn__cost_of_keys(w, i, t, gn__type_bytes(&in[1]) + gn__type_bytes(&in[2]));
 }
 
@@ -9194,7 +9220,7 @@ static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
     for (uint32_t i = w->n; i-- > 0;) {
         const gn_part_node *n = &w->p->nodes[i];
         gn_group *g = &m->groups[m->nodes[i].group];
-        bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS, works = !n->leaf && !gn__is_view_op(n->op) && n->op != GN__OP_FULL;
+        bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS, works = !n->leaf && !gn__op_has(n->op, GN_VIEWS) && n->op != GN_OP_FULL;
         bool loops = scalar && w->reader[i] < w->n && !outside[i];
         uint64_t read = 0;
         for (uint32_t k = 0; k < n->n_ins; k++) {
@@ -9221,7 +9247,7 @@ static void gn__critical_tell(gn__recognition *w, double *way, uint32_t *before)
     for (uint32_t i = 0; i < w->n; i++) {
         const gn_part_node *n = &w->p->nodes[i];
         const gn_node_meaning *t = &m->nodes[i];
-        double longest = 0, own = gn__is_free(w, i) || gn__is_view_op(n->op) ? 0 : 2e-6 + GN__MAX(t->flops / 1e13, (double)(t->bytes_read + t->bytes_written) / 1e12);
+        double longest = 0, own = gn__is_free(w, i) || gn__op_has(n->op, GN_VIEWS) ? 0 : 2e-6 + GN__MAX(t->flops / 1e13, (double)(t->bytes_read + t->bytes_written) / 1e12);
         before[i] = GN_NO_NODE;
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = gn__in(w, i, k);
@@ -9238,8 +9264,8 @@ static void gn__critical_tell(gn__recognition *w, double *way, uint32_t *before)
 /* The role that an op has by itself, before its surroundings are looked at. */
 static uint8_t gn__role_of_op(int op) {
     static const struct { uint16_t op; uint8_t role; } roles[] = {
-        { GN__OP_LINEAR, GN_ROLE_LINEAR }, { GN__OP_ATTENTION, GN_ROLE_ATTENTION }, { GN__OP_KV_APPEND, GN_ROLE_KV_APPEND },
-        { GN__OP_LAYERNORM, GN_ROLE_NORM }, { GN__OP_CROSS_ENTROPY, GN_ROLE_LOSS }, { GN__OP_MSE_LOSS, GN_ROLE_LOSS },
+        { GN_OP_LINEAR, GN_ROLE_LINEAR }, { GN_OP_ATTENTION, GN_ROLE_ATTENTION }, { GN_OP_KV_APPEND, GN_ROLE_KV_APPEND },
+        { GN_OP_LAYERNORM, GN_ROLE_NORM }, { GN_OP_CROSS_ENTROPY, GN_ROLE_LOSS }, { GN_OP_MSE_LOSS, GN_ROLE_LOSS },
     };
     for (size_t i = 0; i < GN__LENGTH(roles); i++)
         if (roles[i].op == op) return roles[i].role;
@@ -9308,7 +9334,7 @@ static void gn__layout_deinit(gn_layout *l) {
 
 static bool gn__is_scalar_op(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && gn__ops[n->op].kind == GN_CLASS_SCALAR; }
 
-static bool gn__is_product(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (n->op == GN__OP_MATMUL || n->op == GN__OP_LINEAR); }
+static bool gn__is_product(const gn_part_node *n) { return n->leaf == GN_LEAF_NONE && (n->op == GN_OP_MATMUL || n->op == GN_OP_LINEAR); }
 
 static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part_node *b) {
     return a->rank == b->rank && (a->rank == 0 || memcmp(p->dims + a->dims, p->dims + b->dims, a->rank * sizeof(int64_t)) == 0);
@@ -9340,13 +9366,13 @@ static void gn__layout_groups(gn_layout *l, bool fuse) {
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = p->ins[n->ins + k], want = l->lay[i].group + 1;
             bool fits = scalar && gn__same_dims(p, &p->nodes[x], n);
-            if (p->nodes[x].op == GN__OP_FULL && scalar) continue;  /* constants are filled in wherever they are used */
+            if (p->nodes[x].op == GN_OP_FULL && scalar) continue;  /* constants are filled in wherever they are used */
             candidate[x] = fits && (!candidate[x] || candidate[x] == want) ? want : UINT32_MAX;
         }
     }
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         l->lay[i].own = 0;
-        l->lay[i].kernel = p->nodes[i].op == GN__OP_FULL && p->nodes[i].leaf == GN_LEAF_NONE ? candidate[i] == UINT32_MAX : false;
+        l->lay[i].kernel = p->nodes[i].op == GN_OP_FULL && p->nodes[i].leaf == GN_LEAF_NONE ? candidate[i] == UINT32_MAX : false;
     }
 }
 
@@ -9359,14 +9385,14 @@ static gn_view gn__part_view(const gn_part *p, uint32_t node) {
 static bool gn__layout_view(gn_layout *l, uint32_t i) {
     const gn_part *p = l->part;
     const gn_part_node *n = &p->nodes[i];
-    if (!gn__is_view_op(n->op)) return false;
-    const gn_lay *in = &l->lay[p->ins[n->ins + (n->op == GN__OP_ASSIGN ? 1 : 0)]];
+    if (!gn__op_has(n->op, GN_VIEWS)) return false;
+    const gn_lay *in = &l->lay[p->ins[n->ins + (n->op == GN_OP_ASSIGN ? 1 : 0)]];
     const int64_t *attrs = p->attrs + n->attrs;
     gn_view v = in->view;
-    if (n->op == GN__OP_PERMUTE) v = gn__view_permute(&in->view, attrs);
-    else if (n->op == GN__OP_SLICE) v = gn__view_slice(&in->view, attrs);
-    else if (n->op == GN__OP_BROADCAST) v = gn__view_broadcast(&in->view, n->rank, p->dims + n->dims);
-    else if (n->op == GN__OP_RESHAPE && !gn__view_reshape(&in->view, n->rank, p->dims + n->dims, &v)) { l->view_copies++; return false; }
+    if (n->op == GN_OP_PERMUTE) v = gn__view_permute(&in->view, attrs);
+    else if (n->op == GN_OP_SLICE) v = gn__view_slice(&in->view, attrs);
+    else if (n->op == GN_OP_BROADCAST) v = gn__view_broadcast(&in->view, n->rank, p->dims + n->dims);
+    else if (n->op == GN_OP_RESHAPE && !gn__view_reshape(&in->view, n->rank, p->dims + n->dims, &v)) { l->view_copies++; return false; }
     l->lay[i].view = v;
     l->lay[i].base = in->base;
     return true;
@@ -9382,7 +9408,7 @@ static void gn__layout_places(gn_layout *l) {
         if (n->leaf == GN_LEAF_DATA || n->leaf == GN_LEAF_VALUE) a->place = GN_PLACE_ARG;
         else if (n->leaf) a->place = GN_PLACE_SLOT;
         else if (gn__layout_view(l, i)) a->place = GN_PLACE_NONE;
-        else if (n->op == GN__OP_FULL) a->place = a->kernel ? GN_PLACE_BLOCK : GN_PLACE_NONE;
+        else if (n->op == GN_OP_FULL) a->place = a->kernel ? GN_PLACE_BLOCK : GN_PLACE_NONE;
         else if (a->group != GN__NO_GROUP && a->group != i) { a->place = GN_PLACE_NONE; l->fused++; }
         else { a->place = GN_PLACE_BLOCK; a->kernel = true; }
     }
@@ -9460,7 +9486,7 @@ static void gn__layout_update(gn_layout *l, uint32_t u, bool inplace) {
     bool takes = base->place == GN_PLACE_BLOCK && !a->view.offset && gn__view_is_dense(&a->view) && gn__view_count(&a->view) == gn__view_count(&whole);
     l->update_how[u] = takes ? GN_UPDATE_SWAP : GN_UPDATE_COPY;
     if (takes) { base->place = GN_PLACE_OWN; base->own = u; }
-    if (p->nodes[up->node].op == GN__OP_KV_APPEND) {
+    if (p->nodes[up->node].op == GN_OP_KV_APPEND) {
         gn__type t = gn__part_type(p, up->node);
         l->state_copies++;
         l->state_copy_bytes = gn_size_add(l->state_copy_bytes, gn__type_bytes(&t));
@@ -9474,7 +9500,7 @@ static bool gn__layout_updates(gn_layout *l) {
     bool ok = gn__states_init(&states, p) && (root || !p->n_updates);
     for (uint32_t i = 0; i < p->n_nodes && root; i++) {
         const gn_part_node *n = &p->nodes[i];
-        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : n->leaf == GN_LEAF_NONE && n->op == GN__OP_KV_APPEND ? root[p->ins[n->ins]] : 0;
+        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : n->leaf == GN_LEAF_NONE && n->op == GN_OP_KV_APPEND ? root[p->ins[n->ins]] : 0;
     }
     for (uint32_t u = 0; u < p->n_updates && ok; u++) gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
     gn_free(states.leaves);
@@ -9671,7 +9697,7 @@ static bool gn__group_load(gn_layout *l, gn__group *gr, uint32_t x, uint32_t lea
     d->dtype = n->dtype;
     d->base = l->lay[x].base;
     d->reg = gn__group_hold(l, gr, x);
-    d->constant = n->leaf == GN_LEAF_NONE && n->op == GN__OP_FULL;
+    d->constant = n->leaf == GN_LEAF_NONE && n->op == GN_OP_FULL;
     if (d->constant) {
         d->value = gn__word_f64(p->attrs[n->attrs + 1]);
         gr->uses[d->reg]++;
@@ -9697,12 +9723,12 @@ static bool gn__group_instr(gn_layout *l, gn__group *gr, uint32_t node) {
     const gn_part *p = l->part;
     const gn_part_node *n = &p->nodes[node];
     const int64_t *attrs = p->attrs + n->attrs;
-    gn_instr in = { .node = node, .op = n->op, .out_dtype = n->dtype, .in_dtype = p->nodes[p->ins[n->ins + (n->op == GN__OP_WHERE ? 1 : 0)]].dtype };
+    gn_instr in = { .node = node, .op = n->op, .out_dtype = n->dtype, .in_dtype = p->nodes[p->ins[n->ins + (n->op == GN_OP_WHERE ? 1 : 0)]].dtype };
     for (uint32_t k = 0; k < n->n_ins; k++) in.src[k] = (uint16_t)gn__group_reg(gr, p->ins[n->ins + k]);
     for (uint32_t k = n->n_ins; k < 3; k++) in.src[k] = in.src[0];
-    if (n->op == GN__OP_CLAMP) { in.p[0] = gn__word_f64(attrs[0]); in.p[1] = gn__word_f64(attrs[1]); }
-    for (int k = 0; k < 2 && n->op == GN__OP_CLAMP && !gn__is_float((gn_dtype)n->dtype); k++) in.p[k] = (double)gn__f64_int(in.p[k], (gn_dtype)n->dtype);
-    if (n->op == GN__OP_NOT) in.p[0] = n->dtype == GN_BOOL ? 1 : -1;
+    if (n->op == GN_OP_CLAMP) { in.p[0] = gn__word_f64(attrs[0]); in.p[1] = gn__word_f64(attrs[1]); }
+    for (int k = 0; k < 2 && n->op == GN_OP_CLAMP && !gn__is_float((gn_dtype)n->dtype); k++) in.p[k] = (double)gn__f64_int(in.p[k], (gn_dtype)n->dtype);
+    if (n->op == GN_OP_NOT) in.p[0] = n->dtype == GN_BOOL ? 1 : -1;
     in.dst = gn__group_hold(l, gr, node);                          /* before the inputs go: no loop writes what it reads */
     for (uint32_t k = 0; k < n->n_ins; k++)
         if (--gr->uses[in.src[k]] == 0) gn__reg_give(&gr->regs, in.src[k]);
@@ -9985,7 +10011,7 @@ static uint32_t gn__set_find(const gn__sched *s, uint32_t x) {
 static void gn__sched_sets(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
-        bool writes = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN);
+        bool writes = n->leaf == GN_LEAF_NONE && (n->op == GN_OP_KV_APPEND || n->op == GN_OP_ASSIGN);
         s->set[i] = i;
         s->set_pin[i] = GN_UNPLACED;
         s->stamp[i] = n->leaf == GN_LEAF_STATE ? i : writes ? s->stamp[s->p->ins[n->ins]] : GN__NONE;
@@ -10048,7 +10074,7 @@ static void gn__sched_cheap(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
         uint32_t count = 1;
-        if (n->leaf || n->op == GN__OP_KV_APPEND || n->op == GN__OP_ASSIGN || gn__sched_said(s, i) != GN_UNPLACED) continue;
+        if (n->leaf || n->op == GN_OP_KV_APPEND || n->op == GN_OP_ASSIGN || gn__sched_said(s, i) != GN_UNPLACED) continue;
         for (uint32_t k = 0; k < n->n_ins && count; k++) {
             uint32_t x = s->p->ins[n->ins + k];
             if (s->p->nodes[x].leaf == GN_LEAF_DATA) continue;
@@ -10061,14 +10087,14 @@ static void gn__sched_cheap(gn__sched *s) {
 
 enum { GN__OWN, GN__VIEW, GN__STRIDED };     /* a value has memory of its own; is a view; is one that a reshape has to copy */
 
-static uint32_t gn__viewed(const gn_part *p, uint32_t i) { return p->ins[p->nodes[i].ins + (p->nodes[i].op == GN__OP_ASSIGN ? 1 : 0)]; }
+static uint32_t gn__viewed(const gn_part *p, uint32_t i) { return p->ins[p->nodes[i].ins + (p->nodes[i].op == GN_OP_ASSIGN ? 1 : 0)]; }
 
 static void gn__sched_views(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
-        if (n->leaf || !gn__is_view_op(n->op)) continue;
+        if (n->leaf || !gn__op_has(n->op, GN_VIEWS)) continue;
         uint8_t of = s->view[gn__viewed(s->p, i)];
-        s->view[i] = n->op == GN__OP_ASSIGN ? of == GN__STRIDED ? GN__STRIDED : GN__VIEW : n->op != GN__OP_RESHAPE ? GN__STRIDED : of == GN__STRIDED ? GN__OWN : GN__VIEW;
+        s->view[i] = n->op == GN_OP_ASSIGN ? of == GN__STRIDED ? GN__STRIDED : GN__VIEW : n->op != GN_OP_RESHAPE ? GN__STRIDED : of == GN__STRIDED ? GN__OWN : GN__VIEW;
     }
 }
 
@@ -10408,7 +10434,7 @@ static void gn__sched_bases(gn__sched *s) {
 /* An append to a state is in the state's memory; constants are filled in where they are used. */
 static uint64_t gn__sched_own_bytes(const gn__sched *s, uint32_t i) {
     const gn_part_node *n = &s->p->nodes[i];
-    return s->view[i] || n->op == GN__OP_FULL || (n->op == GN__OP_KV_APPEND && s->set[i] != i) ? 0 : s->size[i];
+    return s->view[i] || n->op == GN_OP_FULL || (n->op == GN_OP_KV_APPEND && s->set[i] != i) ? 0 : s->size[i];
 }
 
 /* Place `at` of the sequence, on device d, reads the value. */
@@ -11953,7 +11979,7 @@ static gn__span gn__span_of_text(const char *text, size_t max) {
 
 static void gn__ops_bitmap(uint8_t out[GN__WIRE_OPS]) {
     memset(out, 0, GN__WIRE_OPS);
-    for (int i = GN__OP_FAILED + 1; i < GN__OP__COUNT; i++) out[gn__ops[i].wire / 8] |= (uint8_t)(1u << (gn__ops[i].wire % 8));
+    for (int i = GN_OP_FAILED + 1; i < GN_OP__COUNT; i++) out[gn__ops[i].wire / 8] |= (uint8_t)(1u << (gn__ops[i].wire % 8));
 }
 
 static bool gn__ops_has(const gn__span *bitmap, uint16_t wire) {
@@ -13012,19 +13038,19 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
  * what is not finite. */
 #define GN__DEFINE_FAR(S, T, F, FAR, QUOTIENT)                                                                \
     static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {                          \
-        bool turns = op == GN__OP_SIN || op == GN__OP_COS || op == GN__OP_TAN;                               \
+        bool turns = op == GN_OP_SIN || op == GN_OP_COS || op == GN_OP_TAN;                               \
         for (int64_t i = 0; i < n; i++) {                                                                    \
             if (turns ? fabs##F(a[i]) <= FAR : fabs##F(a[i]) <= QUOTIENT * fabs##F(b[i]) && fabs##F(b[i]) < (T)INFINITY) continue; \
-            if (turns) { y[i] = op == GN__OP_SIN ? sin##F(a[i]) : op == GN__OP_COS ? cos##F(a[i]) : tan##F(a[i]); continue; } \
+            if (turns) { y[i] = op == GN_OP_SIN ? sin##F(a[i]) : op == GN_OP_COS ? cos##F(a[i]) : tan##F(a[i]); continue; } \
             T m = fmod##F(a[i], b[i]);                                                                       \
-            y[i] = op == GN__OP_FMOD ? m : op == GN__OP_REMAINDER ? gn__m_remainder_of_##S(m, b[i]) : gn__m_floordiv_of_##S(a[i], b[i], m); \
+            y[i] = op == GN_OP_FMOD ? m : op == GN_OP_REMAINDER ? gn__m_remainder_of_##S(m, b[i]) : gn__m_floordiv_of_##S(a[i], b[i], m); \
         }                                                                                                    \
     }
 GN__DEFINE_FAR(f32, float, f, GN__V_FAR, GN__V_QUOTIENT)
 GN__DEFINE_FAR(f64, double, , GN__W_FAR, GN__W_QUOTIENT)
 
 static bool gn__op_has_far(int op) {
-    return op == GN__OP_SIN || op == GN__OP_COS || op == GN__OP_TAN || op == GN__OP_FMOD || op == GN__OP_REMAINDER || op == GN__OP_FLOOR_DIVIDE;
+    return op == GN_OP_SIN || op == GN_OP_COS || op == GN_OP_TAN || op == GN_OP_FMOD || op == GN_OP_REMAINDER || op == GN_OP_FLOOR_DIVIDE;
 }
 
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped after each
@@ -13033,9 +13059,9 @@ static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const 
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
-    if (in->op == GN__OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, whole); return GN_OK; }
-    if (gn__op_divides(in->op) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n)) return GN_DIVISION_BY_ZERO;
-    if (in->op == GN__OP_WHERE) {
+    if (in->op == GN_OP_CAST) { gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, whole); return GN_OK; }
+    if (gn__op_has(in->op, GN_DIVIDES) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n)) return GN_DIVISION_BY_ZERO;
+    if (in->op == GN_OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64, gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
         where[compute](y, x, in->p, whole);
     } else (compute == GN__F32 ? gn__ops[in->op].wide[isa] : compute == GN__F64 ? gn__ops[in->op].wide64[isa] : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
@@ -13967,7 +13993,7 @@ static bool gn__piece_import_leaf(gn__splitter *k, uint32_t piece, uint32_t node
    strides that they see on one device, which decide the order of some sums. */
 static bool gn__view_is_remade(const gn_part *p, uint32_t node) {
     const gn_part_node *n = &p->nodes[node];
-    if (n->leaf || (n->op != GN__OP_PERMUTE && n->op != GN__OP_RESHAPE && n->op != GN__OP_BROADCAST)) return false;
+    if (n->leaf || (n->op != GN_OP_PERMUTE && n->op != GN_OP_RESHAPE && n->op != GN_OP_BROADCAST)) return false;
     gn__type from = gn__part_type(p, p->ins[n->ins]), to = gn__part_type(p, node);
     return gn__type_bytes(&from) <= gn__type_bytes(&to);
 }
@@ -15443,7 +15469,7 @@ static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f)
     const int64_t dims[4] = { GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE }, few = GN__PROBE_SMALL;
     const uint32_t ins[2] = { 0, 0 }, arg = 0, out = work;
     gn_part_node nodes[2] = { { .op = (uint16_t)gn__op_leaf(GN_LEAF_DATA), .dtype = GN_F32, .leaf = GN_LEAF_DATA, .rank = work ? 2 : 1 },
-                              { .op = GN__OP_MATMUL, .dtype = GN_F32, .rank = 2, .n_ins = 2, .dims = 2 } };
+                              { .op = GN_OP_MATMUL, .dtype = GN_F32, .rank = 2, .n_ins = 2, .dims = 2 } };
     gn_part part = { .n_nodes = work ? 2 : 1, .n_ins = work ? 2 : 0, .n_dims = work ? 4 : 1, .n_args = 1, .n_outs = 1, .nodes = nodes, .ins = ins, .dims = work ? dims : &few, .args = &arg, .outs = &out };
     uint32_t random[4] = { 0, 0, 0, 0 }, n = work ? GN__PROBE_SIDE * GN__PROBE_SIDE : GN__PROBE_SMALL;
     part.hash = gn__part_hash(&part);
@@ -15816,19 +15842,19 @@ static double gn__measure_net(gn_exec x, uint32_t slot, uint32_t *gen, uint16_t 
 /* Matrix products large enough to be work for it, small enough to end within milliseconds. */
 static double gn__measure_flops(gn_exec x, uint32_t slot, uint32_t *gen, gn_dtype d, double run_s) {
     int64_t n = 128, most = 2048;
-    double spent = gn__measure_net(x, slot, gen, GN__OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
+    double spent = gn__measure_net(x, slot, gen, GN_OP_MATMUL, d, GN_SHAPE(n, n), 2, run_s), work = 2.0 * (double)(n * n * n);
     if (!(spent > 0)) return 0;
     if (spent > 20e-6) most = GN__MIN((int64_t)(128 * cbrt(1e-3 / spent)) / 128 * 128, (int64_t)1024);
     if (most <= n) return work / spent;
-    double more = gn__measure_net(x, slot, gen, GN__OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
+    double more = gn__measure_net(x, slot, gen, GN_OP_MATMUL, d, GN_SHAPE(most, most), 2, run_s);
     return more > 0 ? 2.0 * (double)(most * most * most) / more : work / spent;
 }
 
 /* Negation of n f32, read and written. */
 static double gn__measure_bytes(gn_exec x, uint32_t slot, uint32_t *gen, double run_s) {
     int64_t n = 1 << 21;
-    double spent = gn__measure_net(x, slot, gen, GN__OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
-    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, gen, GN__OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
+    double spent = gn__measure_net(x, slot, gen, GN_OP_NEG, GN_F32, GN_SHAPE(n), 1, run_s), more = 0;
+    if (spent > 0 && spent < 50e-6) more = gn__measure_net(x, slot, gen, GN_OP_NEG, GN_F32, GN_SHAPE(16 * n), 1, run_s);
     return more > 0 ? 128.0 * (double)n / more : spent > 0 ? 8.0 * (double)n / spent : 0;
 }
 
@@ -15836,7 +15862,7 @@ static double gn__measure_bytes(gn_exec x, uint32_t slot, uint32_t *gen, double 
 static void gn__measure_all(gn_exec x, uint32_t slot, uint32_t *gen, gn_cluster_device *c) {
     static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
     gn_shape tiny = GN_SHAPE(4, 4);
-    double one = gn__measure_op(x, slot, gen, GN__OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, slot + 1, gen, GN__OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
+    double one = gn__measure_op(x, slot, gen, GN_OP_MATMUL, GN_F32, tiny, 2, 1), many = gn__measure_op(x, slot + 1, gen, GN_OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
     c->launch_s = GN__MAX((many - one) / (GN__MEASURE_CHAIN - 1), 1e-7);
     c->queue_s = GN__MAX(one - c->launch_s, 0);
     if (x.i->rates && x.i->rates(x.self, c->flops_per_s, &c->bytes_per_s) == GN_OK) return;
@@ -16114,7 +16140,7 @@ static void gn__port_set(gn__port *p, const gn_part *part, uint32_t node) {
     p->bytes = gn__type_bytes(&t);
     p->element = (uint8_t)gn__bytes_of(t.dtype);
     p->value = part->nodes[node].leaf == GN_LEAF_VALUE;
-    p->kv = part->nodes[node].op == GN__OP_KV_APPEND;
+    p->kv = part->nodes[node].op == GN_OP_KV_APPEND;
 }
 
 static bool gn__ports_init(gn__ports *p, const gn_part *part) {
@@ -16128,7 +16154,7 @@ static bool gn__ports_init(gn__ports *p, const gn_part *part) {
     for (uint32_t i = 0; i < part->n_outs; i++) gn__port_set(&p->outs[i], part, part->outs[i]);
     for (uint32_t i = 0; i < part->n_nodes; i++) {   /* a cache given with each run */
         const gn_part_node *x = &part->nodes[i];
-        if (x->op != GN__OP_KV_APPEND) continue;
+        if (x->op != GN_OP_KV_APPEND) continue;
         const gn_part_node *cache = &part->nodes[part->ins[x->ins]];
         if (cache->leaf == GN_LEAF_DATA) p->args[cache->arg].kv = true;
     }
@@ -17732,7 +17758,7 @@ static double gn__part_seconds(const gn_part *p, const gn_cluster_device *c) {
     for (uint32_t i = 0; i < p->n_nodes && rate > 0; i++) {
         const gn_part_node *n = &p->nodes[i];
         gn__type in[GN__MAX_INPUTS], out = gn__part_type(p, i);
-        if (n->leaf != GN_LEAF_NONE || gn__is_view_op(n->op) || n->n_ins > GN__MAX_INPUTS) continue;
+        if (n->leaf != GN_LEAF_NONE || gn__op_has(n->op, GN_VIEWS) || n->n_ins > GN__MAX_INPUTS) continue;
         for (uint32_t k = 0; k < n->n_ins; k++) in[k] = gn__part_type(p, p->ins[n->ins + k]);
         seconds += gn__op_flops(n->op, in, (int)n->n_ins, &out) / rate;
     }
@@ -18184,7 +18210,7 @@ static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_part *copy = gn__part_copy(part);
     for (uint32_t i = 0; copy && i < copy->n_nodes; i++) {
         const gn_part_node *n = &copy->nodes[i];
-        bool random = n->leaf == GN_LEAF_NONE && (n->op == GN__OP_RANDOM_UNIFORM || n->op == GN__OP_RANDOM_NORMAL);
+        bool random = n->leaf == GN_LEAF_NONE && (n->op == GN_OP_RANDOM_UNIFORM || n->op == GN_OP_RANDOM_NORMAL);
         if (random && n->n_attrs > 1) ((int64_t *)(uintptr_t)copy->attrs)[n->attrs + 1] = 0;
     }
     bool ok = copy && gn__part_encode(out, copy, NULL) == GN_OK && !out->failed;
@@ -19734,7 +19760,7 @@ GN__COLD_BEGIN
 static gn_result gn__cut_error(gn_ctx *g, gn_result r, uint32_t bad) {
     const gn__node *n = &g->nodes[bad];
     if (r == GN_OUT_OF_MEMORY) return gn__error_set(g, r, "", "no memory for the cut of the graph");
-    if (n->op == GN__OP_FAILED) {
+    if (n->op == GN_OP_FAILED) {
         uint32_t label = n->label;
         g->error = g->errors[n->extra];
         gn__stray.latest = 0;
@@ -20017,7 +20043,7 @@ static bool gn__context_init(gn_ctx *g) {
     if (!GN__GROW(g, errors, 1)) return false;
     memset(&g->errors[0], 0, sizeof g->errors[0]);
     g->n_errors = 1;
-    gn__node_new(g, nowhere, GN__OP_FAILED, &none, 0, 0);
+    gn__node_new(g, nowhere, GN_OP_FAILED, &none, 0, 0);
     g->stats.nodes_built = 0;
     return g->n_nodes == 1;
 }
@@ -20561,7 +20587,7 @@ static uint32_t gn__full_whole(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape
     if (d != GN_I64 || (value >= -GN__EXACT && value <= GN__EXACT)) return gn__full(g, at, d, s, (double)value);
     int64_t low = value & 0xffffffff;
     uint32_t in[2] = { gn__full(g, at, d, s, (double)(value - low)), gn__full(g, at, d, &scalar, (double)low) };
-    return gn__build(g, at, GN__OP_ADD, 2, in, 0, NULL);
+    return gn__build(g, at, GN_OP_ADD, 2, in, 0, NULL);
 }
 
 gn_tensor gn_data_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host) {
@@ -20575,10 +20601,10 @@ gn_tensor gn_data_copy_at(const char *file, int line, gn_ctx *g, gn_dtype dtype,
     gn__loc at = { file, line };
     if (!gn__usable(g)) return gn__dead(at, "data_copy", g, NULL, 0);
     uint32_t id = gn__data_leaf(g, at, &t, host, NULL, 0);
-    if (g->nodes[id].op == GN__OP_FAILED) return gn__handle(g, id);
+    if (g->nodes[id].op == GN_OP_FAILED) return gn__handle(g, id);
     gn__data *d = &g->data[g->nodes[id].extra];
     d->owned = gn_alloc(d->bytes);
-    if (!d->owned) return gn__handle(g, gn__failed_with(g, at, GN__OP_DATA, GN_OUT_OF_MEMORY, "no memory for a copy of %llu bytes", (unsigned long long)d->bytes));
+    if (!d->owned) return gn__handle(g, gn__failed_with(g, at, GN_OP_DATA, GN_OUT_OF_MEMORY, "no memory for a copy of %llu bytes", (unsigned long long)d->bytes));
     if (d->bytes) memcpy(d->owned, host, d->bytes);
     return gn__handle(g, id);
 }
@@ -20650,7 +20676,7 @@ gn_tensor gn_full_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, 
 
 static uint32_t gn__arange_node(gn_ctx *g, gn__loc at, gn_dtype dtype, int64_t n, double start, double step) {
     int64_t attrs[4] = { dtype, n, gn__f64_word(start), gn__f64_word(step) };
-    return gn__build(g, at, GN__OP_ARANGE, 0, NULL, 4, attrs);
+    return gn__build(g, at, GN_OP_ARANGE, 0, NULL, 4, attrs);
 }
 
 /* Elements are start + i step in f64: those of ints must be whole, held, and exact there. */
@@ -20692,18 +20718,18 @@ gn_tensor gn_arange_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype
     double far = fabs((double)start) + fabs((double)n * (double)step);
     if (dtype != GN_I64 || far < (double)GN__EXACT) return gn__handle(g, gn__arange_node(g, at, dtype, n, (double)start, (double)step));
     uint32_t in[2] = { gn__arange_node(g, at, dtype, n, 0, 1), gn__full_whole(g, at, dtype, &scalar, step) };
-    uint32_t sum[2] = { gn__build(g, at, GN__OP_MUL, 2, in, 0, NULL), gn__full_whole(g, at, dtype, &scalar, start) };
-    return gn__handle(g, gn__build(g, at, GN__OP_ADD, 2, sum, 0, NULL));
+    uint32_t sum[2] = { gn__build(g, at, GN_OP_MUL, 2, in, 0, NULL), gn__full_whole(g, at, dtype, &scalar, start) };
+    return gn__handle(g, gn__build(g, at, GN_OP_ADD, 2, sum, 0, NULL));
 }
 
 gn_tensor gn_random_uniform_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_UNIFORM, dtype, &shape)) : gn__dead(at, "random_uniform", g, NULL, 0);
+    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN_OP_RANDOM_UNIFORM, dtype, &shape)) : gn__dead(at, "random_uniform", g, NULL, 0);
 }
 
 gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape) {
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN__OP_RANDOM_NORMAL, dtype, &shape)) : gn__dead(at, "random_normal", g, NULL, 0);
+    return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN_OP_RANDOM_NORMAL, dtype, &shape)) : gn__dead(at, "random_normal", g, NULL, 0);
 }
 
 /* ---- ops ---- */
@@ -20720,11 +20746,11 @@ static gn_tensor gn__op(const char *file, int line, int op, const gn_tensor *in,
     return gn__handle(g, first >= 0 ? gn__build_promoted(g, at, op, n_in, x, first, n_attrs, attrs) : gn__build(g, at, op, n_in, x, n_attrs, attrs));
 }
 
-#define GN__P1(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a) { return gn__op(file, line, GN__OP_##NAME, &a, 1, -1, NULL, 0); }
-#define GN__P2(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b) { gn_tensor in[2] = { a, b }; return gn__op(file, line, GN__OP_##NAME, in, 2, 0, NULL, 0); }
+#define GN__P1(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a) { return gn__op(file, line, GN_OP_##NAME, &a, 1, -1, NULL, 0); }
+#define GN__P2(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b) { gn_tensor in[2] = { a, b }; return gn__op(file, line, GN_OP_##NAME, in, 2, 0, NULL, 0); }
 #define GN__NO(...)
-#define GN__P3(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor c) { gn_tensor in[3] = { a, b, c }; return gn__op(file, line, GN__OP_##NAME, in, 3, 0, NULL, 0); }
-GN__SCALAR_OPS(GN__P1, GN__P2, GN__P1, GN__P2, GN__P2, GN__NO, GN__P3)
+#define GN__P3(NAME, name, ...) gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor c) { gn_tensor in[3] = { a, b, c }; return gn__op(file, line, GN_OP_##NAME, in, 3, 0, NULL, 0); }
+GN_SCALAR_OPS(GN__P1, GN__P2, GN__P2, GN__P1, GN__P2, GN__P2, GN__NO, GN__P3)
 #undef GN__P3
 #undef GN__P1
 #undef GN__P2
@@ -20732,12 +20758,12 @@ GN__SCALAR_OPS(GN__P1, GN__P2, GN__P1, GN__P2, GN__P2, GN__NO, GN__P3)
 
 gn_tensor gn_where_at(const char *file, int line, gn_tensor cond, gn_tensor a, gn_tensor b) {
     gn_tensor in[3] = { cond, a, b };
-    return gn__op(file, line, GN__OP_WHERE, in, 3, 1, NULL, 0);
+    return gn__op(file, line, GN_OP_WHERE, in, 3, 1, NULL, 0);
 }
 
 gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype) {
     int64_t attr = dtype;
-    return gn__op(file, line, GN__OP_CAST, &a, 1, -1, &attr, 1);
+    return gn__op(file, line, GN_OP_CAST, &a, 1, -1, &attr, 1);
 }
 
 /* A 0-d constant of a's dtype; the op whose number it is stands in the error. */
@@ -20749,7 +20775,7 @@ static gn_tensor gn__like(const char *file, int line, const char *op, gn_tensor 
     uint32_t x, bad = 0;
     if (!gn__usable(g)) return gn__dead(at, op, g, &a, 1);
     gn__inputs_named(g, at, op, &a, 1, &x);
-    if (g->nodes[x].op == GN__OP_FAILED) return gn__handle(g, x);
+    if (g->nodes[x].op == GN_OP_FAILED) return gn__handle(g, x);
     if (gn__holds((gn_dtype)g->nodes[x].dtype, value)) return gn__handle(g, gn__full(g, at, (gn_dtype)g->nodes[x].dtype, &s, value));
     t = gn__type_of(g, x);
     gn__number_ok(g, at, op, &t, value, &bad);
@@ -20765,7 +20791,7 @@ gn_tensor gn_like_i64_at(const char *file, int line, gn_tensor a, int64_t value)
     uint32_t x, bad;
     if (!gn__usable(g)) return gn__dead(at, "like_i64", g, &a, 1);
     gn__inputs_named(g, at, "like_i64", &a, 1, &x);
-    if (g->nodes[x].op == GN__OP_FAILED) return gn__handle(g, x);
+    if (g->nodes[x].op == GN_OP_FAILED) return gn__handle(g, x);
     gn__type t = gn__type_of(g, x);
     return gn__handle(g, gn__whole_ok(g, at, "like_i64", &t, value, &bad) ? gn__full_whole(g, at, t.dtype, &s, value) : bad);
 }
@@ -20776,12 +20802,12 @@ gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double
     gn__loc at = { file, line };
     gn_result why;
     uint32_t id = gn__usable(a.ctx) ? gn__resolve(a.ctx, a, &why) : 0, bad;
-    if (id && a.ctx->nodes[id].op != GN__OP_FAILED) {
+    if (id && a.ctx->nodes[id].op != GN_OP_FAILED) {
         gn__type t = gn__type_of(a.ctx, id);
         if (!isinf(lo) && !gn__number_ok(a.ctx, at, "clamp", &t, lo, &bad)) return gn__handle(a.ctx, bad);
         if (!isinf(hi) && !gn__number_ok(a.ctx, at, "clamp", &t, hi, &bad)) return gn__handle(a.ctx, bad);
     }
-    return gn__op(file, line, GN__OP_CLAMP, &a, 1, -1, attrs, 2);
+    return gn__op(file, line, GN_OP_CLAMP, &a, 1, -1, attrs, 2);
 }
 
 /* Axes to bits; an axis out of range or named twice gives -1, which the shape rule refuses. */
@@ -20789,7 +20815,7 @@ static int64_t gn__axes_bits(gn_tensor a, gn_axes axes) {
     gn_result why;
     if (!gn__usable(a.ctx)) return 0;
     uint32_t id = gn__resolve(a.ctx, a, &why);
-    int rank = why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED ? gn__shape_of(a.ctx, id)->rank : 0;
+    int rank = why == GN_OK && a.ctx->nodes[id].op != GN_OP_FAILED ? gn__shape_of(a.ctx, id)->rank : 0;
     int64_t bits = axes.n == 0 ? ((int64_t)1 << rank) - 1 : 0;
     if (axes.n == GN__NO_AXES) return 0;
     for (int i = 0; i < axes.n && i < GN_MAX_RANK; i++) {
@@ -20805,7 +20831,7 @@ static gn_tensor gn__reduce_nothing(const char *file, int line, int op, gn_tenso
     gn_result why = GN_MIXED_CONTEXTS;
     int64_t attrs[2] = { 2, false };
     uint32_t id = gn__usable(a.ctx) ? gn__resolve(a.ctx, a, &why) : 0;
-    bool known = why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED;
+    bool known = why == GN_OK && a.ctx->nodes[id].op != GN_OP_FAILED;
     gn_shape s = GN_SCALAR;
     if (known) s = *gn__shape_of(a.ctx, id);
     gn_tensor column = known ? gn_reshape_at(file, line, a, GN_SHAPE(gn__count(&s), 1)) : a;
@@ -20816,8 +20842,8 @@ static gn_tensor gn__reduce_nothing(const char *file, int line, int op, gn_tenso
 #define GN__PR(NAME, name)                                                                                          \
     gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {                    \
         int64_t attrs[2] = { gn__axes_bits(a, axes), keep };                                                        \
-        if (axes.n == GN__NO_AXES) return gn__reduce_nothing(file, line, GN__OP_##NAME, a);                         \
-        return gn__op(file, line, GN__OP_##NAME, &a, 1, -1, attrs, 2);                                              \
+        if (axes.n == GN__NO_AXES) return gn__reduce_nothing(file, line, GN_OP_##NAME, a);                         \
+        return gn__op(file, line, GN_OP_##NAME, &a, 1, -1, attrs, 2);                                              \
     }
 GN__PR(SUM, sum)
 GN__PR(MEAN, mean)
@@ -20830,12 +20856,12 @@ GN__PR(PROD, prod)
 
 gn_tensor gn_softmax_at(const char *file, int line, gn_tensor a, int axis) {
     int64_t attr = axis;
-    return gn__op(file, line, GN__OP_SOFTMAX, &a, 1, -1, &attr, 1);
+    return gn__op(file, line, GN_OP_SOFTMAX, &a, 1, -1, &attr, 1);
 }
 
 gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int axis) {
     int64_t attr = axis;
-    return gn__op(file, line, GN__OP_LOG_SOFTMAX, &a, 1, -1, &attr, 1);
+    return gn__op(file, line, GN_OP_LOG_SOFTMAX, &a, 1, -1, &attr, 1);
 }
 
 gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, gn_tensor bias, double eps) {
@@ -20843,17 +20869,17 @@ gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_tensor gai
     bool scaled = gn__given(gain), shifted = gn__given(bias);
     int64_t attrs[2] = { gn__f64_word(eps), (scaled ? 1 : 0) | (shifted ? 2 : 0) };
     if (!scaled) in[1] = bias;
-    return gn__op(file, line, GN__OP_LAYERNORM, in, 1 + scaled + shifted, -1, attrs, 2);
+    return gn__op(file, line, GN_OP_LAYERNORM, in, 1 + scaled + shifted, -1, attrs, 2);
 }
 
 gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b) {
     gn_tensor in[2] = { a, b };
-    return gn__op(file, line, GN__OP_MATMUL, in, 2, -1, NULL, 0);
+    return gn__op(file, line, GN_OP_MATMUL, in, 2, -1, NULL, 0);
 }
 
 gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b) {
     gn_tensor in[3] = { x, w, b };
-    return gn__op(file, line, GN__OP_LINEAR, in, gn__given(b) ? 3 : 2, -1, NULL, 0);
+    return gn__op(file, line, GN_OP_LINEAR, in, gn__given(b) ? 3 : 2, -1, NULL, 0);
 }
 
 /* Dims as attributes; a rank that is not valid becomes one word too many, which the shape rule refuses. */
@@ -20864,13 +20890,13 @@ static gn_tensor gn__dims_of(const char *file, int line, int op, gn_tensor a, co
     return gn__op(file, line, op, &a, 1, -1, attrs, n);
 }
 
-gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape) { return gn__dims_of(file, line, GN__OP_RESHAPE, a, &shape); }
-gn_tensor gn_broadcast_at(const char *file, int line, gn_tensor a, gn_shape shape) { return gn__dims_of(file, line, GN__OP_BROADCAST, a, &shape); }
+gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape) { return gn__dims_of(file, line, GN_OP_RESHAPE, a, &shape); }
+gn_tensor gn_broadcast_at(const char *file, int line, gn_tensor a, gn_shape shape) { return gn__dims_of(file, line, GN_OP_BROADCAST, a, &shape); }
 
 gn_tensor gn_permute_at(const char *file, int line, gn_tensor a, gn_axes order) {
     gn_shape s = { order.n == GN__NO_AXES ? 0 : order.n, { 0 } };
     for (int i = 0; i < order.n && i < GN_MAX_RANK; i++) s.dims[i] = order.axis[i];
-    return gn__dims_of(file, line, GN__OP_PERMUTE, a, &s);
+    return gn__dims_of(file, line, GN_OP_PERMUTE, a, &s);
 }
 
 gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, int axis1) {
@@ -20878,34 +20904,34 @@ gn_tensor gn_transpose_at(const char *file, int line, gn_tensor a, int axis0, in
     gn_shape order = GN_SCALAR;
     if (!gn__usable(a.ctx)) return gn__dead((gn__loc){ file, line }, "transpose", a.ctx, &a, 1);
     uint32_t id = gn__resolve(a.ctx, a, &why);
-    if (why == GN_OK && a.ctx->nodes[id].op != GN__OP_FAILED) {
+    if (why == GN_OK && a.ctx->nodes[id].op != GN_OP_FAILED) {
         order.rank = gn__shape_of(a.ctx, id)->rank;
         int x = gn__axis(axis0, order.rank), y = gn__axis(axis1, order.rank);
         for (int i = 0; i < order.rank; i++) order.dims[i] = x < 0 || y < 0 ? order.rank : i == x ? y : i == y ? x : i;
         if (x < 0 || y < 0) order.rank = GN_MAX_RANK + 1;
     }
-    return gn__dims_of(file, line, GN__OP_PERMUTE, a, &order);
+    return gn__dims_of(file, line, GN_OP_PERMUTE, a, &order);
 }
 
 gn_tensor gn_slice_at(const char *file, int line, gn_tensor a, int axis, int64_t begin, int64_t end, int64_t step) {
     int64_t attrs[4] = { axis, begin, end, step };
-    return gn__op(file, line, GN__OP_SLICE, &a, 1, -1, attrs, 4);
+    return gn__op(file, line, GN_OP_SLICE, &a, 1, -1, attrs, 4);
 }
 
 gn_tensor gn_slice_put_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis, int64_t begin, int64_t end, int64_t step) {
     gn_tensor in[2] = { a, b };
     int64_t attrs[4] = { axis, begin, end, step };
-    return gn__op(file, line, GN__OP_SLICE_PUT, in, 2, -1, attrs, 4);
+    return gn__op(file, line, GN_OP_SLICE_PUT, in, 2, -1, attrs, 4);
 }
 
 gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n, int axis) {
     int64_t attr = axis;
     if (n < 1 || !parts) return gn__nothing((gn__loc){ file, line }, "concat");
-    if (n <= GN__MAX_INPUTS) return gn__op(file, line, GN__OP_CONCAT, parts, n, -1, &attr, 1);
+    if (n <= GN__MAX_INPUTS) return gn__op(file, line, GN_OP_CONCAT, parts, n, -1, &attr, 1);
     gn_tensor two[2] = { gn_concat_at(file, line, parts, GN__MAX_INPUTS, axis), GN_NONE };
     for (int i = GN__MAX_INPUTS; i < n; i += GN__MAX_INPUTS) {   /* more than a node takes: piece by piece */
-        two[1] = gn__op(file, line, GN__OP_CONCAT, parts + i, GN__MIN(n - i, (int)GN__MAX_INPUTS), -1, &attr, 1);
-        two[0] = gn__op(file, line, GN__OP_CONCAT, two, 2, -1, &attr, 1);
+        two[1] = gn__op(file, line, GN_OP_CONCAT, parts + i, GN__MIN(n - i, (int)GN__MAX_INPUTS), -1, &attr, 1);
+        two[0] = gn__op(file, line, GN_OP_CONCAT, two, 2, -1, &attr, 1);
     }
     return two[0];
 }
@@ -20913,33 +20939,33 @@ gn_tensor gn_concat_at(const char *file, int line, const gn_tensor *parts, int n
 gn_tensor gn_gather_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index) {
     gn_tensor in[2] = { a, index };
     int64_t attr = axis;
-    return gn__op(file, line, GN__OP_GATHER, in, 2, -1, &attr, 1);
+    return gn__op(file, line, GN_OP_GATHER, in, 2, -1, &attr, 1);
 }
 
 gn_tensor gn_embedding_at(const char *file, int line, gn_tensor table, gn_tensor ids) {
     gn_tensor in[2] = { table, ids };
-    return gn__op(file, line, GN__OP_EMBEDDING, in, 2, -1, NULL, 0);
+    return gn__op(file, line, GN_OP_EMBEDDING, in, 2, -1, NULL, 0);
 }
 
 gn_tensor gn_one_hot_at(const char *file, int line, gn_tensor ids, int64_t depth, gn_dtype dtype) {
     int64_t attrs[2] = { depth, dtype };
-    return gn__op(file, line, GN__OP_ONE_HOT, &ids, 1, -1, attrs, 2);
+    return gn__op(file, line, GN_OP_ONE_HOT, &ids, 1, -1, attrs, 2);
 }
 
 gn_tensor gn_scatter_add_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
     gn_tensor in[3] = { a, index, src };
     int64_t attr = axis;
-    return gn__op(file, line, GN__OP_SCATTER_ADD, in, 3, -1, &attr, 1);
+    return gn__op(file, line, GN_OP_SCATTER_ADD, in, 3, -1, &attr, 1);
 }
 
 gn_tensor gn_cross_entropy_at(const char *file, int line, gn_tensor logits, gn_tensor targets) {
     gn_tensor in[2] = { logits, targets };
-    return gn__op(file, line, GN__OP_CROSS_ENTROPY, in, 2, -1, NULL, 0);
+    return gn__op(file, line, GN_OP_CROSS_ENTROPY, in, 2, -1, NULL, 0);
 }
 
 gn_tensor gn_mse_loss_at(const char *file, int line, gn_tensor a, gn_tensor b) {
     gn_tensor in[2] = { a, b };
-    return gn__op(file, line, GN__OP_MSE_LOSS, in, 2, 0, NULL, 0);
+    return gn__op(file, line, GN_OP_MSE_LOSS, in, 2, 0, NULL, 0);
 }
 
 gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, gn_tensor v, const gn_attention_desc *desc) {
@@ -20950,7 +20976,7 @@ gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, 
     if (gn__given(d.mask)) in[n++] = d.mask;
     if (gn__given(d.length)) in[n++] = d.length;
     int64_t attrs[2] = { (d.causal ? 1 : 0) | (gn__given(d.mask) ? 2 : 0) | (gn__given(d.length) ? 4 : 0), gn__f64_word(d.scale) };
-    return gn__op(file, line, GN__OP_ATTENTION, in, n, -1, attrs, 2);
+    return gn__op(file, line, GN_OP_ATTENTION, in, n, -1, attrs, 2);
 }
 
 gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in, const int64_t *attrs, int n_attrs) {
@@ -20958,7 +20984,7 @@ gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, cons
     uint32_t x[GN__MAX_INPUTS];
     int op = gn__op_by_wire(wire);
     if (!gn__usable(g)) return gn__dead(at, "", g, NULL, 0);
-    if (op < 0 || n_in < 0 || n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, GN__OP_FAILED, GN_BAD_ARGUMENT, "there is no op %u with %d inputs", wire, n_in));
+    if (op < 0 || n_in < 0 || n_in > GN__MAX_INPUTS) return gn__handle(g, gn__failed_with(g, at, GN_OP_FAILED, GN_BAD_ARGUMENT, "there is no op %u with %d inputs", wire, n_in));
     gn__inputs(g, at, op, in, n_in, x);
     return gn__handle(g, gn__build(g, at, op, n_in, x, n_attrs, attrs));
 }
@@ -20973,7 +20999,7 @@ gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor va
     gn_tensor in[2] = { state, value };
     uint32_t x[2];
     if (!gn__usable(g)) return gn__dead(at, "assign", g, in, 2);
-    gn__inputs(g, at, GN__OP_ASSIGN, in, 2, x);
+    gn__inputs(g, at, GN_OP_ASSIGN, in, 2, x);
     return gn__handle(g, gn__assign_node(g, at, x[0], x[1]));
 }
 
@@ -20983,7 +21009,7 @@ gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn_tensor
     gn_tensor in[3] = { cache, rows, pos };
     uint32_t x[3];
     if (!gn__usable(g)) return gn__dead(at, "kv_append", g, in, 3);
-    gn__inputs(g, at, GN__OP_KV_APPEND, in, 3, x);
+    gn__inputs(g, at, GN_OP_KV_APPEND, in, 3, x);
     return gn__handle(g, gn__kv_append_node(g, at, x[0], x[1], x[2]));
 }
 
@@ -21008,7 +21034,7 @@ static gn_result gn__roots(gn_ctx *g, gn__loc at, const char *call, const gn_ten
         gn_result why;
         out[i] = gn__resolve(g, t[i], &why);
         if (why != GN_OK) return gn__error_call(g, at, call, why, "tensor %d: %s", i, gn__handle_text(why));
-        if (g->nodes[out[i]].op == GN__OP_FAILED) return gn__cut_error(g, GN_BAD_ARGUMENT, out[i]);
+        if (g->nodes[out[i]].op == GN_OP_FAILED) return gn__cut_error(g, GN_BAD_ARGUMENT, out[i]);
     }
     return g->failed_effect ? gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect) : GN_OK;
 }
@@ -21221,7 +21247,7 @@ gn_result gn_describe(gn_tensor t, gn_info *out) {
     gn__type type = gn__type_of(g, id);
     out->op = gn__ops[n->op].name;
     out->label = gn__label_text(g, n->label);
-    if (n->op == GN__OP_FAILED) return out->result = gn__cut_error(g, GN_BAD_ARGUMENT, id);
+    if (n->op == GN_OP_FAILED) return out->result = gn__cut_error(g, GN_BAD_ARGUMENT, id);
     out->dtype = type.dtype;
     out->shape = type.shape;
     out->bytes = gn__type_bytes(&type);
@@ -21246,7 +21272,7 @@ gn_tensor gn_label(gn_tensor t, const char *label) {
     uint32_t id = gn__resolve(g, t, &why);
     if (why != GN_OK || !id) return t;
     uint32_t text = gn__label_intern(g, label);
-    if (g->nodes[id].op != GN__OP_FAILED || !g->nodes[id].label) g->nodes[id].label = text;
+    if (g->nodes[id].op != GN_OP_FAILED || !g->nodes[id].label) g->nodes[id].label = text;
     if (t.id & GN__SLOT_BIT) g->slots[t.id & ~GN__SLOT_BIT].label = text;
     return t;
 }
@@ -21285,7 +21311,7 @@ static bool gn__grads_apart(gn_ctx *g, gn__loc at, uint32_t *gx, int n, size_t b
         uint32_t id = gx[i];
         bool fresh = id >= before && !taken[id - before];
         if (fresh) taken[id - before] = 1;
-        else if (g->nodes[id].op != GN__OP_FAILED) gx[i] = gn__build(g, at, GN__OP_RESHAPE, 1, &id, gn__shape_of(g, id)->rank, gn__shape_of(g, id)->dims);
+        else if (g->nodes[id].op != GN_OP_FAILED) gx[i] = gn__build(g, at, GN_OP_RESHAPE, 1, &id, gn__shape_of(g, id)->rank, gn__shape_of(g, id)->dims);
     }
     gn_free(taken);
     return taken != NULL;
@@ -21303,7 +21329,7 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     gn_result r = x && gx ? gn__roots(g, at, "grad", params, n, x) : gn__error_call(g, at, "grad", GN_OUT_OF_MEMORY, "no memory for the gradients of %d parameters", n);
     uint32_t root = gn__resolve(g, loss, &why);
     if (r == GN_OK && why != GN_OK) r = gn__error_call(g, at, "grad", why, "the loss: %s", gn__handle_text(why));
-    if (r == GN_OK && g->nodes[root].op == GN__OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
+    if (r == GN_OK && g->nodes[root].op == GN_OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
     uint64_t begin = gn__trace_begin(g);
     uint8_t said = g->hint.residency;
     if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
@@ -21336,7 +21362,7 @@ static bool gn__optimiser_begin(gn__optimiser *o, gn_ctx *g, gn__loc at, const c
     return o->r == GN_OK;
 }
 
-static gn_result gn__assigned(gn_ctx *g, uint32_t id) { return g->nodes[id].op == GN__OP_FAILED ? gn__cut_error(g, GN_BAD_ARGUMENT, id) : GN_OK; }
+static gn_result gn__assigned(gn_ctx *g, uint32_t id) { return g->nodes[id].op == GN_OP_FAILED ? gn__cut_error(g, GN_BAD_ARGUMENT, id) : GN_OK; }
 
 gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_tensor *params, const gn_tensor *grads, const gn_tensor *velocity, int n) {
     gn__loc at = { file, line };
@@ -21406,12 +21432,12 @@ void gn_host_free(gn_ctx *g, void *p) {
     gn_free(raw);
 }
 
-int gn_op_count(void) { return GN__OP__COUNT - 1; }
+int gn_op_count(void) { return GN_OP__COUNT - 1; }
 
 gn_result gn_get_op(int index, gn_op_info *out) {
     if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
     const gn__op_row *o = &gn__ops[index + 1];
-    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, o->compares, o->grad != NULL, o->tolerance, o->text };
+    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text };
     return GN_OK;
 }
 
@@ -21438,7 +21464,7 @@ GN__PRINTF(7, 8) static gn_tensor gn__refuse(const char *file, int line, gn_ctx 
     for (int i = 0; i < n && n_types < 3; i++) {
         gn_result why;
         uint32_t id = gn__resolve(g, in[i], &why);
-        if (why == GN_OK && g->nodes[id].op != GN__OP_FAILED) types[n_types++] = gn__type_of(g, id);
+        if (why == GN_OK && g->nodes[id].op != GN_OP_FAILED) types[n_types++] = gn__type_of(g, id);
     }
     gn__tell_types(&f, types, n_types);
     return gn__handle(g, gn__failed_named(g, at, op, &f));
@@ -21453,7 +21479,7 @@ static bool gn__known(const char *file, int line, const char *op, gn_tensor a, g
     if (!gn__usable(a.ctx)) { *out_bad = gn__dead(at, op, a.ctx, &a, 1); return false; }
     gn__inputs_named(a.ctx, at, op, &a, 1, &x);
     *out_bad = gn__handle(a.ctx, x);
-    if (a.ctx->nodes[x].op == GN__OP_FAILED) return false;
+    if (a.ctx->nodes[x].op == GN_OP_FAILED) return false;
     *out = gn__type_of(a.ctx, x);
     return true;
 }
@@ -21643,7 +21669,7 @@ gn_tensor gn_logsumexp_at(const char *file, int line, gn_tensor a, gn_axes axes,
 #define GN__PA(NAME, name)                                                                  \
     gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, int axis) {           \
         int64_t attr = axis;                                                                \
-        return gn__op(GN__AT, GN__OP_##NAME, &a, 1, -1, &attr, 1);                          \
+        return gn__op(GN__AT, GN_OP_##NAME, &a, 1, -1, &attr, 1);                          \
     }
 GN__PA(CUMSUM, cumsum)
 GN__PA(CUMPROD, cumprod)
@@ -21652,7 +21678,7 @@ GN__PA(CUMMAX, cummax)
 
 gn_tensor gn_argsort_at(const char *file, int line, gn_tensor a, int axis, bool descending) {
     int64_t attrs[2] = { axis, descending };
-    return gn__op(GN__AT, GN__OP_ARGSORT, &a, 1, -1, attrs, 2);
+    return gn__op(GN__AT, GN_OP_ARGSORT, &a, 1, -1, attrs, 2);
 }
 
 gn_tensor gn_sort_at(const char *file, int line, gn_tensor a, int axis, bool descending) {
@@ -21884,16 +21910,16 @@ gn_tensor gn_diagonal_at(const char *file, int line, gn_tensor a, int64_t offset
 gn_tensor gn_scatter_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
     gn_tensor in[3] = { a, index, src };
     int64_t attr = axis;
-    return gn__op(GN__AT, GN__OP_SCATTER, in, 3, -1, &attr, 1);
+    return gn__op(GN__AT, GN_OP_SCATTER, in, 3, -1, &attr, 1);
 }
 
 gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
     gn_tensor in[3] = { a, index, src };
     int64_t attr = axis;
-    return gn__op(GN__AT, GN__OP_SCATTER_MAX, in, 3, -1, &attr, 1);
+    return gn__op(GN__AT, GN_OP_SCATTER_MAX, in, 3, -1, &attr, 1);
 }
 
-gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) { return gn__op(GN__AT, GN__OP_NONZERO, &a, 1, -1, &bound, 1); }
+gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) { return gn__op(GN__AT, GN_OP_NONZERO, &a, 1, -1, &bound, 1); }
 
 gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids) {
     gn__type t, u;

@@ -822,7 +822,7 @@ static gn_result odd_plan_make(void *self, const gn_part *part, void **out_plan,
 {
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *n = &part->nodes[i];
-        if (n->op == GN__OP_TANH || (n->op == GN__OP_MATMUL && n->dtype == GN_F64)) {
+        if (n->op == GN_OP_TANH || (n->op == GN_OP_MATMUL && n->dtype == GN_F64)) {
             gn_fail(f, GN_UNSUPPORTED, "no tables for it");
             f->node = i;
             return GN_UNSUPPORTED;

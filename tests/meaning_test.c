@@ -67,7 +67,7 @@ static bool understand_without(const gn_tensor *roots, int n, uint32_t off)
     gn_meaning_deinit(&m);
     for (int i = 0; i < n; i++) {
         ids_of[i] = gn__resolve(g, roots[i], &why);
-        if (!CHECK_RESULT(why, GN_OK) || !CHECK(g->nodes[ids_of[i]].op != GN__OP_FAILED)) {
+        if (!CHECK_RESULT(why, GN_OK) || !CHECK(g->nodes[ids_of[i]].op != GN_OP_FAILED)) {
             return false;
         }
     }

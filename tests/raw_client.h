@@ -118,7 +118,7 @@ GN__UNUSED static gn__buf counter_part(uint32_t slot, uint32_t gen, uint64_t dim
         if (i == 0) { gn__put_u32(&b, slot); gn__put_u32(&b, gen); }
         else gn__put_u32(&b, 0);
     }
-    gn__put_u16(&b, gn__ops[GN__OP_ADD].wire);
+    gn__put_u16(&b, gn__ops[GN_OP_ADD].wire);
     gn__put_u8(&b, 0);
     gn__put_u32(&b, 2);
     gn__put_u16(&b, 0);

@@ -79,7 +79,7 @@ static uint32_t op_add(int op, int64_t bytes, double flops, uint32_t a, uint32_t
 }
 
 #define NIL UINT32_MAX
-static uint32_t work(int64_t bytes, double flops, uint32_t a, uint32_t b) { return op_add(GN__OP_ADD, bytes, flops, a, b, NIL); }
+static uint32_t work(int64_t bytes, double flops, uint32_t a, uint32_t b) { return op_add(GN_OP_ADD, bytes, flops, a, b, NIL); }
 static void out_add(uint32_t node) { G.outs[G.part.n_outs++] = node; }
 static void update_add(uint32_t state, uint32_t node) { G.updates[G.part.n_updates++] = (gn_part_update){ G.nodes[state].slot, 0, node }; }
 static void hint_on(uint32_t node, uint32_t d) { G.hints[node].on = d + 1; G.hinted = true; }
@@ -268,7 +268,7 @@ static void check_memory(const view_of *v, bool views) {
         live += s->memory[d] - resident[d];
     }
     for (uint32_t x = 0; x < v->p->n_nodes && !views; x++)         /* one op's inputs and its result are alive together, somewhere */
-        if (v->p->nodes[x].leaf == GN_LEAF_NONE && v->p->nodes[x].op == GN__OP_ADD) CHECK(live >= (uint64_t)v->p->dims[v->p->nodes[x].dims]);
+        if (v->p->nodes[x].leaf == GN_LEAF_NONE && v->p->nodes[x].op == GN_OP_ADD) CHECK(live >= (uint64_t)v->p->dims[v->p->nodes[x].dims]);
 }
 
 static void check_states(const view_of *v) {
@@ -280,7 +280,7 @@ static void check_states(const view_of *v) {
     for (uint32_t x = 0; x < v->p->n_nodes && v->p->hints; x++)
         if (v->p->nodes[x].leaf == GN_LEAF_NONE && v->p->hints[x].on && s->device[x] != v->p->hints[x].on - 1) {
             overruled++;
-            CHECK(v->p->nodes[x].op == GN__OP_ASSIGN || v->p->nodes[x].op == GN__OP_KV_APPEND || s->overruled > 0);
+            CHECK(v->p->nodes[x].op == GN_OP_ASSIGN || v->p->nodes[x].op == GN_OP_KV_APPEND || s->overruled > 0);
         }
     CHECK(s->overruled == 0 ? overruled == 0 : overruled > 0);
 }
@@ -359,9 +359,9 @@ static void random_graph(int n) {
         else if (kind == 3 && n_states && n_ops) {
             uint32_t k = (uint32_t)test_random_int(0, n_states - 1), value = ops[test_random_int(0, n_ops - 1)];
             bool append = test_random_int(0, 1);
-            versions[k] = op_add(append ? GN__OP_KV_APPEND : GN__OP_ASSIGN, G.dims[states[k]], 0, versions[k], value, append ? leaves[0] : NIL);
+            versions[k] = op_add(append ? GN_OP_KV_APPEND : GN_OP_ASSIGN, G.dims[states[k]], 0, versions[k], value, append ? leaves[0] : NIL);
             ops[n_ops++] = versions[k];
-        } else if (kind == 4 && test_random_int(0, 2) == 0) ops[n_ops++] = op_add(GN__OP_ARANGE, test_random_int(1, big), 10, NIL, NIL, NIL);
+        } else if (kind == 4 && test_random_int(0, 2) == 0) ops[n_ops++] = op_add(GN_OP_ARANGE, test_random_int(1, big), 10, NIL, NIL, NIL);
         else {
             uint32_t in[3] = { NIL, NIL, NIL };
             for (int64_t k = 0, many = test_random_int(1, 3); k < many; k++) {
@@ -369,7 +369,7 @@ static void random_graph(int n) {
                 int64_t reach = test_random_real(0, 1) < branchy ? n_ops : n_ops < 3 ? n_ops : 3;
                 in[k] = from_leaf ? leaves[test_random_int(0, n_leaves - 1)] : ops[n_ops - 1 - (uint32_t)test_random_int(0, reach - 1)];
             }
-            ops[n_ops++] = op_add(GN__OP_ADD, test_random_int(1, big), test_random_real(0, 1) < 0.1 ? 0 : pow(10, test_random_real(3, 10)), in[0], in[1], in[2]);
+            ops[n_ops++] = op_add(GN_OP_ADD, test_random_int(1, big), test_random_real(0, 1) < 0.1 ? 0 : pow(10, test_random_real(3, 10)), in[0], in[1], in[2]);
         }
     }
     for (uint32_t k = 0; k < n_states; k++)
@@ -527,7 +527,7 @@ static void caches_and_layers(uint32_t *caches, double flops, bool homed, uint32
     for (int i = 0; i < 4; i++) {
         caches[i] = leaf_add(GN_LEAF_STATE, 100000000);
         if (homed) home_on(caches[i], home);
-        uint32_t rows = work(1000, 1e6, x, NIL), kv = op_add(GN__OP_KV_APPEND, 100000000, 0, caches[i], rows, pos);
+        uint32_t rows = work(1000, 1e6, x, NIL), kv = op_add(GN_OP_KV_APPEND, 100000000, 0, caches[i], rows, pos);
         x = work(1000, flops, kv, rows);
         G.group_of[kv] = G.group_of[rows] = x;
         update_add(caches[i], kv);
@@ -649,7 +649,7 @@ TEST(a_group_said_to_run_on_two_devices_is_taken_apart) {
 
 TEST(a_state_goes_where_it_is_said_and_says_what_it_overrules) {
     graph_begin();
-    uint32_t state = leaf_add(GN_LEAF_STATE, 5000), value = chain(leaf_add(GN_LEAF_DATA, 1000), 1, 1e6, 5000, 0), next = op_add(GN__OP_ASSIGN, 5000, 0, state, value, NIL);
+    uint32_t state = leaf_add(GN_LEAF_STATE, 5000), value = chain(leaf_add(GN_LEAF_DATA, 1000), 1, 1e6, 5000, 0), next = op_add(GN_OP_ASSIGN, 5000, 0, state, value, NIL);
     update_add(state, next);
     home_on(state, 0);
     hint_on(state, 1);
@@ -665,7 +665,7 @@ TEST(a_state_goes_where_it_is_said_and_says_what_it_overrules) {
 TEST(cheap_values_are_computed_again_where_they_are_used) {
     encoders e;
     graph_begin();
-    uint32_t range = op_add(GN__OP_ARANGE, 100000000, 1e5, NIL, NIL, NIL), mask = work(100000000, 1e5, range, NIL);
+    uint32_t range = op_add(GN_OP_ARANGE, 100000000, 1e5, NIL, NIL, NIL), mask = work(100000000, 1e5, range, NIL);
     e.first = work(1000, 4e9, leaf_add(GN_LEAF_DATA, 1000), mask);
     e.second = work(1000, 4e9, leaf_add(GN_LEAF_DATA, 1000), mask);
     e.join = work(1000, 1e8, e.first, e.second);
@@ -724,12 +724,12 @@ TEST(a_value_is_used_where_an_earlier_step_left_it) {
 TEST(an_op_that_a_device_lacks_runs_on_another) {
     uint8_t ops[16] = { 0 };
     graph_begin();
-    uint32_t a = chain(leaf_add(GN_LEAF_DATA, 1000), 2, 1e9, 1000, 0), odd = op_add(GN__OP_EXP, 1000, 1e6, a, NIL, NIL), c = chain(odd, 2, 1e9, 1000, 0);
+    uint32_t a = chain(leaf_add(GN_LEAF_DATA, 1000), 2, 1e9, 1000, 0), odd = op_add(GN_OP_EXP, 1000, 1e6, a, NIL, NIL), c = chain(odd, 2, 1e9, 1000, 0);
     out_add(c);
     graph_end();
     cluster_begin(2);
     speed(0, 1e10);
-    uint16_t wire = gn__ops[GN__OP_ADD].wire;
+    uint16_t wire = gn__ops[GN_OP_ADD].wire;
     ops[wire / 8] = (uint8_t)(1u << (wire % 8));
     C.devices[0].ops = ops;
     C.devices[0].n_ops = sizeof ops;
@@ -883,7 +883,7 @@ TEST(words_name_refusals_disagreements_and_fallbacks) {
     y = gn_nonzero(y, 4);
     cluster_begin(2);
     memset(ops, 0xff, sizeof ops);
-    uint16_t wire = gn__ops[GN__OP_NONZERO].wire;
+    uint16_t wire = gn__ops[GN_OP_NONZERO].wire;
     ops[wire / 8] = (uint8_t)(0xffu & ~(1u << (wire % 8)));
     C.devices[0].ops = ops;
     C.devices[0].n_ops = sizeof ops;

@@ -437,7 +437,7 @@ TEST(plans_are_recorded_after_they_have_run_and_without_keys) {
     CHECK_INT(n, 0);
     CHECK_RESULT(gn_read(gn_random_normal(g, GN_F32, GN_SHAPE(8)), y, sizeof y), GN_OK);
     for (uint32_t i = 0; i < g->cut.part.n_nodes; i++)
-        if (g->cut.part.nodes[i].op == GN__OP_RANDOM_NORMAL) key = g->cut.part.attrs[g->cut.part.nodes[i].attrs + 1];
+        if (g->cut.part.nodes[i].op == GN_OP_RANDOM_NORMAL) key = g->cut.part.attrs[g->cut.part.nodes[i].attrs + 1];
     CHECK(key != 0);
     CHECK(!file_holds(path, &key, sizeof key, &n));
     CHECK(n > 8);
@@ -1250,7 +1250,7 @@ static gn__buf probe_part(gn_leaf_kind kind, uint64_t dim, bool reshapes, uint32
     gn__put_u64(&b, dim);
     gn__put_u32(&b, 4);
     gn__put_u32(&b, 1);
-    gn__put_u16(&b, gn__ops[reshapes ? GN__OP_RESHAPE : GN__OP_NEG].wire);
+    gn__put_u16(&b, gn__ops[reshapes ? GN_OP_RESHAPE : GN_OP_NEG].wire);
     gn__put_u8(&b, 0);
     gn__put_u32(&b, 1);
     gn__put_u16(&b, reshapes ? 2 : 0);
@@ -1461,13 +1461,13 @@ TEST(a_client_takes_large_answers_before_it_sends_more) {
     REQUIRE(gn_server_attach(s, loopback_transport(ends[0]), "a") == GN_OK);
     REQUIRE(gn__remote_open(&(gn_desc){ .deadline_ms = SOON_MS }, loopback_transport(ends[1]), "", false, &stats, &x, &f) == GN_OK);
     for (int i = 0; i < 7; i++) gn__put_u32(&b, head[i]);
-    gn__put_u16(&b, gn__ops[GN__OP_DATA].wire);
+    gn__put_u16(&b, gn__ops[GN_OP_DATA].wire);
     gn__put_u8(&b, 0);
     gn__put_u8(&b, GN_F32);
     gn__put_u8(&b, 1);
     gn__put_u64(&b, N);
     gn__put_u32(&b, 0);
-    gn__put_u16(&b, gn__ops[GN__OP_NEG].wire);
+    gn__put_u16(&b, gn__ops[GN_OP_NEG].wire);
     gn__put_u8(&b, 0);
     gn__put_u32(&b, 1);
     gn__put_u16(&b, 0);

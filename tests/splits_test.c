@@ -41,7 +41,7 @@ static gn_result slow_plan_make(void *self, const gn_part *part, void **out_plan
         exit(2);
     }
     for (uint32_t i = 0; i < part->n_nodes; i++) {
-        p->exps += part->nodes[i].op == GN__OP_EXP;
+        p->exps += part->nodes[i].op == GN_OP_EXP;
     }
     gn_result r = gn__cpu_plan_make(self, part, &p->inner, f);
     *out_plan = r ? NULL : p;

@@ -939,7 +939,7 @@ TEST(every_op_with_random_inputs_is_safe) {
         }
         uint16_t n_attrs = (uint16_t)test_random_int(0, 10);
         for (int i = 0; i < 10; i++) attrs[i] = test_random_int(0, 2) ? test_random_int(-3, 9) : (int64_t)edges[test_random_int(0, 8)];
-        int op = (int)test_random_int(GN__OP_FAILED + 1, GN__OP__COUNT - 1);
+        int op = (int)test_random_int(GN_OP_FAILED + 1, GN_OP__COUNT - 1);
         if (gn__ops[op].kind == GN_CLASS_LEAF) continue;
         for (uint32_t rank = 0; rank <= 4; rank++)
             if (op_case(gn__ops[op].wire, n, types, n, ins, n_attrs, attrs, rank)) refused++;
@@ -1093,7 +1093,7 @@ TEST(ops_bitmap_names_every_op) {
         CHECK_INT(gn__ops_has(&s, (uint16_t)w), gn__op_by_wire((uint16_t)w) >= 0);
         n += gn__ops_has(&s, (uint16_t)w);
     }
-    CHECK_INT(n, GN__OP__COUNT - 1);
+    CHECK_INT(n, GN_OP__COUNT - 1);
     CHECK(!gn__ops_has(&s, UINT16_MAX));
     s.n = 1;
     CHECK(!gn__ops_has(&s, 8));
