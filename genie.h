@@ -106,15 +106,27 @@
        Denoising and audio are not recognised: a program says them (gn_phase, gn_modality).
        Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in memory.
 
-   SECTIONS (search for the tag)
-       >>api      handles, enums, descs, public functions          >>plan      where a part runs, and how: loops, memory
-       >>ext      what the optional units are written against      >>wire      bytes to messages and graphs, and back
-       >>config   macros and includes                              >>exec      the null and the CPU executor
-       >>structs  shared private structs                           >>session   client and server over a transport
-       >>base     errors, allocation, bytes, hash                  >>check     handles, cuts, contexts
-       >>platform threads, clock                                   >>public    the bodies of the public functions
-       >>types    dtypes, shapes, strided memory                   >>ops       the op table and its kernels
-       >>graph    nodes, parts, gradients                          >>meaning   roles, phases, groups, costs
+   SECTIONS (search for the tag; each uses only those above it)
+       >>api      handles, enums, descs, public functions
+       >>ext      what the optional units are written against; the op list
+       >>config   macros and includes
+       >>base     errors, the log, memory and its accounts, bytes, hashes
+       >>platform threads, the pool of workers, clock
+       >>types    dtypes, shapes, strided memory
+       >>graph    nodes, cuts, versions of states, the builders that gradients need
+       >>ops      the mathematics of scalar rows, a block for each structured op, the table
+       >>meaning  roles, phases, groups, costs
+       >>layout   views, loops, lifetimes and memory of a part
+       >>schedule which device runs what
+       >>explain  schedules in words and as pictures
+       >>wire     bytes to messages and graphs, and back
+       >>cpu      the null and the CPU executor
+       >>multi    opening and measuring devices; several as one executor
+       >>client   the client's end of the wire: the remote executor
+       >>server   sessions, tenants, budgets, weights
+       >>context  handles, opening, plans, cutting and submitting what a read needs
+       >>public   bodies of the public functions
+       >>compose  composite ops, losses, einsum, optimisers: written on the public functions
 
    The licence stands at the end of the file. */
 
@@ -1912,14 +1924,11 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__MAX(a, b) ((a) > (b) ? (a) : (b))
 #define GN__LENGTH(a) (sizeof(a) / sizeof((a)[0]))
 
-/* >>structs ======================================================================================== */
+/* >>base ===========================================================================================
+ * Results, errors, the log, memory and its accounts, growing writers and bounded readers of bytes, hashes. */
 
 typedef struct gn__buf { uint8_t *p; size_t n, cap; bool failed; } gn__buf;   /* a growing byte writer */
 typedef struct gn__rd { const uint8_t *p, *end; bool bad; } gn__rd;           /* a bounded byte reader */
-
-typedef struct gn__type { gn_dtype dtype; gn_shape shape; } gn__type;
-
-/* >>base =========================================================================================== */
 
 static void gn__assert_failed(const char *what, int line) {
     fprintf(stderr, "genie.h:%d: a defect in Genie: %s\n", line, what);
@@ -2276,7 +2285,8 @@ static uint64_t gn__hash_bytes(const void *data, size_t n, uint64_t seed) {
     return gn__mix(h, gn__get_le(&r, (size_t)(r.end - r.p)));
 }
 
-/* >>platform ======================================================================================= */
+/* >>platform =======================================================================================
+ * Threads, the pool of workers, clock, loading of libraries, and the units that are linked in. */
 
 #ifdef _WIN32
 typedef SRWLOCK gn__mutex;
@@ -2579,65 +2589,6 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     return true;
 }
 
-/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it or lets it be measured: found at run time, never linked ---- */
-
-typedef struct gn__blas {     /* order 101: rows; transposed 112, else 111 */
-    void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
-    void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda, const double *b, int ldb, double beta, double *c, int ldc);
-    void (*set_threads)(int n);
-    int (*threads)(void);
-    char *(*config)(void), *(*core)(void);
-} gn__blas;
-
-GN__COLD_BEGIN
-#ifdef _WIN32
-static bool gn__blas_load(gn__blas *b) { (void)b; return false; }
-#else
-static bool gn__blas_load(gn__blas *b) {
-    static const char *const names[] = { "cblas_sgemm", "cblas_dgemm", "openblas_set_num_threads", "openblas_get_num_threads", "openblas_get_config", "openblas_get_corename" };
-    void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-    if (!lib) lib = dlopen("libopenblas.dylib", RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; i < GN__LENGTH(names); i++) {
-        void *p = lib ? dlsym(lib, names[i]) : NULL;
-        if (!p) { if (lib) dlclose(lib); return false; }
-        memcpy((char *)b + i * sizeof p, &p, sizeof p);
-    }
-    return true;
-}
-#endif
-
-static gn__mutex gn__blas_lock = GN__MUTEX_INIT;
-static gn__blas gn__blas_loaded;           /* of this process */
-
-/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it.
-   *out_auto: it is to be used if it is measured to be better. */
-static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, bool *out_auto, gn_fault *f) {
-    const char *want = getenv("GENIE_BLAS");
-    *out = NULL;
-    *out_auto = want && strcmp(want, "auto") == 0;
-    if (!want || !*want || strcmp(want, "own") == 0) return GN_OK;
-    if (!*out_auto && strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own', 'openblas' or 'auto' is possible", want);
-    gn__mutex_lock(&gn__blas_lock);
-    gn__blas *b = &gn__blas_loaded;
-    bool there = b->sgemm || gn__blas_load(b);
-    if (there && b->set_threads) { b->set_threads((int)threads); b->set_threads = NULL; }
-    gn__mutex_unlock(&gn__blas_lock);
-    if (!there && *out_auto) return GN_OK;
-    if (!there) return gn_fail(f, GN_NO_DEVICE, "GENIE_BLAS asks for OpenBLAS, and libopenblas.so.0 cannot be loaded");
-    *out = b;
-    return GN_OK;
-}
-
-/* Its part of an executor's identity: "OpenBLAS 0.3.21 SkylakeX, 2 threads". */
-static void gn__blas_identity(const gn__blas *b, char *text, size_t cap) {
-    const char *config = b->config();
-    int words = 0;
-    size_t n = 0;
-    while (config[n] && (config[n] != ' ' || ++words < 2)) n++;
-    snprintf(text, cap, "%.*s %s, %d threads", (int)GN__MIN(n, (size_t)40), config, b->core(), b->threads());
-}
-GN__COLD_END
-
 /* fn over [0, total) in ranges of `grain`; returns when all is done, or when it is to end early. A thread that comes late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
     if (total <= 0) return;
@@ -2663,7 +2614,10 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
     gn__mutex_unlock(&p->lock);
 }
 
-/* >>types ========================================================================================== */
+/* >>types ==========================================================================================
+ * Dtypes and conversions between them, shapes, broadcasting, promotion, strided memory. No I/O. */
+
+typedef struct gn__type { gn_dtype dtype; gn_shape shape; } gn__type;
 
 #if SIZE_MAX > UINT32_MAX
 #define GN__MAX_BYTES ((int64_t)1 << 47)   /* of one tensor: its sizes and offsets never overflow 64 bits; sums and products of them go by gn_size_add and gn_size_mul */
@@ -2870,7 +2824,6 @@ static gn_dtype gn__promote(const gn__type *t, int n) {
 
 /* ---- strided memory on the host ---- */
 
-
 static gn_view gn__view_dense(const gn__type *t, void *p) {
     gn_view v = { (char *)p, t->dtype, t->shape.rank, { 0 }, { 0 }, 0 };
     int64_t stride = 1;
@@ -3012,6 +2965,7 @@ static void gn__load_i64(int64_t *restrict dst, gn_dtype d, const void *p, int64
 #endif
 
 GN__COLD_BEGIN
+
 static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
     if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
     else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
@@ -3081,10 +3035,1001 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
                          src->p + gn__view_offset(src, last, row) * (int64_t)bytes, src->strides[last], n, bytes);
 }
 
+/* Dims as they were asked for: "(4, -1)". */
+static const char *gn__dims_text(const int64_t *dims, int n, char *out, size_t cap) {
+    gn__type t = { GN_DTYPE_NONE, { GN__MIN(n, GN_MAX_RANK), { 0 } } };
+    for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = dims[i];
+    return gn__type_text(&t, out, cap) + strlen("? ");
+}
+
+/* >>graph ==========================================================================================
+ * Nodes live in one array; an input always has a smaller index, so every walk is a loop. Node 0 is the node that could not
+ * be built for lack of memory or room; its error is errors[0]. Of an op the graph knows its row of the table, which stands in >>ops. */
+
+/* What a shape rule sees and fills. */
+typedef struct gn__infer_call {
+    const gn__type *in;
+    int n_in;
+    const int64_t *attrs;
+    int n_attrs;
+    gn__type *out;
+    gn_fault *fault;
+} gn__infer_call;
+typedef gn_result (*gn__infer_fn)(const gn__infer_call *c);
+typedef double (*gn__cost_fn)(const gn__infer_call *c);    /* floating point operations */
+
+/* What a structured kernel of the CPU executor sees. The output is dense. */
+typedef struct gn__call {
+    const gn_view *in;
+    int n_in;
+    gn_view out;
+    const int64_t *attrs;
+    int n_attrs;
+    gn__pool *pool;
+    gn_fault *fault;
+} gn__call;
+typedef gn_result (*gn__kernel)(const gn__call *c);
+
+/* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. Vector code goes in whole steps of GN__TILE_STEP:
+ * there are that many elements of memory behind every pointer, and n is a multiple of it. */
+enum { GN__TILE_STEP = 32 };
+typedef void (*gn__tile_fn)(void *y, const void *const *x, const double *p, int64_t n);
+
+typedef struct gn__grads gn__grads;                         /* see >>graph */
+typedef void (*gn__grad_fn)(gn__grads *k);
+
+typedef struct gn__op_row {
+    const char *name, *text;
+    uint16_t wire;
+    uint8_t kind;               /* gn_op_class */
+    uint8_t least, most;        /* inputs */
+    int8_t n_attrs;             /* -1: the shape rule says */
+    uint8_t traits;             /* gn_op_trait */
+    uint32_t dtypes;
+    double flops, tolerance;    /* flops: of an element of the result, where there is no cost */
+    gn__infer_fn infer;
+    gn__cost_fn cost;
+    gn__kernel cpu;
+    gn__grad_fn grad;
+    gn__tile_fn tile[GN__COMPUTE__COUNT];
+    gn__tile_fn wide[GN__ISA__COUNT], wide64[GN__ISA__COUNT];   /* the tiles of f32 and of f64 by instruction path */
+} gn__op_row;
+static const gn__op_row gn__ops[GN_OP__COUNT];      /* the table; its rows are at the end of >>ops */
+
+static int gn__op_by_wire(uint16_t wire) {
+    for (int i = 1; i < GN_OP__COUNT; i++)
+        if (gn__ops[i].wire == wire) return i;
+    return -1;
+}
+
+static int gn__op_leaf(gn_leaf_kind kind) {
+    static const uint16_t ops[GN_LEAF__COUNT] = { 0, GN_OP_DATA, GN_OP_VALUE, GN_OP_WEIGHT, GN_OP_STATE };
+    return kind > GN_LEAF_NONE && kind < GN_LEAF__COUNT ? ops[kind] : -1;
+}
+
+static bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
+
+/* Appended to an error: the types of what an op was given. */
+static void gn__tell_types(gn_fault *f, const gn__type *in, int n_in) {
+    char text[GN__DIMS_TEXT];
+    for (int i = 0; f && i < n_in && i < 3; i++) {
+        size_t used = strlen(f->text);
+        snprintf(f->text + used, sizeof f->text - used, "%s%s", i == 0 ? ": " : i == 1 ? " with " : " and ", gn__type_text(&in[i], text, sizeof text));
+    }
+}
+
+static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
+    if (op <= GN_OP_FAILED || op >= GN_OP__COUNT || !gn__ops[op].infer) return gn_fail(f, GN_UNSUPPORTED, "this is not an operation");
+    const gn__op_row *row = &gn__ops[op];
+    if (n_in < row->least || n_in > row->most) return gn_fail(f, GN_BAD_ARGUMENT, "%s takes %d to %d inputs, not %d", row->name, row->least, row->most, n_in);
+    if (n_attrs < 0 || (row->n_attrs >= 0 && n_attrs != row->n_attrs)) return gn_fail(f, GN_BAD_ARGUMENT, "%s takes %d attributes, not %d", row->name, row->n_attrs, n_attrs);
+    gn__infer_call c = { in, n_in, attrs, n_attrs, out, f };
+    gn__type t = { GN_DTYPE_NONE, GN_SCALAR };
+    c.out = &t;
+    if (n_in > 0 && !(GN__BIT(in[0].dtype) & row->dtypes)) return gn_fail(f, GN_BAD_DTYPE, "%s does not take %s", row->name, gn__dtypes[in[0].dtype].name);
+    gn_result r = row->infer(&c);
+    if (r != GN_OK) return r;
+    char text[GN__DIMS_TEXT];
+    if (!gn__type_ok(&t)) return gn_fail(f, GN_BAD_SHAPE, "the result is too large, %s", gn__type_text(&t, text, sizeof text));
+    *out = t;
+    return GN_OK;
+}
+
+/* The dtype and shape of op(in…; attrs…). Builders and servers both come through here: nothing else decides a shape.
+   Checks everything; the inputs' own types are valid. */
+static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
+    gn_result r = gn__infer_checked(op, in, n_in, attrs, n_attrs, out, f);
+    if (r != GN_OK && gn__ops[op].kind != GN_CLASS_GENERATOR) gn__tell_types(f, in, n_in);
+    else if (r != GN_OK && f) {
+        char text[GN__DIMS_TEXT];
+        size_t used = strlen(f->text);
+        int first = op == GN_OP_ARANGE ? 1 : 2, last = op == GN_OP_ARANGE ? 2 : n_attrs;
+        snprintf(f->text + used, sizeof f->text - used, ": of shape %s", gn__dims_text(attrs + GN__MIN(first, n_attrs), GN__MAX(GN__MIN(last, n_attrs) - first, 0), text, sizeof text));
+    }
+    return r;
+}
+
+static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type *out) {
+    gn__type copy = *out;
+    gn__infer_call c = { in, n_in, NULL, 0, &copy, NULL };
+    gn__cost_fn cost = gn__ops[op].cost;
+    return cost ? cost(&c) : gn__ops[op].flops * (double)gn__count(&out->shape);
+}
+
+typedef struct gn__hint { uint8_t phase, role, residency, modality, on; } gn__hint;   /* as gn_part_hint */
+
+typedef struct gn__node {    /* 64 bytes: a line of the cache */
+    uint64_t hash;           /* of the structure below, equal for equal structures */
+    const char *file;
+    uint64_t value;          /* id of the kept value, 0: none */
+    uint32_t line;
+    uint32_t shape;          /* index into shapes */
+    uint32_t ins, attrs;     /* first entry in the side arrays */
+    uint32_t slot;           /* 1 + slot of a weight, a state or a version of one; 0: none */
+    uint32_t extra;          /* data: index into data; failed: into errors; state and committed version: the version */
+    uint32_t label;          /* index into labels, 0: none */
+    uint16_t op;
+    uint8_t n_ins, n_attrs;
+    uint8_t dtype, leaf;
+    bool committed;          /* a version node that has become its state's value */
+    gn__hint hint;           /* what the program said */
+} gn__node;
+
+typedef struct gn__loc { const char *file; int line; } gn__loc;    /* in the user's source */
+
+typedef struct gn__data { const void *host; void *owned; size_t bytes; uint8_t small[8]; } gn__data;
+
+typedef struct gn__slot {
+    gn__type type;
+    const void *host;        /* weights: borrowed; states: owned first value until it is on the device, NULL: zeros */
+    gn_leaf_kind kind;       /* GN_LEAF_NONE: free */
+    uint32_t gen, version, label;
+    uint32_t leaf, leaf_gen, leaf_version;   /* the node that stands for the current version in this step */
+    uint32_t pending;        /* node that becomes the next version; 0: none */
+    uint32_t cut_node, cut_serial;           /* part node of the current version in the latest cut that met it */
+    bool on_device, kv;
+    gn__hint hint;                           /* said where it was made */
+    gn__loc at;                              /* where that was */
+} gn__slot;
+
+typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op; } gn__origin;
+
+typedef struct gn__plan {
+    gn_part *part;
+    uint64_t key;            /* the part's hash and what was said of its nodes */
+    void *exec_plan;
+    gn__origin *origins;     /* per node, of the latest step that used the plan */
+    uint32_t next;           /* 1 + index of the plan that came after it the last time, 0: none did */
+    uint64_t used, bytes;    /* the step that used it last; what making it took */
+} gn__plan;
+
+#define GN__ARRAY(T, name) T *name; size_t n_##name, cap_##name
+/* Appends room for one; the new element is g->name[g->n_name - 1]. False without memory. */
+#define GN__GROW(g, name, more) ((g)->n_##name + (more) <= (g)->cap_##name || gn__grow_raw((void **)(void *)&(g)->name, &(g)->cap_##name, (g)->n_##name + (more), sizeof *(g)->name))
+
+static bool gn__grow_raw(void **p, size_t *cap, size_t want, size_t size) {
+    void *q;
+    memcpy(&q, p, sizeof q);
+    bool ok = gn__reserve(&q, cap, want, size);
+    memcpy(p, &q, sizeof q);
+    return ok;
+}
+
+typedef struct gn__cut {     /* scratch of the latest cut; `part` points into it */
+    GN__ARRAY(gn_part_node, nodes);
+    GN__ARRAY(uint32_t, ins);
+    GN__ARRAY(int64_t, attrs);
+    GN__ARRAY(int64_t, dims);
+    GN__ARRAY(uint32_t, args);
+    GN__ARRAY(uint32_t, outs);
+    GN__ARRAY(gn_part_update, updates);
+    GN__ARRAY(gn_part_hint, hints);
+    GN__ARRAY(uint32_t, ids);      /* context node of each part node */
+    GN__ARRAY(uint64_t, marks);    /* bit per context node; all zero between cuts */
+    GN__ARRAY(uint32_t, where);    /* part node of each context node that is marked */
+    GN__ARRAY(uint64_t, seen);     /* open addressing over the part's nodes: serial of the cut, 1 + node; its room is n_seen */
+    uint32_t serial;
+    bool said;                     /* of any node */
+    gn_part part;
+} gn__cut;
+
+struct gn_ctx {
+    gn_ctx *next;            /* control blocks are never freed: the generation of a handle outlives its context */
+    gn_flag cancel;          /* of the call that runs; stays when the rest is cleared, since another thread may set it at any time */
+    bool open;
+    gn_result status;
+    uint32_t gen;            /* last generation given out, rising for ever */
+    uint32_t opened_gen, step_gen;
+    uint32_t max_nodes;
+    gn_desc desc;
+    gn_exec exec;
+    struct gn__multi *multi; /* what exec is when several devices were named, else NULL */
+    gn_cluster_device costs; /* of the one device, once `measured` */
+    bool measured;
+    gn_stats stats;
+    gn_error error;
+    GN__ARRAY(gn__node, nodes);
+    GN__ARRAY(uint32_t, ins);
+    GN__ARRAY(int64_t, attrs);
+    GN__ARRAY(gn_shape, shapes);   /* interned, live until close */
+    GN__ARRAY(gn__data, data);
+    GN__ARRAY(gn_error, errors);
+    GN__ARRAY(char *, labels);     /* interned, live until close */
+    GN__ARRAY(gn__slot, slots);
+    GN__ARRAY(uint32_t, pending);  /* slots with a pending version */
+    GN__ARRAY(gn__plan, plans);
+    uint32_t *shape_table, *plan_table, *label_table;   /* open addressing, 1 + index */
+    size_t shape_room, plan_room, label_room;           /* powers of two */
+    gn__cut cut;
+    uint64_t next_value;     /* id of the next kept value */
+    uint64_t last_ticket;
+    uint32_t latest_plan;    /* 1 + index of the plan of the latest step, 0: none */
+    uint64_t plan_bytes, plan_clock;   /* of all plans; steps so far */
+    gn_account *plan_account;          /* measures what a plan takes */
+    uint64_t run_counter;    /* of the random generators, one a step */
+    uint32_t n_random;       /* generators built in this step */
+    uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
+    uint32_t failed_effect;  /* first failed assign of this step, 0: none */
+    uint32_t lost_told;      /* bits: devices whose loss a call has told */
+    gn__hint hint;           /* what the scopes in force say */
+    char *device_names;      /* as given, comma-separated, without what follows a '?' */
+};
+
+#define GN__SLOT_BIT 0x80000000u    /* of a handle's id: a weight or state, not a node */
+
+/* ---- open-addressing tables of 1 + index, keyed by hash ---- */
+
+typedef bool (*gn__same_fn)(const void *owner, uint32_t index, const void *key);
+
+/* The entry for the key, or the free place for it; NULL when the table cannot grow. */
+static uint32_t *gn__table_find(uint32_t *table, size_t room, uint64_t hash, gn__same_fn same, const void *owner, const void *key) {
+    for (size_t i = (size_t)hash & (room - 1);; i = (i + 1) & (room - 1))
+        if (!table[i] || same(owner, table[i] - 1, key)) return &table[i];
+}
+
+/* Keeps the table at most half full; entries' hashes come from `hash_of`. */
+static bool gn__table_room(uint32_t **table, size_t *room, size_t used, uint64_t (*hash_of)(const void *owner, uint32_t index), const void *owner) {
+    if (*table && used * 2 < *room) return true;
+    size_t next = *room ? *room * 2 : 64;
+    uint32_t *t = (uint32_t *)gn__alloc_zero(next * sizeof *t);
+    if (!t) return false;
+    for (size_t i = 0; i < *room; i++) {
+        if (!(*table)[i]) continue;
+        size_t at = (size_t)hash_of(owner, (*table)[i] - 1) & (next - 1);
+        while (t[at]) at = (at + 1) & (next - 1);
+        t[at] = (*table)[i];
+    }
+    gn_free(*table);
+    *table = t;
+    *room = next;
+    return true;
+}
+
+static uint64_t gn__shape_hash(const gn_shape *s) {
+    uint64_t h = (uint64_t)s->rank;
+    for (int i = 0; i < s->rank; i++) h = gn__mix(h, (uint64_t)s->dims[i]);
+    return gn__mix(h, 0x51);
+}
+static uint64_t gn__shape_hash_of(const void *owner, uint32_t i) { return gn__shape_hash(&((const gn_ctx *)owner)->shapes[i]); }
+static bool gn__shape_same(const void *owner, uint32_t i, const void *key) { return gn__shape_equal(&((const gn_ctx *)owner)->shapes[i], (const gn_shape *)key); }
+
+static uint32_t gn__shape_intern(gn_ctx *g, const gn_shape *s) {   /* UINT32_MAX without memory */
+    if (g->n_shapes * 2 >= g->shape_room && !gn__table_room(&g->shape_table, &g->shape_room, g->n_shapes, gn__shape_hash_of, g)) return UINT32_MAX;
+    uint64_t hash = gn__shape_hash(s);
+    uint32_t first = g->shape_table[hash & (g->shape_room - 1)];
+    if (first && gn__shape_equal(&g->shapes[first - 1], s)) return first - 1;
+    uint32_t *at = gn__table_find(g->shape_table, g->shape_room, hash, gn__shape_same, g, s);
+    if (*at) return *at - 1;
+    if (!GN__GROW(g, shapes, 1)) return UINT32_MAX;
+    g->shapes[g->n_shapes++] = *s;
+    *at = (uint32_t)g->n_shapes;
+    return *at - 1;
+}
+
+static uint64_t gn__label_hash_of(const void *owner, uint32_t i) { const char *s = ((const gn_ctx *)owner)->labels[i]; return gn__hash_bytes(s, strlen(s), 1); }
+static bool gn__label_same(const void *owner, uint32_t i, const void *key) { return strcmp(((const gn_ctx *)owner)->labels[i], (const char *)key) == 0; }
+
+/* Labels are cut to what gn_error can hold; 0 for none or without memory (a missing label loses no result). */
+static uint32_t gn__label_intern(gn_ctx *g, const char *label) {
+    char text[sizeof g->error.label];
+    if (!label || !label[0]) return 0;
+    gn__copy_text(text, sizeof text, label);
+    if (!gn__table_room(&g->label_table, &g->label_room, g->n_labels, gn__label_hash_of, g)) return 0;
+    uint32_t *at = gn__table_find(g->label_table, g->label_room, gn__hash_bytes(text, strlen(text), 1), gn__label_same, g, text);
+    if (*at) return *at;
+    char *copy = (char *)gn_alloc(strlen(text) + 1);
+    if (!copy) return 0;
+    if (!GN__GROW(g, labels, 1)) { gn_free(copy); return 0; }
+    memcpy(copy, text, strlen(text) + 1);
+    g->labels[g->n_labels++] = copy;
+    *at = (uint32_t)g->n_labels;
+    return *at;
+}
+
+static const char *gn__label_text(const gn_ctx *g, uint32_t label) { return label ? g->labels[label - 1] : ""; }
+
+/* ---- nodes ---- */
+
+GN__INLINE const gn_shape *gn__shape_of(const gn_ctx *g, uint32_t id) { return &g->shapes[g->nodes[id].shape]; }
+static gn__type gn__type_of(const gn_ctx *g, uint32_t id) {
+    gn__type t = { (gn_dtype)g->nodes[id].dtype, *gn__shape_of(g, id) };
+    return t;
+}
+
+static double gn__node_flops(const gn_ctx *g, uint32_t id) {
+    const gn__node *n = &g->nodes[id];
+    gn__type in[3] = { { GN_DTYPE_NONE, { 0, { 0 } } } }, out = gn__type_of(g, id);
+    for (uint32_t i = 0; i < n->n_ins && i < 3; i++) in[i] = gn__type_of(g, g->ins[n->ins + i]);
+    return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, &out);
+}
+
+/* ---- trace: off, one branch that is predicted ---- */
+
+static void gn__trace(gn_trace_fn fn, void *user, const char *name, const char *device, uint64_t begin_us, uint64_t bytes) {
+    gn_trace_event e = { name, device, begin_us, gn_now_us(), bytes };
+    fn(user, &e);
+}
+
+GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g) { return g->desc.trace ? gn_now_us() : 0; }
+
+/* A call that computes or waits begins: what was cancelled before is over. */
+GN__INLINE uint64_t gn__call_begin(gn_ctx *g) {
+    gn__flag_set(&g->cancel, GN_OK);
+    return gn__trace_begin(g);
+}
+GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_us, uint64_t bytes) {
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
+}
+
+/* Why node 0 stands for a node: told once a step, of the first that could not be built. */
+static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dtype, uint32_t shape, bool full) {
+    gn_error *e = &g->errors[0];
+    gn__type t = { dtype, shape == UINT32_MAX ? GN_SCALAR : g->shapes[shape] };
+    char text[GN__DIMS_TEXT];
+    if (e->result != GN_OK) return;
+    memset(e, 0, sizeof *e);
+    e->result = full ? GN_TOO_MANY_NODES : GN_OUT_OF_MEMORY;
+    e->line = at.line;
+    gn__copy_text(e->op, sizeof e->op, op);
+    gn__copy_text(e->file, sizeof e->file, at.file);
+    if (dtype != GN_DTYPE_NONE) gn__type_text(&t, text, sizeof text);
+    else gn__copy_text(text, sizeof text, "a node that says why another failed");
+    if (full) snprintf(e->text, sizeof e->text, "no room for %s: the step holds %u nodes, all that gn_desc.max_nodes allows; end it with gn_step, or allow more", text, g->max_nodes);
+    else snprintf(e->text, sizeof e->text, "no memory for the node of %s, after %llu others of this step", text, (unsigned long long)g->n_nodes);
+}
+
+/* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
+static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
+    bool full = g->n_nodes >= g->max_nodes;
+    if (full || shape == UINT32_MAX || !GN__GROW(g, nodes, 1) || !GN__GROW(g, ins, (size_t)n_in) || !GN__GROW(g, attrs, (size_t)n_attrs)) {
+        gn__node_refused(g, at, op == GN_OP_FAILED ? "" : gn__ops[op].name, dtype, shape, full);
+        return 0;
+    }
+    gn__node *n = &g->nodes[g->n_nodes];
+    memset(n, 0, sizeof *n);
+    n->file = at.file;
+    n->line = (uint32_t)at.line;
+    n->op = (uint16_t)op;
+    n->dtype = (uint8_t)dtype;
+    n->shape = shape;
+    n->ins = (uint32_t)g->n_ins;
+    n->n_ins = (uint8_t)n_in;
+    n->attrs = (uint32_t)g->n_attrs;
+    n->n_attrs = (uint8_t)n_attrs;
+    n->hint = g->hint;
+    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, gn__ops[op].name, "", gn_now_us(), 0);
+    g->stats.nodes_built++;
+    return (uint32_t)g->n_nodes++;
+}
+
+static uint32_t gn__node_new(gn_ctx *g, gn__loc at, int op, const gn__type *t, int n_in, int n_attrs) {
+    return gn__node_shaped(g, at, op, t->dtype, gn__shape_intern(g, &t->shape), n_in, n_attrs);
+}
+
+static void gn__node_hash(gn_ctx *g, uint32_t id) {
+    gn__node *n = &g->nodes[id];
+    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->dtype << 16) | n->leaf, n->shape);
+    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, g->nodes[g->ins[n->ins + i]].hash);
+    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)g->attrs[n->attrs + i]);
+    n->hash = gn__mix(h, n->slot);
+}
+
+/* A failed node that carries its first cause; ops on it return it unchanged. */
+static uint32_t gn__failed_named(gn_ctx *g, gn__loc at, const char *op, const gn_fault *f) {
+    gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
+    bool full = g->n_nodes >= g->max_nodes;
+    uint32_t id = !full && GN__GROW(g, errors, 1) ? gn__node_new(g, at, GN_OP_FAILED, &none, 0, 0) : 0;
+    if (!id) { gn__node_refused(g, at, op, GN_DTYPE_NONE, UINT32_MAX, full); return 0; }
+    gn_error *e = &g->errors[g->n_errors];
+    memset(e, 0, sizeof *e);
+    e->result = f->result;
+    e->line = at.line;
+    gn__copy_text(e->op, sizeof e->op, op);
+    gn__copy_text(e->file, sizeof e->file, at.file);
+    gn__copy_text(e->text, sizeof e->text, f->text);
+    g->nodes[id].extra = (uint32_t)g->n_errors++;
+    return id;
+}
+
+static uint32_t gn__failed(gn_ctx *g, gn__loc at, int op, const gn_fault *f) { return gn__failed_named(g, at, op > 0 ? gn__ops[op].name : "", f); }
+
+GN__PRINTF(5, 6) static uint32_t gn__failed_with(gn_ctx *g, gn__loc at, int op, gn_result r, const char *format, ...) {
+    gn_fault f;
+    va_list args;
+    va_start(args, format);
+    gn__fail_v(&f, r, format, args);
+    va_end(args);
+    return gn__failed(g, at, op, &f);
+}
+
+/* Which labels the inputs have, appended to an error's text. */
+static void gn__failed_labels(gn_ctx *g, uint32_t id, const uint32_t *in, int n_in) {
+    if (!id) return;
+    gn_error *e = &g->errors[g->nodes[id].extra];
+    for (int i = 0; i < n_in; i++) {
+        uint32_t label = g->nodes[in[i]].label;
+        if (!label) continue;
+        if (!e->label[0]) gn__copy_text(e->label, sizeof e->label, gn__label_text(g, label));
+        size_t used = strlen(e->text);
+        snprintf(e->text + used, sizeof e->text - used, "; input %d is '%s'", i, gn__label_text(g, label));
+    }
+}
+
+enum { GN__MAX_INPUTS = 255 };
+
+/* The builder. Inputs are node indices of g. */
+static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_t *in, int n_attrs, const int64_t *attrs) {
+    gn__type types[GN__MAX_INPUTS], out;
+    gn_fault f;
+    if (n_in > GN__MAX_INPUTS) return gn__failed_with(g, at, op, GN_BAD_ARGUMENT, "%d inputs are more than %d", n_in, GN__MAX_INPUTS);
+    types[0].dtype = GN_DTYPE_NONE;
+    for (int i = 0; i < n_in; i++) {
+        if (g->nodes[in[i]].op == GN_OP_FAILED) return in[i];
+        types[i] = gn__type_of(g, in[i]);
+    }
+    if (gn__infer(op, types, n_in, attrs, n_attrs, &out, &f) != GN_OK) {
+        uint32_t bad = gn__failed(g, at, op, &f);
+        gn__failed_labels(g, bad, in, n_in);
+        return bad;
+    }
+    uint32_t same = n_in && gn__shape_equal(&out.shape, gn__shape_of(g, in[0])) ? g->nodes[in[0]].shape : gn__shape_intern(g, &out.shape);
+    uint32_t id = gn__node_shaped(g, at, op, out.dtype, same, n_in, n_attrs);
+    if (!id) return 0;
+    for (int i = 0; i < n_in; i++) {
+        GN_ASSERT(in[i] < id);
+        g->ins[g->n_ins++] = in[i];
+    }
+    for (int i = 0; i < n_attrs; i++) g->attrs[g->n_attrs++] = attrs[i];
+    gn__node_hash(g, id);
+    return id;
+}
+
+static uint32_t gn__cast_to(gn_ctx *g, gn__loc at, uint32_t a, gn_dtype d) {
+    int64_t attr = d;
+    if (g->nodes[a].op == GN_OP_FAILED || g->nodes[a].dtype == d) return a;
+    return gn__build(g, at, GN_OP_CAST, 1, &a, 1, &attr);
+}
+
+/* Scalar ops on mixed dtypes: inputs from `first` on are cast to the promoted dtype. */
+static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_t *in, int first, int n_attrs, const int64_t *attrs) {
+    uint32_t x[3];
+    gn__type t[3];
+    for (int i = 0; i < n_in; i++) {
+        x[i] = in[i];
+        if (g->nodes[x[i]].op == GN_OP_FAILED) return x[i];
+        t[i] = gn__type_of(g, x[i]);
+    }
+    gn_dtype d = gn__promote(t + first, n_in - first);
+    for (int i = first; i < n_in; i++) x[i] = gn__cast_to(g, at, x[i], d);
+    return gn__build(g, at, op, n_in, x, n_attrs, attrs);
+}
+
+/* ---- leaves ---- */
+
+static uint32_t gn__data_leaf(gn_ctx *g, gn__loc at, const gn__type *t, const void *host, const void *small, size_t small_bytes) {
+    char text[GN__DIMS_TEXT];
+    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large: %s of rank %d", gn__type_text(t, text, sizeof text), t->shape.rank);
+    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_ARGUMENT, "the data is NULL: %s", gn__type_text(t, text, sizeof text));
+    GN__READABLE(host, gn__type_bytes(t));
+    uint32_t id = GN__GROW(g, data, 1) ? gn__node_new(g, at, GN_OP_DATA, t, 0, 0) : 0;
+    if (!id) { gn__node_refused(g, at, gn__ops[GN_OP_DATA].name, t->dtype, gn__shape_intern(g, &t->shape), false); return 0; }
+    gn__data *d = &g->data[g->n_data];
+    memset(d, 0, sizeof *d);
+    d->host = host;
+    d->bytes = gn__type_bytes(t);
+    if (small) memcpy(d->small, small, small_bytes);
+    g->nodes[id].leaf = GN_LEAF_DATA;
+    g->nodes[id].extra = (uint32_t)g->n_data++;
+    gn__node_hash(g, id);
+    return id;
+}
+
+static uint32_t gn__scalar_leaf(gn_ctx *g, gn__loc at, gn_dtype d, double value) {
+    gn__type t = { d, GN_SCALAR };
+    char small[8] = { 0 };
+    int64_t w;
+    if (!gn__dtype_ok((int)d)) return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_DTYPE, "dtype %d is not known", (int)d);
+    if (gn__is_float(d)) gn__store_f64(&value, d, small, 1, 1);
+    else { w = gn__f64_int(value, d); gn__store_i64(&w, d, small, 1, 1); }
+    return gn__data_leaf(g, at, &t, NULL, small, sizeof small);
+}
+
+static uint32_t gn__full(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, double value) {
+    int64_t attrs[2 + GN_MAX_RANK] = { d, gn__f64_word(value) };
+    if (s->rank < 0 || s->rank > GN_MAX_RANK) return gn__failed_with(g, at, GN_OP_FULL, GN_BAD_RANK, "rank %d is outside 0 to %d", s->rank, GN_MAX_RANK);
+    for (int i = 0; i < s->rank; i++) attrs[2 + i] = s->dims[i];
+    return gn__build(g, at, GN_OP_FULL, 0, NULL, 2 + s->rank, attrs);
+}
+
+static uint32_t gn__random_node(gn_ctx *g, gn__loc at, int op, gn_dtype d, const gn_shape *s) {
+    int64_t attrs[2 + GN_MAX_RANK] = { d, 0 };
+    if (s->rank < 0 || s->rank > GN_MAX_RANK) return gn__failed_with(g, at, op, GN_BAD_RANK, "rank %d is outside 0 to %d", s->rank, GN_MAX_RANK);
+    for (int i = 0; i < s->rank; i++) attrs[2 + i] = s->dims[i];
+    attrs[1] = (int64_t)gn__mix(gn__mix(g->desc.seed, 0x6e), g->n_random++);
+    if (!g->random_leaf) {
+        gn__type t = { GN_I64, GN_SCALAR };
+        g->random_leaf = gn__data_leaf(g, at, &t, NULL, &g->run_counter, 8);
+    }
+    return gn__build(g, at, op, 1, &g->random_leaf, 2 + s->rank, attrs);
+}
+
+/* The node that stands for a slot's committed version in this step. */
+static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
+    gn__slot *s = &g->slots[slot];
+    if (s->leaf && s->leaf_gen == g->step_gen && s->leaf_version == s->version) return s->leaf;
+    uint32_t id = gn__node_new(g, s->at, gn__op_leaf(s->kind), &s->type, 0, 0);
+    if (!id) return 0;
+    gn__node *n = &g->nodes[id];
+    n->leaf = (uint8_t)s->kind;
+    n->slot = slot + 1;
+    n->extra = s->version;
+    n->label = s->label;
+    n->hint = s->hint;
+    n->hint.phase = g->hint.phase;
+    gn__node_hash(g, id);
+    s->leaf = id;
+    s->leaf_gen = g->step_gen;
+    s->leaf_version = s->version;
+    return id;
+}
+
+/* Registers node `id` as the next version of the state that `target` is the latest version of. */
+static uint32_t gn__make_version(gn_ctx *g, gn__loc at, int op, uint32_t target, uint32_t id) {
+    if (g->nodes[id].op == GN_OP_FAILED) { if (!g->failed_effect) g->failed_effect = id; return id; }
+    uint32_t slot = g->nodes[target].slot - 1;
+    gn__slot *s = &g->slots[slot];
+    bool current = s->pending ? target == s->pending : g->nodes[target].extra == s->version;
+    if (!current || !GN__GROW(g, pending, 1)) {
+        id = current ? 0 : gn__failed_with(g, at, op, GN_SUPERSEDED, "state '%s' has a newer version in this step: assign to the version that the earlier call returned", gn__label_text(g, s->label));
+        if (!g->failed_effect) g->failed_effect = id;
+        return id;
+    }
+    if (!s->pending) g->pending[g->n_pending++] = slot;
+    s->pending = id;
+    g->nodes[id].slot = slot + 1;
+    g->nodes[id].label = s->label;
+    return id;
+}
+
+static uint32_t gn__assign_node(gn_ctx *g, gn__loc at, uint32_t target, uint32_t value) {
+    uint32_t in[2] = { target, value }, id = 0;
+    if (g->nodes[target].op != GN_OP_FAILED && (!g->nodes[target].slot || g->nodes[target].leaf == GN_LEAF_WEIGHT))
+        id = gn__failed_with(g, at, GN_OP_ASSIGN, GN_NOT_A_STATE, "only a state or a version of one can be assigned");
+    else id = gn__build(g, at, GN_OP_ASSIGN, 2, in, 0, NULL);
+    return gn__make_version(g, at, GN_OP_ASSIGN, target, id);
+}
+
+static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32_t rows, uint32_t pos) {
+    uint32_t in[3] = { cache, rows, pos };
+    uint32_t id = gn__build(g, at, GN_OP_KV_APPEND, 3, in, 0, NULL);
+    bool version = g->nodes[cache].op != GN_OP_FAILED && g->nodes[cache].slot && g->nodes[cache].leaf != GN_LEAF_WEIGHT;
+    if (!version) return id;
+    g->slots[g->nodes[cache].slot - 1].kv = true;
+    return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
+}
+
+/* ---- parts ---- */
+
+typedef struct gn__part_size { uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints; } gn__part_size;
+
+/* One block: gn_free releases it. Arrays are zeroed. */
+static gn_part *gn__part_alloc(const gn__part_size *s) {
+    size_t at[8], n = sizeof(gn_part);
+    const size_t sizes[8] = { s->n_nodes * sizeof(gn_part_node), s->n_attrs * sizeof(int64_t), s->n_dims * sizeof(int64_t), s->n_ins * sizeof(uint32_t),
+                              s->n_args * sizeof(uint32_t), s->n_outs * sizeof(uint32_t), s->n_updates * sizeof(gn_part_update), s->n_hints * sizeof(gn_part_hint) };
+    for (int i = 0; i < 8; i++) {
+        at[i] = n = (n + 7) & ~(size_t)7;
+        n += sizes[i];
+    }
+    char *p = (char *)gn__alloc_zero(n);
+    if (!p) return NULL;
+    gn_part *part = (gn_part *)(void *)p;
+    part->n_nodes = s->n_nodes;
+    part->n_ins = s->n_ins;
+    part->n_attrs = s->n_attrs;
+    part->n_dims = s->n_dims;
+    part->n_args = s->n_args;
+    part->n_outs = s->n_outs;
+    part->n_updates = s->n_updates;
+    part->nodes = (const gn_part_node *)(void *)(p + at[0]);
+    part->attrs = (const int64_t *)(void *)(p + at[1]);
+    part->dims = (const int64_t *)(void *)(p + at[2]);
+    part->ins = (const uint32_t *)(void *)(p + at[3]);
+    part->args = (const uint32_t *)(void *)(p + at[4]);
+    part->outs = (const uint32_t *)(void *)(p + at[5]);
+    part->updates = (const gn_part_update *)(void *)(p + at[6]);
+    part->hints = s->n_hints ? (const gn_part_hint *)(void *)(p + at[7]) : NULL;
+    return part;
+}
+
+/* Over every field, by wire id of the op, so that it is equal on every machine and in every version. */
+static uint64_t gn__part_hash(const gn_part *p) {
+    uint64_t h = gn__mix(0x67656e6965, ((uint64_t)p->n_nodes << 32) | p->n_args);
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        h = gn__mix(h, ((uint64_t)gn__ops[n->op].wire << 48) | ((uint64_t)n->dtype << 40) | ((uint64_t)n->leaf << 32) | ((uint64_t)n->rank << 24) | ((uint64_t)n->phase << 16) | n->n_attrs);
+        h = gn__mix(h, ((uint64_t)n->slot << 32) | n->gen);
+        h = gn__mix(h, ((uint64_t)n->n_ins << 32) | n->arg);
+        for (uint32_t k = 0; k < n->n_ins; k++) h = gn__mix(h, p->ins[n->ins + k]);
+        for (uint32_t k = 0; k < n->n_attrs; k++) h = gn__mix(h, (uint64_t)p->attrs[n->attrs + k]);
+        for (uint32_t k = 0; k < n->rank; k++) h = gn__mix(h, (uint64_t)p->dims[n->dims + k]);
+    }
+    for (uint32_t i = 0; i < p->n_outs; i++) h = gn__mix(h, p->outs[i]);
+    for (uint32_t i = 0; i < p->n_updates; i++) h = gn__mix(gn__mix(h, ((uint64_t)p->updates[i].slot << 32) | p->updates[i].gen), p->updates[i].node);
+    return gn__mix(h, ((uint64_t)p->n_outs << 32) | p->n_updates);
+}
+
+static bool gn__part_equal(const gn_part *a, const gn_part *b) {
+#define GN__SAME(n, array) (a->n == b->n && (a->n == 0 || memcmp(a->array, b->array, a->n * sizeof *a->array) == 0))
+    return GN__SAME(n_nodes, nodes) && GN__SAME(n_ins, ins) && GN__SAME(n_attrs, attrs) && GN__SAME(n_dims, dims) &&
+           GN__SAME(n_args, args) && GN__SAME(n_outs, outs) && GN__SAME(n_updates, updates) && !a->hints == !b->hints &&
+           (!a->hints || memcmp(a->hints, b->hints, a->n_nodes * sizeof *a->hints) == 0);
+#undef GN__SAME
+}
+
+static gn_part *gn__part_copy(const gn_part *p) {
+    gn__part_size s = { p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
+    gn_part *c = gn__part_alloc(&s);
+    if (!c) return NULL;
+#define GN__TAKE(n, array) do { if (p->n) memcpy((void *)(uintptr_t)c->array, p->array, p->n * sizeof *p->array); } while (0)
+    GN__TAKE(n_nodes, nodes);
+    GN__TAKE(n_ins, ins);
+    GN__TAKE(n_attrs, attrs);
+    GN__TAKE(n_dims, dims);
+    GN__TAKE(n_args, args);
+    GN__TAKE(n_outs, outs);
+    GN__TAKE(n_updates, updates);
+    if (c->hints) GN__TAKE(n_nodes, hints);
+#undef GN__TAKE
+    c->hash = p->hash;
+    return c;
+}
+
+static gn__type gn__part_type(const gn_part *p, uint32_t node) {
+    const gn_part_node *n = &p->nodes[node];
+    gn__type t = { (gn_dtype)n->dtype, { n->rank, { 0 } } };
+    for (int i = 0; i < n->rank; i++) t.shape.dims[i] = p->dims[n->dims + (uint32_t)i];
+    return t;
+}
+
+/* ---- cut: what the roots and the pending updates need ---- */
+
+/* A node that has a value already, or is a leaf: the cut ends there. */
+static gn_leaf_kind gn__cut_leaf(const gn__node *n) {
+    return n->value ? GN_LEAF_VALUE : n->committed ? GN_LEAF_STATE : (gn_leaf_kind)n->leaf;
+}
+
+static bool gn__cut_reserve(gn_ctx *g) {
+    gn__cut *c = &g->cut;
+    size_t words = g->n_nodes / 64 + 1, old = c->cap_marks;
+    if (!GN__GROW(c, marks, words)) return false;
+    if (c->cap_marks > old) memset(c->marks + old, 0, (c->cap_marks - old) * sizeof *c->marks);
+    if (c->n_seen < 2 * g->n_nodes) {
+        while (c->n_seen < 2 * g->n_nodes) c->n_seen = GN__MAX(2 * c->n_seen, (size_t)64);
+        gn_free(c->seen);
+        c->seen = (uint64_t *)gn__alloc_zero(c->n_seen * sizeof *c->seen);
+        if (!c->seen) { c->n_seen = 0; return false; }
+    }
+    c->serial++;
+    c->said = false;
+    c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where = c->n_hints = 0;
+    return GN__GROW(c, where, g->n_nodes);
+}
+
+#define GN__MARK(c, id) ((c)->marks[(id) >> 6] |= (uint64_t)1 << ((id) & 63))
+
+static int gn__top_bit(uint64_t w) {
+#if defined(__GNUC__)
+    if (w) return 63 - __builtin_clzll(w);
+#endif
+    int b = 0;
+    for (int s = 32; s; s >>= 1)
+        if (w >> s) { w >>= s; b += s; }
+    return b;
+}
+
+/* From the highest marked node down, each marks its inputs, which are lower. */
+static void gn__cut_mark(gn_ctx *g) {
+    gn__cut *c = &g->cut;
+    for (size_t w = g->n_nodes / 64 + 1; w-- > 0;) {
+        uint64_t done = 0, left;
+        while ((left = c->marks[w] & ~done) != 0) {
+            int b = gn__top_bit(left);
+            const gn__node *n = &g->nodes[w * 64 + (size_t)b];
+            done |= (uint64_t)1 << b;
+            if (gn__cut_leaf(n) != GN_LEAF_NONE) continue;
+            for (uint32_t i = 0; i < n->n_ins; i++) GN__MARK(c, g->ins[n->ins + i]);
+        }
+    }
+}
+
+static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
+    gn__cut *c = &g->cut;
+    const gn__node *n = &g->nodes[id];
+    const gn_shape *s = &g->shapes[n->shape];
+    gn_leaf_kind leaf = gn__cut_leaf(n);
+    gn__slot *slot = leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE ? &g->slots[n->slot - 1] : NULL;
+    if (slot && slot->cut_serial == c->serial) { c->where[id] = slot->cut_node; return true; }
+    if (!GN__GROW(c, nodes, 1) || !GN__GROW(c, ids, 1) || !GN__GROW(c, ins, n->n_ins) || !GN__GROW(c, attrs, n->n_attrs) || !GN__GROW(c, dims, (size_t)s->rank) || !GN__GROW(c, args, 1) || !GN__GROW(c, hints, 1)) return false;
+    gn_part_node *p = &c->nodes[c->n_nodes];
+    memset(p, 0, sizeof *p);
+    p->op = leaf ? (uint16_t)gn__op_leaf(leaf) : n->op;
+    p->dtype = n->dtype;
+    p->leaf = (uint8_t)leaf;
+    p->rank = (uint8_t)s->rank;
+    p->phase = n->hint.phase;
+    const gn__hint h = n->hint;
+    c->said |= (h.phase | h.role | h.residency | h.modality | h.on) != 0;
+    c->hints[c->n_hints++] = (gn_part_hint){ h.phase, h.role, h.residency, h.modality, h.on };
+    p->ins = (uint32_t)c->n_ins;
+    p->attrs = (uint32_t)c->n_attrs;
+    p->dims = (uint32_t)c->n_dims;
+    for (int i = 0; i < s->rank; i++) c->dims[c->n_dims++] = s->dims[i];
+    if (leaf == GN_LEAF_NONE) {
+        p->n_ins = n->n_ins;
+        p->n_attrs = n->n_attrs;
+        for (uint32_t i = 0; i < n->n_ins; i++) c->ins[c->n_ins++] = c->where[g->ins[n->ins + i]];
+        for (uint32_t i = 0; i < n->n_attrs; i++) c->attrs[c->n_attrs++] = g->attrs[n->attrs + i];
+    } else if (slot) {
+        p->slot = n->slot - 1;
+        p->gen = slot->gen;
+        slot->cut_serial = c->serial;
+        slot->cut_node = (uint32_t)c->n_nodes;
+    } else {
+        p->arg = (uint32_t)c->n_args;
+        c->args[c->n_args++] = (uint32_t)c->n_nodes;
+    }
+    c->where[id] = (uint32_t)c->n_nodes++;
+    c->ids[c->n_ids++] = id;
+    return true;
+}
+
+/* Ops of which each use counts: a generator draws anew, a version of a state is an effect. */
+
+/* What the program said of a node counts, so that a node is never scheduled by another's word. */
+static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
+    const gn_part_node *a = &c->nodes[at];
+    return memcmp(&c->hints[at], &c->hints[c->n_hints - 1], sizeof *c->hints) == 0 && a->op == b->op && a->dtype == b->dtype && a->phase == b->phase && a->n_ins == b->n_ins && a->n_attrs == b->n_attrs && a->leaf == GN_LEAF_NONE &&
+           (a->n_ins == 0 || memcmp(c->ins + a->ins, c->ins + b->ins, a->n_ins * sizeof *c->ins) == 0) && (a->n_attrs == 0 || memcmp(c->attrs + a->attrs, c->attrs + b->attrs, a->n_attrs * sizeof *c->attrs) == 0);
+}
+
+/* The node just taken, `id`, is given back when an equal one was taken before: same op on the same inputs with the same attributes. */
+static void gn__cut_share(gn_ctx *g, uint32_t id) {
+    gn__cut *c = &g->cut;
+    const gn_part_node *n = &c->nodes[c->n_nodes - 1];
+    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__op_has(n->op, GN_SINGLE)) return;
+    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->phase << 16) | n->dtype, n->n_ins);
+    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, c->ins[n->ins + i]);
+    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[n->attrs + i]);
+    size_t at = (size_t)h & (c->n_seen - 1);
+    for (; c->seen[at] >> 32 == c->serial; at = (at + 1) & (c->n_seen - 1)) {
+        uint32_t other = (uint32_t)c->seen[at] - 1;
+        if (!gn__cut_same(c, other, n)) continue;
+        c->where[id] = other;
+        c->n_ins = n->ins;
+        c->n_attrs = n->attrs;
+        c->n_dims = n->dims;
+        c->n_nodes--;
+        c->n_ids--;
+        c->n_hints--;
+        g->stats.nodes_shared++;
+        return;
+    }
+    c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
+}
+
+/* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
+static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
+    gn__cut *c = &g->cut;
+    gn_result r = GN_OK;
+    for (size_t w = 0; w <= g->n_nodes / 64; w++) {
+        uint64_t bits = c->marks[w];
+        c->marks[w] = 0;
+        for (int b = 0; bits && r == GN_OK; b++, bits >>= 1) {
+            uint32_t id = (uint32_t)(w * 64 + (size_t)b);
+            if (!(bits & 1)) continue;
+            const gn__node *n = &g->nodes[id];
+            *out_bad = id;
+            if (n->op == GN_OP_FAILED) r = GN_BAD_ARGUMENT;
+            else if (gn__cut_leaf(n) == GN_LEAF_STATE && n->extra != g->slots[n->slot - 1].version) r = GN_SUPERSEDED;
+            else if ((n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) && g->slots[n->slot - 1].kind == GN_LEAF_NONE) r = GN_STALE_HANDLE;
+            else if (!gn__cut_emit(g, id)) r = GN_OUT_OF_MEMORY;
+            else gn__cut_share(g, id);
+        }
+    }
+    return r;
+}
+
+/* Fills g->cut.part but for its hash, which a plan that is expected does not need. On failure *out_bad is the node that is the cause. */
+static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uint32_t *out_bad) {
+    gn__cut *c = &g->cut;
+    *out_bad = 0;
+    if (!gn__cut_reserve(g) || !GN__GROW(c, outs, (size_t)n_roots) || !GN__GROW(c, updates, g->n_pending)) return GN_OUT_OF_MEMORY;
+    for (int i = 0; i < n_roots; i++) GN__MARK(c, roots[i]);
+    for (size_t i = 0; i < g->n_pending; i++) GN__MARK(c, g->slots[g->pending[i]].pending);
+    gn__cut_mark(g);
+    gn_result r = gn__cut_collect(g, out_bad);
+    if (r != GN_OK) return r;
+    for (int i = 0; i < n_roots; i++) c->outs[c->n_outs++] = c->where[roots[i]];
+    for (size_t i = 0; i < g->n_pending; i++) {
+        gn__slot *s = &g->slots[g->pending[i]];
+        c->updates[c->n_updates++] = (gn_part_update){ g->pending[i], s->gen, c->where[s->pending] };
+    }
+    c->part = (gn_part){ 0, (uint32_t)c->n_nodes, (uint32_t)c->n_ins, (uint32_t)c->n_attrs, (uint32_t)c->n_dims, (uint32_t)c->n_args, (uint32_t)c->n_outs,
+                         (uint32_t)c->n_updates, c->nodes, c->ins, c->attrs, c->dims, c->args, c->outs, c->updates, c->said ? c->hints : NULL };
+    return GN_OK;
+}
+
+/* Parts that differ in hints alone have one hash, for hints do not travel, and plans of their own. */
+static uint64_t gn__plan_key(const gn_part *p) {
+    uint64_t h = p->hash;
+    for (uint32_t i = 0; p->hints && i < p->n_nodes; i++) {
+        const gn_part_hint *x = &p->hints[i];
+        h = gn__mix(h, ((uint64_t)x->on << 32) | ((uint64_t)x->phase << 24) | ((uint64_t)x->role << 16) | ((uint64_t)x->residency << 8) | x->modality);
+    }
+    return h;
+}
+
+static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].key; }
+static bool gn__plan_same(const void *owner, uint32_t i, const void *key) {
+    const gn_part *a = ((const gn_ctx *)owner)->plans[i].part, *b = (const gn_part *)key;
+    return a->hash == b->hash && gn__part_equal(a, b);
+}
+
+GN__COLD_BEGIN
+
+/* ---- gradients: the table's column, applied from the loss down ---- */
+
+struct gn__grads {
+    gn_ctx *g;
+    gn__loc at;
+    uint32_t y, gy;                         /* the result and its gradient */
+    uint32_t x[GN__MAX_INPUTS], gx[GN__MAX_INPUTS];
+    bool need[GN__MAX_INPUTS];
+    int n_in, n_attrs;
+    int64_t attrs[2 + GN_MAX_RANK];
+};
+
+#define GN__B1(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a) { return gn__build(k->g, k->at, GN_OP_##NAME, 1, &a, 0, NULL); }
+#define GN__B2(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_##NAME, 2, in, 0, NULL); }
+#define GN__B3(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b, uint32_t c) { uint32_t in[3] = { a, b, c }; return gn__build(k->g, k->at, GN_OP_##NAME, 3, in, 0, NULL); }
+GN_SCALAR_OPS(GN__B1, GN__B2, GN__B2, GN__B1, GN__B2, GN__B2, GN__B1, GN__B3)
+#undef GN__B3
+#undef GN__B1
+#undef GN__B2
+
+static uint32_t gn__where(gn__grads *k, uint32_t c, uint32_t a, uint32_t b);
+
+static uint32_t gn__num(gn__grads *k, double v) {          /* 0-d, of the gradient's dtype */
+    gn_shape s = GN_SCALAR;
+    return gn__full(k->g, k->at, (gn_dtype)k->g->nodes[k->gy].dtype, &s, v);
+}
+
+static uint32_t gn__op_in(gn__grads *k, int op, uint32_t a, int n_attrs, const int64_t *attrs) { return gn__build(k->g, k->at, op, 1, &a, n_attrs, attrs); }
+static uint32_t gn__where(gn__grads *k, uint32_t c, uint32_t a, uint32_t b) { uint32_t in[3] = { c, a, b }; return gn__build(k->g, k->at, GN_OP_WHERE, 3, in, 0, NULL); }
+static uint32_t gn__choose(gn__grads *k, uint32_t c, uint32_t a) { return gn__where(k, c, a, gn__num(k, 0)); }
+/* Of a choice between two: nothing where the other was taken, half where both are equal, else all (both have it where one is NaN). */
+static uint32_t gn__share(gn__grads *k, uint32_t other) {
+    uint32_t both = gn__eq(k, k->x[0], k->x[1]);
+    return gn__where(k, other, gn__num(k, 0), gn__where(k, both, gn__mul(k, k->gy, gn__num(k, 0.5)), k->gy));
+}
+static uint32_t gn__matmul_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_MATMUL, 2, in, 0, NULL); }
+
+static uint32_t gn__reduce_of(gn__grads *k, int op, uint32_t a, int64_t axes, bool keep) {
+    int64_t attrs[2] = { axes, keep };
+    return gn__op_in(k, op, a, 2, attrs);
+}
+
+static uint32_t gn__dims_op(gn__grads *k, int op, uint32_t a, const gn_shape *s) { return gn__op_in(k, op, a, s->rank, s->dims); }
+static uint32_t gn__reshape_of(gn__grads *k, uint32_t a, const gn_shape *s) { return gn__shape_equal(gn__shape_of(k->g, a), s) ? a : gn__dims_op(k, GN_OP_RESHAPE, a, s); }
+static uint32_t gn__broadcast_of(gn__grads *k, uint32_t a, const gn_shape *s) { return gn__shape_equal(gn__shape_of(k->g, a), s) ? a : gn__dims_op(k, GN_OP_BROADCAST, a, s); }
+
+/* Last two axes exchanged. */
+static uint32_t gn__transposed(gn__grads *k, uint32_t a) {
+    int rank = gn__shape_of(k->g, a)->rank;
+    int64_t order[GN_MAX_RANK];
+    for (int i = 0; i < rank; i++) order[i] = i;
+    order[rank - 1] = rank - 2;
+    order[rank - 2] = rank - 1;
+    return gn__op_in(k, GN_OP_PERMUTE, a, rank, order);
+}
+
+/* Sums what broadcasting had repeated, so that a has the shape s. */
+static uint32_t gn__sum_to(gn__grads *k, uint32_t a, const gn_shape *s) {
+    if (k->g->nodes[a].op == GN_OP_FAILED) return a;
+    gn_shape from = *gn__shape_of(k->g, a);
+    int64_t axes = 0;
+    for (int i = 0; i < from.rank; i++) {
+        int at = i - (from.rank - s->rank);
+        if (at < 0 || (s->dims[at] == 1 && from.dims[i] != 1)) axes |= (int64_t)1 << i;
+    }
+    if (axes) a = gn__reduce_of(k, GN_OP_SUM, a, axes, true);
+    return k->g->nodes[a].op == GN_OP_FAILED ? a : gn__reshape_of(k, a, s);
+}
+
+static gn_shape gn__x_shape(const gn__grads *k, int i) { return *gn__shape_of(k->g, k->x[i]); }
+static uint32_t gn__zeros_like(gn__grads *k, uint32_t a) { gn_shape s = *gn__shape_of(k->g, a); return gn__full(k->g, k->at, (gn_dtype)k->g->nodes[a].dtype, &s, 0); }
+
+/* Which nodes up to the loss a parameter reaches through differentiable ops. */
+static void gn__grad_reached(const gn_ctx *g, uint32_t loss, const uint32_t *params, int n, uint8_t *reached) {
+    for (int i = 0; i < n; i++)
+        if (params[i] <= loss) reached[params[i]] = 1;
+    for (uint32_t id = 1; id <= loss; id++) {
+        const gn__node *nd = &g->nodes[id];
+        if (!gn__ops[nd->op].grad || !gn__is_float((gn_dtype)nd->dtype)) {
+            if (nd->op != GN_OP_ASSIGN) continue;
+        }
+        for (uint32_t i = 0; i < nd->n_ins && !reached[id]; i++) reached[id] = reached[g->ins[nd->ins + i]];
+    }
+}
+
+/* One node's inputs get their share of its gradient. */
+static void gn__grad_node(gn_ctx *g, gn__loc at, uint32_t id, uint32_t *grads, const uint8_t *reached) {
+    gn__grads k = { .g = g, .at = at, .y = id, .gy = grads[id], .n_in = g->nodes[id].n_ins, .n_attrs = g->nodes[id].n_attrs };
+    int op = g->nodes[id].op;
+    for (int i = 0; i < k.n_in; i++) {
+        k.x[i] = g->ins[g->nodes[id].ins + (uint32_t)i];
+        k.need[i] = reached[k.x[i]] && gn__is_float((gn_dtype)g->nodes[k.x[i]].dtype);
+    }
+    for (int i = 0; i < k.n_attrs; i++) k.attrs[i] = g->attrs[g->nodes[id].attrs + (uint32_t)i];
+    if (op == GN_OP_ASSIGN) k.gx[1] = k.gy;              /* a version's value is what was assigned */
+    else gn__ops[op].grad(&k);
+    for (int i = 0; i < k.n_in; i++) {
+        if (!k.need[i] || (op == GN_OP_ASSIGN && i == 0)) continue;
+        gn_shape s = *gn__shape_of(g, k.x[i]);
+        uint32_t gx = gn__sum_to(&k, k.gx[i], &s);
+        grads[k.x[i]] = grads[k.x[i]] ? gn__add(&k, grads[k.x[i]], gx) : gx;
+    }
+}
+
+/* Fills out[i] with the node of d loss / d params[i]. */
+static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint32_t *params, int n, uint32_t *out, gn_fault *f) {
+    gn__type t = gn__type_of(g, loss);
+    if (!gn__is_float(t.dtype) || gn__count(&t.shape) != 1) return gn_fail(f, GN_NO_GRADIENT, "the loss must be one float element");
+    uint8_t *reached = (uint8_t *)gn__alloc_zero((size_t)loss + 1);
+    uint32_t *grads = (uint32_t *)gn__alloc_zero(((size_t)loss + 1) * sizeof *grads);
+    gn_result r = reached && grads ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the gradients");
+    if (r == GN_OK) {
+        gn__grad_reached(g, loss, params, n, reached);
+        grads[loss] = gn__full(g, at, t.dtype, &t.shape, 1);
+        for (uint32_t id = loss; id > 0; id--) {
+            int op = g->nodes[id].op;                       /* a parameter may come from an op without a gradient, and ends the way there */
+            if (grads[id] && reached[id] && g->nodes[id].n_ins && (gn__ops[op].grad || op == GN_OP_ASSIGN)) gn__grad_node(g, at, id, grads, reached);
+        }
+    }
+    for (int i = 0; i < n && r == GN_OK; i++) {
+        out[i] = params[i] <= loss ? grads[params[i]] : 0;
+        if (!out[i]) r = gn_fail(f, GN_NO_GRADIENT, "the loss does not depend on parameter %d ('%s') through differentiable operations", i, gn__label_text(g, g->nodes[params[i]].label));
+    }
+    gn_free(reached);
+    gn_free(grads);
+    return r;
+}
+GN__COLD_END
+
 /* >>ops ============================================================================================
- * One op, one place. A scalar op is one row: its body is compiled here for four compute types and its text, unexpanded, is
- * what a GPU executor compiles. A structured op is one block: shape rule, cost, kernel; its gradient stands in >>graph under
- * the same name. */
+ * One op, one place. A scalar op is one row of GN_SCALAR_OPS: its body is compiled here for four compute types and its text,
+ * unexpanded, is what a GPU executor compiles. A structured op is one block: shape rule, cost, kernel, gradient. */
 
 /* ---- the mathematics of scalar bodies, bound per compute type by GN__SUFFIX, where a function is long by GN__LONG ---- */
 #define GN__PASTE_(a, b) a##b
@@ -3971,57 +4916,8 @@ GN__SMALL_END
 GN__DEFINE_INT_MATH(i32, int32_t, uint32_t)
 GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
 
-/* What a shape rule sees and fills. */
-typedef struct gn__infer_call {
-    const gn__type *in;
-    int n_in;
-    const int64_t *attrs;
-    int n_attrs;
-    gn__type *out;
-    gn_fault *fault;
-} gn__infer_call;
-typedef gn_result (*gn__infer_fn)(const gn__infer_call *c);
-typedef double (*gn__cost_fn)(const gn__infer_call *c);    /* floating point operations */
-
-/* What a structured kernel of the CPU executor sees. The output is dense. */
-typedef struct gn__call {
-    const gn_view *in;
-    int n_in;
-    gn_view out;
-    const int64_t *attrs;
-    int n_attrs;
-    gn__pool *pool;
-    gn_fault *fault;
-} gn__call;
-typedef gn_result (*gn__kernel)(const gn__call *c);
-
 /* For loops of single elements, each 65,536 of them: whether to end early. */
 GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) { return (i & 0xffff) == 0xffff && gn__pool_stops(c->pool); }
-
-/* n elements: y[i] = body(x[0][i], x[1][i], …) in one compute type; p: parameters. Vector code goes in whole steps of GN__TILE_STEP:
- * there are that many elements of memory behind every pointer, and n is a multiple of it. */
-enum { GN__TILE_STEP = 32 };
-typedef void (*gn__tile_fn)(void *y, const void *const *x, const double *p, int64_t n);
-
-typedef struct gn__grads gn__grads;                         /* see >>graph */
-typedef void (*gn__grad_fn)(gn__grads *k);
-
-typedef struct gn__op_row {
-    const char *name, *text;
-    uint16_t wire;
-    uint8_t kind;               /* gn_op_class */
-    uint8_t least, most;        /* inputs */
-    int8_t n_attrs;             /* -1: the shape rule says */
-    uint8_t traits;             /* gn_op_trait */
-    uint32_t dtypes;
-    double flops, tolerance;    /* flops: of an element of the result, where there is no cost */
-    gn__infer_fn infer;
-    gn__cost_fn cost;
-    gn__kernel cpu;
-    gn__grad_fn grad;
-    gn__tile_fn tile[GN__COMPUTE__COUNT];
-    gn__tile_fn wide[GN__ISA__COUNT], wide64[GN__ISA__COUNT];   /* the tiles of f32 and of f64 by instruction path */
-} gn__op_row;
 
 /* ---- scalar tiles: compiled for every compute type, those of f32 and the long ones of f64 for instruction paths too. Bodies are never contracted,
  * so that all paths give the same bits ---- */
@@ -4201,6 +5097,88 @@ static int gn__axis(int64_t axis, int rank) {   /* -1 when out of range */
     return axis >= 0 && axis < rank ? (int)axis : -1;
 }
 
+GN__COLD_BEGIN
+
+static uint32_t gn__pow_grad_base(gn__grads *k) {          /* b a^(b-1), 0 where b is 0 */
+    uint32_t a = k->x[0], b = k->x[1], d = gn__mul(k, b, gn__pow(k, a, gn__sub(k, b, gn__num(k, 1))));
+    return gn__mul(k, k->gy, gn__choose(k, gn__ne(k, b, gn__num(k, 0)), d));
+}
+static uint32_t gn__pow_grad_exponent(gn__grads *k) {      /* y log a, 0 where y or a is 0 */
+    uint32_t some = gn__and(k, gn__ne(k, k->y, gn__num(k, 0)), gn__ne(k, k->x[0], gn__num(k, 0)));
+    return gn__mul(k, k->gy, gn__choose(k, some, gn__mul(k, k->y, gn__log(k, k->x[0]))));
+}
+static uint32_t gn__gelu_grad(gn__grads *k) {              /* Phi(x) + x phi(x); Phi = gelu(x) / x, taken as erf through gelu of 1 where x is 0 */
+    uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0));
+    uint32_t phi = gn__mul(k, gn__exp(k, gn__mul(k, gn__mul(k, x, x), gn__num(k, -0.5))), gn__num(k, 0.39894228040143267794));
+    uint32_t cdf = gn__where(k, zero, gn__num(k, 0.5), gn__div(k, k->y, x));
+    return gn__mul(k, k->gy, gn__add(k, cdf, gn__mul(k, x, phi)));
+}
+static uint32_t gn__gelu_tanh_grad(gn__grads *k) {         /* y = x s(u), u = c1 x + c3 x^3: s + x s (1-s) (c1 + 3 c3 x^2) */
+    uint32_t x = k->x[0], xx = gn__mul(k, x, x);
+    uint32_t u = gn__mul(k, x, gn__add(k, gn__num(k, GN_GELU_1), gn__mul(k, xx, gn__num(k, GN_GELU_3))));
+    uint32_t s = gn__sigmoid(k, u), du = gn__add(k, gn__num(k, GN_GELU_1), gn__mul(k, xx, gn__num(k, 3 * GN_GELU_3)));
+    uint32_t tail = gn__mul(k, gn__mul(k, x, du), gn__mul(k, s, gn__sub(k, gn__num(k, 1), s)));
+    return gn__mul(k, k->gy, gn__add(k, s, tail));
+}
+static uint32_t gn__silu_grad(gn__grads *k) {              /* s + x s (1-s) */
+    uint32_t s = gn__sigmoid(k, k->x[0]);
+    return gn__mul(k, k->gy, gn__add(k, s, gn__mul(k, k->y, gn__sub(k, gn__num(k, 1), s))));
+}
+static uint32_t gn__clamp_grad(gn__grads *k) {
+    uint32_t x = k->x[0], lo = gn__num(k, gn__word_f64(k->attrs[0])), hi = gn__num(k, gn__word_f64(k->attrs[1]));
+    return gn__choose(k, gn__and(k, gn__ge(k, x, lo), gn__le(k, x, hi)), k->gy);
+}
+
+static uint32_t gn__softsign_grad(gn__grads *k) {          /* 1 / (1 + |x|)^2 */
+    uint32_t d = gn__add(k, gn__num(k, 1), gn__abs(k, k->x[0]));
+    return gn__div(k, k->gy, gn__mul(k, d, d));
+}
+static uint32_t gn__hard_grad(gn__grads *k, uint32_t slope) {   /* the slope between -3 and 3 */
+    uint32_t inside = gn__lt(k, gn__abs(k, k->x[0]), gn__num(k, 3));
+    return gn__mul(k, k->gy, gn__choose(k, inside, slope));
+}
+static uint32_t gn__hard_swish_grad(gn__grads *k) {        /* (2x + 3) / 6 between -3 and 3, 1 above */
+    uint32_t x = k->x[0], above = gn__choose(k, gn__ge(k, x, gn__num(k, 3)), k->gy);
+    return gn__add(k, above, gn__hard_grad(k, gn__add(k, gn__mul(k, x, gn__num(k, 1.0 / 3)), gn__num(k, 0.5))));
+}
+static uint32_t gn__selu_grad(gn__grads *k) {              /* scale, below 0: scale alpha e^x = y + scale alpha */
+    uint32_t below = gn__add(k, k->y, gn__num(k, 1.0507009873554804934 * 1.6732632423543772848));
+    return gn__mul(k, k->gy, gn__where(k, gn__gt(k, k->x[0], gn__num(k, 0)), gn__num(k, 1.0507009873554804934), below));
+}
+static uint32_t gn__mish_grad(gn__grads *k) {              /* t + x (1 - t^2) s, t = tanh(softplus(x)), s = sigmoid(x) */
+    uint32_t x = k->x[0], t = gn__tanh(k, gn__softplus(k, x));
+    uint32_t slope = gn__mul(k, gn__sub(k, gn__num(k, 1), gn__mul(k, t, t)), gn__sigmoid(k, x));
+    return gn__mul(k, k->gy, gn__add(k, t, gn__mul(k, x, slope)));
+}
+
+#define GN__NAMES_1 uint32_t y = k->y, gy = k->gy, x0 = k->x[0]; (void)y; (void)gy; (void)x0
+#define GN__U(NAME, name, w, cls, mask, fl, tol, body, g0) static void gn__grad_##name(gn__grads *k) { GN__NAMES_1; k->gx[0] = g0; }
+#define GN__B(NAME, name, w, cls, mask, fl, tol, body, g0, g1)                                              \
+    static void gn__grad_##name(gn__grads *k) {                                                             \
+        GN__NAMES_1;                                                                                        \
+        uint32_t x1 = k->x[1];                                                                              \
+        (void)x1;                                                                                           \
+        if (k->need[0]) k->gx[0] = g0;                                                                      \
+        if (k->need[1]) k->gx[1] = g1;                                                                      \
+    }
+#define GN__N(...)
+#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, g0, g1, g2)                                         \
+    static void gn__grad_##name(gn__grads *k) {                                                             \
+        GN__NAMES_1;                                                                                        \
+        uint32_t x1 = k->x[1], x2 = k->x[2];                                                                \
+        (void)x1;                                                                                           \
+        (void)x2;                                                                                           \
+        if (k->need[0]) k->gx[0] = g0;                                                                      \
+        if (k->need[1]) k->gx[1] = g1;                                                                      \
+        if (k->need[2]) k->gx[2] = g2;                                                                      \
+    }
+GN_SCALAR_OPS(GN__U, GN__B, GN__B, GN__N, GN__N, GN__N, GN__U, GN__T3)
+#undef GN__T3
+#undef GN__U
+#undef GN__B
+#undef GN__N
+GN__COLD_END
+
 static gn_result gn__infer_axis(const gn__infer_call *c, int64_t attr, int *out_axis) {
     *out_axis = gn__axis(attr, c->in[0].shape.rank);
     if (*out_axis >= 0) return GN_OK;
@@ -4209,13 +5187,6 @@ static gn_result gn__infer_axis(const gn__infer_call *c, int64_t attr, int *out_
 
 /* The inputs' types follow, as behind every error of a rule (gn__infer). */
 static gn_result gn__bad_shapes(const gn__infer_call *c, const char *why) { return gn_fail(c->fault, GN_BAD_SHAPE, "%s", why); }
-
-/* Dims as they were asked for: "(4, -1)". */
-static const char *gn__dims_text(const int64_t *dims, int n, char *out, size_t cap) {
-    gn__type t = { GN_DTYPE_NONE, { GN__MIN(n, GN_MAX_RANK), { 0 } } };
-    for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = dims[i];
-    return gn__type_text(&t, out, cap) + strlen("? ");
-}
 
 static gn_result gn__want_dtype(const gn__infer_call *c, int i, uint32_t mask, const char *what) {
     if (GN__BIT(c->in[i].dtype) & mask) return GN_OK;
@@ -4264,6 +5235,16 @@ static gn_result gn__infer_cast(const gn__infer_call *c) {
     return gn__infer_dtype_attr(c, c->attrs[0], GN__ALL, &c->out->dtype);
 }
 
+GN__COLD_BEGIN
+
+static void gn__grad_where(gn__grads *k) {
+    k->gx[1] = gn__choose(k, k->x[0], k->gy);
+    k->gx[2] = gn__where(k, k->x[0], gn__num(k, 0), k->gy);
+}
+
+static void gn__grad_cast(gn__grads *k) { k->gx[0] = gn__cast_to(k->g, k->at, k->gy, (gn_dtype)k->g->nodes[k->x[0]].dtype); }
+GN__COLD_END
+
 /* Dims given as attributes, from word `first` on. */
 static gn_result gn__infer_dims(const gn__infer_call *c, int first, gn_shape *out) {
     int rank = c->n_attrs - first;
@@ -4275,6 +5256,7 @@ static gn_result gn__infer_dims(const gn__infer_call *c, int first, gn_shape *ou
 }
 
 GN__COLD_BEGIN
+
 /* ---- generators ---- */
 
 static gn_result gn__infer_full(const gn__infer_call *c) {
@@ -5278,6 +6260,42 @@ static gn_result gn__cpu_argmax(const gn__call *c) { return gn__reduce(c, GN__RE
 static gn_result gn__cpu_argmin(const gn__call *c) { return gn__reduce(c, GN__REDUCE_ARGMIN); }
 static gn_result gn__cpu_prod(const gn__call *c) { return gn__reduce(c, GN__REDUCE_PROD); }
 
+GN__COLD_BEGIN
+
+/* The result of a reduction (y or its gradient) with its axes put back as 1. */
+static uint32_t gn__unreduced(gn__grads *k, uint32_t a) {
+    gn_shape s = gn__x_shape(k, 0);
+    for (int i = 0; i < s.rank; i++)
+        if ((k->attrs[0] >> i) & 1) s.dims[i] = 1;
+    return gn__reshape_of(k, a, &s);
+}
+
+static void gn__grad_sum(gn__grads *k) { gn_shape s = gn__x_shape(k, 0); k->gx[0] = gn__broadcast_of(k, gn__unreduced(k, k->gy), &s); }
+
+static void gn__grad_mean(gn__grads *k) {
+    gn_shape s = gn__x_shape(k, 0);
+    double n = (double)gn__count(&s) / (double)GN__MAX(gn__count(gn__shape_of(k->g, k->y)), 1);
+    k->gx[0] = gn__broadcast_of(k, gn__div(k, gn__unreduced(k, k->gy), gn__num(k, n)), &s);
+}
+
+static void gn__grad_max(gn__grads *k) {                   /* shared evenly among equals */
+    uint32_t hit = gn__eq(k, k->x[0], gn__unreduced(k, k->y));
+    uint32_t one = gn__cast_to(k->g, k->at, hit, (gn_dtype)k->g->nodes[k->gy].dtype);
+    uint32_t count = gn__reduce_of(k, GN_OP_SUM, one, k->attrs[0], true);
+    k->gx[0] = gn__mul(k, one, gn__div(k, gn__unreduced(k, k->gy), count));
+}
+static void gn__grad_min(gn__grads *k) { gn__grad_max(k); }
+
+/* gy times the product of the others: y / x, with one 0 only there, with two nowhere. */
+static void gn__grad_prod(gn__grads *k) {
+    uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0)), none = gn__cast_to(k->g, k->at, zero, (gn_dtype)k->g->nodes[k->gy].dtype);
+    uint32_t count = gn__reduce_of(k, GN_OP_SUM, none, k->attrs[0], true), gy = gn__unreduced(k, k->gy);
+    uint32_t some = gn__where(k, zero, gn__num(k, 1), x), rest = gn__reduce_of(k, GN_OP_PROD, some, k->attrs[0], true);
+    uint32_t others = gn__where(k, zero, gn__eq(k, count, gn__num(k, 1)), gn__eq(k, count, gn__num(k, 0)));
+    k->gx[0] = gn__choose(k, others, gn__div(k, gn__mul(k, gy, rest), some));
+}
+GN__COLD_END
+
 /* ---- rows: softmax, log-softmax, layernorm. Computed in f64, three passes over the row in chunks ---- */
 
 static gn_result gn__infer_softmax(const gn__infer_call *c) {
@@ -5313,8 +6331,8 @@ static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
     return gn__atomic_load(&j->failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)j->n) : GN_OK;
 }
 
-
 GN__COLD_BEGIN
+
 static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
     double x[GN__CHUNK], top = -INFINITY;
     int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
@@ -5398,6 +6416,7 @@ static gn_result gn__cpu_softmax(const gn__call *c) { return gn__softmax(c, fals
 static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, true); }
 
 GN__COLD_BEGIN
+
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
     double x[GN__CHUNK], w[GN__CHUNK], eps = gn__word_f64(c->attrs[0]);
@@ -5485,6 +6504,34 @@ static gn_result gn__cpu_layernorm(const gn__call *c) {
     if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__layernorm_range, &j);
     return gn__rows_end(c, &j);
 }
+
+GN__COLD_BEGIN
+
+static int64_t gn__axis_bit(const gn__grads *k, int64_t axis) { return (int64_t)1 << gn__axis(axis, gn__x_shape(k, 0).rank); }
+
+static void gn__grad_softmax(gn__grads *k) {
+    uint32_t dot = gn__reduce_of(k, GN_OP_SUM, gn__mul(k, k->gy, k->y), gn__axis_bit(k, k->attrs[0]), true);
+    k->gx[0] = gn__mul(k, k->y, gn__sub(k, k->gy, dot));
+}
+
+static void gn__grad_log_softmax(gn__grads *k) {
+    uint32_t sum = gn__reduce_of(k, GN_OP_SUM, k->gy, gn__axis_bit(k, k->attrs[0]), true);
+    k->gx[0] = gn__sub(k, k->gy, gn__mul(k, gn__exp(k, k->y), sum));
+}
+
+static void gn__grad_layernorm(gn__grads *k) {
+    int rank = gn__x_shape(k, 0).rank, last = k->n_in - 1;
+    int64_t axis = (int64_t)1 << (rank - 1), lead = axis - 1;
+    uint32_t x = k->x[0], mid = gn__sub(k, x, gn__reduce_of(k, GN_OP_MEAN, x, axis, true));
+    uint32_t var = gn__reduce_of(k, GN_OP_MEAN, gn__mul(k, mid, mid), axis, true);
+    uint32_t scale = gn__rsqrt(k, gn__add(k, var, gn__num(k, gn__word_f64(k->attrs[0]))));
+    uint32_t hat = gn__mul(k, mid, scale), g = k->attrs[1] & 1 ? gn__mul(k, k->gy, k->x[1]) : k->gy;
+    uint32_t m = gn__reduce_of(k, GN_OP_MEAN, g, axis, true), mh = gn__reduce_of(k, GN_OP_MEAN, gn__mul(k, g, hat), axis, true);
+    k->gx[0] = gn__mul(k, scale, gn__sub(k, gn__sub(k, g, m), gn__mul(k, hat, mh)));
+    if (k->attrs[1] & 1) k->gx[1] = gn__reduce_of(k, GN_OP_SUM, gn__mul(k, k->gy, hat), lead, false);
+    if (k->attrs[1] & 2) k->gx[last] = gn__reduce_of(k, GN_OP_SUM, k->gy, lead, false);
+}
+GN__COLD_END
 
 /* ---- matmul and linear ----
  * f32, f16, bf16: tiles of C with packed panels and a micro-kernel per instruction set, accumulating in f32. The order of
@@ -5753,6 +6800,7 @@ static void gn__gemm_f64_range(void *arg, int64_t begin, int64_t end) {
 }
 
 GN__COLD_BEGIN
+
 /* Integers; sums wrap. */
 static void gn__gemm_int_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm *g = ((const gn__gemm_job *)arg)->g;
@@ -5772,7 +6820,65 @@ static void gn__gemm_int_range(void *arg, int64_t begin, int64_t end) {
 }
 GN__COLD_END
 
+/* ---- OpenBLAS for matrix products, only when $GENIE_BLAS asks for it or lets it be measured: found at run time, never linked ---- */
+
+typedef struct gn__blas {     /* order 101: rows; transposed 112, else 111 */
+    void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+    void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda, const double *b, int ldb, double beta, double *c, int ldc);
+    void (*set_threads)(int n);
+    int (*threads)(void);
+    char *(*config)(void), *(*core)(void);
+} gn__blas;
+
 GN__COLD_BEGIN
+
+#ifdef _WIN32
+static bool gn__blas_load(gn__blas *b) { (void)b; return false; }
+#else
+static bool gn__blas_load(gn__blas *b) {
+    static const char *const names[] = { "cblas_sgemm", "cblas_dgemm", "openblas_set_num_threads", "openblas_get_num_threads", "openblas_get_config", "openblas_get_corename" };
+    void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!lib) lib = dlopen("libopenblas.dylib", RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < GN__LENGTH(names); i++) {
+        void *p = lib ? dlsym(lib, names[i]) : NULL;
+        if (!p) { if (lib) dlclose(lib); return false; }
+        memcpy((char *)b + i * sizeof p, &p, sizeof p);
+    }
+    return true;
+}
+#endif
+
+static gn__mutex gn__blas_lock = GN__MUTEX_INIT;
+static gn__blas gn__blas_loaded;           /* of this process */
+
+/* What $GENIE_BLAS asks for. The library has one number of threads in a process: that of the first executor that uses it.
+   *out_auto: it is to be used if it is measured to be better. */
+static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, bool *out_auto, gn_fault *f) {
+    const char *want = getenv("GENIE_BLAS");
+    *out = NULL;
+    *out_auto = want && strcmp(want, "auto") == 0;
+    if (!want || !*want || strcmp(want, "own") == 0) return GN_OK;
+    if (!*out_auto && strcmp(want, "openblas") != 0) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own', 'openblas' or 'auto' is possible", want);
+    gn__mutex_lock(&gn__blas_lock);
+    gn__blas *b = &gn__blas_loaded;
+    bool there = b->sgemm || gn__blas_load(b);
+    if (there && b->set_threads) { b->set_threads((int)threads); b->set_threads = NULL; }
+    gn__mutex_unlock(&gn__blas_lock);
+    if (!there && *out_auto) return GN_OK;
+    if (!there) return gn_fail(f, GN_NO_DEVICE, "GENIE_BLAS asks for OpenBLAS, and libopenblas.so.0 cannot be loaded");
+    *out = b;
+    return GN_OK;
+}
+
+/* Its part of an executor's identity: "OpenBLAS 0.3.21 SkylakeX, 2 threads". */
+static void gn__blas_identity(const gn__blas *b, char *text, size_t cap) {
+    const char *config = b->config();
+    int words = 0;
+    size_t n = 0;
+    while (config[n] && (config[n] != ' ' || ++words < 2)) n++;
+    snprintf(text, cap, "%.*s %s, %d threads", (int)GN__MIN(n, (size_t)40), config, b->core(), b->threads());
+}
+
 /* One side of a product as BLAS sees it: rows of a matrix, or those of its transpose. False when strides say neither. */
 static bool gn__blas_side(int64_t rows, int64_t cols, int64_t row, int64_t col, int *out_flip, int *out_ld) {
     bool flip = col != 1 && row == 1;
@@ -5883,6 +6989,32 @@ static gn_result gn__cpu_matmul(const gn__call *c) { return gn__matmul(c, NULL);
 static gn_result gn__cpu_linear(const gn__call *c) { return gn__matmul(c, c->n_in > 2 ? &c->in[2] : NULL); }
 
 GN__COLD_BEGIN
+
+static void gn__grad_matmul(gn__grads *k) {
+    gn_shape a = gn__x_shape(k, 0), b = gn__x_shape(k, 1), o = *gn__shape_of(k->g, k->y), a2 = a, b2 = b;
+    if (a.rank == 1) a2 = GN_SHAPE(1, a.dims[0]);
+    if (b.rank == 1) b2 = GN_SHAPE(b.dims[0], 1);
+    if (a.rank == 1) {                                      /* the dropped axes of vectors come back */
+        o.rank++;
+        o.dims[o.rank - 1] = o.rank > 1 ? o.dims[o.rank - 2] : 1;
+        if (b.rank > 1) o.dims[o.rank - 2] = 1;
+    }
+    if (b.rank == 1) { if (a.rank == 1) o.dims[o.rank - 1] = 1; o.dims[o.rank++] = 1; }
+    uint32_t x0 = gn__reshape_of(k, k->x[0], &a2), x1 = gn__reshape_of(k, k->x[1], &b2), gy = gn__reshape_of(k, k->gy, &o);
+    if (k->need[0]) k->gx[0] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gy, gn__transposed(k, x1)), &a2), &a);
+    if (k->need[1]) k->gx[1] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gn__transposed(k, x0), gy), &b2), &b);
+}
+
+static void gn__grad_linear(gn__grads *k) {
+    gn_shape x = gn__x_shape(k, 0), o = *gn__shape_of(k->g, k->y);
+    int64_t last = x.dims[x.rank - 1], n = o.dims[o.rank - 1], rows = 1;
+    for (int i = 0; i + 1 < x.rank; i++) rows *= x.dims[i];
+    gn_shape flat_x = GN_SHAPE(rows, last), flat_y = GN_SHAPE(rows, n);
+    uint32_t gy = gn__reshape_of(k, k->gy, &flat_y);
+    if (k->need[0]) k->gx[0] = gn__reshape_of(k, gn__matmul_of(k, gy, gn__transposed(k, k->x[1])), &x);
+    if (k->need[1]) k->gx[1] = gn__matmul_of(k, gn__transposed(k, gn__reshape_of(k, k->x[0], &flat_x)), gy);
+    if (k->n_in > 2) k->gx[2] = gn__reduce_of(k, GN_OP_SUM, gy, 1, false);
+}
 
 /* ---- movement. Reshape, permute, slice and broadcast are views where they can be; their kernels are copies ---- */
 
@@ -6098,6 +7230,32 @@ static gn_result gn__cpu_concat(const gn__call *c) {
     return GN_OK;
 }
 
+static void gn__grad_reshape(gn__grads *k) { gn_shape s = gn__x_shape(k, 0); k->gx[0] = gn__reshape_of(k, k->gy, &s); }
+static void gn__grad_broadcast(gn__grads *k) { gn_shape s = gn__x_shape(k, 0); k->gx[0] = gn__sum_to(k, k->gy, &s); }
+
+static void gn__grad_permute(gn__grads *k) {
+    int64_t back[GN_MAX_RANK];
+    for (int i = 0; i < k->n_attrs; i++) back[gn__axis(k->attrs[i], k->n_attrs)] = i;
+    k->gx[0] = gn__op_in(k, GN_OP_PERMUTE, k->gy, k->n_attrs, back);
+}
+
+static uint32_t gn__slice_put_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_SLICE_PUT, 2, in, 4, k->attrs); }
+static void gn__grad_slice(gn__grads *k) { k->gx[0] = gn__slice_put_of(k, gn__zeros_like(k, k->x[0]), k->gy); }
+static void gn__grad_slice_put(gn__grads *k) {
+    k->gx[0] = gn__slice_put_of(k, k->gy, gn__zeros_like(k, k->x[1]));
+    k->gx[1] = gn__op_in(k, GN_OP_SLICE, k->gy, 4, k->attrs);
+}
+
+static void gn__grad_concat(gn__grads *k) {
+    int axis = gn__axis(k->attrs[0], gn__x_shape(k, 0).rank);
+    int64_t attrs[4] = { axis, 0, 0, 1 };
+    for (int i = 0; i < k->n_in; i++) {
+        attrs[2] = attrs[1] + gn__x_shape(k, i).dims[axis];
+        if (k->need[i]) k->gx[i] = gn__op_in(k, GN_OP_SLICE, k->gy, 4, attrs);
+        attrs[1] = attrs[2];
+    }
+}
+
 /* ---- indexing: every index is checked where it is used ---- */
 
 static gn_result gn__bad_index(gn_fault *f, int64_t index, int64_t size) {
@@ -6225,6 +7383,25 @@ static gn_result gn__cpu_scatter_add(const gn__call *c) {
     return GN_OK;
 }
 
+static uint32_t gn__scatter_of(gn__grads *k, uint32_t a, int64_t axis, uint32_t index, uint32_t src) {
+    uint32_t in[3] = { a, index, src };
+    return gn__build(k->g, k->at, GN_OP_SCATTER_ADD, 3, in, 1, &axis);
+}
+static uint32_t gn__gather_of(gn__grads *k, uint32_t a, int64_t axis, uint32_t index) { uint32_t in[2] = { a, index }; return gn__build(k->g, k->at, GN_OP_GATHER, 2, in, 1, &axis); }
+
+static void gn__grad_gather(gn__grads *k) { k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), k->attrs[0], k->x[1], k->gy); }
+static void gn__grad_scatter_add(gn__grads *k) {
+    k->gx[0] = k->gy;
+    k->gx[2] = gn__gather_of(k, k->gy, k->attrs[0], k->x[1]);
+}
+
+static void gn__grad_embedding(gn__grads *k) {
+    gn_shape table = gn__x_shape(k, 0), ids = gn__x_shape(k, 1);
+    gn_shape column = GN_SHAPE(gn__count(&ids), 1), rows = GN_SHAPE(gn__count(&ids), table.dims[1]);
+    uint32_t index = gn__broadcast_of(k, gn__reshape_of(k, k->x[1], &column), &rows);
+    k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), 0, index, gn__reshape_of(k, k->gy, &rows));
+}
+
 /* ---- losses ---- */
 
 static gn_result gn__infer_cross_entropy(const gn__infer_call *c) {
@@ -6312,6 +7489,20 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
     return GN_OK;
 }
 
+static void gn__grad_cross_entropy(gn__grads *k) {         /* (softmax - one hot) / rows */
+    gn_shape s = gn__x_shape(k, 0), rows = gn__x_shape(k, 1);
+    int64_t axis = -1, hot[2] = { s.dims[s.rank - 1], k->g->nodes[k->gy].dtype };
+    uint32_t diff = gn__sub(k, gn__op_in(k, GN_OP_SOFTMAX, k->x[0], 1, &axis), gn__op_in(k, GN_OP_ONE_HOT, k->x[1], 2, hot));
+    k->gx[0] = gn__mul(k, diff, gn__div(k, k->gy, gn__num(k, (double)gn__count(&rows))));
+}
+
+static void gn__grad_mse_loss(gn__grads *k) {
+    gn_shape a = gn__x_shape(k, 0), b = gn__x_shape(k, 1), both;
+    gn__broadcast_shapes(&a, &b, &both);
+    uint32_t d = gn__mul(k, gn__sub(k, k->x[0], k->x[1]), gn__mul(k, k->gy, gn__num(k, 2.0 / (double)gn__count(&both))));
+    k->gx[0] = d;
+    k->gx[1] = gn__neg(k, d);
+}
 GN__COLD_END
 
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
@@ -6360,6 +7551,7 @@ static int64_t gn__keys_seen(const gn__attention_job *j, int64_t t) {
 }
 
 GN__COLD_BEGIN
+
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v in `o`, which holds 3 E. `w` holds one key or value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
@@ -6632,6 +7824,50 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention") : GN_OK;
 }
 
+GN__COLD_BEGIN
+
+/* bool (T,S) or (1,S): which keys a query sees by causality and length; 0 when it sees all. */
+static uint32_t gn__attention_seen(gn__grads *k, int64_t T, int64_t S, uint32_t length) {
+    int64_t keys[4] = { GN_I64, S, gn__f64_word(0), gn__f64_word(1) }, rows[4] = { GN_I64, T, gn__f64_word(0), gn__f64_word(1) };
+    gn_shape column = GN_SHAPE(T, 1), scalar = GN_SCALAR;
+    bool causal = k->attrs[0] & 1;
+    if (!causal && !(k->attrs[0] & 4)) return 0;
+    uint32_t i = gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, keys);
+    uint32_t end = k->attrs[0] & 4 ? gn__cast_to(k->g, k->at, length, GN_I64) : gn__full(k->g, k->at, GN_I64, &scalar, (double)S);
+    if (causal) {
+        uint32_t t = gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, rows), &column);
+        end = gn__add(k, t, gn__add(k, end, gn__full(k->g, k->at, GN_I64, &scalar, (double)(1 - T))));
+    }
+    return gn__lt(k, i, end);
+}
+
+/* The formula written out: p = softmax(q kT scale + mask), 0 where hidden. Grouped heads as an extra axis. */
+static void gn__grad_attention(gn__grads *k) {
+    gn_shape q = gn__x_shape(k, 0), kk = gn__x_shape(k, 1), v = gn__x_shape(k, 2);
+    int64_t B = q.dims[0], G = kk.dims[1], R = G ? q.dims[1] / G : 0, T = q.dims[2], S = kk.dims[2], D = q.dims[3], E = v.dims[3], last = -1;
+    gn_shape q5 = GN_SHAPE(B, G, R, T, D), k5 = GN_SHAPE(B, G, 1, S, D), v5 = GN_SHAPE(B, G, 1, S, E), o5 = GN_SHAPE(B, G, R, T, E), p4 = GN_SHAPE(B, q.dims[1], T, S), p5 = GN_SHAPE(B, G, R, T, S);
+    double scale = gn__word_f64(k->attrs[1]);
+    if (scale == 0) scale = 1.0 / sqrt((double)GN__MAX(D, 1));
+    uint32_t xq = gn__reshape_of(k, k->x[0], &q5), xk = gn__reshape_of(k, k->x[1], &k5), xv = gn__reshape_of(k, k->x[2], &v5), gy = gn__reshape_of(k, k->gy, &o5);
+    uint32_t s = gn__reshape_of(k, gn__mul(k, gn__matmul_of(k, xq, gn__transposed(k, xk)), gn__num(k, scale)), &p4);
+    uint32_t seen = gn__attention_seen(k, T, S, k->x[k->n_in - 1]), mask = k->attrs[0] & 2 ? k->x[3] : 0;
+    bool bool_mask = mask && k->g->nodes[mask].dtype == GN_BOOL;
+    if (mask && !bool_mask) s = gn__add(k, s, mask);
+    if (bool_mask) seen = seen ? gn__and(k, seen, mask) : mask;
+    if (seen) s = gn__where(k, seen, s, gn__num(k, -1e30));
+    uint32_t p = gn__op_in(k, GN_OP_SOFTMAX, s, 1, &last);
+    if (seen) p = gn__choose(k, seen, p);
+    p = gn__reshape_of(k, p, &p5);
+    uint32_t gp = gn__matmul_of(k, gy, gn__transposed(k, xv));
+    uint32_t gs = gn__mul(k, p, gn__sub(k, gp, gn__reduce_of(k, GN_OP_SUM, gn__mul(k, gp, p), 16, true)));
+    if (mask && !bool_mask && k->need[3]) k->gx[3] = gn__reshape_of(k, gs, &p4);
+    gs = gn__mul(k, gs, gn__num(k, scale));
+    if (k->need[0]) k->gx[0] = gn__reshape_of(k, gn__matmul_of(k, gs, xk), &q);
+    if (k->need[1]) k->gx[1] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gn__transposed(k, gs), xq), &k5), &kk);
+    if (k->need[2]) k->gx[2] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gn__transposed(k, p), gy), &v5), &v);
+}
+GN__COLD_END
+
 /* ---- kv_append: cache (B,H,S,D), rows (B,H,T,D), pos 0-d ---- */
 
 static gn_result gn__infer_kv_append(const gn__infer_call *c) {
@@ -6659,6 +7895,15 @@ static gn_result gn__cpu_kv_append(const gn__call *c) {
 }
 
 GN__COLD_BEGIN
+
+static void gn__grad_kv_append(gn__grads *k) {
+    gn_shape rows = gn__x_shape(k, 1), column = GN_SHAPE(1, 1, rows.dims[2], 1);
+    int64_t t[4] = { GN_I64, rows.dims[2], gn__f64_word(0), gn__f64_word(1) };
+    uint32_t in[3] = { k->gy, gn__zeros_like(k, k->x[1]), k->x[2] };
+    if (k->need[0]) k->gx[0] = gn__build(k->g, k->at, GN_OP_KV_APPEND, 3, in, 0, NULL);
+    uint32_t at = gn__add(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, t), gn__cast_to(k->g, k->at, k->x[2], GN_I64));
+    if (k->need[1]) k->gx[1] = gn__gather_of(k, k->gy, 2, gn__broadcast_of(k, gn__reshape_of(k, at, &column), &rows));
+}
 
 /* ---- running along an axis: attrs = axis. Row by row, in f64 or i64, in order ---- */
 
@@ -6745,6 +7990,36 @@ static gn_result gn__cpu_along(const gn__call *c, gn__along kind) {
 static gn_result gn__cpu_cumsum(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_SUM); }
 static gn_result gn__cpu_cumprod(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_PROD); }
 static gn_result gn__cpu_cummax(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_MAX); }
+
+/* The running sum from the end. */
+static uint32_t gn__sum_back(gn__grads *k, uint32_t a, int64_t axis) {
+    int64_t flip[4] = { axis, INT64_MAX, INT64_MIN, -1 };
+    return gn__op_in(k, GN_OP_SLICE, gn__op_in(k, GN_OP_CUMSUM, gn__op_in(k, GN_OP_SLICE, a, 4, flip), 1, &axis), 4, flip);
+}
+
+static void gn__grad_cumsum(gn__grads *k) { k->gx[0] = gn__sum_back(k, k->gy, k->attrs[0]); }
+
+/* Before the first 0 of a row: the sum of what comes of gy y, over x. At it: of gy times the products without it. After it: 0. */
+static void gn__grad_cumprod(gn__grads *k) {
+    uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0)), i64 = gn__cast_to(k->g, k->at, zero, GN_I64);
+    uint32_t count = gn__cast_to(k->g, k->at, gn__op_in(k, GN_OP_CUMSUM, i64, 1, k->attrs), (gn_dtype)k->g->nodes[k->gy].dtype);
+    uint32_t first = gn__and(k, zero, gn__eq(k, count, gn__num(k, 1))), some = gn__where(k, first, gn__num(k, 1), x);
+    uint32_t without = gn__sum_back(k, gn__mul(k, k->gy, gn__op_in(k, GN_OP_CUMPROD, some, 1, k->attrs)), k->attrs[0]);
+    uint32_t before = gn__div(k, gn__sum_back(k, gn__mul(k, k->gy, k->y), k->attrs[0]), gn__where(k, zero, gn__num(k, 1), x));
+    k->gx[0] = gn__where(k, first, without, gn__choose(k, gn__eq(k, count, gn__num(k, 0)), before));
+}
+
+/* To the latest element that the running maximum has met. */
+static void gn__grad_cummax(gn__grads *k) {
+    gn_shape s = gn__x_shape(k, 0), row = s;
+    int axis = gn__axis(k->attrs[0], s.rank);
+    int64_t places[4] = { GN_I64, s.dims[axis], gn__f64_word(0), gn__f64_word(1) };
+    for (int i = 0; i < s.rank; i++) row.dims[i] = i == axis ? s.dims[i] : 1;
+    uint32_t place = gn__broadcast_of(k, gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, places), &row), &s);
+    uint32_t met = gn__where(k, gn__lt(k, k->x[0], k->y), gn__zeros_like(k, place), place);
+    uint32_t from = gn__op_in(k, GN_OP_CUMMAX, met, 1, k->attrs);
+    k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), k->attrs[0], from, k->gy);
+}
 
 /* ---- argsort: attrs = axis, descending. A stable merge sort of positions; NaN goes last both ways ---- */
 
@@ -6849,6 +8124,28 @@ static gn_result gn__scatter_put(const gn__call *c, bool larger) {
 static gn_result gn__cpu_scatter(const gn__call *c) { return gn__scatter_put(c, false); }
 static gn_result gn__cpu_scatter_max(const gn__call *c) { return gn__scatter_put(c, true); }
 
+/* Which elements of src are still there after a scatter: the place of each is scattered and looked up again. */
+static uint32_t gn__scatter_stays(gn__grads *k) {
+    gn_shape a = gn__x_shape(k, 0), s = gn__x_shape(k, 2);
+    int64_t places[4] = { GN_I64, gn__count(&s), gn__f64_word(0), gn__f64_word(1) };
+    uint32_t place = gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, places), &s);
+    uint32_t in[3] = { gn__full(k->g, k->at, GN_I64, &a, -1), k->x[1], place };
+    return gn__eq(k, place, gn__gather_of(k, gn__build(k->g, k->at, GN_OP_SCATTER, 3, in, 1, k->attrs), k->attrs[0], k->x[1]));
+}
+static void gn__grad_scatter(gn__grads *k) {
+    uint32_t in[3] = { k->gy, k->x[1], gn__zeros_like(k, k->x[2]) };
+    k->gx[0] = gn__build(k->g, k->at, GN_OP_SCATTER, 3, in, 1, k->attrs);
+    k->gx[2] = gn__choose(k, gn__scatter_stays(k), gn__gather_of(k, k->gy, k->attrs[0], k->x[1]));
+}
+static void gn__grad_scatter_max(gn__grads *k) {           /* shared evenly among equals */
+    gn_dtype d = (gn_dtype)k->g->nodes[k->gy].dtype;
+    uint32_t kept = gn__eq(k, k->x[0], k->y), put = gn__eq(k, k->x[2], gn__gather_of(k, k->y, k->attrs[0], k->x[1]));
+    uint32_t count = gn__scatter_of(k, gn__cast_to(k->g, k->at, kept, d), k->attrs[0], k->x[1], gn__cast_to(k->g, k->at, put, d));
+    uint32_t share = gn__div(k, k->gy, count);
+    k->gx[0] = gn__choose(k, kept, share);
+    k->gx[2] = gn__choose(k, put, gn__gather_of(k, share, k->attrs[0], k->x[1]));
+}
+
 /* ---- nonzero: attrs = bound. (bound, rank) i64, places in row-major order, then -1 ---- */
 
 static gn_result gn__infer_nonzero(const gn__infer_call *c) {
@@ -6877,21 +8174,7 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     for (int64_t i = found * in->rank; i < bound * in->rank; i++) out[i] = -1;
     return GN_OK;
 }
-
 GN__COLD_END
-
-/* ---- the table ---- */
-
-#define GN__U(NAME, name, ...) static void gn__grad_##name(gn__grads *k);
-#define GN__N(...)
-GN_SCALAR_OPS(GN__U, GN__U, GN__U, GN__N, GN__N, GN__N, GN__U, GN__U)
-#undef GN__U
-#undef GN__N
-#define GN__DECLARE_GRAD_true(name) static void gn__grad_##name(gn__grads *k);
-#define GN__DECLARE_GRAD_false(name)
-#define GN__X(NAME, name, w, kind, least, most, attrs, mask, tol, grad, ...) GN__DECLARE_GRAD_##grad(name)
-GN_STRUCTURED_OPS(GN__X)
-#undef GN__X
 
 #define GN__TILES_F(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
 #define GN__TILES_A(NAME) { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
@@ -6972,1278 +8255,11 @@ static const gn__op_row gn__ops[GN_OP__COUNT] = {
 #undef GN__X
 #undef GN__L
 
-static int gn__op_by_wire(uint16_t wire) {
-    for (int i = 1; i < GN_OP__COUNT; i++)
-        if (gn__ops[i].wire == wire) return i;
-    return -1;
-}
-
-static int gn__op_leaf(gn_leaf_kind kind) {
-    static const uint16_t ops[GN_LEAF__COUNT] = { 0, GN_OP_DATA, GN_OP_VALUE, GN_OP_WEIGHT, GN_OP_STATE };
-    return kind > GN_LEAF_NONE && kind < GN_LEAF__COUNT ? ops[kind] : -1;
-}
-
-static bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
-
-/* Appended to an error: the types of what an op was given. */
-static void gn__tell_types(gn_fault *f, const gn__type *in, int n_in) {
-    char text[GN__DIMS_TEXT];
-    for (int i = 0; f && i < n_in && i < 3; i++) {
-        size_t used = strlen(f->text);
-        snprintf(f->text + used, sizeof f->text - used, "%s%s", i == 0 ? ": " : i == 1 ? " with " : " and ", gn__type_text(&in[i], text, sizeof text));
-    }
-}
-
-static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
-    if (op <= GN_OP_FAILED || op >= GN_OP__COUNT || !gn__ops[op].infer) return gn_fail(f, GN_UNSUPPORTED, "this is not an operation");
-    const gn__op_row *row = &gn__ops[op];
-    if (n_in < row->least || n_in > row->most) return gn_fail(f, GN_BAD_ARGUMENT, "%s takes %d to %d inputs, not %d", row->name, row->least, row->most, n_in);
-    if (n_attrs < 0 || (row->n_attrs >= 0 && n_attrs != row->n_attrs)) return gn_fail(f, GN_BAD_ARGUMENT, "%s takes %d attributes, not %d", row->name, row->n_attrs, n_attrs);
-    gn__infer_call c = { in, n_in, attrs, n_attrs, out, f };
-    gn__type t = { GN_DTYPE_NONE, GN_SCALAR };
-    c.out = &t;
-    if (n_in > 0 && !(GN__BIT(in[0].dtype) & row->dtypes)) return gn_fail(f, GN_BAD_DTYPE, "%s does not take %s", row->name, gn__dtypes[in[0].dtype].name);
-    gn_result r = row->infer(&c);
-    if (r != GN_OK) return r;
-    char text[GN__DIMS_TEXT];
-    if (!gn__type_ok(&t)) return gn_fail(f, GN_BAD_SHAPE, "the result is too large, %s", gn__type_text(&t, text, sizeof text));
-    *out = t;
-    return GN_OK;
-}
-
-/* The dtype and shape of op(in…; attrs…). Builders and servers both come through here: nothing else decides a shape.
-   Checks everything; the inputs' own types are valid. */
-static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out, gn_fault *f) {
-    gn_result r = gn__infer_checked(op, in, n_in, attrs, n_attrs, out, f);
-    if (r != GN_OK && gn__ops[op].kind != GN_CLASS_GENERATOR) gn__tell_types(f, in, n_in);
-    else if (r != GN_OK && f) {
-        char text[GN__DIMS_TEXT];
-        size_t used = strlen(f->text);
-        int first = op == GN_OP_ARANGE ? 1 : 2, last = op == GN_OP_ARANGE ? 2 : n_attrs;
-        snprintf(f->text + used, sizeof f->text - used, ": of shape %s", gn__dims_text(attrs + GN__MIN(first, n_attrs), GN__MAX(GN__MIN(last, n_attrs) - first, 0), text, sizeof text));
-    }
-    return r;
-}
-
-static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type *out) {
-    gn__type copy = *out;
-    gn__infer_call c = { in, n_in, NULL, 0, &copy, NULL };
-    gn__cost_fn cost = gn__ops[op].cost;
-    return cost ? cost(&c) : gn__ops[op].flops * (double)gn__count(&out->shape);
-}
-
-/* >>graph ==========================================================================================
- * Nodes live in one array; an input always has a smaller index, so every walk is a loop. Node 0 is the node that could not
- * be built for lack of memory or room; its error is errors[0]. */
-
-typedef struct gn__hint { uint8_t phase, role, residency, modality, on; } gn__hint;   /* as gn_part_hint */
-
-typedef struct gn__node {    /* 64 bytes: a line of the cache */
-    uint64_t hash;           /* of the structure below, equal for equal structures */
-    const char *file;
-    uint64_t value;          /* id of the kept value, 0: none */
-    uint32_t line;
-    uint32_t shape;          /* index into shapes */
-    uint32_t ins, attrs;     /* first entry in the side arrays */
-    uint32_t slot;           /* 1 + slot of a weight, a state or a version of one; 0: none */
-    uint32_t extra;          /* data: index into data; failed: into errors; state and committed version: the version */
-    uint32_t label;          /* index into labels, 0: none */
-    uint16_t op;
-    uint8_t n_ins, n_attrs;
-    uint8_t dtype, leaf;
-    bool committed;          /* a version node that has become its state's value */
-    gn__hint hint;           /* what the program said */
-} gn__node;
-
-typedef struct gn__loc { const char *file; int line; } gn__loc;    /* in the user's source */
-
-typedef struct gn__data { const void *host; void *owned; size_t bytes; uint8_t small[8]; } gn__data;
-
-typedef struct gn__slot {
-    gn__type type;
-    const void *host;        /* weights: borrowed; states: owned first value until it is on the device, NULL: zeros */
-    gn_leaf_kind kind;       /* GN_LEAF_NONE: free */
-    uint32_t gen, version, label;
-    uint32_t leaf, leaf_gen, leaf_version;   /* the node that stands for the current version in this step */
-    uint32_t pending;        /* node that becomes the next version; 0: none */
-    uint32_t cut_node, cut_serial;           /* part node of the current version in the latest cut that met it */
-    bool on_device, kv;
-    gn__hint hint;                           /* said where it was made */
-    gn__loc at;                              /* where that was */
-} gn__slot;
-
-typedef struct gn__origin { const char *file; uint32_t line, label; uint16_t op; } gn__origin;
-
-typedef struct gn__plan {
-    gn_part *part;
-    uint64_t key;            /* the part's hash and what was said of its nodes */
-    void *exec_plan;
-    gn__origin *origins;     /* per node, of the latest step that used the plan */
-    uint32_t next;           /* 1 + index of the plan that came after it the last time, 0: none did */
-    uint64_t used, bytes;    /* the step that used it last; what making it took */
-} gn__plan;
-
-#define GN__ARRAY(T, name) T *name; size_t n_##name, cap_##name
-/* Appends room for one; the new element is g->name[g->n_name - 1]. False without memory. */
-#define GN__GROW(g, name, more) ((g)->n_##name + (more) <= (g)->cap_##name || gn__grow_raw((void **)(void *)&(g)->name, &(g)->cap_##name, (g)->n_##name + (more), sizeof *(g)->name))
-
-static bool gn__grow_raw(void **p, size_t *cap, size_t want, size_t size) {
-    void *q;
-    memcpy(&q, p, sizeof q);
-    bool ok = gn__reserve(&q, cap, want, size);
-    memcpy(p, &q, sizeof q);
-    return ok;
-}
-
-typedef struct gn__cut {     /* scratch of the latest cut; `part` points into it */
-    GN__ARRAY(gn_part_node, nodes);
-    GN__ARRAY(uint32_t, ins);
-    GN__ARRAY(int64_t, attrs);
-    GN__ARRAY(int64_t, dims);
-    GN__ARRAY(uint32_t, args);
-    GN__ARRAY(uint32_t, outs);
-    GN__ARRAY(gn_part_update, updates);
-    GN__ARRAY(gn_part_hint, hints);
-    GN__ARRAY(uint32_t, ids);      /* context node of each part node */
-    GN__ARRAY(uint64_t, marks);    /* bit per context node; all zero between cuts */
-    GN__ARRAY(uint32_t, where);    /* part node of each context node that is marked */
-    GN__ARRAY(uint64_t, seen);     /* open addressing over the part's nodes: serial of the cut, 1 + node; its room is n_seen */
-    uint32_t serial;
-    bool said;                     /* of any node */
-    gn_part part;
-} gn__cut;
-
-struct gn_ctx {
-    gn_ctx *next;            /* control blocks are never freed: the generation of a handle outlives its context */
-    gn_flag cancel;          /* of the call that runs; stays when the rest is cleared, since another thread may set it at any time */
-    bool open;
-    gn_result status;
-    uint32_t gen;            /* last generation given out, rising for ever */
-    uint32_t opened_gen, step_gen;
-    uint32_t max_nodes;
-    gn_desc desc;
-    gn_exec exec;
-    struct gn__multi *multi; /* what exec is when several devices were named, else NULL */
-    gn_cluster_device costs; /* of the one device, once `measured` */
-    bool measured;
-    gn_stats stats;
-    gn_error error;
-    GN__ARRAY(gn__node, nodes);
-    GN__ARRAY(uint32_t, ins);
-    GN__ARRAY(int64_t, attrs);
-    GN__ARRAY(gn_shape, shapes);   /* interned, live until close */
-    GN__ARRAY(gn__data, data);
-    GN__ARRAY(gn_error, errors);
-    GN__ARRAY(char *, labels);     /* interned, live until close */
-    GN__ARRAY(gn__slot, slots);
-    GN__ARRAY(uint32_t, pending);  /* slots with a pending version */
-    GN__ARRAY(gn__plan, plans);
-    uint32_t *shape_table, *plan_table, *label_table;   /* open addressing, 1 + index */
-    size_t shape_room, plan_room, label_room;           /* powers of two */
-    gn__cut cut;
-    uint64_t next_value;     /* id of the next kept value */
-    uint64_t last_ticket;
-    uint32_t latest_plan;    /* 1 + index of the plan of the latest step, 0: none */
-    uint64_t plan_bytes, plan_clock;   /* of all plans; steps so far */
-    gn_account *plan_account;          /* measures what a plan takes */
-    uint64_t run_counter;    /* of the random generators, one a step */
-    uint32_t n_random;       /* generators built in this step */
-    uint32_t random_leaf;    /* node of the running counter in this step, 0: none */
-    uint32_t failed_effect;  /* first failed assign of this step, 0: none */
-    uint32_t lost_told;      /* bits: devices whose loss a call has told */
-    gn__hint hint;           /* what the scopes in force say */
-    char *device_names;      /* as given, comma-separated, without what follows a '?' */
-};
-
-#define GN__SLOT_BIT 0x80000000u    /* of a handle's id: a weight or state, not a node */
-
-
-/* ---- open-addressing tables of 1 + index, keyed by hash ---- */
-
-typedef bool (*gn__same_fn)(const void *owner, uint32_t index, const void *key);
-
-/* The entry for the key, or the free place for it; NULL when the table cannot grow. */
-static uint32_t *gn__table_find(uint32_t *table, size_t room, uint64_t hash, gn__same_fn same, const void *owner, const void *key) {
-    for (size_t i = (size_t)hash & (room - 1);; i = (i + 1) & (room - 1))
-        if (!table[i] || same(owner, table[i] - 1, key)) return &table[i];
-}
-
-/* Keeps the table at most half full; entries' hashes come from `hash_of`. */
-static bool gn__table_room(uint32_t **table, size_t *room, size_t used, uint64_t (*hash_of)(const void *owner, uint32_t index), const void *owner) {
-    if (*table && used * 2 < *room) return true;
-    size_t next = *room ? *room * 2 : 64;
-    uint32_t *t = (uint32_t *)gn__alloc_zero(next * sizeof *t);
-    if (!t) return false;
-    for (size_t i = 0; i < *room; i++) {
-        if (!(*table)[i]) continue;
-        size_t at = (size_t)hash_of(owner, (*table)[i] - 1) & (next - 1);
-        while (t[at]) at = (at + 1) & (next - 1);
-        t[at] = (*table)[i];
-    }
-    gn_free(*table);
-    *table = t;
-    *room = next;
-    return true;
-}
-
-static uint64_t gn__shape_hash(const gn_shape *s) {
-    uint64_t h = (uint64_t)s->rank;
-    for (int i = 0; i < s->rank; i++) h = gn__mix(h, (uint64_t)s->dims[i]);
-    return gn__mix(h, 0x51);
-}
-static uint64_t gn__shape_hash_of(const void *owner, uint32_t i) { return gn__shape_hash(&((const gn_ctx *)owner)->shapes[i]); }
-static bool gn__shape_same(const void *owner, uint32_t i, const void *key) { return gn__shape_equal(&((const gn_ctx *)owner)->shapes[i], (const gn_shape *)key); }
-
-static uint32_t gn__shape_intern(gn_ctx *g, const gn_shape *s) {   /* UINT32_MAX without memory */
-    if (g->n_shapes * 2 >= g->shape_room && !gn__table_room(&g->shape_table, &g->shape_room, g->n_shapes, gn__shape_hash_of, g)) return UINT32_MAX;
-    uint64_t hash = gn__shape_hash(s);
-    uint32_t first = g->shape_table[hash & (g->shape_room - 1)];
-    if (first && gn__shape_equal(&g->shapes[first - 1], s)) return first - 1;
-    uint32_t *at = gn__table_find(g->shape_table, g->shape_room, hash, gn__shape_same, g, s);
-    if (*at) return *at - 1;
-    if (!GN__GROW(g, shapes, 1)) return UINT32_MAX;
-    g->shapes[g->n_shapes++] = *s;
-    *at = (uint32_t)g->n_shapes;
-    return *at - 1;
-}
-
-static uint64_t gn__label_hash_of(const void *owner, uint32_t i) { const char *s = ((const gn_ctx *)owner)->labels[i]; return gn__hash_bytes(s, strlen(s), 1); }
-static bool gn__label_same(const void *owner, uint32_t i, const void *key) { return strcmp(((const gn_ctx *)owner)->labels[i], (const char *)key) == 0; }
-
-/* Labels are cut to what gn_error can hold; 0 for none or without memory (a missing label loses no result). */
-static uint32_t gn__label_intern(gn_ctx *g, const char *label) {
-    char text[sizeof g->error.label];
-    if (!label || !label[0]) return 0;
-    gn__copy_text(text, sizeof text, label);
-    if (!gn__table_room(&g->label_table, &g->label_room, g->n_labels, gn__label_hash_of, g)) return 0;
-    uint32_t *at = gn__table_find(g->label_table, g->label_room, gn__hash_bytes(text, strlen(text), 1), gn__label_same, g, text);
-    if (*at) return *at;
-    char *copy = (char *)gn_alloc(strlen(text) + 1);
-    if (!copy) return 0;
-    if (!GN__GROW(g, labels, 1)) { gn_free(copy); return 0; }
-    memcpy(copy, text, strlen(text) + 1);
-    g->labels[g->n_labels++] = copy;
-    *at = (uint32_t)g->n_labels;
-    return *at;
-}
-
-static const char *gn__label_text(const gn_ctx *g, uint32_t label) { return label ? g->labels[label - 1] : ""; }
-
-/* ---- nodes ---- */
-
-GN__INLINE const gn_shape *gn__shape_of(const gn_ctx *g, uint32_t id) { return &g->shapes[g->nodes[id].shape]; }
-static gn__type gn__type_of(const gn_ctx *g, uint32_t id) {
-    gn__type t = { (gn_dtype)g->nodes[id].dtype, *gn__shape_of(g, id) };
-    return t;
-}
-
-static double gn__node_flops(const gn_ctx *g, uint32_t id) {
-    const gn__node *n = &g->nodes[id];
-    gn__type in[3] = { { GN_DTYPE_NONE, { 0, { 0 } } } }, out = gn__type_of(g, id);
-    for (uint32_t i = 0; i < n->n_ins && i < 3; i++) in[i] = gn__type_of(g, g->ins[n->ins + i]);
-    return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, &out);
-}
-
-/* ---- trace: off, one branch that is predicted ---- */
-
-static void gn__trace(gn_trace_fn fn, void *user, const char *name, const char *device, uint64_t begin_us, uint64_t bytes) {
-    gn_trace_event e = { name, device, begin_us, gn_now_us(), bytes };
-    fn(user, &e);
-}
-
-GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g) { return g->desc.trace ? gn_now_us() : 0; }
-
-/* A call that computes or waits begins: what was cancelled before is over. */
-GN__INLINE uint64_t gn__call_begin(gn_ctx *g) {
-    gn__flag_set(&g->cancel, GN_OK);
-    return gn__trace_begin(g);
-}
-GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_us, uint64_t bytes) {
-    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
-}
-
-/* Why node 0 stands for a node: told once a step, of the first that could not be built. */
-static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dtype, uint32_t shape, bool full) {
-    gn_error *e = &g->errors[0];
-    gn__type t = { dtype, shape == UINT32_MAX ? GN_SCALAR : g->shapes[shape] };
-    char text[GN__DIMS_TEXT];
-    if (e->result != GN_OK) return;
-    memset(e, 0, sizeof *e);
-    e->result = full ? GN_TOO_MANY_NODES : GN_OUT_OF_MEMORY;
-    e->line = at.line;
-    gn__copy_text(e->op, sizeof e->op, op);
-    gn__copy_text(e->file, sizeof e->file, at.file);
-    if (dtype != GN_DTYPE_NONE) gn__type_text(&t, text, sizeof text);
-    else gn__copy_text(text, sizeof text, "a node that says why another failed");
-    if (full) snprintf(e->text, sizeof e->text, "no room for %s: the step holds %u nodes, all that gn_desc.max_nodes allows; end it with gn_step, or allow more", text, g->max_nodes);
-    else snprintf(e->text, sizeof e->text, "no memory for the node of %s, after %llu others of this step", text, (unsigned long long)g->n_nodes);
-}
-
-/* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
-static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
-    bool full = g->n_nodes >= g->max_nodes;
-    if (full || shape == UINT32_MAX || !GN__GROW(g, nodes, 1) || !GN__GROW(g, ins, (size_t)n_in) || !GN__GROW(g, attrs, (size_t)n_attrs)) {
-        gn__node_refused(g, at, op == GN_OP_FAILED ? "" : gn__ops[op].name, dtype, shape, full);
-        return 0;
-    }
-    gn__node *n = &g->nodes[g->n_nodes];
-    memset(n, 0, sizeof *n);
-    n->file = at.file;
-    n->line = (uint32_t)at.line;
-    n->op = (uint16_t)op;
-    n->dtype = (uint8_t)dtype;
-    n->shape = shape;
-    n->ins = (uint32_t)g->n_ins;
-    n->n_ins = (uint8_t)n_in;
-    n->attrs = (uint32_t)g->n_attrs;
-    n->n_attrs = (uint8_t)n_attrs;
-    n->hint = g->hint;
-    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, gn__ops[op].name, "", gn_now_us(), 0);
-    g->stats.nodes_built++;
-    return (uint32_t)g->n_nodes++;
-}
-
-static uint32_t gn__node_new(gn_ctx *g, gn__loc at, int op, const gn__type *t, int n_in, int n_attrs) {
-    return gn__node_shaped(g, at, op, t->dtype, gn__shape_intern(g, &t->shape), n_in, n_attrs);
-}
-
-static void gn__node_hash(gn_ctx *g, uint32_t id) {
-    gn__node *n = &g->nodes[id];
-    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->dtype << 16) | n->leaf, n->shape);
-    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, g->nodes[g->ins[n->ins + i]].hash);
-    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)g->attrs[n->attrs + i]);
-    n->hash = gn__mix(h, n->slot);
-}
-
-/* A failed node that carries its first cause; ops on it return it unchanged. */
-static uint32_t gn__failed_named(gn_ctx *g, gn__loc at, const char *op, const gn_fault *f) {
-    gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
-    bool full = g->n_nodes >= g->max_nodes;
-    uint32_t id = !full && GN__GROW(g, errors, 1) ? gn__node_new(g, at, GN_OP_FAILED, &none, 0, 0) : 0;
-    if (!id) { gn__node_refused(g, at, op, GN_DTYPE_NONE, UINT32_MAX, full); return 0; }
-    gn_error *e = &g->errors[g->n_errors];
-    memset(e, 0, sizeof *e);
-    e->result = f->result;
-    e->line = at.line;
-    gn__copy_text(e->op, sizeof e->op, op);
-    gn__copy_text(e->file, sizeof e->file, at.file);
-    gn__copy_text(e->text, sizeof e->text, f->text);
-    g->nodes[id].extra = (uint32_t)g->n_errors++;
-    return id;
-}
-
-static uint32_t gn__failed(gn_ctx *g, gn__loc at, int op, const gn_fault *f) { return gn__failed_named(g, at, op > 0 ? gn__ops[op].name : "", f); }
-
-GN__PRINTF(5, 6) static uint32_t gn__failed_with(gn_ctx *g, gn__loc at, int op, gn_result r, const char *format, ...) {
-    gn_fault f;
-    va_list args;
-    va_start(args, format);
-    gn__fail_v(&f, r, format, args);
-    va_end(args);
-    return gn__failed(g, at, op, &f);
-}
-
-/* Which labels the inputs have, appended to an error's text. */
-static void gn__failed_labels(gn_ctx *g, uint32_t id, const uint32_t *in, int n_in) {
-    if (!id) return;
-    gn_error *e = &g->errors[g->nodes[id].extra];
-    for (int i = 0; i < n_in; i++) {
-        uint32_t label = g->nodes[in[i]].label;
-        if (!label) continue;
-        if (!e->label[0]) gn__copy_text(e->label, sizeof e->label, gn__label_text(g, label));
-        size_t used = strlen(e->text);
-        snprintf(e->text + used, sizeof e->text - used, "; input %d is '%s'", i, gn__label_text(g, label));
-    }
-}
-
-enum { GN__MAX_INPUTS = 255 };
-
-/* The builder. Inputs are node indices of g. */
-static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_t *in, int n_attrs, const int64_t *attrs) {
-    gn__type types[GN__MAX_INPUTS], out;
-    gn_fault f;
-    if (n_in > GN__MAX_INPUTS) return gn__failed_with(g, at, op, GN_BAD_ARGUMENT, "%d inputs are more than %d", n_in, GN__MAX_INPUTS);
-    types[0].dtype = GN_DTYPE_NONE;
-    for (int i = 0; i < n_in; i++) {
-        if (g->nodes[in[i]].op == GN_OP_FAILED) return in[i];
-        types[i] = gn__type_of(g, in[i]);
-    }
-    if (gn__infer(op, types, n_in, attrs, n_attrs, &out, &f) != GN_OK) {
-        uint32_t bad = gn__failed(g, at, op, &f);
-        gn__failed_labels(g, bad, in, n_in);
-        return bad;
-    }
-    uint32_t same = n_in && gn__shape_equal(&out.shape, gn__shape_of(g, in[0])) ? g->nodes[in[0]].shape : gn__shape_intern(g, &out.shape);
-    uint32_t id = gn__node_shaped(g, at, op, out.dtype, same, n_in, n_attrs);
-    if (!id) return 0;
-    for (int i = 0; i < n_in; i++) {
-        GN_ASSERT(in[i] < id);
-        g->ins[g->n_ins++] = in[i];
-    }
-    for (int i = 0; i < n_attrs; i++) g->attrs[g->n_attrs++] = attrs[i];
-    gn__node_hash(g, id);
-    return id;
-}
-
-static uint32_t gn__cast_to(gn_ctx *g, gn__loc at, uint32_t a, gn_dtype d) {
-    int64_t attr = d;
-    if (g->nodes[a].op == GN_OP_FAILED || g->nodes[a].dtype == d) return a;
-    return gn__build(g, at, GN_OP_CAST, 1, &a, 1, &attr);
-}
-
-/* Scalar ops on mixed dtypes: inputs from `first` on are cast to the promoted dtype. */
-static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_t *in, int first, int n_attrs, const int64_t *attrs) {
-    uint32_t x[3];
-    gn__type t[3];
-    for (int i = 0; i < n_in; i++) {
-        x[i] = in[i];
-        if (g->nodes[x[i]].op == GN_OP_FAILED) return x[i];
-        t[i] = gn__type_of(g, x[i]);
-    }
-    gn_dtype d = gn__promote(t + first, n_in - first);
-    for (int i = first; i < n_in; i++) x[i] = gn__cast_to(g, at, x[i], d);
-    return gn__build(g, at, op, n_in, x, n_attrs, attrs);
-}
-
-/* ---- leaves ---- */
-
-static uint32_t gn__data_leaf(gn_ctx *g, gn__loc at, const gn__type *t, const void *host, const void *small, size_t small_bytes) {
-    char text[GN__DIMS_TEXT];
-    if (!gn__type_ok(t)) return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_SHAPE, "a dtype, rank or dimension of the data is not valid, or it is too large: %s of rank %d", gn__type_text(t, text, sizeof text), t->shape.rank);
-    if (!host && !small && gn__count(&t->shape) > 0) return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_ARGUMENT, "the data is NULL: %s", gn__type_text(t, text, sizeof text));
-    GN__READABLE(host, gn__type_bytes(t));
-    uint32_t id = GN__GROW(g, data, 1) ? gn__node_new(g, at, GN_OP_DATA, t, 0, 0) : 0;
-    if (!id) { gn__node_refused(g, at, gn__ops[GN_OP_DATA].name, t->dtype, gn__shape_intern(g, &t->shape), false); return 0; }
-    gn__data *d = &g->data[g->n_data];
-    memset(d, 0, sizeof *d);
-    d->host = host;
-    d->bytes = gn__type_bytes(t);
-    if (small) memcpy(d->small, small, small_bytes);
-    g->nodes[id].leaf = GN_LEAF_DATA;
-    g->nodes[id].extra = (uint32_t)g->n_data++;
-    gn__node_hash(g, id);
-    return id;
-}
-
-static uint32_t gn__scalar_leaf(gn_ctx *g, gn__loc at, gn_dtype d, double value) {
-    gn__type t = { d, GN_SCALAR };
-    char small[8] = { 0 };
-    int64_t w;
-    if (!gn__dtype_ok((int)d)) return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_DTYPE, "dtype %d is not known", (int)d);
-    if (gn__is_float(d)) gn__store_f64(&value, d, small, 1, 1);
-    else { w = gn__f64_int(value, d); gn__store_i64(&w, d, small, 1, 1); }
-    return gn__data_leaf(g, at, &t, NULL, small, sizeof small);
-}
-
-static uint32_t gn__full(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, double value) {
-    int64_t attrs[2 + GN_MAX_RANK] = { d, gn__f64_word(value) };
-    if (s->rank < 0 || s->rank > GN_MAX_RANK) return gn__failed_with(g, at, GN_OP_FULL, GN_BAD_RANK, "rank %d is outside 0 to %d", s->rank, GN_MAX_RANK);
-    for (int i = 0; i < s->rank; i++) attrs[2 + i] = s->dims[i];
-    return gn__build(g, at, GN_OP_FULL, 0, NULL, 2 + s->rank, attrs);
-}
-
-static uint32_t gn__random_node(gn_ctx *g, gn__loc at, int op, gn_dtype d, const gn_shape *s) {
-    int64_t attrs[2 + GN_MAX_RANK] = { d, 0 };
-    if (s->rank < 0 || s->rank > GN_MAX_RANK) return gn__failed_with(g, at, op, GN_BAD_RANK, "rank %d is outside 0 to %d", s->rank, GN_MAX_RANK);
-    for (int i = 0; i < s->rank; i++) attrs[2 + i] = s->dims[i];
-    attrs[1] = (int64_t)gn__mix(gn__mix(g->desc.seed, 0x6e), g->n_random++);
-    if (!g->random_leaf) {
-        gn__type t = { GN_I64, GN_SCALAR };
-        g->random_leaf = gn__data_leaf(g, at, &t, NULL, &g->run_counter, 8);
-    }
-    return gn__build(g, at, op, 1, &g->random_leaf, 2 + s->rank, attrs);
-}
-
-/* The node that stands for a slot's committed version in this step. */
-static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
-    gn__slot *s = &g->slots[slot];
-    if (s->leaf && s->leaf_gen == g->step_gen && s->leaf_version == s->version) return s->leaf;
-    uint32_t id = gn__node_new(g, s->at, gn__op_leaf(s->kind), &s->type, 0, 0);
-    if (!id) return 0;
-    gn__node *n = &g->nodes[id];
-    n->leaf = (uint8_t)s->kind;
-    n->slot = slot + 1;
-    n->extra = s->version;
-    n->label = s->label;
-    n->hint = s->hint;
-    n->hint.phase = g->hint.phase;
-    gn__node_hash(g, id);
-    s->leaf = id;
-    s->leaf_gen = g->step_gen;
-    s->leaf_version = s->version;
-    return id;
-}
-
-/* Registers node `id` as the next version of the state that `target` is the latest version of. */
-static uint32_t gn__make_version(gn_ctx *g, gn__loc at, int op, uint32_t target, uint32_t id) {
-    if (g->nodes[id].op == GN_OP_FAILED) { if (!g->failed_effect) g->failed_effect = id; return id; }
-    uint32_t slot = g->nodes[target].slot - 1;
-    gn__slot *s = &g->slots[slot];
-    bool current = s->pending ? target == s->pending : g->nodes[target].extra == s->version;
-    if (!current || !GN__GROW(g, pending, 1)) {
-        id = current ? 0 : gn__failed_with(g, at, op, GN_SUPERSEDED, "state '%s' has a newer version in this step: assign to the version that the earlier call returned", gn__label_text(g, s->label));
-        if (!g->failed_effect) g->failed_effect = id;
-        return id;
-    }
-    if (!s->pending) g->pending[g->n_pending++] = slot;
-    s->pending = id;
-    g->nodes[id].slot = slot + 1;
-    g->nodes[id].label = s->label;
-    return id;
-}
-
-static uint32_t gn__assign_node(gn_ctx *g, gn__loc at, uint32_t target, uint32_t value) {
-    uint32_t in[2] = { target, value }, id = 0;
-    if (g->nodes[target].op != GN_OP_FAILED && (!g->nodes[target].slot || g->nodes[target].leaf == GN_LEAF_WEIGHT))
-        id = gn__failed_with(g, at, GN_OP_ASSIGN, GN_NOT_A_STATE, "only a state or a version of one can be assigned");
-    else id = gn__build(g, at, GN_OP_ASSIGN, 2, in, 0, NULL);
-    return gn__make_version(g, at, GN_OP_ASSIGN, target, id);
-}
-
-static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32_t rows, uint32_t pos) {
-    uint32_t in[3] = { cache, rows, pos };
-    uint32_t id = gn__build(g, at, GN_OP_KV_APPEND, 3, in, 0, NULL);
-    bool version = g->nodes[cache].op != GN_OP_FAILED && g->nodes[cache].slot && g->nodes[cache].leaf != GN_LEAF_WEIGHT;
-    if (!version) return id;
-    g->slots[g->nodes[cache].slot - 1].kv = true;
-    return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
-}
-
-/* ---- parts ---- */
-
-typedef struct gn__part_size { uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints; } gn__part_size;
-
-/* One block: gn_free releases it. Arrays are zeroed. */
-static gn_part *gn__part_alloc(const gn__part_size *s) {
-    size_t at[8], n = sizeof(gn_part);
-    const size_t sizes[8] = { s->n_nodes * sizeof(gn_part_node), s->n_attrs * sizeof(int64_t), s->n_dims * sizeof(int64_t), s->n_ins * sizeof(uint32_t),
-                              s->n_args * sizeof(uint32_t), s->n_outs * sizeof(uint32_t), s->n_updates * sizeof(gn_part_update), s->n_hints * sizeof(gn_part_hint) };
-    for (int i = 0; i < 8; i++) {
-        at[i] = n = (n + 7) & ~(size_t)7;
-        n += sizes[i];
-    }
-    char *p = (char *)gn__alloc_zero(n);
-    if (!p) return NULL;
-    gn_part *part = (gn_part *)(void *)p;
-    part->n_nodes = s->n_nodes;
-    part->n_ins = s->n_ins;
-    part->n_attrs = s->n_attrs;
-    part->n_dims = s->n_dims;
-    part->n_args = s->n_args;
-    part->n_outs = s->n_outs;
-    part->n_updates = s->n_updates;
-    part->nodes = (const gn_part_node *)(void *)(p + at[0]);
-    part->attrs = (const int64_t *)(void *)(p + at[1]);
-    part->dims = (const int64_t *)(void *)(p + at[2]);
-    part->ins = (const uint32_t *)(void *)(p + at[3]);
-    part->args = (const uint32_t *)(void *)(p + at[4]);
-    part->outs = (const uint32_t *)(void *)(p + at[5]);
-    part->updates = (const gn_part_update *)(void *)(p + at[6]);
-    part->hints = s->n_hints ? (const gn_part_hint *)(void *)(p + at[7]) : NULL;
-    return part;
-}
-
-/* Over every field, by wire id of the op, so that it is equal on every machine and in every version. */
-static uint64_t gn__part_hash(const gn_part *p) {
-    uint64_t h = gn__mix(0x67656e6965, ((uint64_t)p->n_nodes << 32) | p->n_args);
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
-        const gn_part_node *n = &p->nodes[i];
-        h = gn__mix(h, ((uint64_t)gn__ops[n->op].wire << 48) | ((uint64_t)n->dtype << 40) | ((uint64_t)n->leaf << 32) | ((uint64_t)n->rank << 24) | ((uint64_t)n->phase << 16) | n->n_attrs);
-        h = gn__mix(h, ((uint64_t)n->slot << 32) | n->gen);
-        h = gn__mix(h, ((uint64_t)n->n_ins << 32) | n->arg);
-        for (uint32_t k = 0; k < n->n_ins; k++) h = gn__mix(h, p->ins[n->ins + k]);
-        for (uint32_t k = 0; k < n->n_attrs; k++) h = gn__mix(h, (uint64_t)p->attrs[n->attrs + k]);
-        for (uint32_t k = 0; k < n->rank; k++) h = gn__mix(h, (uint64_t)p->dims[n->dims + k]);
-    }
-    for (uint32_t i = 0; i < p->n_outs; i++) h = gn__mix(h, p->outs[i]);
-    for (uint32_t i = 0; i < p->n_updates; i++) h = gn__mix(gn__mix(h, ((uint64_t)p->updates[i].slot << 32) | p->updates[i].gen), p->updates[i].node);
-    return gn__mix(h, ((uint64_t)p->n_outs << 32) | p->n_updates);
-}
-
-static bool gn__part_equal(const gn_part *a, const gn_part *b) {
-#define GN__SAME(n, array) (a->n == b->n && (a->n == 0 || memcmp(a->array, b->array, a->n * sizeof *a->array) == 0))
-    return GN__SAME(n_nodes, nodes) && GN__SAME(n_ins, ins) && GN__SAME(n_attrs, attrs) && GN__SAME(n_dims, dims) &&
-           GN__SAME(n_args, args) && GN__SAME(n_outs, outs) && GN__SAME(n_updates, updates) && !a->hints == !b->hints &&
-           (!a->hints || memcmp(a->hints, b->hints, a->n_nodes * sizeof *a->hints) == 0);
-#undef GN__SAME
-}
-
-static gn_part *gn__part_copy(const gn_part *p) {
-    gn__part_size s = { p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
-    gn_part *c = gn__part_alloc(&s);
-    if (!c) return NULL;
-#define GN__TAKE(n, array) do { if (p->n) memcpy((void *)(uintptr_t)c->array, p->array, p->n * sizeof *p->array); } while (0)
-    GN__TAKE(n_nodes, nodes);
-    GN__TAKE(n_ins, ins);
-    GN__TAKE(n_attrs, attrs);
-    GN__TAKE(n_dims, dims);
-    GN__TAKE(n_args, args);
-    GN__TAKE(n_outs, outs);
-    GN__TAKE(n_updates, updates);
-    if (c->hints) GN__TAKE(n_nodes, hints);
-#undef GN__TAKE
-    c->hash = p->hash;
-    return c;
-}
-
-static gn__type gn__part_type(const gn_part *p, uint32_t node) {
-    const gn_part_node *n = &p->nodes[node];
-    gn__type t = { (gn_dtype)n->dtype, { n->rank, { 0 } } };
-    for (int i = 0; i < n->rank; i++) t.shape.dims[i] = p->dims[n->dims + (uint32_t)i];
-    return t;
-}
-
-/* ---- cut: what the roots and the pending updates need ---- */
-
-/* A node that has a value already, or is a leaf: the cut ends there. */
-static gn_leaf_kind gn__cut_leaf(const gn__node *n) {
-    return n->value ? GN_LEAF_VALUE : n->committed ? GN_LEAF_STATE : (gn_leaf_kind)n->leaf;
-}
-
-static bool gn__cut_reserve(gn_ctx *g) {
-    gn__cut *c = &g->cut;
-    size_t words = g->n_nodes / 64 + 1, old = c->cap_marks;
-    if (!GN__GROW(c, marks, words)) return false;
-    if (c->cap_marks > old) memset(c->marks + old, 0, (c->cap_marks - old) * sizeof *c->marks);
-    if (c->n_seen < 2 * g->n_nodes) {
-        while (c->n_seen < 2 * g->n_nodes) c->n_seen = GN__MAX(2 * c->n_seen, (size_t)64);
-        gn_free(c->seen);
-        c->seen = (uint64_t *)gn__alloc_zero(c->n_seen * sizeof *c->seen);
-        if (!c->seen) { c->n_seen = 0; return false; }
-    }
-    c->serial++;
-    c->said = false;
-    c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where = c->n_hints = 0;
-    return GN__GROW(c, where, g->n_nodes);
-}
-
-#define GN__MARK(c, id) ((c)->marks[(id) >> 6] |= (uint64_t)1 << ((id) & 63))
-
-static int gn__top_bit(uint64_t w) {
-#if defined(__GNUC__)
-    if (w) return 63 - __builtin_clzll(w);
-#endif
-    int b = 0;
-    for (int s = 32; s; s >>= 1)
-        if (w >> s) { w >>= s; b += s; }
-    return b;
-}
-
-/* From the highest marked node down, each marks its inputs, which are lower. */
-static void gn__cut_mark(gn_ctx *g) {
-    gn__cut *c = &g->cut;
-    for (size_t w = g->n_nodes / 64 + 1; w-- > 0;) {
-        uint64_t done = 0, left;
-        while ((left = c->marks[w] & ~done) != 0) {
-            int b = gn__top_bit(left);
-            const gn__node *n = &g->nodes[w * 64 + (size_t)b];
-            done |= (uint64_t)1 << b;
-            if (gn__cut_leaf(n) != GN_LEAF_NONE) continue;
-            for (uint32_t i = 0; i < n->n_ins; i++) GN__MARK(c, g->ins[n->ins + i]);
-        }
-    }
-}
-
-static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
-    gn__cut *c = &g->cut;
-    const gn__node *n = &g->nodes[id];
-    const gn_shape *s = &g->shapes[n->shape];
-    gn_leaf_kind leaf = gn__cut_leaf(n);
-    gn__slot *slot = leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE ? &g->slots[n->slot - 1] : NULL;
-    if (slot && slot->cut_serial == c->serial) { c->where[id] = slot->cut_node; return true; }
-    if (!GN__GROW(c, nodes, 1) || !GN__GROW(c, ids, 1) || !GN__GROW(c, ins, n->n_ins) || !GN__GROW(c, attrs, n->n_attrs) || !GN__GROW(c, dims, (size_t)s->rank) || !GN__GROW(c, args, 1) || !GN__GROW(c, hints, 1)) return false;
-    gn_part_node *p = &c->nodes[c->n_nodes];
-    memset(p, 0, sizeof *p);
-    p->op = leaf ? (uint16_t)gn__op_leaf(leaf) : n->op;
-    p->dtype = n->dtype;
-    p->leaf = (uint8_t)leaf;
-    p->rank = (uint8_t)s->rank;
-    p->phase = n->hint.phase;
-    const gn__hint h = n->hint;
-    c->said |= (h.phase | h.role | h.residency | h.modality | h.on) != 0;
-    c->hints[c->n_hints++] = (gn_part_hint){ h.phase, h.role, h.residency, h.modality, h.on };
-    p->ins = (uint32_t)c->n_ins;
-    p->attrs = (uint32_t)c->n_attrs;
-    p->dims = (uint32_t)c->n_dims;
-    for (int i = 0; i < s->rank; i++) c->dims[c->n_dims++] = s->dims[i];
-    if (leaf == GN_LEAF_NONE) {
-        p->n_ins = n->n_ins;
-        p->n_attrs = n->n_attrs;
-        for (uint32_t i = 0; i < n->n_ins; i++) c->ins[c->n_ins++] = c->where[g->ins[n->ins + i]];
-        for (uint32_t i = 0; i < n->n_attrs; i++) c->attrs[c->n_attrs++] = g->attrs[n->attrs + i];
-    } else if (slot) {
-        p->slot = n->slot - 1;
-        p->gen = slot->gen;
-        slot->cut_serial = c->serial;
-        slot->cut_node = (uint32_t)c->n_nodes;
-    } else {
-        p->arg = (uint32_t)c->n_args;
-        c->args[c->n_args++] = (uint32_t)c->n_nodes;
-    }
-    c->where[id] = (uint32_t)c->n_nodes++;
-    c->ids[c->n_ids++] = id;
-    return true;
-}
-
-/* Ops of which each use counts: a generator draws anew, a version of a state is an effect. */
-
-/* What the program said of a node counts, so that a node is never scheduled by another's word. */
-static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
-    const gn_part_node *a = &c->nodes[at];
-    return memcmp(&c->hints[at], &c->hints[c->n_hints - 1], sizeof *c->hints) == 0 && a->op == b->op && a->dtype == b->dtype && a->phase == b->phase && a->n_ins == b->n_ins && a->n_attrs == b->n_attrs && a->leaf == GN_LEAF_NONE &&
-           (a->n_ins == 0 || memcmp(c->ins + a->ins, c->ins + b->ins, a->n_ins * sizeof *c->ins) == 0) && (a->n_attrs == 0 || memcmp(c->attrs + a->attrs, c->attrs + b->attrs, a->n_attrs * sizeof *c->attrs) == 0);
-}
-
-/* The node just taken, `id`, is given back when an equal one was taken before: same op on the same inputs with the same attributes. */
-static void gn__cut_share(gn_ctx *g, uint32_t id) {
-    gn__cut *c = &g->cut;
-    const gn_part_node *n = &c->nodes[c->n_nodes - 1];
-    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__op_has(n->op, GN_SINGLE)) return;
-    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->phase << 16) | n->dtype, n->n_ins);
-    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, c->ins[n->ins + i]);
-    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[n->attrs + i]);
-    size_t at = (size_t)h & (c->n_seen - 1);
-    for (; c->seen[at] >> 32 == c->serial; at = (at + 1) & (c->n_seen - 1)) {
-        uint32_t other = (uint32_t)c->seen[at] - 1;
-        if (!gn__cut_same(c, other, n)) continue;
-        c->where[id] = other;
-        c->n_ins = n->ins;
-        c->n_attrs = n->attrs;
-        c->n_dims = n->dims;
-        c->n_nodes--;
-        c->n_ids--;
-        c->n_hints--;
-        g->stats.nodes_shared++;
-        return;
-    }
-    c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
-}
-
-/* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
-static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
-    gn__cut *c = &g->cut;
-    gn_result r = GN_OK;
-    for (size_t w = 0; w <= g->n_nodes / 64; w++) {
-        uint64_t bits = c->marks[w];
-        c->marks[w] = 0;
-        for (int b = 0; bits && r == GN_OK; b++, bits >>= 1) {
-            uint32_t id = (uint32_t)(w * 64 + (size_t)b);
-            if (!(bits & 1)) continue;
-            const gn__node *n = &g->nodes[id];
-            *out_bad = id;
-            if (n->op == GN_OP_FAILED) r = GN_BAD_ARGUMENT;
-            else if (gn__cut_leaf(n) == GN_LEAF_STATE && n->extra != g->slots[n->slot - 1].version) r = GN_SUPERSEDED;
-            else if ((n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) && g->slots[n->slot - 1].kind == GN_LEAF_NONE) r = GN_STALE_HANDLE;
-            else if (!gn__cut_emit(g, id)) r = GN_OUT_OF_MEMORY;
-            else gn__cut_share(g, id);
-        }
-    }
-    return r;
-}
-
-/* Fills g->cut.part but for its hash, which a plan that is expected does not need. On failure *out_bad is the node that is the cause. */
-static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uint32_t *out_bad) {
-    gn__cut *c = &g->cut;
-    *out_bad = 0;
-    if (!gn__cut_reserve(g) || !GN__GROW(c, outs, (size_t)n_roots) || !GN__GROW(c, updates, g->n_pending)) return GN_OUT_OF_MEMORY;
-    for (int i = 0; i < n_roots; i++) GN__MARK(c, roots[i]);
-    for (size_t i = 0; i < g->n_pending; i++) GN__MARK(c, g->slots[g->pending[i]].pending);
-    gn__cut_mark(g);
-    gn_result r = gn__cut_collect(g, out_bad);
-    if (r != GN_OK) return r;
-    for (int i = 0; i < n_roots; i++) c->outs[c->n_outs++] = c->where[roots[i]];
-    for (size_t i = 0; i < g->n_pending; i++) {
-        gn__slot *s = &g->slots[g->pending[i]];
-        c->updates[c->n_updates++] = (gn_part_update){ g->pending[i], s->gen, c->where[s->pending] };
-    }
-    c->part = (gn_part){ 0, (uint32_t)c->n_nodes, (uint32_t)c->n_ins, (uint32_t)c->n_attrs, (uint32_t)c->n_dims, (uint32_t)c->n_args, (uint32_t)c->n_outs,
-                         (uint32_t)c->n_updates, c->nodes, c->ins, c->attrs, c->dims, c->args, c->outs, c->updates, c->said ? c->hints : NULL };
-    return GN_OK;
-}
-
-/* Parts that differ in hints alone have one hash, for hints do not travel, and plans of their own. */
-static uint64_t gn__plan_key(const gn_part *p) {
-    uint64_t h = p->hash;
-    for (uint32_t i = 0; p->hints && i < p->n_nodes; i++) {
-        const gn_part_hint *x = &p->hints[i];
-        h = gn__mix(h, ((uint64_t)x->on << 32) | ((uint64_t)x->phase << 24) | ((uint64_t)x->role << 16) | ((uint64_t)x->residency << 8) | x->modality);
-    }
-    return h;
-}
-
-static uint64_t gn__plan_hash_of(const void *owner, uint32_t i) { return ((const gn_ctx *)owner)->plans[i].key; }
-static bool gn__plan_same(const void *owner, uint32_t i, const void *key) {
-    const gn_part *a = ((const gn_ctx *)owner)->plans[i].part, *b = (const gn_part *)key;
-    return a->hash == b->hash && gn__part_equal(a, b);
-}
-
-
-GN__COLD_BEGIN
-
-/* ---- gradients: the table's column, applied from the loss down ---- */
-
-struct gn__grads {
-    gn_ctx *g;
-    gn__loc at;
-    uint32_t y, gy;                         /* the result and its gradient */
-    uint32_t x[GN__MAX_INPUTS], gx[GN__MAX_INPUTS];
-    bool need[GN__MAX_INPUTS];
-    int n_in, n_attrs;
-    int64_t attrs[2 + GN_MAX_RANK];
-};
-
-#define GN__B1(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a) { return gn__build(k->g, k->at, GN_OP_##NAME, 1, &a, 0, NULL); }
-#define GN__B2(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_##NAME, 2, in, 0, NULL); }
-#define GN__B3(NAME, name, ...) GN__UNUSED static uint32_t gn__##name(gn__grads *k, uint32_t a, uint32_t b, uint32_t c) { uint32_t in[3] = { a, b, c }; return gn__build(k->g, k->at, GN_OP_##NAME, 3, in, 0, NULL); }
-GN_SCALAR_OPS(GN__B1, GN__B2, GN__B2, GN__B1, GN__B2, GN__B2, GN__B1, GN__B3)
-#undef GN__B3
-#undef GN__B1
-#undef GN__B2
-
-static uint32_t gn__where(gn__grads *k, uint32_t c, uint32_t a, uint32_t b);
-
-static uint32_t gn__num(gn__grads *k, double v) {          /* 0-d, of the gradient's dtype */
-    gn_shape s = GN_SCALAR;
-    return gn__full(k->g, k->at, (gn_dtype)k->g->nodes[k->gy].dtype, &s, v);
-}
-
-static uint32_t gn__op_in(gn__grads *k, int op, uint32_t a, int n_attrs, const int64_t *attrs) { return gn__build(k->g, k->at, op, 1, &a, n_attrs, attrs); }
-static uint32_t gn__where(gn__grads *k, uint32_t c, uint32_t a, uint32_t b) { uint32_t in[3] = { c, a, b }; return gn__build(k->g, k->at, GN_OP_WHERE, 3, in, 0, NULL); }
-static uint32_t gn__choose(gn__grads *k, uint32_t c, uint32_t a) { return gn__where(k, c, a, gn__num(k, 0)); }
-/* Of a choice between two: nothing where the other was taken, half where both are equal, else all (both have it where one is NaN). */
-static uint32_t gn__share(gn__grads *k, uint32_t other) {
-    uint32_t both = gn__eq(k, k->x[0], k->x[1]);
-    return gn__where(k, other, gn__num(k, 0), gn__where(k, both, gn__mul(k, k->gy, gn__num(k, 0.5)), k->gy));
-}
-static uint32_t gn__matmul_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_MATMUL, 2, in, 0, NULL); }
-
-static uint32_t gn__reduce_of(gn__grads *k, int op, uint32_t a, int64_t axes, bool keep) {
-    int64_t attrs[2] = { axes, keep };
-    return gn__op_in(k, op, a, 2, attrs);
-}
-
-static uint32_t gn__dims_op(gn__grads *k, int op, uint32_t a, const gn_shape *s) { return gn__op_in(k, op, a, s->rank, s->dims); }
-static uint32_t gn__reshape_of(gn__grads *k, uint32_t a, const gn_shape *s) { return gn__shape_equal(gn__shape_of(k->g, a), s) ? a : gn__dims_op(k, GN_OP_RESHAPE, a, s); }
-static uint32_t gn__broadcast_of(gn__grads *k, uint32_t a, const gn_shape *s) { return gn__shape_equal(gn__shape_of(k->g, a), s) ? a : gn__dims_op(k, GN_OP_BROADCAST, a, s); }
-
-/* Last two axes exchanged. */
-static uint32_t gn__transposed(gn__grads *k, uint32_t a) {
-    int rank = gn__shape_of(k->g, a)->rank;
-    int64_t order[GN_MAX_RANK];
-    for (int i = 0; i < rank; i++) order[i] = i;
-    order[rank - 1] = rank - 2;
-    order[rank - 2] = rank - 1;
-    return gn__op_in(k, GN_OP_PERMUTE, a, rank, order);
-}
-
-/* Sums what broadcasting had repeated, so that a has the shape s. */
-static uint32_t gn__sum_to(gn__grads *k, uint32_t a, const gn_shape *s) {
-    if (k->g->nodes[a].op == GN_OP_FAILED) return a;
-    gn_shape from = *gn__shape_of(k->g, a);
-    int64_t axes = 0;
-    for (int i = 0; i < from.rank; i++) {
-        int at = i - (from.rank - s->rank);
-        if (at < 0 || (s->dims[at] == 1 && from.dims[i] != 1)) axes |= (int64_t)1 << i;
-    }
-    if (axes) a = gn__reduce_of(k, GN_OP_SUM, a, axes, true);
-    return k->g->nodes[a].op == GN_OP_FAILED ? a : gn__reshape_of(k, a, s);
-}
-
-static gn_shape gn__x_shape(const gn__grads *k, int i) { return *gn__shape_of(k->g, k->x[i]); }
-static uint32_t gn__zeros_like(gn__grads *k, uint32_t a) { gn_shape s = *gn__shape_of(k->g, a); return gn__full(k->g, k->at, (gn_dtype)k->g->nodes[a].dtype, &s, 0); }
-
-static uint32_t gn__pow_grad_base(gn__grads *k) {          /* b a^(b-1), 0 where b is 0 */
-    uint32_t a = k->x[0], b = k->x[1], d = gn__mul(k, b, gn__pow(k, a, gn__sub(k, b, gn__num(k, 1))));
-    return gn__mul(k, k->gy, gn__choose(k, gn__ne(k, b, gn__num(k, 0)), d));
-}
-static uint32_t gn__pow_grad_exponent(gn__grads *k) {      /* y log a, 0 where y or a is 0 */
-    uint32_t some = gn__and(k, gn__ne(k, k->y, gn__num(k, 0)), gn__ne(k, k->x[0], gn__num(k, 0)));
-    return gn__mul(k, k->gy, gn__choose(k, some, gn__mul(k, k->y, gn__log(k, k->x[0]))));
-}
-static uint32_t gn__gelu_grad(gn__grads *k) {              /* Phi(x) + x phi(x); Phi = gelu(x) / x, taken as erf through gelu of 1 where x is 0 */
-    uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0));
-    uint32_t phi = gn__mul(k, gn__exp(k, gn__mul(k, gn__mul(k, x, x), gn__num(k, -0.5))), gn__num(k, 0.39894228040143267794));
-    uint32_t cdf = gn__where(k, zero, gn__num(k, 0.5), gn__div(k, k->y, x));
-    return gn__mul(k, k->gy, gn__add(k, cdf, gn__mul(k, x, phi)));
-}
-static uint32_t gn__gelu_tanh_grad(gn__grads *k) {         /* y = x s(u), u = c1 x + c3 x^3: s + x s (1-s) (c1 + 3 c3 x^2) */
-    uint32_t x = k->x[0], xx = gn__mul(k, x, x);
-    uint32_t u = gn__mul(k, x, gn__add(k, gn__num(k, GN_GELU_1), gn__mul(k, xx, gn__num(k, GN_GELU_3))));
-    uint32_t s = gn__sigmoid(k, u), du = gn__add(k, gn__num(k, GN_GELU_1), gn__mul(k, xx, gn__num(k, 3 * GN_GELU_3)));
-    uint32_t tail = gn__mul(k, gn__mul(k, x, du), gn__mul(k, s, gn__sub(k, gn__num(k, 1), s)));
-    return gn__mul(k, k->gy, gn__add(k, s, tail));
-}
-static uint32_t gn__silu_grad(gn__grads *k) {              /* s + x s (1-s) */
-    uint32_t s = gn__sigmoid(k, k->x[0]);
-    return gn__mul(k, k->gy, gn__add(k, s, gn__mul(k, k->y, gn__sub(k, gn__num(k, 1), s))));
-}
-static uint32_t gn__clamp_grad(gn__grads *k) {
-    uint32_t x = k->x[0], lo = gn__num(k, gn__word_f64(k->attrs[0])), hi = gn__num(k, gn__word_f64(k->attrs[1]));
-    return gn__choose(k, gn__and(k, gn__ge(k, x, lo), gn__le(k, x, hi)), k->gy);
-}
-
-static uint32_t gn__softsign_grad(gn__grads *k) {          /* 1 / (1 + |x|)^2 */
-    uint32_t d = gn__add(k, gn__num(k, 1), gn__abs(k, k->x[0]));
-    return gn__div(k, k->gy, gn__mul(k, d, d));
-}
-static uint32_t gn__hard_grad(gn__grads *k, uint32_t slope) {   /* the slope between -3 and 3 */
-    uint32_t inside = gn__lt(k, gn__abs(k, k->x[0]), gn__num(k, 3));
-    return gn__mul(k, k->gy, gn__choose(k, inside, slope));
-}
-static uint32_t gn__hard_swish_grad(gn__grads *k) {        /* (2x + 3) / 6 between -3 and 3, 1 above */
-    uint32_t x = k->x[0], above = gn__choose(k, gn__ge(k, x, gn__num(k, 3)), k->gy);
-    return gn__add(k, above, gn__hard_grad(k, gn__add(k, gn__mul(k, x, gn__num(k, 1.0 / 3)), gn__num(k, 0.5))));
-}
-static uint32_t gn__selu_grad(gn__grads *k) {              /* scale, below 0: scale alpha e^x = y + scale alpha */
-    uint32_t below = gn__add(k, k->y, gn__num(k, 1.0507009873554804934 * 1.6732632423543772848));
-    return gn__mul(k, k->gy, gn__where(k, gn__gt(k, k->x[0], gn__num(k, 0)), gn__num(k, 1.0507009873554804934), below));
-}
-static uint32_t gn__mish_grad(gn__grads *k) {              /* t + x (1 - t^2) s, t = tanh(softplus(x)), s = sigmoid(x) */
-    uint32_t x = k->x[0], t = gn__tanh(k, gn__softplus(k, x));
-    uint32_t slope = gn__mul(k, gn__sub(k, gn__num(k, 1), gn__mul(k, t, t)), gn__sigmoid(k, x));
-    return gn__mul(k, k->gy, gn__add(k, t, gn__mul(k, x, slope)));
-}
-
-#define GN__NAMES_1 uint32_t y = k->y, gy = k->gy, x0 = k->x[0]; (void)y; (void)gy; (void)x0
-#define GN__U(NAME, name, w, cls, mask, fl, tol, body, g0) static void gn__grad_##name(gn__grads *k) { GN__NAMES_1; k->gx[0] = g0; }
-#define GN__B(NAME, name, w, cls, mask, fl, tol, body, g0, g1)                                              \
-    static void gn__grad_##name(gn__grads *k) {                                                             \
-        GN__NAMES_1;                                                                                        \
-        uint32_t x1 = k->x[1];                                                                              \
-        (void)x1;                                                                                           \
-        if (k->need[0]) k->gx[0] = g0;                                                                      \
-        if (k->need[1]) k->gx[1] = g1;                                                                      \
-    }
-#define GN__N(...)
-#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, g0, g1, g2)                                         \
-    static void gn__grad_##name(gn__grads *k) {                                                             \
-        GN__NAMES_1;                                                                                        \
-        uint32_t x1 = k->x[1], x2 = k->x[2];                                                                \
-        (void)x1;                                                                                           \
-        (void)x2;                                                                                           \
-        if (k->need[0]) k->gx[0] = g0;                                                                      \
-        if (k->need[1]) k->gx[1] = g1;                                                                      \
-        if (k->need[2]) k->gx[2] = g2;                                                                      \
-    }
-GN_SCALAR_OPS(GN__U, GN__B, GN__B, GN__N, GN__N, GN__N, GN__U, GN__T3)
-#undef GN__T3
-#undef GN__U
-#undef GN__B
-#undef GN__N
-
-static void gn__grad_where(gn__grads *k) {
-    k->gx[1] = gn__choose(k, k->x[0], k->gy);
-    k->gx[2] = gn__where(k, k->x[0], gn__num(k, 0), k->gy);
-}
-
-static void gn__grad_cast(gn__grads *k) { k->gx[0] = gn__cast_to(k->g, k->at, k->gy, (gn_dtype)k->g->nodes[k->x[0]].dtype); }
-
-/* The result of a reduction (y or its gradient) with its axes put back as 1. */
-static uint32_t gn__unreduced(gn__grads *k, uint32_t a) {
-    gn_shape s = gn__x_shape(k, 0);
-    for (int i = 0; i < s.rank; i++)
-        if ((k->attrs[0] >> i) & 1) s.dims[i] = 1;
-    return gn__reshape_of(k, a, &s);
-}
-
-static void gn__grad_sum(gn__grads *k) { gn_shape s = gn__x_shape(k, 0); k->gx[0] = gn__broadcast_of(k, gn__unreduced(k, k->gy), &s); }
-
-static void gn__grad_mean(gn__grads *k) {
-    gn_shape s = gn__x_shape(k, 0);
-    double n = (double)gn__count(&s) / (double)GN__MAX(gn__count(gn__shape_of(k->g, k->y)), 1);
-    k->gx[0] = gn__broadcast_of(k, gn__div(k, gn__unreduced(k, k->gy), gn__num(k, n)), &s);
-}
-
-static void gn__grad_max(gn__grads *k) {                   /* shared evenly among equals */
-    uint32_t hit = gn__eq(k, k->x[0], gn__unreduced(k, k->y));
-    uint32_t one = gn__cast_to(k->g, k->at, hit, (gn_dtype)k->g->nodes[k->gy].dtype);
-    uint32_t count = gn__reduce_of(k, GN_OP_SUM, one, k->attrs[0], true);
-    k->gx[0] = gn__mul(k, one, gn__div(k, gn__unreduced(k, k->gy), count));
-}
-static void gn__grad_min(gn__grads *k) { gn__grad_max(k); }
-
-/* gy times the product of the others: y / x, with one 0 only there, with two nowhere. */
-static void gn__grad_prod(gn__grads *k) {
-    uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0)), none = gn__cast_to(k->g, k->at, zero, (gn_dtype)k->g->nodes[k->gy].dtype);
-    uint32_t count = gn__reduce_of(k, GN_OP_SUM, none, k->attrs[0], true), gy = gn__unreduced(k, k->gy);
-    uint32_t some = gn__where(k, zero, gn__num(k, 1), x), rest = gn__reduce_of(k, GN_OP_PROD, some, k->attrs[0], true);
-    uint32_t others = gn__where(k, zero, gn__eq(k, count, gn__num(k, 1)), gn__eq(k, count, gn__num(k, 0)));
-    k->gx[0] = gn__choose(k, others, gn__div(k, gn__mul(k, gy, rest), some));
-}
-
-/* The running sum from the end. */
-static uint32_t gn__sum_back(gn__grads *k, uint32_t a, int64_t axis) {
-    int64_t flip[4] = { axis, INT64_MAX, INT64_MIN, -1 };
-    return gn__op_in(k, GN_OP_SLICE, gn__op_in(k, GN_OP_CUMSUM, gn__op_in(k, GN_OP_SLICE, a, 4, flip), 1, &axis), 4, flip);
-}
-
-static void gn__grad_cumsum(gn__grads *k) { k->gx[0] = gn__sum_back(k, k->gy, k->attrs[0]); }
-
-/* Before the first 0 of a row: the sum of what comes of gy y, over x. At it: of gy times the products without it. After it: 0. */
-static void gn__grad_cumprod(gn__grads *k) {
-    uint32_t x = k->x[0], zero = gn__eq(k, x, gn__num(k, 0)), i64 = gn__cast_to(k->g, k->at, zero, GN_I64);
-    uint32_t count = gn__cast_to(k->g, k->at, gn__op_in(k, GN_OP_CUMSUM, i64, 1, k->attrs), (gn_dtype)k->g->nodes[k->gy].dtype);
-    uint32_t first = gn__and(k, zero, gn__eq(k, count, gn__num(k, 1))), some = gn__where(k, first, gn__num(k, 1), x);
-    uint32_t without = gn__sum_back(k, gn__mul(k, k->gy, gn__op_in(k, GN_OP_CUMPROD, some, 1, k->attrs)), k->attrs[0]);
-    uint32_t before = gn__div(k, gn__sum_back(k, gn__mul(k, k->gy, k->y), k->attrs[0]), gn__where(k, zero, gn__num(k, 1), x));
-    k->gx[0] = gn__where(k, first, without, gn__choose(k, gn__eq(k, count, gn__num(k, 0)), before));
-}
-
-static int64_t gn__axis_bit(const gn__grads *k, int64_t axis) { return (int64_t)1 << gn__axis(axis, gn__x_shape(k, 0).rank); }
-
-static void gn__grad_softmax(gn__grads *k) {
-    uint32_t dot = gn__reduce_of(k, GN_OP_SUM, gn__mul(k, k->gy, k->y), gn__axis_bit(k, k->attrs[0]), true);
-    k->gx[0] = gn__mul(k, k->y, gn__sub(k, k->gy, dot));
-}
-
-static void gn__grad_log_softmax(gn__grads *k) {
-    uint32_t sum = gn__reduce_of(k, GN_OP_SUM, k->gy, gn__axis_bit(k, k->attrs[0]), true);
-    k->gx[0] = gn__sub(k, k->gy, gn__mul(k, gn__exp(k, k->y), sum));
-}
-
-static void gn__grad_layernorm(gn__grads *k) {
-    int rank = gn__x_shape(k, 0).rank, last = k->n_in - 1;
-    int64_t axis = (int64_t)1 << (rank - 1), lead = axis - 1;
-    uint32_t x = k->x[0], mid = gn__sub(k, x, gn__reduce_of(k, GN_OP_MEAN, x, axis, true));
-    uint32_t var = gn__reduce_of(k, GN_OP_MEAN, gn__mul(k, mid, mid), axis, true);
-    uint32_t scale = gn__rsqrt(k, gn__add(k, var, gn__num(k, gn__word_f64(k->attrs[0]))));
-    uint32_t hat = gn__mul(k, mid, scale), g = k->attrs[1] & 1 ? gn__mul(k, k->gy, k->x[1]) : k->gy;
-    uint32_t m = gn__reduce_of(k, GN_OP_MEAN, g, axis, true), mh = gn__reduce_of(k, GN_OP_MEAN, gn__mul(k, g, hat), axis, true);
-    k->gx[0] = gn__mul(k, scale, gn__sub(k, gn__sub(k, g, m), gn__mul(k, hat, mh)));
-    if (k->attrs[1] & 1) k->gx[1] = gn__reduce_of(k, GN_OP_SUM, gn__mul(k, k->gy, hat), lead, false);
-    if (k->attrs[1] & 2) k->gx[last] = gn__reduce_of(k, GN_OP_SUM, k->gy, lead, false);
-}
-
-static void gn__grad_matmul(gn__grads *k) {
-    gn_shape a = gn__x_shape(k, 0), b = gn__x_shape(k, 1), o = *gn__shape_of(k->g, k->y), a2 = a, b2 = b;
-    if (a.rank == 1) a2 = GN_SHAPE(1, a.dims[0]);
-    if (b.rank == 1) b2 = GN_SHAPE(b.dims[0], 1);
-    if (a.rank == 1) {                                      /* the dropped axes of vectors come back */
-        o.rank++;
-        o.dims[o.rank - 1] = o.rank > 1 ? o.dims[o.rank - 2] : 1;
-        if (b.rank > 1) o.dims[o.rank - 2] = 1;
-    }
-    if (b.rank == 1) { if (a.rank == 1) o.dims[o.rank - 1] = 1; o.dims[o.rank++] = 1; }
-    uint32_t x0 = gn__reshape_of(k, k->x[0], &a2), x1 = gn__reshape_of(k, k->x[1], &b2), gy = gn__reshape_of(k, k->gy, &o);
-    if (k->need[0]) k->gx[0] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gy, gn__transposed(k, x1)), &a2), &a);
-    if (k->need[1]) k->gx[1] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gn__transposed(k, x0), gy), &b2), &b);
-}
-
-static void gn__grad_linear(gn__grads *k) {
-    gn_shape x = gn__x_shape(k, 0), o = *gn__shape_of(k->g, k->y);
-    int64_t last = x.dims[x.rank - 1], n = o.dims[o.rank - 1], rows = 1;
-    for (int i = 0; i + 1 < x.rank; i++) rows *= x.dims[i];
-    gn_shape flat_x = GN_SHAPE(rows, last), flat_y = GN_SHAPE(rows, n);
-    uint32_t gy = gn__reshape_of(k, k->gy, &flat_y);
-    if (k->need[0]) k->gx[0] = gn__reshape_of(k, gn__matmul_of(k, gy, gn__transposed(k, k->x[1])), &x);
-    if (k->need[1]) k->gx[1] = gn__matmul_of(k, gn__transposed(k, gn__reshape_of(k, k->x[0], &flat_x)), gy);
-    if (k->n_in > 2) k->gx[2] = gn__reduce_of(k, GN_OP_SUM, gy, 1, false);
-}
-
-static void gn__grad_reshape(gn__grads *k) { gn_shape s = gn__x_shape(k, 0); k->gx[0] = gn__reshape_of(k, k->gy, &s); }
-static void gn__grad_broadcast(gn__grads *k) { gn_shape s = gn__x_shape(k, 0); k->gx[0] = gn__sum_to(k, k->gy, &s); }
-
-static void gn__grad_permute(gn__grads *k) {
-    int64_t back[GN_MAX_RANK];
-    for (int i = 0; i < k->n_attrs; i++) back[gn__axis(k->attrs[i], k->n_attrs)] = i;
-    k->gx[0] = gn__op_in(k, GN_OP_PERMUTE, k->gy, k->n_attrs, back);
-}
-
-static uint32_t gn__slice_put_of(gn__grads *k, uint32_t a, uint32_t b) { uint32_t in[2] = { a, b }; return gn__build(k->g, k->at, GN_OP_SLICE_PUT, 2, in, 4, k->attrs); }
-static void gn__grad_slice(gn__grads *k) { k->gx[0] = gn__slice_put_of(k, gn__zeros_like(k, k->x[0]), k->gy); }
-static void gn__grad_slice_put(gn__grads *k) {
-    k->gx[0] = gn__slice_put_of(k, k->gy, gn__zeros_like(k, k->x[1]));
-    k->gx[1] = gn__op_in(k, GN_OP_SLICE, k->gy, 4, k->attrs);
-}
-
-static void gn__grad_concat(gn__grads *k) {
-    int axis = gn__axis(k->attrs[0], gn__x_shape(k, 0).rank);
-    int64_t attrs[4] = { axis, 0, 0, 1 };
-    for (int i = 0; i < k->n_in; i++) {
-        attrs[2] = attrs[1] + gn__x_shape(k, i).dims[axis];
-        if (k->need[i]) k->gx[i] = gn__op_in(k, GN_OP_SLICE, k->gy, 4, attrs);
-        attrs[1] = attrs[2];
-    }
-}
-
-static uint32_t gn__scatter_of(gn__grads *k, uint32_t a, int64_t axis, uint32_t index, uint32_t src) {
-    uint32_t in[3] = { a, index, src };
-    return gn__build(k->g, k->at, GN_OP_SCATTER_ADD, 3, in, 1, &axis);
-}
-static uint32_t gn__gather_of(gn__grads *k, uint32_t a, int64_t axis, uint32_t index) { uint32_t in[2] = { a, index }; return gn__build(k->g, k->at, GN_OP_GATHER, 2, in, 1, &axis); }
-
-static void gn__grad_gather(gn__grads *k) { k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), k->attrs[0], k->x[1], k->gy); }
-static void gn__grad_scatter_add(gn__grads *k) {
-    k->gx[0] = k->gy;
-    k->gx[2] = gn__gather_of(k, k->gy, k->attrs[0], k->x[1]);
-}
-/* Which elements of src are still there after a scatter: the place of each is scattered and looked up again. */
-static uint32_t gn__scatter_stays(gn__grads *k) {
-    gn_shape a = gn__x_shape(k, 0), s = gn__x_shape(k, 2);
-    int64_t places[4] = { GN_I64, gn__count(&s), gn__f64_word(0), gn__f64_word(1) };
-    uint32_t place = gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, places), &s);
-    uint32_t in[3] = { gn__full(k->g, k->at, GN_I64, &a, -1), k->x[1], place };
-    return gn__eq(k, place, gn__gather_of(k, gn__build(k->g, k->at, GN_OP_SCATTER, 3, in, 1, k->attrs), k->attrs[0], k->x[1]));
-}
-static void gn__grad_scatter(gn__grads *k) {
-    uint32_t in[3] = { k->gy, k->x[1], gn__zeros_like(k, k->x[2]) };
-    k->gx[0] = gn__build(k->g, k->at, GN_OP_SCATTER, 3, in, 1, k->attrs);
-    k->gx[2] = gn__choose(k, gn__scatter_stays(k), gn__gather_of(k, k->gy, k->attrs[0], k->x[1]));
-}
-static void gn__grad_scatter_max(gn__grads *k) {           /* shared evenly among equals */
-    gn_dtype d = (gn_dtype)k->g->nodes[k->gy].dtype;
-    uint32_t kept = gn__eq(k, k->x[0], k->y), put = gn__eq(k, k->x[2], gn__gather_of(k, k->y, k->attrs[0], k->x[1]));
-    uint32_t count = gn__scatter_of(k, gn__cast_to(k->g, k->at, kept, d), k->attrs[0], k->x[1], gn__cast_to(k->g, k->at, put, d));
-    uint32_t share = gn__div(k, k->gy, count);
-    k->gx[0] = gn__choose(k, kept, share);
-    k->gx[2] = gn__choose(k, put, gn__gather_of(k, share, k->attrs[0], k->x[1]));
-}
-/* To the latest element that the running maximum has met. */
-static void gn__grad_cummax(gn__grads *k) {
-    gn_shape s = gn__x_shape(k, 0), row = s;
-    int axis = gn__axis(k->attrs[0], s.rank);
-    int64_t places[4] = { GN_I64, s.dims[axis], gn__f64_word(0), gn__f64_word(1) };
-    for (int i = 0; i < s.rank; i++) row.dims[i] = i == axis ? s.dims[i] : 1;
-    uint32_t place = gn__broadcast_of(k, gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, places), &row), &s);
-    uint32_t met = gn__where(k, gn__lt(k, k->x[0], k->y), gn__zeros_like(k, place), place);
-    uint32_t from = gn__op_in(k, GN_OP_CUMMAX, met, 1, k->attrs);
-    k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), k->attrs[0], from, k->gy);
-}
-static void gn__grad_embedding(gn__grads *k) {
-    gn_shape table = gn__x_shape(k, 0), ids = gn__x_shape(k, 1);
-    gn_shape column = GN_SHAPE(gn__count(&ids), 1), rows = GN_SHAPE(gn__count(&ids), table.dims[1]);
-    uint32_t index = gn__broadcast_of(k, gn__reshape_of(k, k->x[1], &column), &rows);
-    k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), 0, index, gn__reshape_of(k, k->gy, &rows));
-}
-
-static void gn__grad_cross_entropy(gn__grads *k) {         /* (softmax - one hot) / rows */
-    gn_shape s = gn__x_shape(k, 0), rows = gn__x_shape(k, 1);
-    int64_t axis = -1, hot[2] = { s.dims[s.rank - 1], k->g->nodes[k->gy].dtype };
-    uint32_t diff = gn__sub(k, gn__op_in(k, GN_OP_SOFTMAX, k->x[0], 1, &axis), gn__op_in(k, GN_OP_ONE_HOT, k->x[1], 2, hot));
-    k->gx[0] = gn__mul(k, diff, gn__div(k, k->gy, gn__num(k, (double)gn__count(&rows))));
-}
-
-static void gn__grad_mse_loss(gn__grads *k) {
-    gn_shape a = gn__x_shape(k, 0), b = gn__x_shape(k, 1), both;
-    gn__broadcast_shapes(&a, &b, &both);
-    uint32_t d = gn__mul(k, gn__sub(k, k->x[0], k->x[1]), gn__mul(k, k->gy, gn__num(k, 2.0 / (double)gn__count(&both))));
-    k->gx[0] = d;
-    k->gx[1] = gn__neg(k, d);
-}
-
-/* bool (T,S) or (1,S): which keys a query sees by causality and length; 0 when it sees all. */
-static uint32_t gn__attention_seen(gn__grads *k, int64_t T, int64_t S, uint32_t length) {
-    int64_t keys[4] = { GN_I64, S, gn__f64_word(0), gn__f64_word(1) }, rows[4] = { GN_I64, T, gn__f64_word(0), gn__f64_word(1) };
-    gn_shape column = GN_SHAPE(T, 1), scalar = GN_SCALAR;
-    bool causal = k->attrs[0] & 1;
-    if (!causal && !(k->attrs[0] & 4)) return 0;
-    uint32_t i = gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, keys);
-    uint32_t end = k->attrs[0] & 4 ? gn__cast_to(k->g, k->at, length, GN_I64) : gn__full(k->g, k->at, GN_I64, &scalar, (double)S);
-    if (causal) {
-        uint32_t t = gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, rows), &column);
-        end = gn__add(k, t, gn__add(k, end, gn__full(k->g, k->at, GN_I64, &scalar, (double)(1 - T))));
-    }
-    return gn__lt(k, i, end);
-}
-
-/* The formula written out: p = softmax(q kT scale + mask), 0 where hidden. Grouped heads as an extra axis. */
-static void gn__grad_attention(gn__grads *k) {
-    gn_shape q = gn__x_shape(k, 0), kk = gn__x_shape(k, 1), v = gn__x_shape(k, 2);
-    int64_t B = q.dims[0], G = kk.dims[1], R = G ? q.dims[1] / G : 0, T = q.dims[2], S = kk.dims[2], D = q.dims[3], E = v.dims[3], last = -1;
-    gn_shape q5 = GN_SHAPE(B, G, R, T, D), k5 = GN_SHAPE(B, G, 1, S, D), v5 = GN_SHAPE(B, G, 1, S, E), o5 = GN_SHAPE(B, G, R, T, E), p4 = GN_SHAPE(B, q.dims[1], T, S), p5 = GN_SHAPE(B, G, R, T, S);
-    double scale = gn__word_f64(k->attrs[1]);
-    if (scale == 0) scale = 1.0 / sqrt((double)GN__MAX(D, 1));
-    uint32_t xq = gn__reshape_of(k, k->x[0], &q5), xk = gn__reshape_of(k, k->x[1], &k5), xv = gn__reshape_of(k, k->x[2], &v5), gy = gn__reshape_of(k, k->gy, &o5);
-    uint32_t s = gn__reshape_of(k, gn__mul(k, gn__matmul_of(k, xq, gn__transposed(k, xk)), gn__num(k, scale)), &p4);
-    uint32_t seen = gn__attention_seen(k, T, S, k->x[k->n_in - 1]), mask = k->attrs[0] & 2 ? k->x[3] : 0;
-    bool bool_mask = mask && k->g->nodes[mask].dtype == GN_BOOL;
-    if (mask && !bool_mask) s = gn__add(k, s, mask);
-    if (bool_mask) seen = seen ? gn__and(k, seen, mask) : mask;
-    if (seen) s = gn__where(k, seen, s, gn__num(k, -1e30));
-    uint32_t p = gn__op_in(k, GN_OP_SOFTMAX, s, 1, &last);
-    if (seen) p = gn__choose(k, seen, p);
-    p = gn__reshape_of(k, p, &p5);
-    uint32_t gp = gn__matmul_of(k, gy, gn__transposed(k, xv));
-    uint32_t gs = gn__mul(k, p, gn__sub(k, gp, gn__reduce_of(k, GN_OP_SUM, gn__mul(k, gp, p), 16, true)));
-    if (mask && !bool_mask && k->need[3]) k->gx[3] = gn__reshape_of(k, gs, &p4);
-    gs = gn__mul(k, gs, gn__num(k, scale));
-    if (k->need[0]) k->gx[0] = gn__reshape_of(k, gn__matmul_of(k, gs, xk), &q);
-    if (k->need[1]) k->gx[1] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gn__transposed(k, gs), xq), &k5), &kk);
-    if (k->need[2]) k->gx[2] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gn__transposed(k, p), gy), &v5), &v);
-}
-
-static void gn__grad_kv_append(gn__grads *k) {
-    gn_shape rows = gn__x_shape(k, 1), column = GN_SHAPE(1, 1, rows.dims[2], 1);
-    int64_t t[4] = { GN_I64, rows.dims[2], gn__f64_word(0), gn__f64_word(1) };
-    uint32_t in[3] = { k->gy, gn__zeros_like(k, k->x[1]), k->x[2] };
-    if (k->need[0]) k->gx[0] = gn__build(k->g, k->at, GN_OP_KV_APPEND, 3, in, 0, NULL);
-    uint32_t at = gn__add(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, t), gn__cast_to(k->g, k->at, k->x[2], GN_I64));
-    if (k->need[1]) k->gx[1] = gn__gather_of(k, k->gy, 2, gn__broadcast_of(k, gn__reshape_of(k, at, &column), &rows));
-}
-
-/* Which nodes up to the loss a parameter reaches through differentiable ops. */
-static void gn__grad_reached(const gn_ctx *g, uint32_t loss, const uint32_t *params, int n, uint8_t *reached) {
-    for (int i = 0; i < n; i++)
-        if (params[i] <= loss) reached[params[i]] = 1;
-    for (uint32_t id = 1; id <= loss; id++) {
-        const gn__node *nd = &g->nodes[id];
-        if (!gn__ops[nd->op].grad || !gn__is_float((gn_dtype)nd->dtype)) {
-            if (nd->op != GN_OP_ASSIGN) continue;
-        }
-        for (uint32_t i = 0; i < nd->n_ins && !reached[id]; i++) reached[id] = reached[g->ins[nd->ins + i]];
-    }
-}
-
-/* One node's inputs get their share of its gradient. */
-static void gn__grad_node(gn_ctx *g, gn__loc at, uint32_t id, uint32_t *grads, const uint8_t *reached) {
-    gn__grads k = { .g = g, .at = at, .y = id, .gy = grads[id], .n_in = g->nodes[id].n_ins, .n_attrs = g->nodes[id].n_attrs };
-    int op = g->nodes[id].op;
-    for (int i = 0; i < k.n_in; i++) {
-        k.x[i] = g->ins[g->nodes[id].ins + (uint32_t)i];
-        k.need[i] = reached[k.x[i]] && gn__is_float((gn_dtype)g->nodes[k.x[i]].dtype);
-    }
-    for (int i = 0; i < k.n_attrs; i++) k.attrs[i] = g->attrs[g->nodes[id].attrs + (uint32_t)i];
-    if (op == GN_OP_ASSIGN) k.gx[1] = k.gy;              /* a version's value is what was assigned */
-    else gn__ops[op].grad(&k);
-    for (int i = 0; i < k.n_in; i++) {
-        if (!k.need[i] || (op == GN_OP_ASSIGN && i == 0)) continue;
-        gn_shape s = *gn__shape_of(g, k.x[i]);
-        uint32_t gx = gn__sum_to(&k, k.gx[i], &s);
-        grads[k.x[i]] = grads[k.x[i]] ? gn__add(&k, grads[k.x[i]], gx) : gx;
-    }
-}
-
-/* Fills out[i] with the node of d loss / d params[i]. */
-static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint32_t *params, int n, uint32_t *out, gn_fault *f) {
-    gn__type t = gn__type_of(g, loss);
-    if (!gn__is_float(t.dtype) || gn__count(&t.shape) != 1) return gn_fail(f, GN_NO_GRADIENT, "the loss must be one float element");
-    uint8_t *reached = (uint8_t *)gn__alloc_zero((size_t)loss + 1);
-    uint32_t *grads = (uint32_t *)gn__alloc_zero(((size_t)loss + 1) * sizeof *grads);
-    gn_result r = reached && grads ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the gradients");
-    if (r == GN_OK) {
-        gn__grad_reached(g, loss, params, n, reached);
-        grads[loss] = gn__full(g, at, t.dtype, &t.shape, 1);
-        for (uint32_t id = loss; id > 0; id--) {
-            int op = g->nodes[id].op;                       /* a parameter may come from an op without a gradient, and ends the way there */
-            if (grads[id] && reached[id] && g->nodes[id].n_ins && (gn__ops[op].grad || op == GN_OP_ASSIGN)) gn__grad_node(g, at, id, grads, reached);
-        }
-    }
-    for (int i = 0; i < n && r == GN_OK; i++) {
-        out[i] = params[i] <= loss ? grads[params[i]] : 0;
-        if (!out[i]) r = gn_fail(f, GN_NO_GRADIENT, "the loss does not depend on parameter %d ('%s') through differentiable operations", i, gn__label_text(g, g->nodes[params[i]].label));
-    }
-    gn_free(reached);
-    gn_free(grads);
-    return r;
-}
-
-GN__COLD_END
-
-GN__COLD_BEGIN
-
 /* >>meaning ========================================================================================
- * What is known of a node beyond its arithmetic: roles and phases recognised from structure, what the program said of them, costs,
- * and the groups of nodes that run together. A pure function of the part; time and memory grow with its size alone. */
+ * What is known of a node beyond its arithmetic: roles and phases recognised from structure, what the program said of them,
+ * costs, and the groups of nodes that run together. A pure function of the part; time and memory grow with its size alone. */
+
+GN__COLD_BEGIN
 
 #define GN__X(name, number, text) text,
 static const char *const gn__phase_names[GN_PHASE__COUNT] = { GN_PHASES(GN__X) };
@@ -9314,10 +9330,13 @@ static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m,
     gn__meaning_deinit(m);
     return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the meaning of %u nodes", p->n_nodes);
 }
+GN__COLD_END
 
-/* >>plan ===========================================================================================
- * How a part runs on a host executor: which nodes are views, which run in one loop, where each result lies. A pure function
- * of the part. Then where it runs: which device runs which groups (schedule), told in words and drawn (explanation). */
+/* >>layout =========================================================================================
+ * How a part runs on one executor: which nodes are views, which run in one loop, when each result is needed and where it lies.
+ * A pure function of the part. */
+
+GN__COLD_BEGIN
 
 enum { GN__GROUP_MAX = 64 };
 #define GN__NO_GROUP UINT32_MAX
@@ -9800,6 +9819,13 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_f
     if (r != GN_OK) gn__layout_deinit(l);
     return r;
 }
+GN__COLD_END
+
+/* >>schedule =======================================================================================
+ * Which device runs which groups of a part: a cost model, lists of proposals, the best of them. A pure function of part, cluster
+ * and policy: no I/O, no locks, no clock. */
+
+GN__COLD_BEGIN
 
 /* ---- schedule ----
  * Groups of nodes are units; a group whose nodes the program sends to different devices is taken apart. Several placements of the
@@ -11151,6 +11177,12 @@ static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const
     gn__sched_deinit(&s);
     return r;
 }
+GN__COLD_END
+
+/* >>explain ========================================================================================
+ * A schedule in words and as a picture (SVG). */
+
+GN__COLD_BEGIN
 
 /* ---- explanation: a schedule in words and as a picture ---- */
 
@@ -11664,16 +11696,15 @@ static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault
     else if (ok) ok = gn__draw(k);
     return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
 }
-
 GN__COLD_END
-
-GN__COLD_BEGIN
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
  *     u32 payload bytes (at most 256 KiB), u16 message id, u16 flags (1: MORE, 2: OPTIONAL), u32 request, payload
  * A message is the payloads of the frames of one request up to the one without MORE; frames of different requests may
  * interleave. A receiver skips messages it does not know if they are OPTIONAL. Nothing here touches a socket. */
+
+GN__COLD_BEGIN
 
 #define GN__WIRE_MIN 1                      /* protocol versions spoken */
 #define GN__WIRE_MAX 1
@@ -11865,7 +11896,6 @@ typedef struct gn__field {
 } gn__field;
 
 typedef struct gn__msg_info { const char *name; uint16_t id, up, n_fields; uint32_t size; const gn__field *fields; } gn__msg_info;
-
 
 #define GN__F(m, kind, name, max, unit, help) { #name, GN__KIND_##kind, (uint16_t)offsetof(gn__msg_##m, name), unit, max },
 #define GN__X(NAME, name, id, direction, help) static const gn__field gn__fields_##name[] = { GN__FIELDS_##NAME(GN__F, name) };
@@ -12627,10 +12657,9 @@ static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes,
     *out_part = in.part;
     return GN_OK;
 }
-
 GN__COLD_END
 
-/* >>exec ===========================================================================================
+/* >>cpu ============================================================================================
  * The null and the CPU executor. Runs are synchronous: a ticket is done when submit returns. */
 
 GN__COLD_BEGIN
@@ -12944,7 +12973,6 @@ static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory)
         if (usable && !gn__held_touches(memory, n, host, outs[i].bytes)) r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
 }
-
 GN__COLD_END
 
 /* ---- loops: a tile of each register at a time ---- */
@@ -13517,6 +13545,12 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     *out = (gn_exec){ &gn__null_i, n };
     return GN_OK;
 }
+GN__COLD_END
+
+/* >>multi ==========================================================================================
+ * Opening a device by its name, what it costs, and several devices as one executor. */
+
+GN__COLD_BEGIN
 
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through the
@@ -14402,8 +14436,6 @@ static gn_result gn__schedule_again(gn__splitter *k, const gn_meaning *meaning, 
     return GN_OK;
 }
 
-GN__COLD_END
-
 /* The costs of now, kept with the split. */
 static gn_result gn__split_costs(gn__multi *m, gn__split *s, gn_cluster *out, gn_fault *f) {
     uint32_t n = m->n_units;
@@ -14738,8 +14770,6 @@ static void gn__multi_measure(gn__multi *m) {
     m->measure_us = end + GN__MAX((uint64_t)GN__WATCH_US / m->n_units, GN__WATCH_SHARE * (end - begin));
 }
 
-GN__COLD_END
-
 static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
@@ -14994,8 +15024,6 @@ static gn_result gn__piece_carry(gn__multi *m, gn__multi_run *w, const gn__piece
     gn_free(host);
     return r;
 }
-
-GN__COLD_END
 
 /* Values of other devices that the piece reads become values of its own. *out_blamed: an error is of that piece. */
 static gn_result gn__piece_take_values(gn__multi *m, gn__multi_run *w, const gn__piece *x, gn__piece_run **out_blamed, gn_fault *f) {
@@ -15463,7 +15491,6 @@ static void gn__multi_costs(void *self, gn_cluster_device *out, gn_cluster_link 
     if (u->exec.i->costs) u->exec.i->costs(u->exec.self, out, up, down);
 }
 
-GN__COLD_BEGIN
 /* Numbers that no codec makes smaller. */
 static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f) {
     const int64_t dims[4] = { GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE }, few = GN__PROBE_SMALL;
@@ -15508,7 +15535,6 @@ static double gn__device_work(void *self) {
     if (u->exec.i->submit(u->exec.self, b->plan, &in, &out, &ticket, NULL) != GN_OK) return 0;
     return (double)GN__MAX(gn_now_us() - begin, 1u) * 1e-6;
 }
-GN__COLD_END
 
 /* Before a context's plans are destroyed: nothing more is submitted, and what is under way is not waited for, but on GPUs, which may
    still read what another one holds. Its memory stays until the devices are closed. */
@@ -15901,10 +15927,12 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
     gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "%s: %.3g f32, %.3g f16, %.3g f64, %.3g integer operations a second, %.3g bytes a second, %.3g us a run and %.3g a kernel", desc->device,
             out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3], out->bytes_per_s, out->queue_s * 1e6, out->launch_s * 1e6);
 }
+GN__COLD_END
 
-/* >>session ========================================================================================
- * The two ends of protocol 1 over a transport. The client's end is an executor like any other; the server's end puts the
- * protocol in front of a local executor. */
+/* >>client =========================================================================================
+ * The remote executor: the client's end of protocol 1 over a transport, and what both ends need of a connection. */
+
+GN__COLD_BEGIN
 
 #define GN__DEADLINE_MS 30000u
 #define GN__SEND_PIECE (32u << 10)          /* bytes sent at once to a server that may be computing */
@@ -17240,6 +17268,12 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     out->self = r;
     return GN_OK;
 }
+GN__COLD_END
+
+/* >>server =========================================================================================
+ * The server's end: sessions, tenants, budgets, weights and plans, in front of local executors. */
+
+GN__COLD_BEGIN
 
 /* ---- server: tenants and the weight store. A tenant sees its own weights only, found by content and length. What no session uses stays,
  * charged to the tenant, until it has been idle too long, there are too many bytes of it, or its room is needed ---- */
@@ -19587,48 +19621,11 @@ static void gn__server_get_stats(gn_server *s, gn_stats *out) {
         if (!x->done) gn__stats_add(out, &x->shown);
     gn__mutex_unlock(&s->lock);
 }
-
-gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error) {
-    gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    gn_result e = out_server ? gn__server_open(desc, out_server, &f) : gn_fail(&f, GN_BAD_ARGUMENT, "there is no place for the server");
-    if (!out_error) return e;
-    memset(out_error, 0, sizeof *out_error);
-    out_error->result = e;
-    gn__copy_text(out_error->text, sizeof out_error->text, f.text);
-    return e;
-}
-
-gn_result gn_server_run(gn_server *s) {
-    if (!s) return GN_BAD_ARGUMENT;
-    gn__server_wait(s);
-    return gn__atomic_load(&s->lost) ? GN_DEVICE_LOST : GN_OK;
-}
-
-int gn_server_handover(gn_server *s) { return s ? gn__server_handover(s) : -1; }
-
-size_t gn_server_refused(gn_server *s, char *out_text, size_t cap) {
-    if (s) return gn__server_refused_text(s, out_text, out_text ? cap : 0);
-    if (out_text && cap) out_text[0] = 0;
-    return 0;
-}
-
-void gn_server_stop(gn_server *s) { if (s) gn__atomic_store(&s->stop, 1); }
-void gn_server_close(gn_server *s) { if (s) gn__server_close(s); }
-const char *gn_server_url(gn_server *s) { return s && s->listener ? gn__net->url(s->listener) : ""; }
-uint16_t gn_server_port(gn_server *s) { return s && s->listener ? gn__net->port(s->listener) : 0; }
-
-void gn_server_stats(gn_server *s, gn_stats *out_stats) {
-    if (!out_stats) return;
-    memset(out_stats, 0, sizeof *out_stats);
-    if (s) gn__server_get_stats(s, out_stats);
-}
-
-gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) { return gn__server_take(s, t, tenant ? tenant : ""); }
-
 GN__COLD_END
 
-/* >>check ==========================================================================================
- * Handles to nodes. Misuse becomes a failed node or a result; nothing here computes. */
+/* >>context ========================================================================================
+ * Handles to nodes, opening, the plans of a context, cutting and submitting what a read needs. Misuse becomes a failed node or
+ * a result. */
 
 #define GN__PLANS_RECENT 64u       /* steps whose plans stay: as many may run at once */
 
@@ -20072,11 +20069,6 @@ static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *dev
     *out = (gn_exec_desc){ device, g->desc.threads, g->desc.deadline_ms, g->desc.strict, stats, g->desc.log, g->desc.log_user, &g->cancel, NULL };
 }
 
-#if defined(__GNUC__) && !defined(__clang__)      /* not on the path of a tile: compiled fast rather than to be fast */
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
-
 static const char *gn__device_list(const gn_desc *d) {
     const char *all = d && d->devices ? d->devices : getenv("GENIE_DEVICES");
     return all && all[0] ? all : "cpu";
@@ -20332,10 +20324,6 @@ static void gn__context_free(gn_ctx *g) {
     gn__account_close(g->plan_account);
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
-
 /* GN_DEVICE_LOST when no device is left, or for the first time since one was lost (`first`); the error says which and why. */
 static gn_result gn__context_lost(gn_ctx *g, bool first) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
@@ -20397,7 +20385,182 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     return (gn_tensor){ g, (uint32_t)slot | GN__SLOT_BIT, s->gen };
 }
 
-/* >>public ========================================================================================= */
+/* ---- values ---- */
+
+/* An error of a call that is no op. */
+GN__PRINTF(5, 6) static gn_result gn__error_call(gn_ctx *g, gn__loc at, const char *call, gn_result r, const char *format, ...) {
+    gn_fault f;
+    va_list args;
+    va_start(args, format);
+    gn__fail_v(&f, r, format, args);
+    va_end(args);
+    gn__error_set(g, r, call, f.text);
+    g->error.line = at.line;
+    gn__copy_text(g->error.file, sizeof g->error.file, at.file);
+    return r;
+}
+
+/* Handles to nodes for a read; an error is complete in gn_last_error. */
+static gn_result gn__roots(gn_ctx *g, gn__loc at, const char *call, const gn_tensor *t, int n, uint32_t *out) {
+    for (int i = 0; i < n; i++) {
+        gn_result why;
+        out[i] = gn__resolve(g, t[i], &why);
+        if (why != GN_OK) return gn__error_call(g, at, call, why, "tensor %d: %s", i, gn__handle_text(why));
+        if (g->nodes[out[i]].op == GN_OP_FAILED) return gn__cut_error(g, GN_BAD_ARGUMENT, out[i]);
+    }
+    return g->failed_effect ? gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect) : GN_OK;
+}
+
+static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *later) {
+    const char *call = later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize";
+    gn__loc nowhere = { "", 0 };
+    if ((size_t)n > SIZE_MAX / sizeof(gn_out)) return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "%d tensors are too many", n);
+    uint32_t *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
+    gn_out *outs = (gn_out *)gn__alloc_zero((size_t)n * sizeof *outs);
+    gn_result r = roots && outs ? gn__roots(g, nowhere, call, t, n, roots) : gn__error_call(g, nowhere, call, GN_OUT_OF_MEMORY, "no memory to ask for %d tensors", n);
+    for (int i = 0; i < n && r == GN_OK && out; i++) {
+        gn__type type = gn__type_of(g, roots[i]);
+        char text[GN__DIMS_TEXT];
+        gn_fault f;
+        if (bytes[i] != gn__type_bytes(&type)) {
+            const gn__node *nd = &g->nodes[roots[i]];
+            gn_fail(&f, GN_BAD_SIZE, "%s holds %llu bytes, the buffer %llu", gn__type_text(&type, text, sizeof text), (unsigned long long)gn__type_bytes(&type), (unsigned long long)bytes[i]);
+            r = gn__error_node(g, &f, nd->file, nd->line, nd->op, nd->label);
+        } else if (!out[i] && bytes[i]) r = gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "the buffer %d for %s is NULL", i, gn__type_text(&type, text, sizeof text));
+        else GN__READABLE(out[i], bytes[i]);
+        static char nothing;
+        outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
+    }
+    uint64_t begin = gn__call_begin(g), total = 0;
+    if (r == GN_OK) r = gn__submit(g, roots, outs, n, later);
+    for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
+    gn__trace_end(g, call, begin, total);
+    gn_free(roots);
+    gn_free(outs);
+    return r;
+}
+
+/* ---- gn_explain ---- */
+
+static const char *gn__explain_label(const void *owner, uint32_t node) {
+    const gn_ctx *g = (const gn_ctx *)owner;
+    return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
+}
+
+/* Where weights, states and kept values of the cut are. */
+static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
+    const gn__multi *m = g->multi;
+    for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
+        const gn_part_node *n = &g->cut.part.nodes[i];
+        bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
+        if (!m) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
+        else if (slot && n->slot < m->n_slots && m->slots[n->slot].on) homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
+        for (size_t k = 0; m && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
+            if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
+    }
+}
+
+/* What the one device of a context costs: asked for by an explanation alone, hence measured with the first. A server is measured
+   from here, its link apart. What a run waits for its answer is no cost of the device. */
+static void gn__context_measure(gn_ctx *g) {
+    gn_exec x = gn__exec_bare(g->exec);
+    gn_exec_desc d;
+    gn_fault f;
+    if (g->measured) return;
+    g->measured = true;
+    gn_stats counted = g->stats;
+    gn__exec_desc_of(g, &d, g->device_names, &counted);
+    if (x.i != &gn__remote_i) {
+        gn__measure(x, &d, (uint32_t)g->n_slots, &g->costs);
+        g->stats = counted;                                /* nothing of it is the program's */
+        return;
+    }
+    gn__remote *r = (gn__remote *)x.self;
+    if (gn__env_forbids("GENIE_MEASURE") || r->lost || gn__remote_wait(r, g->last_ticket, &f) != GN_OK || gn__remote_probe(r, &f) != GN_OK) return;
+    gn__measure_all(x, (uint32_t)g->n_slots, &g->gen, &g->costs);
+    g->stats.kernels_run = counted.kernels_run;            /* what crossed the link is the program's, what was computed is not */
+    g->stats.nodes_fused = counted.nodes_fused;
+    g->stats.state_copies = counted.state_copies;
+    g->stats.state_copy_bytes = counted.state_copy_bytes;
+    g->costs.queue_s = GN__MAX(g->costs.queue_s - r->link_up.latency_s - r->link_down.latency_s, 0);
+}
+
+/* The context's own devices, with what is known of them. */
+static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
+    gn_device_info info;
+    if (g->multi) { gn__multi_cluster(g->multi, devices, links, out); return; }
+    g->exec.i->describe(g->exec.self, &info);
+    gn__context_measure(g);
+    devices[0] = g->costs;
+    gn_cluster_device told = { .memory = 0 };
+    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &told, &links[2], &links[1]);
+    devices[0].ops = told.ops;
+    devices[0].n_ops = told.n_ops;
+    gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
+    *out = (gn_cluster){ 1, devices, links };
+}
+
+static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn__story *k, gn_fault *f) {
+    gn_meaning m;
+    gn_schedule s;
+    gn_result r = gn__meaning_make(&g->cut.part, 0, &m, f);
+    if (r != GN_OK) return r;
+    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &s, f);
+    if (r == GN_OK) {
+        k->p = &g->cut.part;
+        k->m = &m;
+        k->s = &s;
+        k->c = c;
+        k->policy = policy;
+        k->label = gn__explain_label;
+        k->owner = g;
+        k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
+        if (!d->cluster && g->multi) gn__multi_absent(g->multi, k->absent, sizeof k->absent);
+        k->reschedules = d->cluster ? 0 : g->stats.reschedules;
+        r = gn__story_tell(k, d->format, f);
+    }
+    gn__schedule_deinit(&s);
+    gn__meaning_deinit(&m);
+    return r;
+}
+
+static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
+    uint32_t n = g->multi ? g->multi->n_units : 1;
+    gn_cluster own;
+    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
+    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
+    uint32_t *homes = (uint32_t *)gn__alloc_zero((g->cut.part.n_nodes + 1u) * sizeof *homes);
+    gn_result r = devices && links && homes ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
+    if (r == GN_OK && d->cluster) r = gn__explain_part(g, d, d->cluster, d->policy, NULL, k, f);
+    else if (r == GN_OK) {
+        gn__explain_cluster(g, devices, links, &own);
+        gn__explain_homes(g, homes);
+        r = gn__explain_part(g, d, &own, g->desc.policy, homes, k, f);
+    }
+    gn_free(devices);
+    gn_free(links);
+    gn_free(homes);
+    return r;
+}
+
+static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t cap, size_t *out_bytes) {
+    if (out_bytes) *out_bytes = k->out.n;
+    if (cap == 0 && out_bytes) return GN_OK;
+    if (!out || cap <= k->out.n) {
+        char text[96];
+        snprintf(text, sizeof text, "the explanation has %llu bytes and a NUL, the buffer %llu", (unsigned long long)k->out.n, (unsigned long long)cap);
+        return gn__error_set(g, GN_BAD_SIZE, "gn_explain", text);
+    }
+    memcpy(out, k->out.p, k->out.n);
+    out[k->out.n] = 0;
+    return GN_OK;
+}
+GN__COLD_END
+
+/* >>public =========================================================================================
+ * Thin bodies of the public functions: check, trace, call. */
+
+GN__COLD_BEGIN
 
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
@@ -20549,7 +20712,6 @@ gn_result gn_wait(gn_ctx *g, uint64_t ticket) {
     gn__trace_end(g, "gn_wait", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
 }
-
 GN__COLD_END
 
 /* ---- leaves ---- */
@@ -21013,177 +21175,6 @@ gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn_tensor
     return gn__handle(g, gn__kv_append_node(g, at, x[0], x[1], x[2]));
 }
 
-/* ---- values ---- */
-
-/* An error of a call that is no op. */
-GN__PRINTF(5, 6) static gn_result gn__error_call(gn_ctx *g, gn__loc at, const char *call, gn_result r, const char *format, ...) {
-    gn_fault f;
-    va_list args;
-    va_start(args, format);
-    gn__fail_v(&f, r, format, args);
-    va_end(args);
-    gn__error_set(g, r, call, f.text);
-    g->error.line = at.line;
-    gn__copy_text(g->error.file, sizeof g->error.file, at.file);
-    return r;
-}
-
-/* Handles to nodes for a read; an error is complete in gn_last_error. */
-static gn_result gn__roots(gn_ctx *g, gn__loc at, const char *call, const gn_tensor *t, int n, uint32_t *out) {
-    for (int i = 0; i < n; i++) {
-        gn_result why;
-        out[i] = gn__resolve(g, t[i], &why);
-        if (why != GN_OK) return gn__error_call(g, at, call, why, "tensor %d: %s", i, gn__handle_text(why));
-        if (g->nodes[out[i]].op == GN_OP_FAILED) return gn__cut_error(g, GN_BAD_ARGUMENT, out[i]);
-    }
-    return g->failed_effect ? gn__cut_error(g, GN_BAD_ARGUMENT, g->failed_effect) : GN_OK;
-}
-
-static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *later) {
-    const char *call = later ? "gn_read_later" : out ? n > 1 ? "gn_read_many" : "gn_read" : "gn_realize";
-    gn__loc nowhere = { "", 0 };
-    if ((size_t)n > SIZE_MAX / sizeof(gn_out)) return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "%d tensors are too many", n);
-    uint32_t *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
-    gn_out *outs = (gn_out *)gn__alloc_zero((size_t)n * sizeof *outs);
-    gn_result r = roots && outs ? gn__roots(g, nowhere, call, t, n, roots) : gn__error_call(g, nowhere, call, GN_OUT_OF_MEMORY, "no memory to ask for %d tensors", n);
-    for (int i = 0; i < n && r == GN_OK && out; i++) {
-        gn__type type = gn__type_of(g, roots[i]);
-        char text[GN__DIMS_TEXT];
-        gn_fault f;
-        if (bytes[i] != gn__type_bytes(&type)) {
-            const gn__node *nd = &g->nodes[roots[i]];
-            gn_fail(&f, GN_BAD_SIZE, "%s holds %llu bytes, the buffer %llu", gn__type_text(&type, text, sizeof text), (unsigned long long)gn__type_bytes(&type), (unsigned long long)bytes[i]);
-            r = gn__error_node(g, &f, nd->file, nd->line, nd->op, nd->label);
-        } else if (!out[i] && bytes[i]) r = gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "the buffer %d for %s is NULL", i, gn__type_text(&type, text, sizeof text));
-        else GN__READABLE(out[i], bytes[i]);
-        static char nothing;
-        outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
-    }
-    uint64_t begin = gn__call_begin(g), total = 0;
-    if (r == GN_OK) r = gn__submit(g, roots, outs, n, later);
-    for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
-    gn__trace_end(g, call, begin, total);
-    gn_free(roots);
-    gn_free(outs);
-    return r;
-}
-
-/* ---- gn_explain ---- */
-
-static const char *gn__explain_label(const void *owner, uint32_t node) {
-    const gn_ctx *g = (const gn_ctx *)owner;
-    return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
-}
-
-/* Where weights, states and kept values of the cut are. */
-static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
-    const gn__multi *m = g->multi;
-    for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
-        const gn_part_node *n = &g->cut.part.nodes[i];
-        bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
-        if (!m) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
-        else if (slot && n->slot < m->n_slots && m->slots[n->slot].on) homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
-        for (size_t k = 0; m && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
-            if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
-    }
-}
-
-/* What the one device of a context costs: asked for by an explanation alone, hence measured with the first. A server is measured
-   from here, its link apart. What a run waits for its answer is no cost of the device. */
-static void gn__context_measure(gn_ctx *g) {
-    gn_exec x = gn__exec_bare(g->exec);
-    gn_exec_desc d;
-    gn_fault f;
-    if (g->measured) return;
-    g->measured = true;
-    gn_stats counted = g->stats;
-    gn__exec_desc_of(g, &d, g->device_names, &counted);
-    if (x.i != &gn__remote_i) {
-        gn__measure(x, &d, (uint32_t)g->n_slots, &g->costs);
-        g->stats = counted;                                /* nothing of it is the program's */
-        return;
-    }
-    gn__remote *r = (gn__remote *)x.self;
-    if (gn__env_forbids("GENIE_MEASURE") || r->lost || gn__remote_wait(r, g->last_ticket, &f) != GN_OK || gn__remote_probe(r, &f) != GN_OK) return;
-    gn__measure_all(x, (uint32_t)g->n_slots, &g->gen, &g->costs);
-    g->stats.kernels_run = counted.kernels_run;            /* what crossed the link is the program's, what was computed is not */
-    g->stats.nodes_fused = counted.nodes_fused;
-    g->stats.state_copies = counted.state_copies;
-    g->stats.state_copy_bytes = counted.state_copy_bytes;
-    g->costs.queue_s = GN__MAX(g->costs.queue_s - r->link_up.latency_s - r->link_down.latency_s, 0);
-}
-
-/* The context's own devices, with what is known of them. */
-static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
-    gn_device_info info;
-    if (g->multi) { gn__multi_cluster(g->multi, devices, links, out); return; }
-    g->exec.i->describe(g->exec.self, &info);
-    gn__context_measure(g);
-    devices[0] = g->costs;
-    gn_cluster_device told = { .memory = 0 };
-    if (g->exec.i->costs) g->exec.i->costs(g->exec.self, &told, &links[2], &links[1]);
-    devices[0].ops = told.ops;
-    devices[0].n_ops = told.n_ops;
-    gn__copy_text(devices[0].name, sizeof devices[0].name, info.name);
-    *out = (gn_cluster){ 1, devices, links };
-}
-
-static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_cluster *c, gn_policy policy, const uint32_t *homes, gn__story *k, gn_fault *f) {
-    gn_meaning m;
-    gn_schedule s;
-    gn_result r = gn__meaning_make(&g->cut.part, 0, &m, f);
-    if (r != GN_OK) return r;
-    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &s, f);
-    if (r == GN_OK) {
-        k->p = &g->cut.part;
-        k->m = &m;
-        k->s = &s;
-        k->c = c;
-        k->policy = policy;
-        k->label = gn__explain_label;
-        k->owner = g;
-        k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
-        if (!d->cluster && g->multi) gn__multi_absent(g->multi, k->absent, sizeof k->absent);
-        k->reschedules = d->cluster ? 0 : g->stats.reschedules;
-        r = gn__story_tell(k, d->format, f);
-    }
-    gn__schedule_deinit(&s);
-    gn__meaning_deinit(&m);
-    return r;
-}
-
-static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
-    uint32_t n = g->multi ? g->multi->n_units : 1;
-    gn_cluster own;
-    gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
-    gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
-    uint32_t *homes = (uint32_t *)gn__alloc_zero((g->cut.part.n_nodes + 1u) * sizeof *homes);
-    gn_result r = devices && links && homes ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
-    if (r == GN_OK && d->cluster) r = gn__explain_part(g, d, d->cluster, d->policy, NULL, k, f);
-    else if (r == GN_OK) {
-        gn__explain_cluster(g, devices, links, &own);
-        gn__explain_homes(g, homes);
-        r = gn__explain_part(g, d, &own, g->desc.policy, homes, k, f);
-    }
-    gn_free(devices);
-    gn_free(links);
-    gn_free(homes);
-    return r;
-}
-
-static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t cap, size_t *out_bytes) {
-    if (out_bytes) *out_bytes = k->out.n;
-    if (cap == 0 && out_bytes) return GN_OK;
-    if (!out || cap <= k->out.n) {
-        char text[96];
-        snprintf(text, sizeof text, "the explanation has %llu bytes and a NUL, the buffer %llu", (unsigned long long)k->out.n, (unsigned long long)cap);
-        return gn__error_set(g, GN_BAD_SIZE, "gn_explain", text);
-    }
-    memcpy(out, k->out.p, k->out.n);
-    out[k->out.n] = 0;
-    return GN_OK;
-}
-
 /* Arrays that are missing, or fewer than no tensors. */
 static gn_result gn__bad_arrays(const char *call, const gn_tensor *t, int n) {
     if (n == 0) return GN_OK;
@@ -21298,8 +21289,6 @@ gn_result gn_on(gn_ctx *g, const char *device) {
     return GN_OK;
 }
 
-
-
 /* ---- gradients and optimisers ---- */
 
 static const char gn__bad_parameters[] = "the number of parameters is negative, or an array of tensors is NULL";
@@ -21349,6 +21338,84 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     gn_free(gx);
     return r;
 }
+
+/* ---- dtypes, memory, table ---- */
+
+size_t gn_dtype_bytes(gn_dtype d) { return gn__bytes_of(d); }
+const char *gn_dtype_name(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtypes[d].name : "none"; }
+float gn_f16_to_f32(uint16_t bits) { return gn__f16_f32(bits); }
+uint16_t gn_f32_to_f16(float x) { return gn__f32_f16(x); }
+float gn_bf16_to_f32(uint16_t bits) { return gn__bf16_f32(bits); }
+uint16_t gn_f32_to_bf16(float x) { return gn__f32_bf16(x); }
+
+void *gn_host_alloc(gn_ctx *g, size_t bytes) {
+    if (gn__usable(g) && g->exec.i->host_alloc) return g->exec.i->host_alloc(g->exec.self, bytes);
+    char *raw = bytes < SIZE_MAX - 8192 ? (char *)gn_alloc(bytes + 4096 + sizeof raw) : NULL;   /* page-aligned, the block's start just below */
+    if (!raw) return NULL;
+    uintptr_t p = ((uintptr_t)raw + sizeof raw + 4095) & ~(uintptr_t)4095;
+    memcpy((char *)p - sizeof raw, &raw, sizeof raw);
+    return (void *)p;
+}
+
+void gn_host_free(gn_ctx *g, void *p) {
+    char *raw;
+    if (!p) return;
+    if (gn__usable(g) && g->exec.i->host_alloc) { g->exec.i->host_free(g->exec.self, p); return; }
+    memcpy(&raw, (char *)p - sizeof raw, sizeof raw);
+    gn_free(raw);
+}
+
+int gn_op_count(void) { return GN_OP__COUNT - 1; }
+
+gn_result gn_get_op(int index, gn_op_info *out) {
+    if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
+    const gn__op_row *o = &gn__ops[index + 1];
+    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text };
+    return GN_OK;
+}
+
+gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn_result e = out_server ? gn__server_open(desc, out_server, &f) : gn_fail(&f, GN_BAD_ARGUMENT, "there is no place for the server");
+    if (!out_error) return e;
+    memset(out_error, 0, sizeof *out_error);
+    out_error->result = e;
+    gn__copy_text(out_error->text, sizeof out_error->text, f.text);
+    return e;
+}
+
+gn_result gn_server_run(gn_server *s) {
+    if (!s) return GN_BAD_ARGUMENT;
+    gn__server_wait(s);
+    return gn__atomic_load(&s->lost) ? GN_DEVICE_LOST : GN_OK;
+}
+
+int gn_server_handover(gn_server *s) { return s ? gn__server_handover(s) : -1; }
+
+size_t gn_server_refused(gn_server *s, char *out_text, size_t cap) {
+    if (s) return gn__server_refused_text(s, out_text, out_text ? cap : 0);
+    if (out_text && cap) out_text[0] = 0;
+    return 0;
+}
+
+void gn_server_stop(gn_server *s) { if (s) gn__atomic_store(&s->stop, 1); }
+void gn_server_close(gn_server *s) { if (s) gn__server_close(s); }
+const char *gn_server_url(gn_server *s) { return s && s->listener ? gn__net->url(s->listener) : ""; }
+uint16_t gn_server_port(gn_server *s) { return s && s->listener ? gn__net->port(s->listener) : 0; }
+
+void gn_server_stats(gn_server *s, gn_stats *out_stats) {
+    if (!out_stats) return;
+    memset(out_stats, 0, sizeof *out_stats);
+    if (s) gn__server_get_stats(s, out_stats);
+}
+
+gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) { return gn__server_take(s, t, tenant ? tenant : ""); }
+GN__COLD_END
+
+/* >>compose ========================================================================================
+ * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
+
+GN__COLD_BEGIN
 
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser { gn__grads k; gn_result r; } gn__optimiser;
@@ -21405,42 +21472,6 @@ gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const 
     }
     return GN_OK;
 }
-
-/* ---- dtypes, memory, table ---- */
-
-size_t gn_dtype_bytes(gn_dtype d) { return gn__bytes_of(d); }
-const char *gn_dtype_name(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtypes[d].name : "none"; }
-float gn_f16_to_f32(uint16_t bits) { return gn__f16_f32(bits); }
-uint16_t gn_f32_to_f16(float x) { return gn__f32_f16(x); }
-float gn_bf16_to_f32(uint16_t bits) { return gn__bf16_f32(bits); }
-uint16_t gn_f32_to_bf16(float x) { return gn__f32_bf16(x); }
-
-void *gn_host_alloc(gn_ctx *g, size_t bytes) {
-    if (gn__usable(g) && g->exec.i->host_alloc) return g->exec.i->host_alloc(g->exec.self, bytes);
-    char *raw = bytes < SIZE_MAX - 8192 ? (char *)gn_alloc(bytes + 4096 + sizeof raw) : NULL;   /* page-aligned, the block's start just below */
-    if (!raw) return NULL;
-    uintptr_t p = ((uintptr_t)raw + sizeof raw + 4095) & ~(uintptr_t)4095;
-    memcpy((char *)p - sizeof raw, &raw, sizeof raw);
-    return (void *)p;
-}
-
-void gn_host_free(gn_ctx *g, void *p) {
-    char *raw;
-    if (!p) return;
-    if (gn__usable(g) && g->exec.i->host_alloc) { g->exec.i->host_free(g->exec.self, p); return; }
-    memcpy(&raw, (char *)p - sizeof raw, sizeof raw);
-    gn_free(raw);
-}
-
-int gn_op_count(void) { return GN_OP__COUNT - 1; }
-
-gn_result gn_get_op(int index, gn_op_info *out) {
-    if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
-    const gn__op_row *o = &gn__ops[index + 1];
-    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text };
-    return GN_OK;
-}
-
 GN__COLD_END
 
 GN__CALLS_BEGIN
@@ -22363,8 +22394,8 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
-
 GN__CALLS_END
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
